@@ -1,0 +1,61 @@
+# One command for each habit; the parts are in scripts/. 'make' builds, 'make help' lists the rest.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+
+.DEFAULT_GOAL := build
+
+.PHONY: help build demo test crash-long fuzz qualify bench bench-papers install uninstall deps fmt lint clean
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## the xact command and the C library, optimised, in target/release
+	$(CARGO) build --release -p xact-cli -p xact-capi
+
+deps: ## install the system packages that the rest needs (or say which are missing)
+	@scripts/deps
+
+demo: deps build ## the main job on real input: a repository and a database, all or nothing
+	@scripts/demo
+
+test: ## everything that must hold: style, unit tests, tests on mounts
+	@scripts/test
+
+crash-long: ## the crash explorer's long part: minutes to hours; WORKLOADS='a b' picks some
+	$(CARGO) run --release -p xact-testkit --bin crash -- --long $(WORKLOADS)
+	$(CARGO) run --release -p xact-testkit --bin crash -- --ace 2
+
+fuzz: ## fuzz one target; TARGET=operations SECONDS=600; without TARGET: build all and list them
+	@scripts/fuzz $(if $(TARGET),$(TARGET) $(SECONDS))
+
+qualify: build ## foreign test suites at full length, an hour or two; WORDS='stress fsx' picks some
+	@scripts/deps qualify
+	@scripts/tools
+	@LONG=1 tests/run $(WORDS)
+	@FSX_OPERATIONS=$${FSX_OPERATIONS:-100000} FSX_SEEDS=$${FSX_SEEDS:-10} \
+		$(CARGO) test --release -p xact-testkit --test fsx
+
+bench: build ## ratios to kernel ext4 and fuse2fs, in target/bench; BENCH='--quick' passes options
+	@scripts/deps bench
+	$(CARGO) run --release -p xact-bench -- $(BENCH)
+
+bench-papers: build ## the figures of the five papers, in target/bench-papers/report.html; BENCH as above
+	@scripts/deps bench
+	$(CARGO) run --release -p xact-bench -- --papers --out target/bench-papers $(BENCH)
+
+install: build ## binary, C library, man pages, completions and headers, under PREFIX (/usr/local)
+	@scripts/install '$(DESTDIR)$(PREFIX)'
+
+uninstall: ## take away what 'make install' put there
+	@scripts/install --remove '$(DESTDIR)$(PREFIX)'
+
+fmt: ## format the source
+	$(CARGO) fmt --all
+
+lint: ## what 'make test' says about style
+	@scripts/lint
+
+clean: ## build output
+	$(CARGO) clean
