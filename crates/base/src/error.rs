@@ -1,0 +1,160 @@
+//! The one error type of xact, and its only translation into errno values.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::{BlockNr, GroupNr, Ino};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Where on the volume a corruption was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Site {
+    Superblock,
+    JournalSuperblock,
+    /// A root slot of a generations volume, and what it alone points to.
+    Root,
+    Group(GroupNr),
+    Inode(Ino),
+    Block(BlockNr),
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Site::Superblock => write!(f, "superblock"),
+            Site::JournalSuperblock => write!(f, "journal superblock"),
+            Site::Root => write!(f, "root of the generations"),
+            Site::Group(g) => write!(f, "descriptor of {g}"),
+            Site::Inode(i) => write!(f, "{i}"),
+            Site::Block(b) => write!(f, "{b}"),
+        }
+    }
+}
+
+/// What is wrong with the bytes at a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Corruption {
+    pub site: Site,
+    /// What was expected there and is not, as a phrase ("checksum does not match").
+    pub what: &'static str,
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.site, self.what)
+    }
+}
+
+/// Everything that can go wrong, from a torn sector to a conflict of transactions.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The device failed. Reads leave the volume as it is; a failed write or flush poisons it.
+    #[error("{what}: {source}")]
+    Io { what: &'static str, source: Arc<io::Error> },
+    /// The volume's bytes are not what ext4 allows there.
+    #[error("the volume is damaged: {0} (check it with e2fsck)")]
+    Corrupt(Corruption),
+    /// The volume needs a feature that xact does not have.
+    #[error("the volume uses {0}, which xact does not support")]
+    Unsupported(String),
+    /// Somebody else has the volume; the text says who.
+    #[error("the volume is in use: {0}")]
+    InUse(String),
+    /// No block or inode is left for this caller.
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// A transaction cannot commit since somebody else changed what it read or wrote: the
+    /// transaction with the number `by`, or a call outside of any.
+    #[error("conflict on {path}: {why}, by {}", winner(*by))]
+    Conflict { path: String, why: &'static str, by: Option<u64> },
+    /// The volume's state at a transaction's begin is not known any more: what others changed
+    /// since took more memory than old versions may.
+    #[error("the transaction's snapshot is too old: others changed more since than is remembered")]
+    TooOld,
+    /// One transaction needs more journal than there is.
+    #[error(
+        "the transaction is too large: it changes {blocks} metadata blocks, and the journal takes {limit} at once"
+    )]
+    TooLarge { blocks: u64, limit: u64 },
+    /// An earlier device error or corruption stopped all writing.
+    #[error("the volume was made read-only after an error: {0}")]
+    Poisoned(Arc<str>),
+    /// The volume, or the view, cannot be written.
+    #[error("read-only file system")]
+    ReadOnly,
+    /// The view of a transaction that has ended.
+    #[error("the transaction has ended")]
+    Ended,
+    /// A call's argument or a volume's use is wrong; the text says what and what to do.
+    #[error("{0}")]
+    Usage(String),
+    /// An outcome that POSIX names.
+    #[error("{0}")]
+    Posix(Errno),
+}
+
+/// Who came first in a conflict, for people: a transaction's number, or none.
+pub fn winner(by: Option<u64>) -> String {
+    by.map_or_else(|| "a program outside of any transaction".into(), |id| format!("transaction {id}"))
+}
+
+impl Error {
+    pub fn io(what: &'static str, source: io::Error) -> Error {
+        Error::Io { what, source: Arc::new(source) }
+    }
+
+    pub fn corrupt(site: Site, what: &'static str) -> Error {
+        Error::Corrupt(Corruption { site, what })
+    }
+
+    /// The errno that stands for this error at the FUSE, C and Python borders.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Error::Io { .. } | Error::Poisoned(_) => Errno::EIO,
+            Error::Corrupt(_) => Errno::EUCLEAN,
+            Error::Unsupported(_) => Errno::EOPNOTSUPP,
+            Error::InUse(_) => Errno::EBUSY,
+            Error::NoSpace => Errno::ENOSPC,
+            Error::Conflict { .. } => Errno::EAGAIN,
+            Error::TooLarge { .. } => Errno::EFBIG,
+            Error::ReadOnly => Errno::EROFS,
+            Error::Ended | Error::TooOld => Errno::ESTALE,
+            Error::Usage(_) => Errno::EINVAL,
+            Error::Posix(e) => *e,
+        }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(e: Errno) -> Error {
+        Error::Posix(e)
+    }
+}
+
+/// A Linux error number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+macro_rules! errno {
+    ($($name:ident)*) => {
+        impl Errno {
+            $(pub const $name: Errno = Errno(libc::$name);)*
+        }
+    };
+}
+
+errno! {
+    EPERM ENOENT EIO EBADF EAGAIN EACCES EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENOTTY EFBIG
+    ENOSPC EDQUOT EROFS EMLINK ERANGE ENAMETOOLONG ENOSYS ENOTEMPTY ELOOP ENODATA EOVERFLOW
+    EOPNOTSUPP ESTALE EUCLEAN ENXIO ETXTBSY EINTR ENOMEM EPROTO E2BIG
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // std appends " (os error N)", which says nothing to a person.
+        let text = io::Error::from_raw_os_error(self.0).to_string();
+        f.write_str(text.split(" (os error").next().unwrap_or(&text))
+    }
+}

@@ -1,0 +1,20 @@
+//! Points in time with the range and the resolution of ext4's 256-byte inodes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds and nanoseconds since 1970-01-01 UTC; `nanos` is below 1,000,000,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp {
+    pub secs: i64,
+    pub nanos: u32,
+}
+
+impl Timestamp {
+    /// The system's clock.
+    pub fn now() -> Timestamp {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(d) => Timestamp { secs: d.as_secs() as i64, nanos: d.subsec_nanos() },
+            Err(before) => Timestamp { secs: -(before.duration().as_secs() as i64), nanos: 0 },
+        }
+    }
+}

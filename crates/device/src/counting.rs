@@ -1,0 +1,106 @@
+//! Counts what passes through, for `xact stat` and the benchmarks.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::BlockDevice;
+
+/// What a device was asked to do since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub flushes: u64,
+    /// Flushes of those before which nothing had been written since the one before.
+    pub empty_flushes: u64,
+}
+
+/// Passes everything on to `inner` and counts it.
+pub struct CountingDevice {
+    inner: Arc<dyn BlockDevice>,
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    flushes: AtomicU64,
+    empty_flushes: AtomicU64,
+    written_since: AtomicBool,
+}
+
+impl CountingDevice {
+    pub fn new(inner: Arc<dyn BlockDevice>) -> CountingDevice {
+        CountingDevice {
+            inner,
+            reads: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            empty_flushes: AtomicU64::new(0),
+            written_since: AtomicBool::new(false),
+        }
+    }
+
+    pub fn counts(&self) -> DeviceCounts {
+        DeviceCounts {
+            reads: self.reads.load(Relaxed),
+            read_bytes: self.read_bytes.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+            empty_flushes: self.empty_flushes.load(Relaxed),
+        }
+    }
+}
+
+impl BlockDevice for CountingDevice {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.reads.fetch_add(1, Relaxed);
+        self.read_bytes.fetch_add(buf.len() as u64, Relaxed);
+        self.inner.read_at(buf, offset)
+    }
+
+    fn read_fresh_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.reads.fetch_add(1, Relaxed);
+        self.read_bytes.fetch_add(buf.len() as u64, Relaxed);
+        self.inner.read_fresh_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.writes.fetch_add(1, Relaxed);
+        self.written_since.store(true, Relaxed);
+        self.written_bytes.fetch_add(buf.len() as u64, Relaxed);
+        self.inner.write_at(buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.writes.fetch_add(1, Relaxed);
+        self.written_since.store(true, Relaxed);
+        let len: usize = bufs.iter().map(|b| b.len()).sum();
+        self.written_bytes.fetch_add(len as u64, Relaxed);
+        self.inner.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flushes.fetch_add(1, Relaxed);
+        if !self.written_since.swap(false, Relaxed) {
+            self.empty_flushes.fetch_add(1, Relaxed);
+        }
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+}

@@ -1,0 +1,116 @@
+//! Large writes past the operating system's page cache.
+//!
+//! File data is cached above this crate already; a second copy of it in the page cache costs the
+//! memory and the time of one more copy, and a write to a block device is cut into pages there. So
+//! what is large and aligned goes straight to the device. The kernel keeps both ways coherent: a
+//! direct write drops the cached pages of its range, having written out what was dirty in it.
+//!
+//! Reads stay with the page cache: its read-ahead is worth more than the copy.
+//!
+//! Crash argument: a direct write is in no order with others until a flush, like any other;
+//! `fdatasync` of the other descriptor flushes the device's cache for both.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// From here on a write is large.
+pub const LARGE_BYTES: usize = 128 << 10;
+/// What goes to the device at once.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Alignment of offsets, lengths and memory that every device is content with.
+const ALIGN_BYTES: usize = 4096;
+/// Buffers that are kept for the next write; more are in use only while as many writes run.
+const SPARE_MAX: usize = 1;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(4096))]
+struct AlignedPage([u8; ALIGN_BYTES]);
+
+/// The second descriptor of a device, and memory aligned for it.
+pub struct DirectIo {
+    file: File,
+    /// The device refused what it should have taken.
+    refused: AtomicBool,
+    spare: Mutex<Vec<Box<[AlignedPage]>>>,
+}
+
+impl DirectIo {
+    /// Opens what `file` has open once more. `None` where that cannot be done (no `/proc`), or
+    /// where what lies below knows no direct writes.
+    pub fn open(file: &File) -> Option<DirectIo> {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let mut options = File::options();
+        options.write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
+        let file = options.open(path).ok()?;
+        Some(DirectIo { file, refused: AtomicBool::new(false), spare: Mutex::default() })
+    }
+
+    /// Writes, if the range is large and aligned; false where it is not or cannot be done this way.
+    /// Part of it may have been written then.
+    pub fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
+        let mut left: usize = bufs.iter().map(|b| b.len()).sum();
+        if !self.takes(left, offset) {
+            return Ok(false);
+        }
+        let mut memory = self.memory();
+        let mut at = offset;
+        let mut bytes = bufs.iter().map(|b| &**b);
+        let mut rest: &[u8] = &[];
+        while left > 0 {
+            let chunk = &mut memory.as_mut_bytes()[..left.min(CHUNK_BYTES)];
+            let mut filled = 0;
+            while filled < chunk.len() {
+                if rest.is_empty() {
+                    rest = bytes.next().expect("`left` counts the bytes of all buffers");
+                }
+                let (now, later) = rest.split_at(rest.len().min(chunk.len() - filled));
+                chunk[filled..filled + now.len()].copy_from_slice(now);
+                filled += now.len();
+                rest = later;
+            }
+            if !self.accepted(self.file.write_all_at(chunk, at))? {
+                return Ok(false);
+            }
+            at += filled as u64;
+            left -= filled;
+        }
+        self.give_back(memory);
+        Ok(true)
+    }
+
+    fn takes(&self, len: usize, offset: u64) -> bool {
+        len >= LARGE_BYTES
+            && len % ALIGN_BYTES == 0
+            && offset % ALIGN_BYTES as u64 == 0
+            && !self.refused.load(Relaxed)
+    }
+
+    /// `EINVAL` is how the kernel says that it wants another alignment, or none of this at all.
+    fn accepted(&self, result: io::Result<()>) -> io::Result<bool> {
+        match result {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                self.refused.store(true, Relaxed);
+                Ok(false)
+            }
+            other => other.map(|()| true),
+        }
+    }
+
+    fn memory(&self) -> Box<[AlignedPage]> {
+        let spare = self.spare.lock().pop();
+        spare.unwrap_or_else(|| vec![AlignedPage([0; ALIGN_BYTES]); CHUNK_BYTES / ALIGN_BYTES].into())
+    }
+
+    fn give_back(&self, memory: Box<[AlignedPage]>) {
+        let mut spare = self.spare.lock();
+        if spare.len() < SPARE_MAX {
+            spare.push(memory);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! An image file or a block device of the operating system.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::direct::DirectIo;
+use crate::{BlockDevice, check_range};
+
+/// How an image is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Shared with other readers.
+    ReadOnly,
+    /// Held alone: a second opening of either mode is refused while it is open.
+    ReadWrite,
+}
+
+/// An image file or block device, locked while it is open (DESIGN rule 6): `flock` keeps other
+/// xact processes away from both kinds, `O_EXCL` keeps the kernel's own mounts away from a block
+/// device.
+pub struct FileDevice {
+    file: File,
+    /// `None` on a device that is not written, or where the system cannot write past its page cache.
+    direct: Option<DirectIo>,
+    size_bytes: u64,
+    mode: OpenMode,
+}
+
+impl FileDevice {
+    /// Opens and locks `path`.
+    ///
+    /// Errors: as `open(2)`; `WouldBlock` where somebody else has it open; `InvalidInput` where
+    /// it is neither a regular file nor a block device.
+    pub fn open(path: &Path, mode: OpenMode) -> io::Result<FileDevice> {
+        let kind = std::fs::metadata(path)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "neither an image file nor a block device",
+            ));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(mode == OpenMode::ReadWrite);
+        if kind.is_block_device() && mode == OpenMode::ReadWrite {
+            options.custom_flags(libc::O_EXCL);
+        }
+        let file = options.open(path)?;
+        lock(&file, mode)?;
+        let size_bytes =
+            if kind.is_block_device() { block_device_size(&file)? } else { file.metadata()?.len() };
+        let size_bytes = size_bytes - size_bytes % crate::SECTOR_BYTES as u64;
+        let direct = if mode == OpenMode::ReadWrite { DirectIo::open(&file) } else { None };
+        Ok(FileDevice { file, direct, size_bytes, mode })
+    }
+}
+
+impl FileDevice {
+    /// Lets others open the file. To be called when nothing is read or written any more, where the
+    /// device itself may live on. The kernel's claim on a block device (`O_EXCL`) goes with the device.
+    pub fn unlock(&self) -> io::Result<()> {
+        // SAFETY: flock takes a descriptor that `file` keeps open and no memory.
+        match unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// How long a lock is tried for. A process that another thread starts has a copy of every
+/// descriptor until it executes its program, and with it the lock of a device that was closed a
+/// moment ago.
+const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+
+fn lock(file: &File, mode: OpenMode) -> io::Result<()> {
+    let how = match mode {
+        OpenMode::ReadOnly => libc::LOCK_SH,
+        OpenMode::ReadWrite => libc::LOCK_EX,
+    };
+    let begun = Instant::now();
+    loop {
+        // SAFETY: flock takes a descriptor that `file` keeps open and no memory.
+        if unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::WouldBlock || begun.elapsed() > LOCK_PATIENCE {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn block_device_size(file: &File) -> io::Result<u64> {
+    const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+    let mut size = 0u64;
+    // SAFETY: BLKGETSIZE64 writes one u64 through the pointer, which outlives the call.
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64 as _, &mut size) } == 0 {
+        Ok(size)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        check_range(self.size_bytes, offset, buf.len())?;
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn read_fresh_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        check_range(self.size_bytes, offset, buf.len())?;
+        let (at, len) = (offset as libc::off_t, buf.len() as libc::off_t);
+        // SAFETY: posix_fadvise takes a descriptor that `file` keeps open and no memory.
+        let error = unsafe { libc::posix_fadvise(self.file.as_raw_fd(), at, len, libc::POSIX_FADV_DONTNEED) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write_vectored_at(&[IoSlice::new(buf)], offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        check_range(self.size_bytes, offset, total)?;
+        if let Some(direct) = &self.direct
+            && direct.write(bufs, offset)?
+        {
+            return Ok(());
+        }
+        let mut at = offset;
+        for batch in bufs.chunks(libc::UIO_MAXIOV as usize) {
+            let len: usize = batch.iter().map(|b| b.len()).sum();
+            // SAFETY: IoSlice has the layout of iovec, and the slices outlive the call.
+            let written = unsafe {
+                libc::pwritev(
+                    self.file.as_raw_fd(),
+                    batch.as_ptr().cast(),
+                    batch.len() as libc::c_int,
+                    at as libc::off_t,
+                )
+            };
+            if written < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            // A short write is legal; finish the rest plainly.
+            let mut skip = written.max(0) as usize;
+            if skip < len {
+                let mut place = at + skip as u64;
+                for buf in batch {
+                    let from = skip.min(buf.len());
+                    skip -= from;
+                    self.file.write_all_at(&buf[from..], place)?;
+                    place += (buf.len() - from) as u64;
+                }
+            }
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if self.mode == OpenMode::ReadOnly {
+            return Ok(());
+        }
+        self.file.sync_data()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        // SAFETY: fallocate takes a descriptor that `file` keeps open and no memory.
+        let result = unsafe {
+            libc::fallocate(
+                self.file.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset as libc::off_t,
+                len as libc::off_t,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.mode == OpenMode::ReadOnly
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct::LARGE_BYTES;
+
+    fn bytes(len: usize, seed: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 31 / 7 + seed) as u8).collect()
+    }
+
+    /// Writes of both ways over each other: the newest is what is read, and what the file holds.
+    #[test]
+    fn direct_and_cached_writes_see_each_other() {
+        const SIZE: usize = 16 << 20;
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("image");
+        File::create(&path).unwrap().set_len(SIZE as u64).unwrap();
+        let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+        let mut model = vec![0; SIZE];
+        let writes = [
+            (0, 9 << 20),                   // larger than what goes to the device at once
+            (5000, 100),                    // small
+            (4096, LARGE_BYTES),            // over the small one
+            (12288 + 512, 2 * LARGE_BYTES), // not aligned
+            (8 << 20, LARGE_BYTES + 512),   // an odd length
+            (SIZE - LARGE_BYTES, LARGE_BYTES),
+        ];
+        for (seed, (offset, len)) in writes.into_iter().enumerate() {
+            let data = bytes(len, seed);
+            let (head, rest) = data.split_at(len / 3);
+            device.write_vectored_at(&[IoSlice::new(head), IoSlice::new(rest)], offset as u64).unwrap();
+            model[offset..offset + len].copy_from_slice(&data);
+            let mut read = vec![0; SIZE];
+            device.read_at(&mut read, 0).unwrap();
+            assert!(read == model, "after the write of {len} bytes at {offset}");
+        }
+        device.flush().unwrap();
+        assert!(std::fs::read(&path).unwrap() == model);
+        assert!(device.write_at(&bytes(LARGE_BYTES, 0), (SIZE - 4096) as u64).is_err(), "past the end");
+    }
+
+    /// Where the system can do it at all, what is large and aligned goes directly.
+    #[test]
+    fn what_is_small_or_not_aligned_is_left_to_the_page_cache() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4 << 20).unwrap();
+        let Some(direct) = DirectIo::open(&file) else {
+            println!("no O_DIRECT here: nothing is direct");
+            return;
+        };
+        let data = bytes(LARGE_BYTES + 512, 1);
+        let write = |len: usize, offset| direct.write(&[IoSlice::new(&data[..len])], offset).unwrap();
+        assert!(!write(LARGE_BYTES / 2, 0));
+        assert!(!write(LARGE_BYTES, 512));
+        assert!(!write(LARGE_BYTES + 512, 0));
+        assert!(write(LARGE_BYTES, 8192));
+    }
+}

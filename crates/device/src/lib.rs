@@ -1,0 +1,65 @@
+//! Block devices below everything else: read, write, flush, and nothing about file systems.
+//!
+//! What a device promises, and all that the layers above may rely on:
+//! 1. A write is in no order with any other write until a flush.
+//! 2. When `flush` returns Ok, every write that returned before `flush` was called is durable.
+//! 3. A write that a crash interrupts leaves each 512-byte sector old or new, in any mixture.
+
+mod counting;
+mod direct;
+mod file;
+mod memory;
+mod overlay;
+
+use std::io::{self, IoSlice};
+
+pub use counting::{CountingDevice, DeviceCounts};
+pub use file::{FileDevice, OpenMode};
+pub use memory::MemoryDevice;
+pub use overlay::Overlay;
+
+/// Sectors are what a device writes atomically.
+pub const SECTOR_BYTES: usize = 512;
+
+pub trait BlockDevice: Send + Sync + 'static {
+    /// Size in bytes, a multiple of the sector size.
+    fn size_bytes(&self) -> u64;
+
+    /// Fills `buf` from `offset`. Reading past the end is an error.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// As `read_at`, but from the device itself and not from what this system has cached of it: another
+    /// machine may have written there.
+    fn read_fresh_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(buf, offset)
+    }
+
+    /// Writes all of `buf` at `offset`. Writing past the end is an error and writes nothing.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Writes the buffers one after the other from `offset`, as one device write if it can.
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let joined: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+        self.write_at(&joined, offset)
+    }
+
+    /// Makes every write that has returned durable.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Tells the device that the range holds nothing of worth. It may read as anything after.
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Whether writes are refused.
+    fn is_read_only(&self) -> bool;
+}
+
+/// Refuses ranges that do not lie within the device.
+pub(crate) fn check_range(size_bytes: u64, offset: u64, len: usize) -> io::Result<()> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= size_bytes => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("range {offset}+{len} lies outside the device of {size_bytes} bytes"),
+        )),
+    }
+}

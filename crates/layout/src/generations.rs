@@ -1,0 +1,105 @@
+//! What a generations volume has besides its ext4 structures: the root slots and the nodes of the
+//! block map. Ours alone; every byte is in `docs/FORMAT.md`.
+//!
+//! ```text
+//!  0                     blocks                                                     device's end
+//!  | the ext4 volume,    | root slot A | root slot B | place bitmaps, two copies | places        |
+//!  | blocks at home      |   4096 B    |   4096 B    | of each block             |               |
+//!                        '------------------------------ the pool ----------------------------- '
+//! ```
+
+mod node;
+mod root;
+mod snapshot;
+
+pub use node::{MapNode, fanout};
+pub use root::{MAX_BITMAP_BLOCKS, ROOT_BYTES, Root};
+pub use snapshot::{
+    SNAPSHOT_NAME_BYTES, SNAPSHOT_RECORD_BYTES, SnapshotRecord, decode_snapshots, encode_snapshots,
+};
+
+use xact_base::BlockNr;
+
+use crate::checksum::crc32c;
+
+/// Where a block's contents are, and their checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pointer {
+    /// A block of the device, in the pool.
+    pub place: BlockNr,
+    pub sum: u32,
+}
+
+/// Checksum of the contents that `block` of the volume has in its place.
+pub fn contents_sum(block: BlockNr, contents: &[u8]) -> u32 {
+    crc32c(crc32c(!0, &block.0.to_le_bytes()), contents)
+}
+
+/// Where the parts of the pool lie, in blocks of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolShape {
+    pub block_size: u32,
+    /// Blocks of the ext4 volume; the pool begins behind them.
+    pub volume_blocks: u64,
+    /// Blocks of the whole device.
+    pub device_blocks: u64,
+}
+
+impl PoolShape {
+    /// Byte offsets of the two root slots: each in 4096 bytes of its own, so that no write of one
+    /// can harm the other.
+    pub fn root_offset(&self, slot: usize) -> u64 {
+        let end = self.volume_blocks * u64::from(self.block_size);
+        end.next_multiple_of(ROOT_BYTES as u64) + (slot * ROOT_BYTES) as u64
+    }
+
+    fn bits_per_block(&self) -> u64 {
+        8 * u64::from(self.block_size)
+    }
+
+    /// Blocks of one copy of the bitmap. It covers the pool from its first block on.
+    pub fn bitmap_blocks(&self) -> u64 {
+        (self.device_blocks - self.volume_blocks).div_ceil(self.bits_per_block())
+    }
+
+    /// Place of a copy (0 or 1) of a bitmap block.
+    pub fn bitmap_place(&self, index: u64, copy: usize) -> BlockNr {
+        let first = self.root_offset(2).div_ceil(u64::from(self.block_size));
+        BlockNr(first + copy as u64 * self.bitmap_blocks() + index)
+    }
+
+    /// The first place that blocks can be given.
+    pub fn first_place(&self) -> BlockNr {
+        self.bitmap_place(0, 2)
+    }
+
+    /// Places that blocks can be given.
+    pub fn places(&self) -> u64 {
+        self.device_blocks.saturating_sub(self.first_place().0)
+    }
+
+    /// Whether a pointer may lead to `place`.
+    pub fn contains(&self, place: BlockNr) -> bool {
+        place >= self.first_place() && place.0 < self.device_blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_the_pool_do_not_overlap() {
+        for block_size in [1024, 2048, 4096] {
+            let shape = PoolShape { block_size, volume_blocks: 16385, device_blocks: 40_000 };
+            let end = 16385 * u64::from(block_size);
+            assert!(shape.root_offset(0) >= end && shape.root_offset(0) < end + 4096);
+            assert_eq!(shape.root_offset(1), shape.root_offset(0) + 4096);
+            let first = shape.bitmap_place(0, 0).0 * u64::from(block_size);
+            assert!(first >= shape.root_offset(1) + 4096);
+            assert_eq!(shape.bitmap_place(0, 1).0, shape.bitmap_place(0, 0).0 + shape.bitmap_blocks());
+            assert!(shape.bitmap_blocks() * 8 * u64::from(block_size) >= 40_000 - 16385);
+            assert_eq!(shape.places(), 40_000 - shape.first_place().0);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A root slot: what one generation consists of. A generation counts from the moment that its
+//! root is whole in its slot.
+//!
+//! Eight sectors of 512 bytes; the last 8 bytes of each are the stamp, the generation's number, so
+//! that a slot of which a crash left some sectors old is known by its stamps (the paper on
+//! meta-data snapshotting, III-E). The other 504 bytes of each, one after the other, hold:
+//!
+//! ```text
+//!   0 magic          8 generation     16 uuid          32 block size    36 map levels
+//!  40 volume blocks 48 device blocks  56 places used   64 map root (pointer)
+//!  76 checksum of all 4032 bytes with this field as 0
+//!  80 snapshot list: 80 first block (pointer)  92 number of blocks, one after the other
+//!  96 number of bitmap blocks     100 flags: 1: blocks of files may be in the pool
+//! 504 (the second sector) for each bitmap block: its checksum
+//!     then one bit each: which copy of it counts
+//! ```
+
+use xact_base::{Error, Result, Site};
+
+use super::node::{get_pointer, put_pointer};
+use super::{Pointer, PoolShape};
+use crate::checksum::crc32c;
+use crate::{get_u32, get_u64, put_u32, put_u64};
+
+pub const ROOT_BYTES: usize = 4096;
+/// More do not fit a slot: a pool of 4 GiB at 1 KiB blocks, 64 GiB at 4 KiB.
+pub const MAX_BITMAP_BLOCKS: u64 = 512;
+
+const MAGIC: u64 = 0x5445_4E45_4758_4358;
+const SECTOR: usize = 512;
+const PAYLOAD: usize = SECTOR - 8;
+const SECTORS: usize = ROOT_BYTES / SECTOR;
+const SUM_AT: usize = 76;
+const FLAGS_AT: usize = 100;
+const MOVED_DATA: u32 = 1;
+const BITMAPS_AT: usize = PAYLOAD;
+
+/// The root of one generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root {
+    pub generation: u64,
+    pub uuid: [u8; 16],
+    pub shape: PoolShape,
+    /// Levels of the block map.
+    pub map_levels: u32,
+    /// `None`: every block is at home.
+    pub map: Option<Pointer>,
+    /// Places in use by this generation and all snapshots.
+    pub used: u64,
+    /// First of the blocks of the snapshot list, which lie next to each other; the checksum is over
+    /// all of them.
+    pub snapshots: Option<(Pointer, u32)>,
+    /// Blocks of files may be in the pool, not only metadata.
+    pub has_moved_data: bool,
+    /// Checksum of each block of the place bitmap, and which copy counts.
+    pub bitmaps: Vec<(u32, usize)>,
+}
+
+impl Root {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut payload = vec![0; SECTORS * PAYLOAD];
+        put_u64(&mut payload, 0, MAGIC);
+        put_u64(&mut payload, 8, self.generation);
+        payload[16..32].copy_from_slice(&self.uuid);
+        put_u32(&mut payload, 32, self.shape.block_size);
+        put_u32(&mut payload, 36, self.map_levels);
+        put_u64(&mut payload, 40, self.shape.volume_blocks);
+        put_u64(&mut payload, 48, self.shape.device_blocks);
+        put_u64(&mut payload, 56, self.used);
+        if let Some(map) = &self.map {
+            put_pointer(&mut payload, 64, map);
+        }
+        if let Some((first, blocks)) = &self.snapshots {
+            put_pointer(&mut payload, 80, first);
+            put_u32(&mut payload, 92, *blocks);
+        }
+        put_u32(&mut payload, 96, self.bitmaps.len() as u32);
+        put_u32(&mut payload, FLAGS_AT, if self.has_moved_data { MOVED_DATA } else { 0 });
+        let bits_at = BITMAPS_AT + 4 * self.bitmaps.len();
+        for (i, (sum, copy)) in self.bitmaps.iter().enumerate() {
+            put_u32(&mut payload, BITMAPS_AT + 4 * i, *sum);
+            payload[bits_at + i / 8] |= (*copy as u8) << (i % 8);
+        }
+        let sum = crc32c(!0, &payload);
+        put_u32(&mut payload, SUM_AT, sum);
+        let mut bytes = vec![0; ROOT_BYTES];
+        for (sector, part) in bytes.chunks_exact_mut(SECTOR).zip(payload.chunks_exact(PAYLOAD)) {
+            sector[..PAYLOAD].copy_from_slice(part);
+            put_u64(sector, PAYLOAD, self.generation);
+        }
+        bytes
+    }
+
+    /// Reads a slot. `Corrupt` for one that is not whole: never written, torn, or damaged.
+    /// `check` is only off where a canary shows what the checks are for.
+    pub fn decode(bytes: &[u8], shape: &PoolShape, check: bool) -> Result<Root> {
+        let corrupt = |what| Err(Error::corrupt(Site::Root, what));
+        let stamp = |sector: usize| get_u64(bytes, sector * SECTOR + PAYLOAD);
+        let mut payload: Vec<u8> =
+            bytes.chunks_exact(SECTOR).flat_map(|sector| sector[..PAYLOAD].iter().copied()).collect();
+        let generation = get_u64(&payload, 8);
+        if get_u64(&payload, 0) != MAGIC {
+            return corrupt("holds none");
+        }
+        if check && (0..SECTORS).any(|sector| stamp(sector) != generation) {
+            return corrupt("is torn: its sectors are of different generations");
+        }
+        let sum = get_u32(&payload, SUM_AT);
+        put_u32(&mut payload, SUM_AT, 0);
+        if check && crc32c(!0, &payload) != sum {
+            return corrupt("checksum does not match");
+        }
+        let found = PoolShape {
+            block_size: get_u32(&payload, 32),
+            volume_blocks: get_u64(&payload, 40),
+            device_blocks: get_u64(&payload, 48),
+        };
+        if found != *shape {
+            return corrupt("is that of a volume or device of another size");
+        }
+        let map = get_pointer(&payload, 64);
+        let snapshots = get_pointer(&payload, 80).map(|first| (first, get_u32(&payload, 92)));
+        let listed = snapshots.is_none_or(|(first, blocks)| {
+            shape.contains(first.place)
+                && blocks > 0
+                && u64::from(blocks) <= shape.device_blocks - first.place.0
+        });
+        if !listed || map.is_some_and(|p| !shape.contains(p.place)) {
+            return corrupt("points outside the pool");
+        }
+        let count = u64::from(get_u32(&payload, 96));
+        if count != shape.bitmap_blocks() || count > MAX_BITMAP_BLOCKS {
+            return corrupt("number of bitmap blocks does not fit the pool");
+        }
+        let count = count as usize;
+        let bits_at = BITMAPS_AT + 4 * count;
+        let bitmap = |i: usize| {
+            let copy = payload[bits_at + i / 8] >> (i % 8) & 1;
+            (get_u32(&payload, BITMAPS_AT + 4 * i), usize::from(copy))
+        };
+        Ok(Root {
+            generation,
+            uuid: payload[16..32].try_into().expect("16 bytes"),
+            shape: *shape,
+            map_levels: get_u32(&payload, 36),
+            map,
+            used: get_u64(&payload, 56),
+            snapshots,
+            has_moved_data: get_u32(&payload, FLAGS_AT) & MOVED_DATA != 0,
+            bitmaps: (0..count).map(bitmap).collect(),
+        })
+    }
+}
+
+const _: () = assert!(
+    BITMAPS_AT + MAX_BITMAP_BLOCKS as usize * 4 + MAX_BITMAP_BLOCKS as usize / 8 <= SECTORS * PAYLOAD
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xact_base::BlockNr;
+
+    const SHAPE: PoolShape = PoolShape { block_size: 1024, volume_blocks: 16384, device_blocks: 40_000 };
+
+    fn root(generation: u64) -> Root {
+        Root {
+            generation,
+            uuid: [7; 16],
+            shape: SHAPE,
+            map_levels: 3,
+            map: Some(Pointer { place: BlockNr(20_000 + generation), sum: 1 }),
+            used: 55,
+            snapshots: Some((Pointer { place: BlockNr(30_000), sum: 9 }, 2)),
+            has_moved_data: true,
+            bitmaps: vec![(1, 0), (generation as u32, 1), (3, 1)],
+        }
+    }
+
+    #[test]
+    fn roots_survive_the_way_to_bytes_and_back() {
+        assert_eq!(Root::decode(&root(5).encode(), &SHAPE, true).unwrap(), root(5));
+        let other = PoolShape { device_blocks: 40_001, ..SHAPE };
+        assert!(Root::decode(&root(5).encode(), &other, true).is_err());
+    }
+
+    #[test]
+    fn every_torn_slot_is_known() {
+        let (old, new) = (root(5).encode(), root(7).encode());
+        for mask in 1u32..255 {
+            let mut torn = old.clone();
+            for sector in (0..8).filter(|s| mask & 1 << s != 0) {
+                torn[sector * 512..][..512].copy_from_slice(&new[sector * 512..][..512]);
+            }
+            assert!(Root::decode(&torn, &SHAPE, true).is_err(), "mask {mask:x}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_known() {
+        let good = root(5).encode();
+        for at in (0..ROOT_BYTES).step_by(3) {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert!(Root::decode(&bad, &SHAPE, true).is_err(), "byte {at}");
+        }
+    }
+}
