@@ -1,0 +1,322 @@
+//! The trait that the engines implement, and the handle through which operations use it.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result};
+use xact_device::DeviceCounts;
+
+use crate::generations::GenerationsEngine;
+
+/// The contents of a metadata block at one moment; later changes make new ones.
+pub type BlockRef = Arc<[u8]>;
+
+/// Figures of a running engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Commits that became durable.
+    pub commits: u64,
+    /// Blocks in those commits.
+    pub committed_blocks: u64,
+    /// Of those, blocks of file data.
+    pub journaled_data_blocks: u64,
+    /// Blocks that checkpoints wrote to their own place.
+    pub checkpoint_writes: u64,
+    /// Blocks that never went to their place, since a later commit changed or freed them (JOJ-6).
+    pub checkpoint_writes_saved: u64,
+    /// Metadata blocks that were looked for: found in memory, and read.
+    pub metadata_hits: u64,
+    pub metadata_misses: u64,
+    pub device: DeviceCounts,
+}
+
+/// What an operation may use of the room that is left for commits. Only an engine whose commits can
+/// fill their room for good tells them apart: generations, whose pool snapshots keep full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Room {
+    /// What is there for everybody.
+    #[default]
+    Any,
+    /// What is kept so that files can be deleted on a full volume, and accepted data written.
+    Removal,
+    /// The last of it: for the rest of what has begun, and for unmounting.
+    Upkeep,
+}
+
+/// A consistency engine: the jbd2 journal, the generations, or none.
+///
+/// All methods may be called from many threads. After a failed write or flush the engine is
+/// poisoned: reads go on, everything else gives [`xact_base::Error::Poisoned`].
+pub trait Engine: Send + Sync + 'static {
+    /// Block size of the volume in bytes.
+    fn block_size(&self) -> usize;
+
+    fn is_read_only(&self) -> bool;
+
+    /// The newest contents of a metadata block, committed or not.
+    fn read(&self, block: BlockNr) -> Result<BlockRef>;
+
+    /// Joins the running commit, with room for changes to `credits` distinct blocks. May wait for
+    /// a commit to give room. `TooLarge` where no commit could ever take that many.
+    fn start(&self, credits: u32) -> Result<CommitId>;
+
+    /// As `start`, with what the operation may use of the room that is left.
+    fn start_for(&self, credits: u32, room: Room) -> Result<CommitId> {
+        let _ = room;
+        self.start(credits)
+    }
+
+    /// `NoSpace` where an operation that adds anything would be refused.
+    fn check_room(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives an open handle room for `more` blocks; false (and no change) where the running
+    /// commit has none left, in which case the operation must end and start anew.
+    fn extend(&self, commit: CommitId, more: u32) -> Result<bool>;
+
+    /// Ends a handle; `unused` credits return to the commit.
+    fn stop(&self, commit: CommitId, unused: u32);
+
+    /// Changes a block within an open handle. `change` sees and edits the newest contents, runs
+    /// exactly once, under the block's own short lock, and must not call the engine.
+    /// Returns whether the block was new to this commit (and so used a credit).
+    fn update(&self, commit: CommitId, block: BlockNr, change: &mut dyn FnMut(&mut [u8])) -> Result<bool>;
+
+    /// As `update` for a block whose old contents are of no interest (just allocated): `contents`
+    /// replaces them without a read.
+    fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool>;
+
+    /// Whether file data may go through the log, by `journal_data`.
+    fn journals_data(&self) -> bool {
+        false
+    }
+
+    /// As `create`, for a block of file data: these contents are durable with the commit, go to
+    /// their place later, and are what `read_data` gives from now on. `changed` is where they differ
+    /// from what the block holds; none where that is of no interest. Only where `journals_data`.
+    fn journal_data(
+        &self,
+        _commit: CommitId,
+        _block: BlockNr,
+        _contents: BlockRef,
+        _changed: Option<Range<usize>>,
+    ) -> Result<bool> {
+        Err(Error::Unsupported("file data in the log of this engine".into()))
+    }
+
+    /// Whether the log holds, or will hold, a copy of any of these blocks of file data. Such a block
+    /// must not be written by `write_data`: a replay would bring the copy back over it (JOJ-8).
+    fn holds_data(&self, _start: BlockNr, _blocks: u64) -> bool {
+        false
+    }
+
+    /// Blocks of file data were freed: what `forget` does for those of them that the log holds.
+    fn forget_data(&self, _commit: CommitId, _start: BlockNr, _blocks: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// The block was freed and is no longer metadata: it is dropped from the running commit, it
+    /// is not written to its place any more, and a replay of earlier commits must not bring it
+    /// back (revoke). Its new owner may write it only after `commit` is durable.
+    fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()>;
+
+    /// Runs `action` once the commit is durable, before those who wait for it are woken. It is
+    /// dropped unrun if the engine is poisoned first. It must not wait for a commit.
+    fn on_durable(&self, commit: CommitId, action: Box<dyn FnOnce() + Send>);
+
+    /// Makes `commit` (running or older) durable and waits for it. Also makes all data durable
+    /// whose `write_data` returned before the call. Returns at once where it is durable already
+    /// — and then says nothing about data; see `flush_data`.
+    fn commit(&self, commit: CommitId) -> Result<()>;
+
+    /// The newest durable commit.
+    fn durable(&self) -> CommitId;
+
+    /// The commit that a handle started now would join.
+    fn running(&self) -> CommitId;
+
+    /// Makes all data durable whose `write_data` has returned, without a commit.
+    fn flush_data(&self) -> Result<()>;
+
+    /// Makes all metadata changes and all written data durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Credits that one handle can have at the most.
+    fn max_credits(&self) -> u32;
+
+    /// Reads file data; `buf` is a multiple of the block size.
+    fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes file data to its place, from `start` on; each buffer is a multiple of the block size.
+    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()>;
+
+    /// As `write_data`, for blocks that are in use in every state of the volume and that none has ever
+    /// read (tables that are not initialised yet). May be called within a handle.
+    fn write_unread(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.write_data(start, bufs)
+    }
+
+    /// The range holds nothing any more (fstrim, `-o discard`).
+    fn discard(&self, start: BlockNr, blocks: u64) -> Result<()>;
+
+    /// Stops all writing for good, with the reason for the log.
+    fn poison(&self, why: &str);
+
+    /// `Ok` unless poisoned.
+    fn health(&self) -> Result<()>;
+
+    /// Syncs, empties the log, marks the volume clean, ends the engine's threads. Nothing may use
+    /// the engine afterwards. On a poisoned engine: ends the threads, leaves the log for recovery.
+    fn close(&self) -> Result<()>;
+
+    fn stats(&self) -> EngineStats;
+
+    /// How long each commit took, from its locking to its durability.
+    fn commit_times(&self) -> LatencySnapshot {
+        LatencySnapshot::default()
+    }
+
+    /// The engine as that of a volume with generations, for its snapshots.
+    fn generations(&self) -> Option<&GenerationsEngine> {
+        None
+    }
+}
+
+/// An operation's part of a commit. Dropping it ends the part.
+pub struct Handle {
+    engine: Arc<dyn Engine>,
+    commit: CommitId,
+    room: Room,
+    /// Blocks that may still be added.
+    credits: u32,
+    /// False only after a `renew` that failed.
+    open: bool,
+    /// Whether a block was changed through it.
+    changed: bool,
+}
+
+impl Handle {
+    /// Joins the running commit with room for `credits` distinct blocks.
+    pub fn begin(engine: &Arc<dyn Engine>, credits: u32) -> Result<Handle> {
+        Handle::begin_for(engine, credits, Room::Any)
+    }
+
+    /// As `begin`, with what the operation may use of the room that is left.
+    pub fn begin_for(engine: &Arc<dyn Engine>, credits: u32, room: Room) -> Result<Handle> {
+        let commit = engine.start_for(credits, room)?;
+        Ok(Handle { engine: engine.clone(), commit, room, credits, open: true, changed: false })
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// The commit that will make this handle's changes durable.
+    pub fn commit_id(&self) -> CommitId {
+        self.commit
+    }
+
+    pub fn credits(&self) -> u32 {
+        self.credits
+    }
+
+    /// Whether a block was changed through this handle: what fails after that is half done.
+    pub fn has_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Makes sure that `credits` blocks may still be added; false where this commit is too full.
+    pub fn ensure(&mut self, credits: u32) -> Result<bool> {
+        if self.credits >= credits {
+            return Ok(true);
+        }
+        let more = credits - self.credits;
+        let extended = self.engine.extend(self.commit, more)?;
+        if extended {
+            self.credits += more;
+        }
+        Ok(extended)
+    }
+
+    /// Ends this part and begins another, perhaps of a later commit. The caller has left the
+    /// volume in a state that stands by itself.
+    pub fn renew(&mut self, credits: u32) -> Result<()> {
+        self.engine.stop(self.commit, std::mem::take(&mut self.credits));
+        self.open = false;
+        self.commit = self.engine.start_for(credits, self.room)?;
+        self.open = true;
+        self.credits = credits;
+        Ok(())
+    }
+
+    /// Newest contents, this handle's changes included.
+    pub fn read(&self, block: BlockNr) -> Result<BlockRef> {
+        self.engine.read(block)
+    }
+
+    /// Changes a block in place; `change` must not call the engine.
+    pub fn update<R>(&mut self, block: BlockNr, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let mut change = Some(change);
+        let mut result = None;
+        let added = self.engine.update(self.commit, block, &mut |bytes| {
+            let change = change.take().expect("engine runs a change once");
+            result = Some(change(bytes));
+        })?;
+        self.spend(added);
+        Ok(result.expect("engine runs every change"))
+    }
+
+    /// Gives a newly allocated block its first contents.
+    pub fn create(&mut self, block: BlockNr, contents: impl Into<BlockRef>) -> Result<()> {
+        let added = self.engine.create(self.commit, block, contents.into())?;
+        self.spend(added);
+        Ok(())
+    }
+
+    /// Puts contents of a block of file data into the commit; see [`Engine::journal_data`].
+    pub fn journal_data(
+        &mut self,
+        block: BlockNr,
+        contents: BlockRef,
+        changed: Option<Range<usize>>,
+    ) -> Result<()> {
+        let added = self.engine.journal_data(self.commit, block, contents, changed)?;
+        self.spend(added);
+        Ok(())
+    }
+
+    /// Blocks of file data were freed; see [`Engine::forget_data`].
+    pub fn forget_data(&mut self, start: BlockNr, blocks: u64) -> Result<()> {
+        self.engine.forget_data(self.commit, start, blocks)
+    }
+
+    /// A metadata block was freed; see [`Engine::forget`].
+    pub fn forget(&mut self, block: BlockNr) -> Result<()> {
+        self.engine.forget(self.commit, block)?;
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Runs `action` when this handle's commit is durable; see [`Engine::on_durable`].
+    pub fn on_durable(&self, action: impl FnOnce() + Send + 'static) {
+        self.engine.on_durable(self.commit, Box::new(action));
+    }
+
+    fn spend(&mut self, added: bool) {
+        self.changed = true;
+        if added {
+            assert!(self.credits > 0, "operation changed more blocks than it has credits for");
+            self.credits -= 1;
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.open {
+            self.engine.stop(self.commit, self.credits);
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! The generations engine: metadata is never overwritten where a generation on disk has it.
+//!
+//! Layer: consistency. The mechanism is that of the paper on meta-data snapshotting; here the ext4
+//! layout stays as it is, over a map from metadata block to place (`docs/FORMAT.md`).
+//!
+//! ```text
+//!                  root slot A      root slot B
+//!                 (generation n)   (generation n+1, being written)
+//!                      |                |
+//!                 map of n  . . . . map of n+1         the nodes that are equal are shared
+//!                /    |   \         /
+//!       moved blocks of n  ...  moved blocks of n+1    every other block is at home, the place
+//!         (in the pool)           (in the pool)        that its number names
+//! ```
+//!
+//! A commit (`commit`) makes one generation:
+//!
+//! 1. The running commit is closed as in every engine (`pipeline`): operations that began in it end
+//!    in it; the next one is open as soon as the last of them has ended, before anything is written.
+//! 2. Its blocks get free places in the pool, or go home (`sweep`), and the map is changed along.
+//! 3. Blocks, map nodes and the pool's bitmap are written, all to places that generation n does not
+//!    use. **Flush.**
+//! 4. The root goes to the slot that generation n is not in. **Flush.** Generation n+1 is durable.
+//! 5. Only now are readers sent to the new map, waiters woken, and what n+1 freed is free: places
+//!    of the pool (the next commit takes them), and blocks of files (`on_durable`).
+//!
+//! Invariants, which are the crash argument:
+//! 1. Nothing that the durable generation or a snapshot refers to is ever written: a write goes to
+//!    a place that is clear in the pool's bitmap, to the copy of a bitmap block that does not count,
+//!    or to the home of a block which the durable generation and every snapshot have in the pool
+//!    (so that nobody refers to its home: see `sweep`). Data goes to blocks that are free in all.
+//! 2. A root is written when all that it leads to is durable; and all file data whose `write_data`
+//!    returned before the commit was closed (ordered data).
+//! 3. A root counts only if it is whole: each sector has its stamp, and the checksum is right. The
+//!    slot of the durable generation is never the one that is written. So at any moment one slot
+//!    holds a whole root, whose generation is wholly there.
+//! 4. Nobody is told that a generation is durable, and nothing that it freed is used again, before
+//!    the flush behind its root.
+//! 5. After a failed write or flush nothing is written any more.
+//!
+//! What a crash leaves: the newest generation that has a whole root. There is nothing to replay:
+//! opening reads two slots and picks one.
+//!
+//! Locks, in order: a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `live`.
+
+mod commit;
+mod convert;
+mod export;
+mod format;
+mod held;
+mod image;
+mod live;
+mod map;
+mod pool;
+mod redirect;
+mod room;
+mod snapshots;
+mod sweep;
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result, Site};
+use xact_device::BlockDevice;
+use xact_layout::feature::incompat;
+use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
+use xact_layout::superblock::Superblock;
+
+use crate::engine::{BlockRef, Engine, EngineStats, Room};
+use crate::fault::{Fault, Faults};
+use crate::metadata::Metadata;
+use crate::options::EngineOptions;
+use crate::pipeline::{Action, Pipeline};
+use crate::superblock_home::{self, Health};
+use crate::volume::Volume;
+
+pub use convert::{unmark_backups, volume_on};
+pub use format::{default_pool_bytes, format};
+use held::Held;
+pub use image::GenerationImage;
+use live::Live;
+use map::{Map, MapReader};
+use pool::Pool;
+use redirect::Redirect;
+use snapshots::Kept;
+pub use snapshots::SnapshotInfo;
+
+/// The engine of volumes whose metadata is found through the map of a generation.
+pub struct GenerationsEngine {
+    shared: Arc<Generations>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the engine's callers and its thread share.
+struct Generations {
+    volume: Arc<Volume>,
+    pipeline: Pipeline,
+    metadata: Metadata,
+    reader: Arc<MapReader>,
+    live: Arc<Live>,
+    state: Mutex<State>,
+    homes: sweep::Homes,
+    held: RwLock<Arc<Held>>,
+    redirect: Redirect,
+    read_only: bool,
+    commit_interval: Duration,
+    faults: Faults,
+    /// How much of the pool was free after the last commit, and who may begin an operation with that.
+    room: room::Left,
+    commits: AtomicU64,
+    committed_blocks: AtomicU64,
+    swept_blocks: AtomicU64,
+}
+
+/// The durable generation, and what the next one is made from. Changed by leaders only.
+struct State {
+    root: Root,
+    /// Slot that the root is in.
+    slot: usize,
+    map: Map,
+    snapshots: Vec<Kept>,
+    /// Read when the first generation is made.
+    pool: Option<Pool>,
+    /// Where the sweep goes on.
+    sweep_at: BlockNr,
+}
+
+/// Whether the superblock in its own place is that of a generations volume.
+pub(crate) fn has_generations(superblock: &Superblock) -> bool {
+    superblock.has_incompat(incompat::XACT_GENERATIONS)
+}
+
+impl GenerationsEngine {
+    /// Opens a generations volume: reads the two root slots and goes on from the newer whole one.
+    ///
+    /// Errors: `Usage` for a volume without generations; `Corrupt` where no slot holds a whole root.
+    pub fn open(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<GenerationsEngine>> {
+        let home = superblock_home::read(&*device)?;
+        // A conversion may have torn it (`convert`); then it only says where the roots are.
+        let is_sound = home.health != Health::Unsound;
+        let mut superblock = home.superblock;
+        if !has_generations(&superblock) {
+            return Err(Error::Usage("the volume has no generations".into()));
+        }
+        let faults = options.faults();
+        let shape = shape_of(&superblock, &*device);
+        let (slot, root) = read_roots(&*device, &shape, superblock.uuid(), faults)?;
+        let mut volume = Volume::new(device, shape.block_size as usize, shape.volume_blocks)?;
+        volume.extend_reach(shape.device_blocks);
+        let volume = Arc::new(volume);
+        let reader = Arc::new(MapReader { volume: volume.clone(), shape });
+        if root.map_levels != reader.levels() {
+            return Err(Error::corrupt(Site::Root, "the map's levels do not fit the volume"));
+        }
+        let map = Map::new(root.map_levels, root.map);
+        if !is_sound {
+            let seen = export::Seen { reader: &reader, map: &map };
+            superblock = export::superblock(&seen, shape.block_size as usize)?;
+            if superblock.blocks_count() != shape.volume_blocks
+                || superblock.block_size() != shape.block_size
+                || superblock.uuid() != root.uuid
+            {
+                return Err(Error::corrupt(Site::Superblock, "checksum does not match"));
+            }
+        }
+        let snapshots = snapshots::read_list(&reader, &root)?;
+        let kept = snapshots.iter().map(|kept| kept.map.clone()).collect();
+        let held = Held::new(reader.clone(), superblock.clone(), kept);
+        let redirect = Redirect::default();
+        redirect.active.store(root.has_moved_data, SeqCst);
+        let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone()));
+        let credits = commit::max_credits(&reader);
+        let shared = Arc::new(Generations {
+            pipeline: Pipeline::new(volume.clone(), credits, credits),
+            metadata: Metadata::new(volume.clone(), live.clone(), options.cache_bytes, usize::MAX),
+            reader: reader.clone(),
+            live,
+            homes: sweep::Homes::of(&superblock),
+            held: RwLock::new(Arc::new(held)),
+            redirect,
+            read_only: options.read_only || volume.device_is_read_only(),
+            commit_interval: options.commit_interval,
+            faults,
+            room: room::Left::new(&reader),
+            commits: AtomicU64::new(0),
+            committed_blocks: AtomicU64::new(0),
+            swept_blocks: AtomicU64::new(0),
+            state: Mutex::new(State { root, slot, map, snapshots, pool: None, sweep_at: BlockNr(0) }),
+            volume,
+        });
+        let mut threads = Vec::new();
+        if !shared.read_only {
+            if shared.state.lock().root.used > shape.places() / 2 {
+                let _turn = shared.pipeline.lead_alone();
+                let mut state = shared.state.lock();
+                shared.pool(&mut state)?;
+                shared.guard(shared.make_room(&mut state))?;
+            }
+            let background = shared.clone();
+            let thread = std::thread::Builder::new()
+                .name("xact-commit".into())
+                .spawn(move || background.commit_when_due())
+                .map_err(|e| Error::io("starting a thread", e))?;
+            threads.push(thread);
+        }
+        Ok(Arc::new(GenerationsEngine { shared, threads: Mutex::new(threads) }))
+    }
+
+    /// Size of the ext4 volume, and so of its exported images.
+    pub fn volume_bytes(&self) -> u64 {
+        self.shared.volume.blocks * self.shared.volume.block_size as u64
+    }
+
+    /// Number of the durable generation.
+    pub fn generation(&self) -> u64 {
+        self.shared.state.lock().root.generation
+    }
+
+    fn end_threads(&self) {
+        self.shared.pipeline.stop_background();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has poisoned the volume already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn shape_of(superblock: &Superblock, device: &dyn BlockDevice) -> PoolShape {
+    let block_size = superblock.block_size();
+    PoolShape {
+        block_size,
+        volume_blocks: superblock.blocks_count(),
+        device_blocks: device.size_bytes() / u64::from(block_size),
+    }
+}
+
+/// The newest whole root, and its slot.
+fn read_roots(
+    device: &dyn BlockDevice,
+    shape: &PoolShape,
+    uuid: [u8; 16],
+    faults: Faults,
+) -> Result<(usize, Root)> {
+    let check = !faults.has(Fault::AcceptTornRoot);
+    let mut newest: Option<(usize, Root)> = None;
+    if shape.device_blocks <= shape.volume_blocks || shape.places() == 0 {
+        return Err(Error::corrupt(Site::Root, "the device ends where the pool should be"));
+    }
+    for slot in 0..2 {
+        let mut bytes = vec![0; ROOT_BYTES];
+        device
+            .read_at(&mut bytes, shape.root_offset(slot))
+            .map_err(|e| Error::io("reading a root of the generations", e))?;
+        match Root::decode(&bytes, shape, check) {
+            Ok(root) if root.uuid != uuid => {}
+            Ok(root) if newest.as_ref().is_some_and(|(_, found)| found.generation > root.generation) => {}
+            Ok(root) => newest = Some((slot, root)),
+            // Torn by a crash, as one of the two may be at any time.
+            Err(Error::Corrupt(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    newest.ok_or_else(|| Error::corrupt(Site::Root, "neither of the two slots holds a whole one"))
+}
+
+impl Drop for GenerationsEngine {
+    fn drop(&mut self) {
+        self.end_threads();
+    }
+}
+
+impl Generations {
+    fn commit_when_due(&self) {
+        while let Some(due) = self.pipeline.wait_due(self.commit_interval) {
+            if !due.crowded && self.metadata.is_unchanged() && !self.pipeline.has_actions() {
+                self.pipeline.is_young_again(due.commit);
+                continue;
+            }
+            // A failure has poisoned the volume, which ends the loop.
+            let _ = self.commit(due.commit);
+        }
+    }
+
+    fn start(&self, credits: u32, room: Room) -> Result<CommitId> {
+        self.check_open()?;
+        self.pipeline.start(credits, || self.room.check(room))
+    }
+
+    fn commit(&self, commit: CommitId) -> Result<()> {
+        let ticket = self.volume.flush_ticket();
+        // Data that went the way of metadata is promised to the caller too.
+        let commit = commit.max(self.redirect.newest());
+        if self.pipeline.durable() >= commit {
+            return Ok(());
+        }
+        self.pipeline.make_durable(commit, || self.guard(self.commit_running(None)))?;
+        // A generation whose flushes had begun before this call says nothing about data written
+        // since; in all other cases the flush has happened and this does nothing.
+        self.guard(self.volume.flush_for(ticket))
+    }
+
+    /// Any failure of the engine's own work leaves it in an unknown state: poison.
+    fn guard<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.poison(&error.to_string());
+        }
+        result
+    }
+
+    fn poison(&self, why: &str) {
+        self.volume.poison.set(why);
+        self.pipeline.give_up();
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+}
+
+impl Engine for GenerationsEngine {
+    fn block_size(&self) -> usize {
+        self.shared.volume.block_size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.shared.read_only
+    }
+
+    fn read(&self, block: BlockNr) -> Result<BlockRef> {
+        self.shared.metadata.read(block)
+    }
+
+    fn start(&self, credits: u32) -> Result<CommitId> {
+        self.shared.start(credits, Room::Any)
+    }
+
+    fn start_for(&self, credits: u32, room: Room) -> Result<CommitId> {
+        self.shared.start(credits, room)
+    }
+
+    fn check_room(&self) -> Result<()> {
+        self.shared.room.check(Room::Any)
+    }
+
+    fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
+        self.shared.pipeline.extend(commit, more)
+    }
+
+    fn stop(&self, commit: CommitId, unused: u32) {
+        self.shared.pipeline.stop(commit, unused);
+    }
+
+    fn update(&self, commit: CommitId, block: BlockNr, change: &mut dyn FnMut(&mut [u8])) -> Result<bool> {
+        self.shared.metadata.update(commit, block, change)
+    }
+
+    fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+        self.shared.metadata.create(commit, block, contents)
+    }
+
+    fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
+        self.shared.metadata.forget(commit, block)
+    }
+
+    fn on_durable(&self, commit: CommitId, action: Action) {
+        if self.shared.faults.has(Fault::ActionsAtOnce) {
+            return action();
+        }
+        self.shared.pipeline.on_durable(commit, action);
+    }
+
+    fn commit(&self, commit: CommitId) -> Result<()> {
+        self.shared.commit(commit)
+    }
+
+    fn durable(&self) -> CommitId {
+        self.shared.pipeline.durable()
+    }
+
+    fn running(&self) -> CommitId {
+        self.shared.pipeline.running()
+    }
+
+    fn flush_data(&self) -> Result<()> {
+        self.shared.check_open()?;
+        let moved = self.shared.redirect.newest();
+        if moved > self.shared.pipeline.durable() {
+            return self.shared.commit(moved);
+        }
+        self.shared.guard(self.shared.volume.flush())
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.shared.read_only {
+            return Ok(());
+        }
+        self.shared.commit(self.shared.pipeline.running())
+    }
+
+    fn max_credits(&self) -> u32 {
+        self.shared.pipeline.max_alone()
+    }
+
+    fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
+        let volume = &self.shared.volume;
+        volume.check_range(start, volume.blocks_in(buf.len())?)?;
+        self.shared.read_data(start, buf)
+    }
+
+    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.shared.check_open()?;
+        let volume = &self.shared.volume;
+        volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
+        let written = self.shared.write_data(start, bufs);
+        if volume.poison.is_set() {
+            self.shared.pipeline.give_up();
+        }
+        written
+    }
+
+    fn write_unread(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.shared.check_open()?;
+        let volume = &self.shared.volume;
+        volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
+        volume.write(start, bufs)
+    }
+
+    fn discard(&self, start: BlockNr, blocks: u64) -> Result<()> {
+        self.shared.check_open()?;
+        self.shared.volume.poison.check()?;
+        // What is free now a snapshot may have in use.
+        if !self.shared.redirect.active.load(SeqCst) {
+            self.shared.volume.discard(start, blocks)?;
+        }
+        Ok(())
+    }
+
+    fn poison(&self, why: &str) {
+        self.shared.poison(why);
+    }
+
+    fn health(&self) -> Result<()> {
+        self.shared.volume.poison.check()
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.shared.read_only {
+            return Ok(());
+        }
+        let result = self.shared.volume.poison.check().and_then(|()| self.sync());
+        self.end_threads();
+        result?;
+        let _turn = self.shared.pipeline.lead_alone();
+        self.shared.volume.poison.close();
+        self.shared.pipeline.give_up();
+        Ok(())
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats {
+            commits: self.shared.commits.load(Relaxed),
+            committed_blocks: self.shared.committed_blocks.load(Relaxed),
+            checkpoint_writes: self.shared.swept_blocks.load(Relaxed),
+            metadata_hits: self.shared.metadata.cache.lookups().0,
+            metadata_misses: self.shared.metadata.cache.lookups().1,
+            device: self.shared.volume.counts(),
+            ..EngineStats::default()
+        }
+    }
+
+    fn commit_times(&self) -> LatencySnapshot {
+        self.shared.pipeline.times.snapshot()
+    }
+
+    fn generations(&self) -> Option<&GenerationsEngine> {
+        Some(self)
+    }
+}

@@ -1,0 +1,261 @@
+//! Making one generation; the argument is at the head of `generations.rs`.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use xact_base::{BlockNr, Result};
+use xact_layout::generations::{Pointer, PoolShape, Root, contents_sum};
+
+use super::map::{Map, MapReader};
+use super::pool::Pool;
+use super::snapshots::{Change, ListChange, Settled};
+use super::{Generations, State, room, sweep};
+use crate::cache::Record;
+use crate::engine::BlockRef;
+use crate::fault::Fault;
+use crate::metadata::{Frozen, FrozenBlock};
+use crate::volume::Volume;
+
+/// Blocks that one commit sweeps home at the least, where there is pressure.
+const MIN_SWEEP: usize = 16;
+
+/// Most blocks that one commit may change; see `room`.
+pub(super) fn max_credits(reader: &MapReader) -> u32 {
+    credits_within(reader, room::of_a_commit(reader.shape.places()))
+}
+
+/// Blocks that a commit may change which takes at most `room` places, with its map nodes.
+pub(super) fn credits_within(reader: &MapReader, room: u64) -> u32 {
+    // Swept blocks change nodes of the map too, and the snapshot list takes some blocks.
+    let nodes = |blocks: u64| reader.most_nodes(blocks + sweep_size(blocks as usize) as u64);
+    let (mut least, mut most) = (0, room);
+    while least < most {
+        let middle = (least + most).div_ceil(2);
+        if middle + nodes(middle) <= room {
+            least = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    u32::try_from(least).unwrap_or(u32::MAX)
+}
+
+/// What a commit brings home besides its own blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sweep {
+    /// As much as it changes, if the pool fills up and they are found soon.
+    AsDue,
+    /// The same, wherever they are.
+    Thorough,
+    /// Many, however empty the pool is.
+    All,
+}
+
+/// Blocks that a commit brings home which does nothing else; they are in memory meanwhile.
+const SWEEP_ALL_BLOCKS: usize = 1024;
+
+/// Moved blocks that a commit looks at for each that it sweeps home.
+const SWEEP_EFFORT: usize = 8;
+
+fn sweep_size(blocks: usize) -> usize {
+    blocks.max(MIN_SWEEP)
+}
+
+/// A generation on its way: what is to be written where.
+struct Draft {
+    map: Map,
+    out: Vec<(BlockNr, BlockRef)>,
+    /// Blocks that the sweep brings home; they hold their contents until readers go by the new map.
+    swept: Vec<FrozenBlock>,
+}
+
+impl Generations {
+    /// Leader: closes the running commit, makes it a generation, and tells who waits.
+    pub(super) fn commit_running(&self, change: Option<ListChange>) -> Result<()> {
+        let commit = self.pipeline.lock()?;
+        // See `redirect`: no data is written in place from here until all know of the snapshot.
+        let creates = matches!(&change, Some(ListChange { change: Change::Create { .. }, .. }));
+        let gate = creates.then(|| self.redirect.gate.write());
+        let frozen = self.metadata.freeze(commit, |_, _| {});
+        self.pipeline.switch();
+        if frozen.is_empty() && change.is_none() {
+            // No generation; but data that was written before must become durable all the same.
+            self.volume.flush()?;
+        } else {
+            let blocks = frozen.blocks.len() as u64;
+            let mut state = self.state.lock();
+            self.write_generation(&mut state, frozen, change, Sweep::AsDue)?;
+            self.redirect.published(commit);
+            drop(gate);
+            self.commits.fetch_add(1, Relaxed);
+            self.committed_blocks.fetch_add(blocks, Relaxed);
+            self.make_room(&mut state)?;
+        }
+        self.pipeline.finish(commit);
+        Ok(())
+    }
+
+    /// Makes the generation that has the changes of `frozen`, and in which some blocks are swept
+    /// home. False where there was nothing to do.
+    fn write_generation(
+        &self,
+        state: &mut State,
+        frozen: Frozen,
+        change: Option<ListChange>,
+        sweep: Sweep,
+    ) -> Result<bool> {
+        self.pool(state)?;
+        let mut pool = state.pool.take().expect("was just read");
+        let generation = state.root.generation + 1;
+        let mut draft = Draft { map: state.map.clone(), out: Vec::new(), swept: Vec::new() };
+        if let Some(ListChange { change: Change::Restore { index }, .. }) = &change {
+            draft.map = state.snapshots[*index].map.clone();
+        }
+        let sweeping = sweep == Sweep::All || sweep::is_due(&pool, frozen.blocks.len());
+        self.place_blocks(state, &mut pool, &frozen, sweeping, &mut draft)?;
+        if sweeping && !matches!(&change, Some(ListChange { change: Change::Restore { .. }, .. })) {
+            let (count, effort) = match sweep {
+                Sweep::AsDue => (sweep_size(frozen.blocks.len()), SWEEP_EFFORT),
+                Sweep::Thorough => (sweep_size(frozen.blocks.len()), usize::MAX),
+                Sweep::All => (SWEEP_ALL_BLOCKS, usize::MAX),
+            };
+            let found = self.find_sweepable(state, &draft.map, count, effort)?;
+            self.bring_home(found, &mut draft)?;
+        }
+        if draft.out.is_empty() && frozen.is_empty() && change.is_none() {
+            state.pool = Some(pool);
+            return Ok(false);
+        }
+        let Draft { mut map, mut out, swept } = draft;
+        map.write(&self.reader, generation, &mut || pool.take(), &mut out)?;
+        // From here on nothing is taken any more: see `pool`.
+        let mut root = state.root.clone();
+        let Settled { snapshots, list } =
+            self.settle_snapshots(state, &mut pool, generation, &map, change, &mut root)?;
+        pool.write_changed(&mut out);
+        out.sort_unstable_by_key(|(place, _)| *place);
+        self.volume.write_sorted(&out)?;
+        if let Some((place, bytes)) = list {
+            self.volume.write(place, &[IoSlice::new(&bytes)])?;
+        }
+        // Durable by this flush: all that the root will lead to, and all data whose write returned
+        // before the operations that refer to it ended, since those ended before the commit was
+        // closed. Without it the root could be durable alone, and lead to what was there before.
+        if !self.faults.has(Fault::NoFlushBeforeRoot) {
+            self.volume.flush()?;
+        }
+        let root = Root { generation, map: map.root(), used: pool.used(), bitmaps: pool.bitmaps(), ..root };
+        let slot = if self.faults.has(Fault::OneRootSlot) { state.slot } else { 1 - state.slot };
+        write_root(&self.volume, &root, slot)?;
+        // Durable by this flush: the generation. Without it a caller would be told that something is
+        // safe which a crash undoes, the places of the generation before would be written while it
+        // is still the one on disk, and the next root would go to its slot.
+        if !self.faults.has(Fault::NoFlushAfterRoot) {
+            self.volume.flush()?;
+        }
+        self.swept_blocks.fetch_add(swept.len() as u64, Relaxed);
+        self.live.publish(generation, map.clone());
+        self.redirect.active.store(root.has_moved_data, SeqCst);
+        if root.snapshots != state.root.snapshots {
+            let maps = snapshots.iter().map(|kept| kept.map.clone()).collect();
+            let held = self.held.read().with(maps);
+            *self.held.write() = Arc::new(held);
+        }
+        // What is not in memory is read by the new map from here on.
+        for block in frozen.blocks.iter().chain(&swept) {
+            block.slot.lock_any().committing = None;
+        }
+        *state = State { root, slot, map, snapshots, pool: Some(pool), sweep_at: state.sweep_at };
+        Ok(true)
+    }
+
+    /// Gives every block of the commit its place: in the pool, or home while the commit sweeps.
+    fn place_blocks(
+        &self,
+        state: &State,
+        pool: &mut Pool,
+        frozen: &Frozen,
+        sweeping: bool,
+        draft: &mut Draft,
+    ) -> Result<()> {
+        let held = self.held.read().clone();
+        for FrozenBlock { slot, contents, .. } in &frozen.blocks {
+            let block = slot.block;
+            let durable = state.map.get(&self.reader, block)?;
+            let overwrite = self.faults.has(Fault::OverwritePlace);
+            let anyway = self.faults.has(Fault::SweepOverHome) && self.homes.may_ever(block);
+            let home = sweeping && (anyway || self.homes.is_free(&self.reader, &state.map, &held, block)?);
+            let place = match durable {
+                Some(pointer) if overwrite => pointer.place,
+                _ if home => block,
+                _ => pool.take()?,
+            };
+            let pointer = Pointer { place, sum: contents_sum(block, contents) };
+            draft.map.set(&self.reader, block, (place != block).then_some(pointer))?;
+            draft.out.push((place, contents.clone()));
+        }
+        for &block in &frozen.forgotten {
+            draft.map.set(&self.reader, block, None)?;
+        }
+        Ok(())
+    }
+
+    /// Brings blocks home that this commit does not change.
+    fn bring_home(&self, blocks: Vec<(BlockNr, Pointer)>, draft: &mut Draft) -> Result<()> {
+        for (block, pointer) in blocks {
+            let contents = self.reader.read(block, pointer)?;
+            draft.map.set(&self.reader, block, None)?;
+            draft.out.push((block, contents.clone()));
+            // Until readers go by the new map they must not go by the old one to a place that the
+            // commit after this one may use.
+            self.metadata.cache.with(block, |slot, kept| {
+                kept.committing = Some(contents.clone());
+                let slot = slot.clone();
+                draft.swept.push(FrozenBlock { slot, contents, record: Record::Copy, is_whole: true });
+            });
+        }
+        Ok(())
+    }
+
+    /// The pool's bitmap, read where this is the first that needs it.
+    pub(super) fn pool<'a>(&self, state: &'a mut State) -> Result<&'a mut Pool> {
+        if state.pool.is_none() {
+            state.pool = Some(Pool::read(&self.volume, &state.root)?);
+        }
+        Ok(state.pool.as_mut().expect("was just read"))
+    }
+
+    /// Brings home whatever may be, in generations that change nothing else.
+    pub(super) fn sweep_all(&self, state: &mut State) -> Result<()> {
+        while self.write_generation(state, Frozen::default(), None, Sweep::All)? {}
+        Ok(())
+    }
+
+    /// Sweeps until there is room for all, in generations that change nothing else. Where that does not
+    /// help, the pool is full of what is kept; see `room`.
+    pub(super) fn make_room(&self, state: &mut State) -> Result<()> {
+        let enough = room::for_all(self.reader.shape.places());
+        loop {
+            let free = state.pool.as_ref().map_or(0, Pool::free);
+            if free >= enough || !self.write_generation(state, Frozen::default(), None, Sweep::Thorough)? {
+                self.pipeline.limit_credits(self.room.set(free));
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Writes a root to a slot. The caller flushes.
+pub(super) fn write_root(volume: &Volume, root: &Root, slot: usize) -> Result<()> {
+    write_slot(volume, &root.shape, slot, &root.encode())
+}
+
+/// Writes the bytes of a slot, together with what else is in the blocks that it lies in.
+pub(super) fn write_slot(volume: &Volume, shape: &PoolShape, slot: usize, bytes: &[u8]) -> Result<()> {
+    let at = shape.root_offset(slot);
+    let block = BlockNr(at / u64::from(shape.block_size));
+    volume.write(block, &[IoSlice::new(bytes)])
+}
+
+const _: () = assert!(xact_layout::generations::ROOT_BYTES.is_multiple_of(4096));

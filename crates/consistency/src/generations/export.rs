@@ -1,0 +1,140 @@
+//! Writing a generation out as a plain ext4 image, which Linux and e2fsck read.
+
+use xact_base::{BlockNr, Error, GroupNr, Result, Site};
+use xact_device::BlockDevice;
+use xact_layout::group::{BLOCK_UNINIT, GroupDesc};
+use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
+
+use super::image::GenerationImage;
+use super::map::{Map, MapReader};
+use crate::cache::BlockSource;
+use crate::engine::BlockRef;
+
+/// What is copied at once; a multiple of every block size.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Metadata blocks as one generation has them.
+pub(super) struct Seen<'a> {
+    pub reader: &'a MapReader,
+    pub map: &'a Map,
+}
+
+impl BlockSource for Seen<'_> {
+    fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
+        match self.map.get(self.reader, block)? {
+            Some(pointer) => self.reader.read(block, pointer),
+            None => self.reader.volume.read_block(block),
+        }
+    }
+}
+
+/// See [`GenerationImage::export`].
+pub(super) fn export(image: &GenerationImage, block_size: usize, out: &dyn BlockDevice) -> Result<u64> {
+    if out.size_bytes() < image.size_bytes() {
+        return Err(Error::Usage("the image is smaller than the volume".into()));
+    }
+    let mut copied = 0;
+    let mut buf = vec![0; CHUNK_BYTES];
+    for used in image.used()? {
+        let mut at = used.start;
+        while at < used.end {
+            let bytes = &mut buf[..CHUNK_BYTES.min((used.end - at) as usize)];
+            image.read_at(bytes, at).map_err(|e| Error::io("reading a generation", e))?;
+            write_nonzero(out, at, bytes, block_size)?;
+            copied += bytes.len() as u64;
+            at += bytes.len() as u64;
+        }
+    }
+    out.flush().map_err(|e| Error::io("flushing the image", e))?;
+    Ok(copied)
+}
+
+/// Leaves holes where there are only zeros.
+fn write_nonzero(out: &dyn BlockDevice, offset: u64, bytes: &[u8], block_size: usize) -> Result<()> {
+    let blocks: Vec<&[u8]> = bytes.chunks_exact(block_size).collect();
+    let mut at = 0;
+    while at < blocks.len() {
+        let zero = |block: &&[u8]| block.iter().all(|&byte| byte == 0);
+        let holes = blocks[at..].iter().take_while(|block| zero(block)).count();
+        at += holes;
+        let len = blocks[at..].iter().take_while(|block| !zero(block)).count();
+        if len > 0 {
+            out.write_at(&bytes[at * block_size..][..len * block_size], offset + (at * block_size) as u64)
+                .map_err(|e| Error::io("writing the image", e))?;
+        }
+        at += len;
+    }
+    Ok(())
+}
+
+/// The superblock of a generation.
+pub(super) fn superblock(seen: &Seen<'_>, block_size: usize) -> Result<Superblock> {
+    let own = xact_layout::superblock::SUPERBLOCK_OFFSET as usize;
+    let block = seen.read_block(BlockNr((own / block_size) as u64))?;
+    let at = own % block_size;
+    let bytes: &[u8; SUPERBLOCK_BYTES] =
+        block[at..at + SUPERBLOCK_BYTES].try_into().expect("a block has room for it");
+    Superblock::decode(bytes)
+}
+
+/// Sorted ranges of the blocks that a generation uses.
+pub(super) fn used_blocks(seen: &Seen<'_>, superblock: &Superblock) -> Result<Vec<(u64, u64)>> {
+    let mut used: Vec<(u64, u64)> = vec![(0, u64::from(superblock.first_data_block()))];
+    let volume = &seen.reader.volume;
+    for group in (0..superblock.group_count()).map(GroupNr) {
+        let desc = descriptor(seen, superblock, group)?;
+        let start = superblock.group_start(group).0;
+        used.push((start, start + u64::from(superblock.base_meta_blocks(group))));
+        let table = u64::from(superblock.inode_table_blocks());
+        for (first, len) in [(desc.block_bitmap(), 1), (desc.inode_bitmap(), 1), (desc.inode_table(), table)]
+        {
+            volume.check_range(first, len)?;
+            used.push((first.0, first.0 + len));
+        }
+        let Some(bitmap) = block_bitmap(seen, superblock, group)? else { continue };
+        let is_used = |bit: u32| bitmap[bit as usize / 8] & 1 << (bit % 8) != 0;
+        for bit in (0..superblock.blocks_in_group(group)).filter(|&bit| is_used(bit)) {
+            let block = start + u64::from(bit);
+            match used.last_mut() {
+                Some(last) if last.1 == block => last.1 += 1,
+                _ => used.push((block, block + 1)),
+            }
+        }
+    }
+    used.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in used {
+        match joined.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => joined.push((start, end)),
+        }
+    }
+    if joined.last().is_some_and(|last| last.1 > superblock.blocks_count()) {
+        return Err(Error::corrupt(Site::Superblock, "the volume's metadata lies outside it"));
+    }
+    Ok(joined)
+}
+
+/// The block bitmap of a group; `None` where it was never written, and no file has a block there.
+pub(super) fn block_bitmap(
+    seen: &Seen<'_>,
+    superblock: &Superblock,
+    group: GroupNr,
+) -> Result<Option<BlockRef>> {
+    let desc = descriptor(seen, superblock, group)?;
+    if superblock.has_group_csum() && desc.has_flag(BLOCK_UNINIT) {
+        return Ok(None);
+    }
+    seen.reader.volume.check_range(desc.block_bitmap(), 1)?;
+    seen.read_block(desc.block_bitmap()).map(Some)
+}
+
+fn descriptor(seen: &Seen<'_>, superblock: &Superblock, group: GroupNr) -> Result<GroupDesc> {
+    let (block, at) = superblock.desc_place(group);
+    let bytes = seen.read_block(block)?;
+    let desc = GroupDesc::new(&bytes[at..at + usize::from(superblock.desc_size())]);
+    if !desc.checksum_matches(superblock, group) {
+        return Err(Error::corrupt(Site::Group(group), "checksum does not match"));
+    }
+    Ok(desc)
+}

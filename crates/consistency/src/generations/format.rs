@@ -1,0 +1,127 @@
+//! Making an ext4 volume into one with generations, on a device with room behind it.
+//!
+//! 1. The blocks that hold copies of the superblock move to the pool, with a map to them, and the
+//!    first root. **Flush.**
+//! 2. The copies in their own places get our `incompat` bit, the primary one last: from then on the
+//!    kernel and e2fsck refuse the volume, and so would find no old metadata to repair it with.
+//!    **Flush.**
+//!
+//! The primary superblock's two sectors may be torn in 2: they differ by the bit and the checksum, and any
+//! mixture of them is known (`superblock_home`).
+//!
+//! A crash before the primary superblock is written leaves the ext4 volume as it was, sound; behind
+//! its end something that nothing refers to. The bit in the backups alone harms nobody: they are
+//! only looked at where the primary one is lost.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use xact_base::{BlockNr, Error, Result};
+use xact_device::BlockDevice;
+use xact_layout::feature::incompat;
+use xact_layout::generations::{MAX_BITMAP_BLOCKS, Pointer, PoolShape, Root, contents_sum};
+use xact_layout::superblock::SUPERBLOCK_BYTES;
+
+use super::map::{Map, MapReader};
+use super::pool::Pool;
+use super::{commit, sweep};
+use crate::journal::location;
+use crate::superblock_home::{self, Flags, Health, SuperblockPlace};
+use crate::volume::Volume;
+
+/// Fewest credits that every operation can do with.
+const MIN_CREDITS: u32 = 256;
+
+/// Size of the pool for a device of this size: a sixteenth, at least 4 MiB, at most 1 GiB.
+pub fn default_pool_bytes(device_bytes: u64) -> u64 {
+    (device_bytes / 16).clamp(4 << 20, 1 << 30)
+}
+
+/// Gives the ext4 volume at the start of `device` generations; the pool is all that lies behind it.
+///
+/// A journal stays where it is, empty: nobody writes it until the volume is a plain one again, and images
+/// of its generations have it.
+///
+/// Errors: `Usage`, before anything is written, for a volume with generations, one that was not left
+/// cleanly, and a pool too small or too large.
+pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
+    let home = superblock_home::read(&*device)?;
+    let superblock = home.superblock;
+    if super::has_generations(&superblock) {
+        return Err(Error::Usage("the volume has generations already".into()));
+    }
+    // Refused: a journal on another device.
+    location::has_journal(&superblock)?;
+    let unclean = superblock.state() != xact_layout::superblock::STATE_CLEAN;
+    if home.health == Health::Unsound || unclean || superblock.has_incompat(incompat::RECOVER) {
+        return Err(Error::Usage("the volume was not left cleanly; run e2fsck first".into()));
+    }
+    let shape = super::shape_of(&superblock, &*device);
+    check_shape(&shape)?;
+    let mut volume = Volume::new(device, shape.block_size as usize, shape.volume_blocks)?;
+    volume.extend_reach(shape.device_blocks);
+    let volume = Arc::new(volume);
+    let reader = MapReader { volume: volume.clone(), shape };
+    if commit::max_credits(&reader) < MIN_CREDITS {
+        return Err(Error::Usage("the pool is too small for this volume: give it more room".into()));
+    }
+    if home.health == Health::TornFlags {
+        // By a conversion that a crash ended. The generation has a copy of it, which must be sound.
+        SuperblockPlace::of(&superblock).write_home(&volume, Flags::default())?;
+    }
+    let mut pool = Pool::empty(shape);
+    let mut map = Map::new(reader.levels(), None);
+    let mut out = Vec::new();
+    let copies: Vec<BlockNr> = sweep::superblock_copies(&superblock).collect();
+    for &block in &copies {
+        let contents = volume.read_block(block)?;
+        let place = pool.take()?;
+        map.set(&reader, block, Some(Pointer { place, sum: contents_sum(block, &contents) }))?;
+        out.push((place, contents));
+    }
+    map.write(&reader, 1, &mut || pool.take(), &mut out)?;
+    pool.write_changed(&mut out);
+    out.sort_unstable_by_key(|(place, _)| *place);
+    volume.write_sorted(&out)?;
+    let root = Root {
+        generation: 1,
+        uuid: superblock.uuid(),
+        shape,
+        map_levels: reader.levels(),
+        map: map.root(),
+        used: pool.used(),
+        snapshots: None,
+        has_moved_data: false,
+        bitmaps: pool.bitmaps(),
+    };
+    commit::write_root(&volume, &root, 1)?;
+    // What an older volume left in the other slot must not count.
+    commit::write_slot(&volume, &shape, 0, &[0; xact_layout::generations::ROOT_BYTES])?;
+    // Durable by this flush: the first generation. Without it the superblock could say that there
+    // are generations where there is no root.
+    volume.flush()?;
+    for &block in copies.iter().rev() {
+        mark(&volume, block, if block == superblock.own_block() { superblock.own_offset() } else { 0 })?;
+    }
+    // Durable by this flush: what keeps others off, before anybody relies on it.
+    volume.flush()
+}
+
+fn check_shape(shape: &PoolShape) -> Result<()> {
+    if shape.device_blocks <= shape.volume_blocks || shape.places() == 0 {
+        return Err(Error::Usage("there is no room for a pool behind the volume".into()));
+    }
+    if shape.bitmap_blocks() > MAX_BITMAP_BLOCKS {
+        let most = MAX_BITMAP_BLOCKS * 8 * u64::from(shape.block_size).pow(2);
+        return Err(Error::Usage(format!("the pool can have at most {} MiB", most >> 20)));
+    }
+    Ok(())
+}
+
+/// Sets our bit in a copy of the superblock, in its own place.
+fn mark(volume: &Volume, block: BlockNr, offset: usize) -> Result<()> {
+    let mut bytes = volume.read_block(block)?.to_vec();
+    Flags { generations: Some(true), ..Flags::default() }
+        .apply(&mut bytes[offset..offset + SUPERBLOCK_BYTES]);
+    volume.write(block, &[IoSlice::new(&bytes)])
+}

@@ -1,0 +1,152 @@
+//! A generation as a device that is never written: block n is what the generation has as block n.
+//!
+//! So everything that reads ext4 reads a generation: our own file system (snapshots in a mount), the
+//! check, an export, e2fsck and Linux behind a file that serves these bytes.
+//!
+//! Invariants:
+//! 1. What a read gives is the generation's: its places in the pool and what it uses at home are
+//!    written by nobody while it is kept (`generations` 1), and the checksum of every moved block is
+//!    verified. What the generation has as free reads as whatever is there.
+//! 2. Reads hold the snapshot's lease, and a deletion ends the lease before its commit: nobody reads
+//!    on while places are given to others. A deletion waits for running reads, never for readers.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::{RwLock, RwLockReadGuard};
+use xact_base::{BlockNr, Result};
+use xact_device::BlockDevice;
+use xact_layout::superblock::Superblock;
+
+use super::export::{self, Seen};
+use super::map::{Map, MapReader};
+
+/// Whether a snapshot is still kept.
+#[derive(Default)]
+pub(super) struct Lease {
+    ended: RwLock<bool>,
+}
+
+impl Lease {
+    fn hold(&self) -> io::Result<RwLockReadGuard<'_, bool>> {
+        let ended = self.ended.read();
+        if *ended {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the snapshot was deleted"));
+        }
+        Ok(ended)
+    }
+
+    /// Nothing is read by the lease when this returns, and nothing will be.
+    pub fn end(&self) {
+        *self.ended.write() = true;
+    }
+}
+
+/// See the head of the module. Stays readable until the snapshot is deleted.
+pub struct GenerationImage {
+    reader: Arc<MapReader>,
+    map: Map,
+    lease: Arc<Lease>,
+}
+
+impl GenerationImage {
+    pub(super) fn new(reader: Arc<MapReader>, map: Map, lease: Arc<Lease>) -> GenerationImage {
+        GenerationImage { reader, map, lease }
+    }
+
+    fn seen(&self) -> Seen<'_> {
+        Seen { reader: &self.reader, map: &self.map }
+    }
+
+    fn superblock(&self) -> Result<Superblock> {
+        export::superblock(&self.seen(), self.reader.volume.block_size)
+    }
+
+    /// Sorted ranges of bytes that the generation uses. What lies between them holds nothing.
+    ///
+    /// Errors: `Io` where the snapshot was deleted; `Corrupt`.
+    pub fn used(&self) -> Result<Vec<std::ops::Range<u64>>> {
+        let _kept = self.lease.hold().map_err(|e| xact_base::Error::io("reading a snapshot", e))?;
+        let block_size = self.reader.volume.block_size as u64;
+        let used = export::used_blocks(&self.seen(), &self.superblock()?)?;
+        Ok(used.into_iter().map(|(start, end)| start * block_size..end * block_size).collect())
+    }
+
+    /// Copies what the generation uses to `out`, which has at least the volume's size and reads as
+    /// zeros; the rest stays zero. Gives the number of bytes copied.
+    ///
+    /// The image has the orphans of that moment: who opens it for writing next releases them.
+    pub fn export(&self, out: &dyn BlockDevice) -> Result<u64> {
+        export::export(self, self.reader.volume.block_size, out)
+    }
+
+    /// Blocks from `block` on that are at home, up to `most` of them.
+    fn at_home(&self, block: u64, most: u64) -> Result<u64> {
+        for n in 0..most {
+            if self.map.get(&self.reader, BlockNr(block + n))?.is_some() {
+                return Ok(n);
+            }
+        }
+        Ok(most)
+    }
+
+    fn read(&self, mut buf: &mut [u8], mut offset: u64) -> Result<()> {
+        let volume = &self.reader.volume;
+        let block_size = volume.block_size;
+        while !buf.is_empty() {
+            let block = offset / block_size as u64;
+            let within = (offset % block_size as u64) as usize;
+            let whole = if within == 0 { self.at_home(block, (buf.len() / block_size) as u64)? } else { 0 };
+            let len = if whole > 0 {
+                let len = whole as usize * block_size;
+                volume.read(BlockNr(block), &mut buf[..len])?;
+                len
+            } else {
+                let len = buf.len().min(block_size - within);
+                let contents = match self.map.get(&self.reader, BlockNr(block))? {
+                    Some(pointer) => self.reader.read(BlockNr(block), pointer)?,
+                    None => volume.read_block(BlockNr(block))?,
+                };
+                buf[..len].copy_from_slice(&contents[within..within + len]);
+                len
+            };
+            buf = &mut buf[len..];
+            offset += len as u64;
+        }
+        Ok(())
+    }
+}
+
+fn read_only<T>() -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "a generation is never written"))
+}
+
+impl BlockDevice for GenerationImage {
+    fn size_bytes(&self) -> u64 {
+        self.reader.volume.blocks * self.reader.volume.block_size as u64
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size_bytes()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "read outside the image"));
+        }
+        let _kept = self.lease.hold()?;
+        self.read(buf, offset).map_err(io::Error::other)
+    }
+
+    fn write_at(&self, _buf: &[u8], _offset: u64) -> io::Result<()> {
+        read_only()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        read_only()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+}

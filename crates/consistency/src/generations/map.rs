@@ -1,0 +1,376 @@
+//! The block map of one generation: where each metadata block is that is not at home.
+//!
+//! A radix tree over the volume's block numbers with a fixed number of levels. In memory it is a
+//! persistent tree: a copy of a map costs nothing, the copies share what they have in common, and a
+//! change copies the path to it. So the map that is being committed, the committed one, those of
+//! the snapshots and those that readers hold on to are all there at once, unlocked.
+//!
+//! Nodes are read when they are first needed. A link whose `at` is `None` leads to a node that was
+//! changed since it was written, or that was never written.
+
+use std::sync::{Arc, OnceLock};
+
+use xact_base::{BlockNr, Error, Result, Site};
+use xact_layout::generations::{MapNode, Pointer, PoolShape, contents_sum, fanout};
+
+use crate::engine::BlockRef;
+use crate::volume::Volume;
+
+#[derive(Clone)]
+pub(crate) struct Map {
+    levels: u32,
+    root: Link,
+}
+
+#[derive(Clone, Default)]
+struct Link {
+    at: Option<Pointer>,
+    node: OnceLock<Arc<Node>>,
+}
+
+#[derive(Clone)]
+enum Node {
+    Leaf(Box<[Option<Pointer>]>),
+    Inner(Box<[Link]>),
+}
+
+/// Reads nodes of maps, checks them, and knows how large the tree is.
+pub(crate) struct MapReader {
+    pub volume: Arc<Volume>,
+    pub shape: PoolShape,
+}
+
+impl MapReader {
+    fn fanout(&self) -> usize {
+        fanout(self.volume.block_size)
+    }
+
+    /// Levels that a map over the whole volume has.
+    pub fn levels(&self) -> u32 {
+        let mut levels = 1;
+        while self.span(levels) < self.shape.volume_blocks {
+            levels += 1;
+        }
+        levels
+    }
+
+    /// Blocks below a node whose level is `levels - 1`.
+    fn span(&self, levels: u32) -> u64 {
+        (self.fanout() as u64).saturating_pow(levels)
+    }
+
+    /// Most nodes that a change of `blocks` blocks writes anew.
+    pub fn most_nodes(&self, blocks: u64) -> u64 {
+        let nodes = |level| self.shape.volume_blocks.div_ceil(self.span(level + 1));
+        (0..self.levels()).map(|level| nodes(level).min(blocks)).sum()
+    }
+
+    /// The contents that a pointer leads to, verified.
+    pub fn read(&self, block: BlockNr, pointer: Pointer) -> Result<BlockRef> {
+        let contents = self.volume.read_block(pointer.place)?;
+        if contents_sum(block, &contents) != pointer.sum {
+            return Err(Error::corrupt(
+                Site::Block(pointer.place),
+                "checksum of a moved metadata block does not match",
+            ));
+        }
+        Ok(contents)
+    }
+
+    fn load<'a>(&self, link: &'a Link, level: u32, first: u64) -> Result<Option<&'a Arc<Node>>> {
+        if let Some(node) = link.node.get() {
+            return Ok(Some(node));
+        }
+        let Some(at) = link.at else { return Ok(None) };
+        let bytes = self.read(BlockNr(first), at)?;
+        let node = MapNode::decode(&bytes, at.place, level, BlockNr(first), &self.shape)?;
+        let node = if level == 0 {
+            Node::Leaf(node.pointers.into())
+        } else {
+            let link = |at| Link { at, node: OnceLock::new() };
+            Node::Inner(node.pointers.into_iter().map(link).collect())
+        };
+        Ok(Some(link.node.get_or_init(|| Arc::new(node))))
+    }
+
+    fn empty(&self, level: u32) -> Node {
+        if level == 0 {
+            Node::Leaf(vec![None; self.fanout()].into())
+        } else {
+            Node::Inner(vec![Link::default(); self.fanout()].into())
+        }
+    }
+}
+
+impl Node {
+    fn pointer(&self, index: usize) -> Option<Pointer> {
+        match self {
+            Node::Leaf(pointers) => pointers[index],
+            Node::Inner(_) => None,
+        }
+    }
+
+    fn below(&self, index: usize) -> Option<&Link> {
+        match self {
+            Node::Inner(links) => Some(&links[index]),
+            Node::Leaf(_) => None,
+        }
+    }
+}
+
+impl Link {
+    fn is_none(&self) -> bool {
+        self.at.is_none() && self.node.get().is_none()
+    }
+}
+
+impl Map {
+    pub fn new(levels: u32, root: Option<Pointer>) -> Map {
+        Map { levels, root: Link { at: root, node: OnceLock::new() } }
+    }
+
+    /// Where the root is; `None` for an empty map. Of a map that is written.
+    pub fn root(&self) -> Option<Pointer> {
+        self.root.at
+    }
+
+    /// Where a block is; `None`: at home.
+    pub fn get(&self, reader: &MapReader, block: BlockNr) -> Result<Option<Pointer>> {
+        let mut link = &self.root;
+        for level in (0..self.levels).rev() {
+            let span = reader.span(level);
+            let first = block.0 - block.0 % (span * reader.fanout() as u64);
+            let Some(node) = reader.load(link, level, first)? else { return Ok(None) };
+            let index = ((block.0 - first) / span) as usize;
+            match &**node {
+                Node::Leaf(pointers) => return Ok(pointers[index]),
+                Node::Inner(links) => link = &links[index],
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves a block; `None`: it is at home from now on, or no metadata any more.
+    pub fn set(&mut self, reader: &MapReader, block: BlockNr, to: Option<Pointer>) -> Result<()> {
+        if to.is_none() && self.get(reader, block)?.is_none() {
+            return Ok(());
+        }
+        set(reader, &mut self.root, self.levels - 1, 0, block, to)
+    }
+
+    /// Gives every changed node a place, children first, and adds their bytes to `out`.
+    pub fn write(
+        &mut self,
+        reader: &MapReader,
+        generation: u64,
+        take: &mut dyn FnMut() -> Result<BlockNr>,
+        out: &mut Vec<(BlockNr, BlockRef)>,
+    ) -> Result<()> {
+        write(reader, &mut self.root, self.levels - 1, 0, generation, take, out)
+    }
+
+    /// Up to `count` blocks that are not at home, in the order of their numbers, from `from` on.
+    pub fn moved(&self, reader: &MapReader, from: BlockNr, count: usize) -> Result<Vec<(BlockNr, Pointer)>> {
+        let mut found = Vec::new();
+        let mut visit = |block, pointer| {
+            found.push((block, pointer));
+            found.len() < count
+        };
+        walk(reader, &self.root, self.levels - 1, 0, from.0, &mut visit)?;
+        Ok(found)
+    }
+
+    /// Calls `differs` for each block that the two maps have in different places, in order; skips what
+    /// they share. Both are written.
+    pub fn differences(
+        &self,
+        reader: &MapReader,
+        other: &Map,
+        differs: &mut dyn FnMut(BlockNr),
+    ) -> Result<()> {
+        differences(reader, (Some(&self.root), Some(&other.root)), self.levels - 1, 0, differs)
+    }
+
+    /// Calls `only` for each place that this map takes, for a moved block or a node of its own, and
+    /// none of `others` does. Costs what differs, not what there is. All maps are written.
+    pub fn only_here(
+        &self,
+        reader: &MapReader,
+        others: &[&Map],
+        only: &mut dyn FnMut(BlockNr),
+    ) -> Result<()> {
+        let others: Vec<&Link> = others.iter().map(|map| &map.root).collect();
+        only_here(reader, &self.root, &others, self.levels - 1, 0, only)
+    }
+}
+
+fn differences(
+    reader: &MapReader,
+    (a, b): (Option<&Link>, Option<&Link>),
+    level: u32,
+    first: u64,
+    differs: &mut dyn FnMut(BlockNr),
+) -> Result<()> {
+    if a.and_then(|link| link.at) == b.and_then(|link| link.at) {
+        return Ok(());
+    }
+    let a = a.map_or(Ok(None), |link| reader.load(link, level, first))?;
+    let b = b.map_or(Ok(None), |link| reader.load(link, level, first))?;
+    let span = reader.span(level);
+    for index in 0..reader.fanout() {
+        let at = first + index as u64 * span;
+        if level == 0 {
+            let pointer = |node: Option<&Arc<Node>>| node.and_then(|node| node.pointer(index));
+            if pointer(a) != pointer(b) {
+                differs(BlockNr(at));
+            }
+        } else {
+            let below = (a.and_then(|node| node.below(index)), b.and_then(|node| node.below(index)));
+            differences(reader, below, level - 1, at, differs)?;
+        }
+    }
+    Ok(())
+}
+
+fn set(
+    reader: &MapReader,
+    link: &mut Link,
+    level: u32,
+    first: u64,
+    block: BlockNr,
+    to: Option<Pointer>,
+) -> Result<()> {
+    if reader.load(link, level, first)?.is_none() {
+        link.node = OnceLock::from(Arc::new(reader.empty(level)));
+    }
+    link.at = None;
+    let span = reader.span(level);
+    let index = ((block.0 - first) / span) as usize;
+    let node = Arc::make_mut(link.node.get_mut().expect("was loaded or made above"));
+    let empty = match node {
+        Node::Leaf(pointers) => {
+            pointers[index] = to;
+            pointers.iter().all(Option::is_none)
+        }
+        Node::Inner(links) => {
+            set(reader, &mut links[index], level - 1, first + index as u64 * span, block, to)?;
+            links.iter().all(Link::is_none)
+        }
+    };
+    if empty {
+        *link = Link::default();
+    }
+    Ok(())
+}
+
+fn write(
+    reader: &MapReader,
+    link: &mut Link,
+    level: u32,
+    first: u64,
+    generation: u64,
+    take: &mut dyn FnMut() -> Result<BlockNr>,
+    out: &mut Vec<(BlockNr, BlockRef)>,
+) -> Result<()> {
+    if link.at.is_some() {
+        return Ok(());
+    }
+    let Some(node) = link.node.get_mut() else { return Ok(()) };
+    let pointers = match Arc::make_mut(node) {
+        Node::Leaf(pointers) => pointers.to_vec(),
+        Node::Inner(links) => {
+            let span = reader.span(level);
+            for (index, below) in links.iter_mut().enumerate() {
+                write(reader, below, level - 1, first + index as u64 * span, generation, take, out)?;
+            }
+            links.iter().map(|below| below.at).collect()
+        }
+    };
+    let node = MapNode { level, first: BlockNr(first), generation, pointers };
+    let bytes = node.encode(reader.volume.block_size);
+    let place = take()?;
+    link.at = Some(Pointer { place, sum: contents_sum(BlockNr(first), &bytes) });
+    out.push((place, bytes.into()));
+    Ok(())
+}
+
+/// Visits the moved blocks with numbers from `from` on; `visit` says whether to go on, and so does
+/// the result.
+fn walk(
+    reader: &MapReader,
+    link: &Link,
+    level: u32,
+    first: u64,
+    from: u64,
+    visit: &mut dyn FnMut(BlockNr, Pointer) -> bool,
+) -> Result<bool> {
+    let Some(node) = reader.load(link, level, first)? else { return Ok(true) };
+    let span = reader.span(level);
+    let start = (from.saturating_sub(first) / span) as usize;
+    match &**node {
+        Node::Leaf(pointers) => {
+            let moved = pointers.iter().enumerate().skip(start).filter_map(|(i, p)| p.map(|p| (i, p)));
+            for (index, pointer) in moved {
+                if !visit(BlockNr(first + index as u64), pointer) {
+                    return Ok(false);
+                }
+            }
+        }
+        Node::Inner(links) => {
+            for (index, below) in links.iter().enumerate().skip(start) {
+                if !walk(reader, below, level - 1, first + index as u64 * span, from, visit)? {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn only_here(
+    reader: &MapReader,
+    link: &Link,
+    others: &[&Link],
+    level: u32,
+    first: u64,
+    only: &mut dyn FnMut(BlockNr),
+) -> Result<()> {
+    let Some(at) = link.at else { return Ok(()) };
+    if others.iter().any(|other| other.at == Some(at)) {
+        return Ok(());
+    }
+    only(at.place);
+    let node = reader.load(link, level, first)?.expect("a link with a pointer has a node").clone();
+    let mut theirs = Vec::new();
+    for other in others {
+        theirs.extend(reader.load(other, level, first)?.cloned());
+    }
+    match &*node {
+        Node::Leaf(pointers) => {
+            for (index, pointer) in pointers.iter().enumerate() {
+                let Some(pointer) = pointer else { continue };
+                let shared = theirs.iter().any(|other| match &**other {
+                    Node::Leaf(others) => others[index].is_some_and(|p| p.place == pointer.place),
+                    Node::Inner(_) => false,
+                });
+                if !shared {
+                    only(pointer.place);
+                }
+            }
+        }
+        Node::Inner(links) => {
+            let span = reader.span(level);
+            for (index, below) in links.iter().enumerate() {
+                let others: Vec<&Link> = theirs
+                    .iter()
+                    .filter_map(|other| match &**other {
+                        Node::Inner(others) => Some(&others[index]),
+                        Node::Leaf(_) => None,
+                    })
+                    .collect();
+                only_here(reader, below, &others, level - 1, first + index as u64 * span, only)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Bringing blocks home, so that the pool does not fill up.
+//!
+//! Home is the place that a block's number names. It is free, and stays so, while the block is in
+//! the pool: ext4's bitmap says that the block is in use, by the block itself, so neither data nor
+//! other metadata can be put there. A commit may write a block home where the durable generation
+//! has it in the pool; the commit's map then has no pointer for it, and its place in the pool is
+//! free when the commit is durable. The commit after that must use the pool again: the homes of
+//! blocks that are at home are part of a generation like any place.
+//!
+//! Blocks that hold a copy of the superblock never go home: there the device has the copies that
+//! keep others off (`format`).
+//!
+//! A commit goes on from where the last one stopped and takes the blocks in the order of their
+//! numbers: what has not been changed since it was moved is what it mostly meets, for a block that is
+//! changed often is in the commit anyway.
+
+use std::collections::BTreeSet;
+
+use xact_base::{BlockNr, GroupNr, Result};
+use xact_layout::generations::Pointer;
+use xact_layout::superblock::Superblock;
+
+use super::held::Held;
+use super::map::{Map, MapReader};
+use super::pool::Pool;
+use super::{Generations, State};
+
+/// Which blocks must never be written home.
+pub(super) struct Homes {
+    never: BTreeSet<BlockNr>,
+}
+
+impl Homes {
+    pub fn of(superblock: &Superblock) -> Homes {
+        Homes { never: superblock_copies(superblock).collect() }
+    }
+
+    pub fn may_ever(&self, block: BlockNr) -> bool {
+        !self.never.contains(&block)
+    }
+
+    /// Whether a block may be written home now: `durable` has it in the pool, and no snapshot has
+    /// anything in its home.
+    pub fn is_free(&self, reader: &MapReader, durable: &Map, held: &Held, block: BlockNr) -> Result<bool> {
+        Ok(self.may_ever(block) && durable.get(reader, block)?.is_some() && held.home_is_free(block)?)
+    }
+}
+
+impl Generations {
+    /// Up to `count` blocks that may be written home, of those that `draft` has where the durable
+    /// generation has them. Looks at `effort` times as many at the most, and goes once around.
+    pub(super) fn find_sweepable(
+        &self,
+        state: &mut State,
+        draft: &Map,
+        count: usize,
+        effort: usize,
+    ) -> Result<Vec<(BlockNr, Pointer)>> {
+        let start = state.sweep_at;
+        let held = self.held.read().clone();
+        let (mut found, mut looked, mut around) = (Vec::new(), 0, false);
+        while found.len() < count && looked < count.saturating_mul(effort) {
+            let moved = state.map.moved(&self.reader, state.sweep_at, count)?;
+            looked += moved.len();
+            for &(block, pointer) in &moved {
+                if around && block >= start {
+                    state.sweep_at = start;
+                    return Ok(found);
+                }
+                // Changed or freed by this commit: not as the durable generation has them.
+                let unchanged = draft.get(&self.reader, block)? == Some(pointer);
+                if unchanged
+                    && found.len() < count
+                    && self.homes.is_free(&self.reader, &state.map, &held, block)?
+                {
+                    found.push((block, pointer));
+                }
+            }
+            match moved.last() {
+                Some((last, _)) if moved.len() == count => state.sweep_at = last.offset(1),
+                _ if around => break,
+                _ => {
+                    around = true;
+                    state.sweep_at = BlockNr(0);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The blocks that hold a copy of the superblock.
+pub(super) fn superblock_copies(superblock: &Superblock) -> impl Iterator<Item = BlockNr> {
+    let backups = (1..superblock.group_count()).map(GroupNr).filter(|group| superblock.has_backup(*group));
+    let copies = backups.map(|group| superblock.group_start(group));
+    std::iter::once(superblock.own_block()).chain(copies)
+}
+
+/// Whether a commit should bring blocks home: where more than a quarter of the pool would be in use
+/// with the blocks that it adds. A quarter, so that the sweep keeps well away from the half that the
+/// largest commits need (`commit::max_credits`).
+pub(super) fn is_due(pool: &Pool, added: usize) -> bool {
+    let used = pool.used() + added as u64;
+    used > (pool.used() + pool.free()) / 4
+}

@@ -1,0 +1,531 @@
+//! The journal engine: every change of metadata goes through a jbd2 log before it goes home.
+//!
+//! Layer: consistency. The bytes on disk are those of jbd2 (`xact_layout::jbd2`), so the kernel
+//! and e2fsck replay our log and we replay theirs (`recovery`).
+//!
+//! ```text
+//!  volume:   | superblock | ... metadata at home ... | journal inode's blocks | ... data ... |
+//!                  |                  ^                        |
+//!                  | needs_recovery   | checkpoint             v
+//!  journal:  | journal superblock |  free  | txn n | txn n+1 | txn being written |  free   |
+//!              start, sequence ------------^ tail             ^ head
+//!  two-step: | revokes | descriptor | copies | descriptor | copies | FLUSH | commit block | FLUSH
+//!  single:   FLUSH where data needs it | revokes | descriptor | copies | ... | commit block | FLUSH
+//! ```
+//!
+//! The life of a change to a block, by the fields of its slot in the cache:
+//!
+//! ```text
+//!   update        lock          both flushes           checkpoint
+//!   newest  --->  committing  --->  committed  --->  home, evictable
+//!   (joined)      (frozen)          (durable, in the log)
+//! ```
+//! Contents are shared, not copied: a change copies them only where a commit holds them.
+//!
+//! Invariants:
+//! 1. A metadata block is written home only with contents of a durable commit, by a checkpoint
+//!    (write-ahead). The one exception is the superblock's flag `needs_recovery`.
+//! 2. A commit block is written when all that it commits is durable: all file data whose
+//!    `write_data` returned before the commit was locked, and, in two steps, its own transaction's
+//!    blocks. In a single write these go together with the commit block, whose checksum over all
+//!    of them (v1) tells a torn transaction; a revoke record, which that checksum leaves out, lies
+//!    in the first sector of its block, with the header without which the transaction ends there.
+//! 3. Nobody is told that a commit is durable, no freed block is given away, and no further
+//!    transaction is written before the commit block is durable.
+//! 4. Space of the log is overwritten only when a tail past it is durable; the tail passes a
+//!    transaction only when each of its blocks is durable at home, or in a later durable
+//!    transaction, or freed by one.
+//! 5. A block freed in a commit has a revoke record in it if the live log holds a copy of it.
+//! 6. File data may be in a commit as metadata is. A block of which the live log has a copy is not
+//!    written in place by anybody but a checkpoint, until the tail has passed the copy or a durable
+//!    commit has revoked it (`SlotState::data`). So each write of file data may choose its way.
+//! 7. With sub-block records (`LogRecords::SubBlock`) a commit says of a block what changed since the
+//!    commit before, or since its place was written. So the tail passes a transaction only when each
+//!    of its blocks is durable at home, or a later durable transaction has a record of it that needs no
+//!    older one (`SlotState::whole`), or has freed it: what a record rests on is in the log or at home.
+//!    A block that is home in part, of old and new sectors, is made whole by the records since the
+//!    tail: the bytes in which the two differ are in them.
+//! 8. The log is live on the volume (`start` is not 0) only while `needs_recovery` is durable.
+//! 9. After a failed write or flush nothing is written any more.
+//!
+//! The order of data and metadata, in words: an operation writes data to blocks that nothing
+//! durable refers to, `write_data` returns, and only then a handle updates the extent or the size
+//! that refers to them. The handle ends before its commit is locked, and the commit's first flush
+//! begins after that; so by invariant 2 the data is durable before the commit block is even
+//! written. A crash before that leaves blocks that nothing refers to.
+//!
+//! What a crash leaves: the log from the tail up to the last intact commit block, and any mixture
+//! of old and new sectors in blocks that a checkpoint was writing home. All of those have their
+//! copy in the live log (4), so the replay makes them whole. A transaction without an intact
+//! commit block is dropped; nobody was told of it (3).
+//!
+//! Locks, in order: a leader's turn (`pipeline`), `checkpointing`, `home_writes`, then for short
+//! and without I/O under them: a cache shard, a slot, `joined`, `log.state`, `log.logged`. `head`
+//! is held while the journal superblock is written, never for long.
+
+mod checkpoint;
+mod commit;
+pub(crate) mod location;
+pub(crate) mod log;
+pub(crate) mod superblock;
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result};
+use xact_device::BlockDevice;
+use xact_layout::feature::incompat;
+use xact_layout::jbd2::{Checksums, Features};
+use xact_layout::superblock::Superblock;
+
+use crate::engine::{BlockRef, Engine, EngineStats};
+use crate::fault::{Fault, Faults};
+use crate::metadata::Metadata;
+use crate::options::{CommitWrites, EngineOptions, LogRecords};
+use crate::pipeline::{Action, Pipeline};
+use crate::recovery::{self, RecoveryReport};
+use crate::superblock_home::{self, Flags, SuperblockPlace};
+use crate::volume::Volume;
+
+use commit::{Limits, revokes_in};
+use location::JournalLayout;
+use log::{Log, Ring};
+use superblock::{JournalHead, SharedHead};
+
+/// The engine of volumes with a journal, in the mode that ext4 calls `ordered`.
+pub struct JournalEngine {
+    journal: Arc<Journal>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    report: RecoveryReport,
+}
+
+/// What the engine's callers and its threads share.
+struct Journal {
+    volume: Arc<Volume>,
+    pipeline: Pipeline,
+    metadata: Metadata,
+    log: Log,
+    head: SharedHead,
+    superblock_place: SuperblockPlace,
+    stock_checksums: Checksums,
+    read_only: bool,
+    commit_interval: Duration,
+    commit_writes: CommitWrites,
+    log_records: LogRecords,
+    ordered_data: bool,
+    cache_bytes: usize,
+    faults: Faults,
+    /// One checkpoint at a time.
+    checkpointing: Mutex<()>,
+    /// Held while a checkpoint's writes are under way.
+    home_writes: Mutex<()>,
+    checkpoint_due: Mutex<Wakeup>,
+    checkpoint_wake: Condvar,
+    /// Blocks with contents that are committed and not home.
+    pinned_blocks: AtomicUsize,
+    commits: AtomicU64,
+    committed_blocks: AtomicU64,
+    journaled_data_blocks: AtomicU64,
+    checkpoint_writes: AtomicU64,
+    checkpoint_writes_saved: AtomicU64,
+}
+
+#[derive(Default)]
+struct Wakeup {
+    due: bool,
+    stopping: bool,
+}
+
+/// The checksums that the kernel chooses too.
+fn stock_checksums(superblock: &Superblock) -> Checksums {
+    if superblock.has_metadata_csum() { Checksums::V3 } else { Checksums::None }
+}
+
+impl JournalEngine {
+    /// Opens a volume that has a journal, after replaying what a crash left in it.
+    ///
+    /// Errors: `Usage` where there is no journal, or where the log must be replayed and the
+    /// device is read-only; `Unsupported` for journals on another device and fast commits that
+    /// are not replayed; `Corrupt`.
+    pub fn open(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<JournalEngine>> {
+        let report = recovery::recover(&device, &options)?;
+        let home = superblock_home::read(&*device)?;
+        let superblock = home.superblock;
+        if !location::has_journal(&superblock)? {
+            return Err(Error::Usage("the volume has no journal".into()));
+        }
+        let block_size = superblock.block_size() as usize;
+        let mut volume = Volume::new(device, block_size, superblock.blocks_count())?;
+        let layout = JournalLayout::locate(&volume, &superblock)?;
+        volume.reserve(layout.runs().iter().map(|r| r.start.0..r.start.0 + u64::from(r.blocks)).collect());
+        let mut head = JournalHead::read(&volume, &layout)?;
+        // The log is empty, so its format may be chosen.
+        let stock_checksums = stock_checksums(&superblock);
+        let fields = &mut head.fields;
+        fields.upgrade();
+        fields.features.incompat &= !(Features::FAST_COMMIT | Features::XACT_PATCHES);
+        if options.log_records == LogRecords::SubBlock {
+            fields.features.incompat |= Features::XACT_PATCHES;
+        }
+        match options.commit_writes {
+            CommitWrites::TwoStep => fields.set_checksums(stock_checksums),
+            CommitWrites::Single => {
+                fields.set_checksums(Checksums::V1);
+                fields.features.incompat |= Features::ASYNC_COMMIT;
+            }
+        }
+        fields.features.incompat |= Features::REVOKE;
+        if superblock.has_incompat(incompat::SIXTY_FOUR_BIT) {
+            fields.features.incompat |= Features::WIDE_BLOCKS;
+        }
+        let ring = Ring::new(layout, fields)?;
+        let format = fields.format();
+        let limits = Limits::of(revokes_in(options.commit_writes, &format), ring.blocks());
+        let at = if (ring.first..ring.end).contains(&fields.head) { fields.head } else { ring.first };
+        let log = Log::new(ring, format, at, fields.sequence.wrapping_add(1));
+
+        let volume = Arc::new(volume);
+        let journal = Arc::new(Journal {
+            pipeline: Pipeline::new(volume.clone(), limits.credits, limits.alone),
+            metadata: Metadata::new(volume.clone(), volume.clone(), options.cache_bytes, limits.forgotten)
+                .with_sub_block_records(options.log_records == LogRecords::SubBlock),
+            log,
+            head: SharedHead::new(head),
+            superblock_place: SuperblockPlace::of(&superblock),
+            stock_checksums,
+            read_only: options.read_only || volume.device_is_read_only(),
+            commit_interval: options.commit_interval,
+            commit_writes: options.commit_writes,
+            log_records: options.log_records,
+            ordered_data: options.ordered_data,
+            cache_bytes: options.cache_bytes,
+            faults: options.faults(),
+            checkpointing: Mutex::new(()),
+            home_writes: Mutex::new(()),
+            checkpoint_due: Mutex::default(),
+            checkpoint_wake: Condvar::new(),
+            pinned_blocks: AtomicUsize::new(0),
+            commits: AtomicU64::new(0),
+            committed_blocks: AtomicU64::new(0),
+            journaled_data_blocks: AtomicU64::new(0),
+            checkpoint_writes: AtomicU64::new(0),
+            checkpoint_writes_saved: AtomicU64::new(0),
+            volume,
+        });
+        let threads = if journal.read_only { Vec::new() } else { Journal::spawn(&journal)? };
+        Ok(Arc::new(JournalEngine { journal, threads: Mutex::new(threads), report }))
+    }
+
+    /// What the replay at opening did.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// Writes everything committed home and empties the log, for tests and for `xact journal`.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.journal.guard(self.journal.checkpoint(0))
+    }
+
+    fn end_threads(&self) {
+        self.journal.pipeline.stop_background();
+        self.journal.checkpoint_due.lock().stopping = true;
+        self.journal.checkpoint_wake.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has poisoned the volume already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for JournalEngine {
+    fn drop(&mut self) {
+        self.end_threads();
+    }
+}
+
+impl Journal {
+    fn spawn(journal: &Arc<Journal>) -> Result<Vec<JoinHandle<()>>> {
+        let start = |name: &str, work: fn(&Journal)| {
+            let journal = journal.clone();
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || work(&journal))
+                .map_err(|e| Error::io("starting a thread", e))
+        };
+        Ok(vec![
+            start("xact-commit", Journal::commit_when_due)?,
+            start("xact-checkpoint", Journal::checkpoint_when_due)?,
+        ])
+    }
+
+    fn commit_when_due(&self) {
+        while let Some(due) = self.pipeline.wait_due(self.commit_interval) {
+            if !due.crowded && self.metadata.is_unchanged() && !self.pipeline.has_actions() {
+                self.pipeline.is_young_again(due.commit);
+                continue;
+            }
+            // A failure has poisoned the volume, which ends the loop.
+            let _ = self.commit(due.commit);
+        }
+    }
+
+    fn checkpoint_when_due(&self) {
+        loop {
+            {
+                let mut wakeup = self.checkpoint_due.lock();
+                while !wakeup.due && !wakeup.stopping {
+                    self.checkpoint_wake.wait(&mut wakeup);
+                }
+                if wakeup.stopping || self.volume.poison.is_set() {
+                    return;
+                }
+                wakeup.due = false;
+            }
+            // The newest transactions stay: their blocks are likely to be committed again soon,
+            // and then need not go home for now.
+            let target = (self.log.capacity() / 4).min(self.log.used() / 2);
+            let _ = self.guard(self.checkpoint(target));
+        }
+    }
+
+    /// Called after each commit: a log that is half full, or half of the cache's memory taken by
+    /// blocks that are not home, starts the checkpoint thread.
+    fn wake_checkpointer(&self) {
+        let pinned = self.pinned_blocks.load(Relaxed) * self.volume.block_size;
+        if self.log.used() > self.log.capacity() / 2 || pinned > self.cache_bytes / 2 {
+            self.checkpoint_due.lock().due = true;
+            self.checkpoint_wake.notify_all();
+        }
+    }
+
+    fn max_credits(&self) -> u32 {
+        self.pipeline.max_alone()
+    }
+
+    /// Any failure of the engine's own work leaves it in an unknown state: poison.
+    fn guard<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.poison(&error.to_string());
+        }
+        result
+    }
+
+    fn poison(&self, why: &str) {
+        self.volume.poison.set(why);
+        self.pipeline.give_up();
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    fn commit(&self, commit: CommitId) -> Result<()> {
+        let ticket = self.volume.data_ticket();
+        if self.pipeline.durable() >= commit {
+            return Ok(());
+        }
+        self.pipeline.make_durable(commit, || self.guard(self.commit_running()))?;
+        // A commit whose last flush had begun before this call says nothing about data written
+        // since; in all other cases a flush has covered the data and this does nothing.
+        self.guard(self.volume.flush_for(ticket))
+    }
+
+    fn empty_log(&self) -> Result<()> {
+        self.checkpoint(0)?;
+        let state = self.log.state.lock();
+        let (at, sequence) = (state.head, state.sequence);
+        drop(state);
+        let mut head = self.head.lock();
+        if head.fields.start == 0 {
+            return Ok(());
+        }
+        head.fields.start = 0;
+        head.fields.sequence = sequence;
+        head.fields.head = at;
+        // An empty log has no format that anybody needs: it is left as the kernel would leave it.
+        head.fields.set_checksums(self.stock_checksums);
+        head.fields.features.incompat &= !Features::XACT_PATCHES;
+        head.write(&self.volume)?;
+        // Durable by this flush: the empty log. It must not come after the superblock's flag,
+        // since a live log on a volume that claims to be clean is refused or thrown away.
+        self.volume.flush()?;
+        self.superblock_place.write_home(&self.volume, Flags { recover: Some(false), ..Flags::default() })?;
+        // Durable by this flush: the flag, so that the volume is as clean as close() says.
+        self.volume.flush()
+    }
+}
+
+impl Engine for JournalEngine {
+    fn block_size(&self) -> usize {
+        self.journal.volume.block_size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.journal.read_only
+    }
+
+    fn read(&self, block: BlockNr) -> Result<BlockRef> {
+        self.journal.metadata.read(block)
+    }
+
+    fn start(&self, credits: u32) -> Result<CommitId> {
+        self.journal.check_open()?;
+        self.journal.pipeline.start(credits, || Ok(()))
+    }
+
+    fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
+        self.journal.pipeline.extend(commit, more)
+    }
+
+    fn stop(&self, commit: CommitId, unused: u32) {
+        self.journal.pipeline.stop(commit, unused);
+    }
+
+    fn update(&self, commit: CommitId, block: BlockNr, change: &mut dyn FnMut(&mut [u8])) -> Result<bool> {
+        self.journal.metadata.update(commit, block, change)
+    }
+
+    fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+        self.journal.metadata.create(commit, block, contents)
+    }
+
+    fn journals_data(&self) -> bool {
+        true
+    }
+
+    fn journal_data(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        contents: BlockRef,
+        changed: Option<Range<usize>>,
+    ) -> Result<bool> {
+        self.journal.metadata.journal_data(commit, block, contents, changed)
+    }
+
+    fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
+        !self.journal.faults.has(Fault::DataBesideItsCopy) && self.journal.metadata.holds_data(start, blocks)
+    }
+
+    fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
+        self.journal.metadata.forget_data(commit, start, blocks)
+    }
+
+    fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
+        self.journal.metadata.forget(commit, block)
+    }
+
+    fn on_durable(&self, commit: CommitId, action: Action) {
+        if self.journal.faults.has(Fault::ActionsAtOnce) {
+            return action();
+        }
+        self.journal.pipeline.on_durable(commit, action);
+    }
+
+    fn commit(&self, commit: CommitId) -> Result<()> {
+        self.journal.commit(commit)
+    }
+
+    fn durable(&self) -> CommitId {
+        self.journal.pipeline.durable()
+    }
+
+    fn running(&self) -> CommitId {
+        self.journal.pipeline.running()
+    }
+
+    fn flush_data(&self) -> Result<()> {
+        self.journal.check_open()?;
+        self.journal.guard(self.journal.volume.flush_data())
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.journal.read_only {
+            return Ok(());
+        }
+        self.journal.commit(self.journal.pipeline.running())
+    }
+
+    fn max_credits(&self) -> u32 {
+        self.journal.max_credits()
+    }
+
+    fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
+        let Journal { volume, metadata, .. } = &*self.journal;
+        let blocks = volume.blocks_in(buf.len())?;
+        // Looked for first: what is not found here is home, and the device has it.
+        let waiting = metadata.data_in_memory(start, blocks);
+        if (waiting.len() as u64) < blocks {
+            volume.read(start, buf)?;
+        }
+        for (at, contents) in waiting {
+            let from = at as usize * volume.block_size;
+            buf[from..from + volume.block_size].copy_from_slice(&contents);
+        }
+        Ok(())
+    }
+
+    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.journal.check_open()?;
+        let volume = &self.journal.volume;
+        let blocks = volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?;
+        volume.check_writable(start, blocks)?;
+        assert!(!self.holds_data(start, blocks), "data is written beside its copy in the log");
+        let written = volume.write(start, bufs);
+        volume.note_data();
+        if volume.poison.is_set() {
+            self.journal.pipeline.give_up();
+        }
+        written
+    }
+
+    fn discard(&self, start: BlockNr, blocks: u64) -> Result<()> {
+        self.journal.check_open()?;
+        self.journal.volume.poison.check()?;
+        self.journal.volume.discard(start, blocks)
+    }
+
+    fn poison(&self, why: &str) {
+        self.journal.poison(why);
+    }
+
+    fn health(&self) -> Result<()> {
+        self.journal.volume.poison.check()
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.journal.read_only {
+            return Ok(());
+        }
+        let result = self.journal.volume.poison.check().and_then(|()| self.sync());
+        self.end_threads();
+        result?;
+        let _turn = self.journal.pipeline.lead_alone();
+        self.journal.guard(self.journal.empty_log())?;
+        self.journal.volume.poison.close();
+        self.journal.pipeline.give_up();
+        Ok(())
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats {
+            commits: self.journal.commits.load(Relaxed),
+            committed_blocks: self.journal.committed_blocks.load(Relaxed),
+            journaled_data_blocks: self.journal.journaled_data_blocks.load(Relaxed),
+            checkpoint_writes: self.journal.checkpoint_writes.load(Relaxed),
+            checkpoint_writes_saved: self.journal.checkpoint_writes_saved.load(Relaxed),
+            metadata_hits: self.journal.metadata.cache.lookups().0,
+            metadata_misses: self.journal.metadata.cache.lookups().1,
+            device: self.journal.volume.counts(),
+        }
+    }
+
+    fn commit_times(&self) -> LatencySnapshot {
+        self.journal.pipeline.times.snapshot()
+    }
+}

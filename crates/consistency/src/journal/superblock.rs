@@ -1,0 +1,54 @@
+//! The journal superblock in memory and its writing.
+
+use std::io::IoSlice;
+
+use parking_lot::{Mutex, MutexGuard};
+use xact_base::{BlockNr, Result};
+use xact_layout::jbd2::{JOURNAL_SUPERBLOCK_BYTES, JournalSuperblock};
+
+use crate::journal::location::JournalLayout;
+use crate::volume::Volume;
+
+/// The journal superblock as it stands on the volume, or is about to.
+pub(crate) struct JournalHead {
+    place: BlockNr,
+    /// Its whole block: what the struct does not know is written back as it was.
+    block: Vec<u8>,
+    pub fields: JournalSuperblock,
+}
+
+impl JournalHead {
+    pub fn read(volume: &Volume, layout: &JournalLayout) -> Result<JournalHead> {
+        let (place, _) = layout.place(0)?;
+        let mut block = vec![0; volume.block_size];
+        volume.read(place, &mut block)?;
+        let fields = JournalSuperblock::decode(&block[..JOURNAL_SUPERBLOCK_BYTES])?;
+        if fields.block_size as usize != volume.block_size {
+            return Err(xact_base::Error::corrupt(
+                xact_base::Site::JournalSuperblock,
+                "has another block size than the volume",
+            ));
+        }
+        Ok(JournalHead { place, block, fields })
+    }
+
+    /// Writes it; the caller flushes. All fields that change and the checksum lie within one
+    /// sector, so a crash leaves the old one or the new one.
+    pub fn write(&mut self, volume: &Volume) -> Result<()> {
+        self.fields.encode_into(&mut self.block);
+        volume.write(self.place, &[IoSlice::new(&self.block)])
+    }
+}
+
+/// [`JournalHead`] while the engine runs: the first commit, checkpoints and the close write it.
+pub(crate) struct SharedHead(Mutex<JournalHead>);
+
+impl SharedHead {
+    pub fn new(head: JournalHead) -> SharedHead {
+        SharedHead(Mutex::new(head))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, JournalHead> {
+        self.0.lock()
+    }
+}

@@ -1,0 +1,67 @@
+//! Who writes which metadata block when.
+//!
+//! An [`Engine`] owns every dirty metadata block and all ordering of writes. Operations open a
+//! [`Handle`], change blocks through it, and drop it; they never ask which engine or which mode
+//! they run on. `read_data`/`write_data` pass file data through, since its order against the
+//! metadata is the engine's business too.
+//!
+//! Lock order above the engine: inode locks, then `begin`, then group locks. Nobody waits for an
+//! inode lock while holding a handle: `begin` may wait for running handles to end.
+
+mod cache;
+mod engine;
+mod fault;
+pub mod generations;
+pub mod journal;
+mod metadata;
+pub mod mmp;
+pub mod none;
+mod options;
+mod pipeline;
+mod poison;
+pub mod recovery;
+mod superblock_home;
+mod volume;
+
+use std::sync::Arc;
+
+use xact_base::Result;
+use xact_device::BlockDevice;
+use xact_layout::superblock::{Superblock, Support};
+
+pub use engine::{BlockRef, Engine, EngineStats, Handle, Room};
+pub use fault::{Fault, Faults};
+pub use generations::{GenerationImage, GenerationsEngine, SnapshotInfo};
+pub use journal::JournalEngine;
+pub use none::NoneEngine;
+pub use options::{CommitWrites, EngineOptions, LogRecords};
+pub use recovery::{RecoveryReport, recover};
+
+/// The superblock once what a crash left is replayed, for what must be known before opening. (That of a
+/// volume with generations is in its map; this is an older one.)
+///
+/// Errors: `Unsupported`, before anything is replayed, for features that xact does not know; else as
+/// [`recover`].
+pub fn recovered_superblock(device: &Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<Superblock> {
+    superblock_home::read(&**device)?.superblock.support()?;
+    recover(device, options)?;
+    Ok(superblock_home::read(&**device)?.superblock)
+}
+
+/// Opens a volume with the engine that it is made for, after replaying what a crash left.
+///
+/// Errors: `Unsupported`, before anything is replayed, for features that xact does not know. Where
+/// they allow reading, the engine is read-only ([`Engine::is_read_only`]).
+pub fn open(device: Arc<dyn BlockDevice>, mut options: EngineOptions) -> Result<Arc<dyn Engine>> {
+    let home = superblock_home::read(&*device)?;
+    if home.superblock.support()? != Support::ReadWrite {
+        options.read_only = true;
+    }
+    if generations::has_generations(&home.superblock) {
+        Ok(GenerationsEngine::open(device, options)?)
+    } else if journal::location::has_journal(&home.superblock)? {
+        Ok(JournalEngine::open(device, options)?)
+    } else {
+        Ok(NoneEngine::open(device, options)?)
+    }
+}

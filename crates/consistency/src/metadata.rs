@@ -1,0 +1,276 @@
+//! Changes of blocks on their way into a commit: what all engines share.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+use parking_lot::Mutex;
+use xact_base::{BlockNr, CommitId, Error, Result};
+
+use crate::cache::{BlockCache, BlockMap, BlockSource, Record, Slot, SlotState};
+use crate::engine::BlockRef;
+use crate::volume::Volume;
+
+/// A block of a commit with the contents that it had when the commit was locked.
+pub(crate) struct FrozenBlock {
+    pub slot: Arc<Slot>,
+    pub contents: BlockRef,
+    /// What the commit may say instead of all contents.
+    pub record: Record,
+    /// What it says needs no older record of the block.
+    pub is_whole: bool,
+}
+
+/// What a locked commit consists of.
+#[derive(Default)]
+pub(crate) struct Frozen {
+    /// By block number, each once.
+    pub blocks: Vec<FrozenBlock>,
+    /// Freed blocks that did not become metadata again in the same commit.
+    pub forgotten: Vec<BlockNr>,
+}
+
+impl Frozen {
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.forgotten.is_empty()
+    }
+}
+
+pub(crate) struct Metadata {
+    pub volume: Arc<Volume>,
+    /// Reads what the cache does not have: the volume itself, or the map of a generation.
+    source: Arc<dyn BlockSource>,
+    pub cache: BlockCache,
+    joined: Mutex<Joined>,
+    /// Copy of `joined.forgotten.len()`, so that joining looks there only where there is any.
+    forgotten: AtomicUsize,
+    /// Slots with `SlotState::data`, so that nobody looks for them where there is none.
+    data_slots: AtomicUsize,
+    /// More freed blocks than this do not fit one commit.
+    max_forgotten: usize,
+    /// Commits tell of a block what changed.
+    sub_block: bool,
+}
+
+/// The running commit's members. Taken by `freeze` while no handle is open.
+#[derive(Default)]
+struct Joined {
+    blocks: Vec<Arc<Slot>>,
+    forgotten: BlockMap<()>,
+}
+
+impl Metadata {
+    pub fn new(
+        volume: Arc<Volume>,
+        source: Arc<dyn BlockSource>,
+        cache_bytes: usize,
+        max_forgotten: usize,
+    ) -> Metadata {
+        let cache = BlockCache::new(cache_bytes, volume.block_size);
+        let (joined, forgotten, data_slots) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        Metadata { volume, source, cache, joined, forgotten, data_slots, max_forgotten, sub_block: false }
+    }
+
+    /// Lets commits tell of a block what changed.
+    pub fn with_sub_block_records(self, sub_block: bool) -> Metadata {
+        Metadata { sub_block, ..self }
+    }
+
+    pub fn read(&self, block: BlockNr) -> Result<BlockRef> {
+        self.volume.check_range(block, 1)?;
+        self.cache.with(block, |_, state| state.load(block, &*self.source).map(|contents| contents.clone()))
+    }
+
+    pub fn update(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool> {
+        self.volume.poison.check()?;
+        self.volume.check_range(block, 1)?;
+        self.cache.with(block, |slot, state| {
+            if state.joined != Some(commit) {
+                self.volume.check_writable(block, 1)?;
+            }
+            let is_first = state.joined != Some(commit);
+            let contents = state.load(block, &*self.source)?;
+            let before = (self.sub_block && is_first).then(|| contents.clone());
+            // Where a commit holds the old contents, this makes a copy for the new ones.
+            change(Arc::make_mut(contents));
+            if let Some(before) = before {
+                state.record = Record::On(before);
+            }
+            Ok(self.join(commit, slot, state))
+        })
+    }
+
+    pub fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+        self.put(commit, block, contents, Record::OnZeros, false)
+    }
+
+    pub fn journal_data(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        contents: BlockRef,
+        changed: Option<Range<usize>>,
+    ) -> Result<bool> {
+        self.put(commit, block, contents, changed.map_or(Record::OnZeros, Record::OnPlace), true)
+    }
+
+    fn put(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        contents: BlockRef,
+        record: Record,
+        data: bool,
+    ) -> Result<bool> {
+        self.volume.poison.check()?;
+        self.volume.check_writable(block, 1)?;
+        if contents.len() != self.volume.block_size {
+            return Err(Error::Usage("a journaled block must have the volume's block size".into()));
+        }
+        self.cache.with(block, |slot, state| {
+            self.set_data(state, data);
+            if self.sub_block {
+                state.record = next_record(state, commit, record);
+            }
+            state.newest = Some(contents);
+            Ok(self.join(commit, slot, state))
+        })
+    }
+
+    fn join(&self, commit: CommitId, slot: &Arc<Slot>, state: &mut SlotState) -> bool {
+        if state.joined == Some(commit) {
+            return false;
+        }
+        assert!(state.joined.is_none(), "a block is still part of a commit that has ended");
+        state.joined = Some(commit);
+        let mut joined = self.joined.lock();
+        joined.blocks.push(slot.clone());
+        if self.forgotten.load(Relaxed) > 0 && joined.forgotten.remove(&slot.block.0).is_some() {
+            // Freed and metadata again within one commit: the copy that this commit logs is
+            // newer than every copy that the revoke record would have stopped.
+            self.forgotten.fetch_sub(1, Relaxed);
+        }
+        true
+    }
+
+    pub fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
+        self.volume.poison.check()?;
+        self.volume.check_writable(block, 1)?;
+        self.cache.with(block, |_, state| {
+            let mut joined = self.joined.lock();
+            if joined.forgotten.len() >= self.max_forgotten {
+                return Err(Error::TooLarge {
+                    blocks: joined.forgotten.len() as u64 + 1,
+                    limit: self.max_forgotten as u64,
+                });
+            }
+            if joined.forgotten.insert(block.0, ()).is_none() {
+                self.forgotten.fetch_add(1, Relaxed);
+            }
+            debug_assert!(state.joined.is_none_or(|id| id == commit));
+            state.joined = None;
+            // What an older commit holds stays with it: this one may not become durable.
+            state.newest = None;
+            state.was_freed = true;
+            Ok(())
+        })
+    }
+
+    pub fn set_data(&self, state: &mut SlotState, data: bool) {
+        if data && !state.data {
+            self.data_slots.fetch_add(1, SeqCst);
+        } else if !data && state.data {
+            self.data_slots.fetch_sub(1, SeqCst);
+        }
+        state.data = data;
+    }
+
+    /// Those of the blocks that are file data with a copy in the log.
+    fn data_slots(&self, start: BlockNr, blocks: u64) -> impl Iterator<Item = (u64, Arc<Slot>)> + '_ {
+        let blocks = if self.data_slots.load(SeqCst) == 0 { 0 } else { blocks };
+        (0..blocks)
+            .filter_map(move |i| Some((i, self.cache.peek(start.offset(i))?)))
+            .filter(|(_, slot)| slot.lock_any().data)
+    }
+
+    pub fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
+        self.data_slots(start, blocks).next().is_some()
+    }
+
+    /// Contents of file data that are newer than what its place holds, by distance from `start`.
+    pub fn data_in_memory(&self, start: BlockNr, blocks: u64) -> Vec<(u64, BlockRef)> {
+        let slots = self.data_slots(start, blocks);
+        slots.filter_map(|(i, slot)| Some((i, slot.lock_any().in_memory()?.clone()))).collect()
+    }
+
+    /// As `forget`, for those of the blocks that are file data with a copy in the log.
+    pub fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
+        for (i, _) in self.data_slots(start, blocks) {
+            self.forget(commit, start.offset(i))?;
+        }
+        Ok(())
+    }
+
+    /// A data block's contents are home: from now on they are read, and may be written, there.
+    pub fn drop_data_contents(state: &mut SlotState) {
+        if state.data && state.in_no_commit() {
+            state.newest = None;
+        }
+    }
+
+    /// Whether the running commit has changed nothing.
+    pub fn is_unchanged(&self) -> bool {
+        let joined = self.joined.lock();
+        joined.blocks.is_empty() && joined.forgotten.is_empty()
+    }
+
+    /// Takes the contents of `commit`, which is locked and has no open handle. `last_touch` may
+    /// still change a block before its contents are fixed.
+    pub fn freeze(&self, commit: CommitId, last_touch: impl Fn(BlockNr, &mut BlockRef)) -> Frozen {
+        let joined = std::mem::take(&mut *self.joined.lock());
+        self.forgotten.store(0, Relaxed);
+        let mut blocks = Vec::with_capacity(joined.blocks.len());
+        for slot in joined.blocks {
+            let mut state = slot.lock_any();
+            // A block that was forgotten has left; one that came back is in the list twice.
+            if state.joined != Some(commit) {
+                continue;
+            }
+            state.joined = None;
+            let newest = state.newest.as_mut().expect("a block of a commit is in memory");
+            last_touch(slot.block, newest);
+            let contents = newest.clone();
+            state.committing = Some(contents.clone());
+            let record = std::mem::take(&mut state.record);
+            drop(state);
+            blocks.push(FrozenBlock { slot, contents, record, is_whole: true });
+        }
+        blocks.sort_unstable_by_key(|b| b.slot.block);
+        let forgotten = joined.forgotten.into_keys().map(BlockNr).collect();
+        Frozen { blocks, forgotten }
+    }
+}
+
+/// How contents that replace all of a block can be told, where `record` is what their writer knows.
+fn next_record(state: &mut SlotState, commit: CommitId, record: Record) -> Record {
+    let freed = std::mem::take(&mut state.was_freed);
+    match (record, &state.record) {
+        // Whatever the block held, the log need not say.
+        (Record::OnPlace(changed), Record::OnPlace(before)) if state.joined == Some(commit) => {
+            Record::OnPlace(changed.start.min(before.start)..changed.end.max(before.end))
+        }
+        (Record::OnPlace(_), before) if state.joined == Some(commit) => before.clone(),
+        // What the log has of it is of an owner before.
+        (Record::OnPlace(_), _) if freed => Record::OnZeros,
+        (Record::OnPlace(changed), _) => match state.in_memory() {
+            Some(contents) => Record::On(contents.clone()),
+            None => Record::OnPlace(changed),
+        },
+        (record, _) => record,
+    }
+}

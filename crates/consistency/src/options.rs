@@ -1,0 +1,75 @@
+//! How an engine is opened.
+
+use std::time::Duration;
+
+/// How a transaction reaches the journal (JOJ-2, JOJ-3).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CommitWrites {
+    /// As jbd2 by default: descriptors and copies, flush, commit block, flush.
+    #[default]
+    TwoStep,
+    /// Everything in one write behind a checksum over the whole transaction, and one flush (ext4's
+    /// `journal_checksum,journal_async_commit`).
+    Single,
+}
+
+/// What a transaction says of a block that it changed (JOJ-9).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogRecords {
+    /// As jbd2: a copy of it.
+    #[default]
+    Block,
+    /// The bytes that changed, where they are few. The log can be replayed by xact alone until it is
+    /// empty, as it is after a clean close.
+    SubBlock,
+}
+
+/// Settings of an engine. The defaults are those of a stock ext4 mount.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// The running commit becomes durable at the latest after this time.
+    pub commit_interval: Duration,
+    pub commit_writes: CommitWrites,
+    pub log_records: LogRecords,
+    /// What a commit refers to is on the device before it (ext4's `data=ordered`). Without it, a
+    /// crash may show what the blocks of new data held before (`data=writeback`).
+    pub ordered_data: bool,
+    /// Memory for cached metadata blocks. Blocks that are dirty, or committed and not yet in
+    /// their own place, stay in memory and may exceed it for a while.
+    pub cache_bytes: usize,
+    /// Nothing is ever changed, but a log that a crash left is replayed first if the device can
+    /// be written, as the kernel does for a read-only mount.
+    pub read_only: bool,
+    /// Leaves out one ordering rule; for the crash explorer's canaries only.
+    #[cfg(feature = "faults")]
+    pub fault: Option<crate::Fault>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            commit_interval: Duration::from_secs(5),
+            commit_writes: CommitWrites::default(),
+            log_records: LogRecords::default(),
+            ordered_data: true,
+            cache_bytes: 64 << 20,
+            read_only: false,
+            #[cfg(feature = "faults")]
+            fault: None,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// The rule to be left out, if any.
+    #[cfg(feature = "faults")]
+    pub fn faults(&self) -> crate::fault::Faults {
+        crate::fault::Faults::new(self.fault)
+    }
+
+    /// The rule to be left out, if any.
+    #[cfg(not(feature = "faults"))]
+    pub fn faults(&self) -> crate::fault::Faults {
+        crate::fault::Faults
+    }
+}

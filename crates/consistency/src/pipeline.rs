@@ -1,0 +1,356 @@
+//! The life of a commit: who may join it, who writes it, and who waits for it.
+//!
+//! ```text
+//!            lock (leader)          switch (leader)         finish (leader)
+//!  RUNNING ----------------> LOCKED ---------------> COMMITTING ----------> DURABLE
+//!  handles join and end      handles end,            the next commit is     actions have run,
+//!                            none joins              RUNNING already        waiters are woken
+//! ```
+//!
+//! - There is one RUNNING or LOCKED commit at any time, and one COMMITTING at the most: two
+//!   commits that are not durable never stand in the log together (a torn earlier one behind an
+//!   intact later one is what neither the kernel nor e2fsck can sort out).
+//! - The leader is the first thread that wants a commit durable while nobody leads. It writes
+//!   what is running; threads that come meanwhile join the next commit and find, when it is
+//!   their turn, that one of them leads for all (group commit).
+//! - A poisoned pipeline never leads again; everybody who waits is woken with the reason.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use xact_base::{CommitId, Error, Latencies, Result};
+
+use crate::volume::Volume;
+
+pub(crate) type Action = Box<dyn FnOnce() + Send>;
+
+/// Why the background thread should commit.
+pub(crate) struct Due {
+    pub commit: CommitId,
+    /// Somebody waits for room, so it must be ended even if nothing was changed in it.
+    pub crowded: bool,
+}
+
+pub(crate) struct Pipeline {
+    volume: Arc<Volume>,
+    state: Mutex<State>,
+    /// The locked commit's last handle has ended.
+    drained: Condvar,
+    /// A new commit runs, or the running one has got room.
+    switched: Condvar,
+    /// A leader has ended.
+    settled: Condvar,
+    /// The background thread has something to do.
+    due: Condvar,
+    /// Copy of `State::durable`, for looking without the lock.
+    durable: AtomicU64,
+    /// How long commits took.
+    pub times: Latencies,
+    /// Credits that one handle may have if it has the commit for itself: a large user transaction.
+    max_alone: u32,
+}
+
+struct State {
+    /// Credits that one commit has.
+    max_credits: u32,
+    running: CommitId,
+    locked: bool,
+    handles: u32,
+    /// Credits used, and those that open handles may still use.
+    reserved: u64,
+    /// When the running commit's first handle began.
+    since: Option<Instant>,
+    durable: CommitId,
+    leading: bool,
+    /// Somebody waits for room, so the running commit is due now.
+    crowded: bool,
+    /// Handles that wait for a commit of their own.
+    waiting_alone: u32,
+    actions: Vec<(CommitId, Action)>,
+    stopping: bool,
+}
+
+impl Pipeline {
+    pub fn new(volume: Arc<Volume>, max_credits: u32, max_alone: u32) -> Pipeline {
+        Pipeline {
+            volume,
+            state: Mutex::new(State {
+                max_credits,
+                running: CommitId(1),
+                locked: false,
+                handles: 0,
+                reserved: 0,
+                since: None,
+                durable: CommitId(0),
+                leading: false,
+                crowded: false,
+                waiting_alone: 0,
+                actions: Vec::new(),
+                stopping: false,
+            }),
+            drained: Condvar::new(),
+            switched: Condvar::new(),
+            settled: Condvar::new(),
+            due: Condvar::new(),
+            durable: AtomicU64::new(0),
+            times: Latencies::default(),
+            max_alone,
+        }
+    }
+
+    /// See [`crate::Engine::max_credits`].
+    pub fn max_alone(&self) -> u32 {
+        self.max_alone
+    }
+
+    /// Changes what a commit may have in all, from the running one on. A handle that needs more has
+    /// a commit for itself.
+    pub fn limit_credits(&self, max_credits: u32) {
+        self.state.lock().max_credits = max_credits;
+        self.switched.notify_all();
+    }
+
+    pub fn durable(&self) -> CommitId {
+        CommitId(self.durable.load(Ordering::Acquire))
+    }
+
+    pub fn running(&self) -> CommitId {
+        self.state.lock().running
+    }
+
+    /// See [`crate::Engine::start`]. `may` says whether it may still begin, after each wait anew.
+    pub fn start(&self, credits: u32, may: impl Fn() -> Result<()>) -> Result<CommitId> {
+        if credits > self.max_alone {
+            return Err(Error::TooLarge { blocks: credits.into(), limit: self.max_alone.into() });
+        }
+        let mut state = self.state.lock();
+        // Whether this is among those that wait for a commit of their own.
+        let mut counted = false;
+        let begun = loop {
+            if let Err(error) = self.volume.poison.check().and_then(|()| may()) {
+                break Err(error);
+            }
+            // What a commit may have can change while this waits.
+            let alone = credits > state.max_credits;
+            if alone != counted {
+                state.waiting_alone = if alone { state.waiting_alone + 1 } else { state.waiting_alone - 1 };
+                counted = alone;
+            }
+            if !state.locked {
+                // One that needs an empty commit gets the next, before small ones fill it.
+                let first = state.reserved == 0;
+                let fits = state.reserved + u64::from(credits) <= u64::from(state.max_credits);
+                if if alone { first } else { fits && !(first && state.waiting_alone > 0) } {
+                    break Ok(());
+                }
+                state.crowded = true;
+                self.due.notify_all();
+            }
+            self.switched.wait(&mut state);
+        };
+        if counted {
+            state.waiting_alone -= 1;
+            self.switched.notify_all();
+        }
+        begun?;
+        state.handles += 1;
+        state.reserved += u64::from(credits);
+        if state.since.is_none() {
+            state.since = Some(Instant::now());
+            self.due.notify_all();
+        }
+        Ok(state.running)
+    }
+
+    /// See [`crate::Engine::extend`].
+    pub fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
+        self.volume.poison.check()?;
+        let mut state = self.state.lock();
+        assert_eq!(state.running, commit, "extend of a handle that has ended");
+        let fits = state.reserved + u64::from(more) <= u64::from(state.max_credits);
+        if fits {
+            state.reserved += u64::from(more);
+        }
+        Ok(fits)
+    }
+
+    /// See [`crate::Engine::stop`].
+    pub fn stop(&self, commit: CommitId, unused: u32) {
+        let mut state = self.state.lock();
+        assert!(state.running == commit && state.handles > 0, "a handle ended twice");
+        state.handles -= 1;
+        state.reserved -= u64::from(unused);
+        if state.handles == 0 && state.locked {
+            self.drained.notify_all();
+        }
+        if state.crowded && unused > 0 {
+            self.switched.notify_all();
+        }
+    }
+
+    /// Leader: closes the running commit to new handles and waits for those in it to end.
+    pub fn lock(&self) -> Result<CommitId> {
+        let mut state = self.state.lock();
+        state.locked = true;
+        while state.handles > 0 {
+            self.volume.poison.check()?;
+            self.drained.wait(&mut state);
+        }
+        self.volume.poison.check()?;
+        Ok(state.running)
+    }
+
+    /// Leader: opens the next commit.
+    pub fn switch(&self) {
+        let mut state = self.state.lock();
+        assert!(state.locked && state.handles == 0, "only a locked commit without handles is switched");
+        state.running = CommitId(state.running.0 + 1);
+        state.locked = false;
+        state.reserved = 0;
+        state.since = None;
+        state.crowded = false;
+        self.switched.notify_all();
+    }
+
+    /// Leader: `commit` is durable. Runs what waits for that; the leader's end wakes the waiters.
+    pub fn finish(&self, commit: CommitId) {
+        loop {
+            let mut state = self.state.lock();
+            let (ready, rest): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut state.actions).into_iter().partition(|(id, _)| *id <= commit);
+            state.actions = rest;
+            if ready.is_empty() {
+                state.durable = commit;
+                self.durable.store(commit.0, Ordering::Release);
+                return;
+            }
+            drop(state);
+            for (_, action) in ready {
+                action();
+            }
+        }
+    }
+
+    /// See [`crate::Engine::on_durable`].
+    pub fn on_durable(&self, commit: CommitId, action: Action) {
+        let mut state = self.state.lock();
+        if self.volume.poison.is_set() {
+            return;
+        }
+        if state.durable < commit {
+            state.actions.push((commit, action));
+            return;
+        }
+        drop(state);
+        action();
+    }
+
+    pub fn has_actions(&self) -> bool {
+        !self.state.lock().actions.is_empty()
+    }
+
+    /// Waits until `commit` is durable, leading (`lead` commits what is running) where nobody does.
+    pub fn make_durable(&self, commit: CommitId, lead: impl Fn() -> Result<()>) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if state.durable >= commit {
+                return Ok(());
+            }
+            self.volume.poison.check()?;
+            if commit > state.running {
+                return Err(Error::Usage(format!("{commit} has not begun")));
+            }
+            if state.leading {
+                self.settled.wait(&mut state);
+                continue;
+            }
+            state.leading = true;
+            drop(state);
+            let turn = Leading { pipeline: self };
+            let began = Instant::now();
+            let result = lead();
+            drop(turn);
+            result?;
+            self.times.add(began.elapsed());
+            state = self.state.lock();
+        }
+    }
+
+    /// Whether nobody leads; then the caller does, until it drops the result.
+    pub fn lead_alone(&self) -> Leading<'_> {
+        let mut state = self.state.lock();
+        while state.leading {
+            self.settled.wait(&mut state);
+        }
+        state.leading = true;
+        Leading { pipeline: self }
+    }
+
+    /// Background thread: waits until the running commit is due. `None` when it should end.
+    pub fn wait_due(&self, interval: Duration) -> Option<Due> {
+        let mut state = self.state.lock();
+        loop {
+            if state.stopping || self.volume.poison.is_set() {
+                return None;
+            }
+            if state.crowded && !state.leading {
+                return Some(Due { commit: state.running, crowded: true });
+            }
+            match state.since.map(|since| since + interval) {
+                Some(at) if at <= Instant::now() && !state.leading => {
+                    return Some(Due { commit: state.running, crowded: false });
+                }
+                Some(at) if at > Instant::now() => {
+                    self.due.wait_until(&mut state, at);
+                }
+                // The leader's end wakes `due` as well.
+                _ => self.due.wait(&mut state),
+            }
+        }
+    }
+
+    /// Background thread: the running commit turned out to be empty; it begins to age anew.
+    pub fn is_young_again(&self, commit: CommitId) {
+        let mut state = self.state.lock();
+        if state.running == commit && state.handles == 0 && !state.crowded {
+            state.since = None;
+        } else if let Some(since) = &mut state.since {
+            *since = Instant::now();
+        }
+    }
+
+    pub fn stop_background(&self) {
+        self.state.lock().stopping = true;
+        self.due.notify_all();
+    }
+
+    /// After the volume was poisoned: nothing that waits will happen any more.
+    pub fn give_up(&self) {
+        let dropped = std::mem::take(&mut self.state.lock().actions);
+        for condition in [&self.drained, &self.switched, &self.settled, &self.due] {
+            condition.notify_all();
+        }
+        drop(dropped);
+    }
+}
+
+/// A leader's turn. Its end wakes everybody who waits for a commit or for the next turn.
+pub(crate) struct Leading<'a> {
+    pipeline: &'a Pipeline,
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.pipeline.volume.poison.set("a commit panicked");
+        }
+        self.pipeline.state.lock().leading = false;
+        self.pipeline.settled.notify_all();
+        self.pipeline.due.notify_all();
+        if self.pipeline.volume.poison.is_set() {
+            self.pipeline.give_up();
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The volume as numbered blocks: bounds, counting, grouped flushes, and the first failure.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use parking_lot::Mutex;
+use xact_base::{BlockNr, Error, Result, Site};
+use xact_device::{BlockDevice, CountingDevice, DeviceCounts};
+
+use crate::cache::BlockSource;
+use crate::engine::BlockRef;
+use crate::poison::Poison;
+
+/// Most blocks that one device write takes; bounds the memory for its list of buffers.
+const MAX_RUN_BLOCKS: usize = 4096;
+
+pub(crate) struct Volume {
+    device: CountingDevice,
+    pub block_size: usize,
+    /// Number of blocks; the number of every block of a file or of ext4's metadata is below it.
+    pub blocks: u64,
+    /// Blocks that can be read and written: those, and the pool of a generations volume behind them.
+    reach: u64,
+    /// The journal's own blocks, which nobody may write as anything else.
+    reserved: Vec<Range<u64>>,
+    pub poison: Poison,
+    flushes: FlushGate,
+    /// The flush that covers all file data written so far.
+    data_ticket: AtomicU64,
+}
+
+impl Volume {
+    /// `Corrupt` where the device is smaller than the volume.
+    pub fn new(device: Arc<dyn BlockDevice>, block_size: usize, blocks: u64) -> Result<Volume> {
+        let needed = blocks.checked_mul(block_size as u64);
+        if needed.is_none_or(|bytes| bytes > device.size_bytes()) {
+            return Err(Error::corrupt(Site::Superblock, "says that the volume is larger than its device"));
+        }
+        Ok(Volume {
+            device: CountingDevice::new(device),
+            block_size,
+            blocks,
+            reach: blocks,
+            reserved: Vec::new(),
+            poison: Poison::default(),
+            flushes: FlushGate::default(),
+            data_ticket: AtomicU64::new(0),
+        })
+    }
+
+    /// Lets blocks behind the volume be read and written, up to `blocks` in all.
+    pub fn extend_reach(&mut self, blocks: u64) {
+        assert!(blocks >= self.blocks, "the pool lies behind the volume");
+        self.reach = blocks;
+    }
+
+    /// Keeps everybody but the journal away from these blocks.
+    pub fn reserve(&mut self, ranges: Vec<Range<u64>>) {
+        self.reserved = ranges;
+    }
+
+    pub fn counts(&self) -> DeviceCounts {
+        self.device.counts()
+    }
+
+    pub fn device_is_read_only(&self) -> bool {
+        self.device.is_read_only()
+    }
+
+    /// `Corrupt` unless all of the blocks lie on the volume.
+    pub fn check_range(&self, start: BlockNr, count: u64) -> Result<()> {
+        match start.0.checked_add(count) {
+            Some(end) if end <= self.blocks => Ok(()),
+            _ => Err(Error::corrupt(Site::Block(start), "block number lies outside the volume")),
+        }
+    }
+
+    /// As [`Self::check_range`], for blocks about to be changed by anyone but the journal.
+    pub fn check_writable(&self, start: BlockNr, count: u64) -> Result<()> {
+        self.check_range(start, count)?;
+        let end = start.0 + count;
+        if self.reserved.iter().any(|r| start.0 < r.end && r.start < end) {
+            return Err(Error::corrupt(Site::Block(start), "block belongs to the journal"));
+        }
+        Ok(())
+    }
+
+    fn check_reach(&self, start: BlockNr, count: u64) -> Result<()> {
+        match start.0.checked_add(count) {
+            Some(end) if end <= self.reach => Ok(()),
+            _ => Err(Error::corrupt(Site::Block(start), "block number lies outside the volume")),
+        }
+    }
+
+    /// Number of whole blocks in a buffer.
+    pub fn blocks_in(&self, bytes: usize) -> Result<u64> {
+        if !bytes.is_multiple_of(self.block_size) {
+            return Err(Error::Usage("a buffer is not a multiple of the block size".into()));
+        }
+        Ok((bytes / self.block_size) as u64)
+    }
+
+    fn offset(&self, block: BlockNr) -> u64 {
+        block.0 * self.block_size as u64
+    }
+
+    pub fn read(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
+        self.check_reach(start, self.blocks_in(buf.len())?)?;
+        self.device.read_at(buf, self.offset(start)).map_err(|e| Error::io("reading the volume", e))
+    }
+
+    /// One block, in memory of its own.
+    pub fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
+        let mut contents: BlockRef = std::iter::repeat_n(0, self.block_size).collect();
+        let bytes = Arc::get_mut(&mut contents).expect("nobody else has it yet");
+        self.read(block, bytes)?;
+        Ok(contents)
+    }
+
+    /// Writes buffers of whole blocks from `start` on; a failure poisons.
+    pub fn write(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.poison.check()?;
+        let bytes = bufs.iter().map(|b| b.len()).sum();
+        self.check_reach(start, self.blocks_in(bytes)?)?;
+        let offset = self.offset(start);
+        let written = match bufs {
+            [one] => self.device.write_at(one, offset),
+            many => self.device.write_vectored_at(many, offset),
+        };
+        written.map_err(|e| self.fail("writing the volume", e))
+    }
+
+    /// Writes blocks, sorted by number and each there once, with one device write for each run.
+    pub fn write_sorted<T: AsRef<[u8]>>(&self, blocks: &[(BlockNr, T)]) -> Result<()> {
+        let mut rest = blocks;
+        while let [(start, _), ..] = rest {
+            let in_run = |i: usize| i < MAX_RUN_BLOCKS && rest[i].0.0 == start.0 + i as u64;
+            let len = (1..rest.len()).find(|&i| !in_run(i)).unwrap_or(rest.len());
+            let bufs: Vec<IoSlice<'_>> = rest[..len].iter().map(|(_, b)| IoSlice::new(b.as_ref())).collect();
+            self.write(*start, &bufs)?;
+            rest = &rest[len..];
+        }
+        Ok(())
+    }
+
+    pub fn discard(&self, start: BlockNr, count: u64) -> Result<()> {
+        self.check_writable(start, count)?;
+        self.device
+            .discard(self.offset(start), count * self.block_size as u64)
+            .map_err(|e| Error::io("discarding blocks", e))
+    }
+
+    /// Every write that has returned is durable when this returns; a failure poisons.
+    pub fn flush(&self) -> Result<()> {
+        self.flush_for(self.flush_ticket())
+    }
+
+    /// The flush that will cover all writes that have returned by now; see [`Self::flush_for`].
+    pub fn flush_ticket(&self) -> u64 {
+        self.flushes.started.load(SeqCst) + 1
+    }
+
+    /// Waits until a flush that began after [`Self::flush_ticket`] has ended, or makes it. Many
+    /// threads that wait for one flush share the next.
+    pub fn flush_for(&self, ticket: u64) -> Result<()> {
+        if self.flushes.completed.load(SeqCst) >= ticket {
+            return Ok(());
+        }
+        let _turn = self.flushes.turn.lock();
+        if self.flushes.completed.load(SeqCst) >= ticket {
+            return Ok(());
+        }
+        self.poison.check()?;
+        // From here on new writes may miss this flush: they draw the next ticket.
+        let this = self.flushes.started.fetch_add(1, SeqCst) + 1;
+        self.device.flush().map_err(|e| self.fail("flushing the volume", e))?;
+        self.flushes.completed.store(this, SeqCst);
+        Ok(())
+    }
+
+    /// File data was written: what refers to it may become durable only after it.
+    pub fn note_data(&self) {
+        self.data_ticket.fetch_max(self.flush_ticket(), SeqCst);
+    }
+
+    /// The flush that covers all file data noted so far; see [`Self::flush_for`].
+    pub fn data_ticket(&self) -> u64 {
+        self.data_ticket.load(SeqCst)
+    }
+
+    /// All file data noted before the call is durable when this returns. Flushes only where no
+    /// flush since has covered it.
+    pub fn flush_data(&self) -> Result<()> {
+        self.flush_for(self.data_ticket())
+    }
+
+    fn fail(&self, what: &'static str, error: std::io::Error) -> Error {
+        self.poison.set(&format!("{what}: {error}"));
+        Error::io(what, error)
+    }
+}
+
+impl BlockSource for Volume {
+    fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
+        Volume::read_block(self, block)
+    }
+}
+
+/// Numbers the device's flushes, of which one runs at a time.
+#[derive(Default)]
+struct FlushGate {
+    started: AtomicU64,
+    completed: AtomicU64,
+    turn: Mutex<()>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xact_device::MemoryDevice;
+
+    fn volume() -> Volume {
+        Volume::new(Arc::new(MemoryDevice::new(64 * 1024)), 1024, 64).unwrap()
+    }
+
+    #[test]
+    fn bounds() {
+        let mut v = volume();
+        v.reserve(std::iter::once(10..20).collect());
+        assert!(v.check_range(BlockNr(63), 1).is_ok());
+        assert!(v.check_range(BlockNr(63), 2).is_err());
+        assert!(v.check_range(BlockNr(u64::MAX), 2).is_err());
+        assert!(v.check_writable(BlockNr(9), 1).is_ok());
+        assert!(v.check_writable(BlockNr(9), 2).is_err());
+        assert!(v.check_writable(BlockNr(20), 1).is_ok());
+        assert!(v.read(BlockNr(0), &mut [0; 1000]).is_err());
+        let device = Arc::new(MemoryDevice::new(1024));
+        assert!(Volume::new(device.clone(), 1024, 2).is_err());
+        assert!(Volume::new(device, 1024, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn runs_are_one_write_each() {
+        let v = volume();
+        let block = |n: u64| (BlockNr(n), vec![n as u8; 1024]);
+        v.write_sorted(&[block(1), block(2), block(3), block(7), block(9), block(10)]).unwrap();
+        assert_eq!(v.counts().writes, 3);
+        for n in [1, 2, 3, 7, 9, 10] {
+            assert_eq!(v.read_block(BlockNr(n)).unwrap()[5], n as u8);
+        }
+        assert_eq!(v.read_block(BlockNr(4)).unwrap()[5], 0);
+    }
+
+    #[test]
+    fn one_flush_serves_all_that_came_before_it() {
+        let v = volume();
+        let (a, b) = (v.flush_ticket(), v.flush_ticket());
+        v.flush_for(a).unwrap();
+        v.flush_for(b).unwrap();
+        assert_eq!(v.counts().flushes, 1);
+        v.flush().unwrap();
+        assert_eq!(v.counts().flushes, 2);
+    }
+
+    #[test]
+    fn data_is_flushed_once() {
+        let v = volume();
+        v.flush_data().unwrap();
+        assert_eq!(v.counts().flushes, 0);
+        v.note_data();
+        v.flush_data().unwrap();
+        v.flush_data().unwrap();
+        assert_eq!(v.counts().flushes, 1);
+        v.note_data();
+        v.flush().unwrap();
+        v.flush_data().unwrap();
+        assert_eq!(v.counts().flushes, 2);
+    }
+}

@@ -1,0 +1,48 @@
+//! Mounts by the kernel on loop devices; undone when the value goes, also after a failed test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::common::run;
+
+/// A loop device over an image.
+pub struct Loop {
+    pub device: String,
+}
+
+impl Loop {
+    pub fn attach(image: &Path) -> Loop {
+        let device = run("losetup", &["-f", "--show", image.to_str().expect("a plain path")]);
+        Loop { device: device.trim().into() }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.device]).status();
+    }
+}
+
+/// A mounted volume.
+pub struct Mount {
+    pub path: PathBuf,
+    _device: Loop,
+}
+
+impl Mount {
+    /// Mounts `image` on a new folder in `folder`. A machine on which this test cannot mount
+    /// fails it: it needs root and loop devices.
+    pub fn new(image: &Path, folder: &Path, options: &str) -> Mount {
+        let device = Loop::attach(image);
+        let path = folder.join("mounted");
+        std::fs::create_dir_all(&path).expect("a folder to mount on");
+        run("mount", &["-t", "ext4", "-o", options, &device.device, path.to_str().expect("a plain path")]);
+        Mount { path, _device: device }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.path).status();
+    }
+}
