@@ -1,0 +1,179 @@
+//! Blocks: taken ones go back or are linked, linked ones are freed, freed ones become available.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use xact_base::{BlockNr, Error, GroupNr, Result, Site};
+use xact_consistency::Handle;
+use xact_layout::group::{BLOCK_UNINIT, GroupDesc};
+
+use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
+use super::{Hold, Run, Shared};
+
+/// A run's part in one group.
+#[derive(Clone, Copy)]
+struct Piece {
+    group: GroupNr,
+    /// First bit.
+    index: u32,
+    len: u32,
+}
+
+impl Shared {
+    /// Parts a run of the volume at the borders of groups.
+    fn pieces(&self, run: Run) -> impl Iterator<Item = Piece> + '_ {
+        let mut start = run.start;
+        std::iter::from_fn(move || {
+            let left = run.end().0.saturating_sub(start.0);
+            if left == 0 {
+                return None;
+            }
+            let group = self.sb.group_of(start);
+            let index = (start.0 - self.sb.group_start(group).0) as u32;
+            let len = left.min(u64::from(self.sb.blocks_in_group(group) - index)) as u32;
+            start = start.offset(u64::from(len));
+            Some(Piece { group, index, len })
+        })
+    }
+
+    pub(super) fn give_back(&self, run: Run) {
+        self.make_available(run);
+        self.counters.add(u64::from(run.len));
+    }
+
+    /// The free of `run` is durable and nobody reads it any more.
+    pub(super) fn release(&self, run: Run) {
+        self.discard_freed(run);
+        self.make_available(run);
+        self.counters.end_pending(u64::from(run.len));
+    }
+
+    fn make_available(&self, run: Run) {
+        for piece in self.pieces(run) {
+            let group = &self.groups[piece.group.0 as usize];
+            let mut state = group.state.lock();
+            let map = self.block_map(piece.group, &mut state).expect("a map with pending bits stays loaded");
+            assert!(map.bits.all_set(piece.index, piece.len), "blocks given back were taken or freed");
+            map.bits.clear(piece.index, piece.len);
+            map.pending -= piece.len;
+            map.cursor = map.cursor.min(piece.index);
+            group.free_blocks.fetch_add(piece.len, Relaxed);
+            let before = map.bits.zeros_before(piece.index);
+            let joined = before + map.bits.zeros_at(piece.index, u32::MAX);
+            group.largest_run.fetch_max(joined, Relaxed);
+        }
+    }
+
+    pub(super) fn link(&self, h: &mut Handle, run: Run) -> Result<()> {
+        for piece in self.pieces(run) {
+            self.link_piece(h, piece)?;
+        }
+        Ok(())
+    }
+
+    fn link_piece(&self, h: &mut Handle, Piece { group: number, index, len }: Piece) -> Result<()> {
+        let group = &self.groups[number.0 as usize];
+        let mut state = group.state.lock();
+        let map = self.block_map(number, &mut state)?;
+        assert!(map.bits.all_set(index, len) && map.pending >= len, "linked blocks were taken");
+        let desc = self.desc(number)?;
+        let uninit = self.is_block_uninit(&desc);
+        if desc.free_blocks() < len
+            || !uninit && !bits_all_clear(&self.engine.read(group.block_bitmap)?, index, len)
+        {
+            return Err(Error::corrupt(Site::Group(number), "the block bitmap changed behind our back"));
+        }
+        let checksum = if uninit {
+            let mut bytes = self.fresh_block_bitmap(number);
+            set_bits(&mut bytes, index, len);
+            let checksum = self.block_checksum(&bytes);
+            h.create(group.block_bitmap, bytes)?;
+            checksum
+        } else {
+            h.update(group.block_bitmap, |bytes| {
+                set_bits(bytes, index, len);
+                self.block_checksum(bytes)
+            })?
+        };
+        self.change_desc(h, number, |desc| {
+            desc.set_flags(desc.flags() & !BLOCK_UNINIT);
+            desc.set_free_blocks(desc.free_blocks() - len);
+            self.set_block_checksum(desc, checksum);
+        })?;
+        map.pending -= len;
+        self.counters.linked(u64::from(len));
+        Ok(())
+    }
+
+    pub(super) fn free(self: &Arc<Self>, h: &mut Handle, run: Run, hold: Option<Hold>) -> Result<()> {
+        let site = Site::Block(run.start);
+        if !self.sb.contains(run.start, u64::from(run.len)) {
+            return Err(Error::corrupt(site, "blocks to be freed lie outside the volume"));
+        }
+        if self.zone.touches(run) {
+            return Err(Error::corrupt(site, "blocks to be freed hold the volume's own metadata"));
+        }
+        // Nothing may be changed before all of it is known to be sound.
+        for piece in self.pieces(run) {
+            self.check_used(piece)?;
+        }
+        for piece in self.pieces(run) {
+            self.free_piece(h, piece)?;
+        }
+        self.counters.begin_pending(u64::from(run.len));
+        let shared = self.clone();
+        #[cfg(feature = "faults")]
+        if self.discards_at_once() {
+            self.discard_freed(run);
+        }
+        h.on_durable(move || match hold {
+            Some(hold) => hold.keep(shared, run),
+            None => shared.release(run),
+        });
+        Ok(())
+    }
+
+    /// Whether the blocks are in use on disk, so that they can be freed.
+    fn check_used(&self, Piece { group: number, index, len }: Piece) -> Result<()> {
+        let group = &self.groups[number.0 as usize];
+        let mut state = group.state.lock();
+        self.block_map(number, &mut state)?;
+        let desc = self.desc(number)?;
+        let start = self.sb.group_start(number).0 + u64::from(index);
+        if self.is_block_uninit(&desc) || !bits_all_set(&self.engine.read(group.block_bitmap)?, index, len) {
+            return Err(Error::corrupt(Site::Block(BlockNr(start)), "blocks to be freed are free already"));
+        }
+        if desc.free_blocks() + len > self.sb.blocks_in_group(number) {
+            return Err(Error::corrupt(Site::Group(number), "count of free blocks is too high"));
+        }
+        Ok(())
+    }
+
+    fn free_piece(&self, h: &mut Handle, Piece { group: number, index, len }: Piece) -> Result<()> {
+        let group = &self.groups[number.0 as usize];
+        let mut state = group.state.lock();
+        // Loaded before the disk changes: in memory the bits stay set.
+        let map = self.block_map(number, &mut state)?;
+        let checksum = h.update(group.block_bitmap, |bytes| {
+            clear_bits(bytes, index, len);
+            self.block_checksum(bytes)
+        })?;
+        self.change_desc(h, number, |desc| {
+            desc.set_free_blocks(desc.free_blocks() + len);
+            self.set_block_checksum(desc, checksum);
+        })?;
+        map.pending += len;
+        self.counters.freed(u64::from(len));
+        Ok(())
+    }
+
+    pub(super) fn is_block_uninit(&self, desc: &GroupDesc) -> bool {
+        self.sb.has_group_csum() && desc.has_flag(BLOCK_UNINIT)
+    }
+
+    pub(super) fn set_block_checksum(&self, desc: &mut GroupDesc, checksum: u32) {
+        if self.sb.has_metadata_csum() {
+            desc.set_block_bitmap_csum(checksum);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One block group in memory: counts that anyone may read without a lock, and the maps, which are
+//! loaded when they are first needed.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use xact_base::{BlockNr, Error, GroupNr, Result, Site};
+use xact_consistency::Engine;
+use xact_layout::group::{
+    BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED, bitmap_checksum, bitmap_csum_matches,
+};
+use xact_layout::superblock::Superblock;
+
+use super::Shared;
+use super::bitmap::{Bitmap, set_bits};
+
+/// Groups whose maps stay in memory: 16 MiB of block maps at 4 KiB each.
+const LOADED_MAX: usize = 4096;
+
+pub(super) struct Group {
+    // Places on disk; they never change while the volume is open.
+    pub block_bitmap: BlockNr,
+    pub inode_bitmap: BlockNr,
+    pub inode_table: BlockNr,
+    // Hints for choosing a group without its lock; changed under it.
+    pub free_blocks: AtomicU32,
+    pub free_inodes: AtomicU32,
+    pub dirs: AtomicU32,
+    /// No free run is longer (`u32::MAX`: not known).
+    pub largest_run: AtomicU32,
+    /// Inodes from the table's start whose blocks were written: the rest holds old bytes.
+    pub table_ready: AtomicU32,
+    pub state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    blocks: Option<Map>,
+    inodes: Option<Map>,
+    block_damage: Option<Error>,
+    inode_damage: Option<Error>,
+}
+
+/// A bitmap in memory with what is not so on disk.
+pub(super) struct Map {
+    pub bits: Bitmap,
+    /// Where the next search starts.
+    pub cursor: u32,
+    /// Bits that are set here and not on disk.
+    pub pending: u32,
+}
+
+impl Group {
+    pub fn new(sb: &Superblock, desc: &GroupDesc) -> Group {
+        Group {
+            block_bitmap: desc.block_bitmap(),
+            inode_bitmap: desc.inode_bitmap(),
+            inode_table: desc.inode_table(),
+            free_blocks: AtomicU32::new(desc.free_blocks()),
+            free_inodes: AtomicU32::new(desc.free_inodes()),
+            dirs: AtomicU32::new(desc.used_dirs()),
+            largest_run: AtomicU32::new(u32::MAX),
+            table_ready: AtomicU32::new(table_ready(sb, desc)),
+            state: Mutex::default(),
+        }
+    }
+}
+
+/// How much of an inode table was ever written: whole blocks up to the last used inode, unless
+/// the rest was zeroed too.
+fn table_ready(sb: &Superblock, desc: &GroupDesc) -> u32 {
+    let all = sb.inodes_per_group();
+    if !sb.has_group_csum() || desc.has_flag(INODE_ZEROED) {
+        return all;
+    }
+    if desc.has_flag(INODE_UNINIT) {
+        return 0;
+    }
+    let used = all.saturating_sub(desc.itable_unused());
+    used.next_multiple_of(sb.inodes_per_block()).min(all)
+}
+
+/// Reads and checks all descriptors.
+pub(super) fn read_descriptors(engine: &dyn Engine, sb: &Superblock) -> Result<Vec<GroupDesc>> {
+    let size = usize::from(sb.desc_size());
+    let count = sb.group_count();
+    let mut descs = Vec::with_capacity(count as usize);
+    for first in (0..count).step_by(sb.descs_per_block() as usize) {
+        let block = sb.desc_place(GroupNr(first)).0;
+        if !sb.contains(block, 1) {
+            return Err(Error::corrupt(Site::Superblock, "the group descriptors do not fit the volume"));
+        }
+        let bytes = engine.read(block)?;
+        for (bytes, number) in bytes.chunks_exact(size).zip(first..count) {
+            let desc = GroupDesc::new(bytes);
+            if !desc.checksum_matches(sb, GroupNr(number)) {
+                return Err(Error::corrupt(Site::Group(GroupNr(number)), "checksum does not match"));
+            }
+            descs.push(desc);
+        }
+    }
+    Ok(descs)
+}
+
+impl Shared {
+    /// The block map of a group; reads and checks the bitmap where it is not in memory.
+    pub(super) fn block_map<'a>(&self, number: GroupNr, state: &'a mut State) -> Result<&'a mut Map> {
+        if let Some(damage) = &state.block_damage {
+            return Err(damage.clone());
+        }
+        if state.blocks.is_none() {
+            match self.load_blocks(number) {
+                Ok(bits) => self.loaded(&mut state.blocks, bits),
+                Err(error) => {
+                    if matches!(error, Error::Corrupt(_)) {
+                        let lost = self.groups[number.0 as usize].free_blocks.swap(0, Relaxed);
+                        self.counters.lose(u64::from(lost));
+                        state.block_damage = Some(error.clone());
+                        self.damage.lock().get_or_insert_with(|| error.clone());
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(state.blocks.as_mut().expect("loaded above"))
+    }
+
+    /// As `block_map` for the inode bitmap.
+    pub(super) fn inode_map<'a>(&self, number: GroupNr, state: &'a mut State) -> Result<&'a mut Map> {
+        if let Some(damage) = &state.inode_damage {
+            return Err(damage.clone());
+        }
+        if state.inodes.is_none() {
+            match self.load_inodes(number) {
+                Ok(bits) => self.loaded(&mut state.inodes, bits),
+                Err(error) => {
+                    if matches!(error, Error::Corrupt(_)) {
+                        let lost = self.groups[number.0 as usize].free_inodes.swap(0, Relaxed);
+                        self.counters.lose_inodes(u64::from(lost));
+                        state.inode_damage = Some(error.clone());
+                        self.damage.lock().get_or_insert_with(|| error.clone());
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(state.inodes.as_mut().expect("loaded above"))
+    }
+
+    fn loaded(&self, slot: &mut Option<Map>, bits: Bitmap) {
+        *slot = Some(Map { bits, cursor: 0, pending: 0 });
+        if self.loaded.fetch_add(1, Relaxed) >= LOADED_MAX {
+            self.evict();
+        }
+    }
+
+    /// Drops the maps of a group that says the same on disk, if one is met soon.
+    fn evict(&self) {
+        for _ in 0..64 {
+            let hand = self.evict_hand.fetch_add(1, Relaxed) % self.groups.len();
+            let Some(mut state) = self.groups[hand].state.try_lock() else { continue };
+            let state = &mut *state;
+            let mut dropped = 0;
+            for slot in [&mut state.blocks, &mut state.inodes] {
+                dropped += usize::from(slot.take_if(|map| map.pending == 0).is_some());
+            }
+            if dropped > 0 {
+                self.loaded.fetch_sub(dropped, Relaxed);
+                return;
+            }
+        }
+    }
+
+    fn load_blocks(&self, number: GroupNr) -> Result<Bitmap> {
+        let corrupt = |what| Err(Error::corrupt(Site::Group(number), what));
+        let desc = self.desc(number)?;
+        let len = self.sb.blocks_in_group(number);
+        let bits = if self.sb.has_group_csum() && desc.has_flag(BLOCK_UNINIT) {
+            Bitmap::from_bytes(&self.fresh_block_bitmap(number), len)
+        } else {
+            let bytes = self.engine.read(desc.block_bitmap())?;
+            if self.sb.has_metadata_csum()
+                && !bitmap_csum_matches(&self.sb, desc.block_bitmap_csum(), self.block_checksum(&bytes))
+            {
+                return corrupt("checksum of the block bitmap does not match");
+            }
+            Bitmap::from_bytes(&bytes, len)
+        };
+        let start = self.sb.group_start(number);
+        let end = start.offset(u64::from(len));
+        if !self.zone.within(start, end).all(|r| bits.all_set((r.0 - start.0) as u32, (r.1 - r.0) as u32)) {
+            return corrupt("the block bitmap has fixed metadata as free");
+        }
+        if bits.zeros() != desc.free_blocks() {
+            return corrupt("the block bitmap and the count of free blocks differ");
+        }
+        Ok(bits)
+    }
+
+    fn load_inodes(&self, number: GroupNr) -> Result<Bitmap> {
+        let corrupt = |what| Err(Error::corrupt(Site::Group(number), what));
+        let desc = self.desc(number)?;
+        let len = self.sb.inodes_per_group();
+        let mut bits = if self.sb.has_group_csum() && desc.has_flag(INODE_UNINIT) {
+            Bitmap::from_bytes(&self.fresh_inode_bitmap(), len)
+        } else {
+            let bytes = self.engine.read(desc.inode_bitmap())?;
+            if self.sb.has_metadata_csum()
+                && !bitmap_csum_matches(&self.sb, desc.inode_bitmap_csum(), self.inode_checksum(&bytes))
+            {
+                return corrupt("checksum of the inode bitmap does not match");
+            }
+            Bitmap::from_bytes(&bytes, len)
+        };
+        if bits.zeros() != desc.free_inodes() {
+            return corrupt("the inode bitmap and the count of free inodes differ");
+        }
+        if number == GroupNr(0) {
+            bits.set(0, (self.sb.first_inode().0 - 1).min(len));
+        }
+        Ok(bits)
+    }
+
+    pub(super) fn block_checksum(&self, bytes: &[u8]) -> u32 {
+        bitmap_checksum(&self.sb, bytes, (self.sb.clusters_per_group() / 8) as usize)
+    }
+
+    pub(super) fn inode_checksum(&self, bytes: &[u8]) -> u32 {
+        bitmap_checksum(&self.sb, bytes, (self.sb.inodes_per_group() / 8) as usize)
+    }
+
+    /// The block bitmap that `BLOCK_UNINIT` stands for: the fixed metadata in the group, and the
+    /// bits that have no block.
+    pub(super) fn fresh_block_bitmap(&self, number: GroupNr) -> Vec<u8> {
+        let mut bytes = vec![0; self.sb.block_size() as usize];
+        let len = self.sb.blocks_in_group(number);
+        let start = self.sb.group_start(number);
+        for (from, to) in self.zone.within(start, start.offset(u64::from(len))) {
+            set_bits(&mut bytes, (from - start.0) as u32, (to - from) as u32);
+        }
+        set_bits(&mut bytes, len, 8 * self.sb.block_size() - len);
+        bytes
+    }
+
+    /// The inode bitmap that `INODE_UNINIT` stands for.
+    pub(super) fn fresh_inode_bitmap(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.sb.block_size() as usize];
+        let len = self.sb.inodes_per_group();
+        set_bits(&mut bytes, len, 8 * self.sb.block_size() - len);
+        bytes
+    }
+}

@@ -1,0 +1,279 @@
+//! Inodes: choosing a number, marking it on disk, and keeping inode tables initialised.
+//!
+//! Placement is Orlov's, as in ext2 to ext4: a file goes into its folder's group, a folder into
+//! its parent's neighbourhood while that is not crowded, a top-level folder somewhere else each
+//! time, so that trees spread over the volume and each stays together.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use xact_base::{Error, GroupNr, Ino, Result, Site};
+use xact_consistency::Handle;
+use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
+
+use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
+use super::{Run, Shared};
+
+/// Groups that the search for a top-level folder's place looks at.
+const SPREAD_MAX: u32 = 64;
+
+impl Shared {
+    pub(super) fn take_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
+        let home = self.sb.inode_place(parent).map_or(GroupNr(0), |place| place.0);
+        let first = if !is_dir {
+            home
+        } else if parent == Ino::ROOT {
+            self.spread_group()
+        } else {
+            self.roomy_group(home)
+        };
+        if let Some(ino) = self.take_inode_in(first)? {
+            return Ok(ino);
+        }
+        // Away from a full group by growing steps, so that files of one folder meet again.
+        let count = self.groups.len() as u64;
+        let mut at = (u64::from(home.0) + u64::from(parent.0)) % count;
+        let mut step = 1u64;
+        while step < count {
+            at = (at + step) % count;
+            let number = GroupNr(at as u32);
+            if self.groups[number.0 as usize].free_blocks.load(Relaxed) > 0
+                && let Some(ino) = self.take_inode_in(number)?
+            {
+                return Ok(ino);
+            }
+            step *= 2;
+        }
+        for number in self.groups_from(home) {
+            if let Some(ino) = self.take_inode_in(number)? {
+                return Ok(ino);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    fn averages(&self) -> (u32, u32) {
+        let groups = self.groups.len() as u64;
+        ((self.counters.free_inodes() / groups) as u32, (self.counters.free() / groups) as u32)
+    }
+
+    /// For a top-level folder: the next group that has more than its share of free space, with
+    /// the fewest folders among those looked at.
+    fn spread_group(&self) -> GroupNr {
+        let count = self.groups.len() as u32;
+        let (inodes, blocks) = self.averages();
+        // Neighbouring groups share a flex group's tables: step over it.
+        let stride = 1u32.checked_shl(u32::from(self.sb.log_groups_per_flex())).unwrap_or(count).min(count);
+        let hand = self.spread_hand.fetch_add(1, Relaxed).wrapping_mul(stride);
+        let start = hand % count;
+        (0..count.min(SPREAD_MAX))
+            .map(|i| GroupNr((start + i * stride % count) % count))
+            .filter(|number| {
+                let group = &self.groups[number.0 as usize];
+                group.free_inodes.load(Relaxed) >= inodes.max(1) && group.free_blocks.load(Relaxed) >= blocks
+            })
+            .min_by_key(|number| self.groups[number.0 as usize].dirs.load(Relaxed))
+            .unwrap_or(GroupNr(start))
+    }
+
+    /// For a folder deeper down: its parent's group or the next one that is not crowded.
+    fn roomy_group(&self, home: GroupNr) -> GroupNr {
+        let (inodes, blocks) = self.averages();
+        let inodes_least = inodes.saturating_sub(self.sb.inodes_per_group() / 4).max(1);
+        let blocks_least = blocks.saturating_sub(self.sb.blocks_per_group() / 4);
+        self.groups_from(home)
+            .take(SPREAD_MAX as usize)
+            .find(|number| {
+                let group = &self.groups[number.0 as usize];
+                group.free_inodes.load(Relaxed) >= inodes_least
+                    && group.free_blocks.load(Relaxed) >= blocks_least
+            })
+            .unwrap_or(home)
+    }
+
+    fn take_inode_in(&self, number: GroupNr) -> Result<Option<Ino>> {
+        let group = &self.groups[number.0 as usize];
+        if group.free_inodes.load(Relaxed) == 0 {
+            return Ok(None);
+        }
+        let mut state = group.state.lock();
+        let map = match self.inode_map(number, &mut state) {
+            Ok(map) => map,
+            Err(Error::Corrupt(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let len = map.bits.len();
+        let Some(index) = map.bits.next_zero(map.cursor, len).or_else(|| map.bits.next_zero(0, len)) else {
+            return Ok(None);
+        };
+        map.bits.set(index, 1);
+        map.cursor = index + 1;
+        map.pending += 1;
+        group.free_inodes.fetch_sub(1, Relaxed);
+        self.counters.take_inode();
+        Ok(Some(self.sb.inode_at(number, index)))
+    }
+
+    pub(super) fn give_back_inode(&self, ino: Ino) {
+        self.make_inode_available(ino);
+        self.counters.give_back_inode();
+    }
+
+    fn make_inode_available(&self, ino: Ino) {
+        let (number, index) = self.sb.inode_place(ino).expect("a taken inode is on the volume");
+        let group = &self.groups[number.0 as usize];
+        let mut state = group.state.lock();
+        let map = self.inode_map(number, &mut state).expect("a map with pending bits stays loaded");
+        assert!(map.bits.is_set(index), "an inode given back was taken or freed");
+        map.bits.clear(index, 1);
+        map.pending -= 1;
+        map.cursor = map.cursor.min(index);
+        group.free_inodes.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn link_inode(&self, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
+        let (number, index) = self.sb.inode_place(ino).expect("a taken inode is on the volume");
+        let group = &self.groups[number.0 as usize];
+        let mut state = group.state.lock();
+        let state = &mut *state;
+        let desc = self.desc(number)?;
+        // Of the group's own metadata the kernel writes both bitmaps when its first inode is used.
+        let block_uninit = self.is_block_uninit(&desc);
+        if block_uninit {
+            self.block_map(number, state)?;
+        }
+        let map = self.inode_map(number, state)?;
+        assert!(map.bits.is_set(index) && map.pending > 0, "a linked inode was taken");
+        let uninit = self.sb.has_group_csum() && desc.has_flag(INODE_UNINIT);
+        if desc.free_inodes() == 0
+            || !uninit && !bits_all_clear(&self.engine.read(group.inode_bitmap)?, index, 1)
+        {
+            return Err(Error::corrupt(Site::Group(number), "the inode bitmap changed behind our back"));
+        }
+        self.prepare_table(h, number, index)?;
+        let checksum = if uninit {
+            let mut bytes = self.fresh_inode_bitmap();
+            set_bits(&mut bytes, index, 1);
+            let checksum = self.inode_checksum(&bytes);
+            h.create(group.inode_bitmap, bytes)?;
+            checksum
+        } else {
+            h.update(group.inode_bitmap, |bytes| {
+                set_bits(bytes, index, 1);
+                self.inode_checksum(bytes)
+            })?
+        };
+        let block_checksum = if block_uninit {
+            let bytes = self.fresh_block_bitmap(number);
+            let checksum = self.block_checksum(&bytes);
+            h.create(group.block_bitmap, bytes)?;
+            Some(checksum)
+        } else {
+            None
+        };
+        let per_group = self.sb.inodes_per_group();
+        self.change_desc(h, number, |desc| {
+            if self.sb.has_group_csum() {
+                let unused = if uninit { per_group } else { desc.itable_unused() };
+                desc.set_itable_unused(unused.min(per_group - index - 1));
+                desc.set_flags(desc.flags() & !(INODE_UNINIT | BLOCK_UNINIT));
+            }
+            desc.set_free_inodes(desc.free_inodes() - 1);
+            if is_dir {
+                desc.set_used_dirs(desc.used_dirs() + 1);
+            }
+            if self.sb.has_metadata_csum() {
+                desc.set_inode_bitmap_csum(checksum);
+            }
+            if let Some(checksum) = block_checksum {
+                self.set_block_checksum(desc, checksum);
+            }
+        })?;
+        map.pending -= 1;
+        if is_dir {
+            group.dirs.fetch_add(1, Relaxed);
+        }
+        self.counters.linked_inode();
+        Ok(())
+    }
+
+    /// Sees to it that the table's block of inode `index`, and all before it, hold no old bytes.
+    ///
+    /// mke2fs leaves tables unwritten, and `bg_itable_unused` says where. The block itself is
+    /// created as zeros within the handle. Blocks that are jumped over (a lower inode was taken
+    /// and is not linked yet) are zeroed on the device now: nothing refers to them before this
+    /// commit, and as data written before it they are durable with it.
+    fn prepare_table(&self, h: &mut Handle, number: GroupNr, index: u32) -> Result<()> {
+        let group = &self.groups[number.0 as usize];
+        let ready = group.table_ready.load(Relaxed);
+        if index < ready {
+            return Ok(());
+        }
+        let per_block = self.sb.inodes_per_block();
+        let block_size = self.sb.block_size() as usize;
+        let (first, target) = (ready / per_block, index / per_block);
+        if first < target {
+            let zeros = vec![0; block_size * (target - first) as usize];
+            self.engine.write_unread(group.inode_table.offset(u64::from(first)), &[IoSlice::new(&zeros)])?;
+        }
+        h.create(group.inode_table.offset(u64::from(target)), vec![0; block_size])?;
+        group.table_ready.store(((target + 1) * per_block).min(self.sb.inodes_per_group()), Relaxed);
+        Ok(())
+    }
+
+    /// Whether the table's block of this inode was ever written.
+    pub(crate) fn is_table_ready(&self, number: GroupNr, index: u32) -> bool {
+        index < self.groups[number.0 as usize].table_ready.load(Relaxed)
+    }
+
+    /// First block of a group's inode table.
+    pub(crate) fn inode_table(&self, number: GroupNr) -> Run {
+        Run { start: self.groups[number.0 as usize].inode_table, len: self.sb.inode_table_blocks() }
+    }
+
+    pub(super) fn free_inode(self: &Arc<Self>, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
+        let Some((number, index)) = self.sb.inode_place(ino) else {
+            return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is not on the volume"));
+        };
+        if ino < self.sb.first_inode() {
+            return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is reserved"));
+        }
+        let group = &self.groups[number.0 as usize];
+        let mut state = group.state.lock();
+        let map = self.inode_map(number, &mut state)?;
+        let desc = self.desc(number)?;
+        let uninit = self.sb.has_group_csum() && desc.has_flag(INODE_UNINIT);
+        if uninit || !bits_all_set(&self.engine.read(group.inode_bitmap)?, index, 1) {
+            return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is free already"));
+        }
+        if desc.free_inodes() >= self.sb.inodes_per_group() || is_dir && desc.used_dirs() == 0 {
+            return Err(Error::corrupt(Site::Group(number), "counts of inodes do not fit its bitmap"));
+        }
+        let checksum = h.update(group.inode_bitmap, |bytes| {
+            clear_bits(bytes, index, 1);
+            self.inode_checksum(bytes)
+        })?;
+        self.change_desc(h, number, |desc| {
+            desc.set_free_inodes(desc.free_inodes() + 1);
+            if is_dir {
+                desc.set_used_dirs(desc.used_dirs() - 1);
+            }
+            if self.sb.has_metadata_csum() {
+                desc.set_inode_bitmap_csum(checksum);
+            }
+        })?;
+        map.pending += 1;
+        drop(state);
+        if is_dir {
+            group.dirs.fetch_sub(1, Relaxed);
+        }
+        self.counters.freed_inode();
+        let shared = self.clone();
+        h.on_durable(move || {
+            shared.make_inode_available(ino);
+            shared.counters.end_pending_inode();
+        });
+        Ok(())
+    }
+}

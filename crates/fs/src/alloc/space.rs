@@ -1,0 +1,205 @@
+//! How much is free, and promises of space before its place is chosen (delayed allocation).
+//!
+//! Three kinds of counts:
+//! - `unpromised`: blocks that may be handed out and are promised to nobody;
+//! - `pending`, `pending_inodes`: freed, not yet available (their free is not durable, or they
+//!   are held);
+//! - `disk_*`: what the group descriptors say, for the superblock's counts.
+//!
+//! Invariant: the zeros of all groups' maps in memory are at least `unpromised` plus all
+//! promises. So a promise is drawn before bits are searched, and bits are cleared before the
+//! count grows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+use xact_base::{Error, Result};
+
+/// What blocks are for, and so how deep into the reserves they may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A file's contents. `privileged`: the caller may use the blocks reserved for root.
+    Data { privileged: bool },
+    /// Extent nodes, directory and attribute blocks: may also use a small pool that nothing else
+    /// may, so that deleting and splitting work on a full volume.
+    Metadata,
+}
+
+pub(super) struct Counters {
+    unpromised: AtomicI64,
+    pending: AtomicU64,
+    pending_inodes: AtomicU64,
+    disk_free_blocks: AtomicU64,
+    disk_free_inodes: AtomicU64,
+    /// As a user understands it: a taken number is not free, a deleted one is at once.
+    free_inodes: AtomicI64,
+    /// Reserved for root (`s_r_blocks_count`).
+    root_reserve: i64,
+    /// For metadata only; as the kernel's `s_resv_clusters`.
+    emergency: i64,
+}
+
+impl Counters {
+    /// `emergency`: blocks that are for metadata only.
+    pub fn new(free_blocks: u64, free_inodes: u64, root_reserve: u64, emergency: u64) -> Counters {
+        Counters {
+            unpromised: AtomicI64::new(free_blocks as i64),
+            pending: AtomicU64::new(0),
+            pending_inodes: AtomicU64::new(0),
+            disk_free_blocks: AtomicU64::new(free_blocks),
+            disk_free_inodes: AtomicU64::new(free_inodes),
+            free_inodes: AtomicI64::new(free_inodes as i64),
+            root_reserve: root_reserve as i64,
+            emergency: emergency as i64,
+        }
+    }
+
+    /// Blocks that must stay free for others.
+    fn floor(&self, purpose: Purpose) -> i64 {
+        match purpose {
+            Purpose::Metadata => 0,
+            Purpose::Data { privileged: true } => self.emergency,
+            Purpose::Data { privileged: false } => self.emergency + self.root_reserve,
+        }
+    }
+
+    /// Promises between `least` and `most` blocks, as many as there are.
+    pub fn promise(&self, least: u64, most: u64, purpose: Purpose) -> Result<u64> {
+        let floor = self.floor(purpose);
+        let mut granted = 0;
+        self.unpromised
+            .fetch_update(Relaxed, Relaxed, |free| {
+                granted = (free - floor).max(0).min(most.min(i64::MAX as u64) as i64);
+                (granted as u64 >= least).then_some(free - granted)
+            })
+            .map_err(|_| Error::NoSpace)?;
+        Ok(granted as u64)
+    }
+
+    /// Takes back a promise, or counts blocks that became available.
+    pub fn add(&self, blocks: u64) {
+        self.unpromised.fetch_add(blocks as i64, Relaxed);
+    }
+
+    /// Blocks that turned out not to be usable (a group's bitmap is damaged).
+    pub fn lose(&self, blocks: u64) {
+        self.unpromised.fetch_sub(blocks as i64, Relaxed);
+    }
+
+    pub fn begin_pending(&self, blocks: u64) {
+        self.pending.fetch_add(blocks, Relaxed);
+    }
+
+    pub fn end_pending(&self, blocks: u64) {
+        self.pending.fetch_sub(blocks, Relaxed);
+        self.add(blocks);
+    }
+
+    pub fn pending(&self) -> u64 {
+        self.pending.load(Relaxed)
+    }
+
+    pub fn pending_inodes(&self) -> u64 {
+        self.pending_inodes.load(Relaxed)
+    }
+
+    /// Taken blocks were linked on disk.
+    pub fn linked(&self, blocks: u64) {
+        self.disk_free_blocks.fetch_sub(blocks, Relaxed);
+    }
+
+    /// Blocks were freed on disk.
+    pub fn freed(&self, blocks: u64) {
+        self.disk_free_blocks.fetch_add(blocks, Relaxed);
+    }
+
+    pub fn take_inode(&self) {
+        self.free_inodes.fetch_sub(1, Relaxed);
+    }
+
+    pub fn give_back_inode(&self) {
+        self.free_inodes.fetch_add(1, Relaxed);
+    }
+
+    pub fn linked_inode(&self) {
+        self.disk_free_inodes.fetch_sub(1, Relaxed);
+    }
+
+    pub fn freed_inode(&self) {
+        self.disk_free_inodes.fetch_add(1, Relaxed);
+        self.pending_inodes.fetch_add(1, Relaxed);
+        self.give_back_inode();
+    }
+
+    /// A freed inode became available.
+    pub fn end_pending_inode(&self) {
+        self.pending_inodes.fetch_sub(1, Relaxed);
+    }
+
+    /// Inodes of a group whose bitmap turned out to be damaged.
+    pub fn lose_inodes(&self, inodes: u64) {
+        self.free_inodes.fetch_sub(inodes as i64, Relaxed);
+    }
+
+    pub fn free_inodes(&self) -> u64 {
+        self.free_inodes.load(Relaxed).max(0) as u64
+    }
+
+    /// What the group descriptors say together.
+    pub fn disk_free_blocks(&self) -> u64 {
+        self.disk_free_blocks.load(Relaxed)
+    }
+
+    pub fn disk_free_inodes(&self) -> u64 {
+        self.disk_free_inodes.load(Relaxed)
+    }
+
+    /// Free as a user understands it: what was deleted counts at once, what is promised does not.
+    pub fn free(&self) -> u64 {
+        (self.unpromised.load(Relaxed) + self.pending() as i64).max(0) as u64
+    }
+
+    /// Of `free`, what unprivileged callers can get.
+    pub fn available(&self) -> u64 {
+        self.free().saturating_sub((self.emergency + self.root_reserve) as u64)
+    }
+}
+
+/// Space that was promised and not yet drawn. Dropping it gives back what is left.
+pub struct Reservation {
+    counters: Arc<Counters>,
+    left: u64,
+}
+
+impl Reservation {
+    pub(super) fn new(counters: Arc<Counters>, left: u64) -> Reservation {
+        Reservation { counters, left }
+    }
+
+    /// Blocks still promised.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Parts `blocks` (or what is left) off into a reservation of its own.
+    pub fn split(&mut self, blocks: u64) -> Reservation {
+        let part = blocks.min(self.left);
+        self.left -= part;
+        Reservation::new(self.counters.clone(), part)
+    }
+
+    /// Adds another reservation of the same volume to this one.
+    pub fn absorb(&mut self, mut other: Reservation) {
+        self.left += std::mem::take(&mut other.left);
+    }
+
+    pub(super) fn draw(&mut self, blocks: u64) {
+        self.left -= blocks;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.counters.add(self.left);
+    }
+}

@@ -1,0 +1,297 @@
+//! What the front ends (library, FUSE, C) see of a volume: the trait [`View`] and its words.
+//!
+//! A view is one state of the volume that a program works in: the base, which everybody shares,
+//! a transaction, or a snapshot. All have the same operations.
+
+use xact_base::{Errno, Error, Ino, Result, Timestamp};
+use xact_layout::inode::mode;
+
+/// A name in a directory: 1 to 255 bytes, neither `.` nor `..`, without `/` and NUL.
+pub type Name = [u8];
+
+/// Kind of an inode, from the type bits of its mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    CharDevice,
+    BlockDevice,
+    Fifo,
+    Socket,
+}
+
+impl FileKind {
+    pub fn from_mode(bits: u16) -> Option<FileKind> {
+        Some(match bits & mode::TYPE_MASK {
+            mode::REGULAR => FileKind::Regular,
+            mode::DIRECTORY => FileKind::Directory,
+            mode::SYMLINK => FileKind::Symlink,
+            mode::CHARACTER => FileKind::CharDevice,
+            mode::BLOCK => FileKind::BlockDevice,
+            mode::FIFO => FileKind::Fifo,
+            mode::SOCKET => FileKind::Socket,
+            _ => return None,
+        })
+    }
+
+    pub fn mode_bits(self) -> u16 {
+        match self {
+            FileKind::Regular => mode::REGULAR,
+            FileKind::Directory => mode::DIRECTORY,
+            FileKind::Symlink => mode::SYMLINK,
+            FileKind::CharDevice => mode::CHARACTER,
+            FileKind::BlockDevice => mode::BLOCK,
+            FileKind::Fifo => mode::FIFO,
+            FileKind::Socket => mode::SOCKET,
+        }
+    }
+
+    /// `file_type` of a directory entry (`EXT4_FT_*`).
+    pub fn dirent_type(self) -> u8 {
+        match self {
+            FileKind::Regular => 1,
+            FileKind::Directory => 2,
+            FileKind::CharDevice => 3,
+            FileKind::BlockDevice => 4,
+            FileKind::Fifo => 5,
+            FileKind::Socket => 6,
+            FileKind::Symlink => 7,
+        }
+    }
+
+    pub fn from_dirent_type(file_type: u8) -> Option<FileKind> {
+        Some(match file_type {
+            1 => FileKind::Regular,
+            2 => FileKind::Directory,
+            3 => FileKind::CharDevice,
+            4 => FileKind::BlockDevice,
+            5 => FileKind::Fifo,
+            6 => FileKind::Socket,
+            7 => FileKind::Symlink,
+            _ => return None,
+        })
+    }
+}
+
+/// What `stat` tells of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    pub ino: Ino,
+    pub kind: FileKind,
+    /// Permission bits with suid, sgid and sticky; no type bits.
+    pub perm: u16,
+    pub uid: u32,
+    pub gid: u32,
+    /// The project that its quota counts for; 0 on volumes without the feature `project`.
+    pub project: u32,
+    pub nlink: u32,
+    /// In bytes.
+    pub size: u64,
+    /// Space used, in 512-byte sectors, data not yet allocated included.
+    pub sectors: u64,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    /// Time of birth, where the inode is large enough to hold it.
+    pub crtime: Option<Timestamp>,
+    /// Device number of a device node, as `makedev` packs it for userland.
+    pub rdev: u64,
+    /// `i_flags` (`FS_*_FL`).
+    pub flags: u32,
+    /// `i_generation`: tells a reused inode number from its predecessor.
+    pub generation: u32,
+}
+
+impl Attr {
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+/// Who calls, for the owner of what is made and for the checks that are not the kernel's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    /// Bits that are taken off the mode of what is made, unless the folder's default ACL does it.
+    pub umask: u16,
+}
+
+impl Caller {
+    pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+}
+
+/// What `setattr` does to a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeChange {
+    Now,
+    To(Timestamp),
+}
+
+/// Changes of attributes; `None` leaves one as it is. ctime follows by itself unless given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    pub perm: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub project: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<TimeChange>,
+    pub mtime: Option<TimeChange>,
+    pub ctime: Option<Timestamp>,
+    /// `i_flags` that chattr may change.
+    pub flags: Option<u32>,
+    /// Drop suid and sgid as a write or chown by an unprivileged caller does
+    /// (`FUSE_SETATTR` with `FATTR_KILL_SUIDGID`).
+    pub kill_suidgid: bool,
+}
+
+/// How `write` places its data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteHow {
+    /// At the end of the file as it is now (`O_APPEND`); the offset is ignored.
+    pub append: bool,
+    /// Drop suid and sgid: the caller is not privileged.
+    pub kill_suidgid: bool,
+    /// Whose reserves and limits count; by default root's.
+    pub by: Caller,
+}
+
+/// What `fallocate` does to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// Reserve blocks that read as zeros; the size grows to cover them unless `keep_size`.
+    Reserve { keep_size: bool },
+    /// Give the blocks back; the range reads as zeros. The size stays.
+    PunchHole,
+    /// The range reads as zeros and stays allocated.
+    ZeroRange { keep_size: bool },
+}
+
+/// Flags of `renameat2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameHow {
+    Replace,
+    NoReplace,
+    Exchange,
+    /// Leave a whiteout (character device 0:0) at the old name.
+    Whiteout,
+}
+
+/// `XATTR_CREATE` and `XATTR_REPLACE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrHow {
+    Set,
+    Create,
+    Replace,
+}
+
+/// `SEEK_DATA` and `SEEK_HOLE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekTo {
+    Data,
+    Hole,
+}
+
+/// What a directory entry points at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    pub ino: Ino,
+    pub kind: FileKind,
+}
+
+/// One entry of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirItem<'a> {
+    pub name: &'a [u8],
+    pub ino: Ino,
+    pub kind: FileKind,
+    /// Where a listing that stopped after this entry goes on; never 0.
+    pub next_cookie: u64,
+}
+
+/// What `statfs` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeSpace {
+    pub block_size: u32,
+    /// Blocks for data: the volume's less its fixed metadata.
+    pub blocks: u64,
+    pub free_blocks: u64,
+    /// `free_blocks` less what is reserved for root.
+    pub available_blocks: u64,
+    pub inodes: u64,
+    pub free_inodes: u64,
+}
+
+/// Refuses what cannot be a name in a directory.
+pub fn check_name(name: &Name) -> Result<()> {
+    if name.len() > 255 {
+        return Err(Error::Posix(Errno::ENAMETOOLONG));
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&b| b == b'/' || b == 0) {
+        return Err(Error::Posix(Errno::EINVAL));
+    }
+    Ok(())
+}
+
+/// One state of the volume, with every operation. Permission bits are checked by the front end
+/// (FUSE mounts with `default_permissions`); rules that follow from the volume's own state
+/// (non-empty folders, loops by rename, read-only flags) are checked here.
+///
+/// Inodes are named by number. A number stays valid while a name points at its inode or while
+/// it is held: `hold` keeps an unlinked inode alive until the last `release`.
+pub trait View: Send + Sync {
+    fn lookup(&self, dir: Ino, name: &Name) -> Result<Attr>;
+    /// What a name points at. In a transaction this does not count as a look at that inode's
+    /// attributes, so a commit does not depend on them: for the way to a file.
+    fn resolve(&self, dir: Ino, name: &Name) -> Result<Entry> {
+        let Attr { ino, kind, .. } = self.lookup(dir, name)?;
+        Ok(Entry { ino, kind })
+    }
+    fn attr(&self, ino: Ino) -> Result<Attr>;
+    fn set_attr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr>;
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
+
+    /// Makes a regular file, device node, FIFO or socket: `mode` has type and permission bits.
+    /// `rdev` as in [`Attr::rdev`].
+    fn make_node(&self, caller: &Caller, dir: Ino, name: &Name, mode: u16, rdev: u64) -> Result<Attr>;
+    fn make_dir(&self, caller: &Caller, dir: Ino, name: &Name, perm: u16) -> Result<Attr>;
+    fn make_symlink(&self, caller: &Caller, dir: Ino, name: &Name, target: &[u8]) -> Result<Attr>;
+    /// A regular file without a name (`O_TMPFILE`), held once on return; `link` can name it.
+    fn make_unnamed(&self, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr>;
+    fn link(&self, caller: &Caller, ino: Ino, dir: Ino, name: &Name) -> Result<Attr>;
+    fn unlink(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<()>;
+    fn remove_dir(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<()>;
+    fn rename(&self, caller: &Caller, from: (Ino, &Name), to: (Ino, &Name), how: RenameHow) -> Result<()>;
+
+    /// Lists a directory from `cookie` (0: from the start, `.` and `..` first) until `each` says
+    /// false. The entry for which it said false is not consumed.
+    fn read_dir(&self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()>;
+
+    fn hold(&self, ino: Ino) -> Result<()>;
+    /// Undoes `count` holds.
+    fn release(&self, ino: Ino, count: u64);
+
+    /// Appends to `out` what the file has of `offset..offset+len`; less only at the end of file.
+    fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
+    /// Writes all of `data` and returns the offset at which it was placed.
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64>;
+    fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()>;
+    /// Copies within the view; returns the number of bytes copied (short at the end of file).
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64>;
+    /// `ENXIO` past the end of the file.
+    fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64>;
+    /// `fsync` (or `fdatasync`): returns when it is durable. Inside a transaction: at once.
+    fn sync_file(&self, ino: Ino, data_only: bool) -> Result<()>;
+    /// Makes everything done so far durable. Inside a transaction: returns at once.
+    fn sync_all(&self) -> Result<()>;
+
+    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    /// Full names ("user.mime_type"), in no order.
+    fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+    fn set_xattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()>;
+    fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()>;
+
+    fn space(&self) -> Result<VolumeSpace>;
+}

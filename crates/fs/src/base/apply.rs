@@ -1,0 +1,131 @@
+//! What a transaction's commit asks of the base besides the ordinary [`crate::Tree`] calls:
+//! validation item by item, and inode numbers that are reserved before. New file contents are in
+//! `install.rs`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use xact_base::{FileBlock, Ino, Result};
+use xact_layout::inode::Inode;
+
+use super::Base;
+use super::as_of::ViewHold;
+use super::op::BaseTree;
+use super::versions::Versions;
+use super::views::{ChangedBy, Stamp};
+use super::writeback::WriteBack;
+use crate::api::Name;
+use crate::xattr::XattrChanges;
+
+impl BaseTree<'_> {
+    /// Who changed the name (made, removed, or pointed it elsewhere) after `since`, if anybody
+    /// did. Exact while a view of that stamp is open, as are all of these.
+    pub fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>> {
+        self.changed_since(dir, |versions| versions.name_changed_since(name, since))
+    }
+
+    pub fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
+        self.changed_since(dir, |versions| versions.any_name_changed_since(since))
+    }
+
+    pub fn blocks_changed_since(
+        &mut self,
+        ino: Ino,
+        blocks: Range<FileBlock>,
+        since: Stamp,
+    ) -> Result<Option<ChangedBy>> {
+        self.changed_since(ino, |versions| versions.any_block_changed_since(blocks, since))
+    }
+
+    pub fn xattr_changed_since(&mut self, ino: Ino, name: &[u8], since: Stamp) -> Result<Option<ChangedBy>> {
+        self.changed_since(ino, |versions| versions.xattr_changed_since(name, since))
+    }
+
+    pub fn any_xattr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
+        self.changed_since(ino, |versions| versions.any_xattr_changed_since(since))
+    }
+
+    /// Any of the attributes, times included.
+    pub fn attr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
+        self.changed_since(ino, |versions| versions.attr_changed_since(since))
+    }
+
+    fn changed_since(
+        &mut self,
+        ino: Ino,
+        newest: impl FnOnce(&Versions) -> Option<Stamp>,
+    ) -> Result<Option<ChangedBy>> {
+        let stamp = newest(&self.any_state(ino)?.state.versions);
+        Ok(stamp.map(|stamp| self.base.views.changed_by(stamp)))
+    }
+
+    /// Fails where the view of this stamp is expired: what changed since is not known any more.
+    pub fn check_view(&self, stamp: Stamp) -> Result<()> {
+        self.base.check_view(stamp)
+    }
+
+    /// Says, before the first change, which user transaction this operation is the commit of.
+    pub fn sign(&mut self, transaction: u64) {
+        self.transaction = Some(transaction);
+    }
+
+    /// A view of the volume as this operation leaves it, opened while it holds all of its locks:
+    /// nobody can have changed what it looked at between the operation and the view.
+    pub fn open_view_after(&self, base: &Arc<Base>) -> ViewHold {
+        assert!(std::ptr::eq(self.base, &**base), "the view is of the same volume");
+        base.open_view()
+    }
+
+    /// Whether the inode is in use now.
+    pub fn exists(&mut self, ino: Ino) -> Result<bool> {
+        Ok(self.any_state(ino)?.state.live)
+    }
+
+    /// As [`Base::check_xattrs`], of inodes as they are under the commit's locks.
+    pub fn check_xattrs(&mut self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
+        let base = self.base;
+        let Some(ino) = ino else { return base.check_new_xattrs(changes) };
+        base.xattrs(ino).check(&self.state(ino)?.state.inode, changes)
+    }
+}
+
+impl Base {
+    /// Writes back what is dirty of the inodes that a commit will change, so that the commit's
+    /// sizes do not cover data that is not on the device.
+    pub fn prepare_commit(&self, inodes: &[Ino]) -> Result<()> {
+        for ino in inodes {
+            if let Some(cell) = self.cells.peek(*ino) {
+                self.write_back(&cell, WriteBack::INODE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an inode, a new one where none is named, can hold these changes of its attributes; errors
+    /// as of setting them. One that is gone holds anything: its commit will be told of that.
+    pub fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
+        let Some(ino) = ino else { return self.check_new_xattrs(changes) };
+        let cell = self.cell(ino)?;
+        let state = cell.state.read();
+        if state.live { self.xattrs(ino).check(&state.inode, changes) } else { Ok(()) }
+    }
+
+    fn check_new_xattrs(&self, changes: &XattrChanges) -> Result<()> {
+        let mut inode = Inode::zeroed(self.sb.inode_size());
+        inode.set_extra_isize(self.extra_isize());
+        self.xattrs(Ino(0)).check(&inode, changes)
+    }
+
+    /// Reserves an inode number in memory, for a transaction's new inode.
+    pub fn reserve_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
+        self.allocator.take_inode(parent, is_dir)
+    }
+
+    /// Gives back a number that was reserved and never used.
+    pub fn unreserve_inode(&self, ino: Ino) {
+        // A commit that failed half-way may have made it an inode; it has stopped the volume.
+        if self.engine.health().is_ok() {
+            self.allocator.give_back_inode(ino);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The base as of an instant: reads for the private views of transactions.
+//!
+//! Each takes the inode's lock shared for its own duration; see `views.rs` for why that is
+//! enough to see the whole of one instant.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use xact_base::{Errno, Error, FileBlock, Ino, Result};
+
+use super::Base;
+use super::cell::{Cell, State};
+use super::versions::Versions;
+use super::views::Stamp;
+use crate::api::{Attr, DirItem, Entry, FileKind, Name, SeekTo};
+
+/// Keeps the volume readable as of one instant until it is dropped.
+pub struct ViewHold {
+    base: Arc<Base>,
+    stamp: Stamp,
+}
+
+impl ViewHold {
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    pub fn base(&self) -> &Arc<Base> {
+        &self.base
+    }
+}
+
+impl Drop for ViewHold {
+    fn drop(&mut self) {
+        self.base.views.close(self.stamp);
+        self.base.prune_versions();
+        // A failure poisons the volume, and whoever uses it next is told; a drop cannot.
+        let _ = self.base.bury_zombies();
+    }
+}
+
+impl Base {
+    /// Opens a view of this instant.
+    pub fn open_view(self: &Arc<Self>) -> ViewHold {
+        ViewHold { base: self.clone(), stamp: self.views.open() }
+    }
+
+    /// Expires the oldest views until old versions take no more than their share of memory.
+    pub(super) fn limit_versions(&self) {
+        while self.kept_bytes.load(SeqCst) > self.options.versions_bytes && self.views.expire_oldest() {
+            self.prune_versions();
+        }
+    }
+
+    /// Expires all views that need old versions, so that what they hold can be used again; false
+    /// where there are none. For callers outside who would else find the volume full.
+    pub(super) fn expire_views(&self) -> Result<bool> {
+        let mut any = false;
+        while self.views.expire_oldest() {
+            any = true;
+        }
+        if any {
+            self.prune_versions();
+            self.bury_zombies()?;
+        }
+        Ok(any)
+    }
+
+    /// `TooOld` for a view that is expired.
+    pub(super) fn check_view(&self, stamp: Stamp) -> Result<()> {
+        if self.views.is_expired(stamp) { Err(Error::TooOld) } else { Ok(()) }
+    }
+
+    /// Adds what an inode's old versions have grown or shrunk by to the volume's sum.
+    pub(super) fn count_versions(&self, versions: &mut Versions) {
+        // Two's complement: adding a negative number subtracts.
+        self.kept_bytes.fetch_add(versions.uncounted() as u64, SeqCst);
+    }
+
+    fn prune_versions(&self) {
+        let oldest = self.views.oldest();
+        let list: Vec<Ino> = self.versioned.lock().iter().copied().collect();
+        for ino in list {
+            let Some(cell) = self.cells.peek(ino) else { continue };
+            // An inode that is busy keeps its versions until the next view ends.
+            let Some(mut state) = cell.state.try_write() else { continue };
+            state.versions.prune(oldest);
+            self.count_versions(&mut state.versions);
+            if state.versions.is_empty() {
+                self.versioned.lock().remove(&ino);
+            }
+        }
+    }
+
+    /// Runs `read` on an inode that existed at `stamp`; `ESTALE` where it did not.
+    fn with_past<R>(
+        &self,
+        ino: Ino,
+        stamp: Stamp,
+        read: impl FnOnce(&Cell, &State, &Attr) -> Result<R>,
+    ) -> Result<R> {
+        let cell = self.cell(ino)?;
+        let state = cell.state.read();
+        self.check_view(stamp)?;
+        let attr = self.past_attr(&cell, &state, stamp)?;
+        read(&cell, &state, &attr)
+    }
+
+    pub(super) fn past_attr(&self, cell: &Cell, state: &State, stamp: Stamp) -> Result<Attr> {
+        match state.versions.attr_at(stamp) {
+            Some(Some(attr)) => Ok(*attr),
+            None if state.live => Ok(self.show_attr(cell, state)),
+            _ => Err(Error::Posix(Errno::ESTALE)),
+        }
+    }
+
+    pub fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
+        self.with_past(ino, stamp, |_, _, attr| Ok(*attr))
+    }
+
+    pub fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>> {
+        self.with_past(dir, stamp, |_, state, attr| {
+            check_dir(attr)?;
+            match state.versions.name_at(name, stamp) {
+                Some(entry) => Ok(entry),
+                None => self.find_entry(dir, state, name),
+            }
+        })
+    }
+
+    pub fn parent_at(&self, dir: Ino, stamp: Stamp) -> Result<Ino> {
+        self.with_past(dir, stamp, |_, state, attr| {
+            check_dir(attr)?;
+            state.versions.parent_at(stamp).map_or_else(|| self.dir_parent(dir, state), Ok)
+        })
+    }
+
+    pub fn is_empty_at(&self, dir: Ino, stamp: Stamp) -> Result<bool> {
+        let mut empty = true;
+        self.list_at(dir, 0, stamp, &mut |_| {
+            empty = false;
+            false
+        })?;
+        Ok(empty)
+    }
+
+    /// Ordinary names, in the order of their cookies.
+    pub fn list_at(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        stamp: Stamp,
+        each: &mut dyn FnMut(DirItem<'_>) -> bool,
+    ) -> Result<()> {
+        self.with_past(dir, stamp, |_, state, attr| {
+            check_dir(attr)?;
+            // Names that were there then and are not, or not so, now.
+            let mut past = Vec::new();
+            for (name, entry) in state.versions.names_at(stamp) {
+                if let Some(entry) = entry {
+                    let key = self.name_key(dir, state, name)?;
+                    if key >= cookie {
+                        past.push(DirItem { name, ino: entry.ino, kind: entry.kind, next_cookie: key + 1 });
+                    }
+                }
+            }
+            past.sort_by_key(|item| item.next_cookie);
+            let mut past = past.into_iter().peekable();
+            let mut stopped = false;
+            self.list_entries(dir, state, cookie, &mut |item| {
+                while let Some(earlier) = past.next_if(|earlier| earlier.next_cookie <= item.next_cookie) {
+                    if !each(earlier) {
+                        stopped = true;
+                        return false;
+                    }
+                }
+                if state.versions.name_at(item.name, stamp).is_some() {
+                    return true;
+                }
+                stopped = !each(item);
+                !stopped
+            })?;
+            if !stopped {
+                for item in past {
+                    if !each(item) {
+                        break;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub fn read_link_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<u8>> {
+        // A link's target never changes, and an inode that a view can see is not deleted.
+        self.with_past(ino, stamp, |_, state, _| self.link_target(ino, state))
+    }
+
+    /// A file block's contents; `None` for a hole. Bytes past the end of the file as of `stamp`
+    /// are undefined.
+    pub fn read_block_at(&self, ino: Ino, at: FileBlock, stamp: Stamp) -> Result<Option<Arc<[u8]>>> {
+        self.with_past(ino, stamp, |cell, state, _| self.block_as_of(cell, state, at, stamp))
+    }
+
+    /// The next data or hole from `at` on, within the size as of `stamp`: `None` where there is
+    /// no more data. A hole always follows: the end of the file.
+    pub fn seek_at(&self, ino: Ino, at: FileBlock, to: SeekTo, stamp: Stamp) -> Result<Option<FileBlock>> {
+        self.with_past(ino, stamp, |cell, state, attr| {
+            let past = u32::try_from(attr.size.div_ceil(self.block_bytes())).unwrap_or(u32::MAX);
+            let mut at = at.0;
+            while at < past {
+                let (data, run) = match state.versions.block_at(FileBlock(at), stamp) {
+                    Some(super::versions::BlockVersion::Hole) => (false, 1),
+                    Some(_) => (true, 1),
+                    None => {
+                        let (data, run) = self.has_data(cell, state, FileBlock(at))?;
+                        let next = state.versions.blocks_at(FileBlock(at), stamp).next();
+                        (data, next.map_or(run, |(next, _)| run.min(next.0 - at)))
+                    }
+                };
+                if data == (to == SeekTo::Data) {
+                    return Ok(Some(FileBlock(at)));
+                }
+                at = at.saturating_add(run);
+            }
+            Ok((to == SeekTo::Hole).then_some(FileBlock(past)))
+        })
+    }
+
+    pub fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>> {
+        self.with_past(ino, stamp, |_, state, _| match state.versions.xattr_at(name, stamp) {
+            Some(value) => Ok(value.cloned()),
+            None => self.xattrs(ino).get(&state.inode, name),
+        })
+    }
+
+    pub fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>> {
+        self.with_past(ino, stamp, |_, state, _| {
+            let mut names = self.xattrs(ino).list(&state.inode)?;
+            for (name, there) in state.versions.xattrs_at(stamp) {
+                names.retain(|n| n != name);
+                if there {
+                    names.push(name.to_vec());
+                }
+            }
+            Ok(names)
+        })
+    }
+}
+
+fn check_dir(attr: &Attr) -> Result<()> {
+    if attr.kind == FileKind::Directory { Ok(()) } else { Err(Error::Posix(Errno::ENOTDIR)) }
+}

@@ -1,0 +1,164 @@
+//! An inode in memory: the cell that everybody who uses the inode shares.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use parking_lot::lock_api::{ArcRwLockUpgradableReadGuard, ArcRwLockWriteGuard};
+use parking_lot::{Mutex, RawRwLock, RwLock};
+use xact_base::{CommitId, Ino};
+use xact_layout::inode::Inode;
+
+use super::pattern::Pattern;
+use super::versions::Versions;
+use crate::alloc::Reservation;
+use crate::quota::Charge;
+
+pub(super) type WriteGuard = ArcRwLockWriteGuard<RawRwLock, State>;
+pub(super) type UpgradableGuard = ArcRwLockUpgradableReadGuard<RawRwLock, State>;
+
+/// One inode in memory.
+///
+/// Lock order within a cell: `state`, then `pages`. `state` is *the inode's lock* of the lock
+/// order between inodes; `pages` is held for moments and never over I/O.
+pub(super) struct Cell {
+    pub ino: Ino,
+    pub state: Arc<RwLock<State>>,
+    pub pages: Mutex<Pages>,
+    /// Who keeps the inode besides its names (open files, the kernel's node ids). Changes to and
+    /// from 0 happen under `state`.
+    pub holds: AtomicU64,
+    /// Data may have been written to its place since the last flush that an fsync of this inode
+    /// waited for. True for a cell that is new: it may be that of an inode dropped before.
+    pub unflushed_data: AtomicBool,
+    /// The times are those of a write, and nobody has looked at them since. Set under `state`
+    /// held alone.
+    pub unseen_times: AtomicBool,
+    /// The inode was read from its table. Set under `state`.
+    pub loaded: AtomicBool,
+    /// For the clock that evicts cells.
+    pub referenced: AtomicBool,
+}
+
+pub(super) struct State {
+    /// False when the inode number is not in use.
+    pub live: bool,
+    /// The inode as its table has it or will have it. Its size is the size on disk, which
+    /// follows `size` when the data is there (delayed inode update).
+    pub inode: Inode,
+    /// The size that callers see, in bytes.
+    pub size: u64,
+    /// `inode` or `size` has changes that no commit carries yet.
+    pub dirty: bool,
+    /// The commit with the inode's newest change.
+    pub last_commit: CommitId,
+    /// What the quota files have for the inode.
+    pub charged: Charge,
+    pub versions: Versions,
+}
+
+/// Cached file data, by file block.
+#[derive(Default)]
+pub(super) struct Pages {
+    pub map: BTreeMap<u32, Page>,
+    /// Number of dirty pages in `map`.
+    pub dirty: usize,
+    /// No page below is dirty: where write-back looks for the first.
+    pub dirty_from: u32,
+    /// Space promised to dirty pages that have no block yet: one block each.
+    pub reservation: Option<Reservation>,
+    /// Pages with `Page::promised`.
+    pub promised: u64,
+    /// How the file is written.
+    pub pattern: Pattern,
+}
+
+pub(super) struct Page {
+    /// One file-system block; what lies past the end of the file is undefined.
+    pub data: Arc<[u8]>,
+    pub dirty: bool,
+    /// Of a dirty page, where it differs from its block, at the most.
+    pub changed: Changed,
+    /// A block of the reservation is this page's.
+    pub promised: bool,
+    /// Used since the evicting clock last came by.
+    pub referenced: bool,
+}
+
+/// A range of bytes within a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Changed {
+    pub from: u32,
+    pub to: u32,
+}
+
+impl Changed {
+    /// Any of the bytes of a block, of whatever size.
+    pub const ALL: Changed = Changed { from: 0, to: u32::MAX };
+
+    pub fn new(from: usize, to: usize) -> Changed {
+        Changed { from: from as u32, to: to as u32 }
+    }
+
+    /// From the first byte of either to the last.
+    pub fn join(self, other: Changed) -> Changed {
+        Changed { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+
+    /// Within a block of `len` bytes.
+    pub fn range(self, len: usize) -> Range<usize> {
+        self.from as usize..len.min(self.to as usize)
+    }
+}
+
+impl Cell {
+    pub fn new(ino: Ino, state: State) -> Cell {
+        Cell {
+            ino,
+            state: Arc::new(RwLock::new(state)),
+            pages: Mutex::new(Pages::default()),
+            holds: AtomicU64::new(0),
+            unflushed_data: AtomicBool::new(true),
+            unseen_times: AtomicBool::new(false),
+            loaded: AtomicBool::new(false),
+            referenced: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Pages {
+    /// The page at `at`, which was clean or not there, is dirty now.
+    pub fn count_dirty(&mut self, at: u32) {
+        self.dirty += 1;
+        self.dirty_from = self.dirty_from.min(at);
+    }
+}
+
+impl State {
+    /// An inode number that is not in use.
+    pub fn free(inode_size: u16) -> State {
+        State {
+            live: false,
+            inode: Inode::zeroed(inode_size),
+            size: 0,
+            dirty: false,
+            last_commit: CommitId(0),
+            charged: Charge::default(),
+            versions: Versions::default(),
+        }
+    }
+
+    /// Nothing is charged for it yet. `last_commit` may be later than the inode's newest change, never earlier.
+    pub fn loaded(inode: Inode, last_commit: CommitId) -> State {
+        State {
+            live: true,
+            size: inode.size(),
+            inode,
+            dirty: false,
+            last_commit,
+            charged: Charge::default(),
+            versions: Versions::default(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! `fallocate`: ranges that are reserved, punched out, or read as zeros.
+//!
+//! A crash leaves such a range done in part: an operation on a large range goes over several
+//! commits, each of which leaves a sound file.
+
+use xact_base::{Error, FileBlock, Ino, Result};
+use xact_layout::inode::flag;
+
+use super::Base;
+use super::cell::{Cell, State};
+use super::inline::is_inline;
+use super::op::BaseTree;
+use crate::alloc::{Purpose, Reservation};
+use crate::api::Allocate;
+use crate::extent::Mapping;
+use crate::tree::Tree;
+
+/// Blocks of one unwritten extent at the most.
+pub(super) const UNWRITTEN_LEN_MAX: u32 = 32_767;
+
+impl BaseTree<'_> {
+    pub(super) fn allocate_range(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        let base = self.base;
+        let locked = self.state(ino)?;
+        base.check_is_file(&locked.cell, &locked.state)?;
+        base.check_writable_map(&locked.state)?;
+        self.unpack_inline(ino)?;
+        let end = offset + len;
+        match how {
+            Allocate::Reserve { keep_size } => {
+                let blocks = self.blocks_to_reserve(ino, offset, end)?;
+                let reservation = self.promise_blocks(ino, blocks)?;
+                self.reserve_range(ino, offset, end, reservation)?;
+                self.grow_to(ino, end, keep_size)
+            }
+            Allocate::PunchHole => self.punch(ino, offset, end),
+            Allocate::ZeroRange { keep_size } => {
+                let size = self.state(ino)?.state.size;
+                let zeroed = if keep_size { end.min(size) } else { end };
+                // The whole range may be a hole after the punch: promised before anything changes.
+                let blocks = end.div_ceil(base.block_bytes()) - offset / base.block_bytes();
+                let blocks = if zeroed > offset { blocks } else { 0 };
+                let reservation = self.promise_blocks(ino, blocks)?;
+                self.punch(ino, offset, end.min(size))?;
+                if zeroed > offset {
+                    self.reserve_range(ino, offset, end, reservation)?;
+                }
+                self.grow_to(ino, end, keep_size)
+            }
+        }
+    }
+
+    fn grow_to(&mut self, ino: Ino, end: u64, keep_size: bool) -> Result<()> {
+        if !keep_size && end > self.state(ino)?.state.size { self.set_size(ino, end) } else { Ok(()) }
+    }
+
+    /// The holes of a byte range; see [`Base::holes`].
+    fn holes_of(&mut self, ino: Ino, offset: u64, end: u64) -> Result<Vec<(u32, u32)>> {
+        let base = self.base;
+        let bs = base.block_bytes();
+        let locked = self.state(ino)?;
+        base.holes(&locked.cell, &locked.state, (offset / bs) as u32, end.div_ceil(bs) as u32)
+    }
+
+    fn blocks_to_reserve(&mut self, ino: Ino, offset: u64, end: u64) -> Result<u64> {
+        Ok(self.holes_of(ino, offset, end)?.iter().map(|(_, len)| u64::from(*len)).sum())
+    }
+
+    /// Space for so many blocks of a file, before its first change: `NoSpace` or `EDQUOT` change nothing.
+    fn promise_blocks(&mut self, ino: Ino, blocks: u64) -> Result<Reservation> {
+        let base = self.base;
+        let payer = base.quotas.payer_of(&self.state(ino)?.state.inode);
+        self.expect_charge(payer, blocks, 0);
+        base.allocator.reserve(blocks, Purpose::Data { privileged: self.rights().reserve })
+    }
+
+    /// Maps every hole of the range to unwritten blocks. Pages that wait for a block count as
+    /// mapped: their space is promised.
+    fn reserve_range(&mut self, ino: Ino, offset: u64, end: u64, mut reservation: Reservation) -> Result<()> {
+        let base = self.base;
+        let holes = self.holes_of(ino, offset, end)?;
+        if holes.is_empty() {
+            return Ok(());
+        }
+        let purpose = Purpose::Data { privileged: self.rights().reserve };
+        self.change_inode(ino)?;
+        let mut goal = base.allocator.goal_for(ino);
+        for (at, len) in holes {
+            let mut done = 0;
+            while done < len {
+                let run = base.allocator.take(
+                    goal,
+                    (len - done).min(UNWRITTEN_LEN_MAX),
+                    purpose,
+                    Some(&mut reservation),
+                )?;
+                goal = run.start.offset(u64::from(run.len));
+                let locked = self.state(ino)?;
+                let extents = base.extents(ino, &locked.state);
+                let credits = extents.credits_insert(&locked.state.inode, 1, run.len)
+                    + base.allocator.credits_for(run.len);
+                if !self.ensure(credits)? {
+                    self.next_commit(credits)?;
+                }
+                let (_, handle, _, state) = self.parts(ino);
+                base.allocator.link(handle, run)?;
+                extents.insert(handle, &mut state.inode, FileBlock(at + done), run, true)?;
+                self.touch(ino);
+                done += run.len;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros: whole blocks become holes, parts of blocks are cleared.
+    fn punch(&mut self, ino: Ino, offset: u64, end: u64) -> Result<()> {
+        let base = self.base;
+        let bs = base.block_bytes();
+        let size = self.state(ino)?.state.size;
+        let (first, past) = (offset.div_ceil(bs), (end / bs).min(u64::from(u32::MAX)));
+        // Parts of blocks at both ends, as far as the file goes.
+        let mut parts = Vec::new();
+        if first > past {
+            parts.push((offset, end));
+        } else {
+            parts.push((offset, first * bs));
+            parts.push((past * bs, end));
+        }
+        for (from, to) in parts {
+            let to = to.min(size);
+            if from < to && self.has_data_at(ino, from / bs)? {
+                self.write(ino, from, &vec![0; (to - from) as usize])?;
+            }
+        }
+        if first < past && base.has_block_map(&self.state(ino)?.state) {
+            self.change_inode(ino)?;
+            self.remove_range(ino, FileBlock(first as u32), FileBlock(past as u32), false)?;
+        }
+        Ok(())
+    }
+
+    fn has_data_at(&mut self, ino: Ino, at: u64) -> Result<bool> {
+        let base = self.base;
+        let locked = self.state(ino)?;
+        Ok(base.has_data(&locked.cell, &locked.state, FileBlock(at as u32))?.0)
+    }
+}
+
+impl Base {
+    /// The pointers of files without extents (ext2, ext3) have 32 bits.
+    pub(super) fn check_writable_map(&self, state: &State) -> Result<()> {
+        if state.inode.flags() & flag::EXTENTS != 0 || self.sb.blocks_count() <= 1 << 32 {
+            return Ok(());
+        }
+        Err(Error::Unsupported(
+            "writing to files without extents on a volume of more than 2^32 blocks".into(),
+        ))
+    }
+
+    /// The holes of a range as first block and length, without pages that wait for a block.
+    pub(super) fn holes(&self, cell: &Cell, state: &State, first: u32, past: u32) -> Result<Vec<(u32, u32)>> {
+        if is_inline(state) {
+            // Its bytes get block 0 before anything else does.
+            let first = first.max(1);
+            return Ok(if first < past { vec![(first, past - first)] } else { Vec::new() });
+        }
+        let extents = self.extents(cell.ino, state);
+        let mut holes: Vec<(u32, u32)> = Vec::new();
+        let mut at = first;
+        while at < past {
+            let (is_hole, len) = match extents.map(&state.inode, FileBlock(at))? {
+                Mapping::Hole { len } => (true, len),
+                Mapping::Written { len, .. } | Mapping::Unwritten { len, .. } => (false, len),
+            };
+            let end = at.saturating_add(len).min(past);
+            if is_hole {
+                let pages = cell.pages.lock();
+                let mut start = at;
+                for (&waiting, _) in pages.map.range(at..end).filter(|(_, page)| page.promised) {
+                    if waiting > start {
+                        holes.push((start, waiting - start));
+                    }
+                    start = waiting + 1;
+                }
+                if end > start {
+                    holes.push((start, end - start));
+                }
+            }
+            at = end;
+        }
+        Ok(holes)
+    }
+}

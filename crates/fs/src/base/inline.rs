@@ -1,0 +1,131 @@
+//! Files and directories whose contents lie in their inode (feature `inline_data`): the first 60 bytes
+//! in `i_block`, the rest as the attribute `system.data`.
+//!
+//! ```text
+//! file       i_block: bytes 0..60                     system.data: bytes 60.. of the file
+//! directory  i_block: inode of `..`, then entries     system.data: more entries
+//! ```
+//!
+//! They are read as they are. Before the first change of contents they get a block like any other, and
+//! never become inline again; xact makes none.
+//!
+//! Crash argument: the block's contents (of a file: written as data and so flushed before the commit
+//! record; of a directory: in the commit itself), its bit in the bitmap, and the inode that maps it
+//! instead of holding the bytes are one commit. A crash before it leaves the inode as it was.
+
+use std::io::IoSlice;
+
+use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Site};
+use xact_layout::dirent::{DirEntry, DirFormat, Packer, entry_bytes};
+use xact_layout::get_u32;
+use xact_layout::inode::{BLOCK_AREA_BYTES, flag};
+
+use super::Base;
+use super::cell::State;
+use super::op::BaseTree;
+use crate::alloc::Purpose;
+use crate::api::FileKind;
+
+/// The attribute that holds what `i_block` has no room for.
+const REST: &[u8] = b"system.data";
+/// Where the entries of a directory begin, behind the number of its parent.
+const ENTRIES_AT: usize = 4;
+
+/// Credits that giving an inode its first block takes: bitmap and descriptor, the block, the inode.
+pub(super) const UNPACK_CREDITS: u32 = 4;
+
+pub(super) fn is_inline(state: &State) -> bool {
+    state.inode.flags() & flag::INLINE_DATA != 0
+}
+
+impl Base {
+    /// The bytes that an inline inode holds: for a file, at least its size.
+    fn inline_bytes(&self, ino: Ino, state: &State) -> Result<Vec<u8>> {
+        let mut bytes = state.inode.block_area().to_vec();
+        bytes.extend(self.xattrs(ino).get(&state.inode, REST)?.unwrap_or_default());
+        Ok(bytes)
+    }
+
+    /// The contents of an inline file or symbolic link.
+    pub(super) fn inline_contents(&self, ino: Ino, state: &State) -> Result<Vec<u8>> {
+        let mut bytes = self.inline_bytes(ino, state)?;
+        let size = usize::try_from(state.inode.size()).unwrap_or(usize::MAX);
+        if size > bytes.len() {
+            return Err(Error::corrupt(Site::Inode(ino), "file is larger than what its inode holds"));
+        }
+        bytes.truncate(size);
+        Ok(bytes)
+    }
+
+    /// An inline directory as the block that it would be.
+    pub(super) fn inline_dir_block(&self, ino: Ino, state: &State) -> Result<Vec<u8>> {
+        let site = Site::Inode(ino);
+        let format = DirFormat::new(&self.sb, ino, state.inode.generation());
+        let bytes = self.inline_bytes(ino, state)?;
+        let (first, rest) = bytes.split_at(BLOCK_AREA_BYTES);
+        let parent = Ino(get_u32(first, 0));
+        let empty = format.first_block(ino, parent);
+        let mut packer = Packer::new(&format, &empty[..format.dots(&empty, ino, site)?.parent_at]);
+        packer.push(&DirEntry { ino: parent, file_type: FileKind::Directory.dirent_type(), name: b".." });
+        let mut used = 2 * entry_bytes(2);
+        for area in [&first[ENTRIES_AT..], rest] {
+            for entry in format.entries_of_area(area, site) {
+                let entry = entry?;
+                used += entry_bytes(entry.name.len());
+                if used > format.entries_end() {
+                    return Err(Error::corrupt(site, "entries in the inode are too many for a block"));
+                }
+                packer.push(&entry);
+            }
+        }
+        Ok(packer.finish())
+    }
+}
+
+impl BaseTree<'_> {
+    /// Before a change of contents: an inline inode gets a block for them.
+    pub(super) fn unpack_inline(&mut self, ino: Ino) -> Result<()> {
+        let base = self.base;
+        let locked = self.state(ino)?;
+        if !is_inline(&locked.state) {
+            return Ok(());
+        }
+        let is_dir = locked.state.inode.is_directory();
+        let contents = match is_dir {
+            true => base.inline_dir_block(ino, &locked.state)?,
+            false => base.inline_contents(ino, &locked.state)?,
+        };
+        self.change_inode(ino)?;
+        let place = match contents.is_empty() {
+            true => None,
+            false => {
+                let purpose = Purpose::Data { privileged: self.rights().reserve || is_dir };
+                Some(base.allocator.take(base.allocator.goal_for(ino), 1, purpose, None)?)
+            }
+        };
+        let (_, handle, cell, state) = self.parts(ino);
+        base.xattrs(ino).set(handle, &mut state.inode, REST, None)?;
+        let unmapped = base.unmapped_inode();
+        state.inode.set_flags(state.inode.flags() & !flag::INLINE_DATA | unmapped.flags());
+        state.inode.set_block_area(unmapped.block_area());
+        if let Some(run) = place {
+            let mut block = contents;
+            block.resize(base.block_bytes() as usize, 0);
+            if is_dir {
+                handle.create(run.start, block)?;
+                state.inode.set_size(base.block_bytes());
+                state.size = base.block_bytes();
+            } else {
+                base.engine.write_data(run.start, &[IoSlice::new(&block)])?;
+                base.note_unflushed(cell);
+            }
+            base.allocator.link(handle, run)?;
+            base.extents(ino, state).insert(handle, &mut state.inode, FileBlock(0), run, false)?;
+        }
+        self.touch(ino);
+        Ok(())
+    }
+}
+
+/// Where errors about an inline directory's only block point: it has no number.
+pub(super) const NO_BLOCK: BlockNr = BlockNr(0);

@@ -1,0 +1,379 @@
+//! New contents of files that become part of them in a transaction's commit.
+//!
+//! Crash argument:
+//! 1. *Staging*: the contents go to blocks that are taken in memory only. A crash finds them free.
+//! 2. *Install*: the operation's handle takes the old blocks out of the file and links the new
+//!    ones, and sets the size: all in the commit that carries the rest of the transaction. The
+//!    engine flushes before its commit record, so a commit that is there has its data; a crash
+//!    before it leaves the old blocks, which nobody has touched: the same commit frees them, and
+//!    they cannot be reused before it is durable.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+use xact_base::{Error, FileBlock, Ino, Result, Run};
+use xact_consistency::Handle;
+
+use super::Base;
+use super::cell::{Cell, Changed, Page, State};
+use super::fallocate::UNWRITTEN_LEN_MAX;
+use super::inline::{UNPACK_CREDITS, is_inline};
+use super::op::BaseTree;
+use super::versions::BlockVersion;
+use crate::alloc::Purpose;
+use crate::extent::{Extents, Owner, Replacement};
+use crate::metadata_blocks::CREDITS_PER_BLOCK;
+use crate::quota::{Charge, Payer, Wanted};
+
+/// New contents of one file block; `None` makes it a hole.
+pub type BlockChange = (FileBlock, Option<Arc<[u8]>>);
+
+/// End of every file.
+const END: FileBlock = FileBlock(u32::MAX);
+
+/// What a file's contents are to become.
+#[derive(Debug, Clone, Default)]
+pub struct NewContents {
+    /// In rising order.
+    pub blocks: Vec<BlockChange>,
+    /// All other blocks from here on go.
+    pub cut: Option<FileBlock>,
+    /// Where these blocks have no place after that, they get one and read as zeros; in rising
+    /// order, and none of them in `blocks` with contents.
+    pub reserved: Vec<Range<FileBlock>>,
+    /// The file is yet to be made.
+    pub is_new: bool,
+}
+
+/// New contents of a file, written to free blocks and not yet part of it. Dropped, it gives the
+/// blocks back.
+pub struct StagedBlocks {
+    base: Arc<Base>,
+    new: NewContents,
+    /// Places of the blocks with contents; empty once they are the file's.
+    runs: Vec<(FileBlock, Run)>,
+    /// Places of blocks that are to read as zeros.
+    unwritten: Vec<(FileBlock, Run)>,
+}
+
+impl Drop for StagedBlocks {
+    fn drop(&mut self) {
+        for (_, run) in self.runs.drain(..).chain(self.unwritten.drain(..)) {
+            self.base.allocator.give_back(run);
+        }
+    }
+}
+
+impl Base {
+    /// Writes new contents for a file to free blocks near it. Holds no lock while it writes.
+    pub fn stage_blocks(
+        self: &Arc<Self>,
+        ino: Ino,
+        new: NewContents,
+        privileged: bool,
+    ) -> Result<StagedBlocks> {
+        if self.engine.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let holes = self.holes_to_fill(ino, &new)?;
+        let count = new.blocks.iter().filter(|(_, data)| data.is_some()).count() as u64
+            + holes.iter().map(|(_, len)| u64::from(*len)).sum::<u64>();
+        let purpose = Purpose::Data { privileged };
+        let mut reservation = match self.allocator.reserve(count, purpose) {
+            // What was freed becomes available with its commit.
+            Err(Error::NoSpace) => {
+                self.write_back_all(None)?;
+                self.engine.sync()?;
+                self.allocator.reserve(count, purpose)?
+            }
+            result => result?,
+        };
+        let mut staged = StagedBlocks { base: self.clone(), new, runs: Vec::new(), unwritten: Vec::new() };
+        let mut goal = self.allocator.goal_for(ino);
+        let mut rest = staged.new.blocks.as_slice();
+        loop {
+            let holes = rest.iter().take_while(|(_, data)| data.is_none()).count();
+            rest = &rest[holes..];
+            let Some((at, _)) = rest.first() else { break };
+            let run = self.allocator.take(goal, run_length(rest), purpose, Some(&mut reservation))?;
+            staged.runs.push((*at, run));
+            goal = run.end();
+            let (now, later) = rest.split_at(run.len as usize);
+            let slices: Vec<IoSlice<'_>> =
+                now.iter().filter_map(|(_, data)| data.as_deref().map(IoSlice::new)).collect();
+            self.engine.write_data(run.start, &slices)?;
+            rest = later;
+        }
+        for (mut at, mut len) in holes {
+            while len > 0 {
+                let most = len.min(UNWRITTEN_LEN_MAX);
+                let run = self.allocator.take(goal, most, purpose, Some(&mut reservation))?;
+                staged.unwritten.push((FileBlock(at), run));
+                goal = run.end();
+                (at, len) = (at + run.len, len - run.len);
+            }
+        }
+        Ok(staged)
+    }
+
+    /// First block and length of what `reserved` will find without a place, as the file is now.
+    fn holes_to_fill(&self, ino: Ino, new: &NewContents) -> Result<Vec<(u32, u32)>> {
+        let mut holes = Vec::new();
+        if new.reserved.is_empty() {
+            return Ok(holes);
+        }
+        let cell = if new.is_new { None } else { Some(self.cell(ino)?) };
+        let state = cell.as_ref().map(|cell| cell.state.read());
+        let kept = if new.is_new { FileBlock(0) } else { new.cut.unwrap_or(END) };
+        for range in &new.reserved {
+            let middle = range.end.min(kept).max(range.start);
+            if let (Some(cell), Some(state)) = (&cell, &state)
+                && state.live
+                && range.start < middle
+            {
+                self.check_is_file(cell, state)?;
+                let now = self.holes(cell, state, range.start.0, middle.0)?;
+                // Blocks that the commit itself makes holes.
+                let made = new.blocks.iter().filter(|(_, data)| data.is_none()).map(|(at, _)| *at);
+                for at in made.filter(|at| (range.start..middle).contains(at)) {
+                    let before = now.partition_point(|(first, _)| *first <= at.0);
+                    if before.checked_sub(1).is_none_or(|i| at.0 >= now[i].0 + now[i].1) {
+                        add_to_runs(&mut holes, at.0);
+                    }
+                }
+                holes.extend(now);
+            }
+            if middle < range.end {
+                holes.push((middle.0, range.end.0 - middle.0));
+            }
+        }
+        Ok(holes)
+    }
+}
+
+/// Adds a block behind those that are there, to the last run where it follows that.
+fn add_to_runs(runs: &mut Vec<(u32, u32)>, at: u32) {
+    match runs.last_mut() {
+        Some((first, len)) if *first + *len == at => *len += 1,
+        _ => runs.push((at, 1)),
+    }
+}
+
+/// Blocks at the start of `blocks` that have contents and follow each other.
+fn run_length(blocks: &[BlockChange]) -> u32 {
+    let follows = |pair: &[BlockChange]| pair[1].1.is_some() && pair[1].0.0 == pair[0].0.0 + 1;
+    1 + blocks.windows(2).take_while(|pair| follows(pair)).count() as u32
+}
+
+/// Ranges of blocks that an install takes out of the file first.
+fn replaced(new: &NewContents) -> Vec<(FileBlock, FileBlock)> {
+    let end = new.cut.unwrap_or(END);
+    let mut ranges: Vec<(FileBlock, FileBlock)> = Vec::new();
+    for (at, _) in new.blocks.iter().filter(|(at, _)| *at < end) {
+        match ranges.last_mut() {
+            Some((_, past)) if *past == *at => *past = at.offset(1),
+            _ => ranges.push((*at, at.offset(1))),
+        }
+    }
+    if let Some(cut) = new.cut {
+        ranges.push((cut, END));
+    }
+    ranges
+}
+
+impl BaseTree<'_> {
+    /// Says, before the operation's first change, that an install into an existing file will come:
+    /// what it takes of the journal is added to the operation's needs.
+    pub fn expect_install(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<()> {
+        let base = self.base;
+        let locked = self.state(ino)?;
+        let state = &locked.state;
+        base.check_is_file(&locked.cell, state)?;
+        base.check_writable_map(state)?;
+        let extents = base.extents(ino, state);
+        // An inline file has one block by then.
+        let (unpacking, unmapped) = (is_inline(state), base.unmapped_inode());
+        let inode = if unpacking { &unmapped } else { &state.inode };
+        let runs = staged.run_count();
+        // Extents that go, and extents that may come of those that lose a piece in their middle.
+        let (mut gone, mut split) = (u64::from(unpacking), 0);
+        let mut gone_blocks = 0;
+        for (first, past) in replaced(&staged.new) {
+            extents.iterate(inode, first..past, &mut |extent| {
+                gone += 1;
+                let part = extent.part(extent.at.max(first), extent.end().min(past));
+                gone_blocks += u64::from(part.run.len);
+                Ok(true)
+            })?;
+            split += 1;
+        }
+        let change = Replacement { runs: runs + split, gone, ..staged.replacement() };
+        let map = extents.map_changes(inode, change);
+        let grown = change.blocks.saturating_sub(gone_blocks);
+        let payer = base.quotas.payer_of(&state.inode);
+        // The last step of a removal asks for its worst case, however little it then takes; what it
+        // does not take is there for the next removal.
+        let asked = u64::from(extents.credits_remove(inode));
+        let slack = asked.saturating_sub(self.expected_slack);
+        self.expected_slack += slack;
+        let first_block = if unpacking { u64::from(UNPACK_CREDITS) } else { 0 };
+        self.expect_charge(payer, grown, 0);
+        self.need_blocks(
+            map.changed + map.new + slack + first_block,
+            runs + gone + map.new + map.freed,
+            map.new,
+        );
+        Ok(())
+    }
+
+    /// Says, before the operation's first change, that it will charge blocks and inodes to a payer.
+    pub fn expect_charge(&mut self, payer: Payer, blocks: u64, inodes: u64) {
+        let more = Charge { payer, bytes: blocks * self.base.block_bytes(), inodes };
+        self.want_quota(Wanted { now: None, more });
+    }
+
+    /// As `expect_charge`, for all that an inode is charged, which gets another payer.
+    pub fn expect_payer(&mut self, ino: Ino, payer: Payer) -> Result<()> {
+        let charged = self.state(ino)?.state.charged;
+        self.want_quota(Wanted { now: Some(charged.payer), more: Charge { payer, ..charged } });
+        Ok(())
+    }
+
+    /// As `expect_install`, for a file that the operation makes itself.
+    pub fn expect_new_file(&mut self, staged: &StagedBlocks) {
+        let base = self.base;
+        let owner = Owner { ino: Ino::ROOT, generation: 0 };
+        let extents = Extents::new(&base.engine, &base.sb, &base.allocator, owner);
+        let map = extents.map_changes(&base.unmapped_inode(), staged.replacement());
+        self.need_blocks(map.changed + map.new, staged.run_count() + map.new, map.new);
+    }
+
+    /// Adds `nodes` metadata blocks, and the bitmaps and descriptors of the groups that `runs`
+    /// runs of blocks lie in, to the operation's needs. All files share the groups.
+    fn need_blocks(&mut self, nodes: u64, runs: u64, growth: u64) {
+        let groups = u64::from(self.base.sb.group_count());
+        let before = self.expected_runs.min(groups);
+        self.expected_runs += runs;
+        let more = self.expected_runs.min(groups) - before;
+        let credits = nodes + u64::from(CREDITS_PER_BLOCK) * more;
+        self.need_more(u32::try_from(credits).unwrap_or(u32::MAX), growth);
+    }
+
+    /// Makes staged blocks the file's, in this commit: after a crash the file has all of it or
+    /// nothing. Bytes past `size` are ignored.
+    pub fn install(&mut self, ino: Ino, staged: &mut StagedBlocks, size: u64) -> Result<()> {
+        let base = self.base;
+        self.change_inode(ino)?;
+        self.unpack_inline(ino)?;
+        for (first, past) in replaced(&staged.new) {
+            self.remove_range(ino, first, past, false)?;
+            assert!(self.unfinished.is_empty(), "an install is announced before it is begun");
+        }
+        let keep = self.keeping();
+        let (_, handle, cell, state) = self.parts(ino);
+        if let Some(until) = keep {
+            // What is kept already was data; the rest were holes.
+            for (at, _) in staged.new.blocks.iter().filter(|(_, data)| data.is_some()) {
+                state.versions.keep_block(until, *at, BlockVersion::Hole);
+            }
+            base.versioned.lock().insert(ino);
+        }
+        for (at, run) in staged.runs.drain(..) {
+            base.allocator.link(handle, run)?;
+            base.extents(cell.ino, state).insert(handle, &mut state.inode, at, run, false)?;
+        }
+        for (at, run) in staged.unwritten.drain(..) {
+            base.install_unwritten(handle, cell, state, at, run)?;
+        }
+        let installed = staged.new.blocks.iter().rev().find(|(_, data)| data.is_some());
+        let installed_end = installed.map_or(0, |(at, _)| (u64::from(at.0) + 1) * base.block_bytes());
+        let count = staged.new.blocks.len();
+        base.cache_installed(cell, std::mem::take(&mut staged.new.blocks));
+        state.size = size;
+        let on_disk = base.size_without_dirty(cell, state, installed_end).min(size);
+        state.inode.set_size(on_disk);
+        state.dirty = on_disk != size;
+        if state.dirty {
+            base.cache.mark_dirty_inode(ino);
+        }
+        self.touch(ino);
+        base.cache.evict(&base.cells, count);
+        Ok(())
+    }
+}
+
+impl StagedBlocks {
+    fn run_count(&self) -> u64 {
+        // What others have given a place meanwhile may leave of a run the pieces at its ends.
+        self.runs.len() as u64 + 2 * self.unwritten.len() as u64
+    }
+
+    /// What an install brings into the file.
+    fn replacement(&self) -> Replacement {
+        let places = || self.runs.iter().chain(&self.unwritten);
+        Replacement {
+            runs: self.run_count(),
+            blocks: places().map(|(_, run)| u64::from(run.len)).sum(),
+            gone: 0,
+            end: places().map(|(at, run)| u64::from(at.0) + u64::from(run.len)).max().unwrap_or(0),
+        }
+    }
+}
+
+impl Base {
+    /// Gives blocks that have no place this one, where they read as zeros; what others have given
+    /// a place since it was taken stays as it is.
+    fn install_unwritten(
+        &self,
+        handle: &mut Handle,
+        cell: &Cell,
+        state: &mut State,
+        at: FileBlock,
+        run: Run,
+    ) -> Result<()> {
+        let mut next = 0;
+        for (first, len) in self.holes(cell, state, at.0, at.0 + run.len)? {
+            let skipped = first - at.0;
+            let part = |from: u32, to: u32| Run { start: run.start.offset(u64::from(from)), len: to - from };
+            if skipped > next {
+                self.allocator.give_back(part(next, skipped));
+            }
+            let place = part(skipped, skipped + len);
+            self.allocator.link(handle, place)?;
+            self.extents(cell.ino, state).insert(handle, &mut state.inode, FileBlock(first), place, true)?;
+            next = skipped + len;
+        }
+        if next < run.len {
+            self.allocator.give_back(Run { start: run.start.offset(u64::from(next)), len: run.len - next });
+        }
+        Ok(())
+    }
+
+    fn cache_installed(&self, cell: &Cell, blocks: Vec<BlockChange>) {
+        let mut pages = cell.pages.lock();
+        for (at, data) in blocks {
+            if let Some(data) = data {
+                let changed = Changed::default();
+                let page = Page { data, dirty: false, changed, promised: false, referenced: true };
+                let old = pages.map.insert(at.0, page);
+                assert!(old.is_none(), "the pages of replaced blocks were dropped");
+                self.cache.inserted(cell.ino, at.0);
+            }
+        }
+    }
+
+    /// How large the file may be on disk: up to the first block past its size there whose data is
+    /// only in memory (somebody has written since `prepare_commit`), but past what is installed.
+    fn size_without_dirty(&self, cell: &Cell, state: &State, installed_end: u64) -> u64 {
+        let block = self.block_bytes();
+        let on_disk = state.inode.size();
+        let first = u32::try_from(on_disk / block).unwrap_or(u32::MAX);
+        let pages = cell.pages.lock();
+        let dirty = pages.map.range(first..).find(|(_, page)| page.dirty);
+        match dirty {
+            Some((at, _)) => (u64::from(*at) * block).max(on_disk).max(installed_end),
+            None => u64::MAX,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Giving blocks back: truncation, holes, deletion of inodes without a name.
+//!
+//! A removal may touch more metadata blocks than one commit takes. It then goes over several,
+//! from the end of the file to its start. Crash argument:
+//! 1. The first commit has the new size (or link count 0) and puts the inode on the orphan list,
+//!    so from then on the file *is* shorter, or gone, whatever else is done.
+//! 2. Each further commit takes blocks off the end of the extent tree and marks them free, as one.
+//! 3. The last one takes the inode off the orphan list.
+//!
+//! After a crash in between, recovery finds the inode on the list and goes on from where the
+//! blocks end. Blocks become available for reuse when the commit that freed them is durable, so
+//! no commit that a crash may undo has its blocks overwritten.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use parking_lot::RwLock;
+use xact_base::{BlockNr, FileBlock, Ino, Result, Run, Timestamp};
+use xact_consistency::{Handle, Room};
+use xact_layout::get_u16;
+use xact_layout::inode::flag;
+
+use super::Base;
+use super::cell::{Cell, State};
+use super::op::{BaseTree, Unfinished};
+use super::versions::BlockVersion;
+use super::views::Stamp;
+use crate::alloc::{Allocator, Hold};
+use crate::extent::Progress;
+use crate::orphan::Orphans;
+use crate::quota::Charge;
+use crate::xattr::Xattrs;
+
+impl BaseTree<'_> {
+    /// Removes the blocks of a range from a file: cached pages, mappings, space. What the commit
+    /// has no room for is done when the operation ends; with `cut` (the range is past the end of
+    /// the file), the orphan list sees to it that a crash does not lose that rest.
+    pub(super) fn remove_range(
+        &mut self,
+        ino: Ino,
+        first: FileBlock,
+        past: FileBlock,
+        cut: bool,
+    ) -> Result<()> {
+        let hold = self.keep_range(ino, first, past)?;
+        let base = self.base;
+        let locked = self.state(ino)?;
+        base.drop_pages(&locked.cell, &locked.state, first.0, past.0);
+        let credits = base.extents(ino, &locked.state).credits_remove(&locked.state.inode);
+        // A flat tree has at most four extents, each of which is one step.
+        let fits = !has_deep_tree(&locked.state) && self.ensure(4 * credits)?;
+        // The blocks of the inode and of the orphan list join the commit first: however full the
+        // removal makes it, they are in it.
+        let (_, handle, cell, state) = self.parts(ino);
+        base.store_inode(handle, cell, state)?;
+        if cut && !fits {
+            base.orphans.add(handle, ino)?;
+        }
+        let done = base.remove_some(handle, state, ino, first, past, hold.as_ref())?;
+        if !done || (cut && !fits) {
+            self.unfinished.push(Unfinished { ino, first, past, hold });
+        }
+        self.touch(ino);
+        Ok(())
+    }
+
+    /// Keeps the contents of a range for the open views. Blocks that are on disk stay where they
+    /// are, under the hold that is returned.
+    fn keep_range(&mut self, ino: Ino, first: FileBlock, past: FileBlock) -> Result<Option<Hold>> {
+        let Some(until) = self.keeping() else { return Ok(None) };
+        let base = self.base;
+        let locked = self.state(ino)?;
+        let hold = Hold::new();
+        base.keep_removed(&locked.cell, &mut locked.state, first, past, until, &hold)?;
+        Ok(Some(hold))
+    }
+}
+
+impl Base {
+    fn keep_removed(
+        &self,
+        cell: &Cell,
+        state: &mut State,
+        first: FileBlock,
+        past: FileBlock,
+        until: Stamp,
+        hold: &Hold,
+    ) -> Result<()> {
+        let mut kept: Vec<(FileBlock, BlockVersion)> = Vec::new();
+        self.extents(cell.ino, state).iterate(&state.inode, first..past, &mut |extent| {
+            if !extent.unwritten {
+                for i in 0..extent.run.len {
+                    let block = extent.run.start.offset(u64::from(i));
+                    kept.push((extent.at.offset(i), self.removed_version(block, hold)?));
+                }
+            }
+            Ok(true)
+        })?;
+        // What is cached is newer than what is on disk. Of one stamp the first version counts.
+        for (at, page) in cell.pages.lock().map.range(first.0..past.0) {
+            state.versions.keep_block(until, FileBlock(*at), BlockVersion::Bytes(page.data.clone()));
+        }
+        for (at, version) in kept {
+            if at >= first && at < past {
+                state.versions.keep_block(until, at, version);
+            }
+        }
+        self.versioned.lock().insert(cell.ino);
+        Ok(())
+    }
+
+    /// What a view is to read of a block that leaves its file: its place, which stays as it is while
+    /// the hold lasts, unless what the place should hold is only in the log.
+    fn removed_version(&self, block: BlockNr, hold: &Hold) -> Result<BlockVersion> {
+        if !self.engine.holds_data(block, 1) {
+            return Ok(BlockVersion::OnDisk(block, hold.clone()));
+        }
+        let mut bytes = vec![0; self.block_bytes() as usize];
+        self.engine.read_data(block, &mut bytes)?;
+        Ok(BlockVersion::Bytes(bytes.into()))
+    }
+
+    /// Removes what one handle has room for, from the end; true when all of the range is gone.
+    fn remove_some(
+        &self,
+        handle: &mut Handle,
+        state: &mut State,
+        ino: Ino,
+        first: FileBlock,
+        past: FileBlock,
+        hold: Option<&Hold>,
+    ) -> Result<bool> {
+        // Directory and symbolic-link blocks are metadata to the engine, and must leave it.
+        let is_metadata = !state.inode.is_regular();
+        let extents = self.extents(ino, state);
+        let progress = extents.remove(handle, &mut state.inode, first..past, &mut |handle, run: Run| {
+            if is_metadata {
+                for i in 0..run.len {
+                    handle.forget(run.start.offset(u64::from(i)))?;
+                }
+            } else {
+                handle.forget_data(run.start, run.len.into())?;
+            }
+            self.allocator.free(handle, run, hold.cloned())
+        })?;
+        Ok(progress == Progress::Done)
+    }
+
+    /// Goes on with a removal in further commits until it is done. The inode's lock is held.
+    pub(super) fn finish_removal(&self, cell: &Cell, state: &mut State, rest: &Unfinished) -> Result<()> {
+        let result = self.finish_removal_inner(cell, state, rest);
+        if let Err(error) = &result {
+            self.engine.poison(&format!("giving blocks back failed half-way: {error}"));
+        }
+        result
+    }
+
+    fn finish_removal_inner(&self, cell: &Cell, state: &mut State, rest: &Unfinished) -> Result<()> {
+        loop {
+            let credits = self.extents(cell.ino, state).credits_remove(&state.inode) + self.credits_inode();
+            let mut handle = Handle::begin_for(&self.engine, credits, Room::Upkeep)?;
+            self.store_inode(&mut handle, cell, state)?;
+            let done =
+                self.remove_some(&mut handle, state, cell.ino, rest.first, rest.past, rest.hold.as_ref())?;
+            self.store_inode(&mut handle, cell, state)?;
+            if done {
+                break;
+            }
+        }
+        if state.inode.links_count() > 0 && self.orphans.contains(cell.ino) {
+            let mut handle = Handle::begin_for(&self.engine, Orphans::REMOVE_CREDITS, Room::Upkeep)?;
+            self.orphans.remove(&mut handle, cell.ino)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes an inode that has no name, unless somebody holds it or a view may still read it.
+    pub(super) fn delete_if_unused(&self, ino: Ino) -> Result<()> {
+        let cell = self.cell(ino)?;
+        let mut state = RwLock::write_arc(&cell.state);
+        if !state.live || state.inode.links_count() > 0 || cell.holds.load(SeqCst) > 0 {
+            return Ok(());
+        }
+        if self.views.oldest().is_some() {
+            // Every open view may have seen it. The orphan list keeps it over a crash.
+            self.zombies.lock().insert(ino);
+            // A view that was closed in between did not see it on the list.
+            if self.views.oldest().is_some() {
+                return Ok(());
+            }
+            self.zombies.lock().remove(&ino);
+        }
+        self.delete(&cell, &mut state)
+    }
+
+    /// Deletes an inode without a name: data, attribute block, inode.
+    pub(super) fn delete(&self, cell: &Arc<Cell>, state: &mut State) -> Result<()> {
+        self.drop_pages(cell, state, 0, u32::MAX);
+        cell.pages.lock().reservation = None;
+        let result = self.delete_blocks(cell, state);
+        if let Err(error) = &result {
+            self.engine.poison(&format!("deleting {} failed half-way: {error}", cell.ino));
+        }
+        self.cache.unmark_dirty_inode(cell.ino);
+        result
+    }
+
+    fn delete_blocks(&self, cell: &Arc<Cell>, state: &mut State) -> Result<()> {
+        state.size = 0;
+        let has_blocks = self.has_block_map(state);
+        if has_blocks {
+            state.inode.set_size(0);
+            let all =
+                Unfinished { ino: cell.ino, first: FileBlock(0), past: FileBlock(u32::MAX), hold: None };
+            self.finish_removal_inner(cell, state, &all)?;
+        }
+        let credits = self.credits_inode() + Xattrs::DROP_CREDITS + Orphans::REMOVE_CREDITS;
+        let credits = credits + Allocator::FREE_INODE_CREDITS;
+        let mut handle = Handle::begin_for(&self.engine, credits, Room::Upkeep)?;
+        let is_dir = state.inode.is_directory();
+        self.xattrs(cell.ino).drop_all(&mut handle, &mut state.inode)?;
+        self.orphans.remove(&mut handle, cell.ino)?;
+        state.inode.set_size(0);
+        self.store_inode(&mut handle, cell, state)?;
+        let dtime = Timestamp::now().secs as u32;
+        self.table.update(&mut handle, cell.ino, |inode| inode.set_dtime(dtime))?;
+        self.allocator.free_inode(&mut handle, cell.ino, is_dir)?;
+        self.quotas.transfer(&mut handle, &std::mem::take(&mut state.charged), &Charge::default())?;
+        state.live = false;
+        state.dirty = false;
+        Ok(())
+    }
+
+    /// Deletes what was kept only for views, now that `ino`s of closed views may go.
+    pub(super) fn bury_zombies(&self) -> Result<()> {
+        if self.views.oldest().is_some() {
+            return Ok(());
+        }
+        let dead: Vec<Ino> = std::mem::take(&mut *self.zombies.lock()).into_iter().collect();
+        for ino in dead {
+            self.delete_if_unused(ino)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an inode's blocks may take more steps to remove than its root has entries.
+fn has_deep_tree(state: &State) -> bool {
+    let depth = get_u16(state.inode.block_area(), 6);
+    state.inode.flags() & flag::EXTENTS == 0 || depth > 0
+}

@@ -1,0 +1,279 @@
+//! The base on real volumes of mke2fs, checked by e2fsck.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tempfile::TempDir;
+use xact_base::{Ino, Timestamp};
+use xact_device::{BlockDevice, FileDevice, OpenMode};
+use xact_layout::superblock::Superblock;
+
+use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow};
+use crate::base::{Base, BaseOptions};
+use crate::test_engine::TestEngine;
+use crate::volume::VolumeOptions;
+
+struct Volume {
+    _dir: TempDir,
+    image: PathBuf,
+}
+
+impl Volume {
+    /// A volume of `size_mib` made by mke2fs with `options`.
+    fn new(size_mib: u64, options: &[&str]) -> Volume {
+        let dir = TempDir::new().unwrap();
+        let image = dir.path().join("volume");
+        std::fs::File::create(&image).unwrap().set_len(size_mib << 20).unwrap();
+        let made = Command::new("mke2fs")
+            .args(["-q", "-F", "-t", "ext4"])
+            .args(options)
+            .arg(&image)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        Volume { _dir: dir, image }
+    }
+
+    fn open(&self) -> Arc<Base> {
+        let device = Arc::new(FileDevice::open(&self.image, OpenMode::ReadWrite).unwrap());
+        crate::volume::open(device, &VolumeOptions { flusher: false, ..VolumeOptions::default() }).unwrap()
+    }
+
+    fn check(&self) {
+        let check = Command::new("e2fsck").arg("-fn").arg(&self.image).output().unwrap();
+        assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+    }
+}
+
+const ROOT: Caller = Caller::ROOT;
+
+fn file(base: &Base, dir: Ino, name: &str) -> Ino {
+    base.make_node(&ROOT, dir, name.as_bytes(), 0o100644, 0).unwrap().ino
+}
+
+fn content(base: &Base, ino: Ino) -> Vec<u8> {
+    let mut out = Vec::new();
+    base.read(ino, 0, 1 << 30, &mut out).unwrap();
+    out
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn a_day_in_the_life() {
+    for options in [&["-b", "4096"][..], &["-b", "1024"], &["-b", "2048", "-O", "^has_journal"]] {
+        let volume = Volume::new(32, options);
+        let base = volume.open();
+        let dir = base.make_dir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+        let mut inos = Vec::new();
+        for i in 0..300 {
+            let ino = file(&base, dir, &format!("file-{i}"));
+            base.write(ino, 0, &pattern(i * 37, i as u8), WriteHow::default()).unwrap();
+            inos.push(ino);
+        }
+        base.make_symlink(&ROOT, dir, b"short", b"file-1").unwrap();
+        base.make_symlink(&ROOT, dir, b"long", &[b'x'; 300]).unwrap();
+        base.link(&ROOT, inos[5], Ino::ROOT, b"linked").unwrap();
+        base.rename(&ROOT, (dir, b"file-7"), (Ino::ROOT, b"moved"), RenameHow::Replace).unwrap();
+        for i in (0..300).filter(|i| i % 3 == 0) {
+            base.unlink(&ROOT, dir, format!("file-{i}").as_bytes()).unwrap();
+        }
+        base.sync_all().unwrap();
+        let big = file(&base, Ino::ROOT, "big");
+        let data = pattern(3 << 20, 9);
+        base.write(big, 0, &data, WriteHow::default()).unwrap();
+        base.sync_file(big, false).unwrap();
+        base.write(big, 5 << 20, b"far", WriteHow::default()).unwrap();
+        base.set_attr(&ROOT, big, &SetAttr { size: Some((1 << 20) + 77), ..SetAttr::default() }).unwrap();
+        assert_eq!(content(&base, big), data[..(1 << 20) + 77]);
+        base.set_attr(&ROOT, big, &SetAttr { size: Some((1 << 20) + 5000), ..SetAttr::default() }).unwrap();
+        let mut expected = data[..(1 << 20) + 77].to_vec();
+        expected.resize((1 << 20) + 5000, 0);
+        assert_eq!(content(&base, big), expected);
+        base.allocate(&Caller::ROOT, big, 4096, 8192, Allocate::PunchHole).unwrap();
+        expected[4096..12288].fill(0);
+        assert_eq!(content(&base, big), expected);
+        assert_eq!(base.seek(big, 0, SeekTo::Hole).unwrap(), 4096);
+        assert_eq!(base.seek(big, 4096, SeekTo::Data).unwrap(), 12288);
+        base.close().unwrap();
+        drop(base);
+        volume.check();
+
+        let base = volume.open();
+        let dir = base.lookup(Ino::ROOT, b"dir").unwrap().ino;
+        assert_eq!(content(&base, base.lookup(dir, b"file-100").unwrap().ino), pattern(3700, 100));
+        assert_eq!(content(&base, base.lookup(Ino::ROOT, b"big").unwrap().ino), expected);
+        assert_eq!(base.read_link(base.lookup(dir, b"long").unwrap().ino).unwrap(), [b'x'; 300]);
+        assert_eq!(base.lookup(Ino::ROOT, b"linked").unwrap().nlink, 2);
+        let mut names = 0;
+        base.read_dir(dir, 0, &mut |_| {
+            names += 1;
+            true
+        })
+        .unwrap();
+        assert_eq!(names, 2 + 2 + 300 - 100 - 1);
+        base.close().unwrap();
+        drop(base);
+        volume.check();
+    }
+}
+
+/// An operation that fails after its first block poisons the volume, whichever block that is; one that
+/// fails at its first has done nothing.
+#[test]
+fn half_an_operation_never_stays() {
+    for fails_at in 0..8 {
+        let volume = Volume::new(8, &["-b", "1024"]);
+        let device = FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap();
+        let mut bytes = [0; 1024];
+        device.read_at(&mut bytes, 1024).unwrap();
+        let sb = Superblock::decode(&bytes).unwrap();
+        let engine = TestEngine::new(Arc::new(device), 1024);
+        let options = BaseOptions { flusher: false, ..BaseOptions::default() };
+        let base = Base::open(engine.clone(), sb, options).unwrap();
+        engine.changes_left.store(fails_at, Relaxed);
+        let made = base.make_dir(&ROOT, Ino::ROOT, b"d", 0o755);
+        let failed_half_way = made.is_err() && fails_at > 0;
+        assert_eq!(engine.poisoned.load(Relaxed), failed_half_way, "failure at change {fails_at}: {made:?}");
+        assert!(made.is_err() || fails_at > 4, "a folder takes more changes");
+    }
+}
+
+#[test]
+fn a_held_file_lives_until_it_is_released() {
+    let volume = Volume::new(16, &[]);
+    let base = volume.open();
+    let ino = file(&base, Ino::ROOT, "held");
+    base.write(ino, 0, b"still here", WriteHow::default()).unwrap();
+    base.hold(ino).unwrap();
+    let before = base.space().unwrap().free_inodes;
+    base.unlink(&ROOT, Ino::ROOT, b"held").unwrap();
+    assert_eq!(content(&base, ino), b"still here");
+    base.release(ino, 1);
+    assert!(base.attr(ino).is_err());
+    assert_eq!(base.space().unwrap().free_inodes, before + 1);
+    base.close().unwrap();
+    drop(base);
+    volume.check();
+}
+
+#[test]
+fn a_view_sees_one_instant() {
+    let volume = Volume::new(16, &["-b", "4096"]);
+    let base = volume.open();
+    let ino = file(&base, Ino::ROOT, "a");
+    base.write(ino, 0, &pattern(10_000, 1), WriteHow::default()).unwrap();
+    base.sync_all().unwrap();
+    let view = base.open_view();
+    let then = base.attr(ino).unwrap();
+    base.write(ino, 4096, b"changed", WriteHow::default()).unwrap();
+    base.set_attr(&ROOT, ino, &SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
+    base.sync_all().unwrap();
+    base.rename(&ROOT, (Ino::ROOT, b"a"), (Ino::ROOT, b"b"), RenameHow::Replace).unwrap();
+    base.unlink(&ROOT, Ino::ROOT, b"b").unwrap();
+    let other = file(&base, Ino::ROOT, "c");
+    base.write(other, 0, &pattern(100_000, 7), WriteHow::default()).unwrap();
+    base.sync_all().unwrap();
+    assert_eq!(base.attr_at(ino, view.stamp()).unwrap(), then);
+    assert_eq!(base.entry_at(Ino::ROOT, b"a", view.stamp()).unwrap().unwrap().ino, ino);
+    assert!(base.entry_at(Ino::ROOT, b"c", view.stamp()).unwrap().is_none());
+    assert!(base.attr_at(other, view.stamp()).is_err());
+    let mut names = Vec::new();
+    base.list_at(Ino::ROOT, 0, view.stamp(), &mut |item| {
+        names.push(item.name.to_vec());
+        true
+    })
+    .unwrap();
+    names.sort();
+    assert_eq!(names, [b"a".to_vec(), b"lost+found".to_vec()]);
+    let mut data = Vec::new();
+    for at in 0..3 {
+        let block = base.read_block_at(ino, xact_base::FileBlock(at), view.stamp()).unwrap().unwrap();
+        data.extend_from_slice(&block);
+    }
+    assert_eq!(data[..10_000], pattern(10_000, 1));
+    drop(view);
+    assert!(base.attr(ino).is_err());
+    base.close().unwrap();
+    drop(base);
+    volume.check();
+}
+
+#[test]
+fn times_keep_their_nanoseconds() {
+    let volume = Volume::new(16, &[]);
+    let base = volume.open();
+    let ino = file(&base, Ino::ROOT, "a");
+    let time = Timestamp { secs: 5_000_000_000, nanos: 123_456_789 };
+    let change = SetAttr { mtime: Some(crate::api::TimeChange::To(time)), ..SetAttr::default() };
+    base.set_attr(&ROOT, ino, &change).unwrap();
+    base.close().unwrap();
+    drop(base);
+    let base = volume.open();
+    assert_eq!(base.lookup(Ino::ROOT, b"a").unwrap().mtime, time);
+    base.close().unwrap();
+}
+
+#[test]
+fn a_full_volume_says_so_and_can_delete() {
+    let volume = Volume::new(8, &["-b", "1024"]);
+    let base = volume.open();
+    let ino = file(&base, Ino::ROOT, "big");
+    let chunk = pattern(64 << 10, 3);
+    let mut offset = 0;
+    let error = loop {
+        match base.write(ino, offset, &chunk, WriteHow::default()) {
+            Ok(_) => offset += chunk.len() as u64,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, xact_base::Error::NoSpace), "{error}");
+    base.sync_all().unwrap();
+    assert_eq!(base.attr(ino).unwrap().size, offset);
+    base.unlink(&ROOT, Ino::ROOT, b"big").unwrap();
+    let again = file(&base, Ino::ROOT, "again");
+    base.write(again, 0, &chunk, WriteHow::default()).unwrap();
+    base.close().unwrap();
+    drop(base);
+    volume.check();
+}
+
+/// Large reads of what is partly in memory, on the device, a hole, and past the end: with every
+/// alignment of their ends, the bytes that were written.
+#[test]
+fn large_reads_pass_the_cache_by_and_see_what_is_in_it() {
+    const LEN: usize = 5 << 20;
+    for block_bytes in ["1024", "4096"] {
+        let volume = Volume::new(64, &["-b", block_bytes]);
+        let mut model = pattern(LEN, 3);
+        model[2 << 20..3 << 20].fill(0);
+        let base = volume.open();
+        let ino = file(&base, Ino::ROOT, "large");
+        base.write(ino, 0, &model[..2 << 20], WriteHow::default()).unwrap();
+        base.write(ino, 3 << 20, &model[3 << 20..], WriteHow::default()).unwrap();
+        base.sync_all().unwrap();
+        drop(base);
+        let base = volume.open();
+        let ino = base.lookup(Ino::ROOT, b"large").unwrap().ino;
+        let newer = pattern(300_000, 90);
+        base.write(ino, 700_001, &newer, WriteHow::default()).unwrap();
+        model[700_001..1_000_001].copy_from_slice(&newer);
+        for (offset, len) in [
+            (0, LEN),
+            (1, LEN),
+            (511, 1 << 20),
+            (690_000, 1 << 20),
+            ((2 << 20) - 1, 2 << 20),
+            (LEN - 400_000, LEN),
+        ] {
+            let mut out = b"kept".to_vec();
+            base.read(ino, offset as u64, len, &mut out).unwrap();
+            assert_eq!(&out[..4], b"kept");
+            assert!(out[4..] == model[offset..(offset + len).min(LEN)], "{len} bytes at {offset}");
+        }
+    }
+}

@@ -1,0 +1,628 @@
+//! Write-back: dirty pages to the device, then the metadata that refers to them.
+//!
+//! Crash argument, for one batch of dirty pages of one inode:
+//! 1. Pages that have a written block go there in place; a crash leaves each sector old or new,
+//!    as POSIX allows before fsync.
+//! 2. Pages without a block get one that is taken in memory only, and are written there. Until
+//!    step 3 commits nothing on disk refers to these blocks: a crash loses the pages, no more.
+//! 3. One handle links the blocks (bitmap, extents) and then moves the size on disk up to what
+//!    is written. The engine flushes the device before the commit record, which covers step 2:
+//!    so the metadata never reaches the disk before the data (ordered mode, and DIU-1).
+//! 4. Batches go from the start of the file to its end, so the size on disk never covers a page
+//!    that was dirty when the batch was collected and is not on the device.
+//!
+//! 5. A segment that goes through the journal (`data_mode`) is not written in steps 1 and 2: its
+//!    pages join the handle of step 3, or that of an earlier commit. So they are durable with or
+//!    before what refers to them, and one commit's pages are there together or not at all.
+//! 6. A block with a copy in the log always takes that way: written in place, it would be overwritten
+//!    by a replay of the older copy.
+//!
+//! The inode's lock is held upgradable all the time: readers go on during the I/O, writers and
+//! truncation wait, so no page and no mapping changes under it. It is made exclusive before the
+//! handle is begun (lock order: inode, then handle).
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
+use parking_lot::{Condvar, Mutex, RwLock};
+use xact_base::{BlockNr, FileBlock, Ino, Result, Run};
+use xact_consistency::{Fault, Handle, Room};
+
+use super::Base;
+use super::cell::{Cell, Changed, State, UpgradableGuard, WriteGuard};
+use super::data_mode::{Batch, Place};
+use super::pattern::Habit;
+use crate::alloc::Purpose;
+use crate::extent::{Mapping, Progress};
+
+/// Pages that one batch writes at the most: how long a writer of the file may have to wait.
+const BATCH_PAGES_MAX: usize = 2048;
+/// Pages of one segment where many may go through the journal: what one handle has to take at once.
+const JOURNALED_PAGES_MAX: u32 = 32;
+/// How long data may stay dirty before the flusher takes it (sync(2) does not reach us, so this
+/// is what a user waits for at the most).
+const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
+
+/// A page as it was when its batch was put together.
+struct DirtyPage {
+    data: Arc<[u8]>,
+    changed: Changed,
+}
+
+/// Contiguous pages that go to contiguous blocks.
+struct Segment {
+    at: FileBlock,
+    start: BlockNr,
+    place: Place,
+    pages: Vec<DirtyPage>,
+    /// The data goes through the journal; true from the start where the log has older copies.
+    journaled: bool,
+}
+
+impl Segment {
+    fn len(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
+    fn run(&self) -> Run {
+        Run { start: self.start, len: self.len() }
+    }
+}
+
+/// What of an inode is written back, and for whom.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Its data, and what is needed to find it: times may wait.
+    Data,
+    /// All of it.
+    Inode,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct WriteBack {
+    pub scope: Scope,
+    /// A caller waits for it to be durable.
+    pub synced: bool,
+}
+
+impl WriteBack {
+    pub const DATA: WriteBack = WriteBack { scope: Scope::Data, synced: false };
+    pub const INODE: WriteBack = WriteBack { scope: Scope::Inode, synced: false };
+
+    fn data_only(self) -> bool {
+        self.scope == Scope::Data
+    }
+}
+
+impl Segment {
+    /// What [`Self::journal`] needs.
+    fn journal_credits(&self) -> u32 {
+        if self.journaled { self.len() } else { 0 }
+    }
+
+    /// Puts the pages into the commit, if they go that way.
+    fn journal(&self, handle: &mut Handle) -> Result<()> {
+        if self.journaled {
+            for (i, page) in self.pages.iter().enumerate() {
+                // Only a written block holds what the rest of the page is.
+                let changed = (self.place == Place::Written).then(|| page.changed.range(page.data.len()));
+                handle.journal_data(self.start.offset(i as u64), page.data.clone(), changed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Base {
+    /// Writes the inode's dirty data and then the inode. Without [`Scope::Inode`], an inode of
+    /// which nothing but times changed stays dirty in memory.
+    pub(super) fn write_back(&self, cell: &Arc<Cell>, how: WriteBack) -> Result<()> {
+        loop {
+            let guard = RwLock::upgradable_read_arc(&cell.state);
+            if !guard.live || !self.write_batch(cell, guard, how)? {
+                break;
+            }
+        }
+        self.settle(cell);
+        Ok(())
+    }
+
+    /// Writes one batch; true when dirty pages were left.
+    fn write_batch(&self, cell: &Arc<Cell>, guard: UpgradableGuard, how: WriteBack) -> Result<bool> {
+        let dirty = collect_dirty(cell);
+        let more = dirty.len() == BATCH_PAGES_MAX;
+        let inode_waits = !guard.dirty || (how.data_only() && guard.size == guard.inode.size());
+        if dirty.is_empty() && inode_waits {
+            return Ok(false);
+        }
+        let habit = note_pattern(cell, &dirty, how);
+        let mut segments = self.place(cell, &guard, dirty, habit)?;
+        let linked_now = segments.iter().any(|segment| segment.place != Place::Written);
+        self.choose_ways(&guard, &mut segments, (how, habit), linked_now || !inode_waits);
+        for segment in segments.iter().filter(|segment| !segment.journaled) {
+            let slices: Vec<IoSlice<'_>> =
+                segment.pages.iter().map(|page| IoSlice::new(&page.data)).collect();
+            if let Err(error) = self.engine.write_data(segment.start, &slices) {
+                self.give_back(&segments);
+                return Err(error);
+            }
+        }
+        if segments.iter().any(|segment| segment.place == Place::Written && !segment.journaled) {
+            self.note_unflushed(cell);
+        }
+        self.written.count(&segments);
+        let journaled = segments.iter().any(|segment| segment.journaled);
+        if !linked_now && !journaled && inode_waits {
+            self.mark_clean(cell, &segments);
+            return Ok(more);
+        }
+        let mut state = ArcRwLockUpgradableReadGuard::upgrade(guard);
+        let linked = if linked_now || !inode_waits {
+            self.link_segments(cell, &mut state, &segments, more)
+        } else {
+            self.journal_segments(&mut state, &segments)
+        };
+        if linked.is_err() {
+            // Some blocks may be linked and some not: what is in memory no longer tells what is
+            // on disk. Nothing may be written from here on.
+            self.engine.poison("linking written data failed half-way");
+        }
+        linked?;
+        self.mark_clean(cell, &segments);
+        Ok(more)
+    }
+
+    /// Decides which segments go through the journal.
+    fn choose_ways(
+        &self,
+        state: &State,
+        segments: &mut [Segment],
+        (how, habit): (WriteBack, Habit),
+        links: bool,
+    ) {
+        if !self.engine.journals_data() {
+            return;
+        }
+        let batch = Batch {
+            synced: how.synced,
+            bytes: segments.iter().map(|segment| u64::from(segment.len())).sum::<u64>() * self.block_bytes(),
+            habit,
+            // One handle may have half of the log; a quarter of that leaves room for others.
+            log_takes: u64::from(self.engine.max_credits() / 4) * self.block_bytes(),
+            commits: links
+                || state.last_commit > self.engine.durable()
+                || segments.iter().any(|segment| segment.journaled),
+        };
+        for segment in segments {
+            segment.journaled |= self.modes.data.journals(&state.inode, segment.place, batch);
+        }
+    }
+
+    /// Gives every dirty page a place, in segments by place. Blocks are taken in memory only.
+    fn place(
+        &self,
+        cell: &Cell,
+        state: &State,
+        dirty: Vec<(u32, DirtyPage)>,
+        habit: Habit,
+    ) -> Result<Vec<Segment>> {
+        let mut segments: Vec<Segment> = Vec::new();
+        let extents = self.extents(cell.ino, state);
+        let mut goal = self.allocator.goal_for(cell.ino);
+        let mut dirty = dirty.into_iter().peekable();
+        while let Some((at, data)) = dirty.next() {
+            let mapping = match extents.map(&state.inode, FileBlock(at)) {
+                Ok(mapping) => mapping,
+                Err(error) => {
+                    self.give_back(&segments);
+                    return Err(error);
+                }
+            };
+            let (limit, start, place) = match mapping {
+                Mapping::Written { start, len } => (len, Some(start), Place::Written),
+                Mapping::Unwritten { start, len } => (len, Some(start), Place::Unwritten),
+                Mapping::Hole { len } => (len, None, Place::Fresh),
+            };
+            let held = |ahead: u64| start.is_some_and(|start| self.engine.holds_data(start.offset(ahead), 1));
+            let journaled = held(0);
+            let many = self.modes.data.may_journal_many(&state.inode, place, habit);
+            let limit = if journaled || many { limit.min(JOURNALED_PAGES_MAX) } else { limit };
+            let mut pages = vec![data];
+            while pages.len() < limit as usize && held(pages.len() as u64) == journaled {
+                match dirty.next_if(|(next, _)| *next == at + pages.len() as u32) {
+                    Some((_, data)) => pages.push(data),
+                    None => break,
+                }
+            }
+            match start {
+                Some(start) => {
+                    goal = start.offset(pages.len() as u64);
+                    segments.push(Segment { at: FileBlock(at), start, place, pages, journaled });
+                }
+                None => {
+                    if at > 0
+                        && goal == self.allocator.goal_for(cell.ino)
+                        && let Ok(Mapping::Written { start, .. }) =
+                            extents.map(&state.inode, FileBlock(at - 1))
+                    {
+                        goal = start.offset(1);
+                    }
+                    if let Err(error) = self.place_fresh(cell, at, pages, &mut goal, &mut segments) {
+                        self.give_back(&segments);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(segments)
+    }
+
+    fn place_fresh(
+        &self,
+        cell: &Cell,
+        mut at: u32,
+        mut pages: Vec<DirtyPage>,
+        goal: &mut BlockNr,
+        segments: &mut Vec<Segment>,
+    ) -> Result<()> {
+        while !pages.is_empty() {
+            let run = {
+                let mut cached = cell.pages.lock();
+                let reservation = cached.reservation.as_mut();
+                self.allocator.take(
+                    *goal,
+                    pages.len() as u32,
+                    Purpose::Data { privileged: true },
+                    reservation,
+                )?
+            };
+            let rest = pages.split_off(run.len as usize);
+            let (at_block, start, place) = (FileBlock(at), run.start, Place::Fresh);
+            segments.push(Segment { at: at_block, start, place, pages, journaled: false });
+            pages = rest;
+            at += run.len;
+            *goal = run.start.offset(u64::from(run.len));
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, segments: &[Segment]) {
+        for segment in segments.iter().filter(|segment| segment.place == Place::Fresh) {
+            self.allocator.give_back(segment.run());
+        }
+    }
+
+    /// Step 3 of the crash argument. Where one handle cannot take all segments, it goes over
+    /// several, each of which leaves a state that stands by itself.
+    fn link_segments(
+        &self,
+        cell: &Arc<Cell>,
+        state: &mut WriteGuard,
+        segments: &[Segment],
+        more: bool,
+    ) -> Result<()> {
+        let bs = self.block_bytes();
+        let mut handle = Handle::begin_for(&self.engine, self.credits_inode(), Room::Removal)?;
+        // The inode's block joins each commit first: however full it gets, there is room for it.
+        self.store_inode(&mut handle, cell, state)?;
+        for segment in segments {
+            match segment.place {
+                Place::Written => {
+                    self.make_room(&mut handle, cell, state, segment.journal_credits())?;
+                    segment.journal(&mut handle)?;
+                }
+                Place::Unwritten => {
+                    // In the commit that marks the blocks as written, or in an earlier one.
+                    self.make_room(&mut handle, cell, state, segment.journal_credits())?;
+                    segment.journal(&mut handle)?;
+                    self.mark_written(&mut handle, cell, state, segment)?;
+                }
+                Place::Fresh => {
+                    let run = segment.run();
+                    let extents = self.extents(cell.ino, state);
+                    let credits = extents.credits_insert(&state.inode, 1, run.len)
+                        + self.allocator.credits_for(run.len)
+                        + segment.journal_credits();
+                    self.make_room(&mut handle, cell, state, credits)?;
+                    self.allocator.link(&mut handle, run)?;
+                    extents.insert(&mut handle, &mut state.inode, segment.at, run, false)?;
+                    segment.journal(&mut handle)?;
+                    self.keep_promise(cell, state, segment);
+                }
+            }
+            let end = (u64::from(segment.at.0) + u64::from(segment.len())) * bs;
+            let reached = end.min(state.size);
+            if reached > state.inode.size() {
+                state.inode.set_size(reached);
+            }
+        }
+        if !more {
+            let size = state.size;
+            state.inode.set_size(size);
+        }
+        self.store_inode(&mut handle, cell, state)
+    }
+
+    /// Makes sure that the handle has room for `credits` more blocks, by going on in another one where
+    /// this commit is too full.
+    fn make_room(&self, handle: &mut Handle, cell: &Cell, state: &mut State, credits: u32) -> Result<()> {
+        if !handle.ensure(credits)? {
+            self.store_inode(handle, cell, state)?;
+            handle.renew(credits + self.credits_inode())?;
+            self.store_inode(handle, cell, state)?;
+        }
+        Ok(())
+    }
+
+    /// Overwritten blocks that go through the journal without their inode.
+    fn journal_segments(&self, state: &mut State, segments: &[Segment]) -> Result<()> {
+        let mut handle = Handle::begin_for(&self.engine, 0, Room::Removal)?;
+        for segment in segments {
+            let credits = segment.journal_credits();
+            if !handle.ensure(credits)? {
+                handle.renew(credits)?;
+            }
+            segment.journal(&mut handle)?;
+        }
+        state.last_commit = handle.commit_id();
+        Ok(())
+    }
+
+    /// Marks a segment of unwritten blocks as written, over as many commits as it takes.
+    fn mark_written(
+        &self,
+        handle: &mut Handle,
+        cell: &Arc<Cell>,
+        state: &mut WriteGuard,
+        segment: &Segment,
+    ) -> Result<()> {
+        let mut at = segment.at;
+        let past = segment.at.offset(segment.len());
+        loop {
+            let extents = self.extents(cell.ino, state);
+            match extents.set_written(handle, &mut state.inode, at..past)? {
+                Progress::Done => break,
+                Progress::Stopped(reached) => {
+                    at = reached;
+                    self.store_inode(handle, cell, state)?;
+                    let credits = extents.credits_set_written(&state.inode) + self.credits_inode();
+                    handle.renew(credits)?;
+                    self.store_inode(handle, cell, state)?;
+                }
+            }
+        }
+        self.keep_promise(cell, state, segment);
+        Ok(())
+    }
+
+    /// The pages of a segment have their blocks now: their promises are kept.
+    fn keep_promise(&self, cell: &Cell, state: &State, segment: &Segment) {
+        let mut kept = 0;
+        let mut pages = cell.pages.lock();
+        let pages = &mut *pages;
+        for (_, page) in pages.map.range_mut(segment.at.0..segment.at.0 + segment.len()) {
+            if page.promised {
+                page.promised = false;
+                pages.promised -= 1;
+                kept += 1;
+            }
+        }
+        self.quotas.end_promise(&self.quotas.payer_of(&state.inode), kept * self.block_bytes());
+    }
+
+    /// Nothing changed the pages meanwhile: the inode's lock was held all the time.
+    fn mark_clean(&self, cell: &Cell, segments: &[Segment]) {
+        let mut pages = cell.pages.lock();
+        let pages = &mut *pages;
+        let mut cleaned = 0;
+        for segment in segments {
+            for (_, page) in pages.map.range_mut(segment.at.0..segment.at.0 + segment.len()) {
+                if page.dirty {
+                    page.dirty = false;
+                    cleaned += 1;
+                }
+            }
+        }
+        pages.dirty -= cleaned;
+        // A batch takes the first dirty pages there are.
+        if let Some(last) = segments.last() {
+            pages.dirty_from = last.at.0 + last.len();
+        }
+        if pages.dirty == 0 && pages.promised == 0 {
+            pages.reservation = None;
+        }
+        self.cache.cleaned(cleaned as u64);
+    }
+
+    /// Writes the inode to its table within a handle, moves what is charged for it, and notes the commit
+    /// that carries both.
+    pub(super) fn store_inode(&self, handle: &mut Handle, cell: &Cell, state: &mut State) -> Result<()> {
+        if self.options.faults.has(Fault::SizeBeforeData) {
+            let size = state.size;
+            state.inode.set_size(size);
+        }
+        self.table.write(handle, cell.ino, &state.inode)?;
+        if self.quotas.is_on() {
+            let charge = self.quotas.charge_of(cell.ino, &state.inode);
+            self.quotas.transfer(handle, &state.charged, &charge)?;
+            state.charged = charge;
+        }
+        state.last_commit = handle.commit_id();
+        state.dirty = state.inode.size() != state.size;
+        Ok(())
+    }
+
+    /// `fsync` and `fdatasync`.
+    pub(super) fn sync_cell(&self, cell: &Arc<Cell>, data_only: bool) -> Result<()> {
+        let began = Instant::now();
+        self.make_durable(cell, data_only)?;
+        self.sync_times.add(began.elapsed());
+        Ok(())
+    }
+
+    fn make_durable(&self, cell: &Arc<Cell>, data_only: bool) -> Result<()> {
+        let scope = if data_only { Scope::Data } else { Scope::Inode };
+        self.write_back(cell, WriteBack { scope, synced: true })?;
+        let last_commit = cell.state.read().last_commit;
+        // Cleared before the flush: data that is written during it waits for the next one.
+        let unflushed = cell.unflushed_data.swap(false, SeqCst);
+        if last_commit > self.engine.durable() {
+            self.engine.commit(last_commit)?;
+        } else if unflushed {
+            self.engine.flush_data()?;
+        }
+        Ok(())
+    }
+
+    /// Writes back what is dirty; with `before`, only inodes that have been dirty since then.
+    pub(super) fn write_back_all(&self, before: Option<Instant>) -> Result<()> {
+        for ino in self.cache.dirty_inodes(before) {
+            match self.cells.peek(ino) {
+                Some(cell) => self.write_back(&cell, WriteBack::INODE)?,
+                None => self.cache.unmark_dirty_inode(ino),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes back files that were cut to nothing and written anew since the last round: the truncation is in
+    /// the next commit, and its data had better be (`auto_da_alloc` of ext4, which does it at the close; no
+    /// close comes to us).
+    fn write_back_emptied(&self) -> Result<()> {
+        for ino in self.cache.take_emptied() {
+            if let Some(cell) = self.cells.peek(ino) {
+                self.write_back(&cell, WriteBack::INODE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an inode off the dirty list if nothing of it is dirty.
+    fn settle(&self, cell: &Cell) {
+        let state = cell.state.read();
+        if !state.live || (!state.dirty && cell.pages.lock().dirty == 0) {
+            self.cache.unmark_dirty_inode(cell.ino);
+        }
+    }
+
+    /// Holds a writer back while too much is dirty, by letting it do some of the work.
+    pub(super) fn throttle(&self, ino: Ino) -> Result<()> {
+        if self.cache.wants_flush() {
+            self.flusher.kick();
+        }
+        if self.cache.must_throttle() {
+            let cell = self.cell(ino)?;
+            // With the inode's times: nothing of what leaves the cache stays behind in memory (DIU-3).
+            self.write_back(&cell, WriteBack::INODE)?;
+        }
+        Ok(())
+    }
+
+    /// One round of the flusher; false when it is to end.
+    pub(super) fn flush_round(&self) -> bool {
+        let Some(kicked) = self.flusher.wait() else { return false };
+        let before = Instant::now().checked_sub(DIRTY_AGE_MAX);
+        let before = if kicked { None } else { Some(before.unwrap_or_else(Instant::now)) };
+        let written = self.write_back_emptied().and_then(|()| self.write_back_all(before));
+        if let Err(error) = written {
+            // The engine has poisoned itself where it was a write error; a read error (an extent
+            // block that cannot be read) leaves the data in memory for the next try.
+            if self.engine.health().is_err() {
+                return false;
+            }
+            self.flusher.report(&error.to_string());
+        }
+        true
+    }
+}
+
+/// Learns from what a caller waits for, and tells what is known.
+fn note_pattern(cell: &Cell, dirty: &[(u32, DirtyPage)], how: WriteBack) -> Habit {
+    let mut pages = cell.pages.lock();
+    if let (true, Some((first, _)), Some((last, _))) = (how.synced, dirty.first(), dirty.last()) {
+        let whole = (last - first) as usize + 1 == dirty.len();
+        pages.pattern.synced(*first..last.saturating_add(1), whole);
+    }
+    pages.pattern.habit()
+}
+
+fn collect_dirty(cell: &Cell) -> Vec<(u32, DirtyPage)> {
+    let pages = cell.pages.lock();
+    if pages.dirty == 0 {
+        return Vec::new();
+    }
+    let dirty = pages.map.range(pages.dirty_from..).filter(|(_, page)| page.dirty);
+    dirty
+        .take(BATCH_PAGES_MAX)
+        .map(|(at, page)| (*at, DirtyPage { data: page.data.clone(), changed: page.changed }))
+        .collect()
+}
+
+/// How much of the data that was written back was new and how much overwrote something.
+#[derive(Default)]
+pub(super) struct WrittenBlocks {
+    new: AtomicU64,
+    overwritten: AtomicU64,
+}
+
+impl WrittenBlocks {
+    fn count(&self, segments: &[Segment]) {
+        for segment in segments {
+            let count = if segment.place == Place::Written { &self.overwritten } else { &self.new };
+            count.fetch_add(segment.len().into(), Relaxed);
+        }
+    }
+
+    pub fn counts(&self) -> (u64, u64) {
+        (self.new.load(Relaxed), self.overwritten.load(Relaxed))
+    }
+}
+
+/// Wakes the flusher thread: every second, when it is kicked, or to stop.
+#[derive(Default)]
+pub(super) struct Flusher {
+    state: Mutex<FlusherState>,
+    wake: Condvar,
+    reported: std::sync::atomic::AtomicBool,
+}
+
+#[derive(Default)]
+struct FlusherState {
+    kicked: bool,
+    stop: bool,
+}
+
+impl Flusher {
+    pub fn kick(&self) {
+        let mut state = self.state.lock();
+        if !state.kicked {
+            state.kicked = true;
+            self.wake.notify_one();
+        }
+    }
+
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.wake.notify_one();
+    }
+
+    /// `None` to stop, else whether it was kicked.
+    fn wait(&self) -> Option<bool> {
+        let mut state = self.state.lock();
+        if !state.stop && !state.kicked {
+            self.wake.wait_for(&mut state, Duration::from_secs(1));
+        }
+        if state.stop { None } else { Some(std::mem::take(&mut state.kicked)) }
+    }
+
+    /// Tells once that data cannot be written back.
+    fn report(&self, error: &str) {
+        if !self.reported.swap(true, Relaxed) {
+            log::warn!("writing data back failed, it stays in memory: {error}");
+        }
+    }
+}

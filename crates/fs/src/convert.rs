@@ -1,0 +1,46 @@
+//! Conversion between a plain ext4 volume and one with generations, both ways, in place.
+//!
+//! Safe against a crash at any point: it leaves the one or the other, with everything that was there, and
+//! converting once more goes on. The arguments are at the heads of `generations/format` and `generations/convert`.
+
+use std::sync::Arc;
+
+use xact_base::{Error, Result};
+use xact_consistency::generations::{format, unmark_backups};
+use xact_consistency::{EngineOptions, GenerationsEngine};
+use xact_device::BlockDevice;
+
+use crate::volume::{VolumeOptions, open};
+
+/// Gives a plain ext4 volume generations. What `device` has behind the volume becomes the pool. A journal
+/// stays, empty and unused.
+///
+/// Errors: as [`open`] for writing; `Usage` where it has generations already, and for a pool that is too small
+/// or too large.
+pub fn to_generations(device: &Arc<dyn BlockDevice>) -> Result<()> {
+    settle(device)?;
+    format(device.clone())
+}
+
+/// Makes a volume with generations a plain ext4 one, with the journal that it had before, if any. What the
+/// device has behind it is not used any more. Of a plain one, cleans up what a crash has left of that.
+///
+/// Errors: as [`open`] for writing; `Usage` where there are snapshots.
+pub fn to_plain(device: &Arc<dyn BlockDevice>) -> Result<()> {
+    let options = EngineOptions { read_only: true, ..EngineOptions::default() };
+    match GenerationsEngine::open(device.clone(), options) {
+        Ok(_) => {}
+        Err(Error::Usage(_)) => {
+            settle(device)?;
+            return unmark_backups(device.clone());
+        }
+        Err(error) => return Err(error),
+    }
+    settle(device)?;
+    GenerationsEngine::open(device.clone(), EngineOptions::default())?.make_plain()
+}
+
+/// Recovers the volume and leaves it as a clean unmount does.
+fn settle(device: &Arc<dyn BlockDevice>) -> Result<()> {
+    open(device.clone(), &VolumeOptions { flusher: false, ..VolumeOptions::default() })?.close()
+}

@@ -1,0 +1,172 @@
+//! Ways through the hash index: down to the leaf of a hash, and on to the next leaf.
+
+use xact_base::{BlockNr, Error, FileBlock, Result, Site};
+use xact_consistency::BlockRef;
+use xact_layout::dirhash::DirHasher;
+use xact_layout::htree::{Index, MAX_DEPTH};
+
+use super::{Dir, DirBlocks, Place};
+use crate::api::Name;
+
+/// An index block on the way down, and the branch that was taken.
+pub(super) struct Step {
+    pub file_block: FileBlock,
+    pub block: BlockNr,
+    pub bytes: BlockRef,
+    pub index: Index,
+    pub at: usize,
+}
+
+impl Step {
+    fn target(&self) -> FileBlock {
+        self.index.block(&self.bytes, self.at)
+    }
+
+    /// The hash at which the next branch begins.
+    fn next_hash(&self) -> Option<u32> {
+        let next = self.at + 1;
+        (next < self.index.count()).then(|| self.index.hash(&self.bytes, next))
+    }
+}
+
+/// The way from the root to one leaf.
+pub(super) struct Path {
+    /// The hash function that the root names.
+    pub hasher: DirHasher,
+    /// From the root on; `None` behind the last.
+    steps: [Option<Step>; MAX_DEPTH],
+    depth: usize,
+}
+
+impl Path {
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub fn step(&self, level: usize) -> &Step {
+        assert!(level < self.depth, "level of an index");
+        self.steps[level].as_ref().expect("steps above the depth")
+    }
+
+    /// The index block right above the leaf.
+    pub fn last(&self) -> &Step {
+        self.step(self.depth - 1)
+    }
+
+    pub fn leaf(&self) -> FileBlock {
+        self.last().target()
+    }
+
+    /// The hash at which the leaf begins.
+    pub fn hash(&self) -> u32 {
+        let step = (0..self.depth).rev().map(|level| self.step(level)).find(|step| step.at > 0);
+        step.map_or(0, |step| step.index.hash(&step.bytes, step.at))
+    }
+
+    /// The hash at which the next leaf begins; `None` at the last leaf.
+    pub fn next_hash(&self) -> Option<u32> {
+        (0..self.depth).rev().find_map(|level| self.step(level).next_hash())
+    }
+
+    /// Whether a block is one of the index as far as this way has seen it.
+    pub fn is_index_block(&self, block: FileBlock) -> bool {
+        (0..self.depth).any(|level| self.step(level).file_block == block)
+            || (0..self.depth - 1).any(|level| {
+                let step = self.step(level);
+                step.index.branches(&step.bytes).any(|branch| branch.block == block)
+            })
+    }
+}
+
+impl Dir<'_> {
+    /// Reads the root. The way is complete after `descend`.
+    fn open_index(&self, blocks: &dyn DirBlocks) -> Result<Path> {
+        self.block_count(blocks)?;
+        let file_block = FileBlock(0);
+        let (block, bytes) = self.read(blocks, file_block)?;
+        let (info, index) = Index::root(&self.format, &bytes, self.ino, Site::Block(block))?;
+        let hasher = DirHasher::new(self.sb, info.hash_version);
+        let root = Step { file_block, block, bytes, index, at: 0 };
+        let mut path = Path { hasher, steps: Default::default(), depth: 1 + usize::from(info.levels) };
+        path.steps[0] = Some(root);
+        Ok(path)
+    }
+
+    /// The hash function of the directory; of one without an index, the one that it would get.
+    pub(super) fn hasher(&self, blocks: &dyn DirBlocks) -> Result<DirHasher> {
+        if self.indexed { Ok(self.open_index(blocks)?.hasher) } else { Ok(DirHasher::default_of(self.sb)) }
+    }
+
+    /// The way to the first leaf that may hold names with the hash that `hash_of` makes.
+    pub(super) fn probe(
+        &self,
+        blocks: &dyn DirBlocks,
+        hash_of: impl FnOnce(&DirHasher) -> u32,
+    ) -> Result<(u32, Path)> {
+        let mut path = self.open_index(blocks)?;
+        let hash = hash_of(&path.hasher);
+        let root = path.steps[0].as_mut().expect("an open index has a root");
+        root.at = root.index.find(&root.bytes, hash);
+        for level in 1..path.depth {
+            let mut step = self.read_step(blocks, path.step(level - 1).target())?;
+            step.at = step.index.find(&step.bytes, hash);
+            path.steps[level] = Some(step);
+        }
+        Ok((hash, path))
+    }
+
+    /// Goes on to the next leaf; there must be one.
+    pub(super) fn advance(&self, blocks: &dyn DirBlocks, path: &mut Path) -> Result<()> {
+        let level = (0..path.depth)
+            .rev()
+            .find(|&level| path.step(level).next_hash().is_some())
+            .expect("the caller has seen that there is a next leaf");
+        path.steps[level].as_mut().expect("steps above the depth").at += 1;
+        for below in level + 1..path.depth {
+            path.steps[below] = Some(self.read_step(blocks, path.step(below - 1).target())?);
+        }
+        Ok(())
+    }
+
+    /// Reads an index node. One that is the root or a leaf does not look like a node, or has
+    /// another checksum; the depth is limited, so nodes that lead to each other do no harm.
+    fn read_step(&self, blocks: &dyn DirBlocks, file_block: FileBlock) -> Result<Step> {
+        let (block, bytes) = self.read(blocks, file_block)?;
+        let index = Index::node(&self.format, &bytes, Site::Block(block))?;
+        Ok(Step { file_block, block, bytes, index, at: 0 })
+    }
+
+    pub(super) fn locate_indexed(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<Option<Place>> {
+        let (hash, mut path) = self.probe(blocks, |hasher| hasher.hash(name).major)?;
+        for _ in 0..blocks.count() {
+            let (block, bytes) = self.read_leaf(blocks, &path)?;
+            if let Some(found) = self.format.find(&bytes, 0, name, Site::Block(block))? {
+                return Ok(Some(Place { block, found }));
+            }
+            // Names with one hash may fill several leaves.
+            match path.next_hash() {
+                Some(next) if next & !1 == hash => self.advance(blocks, &mut path)?,
+                _ => return Ok(None),
+            }
+        }
+        Err(self.too_many_leaves())
+    }
+
+    /// For walks that have met more leaves than the directory has blocks.
+    pub(super) fn too_many_leaves(&self) -> Error {
+        Error::corrupt(Site::Inode(self.ino), "hash index leads to a block more than once")
+    }
+
+    pub(super) fn out_of_order(&self, block: BlockNr) -> Error {
+        Error::corrupt(Site::Block(block), "hash index is out of order")
+    }
+
+    /// Reads the leaf that a way leads to.
+    pub(super) fn read_leaf(&self, blocks: &dyn DirBlocks, path: &Path) -> Result<(BlockNr, BlockRef)> {
+        let leaf = path.leaf();
+        if (0..path.depth).any(|level| path.step(level).file_block == leaf) {
+            return Err(Error::corrupt(Site::Block(path.last().block), "hash index leads to itself"));
+        }
+        self.read_entries(blocks, leaf)
+    }
+}

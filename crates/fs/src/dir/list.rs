@@ -1,0 +1,311 @@
+//! Listing a directory in the order of its names' hashes, from any place in that order.
+//!
+//! The place of a name is a 63-bit key made of its hash: 31 bits that order the index, 32 that
+//! tell names apart. A cookie is the smallest key that is still to come. It depends on nothing
+//! but names, so it stays good whatever is added, removed, split or indexed meanwhile: a name
+//! that is there all the time is listed exactly once.
+//!
+//! Two names with one key (by design of an adversary, or once in 10^9 directories with 100,000
+//! names each) follow one another, and the cookie after the first leads to the first again: where
+//! a listing is interrupted between them the first is listed twice. None is ever left out.
+
+use std::ops::RangeInclusive;
+
+use xact_base::{Error, FileBlock, Ino, Result, Site};
+use xact_consistency::BlockRef;
+use xact_layout::dirhash::{DirHasher, NameHash};
+
+use super::{Dir, DirBlocks};
+use crate::api::{FileKind, Name};
+
+/// The smallest key. Cookies below are free for the start, `.` and `..`, which are the caller's.
+pub const LISTING_START: u64 = 3;
+
+/// Keys are sorted in portions, the first of this size: a listing seldom wants all.
+const FIRST_PORTION: usize = 256;
+
+/// One name of a listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListItem<'a> {
+    pub name: &'a Name,
+    pub ino: Ino,
+    /// As in [`super::DirEntry::kind`].
+    pub kind: Option<FileKind>,
+    /// The key of this name: its place in the listing.
+    pub key: u64,
+    /// Where a listing that stopped after this entry goes on: at least 3, top bit clear.
+    pub next_cookie: u64,
+}
+
+/// An entry of a batch of blocks.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    key: u64,
+    /// Index into the batch's blocks.
+    block: u32,
+    /// Byte offset in the block.
+    at: u32,
+}
+
+/// Blocks whose entries are listed together, and the entries among them that are still to come.
+struct Batch {
+    hasher: DirHasher,
+    cookie: u64,
+    blocks: Vec<(Site, BlockRef)>,
+    spots: Vec<Spot>,
+}
+
+impl Batch {
+    fn new(hasher: DirHasher, cookie: u64) -> Batch {
+        Batch { hasher, cookie, blocks: Vec::new(), spots: Vec::new() }
+    }
+}
+
+/// A name's place in the listings of a directory with this hash.
+fn key(hasher: &DirHasher, name: &Name) -> u64 {
+    key_of(hasher.hash_for_listing(name), name.len())
+}
+
+fn key_of(hash: NameHash, name_len: usize) -> u64 {
+    // Names of different length whose hashes were filled up to the same words differ after this.
+    let minor = hash.minor.wrapping_add(name_len as u32);
+    let key = u64::from(hash.major >> 1) << 32 | u64::from(minor);
+    key.max(LISTING_START)
+}
+
+/// The hash at which the index is to be entered for a cookie.
+fn major_of(cookie: u64) -> u32 {
+    if cookie <= LISTING_START { 0 } else { (cookie >> 32 << 1) as u32 }
+}
+
+impl Dir<'_> {
+    /// The place of a name in this directory's listings, there or not.
+    pub fn key(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<u64> {
+        Ok(key(&self.hasher(blocks)?, name))
+    }
+
+    /// Lists the names from `cookie` on until `each` says false; the entry for which it said false
+    /// is not consumed. Without `.` and `..`.
+    pub fn list(
+        &self,
+        blocks: &dyn DirBlocks,
+        cookie: u64,
+        each: &mut dyn FnMut(ListItem<'_>) -> bool,
+    ) -> Result<()> {
+        if cookie >> 63 != 0 {
+            return Ok(());
+        }
+        if self.indexed {
+            self.list_indexed(blocks, cookie, each)
+        } else {
+            self.list_linear(blocks, cookie, each)
+        }
+    }
+
+    fn list_linear(
+        &self,
+        blocks: &dyn DirBlocks,
+        cookie: u64,
+        each: &mut dyn FnMut(ListItem<'_>) -> bool,
+    ) -> Result<()> {
+        let mut batch = Batch::new(self.hasher(blocks)?, cookie);
+        for at in 0..self.block_count(blocks)? {
+            let (block, bytes) = self.read_entries(blocks, FileBlock(at))?;
+            let site = Site::Block(block);
+            let from = if at == 0 { self.format.dots(&bytes, self.ino, site)?.next } else { 0 };
+            self.gather(&mut batch, bytes, from, site, 0..=u32::MAX)?;
+        }
+        self.emit(&mut batch, each)?;
+        Ok(())
+    }
+
+    fn list_indexed(
+        &self,
+        blocks: &dyn DirBlocks,
+        cookie: u64,
+        each: &mut dyn FnMut(ListItem<'_>) -> bool,
+    ) -> Result<()> {
+        let (_, mut path) = self.probe(blocks, |_| major_of(cookie))?;
+        let mut batch = Batch::new(path.hasher, cookie);
+        for _ in 0..blocks.count() {
+            let next = path.next_hash();
+            let last_hash = match next {
+                None => u32::MAX,
+                Some(next) if next & 1 != 0 => next & !1,
+                Some(next) => next.saturating_sub(1),
+            };
+            let (block, bytes) = self.read_leaf(blocks, &path)?;
+            let first_hash = path.hash() & !1;
+            self.gather(&mut batch, bytes, 0, Site::Block(block), first_hash..=last_hash)?;
+            // The names of one hash are listed together: they go on in the next leaf.
+            if next.is_none_or(|next| next & 1 == 0) && !self.emit(&mut batch, each)? {
+                return Ok(());
+            }
+            let Some(next) = next else { return Ok(()) };
+            if next & !1 < first_hash {
+                return Err(self.out_of_order(path.last().block));
+            }
+            self.advance(blocks, &mut path)?;
+        }
+        Err(self.too_many_leaves())
+    }
+
+    /// Adds to the batch what a block has behind byte offset `from`. All hashes must be in `range`.
+    fn gather(
+        &self,
+        batch: &mut Batch,
+        bytes: BlockRef,
+        from: usize,
+        site: Site,
+        range: RangeInclusive<u32>,
+    ) -> Result<()> {
+        for item in self.format.entries(&bytes, from, site) {
+            let (at, entry) = item?;
+            let name = entry.name;
+            if name == b"." || name == b".." || name.iter().any(|&byte| byte == b'/' || byte == 0) {
+                return Err(Error::corrupt(site, "directory entry with an invalid name"));
+            }
+            let key = key(&batch.hasher, name);
+            if !range.contains(&((key >> 32 << 1) as u32)) {
+                return Err(Error::corrupt(site, "directory entry is in the wrong leaf of the hash index"));
+            }
+            if key >= batch.cookie {
+                batch.spots.push(Spot { key, block: batch.blocks.len() as u32, at: at as u32 });
+            }
+        }
+        batch.blocks.push((site, bytes));
+        Ok(())
+    }
+
+    /// Gives out the batch in order and empties it; false where `each` has had enough.
+    fn emit(&self, batch: &mut Batch, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<bool> {
+        let mut rest = &mut batch.spots[..];
+        let mut portion_len = FIRST_PORTION;
+        while !rest.is_empty() {
+            let portion;
+            (portion, rest) = smallest(rest, portion_len);
+            portion_len = portion_len.saturating_mul(2);
+            for (i, spot) in portion.iter().enumerate() {
+                let (site, bytes) = &batch.blocks[spot.block as usize];
+                let (_, entry) = self
+                    .format
+                    .entries(bytes, spot.at as usize, *site)
+                    .next()
+                    .expect("the entry was met before")?;
+                let is_twin = portion.get(i + 1).is_some_and(|next| next.key == spot.key);
+                let item = ListItem {
+                    name: entry.name,
+                    ino: entry.ino,
+                    kind: FileKind::from_dirent_type(entry.file_type),
+                    key: spot.key,
+                    next_cookie: if is_twin { spot.key } else { spot.key + 1 },
+                };
+                if !each(item) {
+                    return Ok(false);
+                }
+            }
+        }
+        batch.spots.clear();
+        batch.blocks.clear();
+        Ok(true)
+    }
+}
+
+/// Splits off the `len` spots with the smallest keys, in order, and all that share the last of
+/// these keys.
+fn smallest(spots: &mut [Spot], len: usize) -> (&mut [Spot], &mut [Spot]) {
+    let mut end = spots.len();
+    if len < end {
+        spots.select_nth_unstable_by_key(len - 1, |spot| spot.key);
+        let last = spots[len - 1].key;
+        end = len;
+        for at in len..spots.len() {
+            if spots[at].key == last {
+                spots.swap(at, end);
+                end += 1;
+            }
+        }
+    }
+    let (portion, rest) = spots.split_at_mut(end);
+    portion.sort_unstable_by_key(|spot| (spot.key, spot.block, spot.at));
+    (portion, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use xact_layout::dirent::Packer;
+
+    use super::super::tests::{DEFAULT, OWN, Sample};
+    use super::*;
+
+    #[test]
+    fn keys_are_within_bounds() {
+        let key = |major, minor, len| key_of(NameHash { major, minor }, len);
+        assert_eq!(key(0, 0, 1), LISTING_START);
+        assert_eq!(key(0, 0, 7), 7);
+        assert_eq!(key(0, u32::MAX, 1), LISTING_START);
+        assert_eq!(key(2, 5, 1), 1 << 32 | 6);
+        assert_eq!(key(0xFFFF_FFFC, 0, 9), 0x7FFF_FFFE << 32 | 9);
+        for major in [0, 2, 0x1234_5678, 0xFFFF_FFFC] {
+            assert_eq!(major_of(key(major, 77, 1)), major);
+            assert_eq!(major_of(key(major, u32::MAX, 255)), major);
+        }
+        assert_eq!((major_of(0), major_of(LISTING_START)), (0, 0));
+    }
+
+    #[test]
+    fn portions_are_sorted_and_keep_one_key_together() {
+        let spot = |key, at| Spot { key, block: 0, at };
+        let mut spots: Vec<Spot> = (0..100).map(|i| spot(u64::from(i * 37 % 100 / 4), i)).collect();
+        let mut rest = &mut spots[..];
+        let mut keys = Vec::new();
+        let mut lens = Vec::new();
+        while !rest.is_empty() {
+            let portion;
+            (portion, rest) = smallest(rest, 10);
+            assert!(keys.last().is_none_or(|&last| last < portion[0].key));
+            keys.extend(portion.iter().map(|spot| spot.key));
+            lens.push(portion.len());
+        }
+        assert_eq!(lens, [12; 8].into_iter().chain([4]).collect::<Vec<_>>());
+        assert!(keys.is_sorted() && keys.len() == 100);
+    }
+
+    /// Names that share a key, listed with a break after each: none is left out, and the cookie of
+    /// the last leads on.
+    #[test]
+    fn names_with_one_key_are_never_left_out() {
+        let sample = Sample::new(DEFAULT, 1);
+        let dir = sample.dir();
+        let mut packer = Packer::new(&dir.format, &[]);
+        let entry = |name| xact_layout::dirent::DirEntry { ino: OWN, file_type: 1, name };
+        [&b"before"[..], b"twin", b"other", b"after"].map(entry).iter().for_each(|e| packer.push(e));
+        let bytes = BlockRef::from(packer.finish());
+        let offsets: Vec<u32> =
+            dir.format.entries(&bytes, 0, Site::Inode(OWN)).map(|item| item.unwrap().0 as u32).collect();
+        let listed = |limit: usize| {
+            let mut batch = Batch::new(DirHasher::default_of(&sample.sb), 0);
+            batch.blocks.push((Site::Inode(OWN), bytes.clone()));
+            let keys = [70, 80, 80, 90];
+            batch.spots =
+                keys.into_iter().zip(&offsets).map(|(key, &at)| Spot { key, block: 0, at }).collect();
+            let mut list = Vec::new();
+            let go_on = dir.emit(&mut batch, &mut |item| {
+                if list.len() == limit {
+                    return false;
+                }
+                list.push((item.name.to_vec(), item.next_cookie));
+                true
+            });
+            (list, go_on.unwrap())
+        };
+        let all = [
+            (b"before".to_vec(), 71),
+            (b"twin".to_vec(), 80),
+            (b"other".to_vec(), 81),
+            (b"after".to_vec(), 91),
+        ];
+        assert_eq!(listed(9), (all.to_vec(), true));
+        assert_eq!(listed(2), (all[..2].to_vec(), false));
+    }
+}

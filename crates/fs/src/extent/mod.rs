@@ -1,0 +1,294 @@
+//! Where the blocks of a file lie: lookups and changes of an inode's extent tree.
+//!
+//! Layer: above the codec (`xact_layout::extent`) and the engine, below the base. The caller owns
+//! the inode in memory, holds its lock and writes it back; this module changes its `i_block` and
+//! `i_blocks`, and nodes outside of the inode through the caller's handle.
+//!
+//! - `path`: from the root to a leaf, for lookups (nothing allocated) and for changes;
+//! - `accepted`: which nodes were checked already;
+//! - `plan`: a change of one leaf and what follows from it above: splits, merges, depth. All
+//!   reading and all taking of blocks happens while planning, so what fails there has changed
+//!   nothing;
+//! - `insert`, `remove`, `convert`: the operations, each a few plans;
+//! - `block_map`: the same for inodes without the extents flag (ext2 and ext3).
+//!
+//! Invariants of what is written, beyond those that the codec checks:
+//! 1. An index entry starts where its child's first entry starts.
+//! 2. No node but the root is empty, and a root of depth > 0 has no only child that it could hold.
+//! 3. Neighbours within a leaf that can be one extent are one.
+//!
+//! After a crash the tree is as some commit left it: a handle's changes come whole or not at all.
+
+mod accepted;
+mod block_map;
+mod convert;
+mod insert;
+mod path;
+mod plan;
+mod remove;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use xact_base::{BlockNr, FileBlock, Ino, Result, Site};
+use xact_consistency::Engine;
+use xact_layout::extent::{
+    END_OF_FILES, Extent, MAX_DEPTH, MAX_WRITTEN_LEN, Node, ROOT_CAPACITY, block_capacity,
+};
+use xact_layout::inode::{Inode, flag, inode_seed};
+use xact_layout::superblock::Superblock;
+
+use crate::metadata_blocks::{CREDITS_PER_BLOCK, MetadataBlocks};
+pub use remove::Freed;
+
+/// The inode that a tree belongs to; its nodes' checksums depend on both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    pub ino: Ino,
+    pub generation: u32,
+}
+
+/// What a file has from a file block on, up to where that changes. `len` counts blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mapping {
+    /// Nothing; reads as zeros. The last hole ends at the end of all files.
+    Hole { len: u32 },
+    /// Contents from block `start` on.
+    Written { start: BlockNr, len: u32 },
+    /// Blocks from `start` on that read as zeros.
+    Unwritten { start: BlockNr, len: u32 },
+}
+
+impl Mapping {
+    /// File blocks to where it changes.
+    pub fn blocks(&self) -> u32 {
+        match *self {
+            Mapping::Hole { len } | Mapping::Written { len, .. } | Mapping::Unwritten { len, .. } => len,
+        }
+    }
+}
+
+/// What comes into a file and goes from it, each anywhere.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Replacement {
+    /// Runs that are inserted, and their blocks.
+    pub runs: u64,
+    pub blocks: u64,
+    /// Extents (of a block map: runs within an array) that go or are cut.
+    pub gone: u64,
+    /// The file block behind the last one that is inserted.
+    pub end: u64,
+}
+
+/// Nodes of a file's map that a [`Replacement`] touches at the most.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MapChanges {
+    /// Nodes whose contents change.
+    pub changed: u64,
+    /// Nodes in newly taken blocks.
+    pub new: u64,
+    /// Nodes that may be freed, where `changed` does not stand for their bitmaps already.
+    pub freed: u64,
+}
+
+/// How far a change came that may need more than one commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Progress {
+    Done,
+    /// The handle has no room left. What lies on the far side of this file block is done; see the
+    /// operation for its direction.
+    Stopped(FileBlock),
+}
+
+/// The blocks of one file, as operations see them.
+#[derive(Clone, Copy)]
+pub struct Extents<'a> {
+    engine: &'a Arc<dyn Engine>,
+    sb: &'a Superblock,
+    blocks: &'a dyn MetadataBlocks,
+    owner: Owner,
+}
+
+impl<'a> Extents<'a> {
+    pub fn new(
+        engine: &'a Arc<dyn Engine>,
+        sb: &'a Superblock,
+        blocks: &'a dyn MetadataBlocks,
+        owner: Owner,
+    ) -> Extents<'a> {
+        Extents { engine, sb, blocks, owner }
+    }
+
+    /// What the file has at `at`, and for how many blocks on. Extents that happen to touch each
+    /// other are not joined.
+    pub fn map(&self, inode: &Inode, at: FileBlock) -> Result<Mapping> {
+        assert!(at < END_OF_FILES, "file block beyond the end of files");
+        if !has_extents(inode) {
+            return self.map_blocks(inode, at);
+        }
+        self.with_leaf(inode, at, |leaf, end| {
+            let count = leaf.count_up_to(at);
+            if let Some(last) = count.checked_sub(1) {
+                let extent = leaf.extent(last);
+                if at < extent.end() {
+                    let rest = extent.part(at, extent.end()).run;
+                    self.check_usable(rest)?;
+                    return Ok(if extent.unwritten {
+                        Mapping::Unwritten { start: rest.start, len: rest.len }
+                    } else {
+                        Mapping::Written { start: rest.start, len: rest.len }
+                    });
+                }
+            }
+            let next = if count < leaf.len() { leaf.key(count) } else { end };
+            Ok(Mapping::Hole { len: next.0 - at.0 })
+        })
+    }
+
+    /// Calls `each` with all extents that overlap `range`, in order and whole, until it gives false.
+    pub fn iterate(
+        &self,
+        inode: &Inode,
+        range: Range<FileBlock>,
+        each: &mut dyn FnMut(Extent) -> Result<bool>,
+    ) -> Result<()> {
+        if !has_extents(inode) {
+            return self.iterate_blocks(inode, range, each);
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let next = self.with_leaf(inode, at, |leaf, end| {
+                let range = at..range.end;
+                each_in_leaf(leaf, end, range, &mut |extent| {
+                    self.check_usable(extent.run)?;
+                    each(extent)
+                })
+            })?;
+            match next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Upper bound of the metadata blocks that `runs` calls of [`Extents::insert`] in one handle, with
+    /// `blocks` blocks together, change: the bitmaps and descriptors of new nodes included, those of
+    /// the data excluded. A run longer than an extent can be counts as several.
+    pub fn credits_insert(&self, inode: &Inode, runs: u32, blocks: u32) -> u32 {
+        if !has_extents(inode) {
+            let arrays = block_map::insert::arrays_touched(self.per_array(), runs.into(), blocks.into());
+            return block_map::insert::credits(arrays);
+        }
+        let (depth, len) = self.root_shape(inode);
+        if depth == 0 && len + runs as usize <= ROOT_CAPACITY {
+            return 0;
+        }
+        // Inserts after one that deepened the tree meet one level more.
+        let depth = if runs > 1 { (depth + 1).min(u32::from(MAX_DEPTH)) } else { depth };
+        split_credits(depth).saturating_mul(runs)
+    }
+
+    /// Credits with which [`Extents::remove`] gets at least one extent further, the freeing of the
+    /// data included (bitmap and descriptor of each group).
+    pub fn credits_remove(&self, inode: &Inode) -> u32 {
+        let nodes =
+            if has_extents(inode) { step_credits(self.root_shape(inode).0) } else { block_map::STEP_CREDITS };
+        let groups = MAX_WRITTEN_LEN.div_ceil(self.sb.blocks_per_group()) + 1;
+        nodes + groups * CREDITS_PER_BLOCK
+    }
+
+    /// Upper bounds for any number of insertions and removals anywhere in the file.
+    pub fn map_changes(&self, inode: &Inode, change: Replacement) -> MapChanges {
+        let Replacement { runs, blocks, gone, end } = change;
+        if !has_extents(inode) {
+            let per_array = self.per_array();
+            let end = end.max(inode.size().div_ceil(u64::from(self.sb.block_size())));
+            let all = block_map::insert::arrays_before(per_array, end);
+            let new = block_map::insert::arrays_touched(per_array, runs, blocks).min(all);
+            // A run that goes lies below one array of each level, and may be the last there.
+            let freed = (block_map::MAX_LEVELS as u64 * gone).min(all);
+            return MapChanges { changed: freed, new, freed };
+        }
+        let (depth, len) = self.root_shape(inode);
+        if depth == 0 && gone == 0 && len as u64 + runs <= ROOT_CAPACITY as u64 {
+            return MapChanges::default();
+        }
+        let depth = u64::from(depth);
+        // A node is split in halves.
+        let half = block_capacity(self.engine.block_size()) as u64 / 2;
+        MapChanges { changed: (runs + gone) * depth, new: depth + 2 + 2 * runs / half, freed: 0 }
+    }
+
+    /// Credits with which [`Extents::set_written`] does at least one leaf of the tree.
+    pub fn credits_set_written(&self, inode: &Inode) -> u32 {
+        step_credits(self.root_shape(inode).0)
+    }
+
+    /// Depth and number of entries of the root, from unchecked bytes.
+    fn root_shape(&self, inode: &Inode) -> (u32, usize) {
+        match Node::root(inode.block_area(), self.sb, Site::Inode(self.owner.ino)) {
+            Ok(root) => (u32::from(root.depth()), root.len()),
+            // The operation itself will say so.
+            Err(_) => (u32::from(MAX_DEPTH), ROOT_CAPACITY),
+        }
+    }
+
+    fn seed(&self) -> u32 {
+        inode_seed(self.sb, self.owner.ino, self.owner.generation)
+    }
+
+    fn sectors_per_block(&self) -> u64 {
+        u64::from(self.sb.block_size() / 512)
+    }
+
+    /// Adjusts `i_blocks`, which a damaged inode may have too small.
+    fn account(&self, inode: &mut Inode, added_blocks: u64, removed_blocks: u64) {
+        let sectors = inode.sectors(self.sb) + added_blocks * self.sectors_per_block();
+        inode.set_sectors(self.sb, sectors.saturating_sub(removed_blocks * self.sectors_per_block()));
+    }
+}
+
+/// Blocks of a file without extents at the most.
+pub fn mapped_blocks_max(block_size: u32) -> u64 {
+    block_map::blocks_max(u64::from(block_size / 4))
+}
+
+/// Whether `i_block` of the inode is the root of an extent tree.
+fn has_extents(inode: &Inode) -> bool {
+    inode.flags() & flag::EXTENTS != 0
+}
+
+/// One leaf's share of an iteration; where the next leaf starts, or `None` at the end.
+fn each_in_leaf(
+    leaf: Node<'_>,
+    end: FileBlock,
+    range: Range<FileBlock>,
+    each: &mut dyn FnMut(Extent) -> Result<bool>,
+) -> Result<Option<FileBlock>> {
+    for i in leaf.count_up_to(range.start).saturating_sub(1)..leaf.len() {
+        let extent = leaf.extent(i);
+        if extent.at >= range.end {
+            return Ok(None);
+        }
+        if extent.end() > range.start && !each(extent)? {
+            return Ok(None);
+        }
+    }
+    Ok(Some(end))
+}
+
+/// Blocks that a change of one leaf may touch when it grows: the path, and for each level and a
+/// new root a new node with its bitmap and descriptor.
+fn split_credits(depth: u32) -> u32 {
+    depth + (depth + 1) * (1 + CREDITS_PER_BLOCK)
+}
+
+/// As `split_credits`, or when it shrinks: the path, a neighbour for each level, and each of these
+/// freed.
+fn step_credits(depth: u32) -> u32 {
+    split_credits(depth).max(2 * depth * (1 + CREDITS_PER_BLOCK))
+}

@@ -1,0 +1,123 @@
+//! Taking blocks from a file: truncation, deletion, punched holes.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use xact_base::{FileBlock, Result, Run};
+use xact_consistency::Handle;
+use xact_layout::extent::{Extent, RawEntry};
+use xact_layout::inode::Inode;
+use xact_layout::superblock::Superblock;
+
+use super::{Extents, Progress, has_extents, step_credits};
+use crate::metadata_blocks::CREDITS_PER_BLOCK;
+
+/// Receives the data blocks that a removal cut off, to free them in the same handle or keep them.
+/// The credits for freeing them are there.
+pub type Freed<'f> = &'f mut dyn FnMut(&mut Handle, Run) -> Result<()>;
+
+impl Extents<'_> {
+    /// Makes `range` a hole, from its end towards its start, and passes the data blocks that were
+    /// there to `freed`. Frees nodes that it empties.
+    ///
+    /// `Stopped(at)`: the handle's commit has no room left, and `at..range.end` is a hole by now.
+    /// Begin a new handle and go on with `range.start..at`. A handle that was begun with
+    /// [`Extents::credits_remove`] always gets further. `NoSpace` where a hole in the middle of an
+    /// extent needs a new node and there is no block for it; the step it happened in changed
+    /// nothing.
+    pub fn remove(
+        &self,
+        handle: &mut Handle,
+        inode: &mut Inode,
+        range: Range<FileBlock>,
+        freed: Freed<'_>,
+    ) -> Result<Progress> {
+        if !has_extents(inode) {
+            return self.remove_blocks(handle, inode, range, freed);
+        }
+        let mut end = range.end;
+        while end > range.start {
+            match self.remove_in_leaf(handle, inode, range.start..end, freed)? {
+                Step::To(at) => end = at,
+                Step::NothingLeft => break,
+                Step::NoRoom => return Ok(Progress::Stopped(end)),
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Removes what the last leaf with entries before `range.end` has of the range.
+    fn remove_in_leaf(
+        &self,
+        handle: &mut Handle,
+        inode: &mut Inode,
+        range: Range<FileBlock>,
+        freed: Freed<'_>,
+    ) -> Result<Step> {
+        let path = self.path(inode, FileBlock(range.end.0 - 1))?;
+        let leaf = path.leaf();
+        let nodes = step_credits(path.levels.len() as u32 - 1);
+        let mut groups = FreedGroups::default();
+        let mut with: Vec<RawEntry> = Vec::new();
+        let mut runs = Vec::new();
+        let before_end = leaf.entries.partition_point(|raw| Extent::decode(raw).at < range.end);
+        let mut first = before_end;
+        let mut done_to = range.end;
+        while let Some(extent) = first.checked_sub(1).map(|i| Extent::decode(&leaf.entries[i]))
+            && extent.end() > range.start
+        {
+            let cut = extent.part(extent.at.max(range.start), extent.end().min(range.end));
+            groups.add(self.sb, cut.run);
+            if !handle.ensure(nodes + groups.credits())? {
+                break;
+            }
+            // At most the last extent has a rest behind the range, and the first one before it.
+            if extent.end() > cut.end() {
+                with.push(extent.part(cut.end(), extent.end()).encode());
+            }
+            if extent.at < cut.at {
+                with.insert(0, extent.part(extent.at, cut.at).encode());
+            }
+            runs.push(cut.run);
+            done_to = cut.at;
+            first -= 1;
+        }
+        if runs.is_empty() {
+            let nothing = first == 0 || Extent::decode(&leaf.entries[first - 1]).end() <= range.start;
+            return Ok(if nothing { Step::NothingLeft } else { Step::NoRoom });
+        }
+        let removed = runs.iter().map(|run| u64::from(run.len)).sum();
+        let change = self.plan(&path, first..before_end, &with)?;
+        for run in runs {
+            freed(handle, run)?;
+        }
+        change.apply(handle, inode, 0, removed)?;
+        Ok(Step::To(done_to))
+    }
+}
+
+enum Step {
+    /// From here to the end of the range there is nothing any more.
+    To(FileBlock),
+    NothingLeft,
+    NoRoom,
+}
+
+/// The groups whose bitmaps a step changes by freeing data.
+#[derive(Default)]
+pub(super) struct FreedGroups {
+    groups: BTreeSet<u64>,
+}
+
+impl FreedGroups {
+    pub fn add(&mut self, sb: &Superblock, run: Run) {
+        let group = |block: u64| {
+            block.saturating_sub(u64::from(sb.first_data_block())) / u64::from(sb.blocks_per_group())
+        };
+        self.groups.extend(group(run.start.0)..=group(run.end().0 - 1));
+    }
+
+    pub fn credits(&self) -> u32 {
+        self.groups.len() as u32 * CREDITS_PER_BLOCK
+    }
+}

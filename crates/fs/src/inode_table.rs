@@ -1,0 +1,120 @@
+//! The inode table: inodes by number, checked when read and sealed when written.
+//!
+//! An inode's `i_dtime` belongs to the table, not to whoever keeps the inode in memory: it links
+//! the orphan list, and a neighbour's coming and going changes it without that inode's lock. So
+//! [`InodeTable::write`] leaves the field as it is on disk; [`InodeTable::create`] and
+//! [`InodeTable::update`] set it.
+
+use std::sync::Arc;
+
+use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Site};
+use xact_consistency::Handle;
+use xact_layout::inode::Inode;
+
+use crate::alloc::{Allocator, Shared};
+
+/// Reads and writes the inodes of one volume. Clones are the same table.
+#[derive(Clone)]
+pub struct InodeTable {
+    alloc: Arc<Shared>,
+}
+
+/// An inode's place: its block and the byte at which it starts there.
+#[derive(Clone, Copy)]
+struct Place {
+    block: BlockNr,
+    at: usize,
+}
+
+impl InodeTable {
+    /// Credits of `write`, `create` and `update`.
+    pub const CREDITS: u32 = 1;
+
+    pub fn new(alloc: &Allocator) -> InodeTable {
+        InodeTable { alloc: alloc.shared().clone() }
+    }
+
+    /// Reads an inode. It may be one that is free: its links and mode tell.
+    ///
+    /// Errors: `Corrupt`, naming the inode, for a number that the volume does not have or that was
+    /// never used, and for a checksum that does not match.
+    pub fn read(&self, ino: Ino) -> Result<Inode> {
+        let place = self.place(ino)?;
+        let bytes = self.alloc.engine().read(place.block)?;
+        self.decode(&bytes, place, ino)
+    }
+
+    /// Writes an inode within a handle, except its `i_dtime`.
+    pub fn write(&self, h: &mut Handle, ino: Ino, inode: &Inode) -> Result<()> {
+        let place = self.place(ino)?;
+        h.update(place.block, |bytes| {
+            let mut inode = inode.clone();
+            inode.set_dtime(self.raw(bytes, place).dtime());
+            self.encode(bytes, place, ino, inode);
+        })
+    }
+
+    /// Writes all of an inode that was just linked, whatever its place held before.
+    pub fn create(&self, h: &mut Handle, ino: Ino, inode: &Inode) -> Result<()> {
+        let place = self.place(ino)?;
+        h.update(place.block, |bytes| self.encode(bytes, place, ino, inode.clone()))
+    }
+
+    /// Changes fields of an inode as it is in the table. `change` must not call the engine.
+    ///
+    /// Errors: as `read`; then nothing was changed.
+    pub fn update<R>(&self, h: &mut Handle, ino: Ino, change: impl FnOnce(&mut Inode) -> R) -> Result<R> {
+        let place = self.place(ino)?;
+        h.update(place.block, |bytes| {
+            let mut inode = self.decode(bytes, place, ino)?;
+            let result = change(&mut inode);
+            self.encode(bytes, place, ino, inode);
+            Ok(result)
+        })?
+    }
+
+    /// The metadata block in which an inode lies.
+    pub fn block_of(&self, ino: Ino) -> Result<BlockNr> {
+        Ok(self.place(ino)?.block)
+    }
+
+    fn place(&self, ino: Ino) -> Result<Place> {
+        let sb = self.alloc.superblock();
+        let Some((group, index)) = sb.inode_place(ino) else {
+            return Err(Error::corrupt(Site::Inode(ino), "there is no inode of this number"));
+        };
+        if !self.alloc.is_table_ready(group, index) {
+            return Err(Error::corrupt(Site::Inode(ino), "this inode was never used"));
+        }
+        Ok(self.place_in(group, index))
+    }
+
+    fn place_in(&self, group: GroupNr, index: u32) -> Place {
+        let sb = self.alloc.superblock();
+        let per_block = sb.inodes_per_block();
+        Place {
+            block: self.alloc.inode_table(group).start.offset(u64::from(index / per_block)),
+            at: (index % per_block) as usize * usize::from(sb.inode_size()),
+        }
+    }
+
+    fn raw(&self, bytes: &[u8], place: Place) -> Inode {
+        let size = usize::from(self.alloc.superblock().inode_size());
+        Inode::new(&bytes[place.at..place.at + size])
+    }
+
+    fn decode(&self, bytes: &[u8], place: Place, ino: Ino) -> Result<Inode> {
+        let inode = self.raw(bytes, place);
+        // A slot that was never used holds zeros and no checksum.
+        let unused = inode.mode() == 0 && inode.as_bytes().iter().all(|&b| b == 0);
+        if !unused && !inode.checksum_matches(self.alloc.superblock(), ino) {
+            return Err(Error::corrupt(Site::Inode(ino), "checksum does not match"));
+        }
+        Ok(inode)
+    }
+
+    fn encode(&self, bytes: &mut [u8], place: Place, ino: Ino, mut inode: Inode) {
+        inode.seal(self.alloc.superblock(), ino);
+        bytes[place.at..place.at + inode.as_bytes().len()].copy_from_slice(inode.as_bytes());
+    }
+}

@@ -1,0 +1,36 @@
+//! A volume with generations: an ext4 volume without a journal, with the pool behind it.
+
+use std::sync::Arc;
+
+use xact_base::{Error, Result};
+use xact_consistency::generations::{default_pool_bytes, format};
+use xact_device::BlockDevice;
+
+use super::{JournalSize, MkfsOptions, MkfsReport, mkfs};
+
+/// Makes a generations volume on the whole of `device`; what was on it is lost. `pool_bytes` are
+/// left for the pool (default: a sixteenth of the device, 4 MiB to 1 GiB), and what the volume's
+/// last group leaves over.
+///
+/// Errors: as [`mkfs`], and `Usage` for a size of the journal, and for a pool that is too small
+/// for the volume or leaves no room for it. A crash leaves no volume or a plain ext4 one, until all
+/// is there.
+pub fn mkfs_generations(
+    device: &Arc<dyn BlockDevice>,
+    options: &MkfsOptions,
+    pool_bytes: Option<u64>,
+) -> Result<MkfsReport> {
+    if !matches!(options.journal, JournalSize::Default | JournalSize::None) {
+        return Err(Error::Usage("a volume with generations has no journal to be given a size".into()));
+    }
+    let device_bytes = device.size_bytes();
+    let pool_bytes = pool_bytes.unwrap_or(default_pool_bytes(device_bytes));
+    let Some(size_bytes) = device_bytes.checked_sub(pool_bytes).filter(|&bytes| bytes > 0) else {
+        return Err(Error::Usage("the pool would take the whole device".into()));
+    };
+    let options = MkfsOptions { journal: JournalSize::None, size_bytes: Some(size_bytes), ..options.clone() };
+    let report = mkfs(&**device, &options)?;
+    format(device.clone())?;
+    let pool_bytes = device_bytes - report.blocks * u64::from(report.block_size);
+    Ok(MkfsReport { pool_bytes, ..report })
+}

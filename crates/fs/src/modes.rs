@@ -1,0 +1,257 @@
+//! The volume's modes: every way of journaling is a setting of its own, with a name for each value.
+//!
+//! A setting is what the opener says ([`VolumeOptions::modes`](crate::VolumeOptions)), else what the
+//! volume says, else the built-in default. The volume says it in its superblock: ext4's own journal
+//! modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, everything else in a
+//! record of ours ([`xact_layout::mode_record`]).
+
+use xact_base::{Error, Result};
+use xact_consistency::{CommitWrites, Handle, LogRecords};
+use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
+use xact_layout::superblock::{
+    DEFAULT_JMODE, DEFAULT_JMODE_DATA, DEFAULT_JMODE_ORDERED, DEFAULT_JMODE_WRITEBACK, Superblock,
+};
+
+use crate::base::{Base, DataMode, InodeUpdate};
+use crate::superblock;
+
+const DATA: &[(&str, DataMode)] = &[
+    ("writeback", DataMode::Writeback),
+    ("ordered", DataMode::Ordered),
+    ("journal", DataMode::Journal),
+    ("selective", DataMode::Selective),
+    ("adaptive", DataMode::Adaptive),
+];
+const COMMIT_WRITES: &[(&str, CommitWrites)] =
+    &[("two-step", CommitWrites::TwoStep), ("single", CommitWrites::Single)];
+const LOG_RECORDS: &[(&str, LogRecords)] =
+    &[("block", LogRecords::Block), ("sub-block", LogRecords::SubBlock)];
+const WHEN: &[(&str, InodeUpdate)] =
+    &[("immediate", InodeUpdate::Immediate), ("delayed", InodeUpdate::Delayed)];
+
+/// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its name, its values by
+/// name, and the built-in default. The order is that of the record on disk.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $field:ident: $type:ty, $values:expr, $default:expr;)*) => {
+        /// A value for each setting.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct Modes {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        /// A value for some of the settings.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct ModeChoice {
+            $($(#[$doc])* pub $field: Option<$type>,)*
+        }
+
+        impl Default for Modes {
+            fn default() -> Modes {
+                Modes { $($field: $default,)* }
+            }
+        }
+
+        impl From<Modes> for ModeChoice {
+            fn from(modes: Modes) -> ModeChoice {
+                ModeChoice { $($field: Some(modes.$field),)* }
+            }
+        }
+
+        impl ModeChoice {
+            /// These, and `others` for the settings that these leave open.
+            pub fn or(self, others: ModeChoice) -> ModeChoice {
+                ModeChoice { $($field: self.$field.or(others.$field),)* }
+            }
+
+            /// These, and the built-in defaults.
+            pub fn or_default(self) -> Modes {
+                let built_in = Modes::default();
+                Modes { $($field: self.$field.unwrap_or(built_in.$field),)* }
+            }
+
+            /// Sets one by the names of the setting and its value; the value `default` leaves it open
+            /// again. False where there is no such setting; an error says which values there are.
+            pub fn set(&mut self, setting: &str, value: &str) -> Result<bool, String> {
+                match setting {
+                    $(stringify!($field) => self.$field = by_name($values, value)?,)*
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+
+            /// The settings in order: name and value's name.
+            pub fn names(&self) -> Vec<(&'static str, Option<&'static str>)> {
+                vec![$((stringify!($field), self.$field.map(|value| name_of($values, value))),)*]
+            }
+
+            /// As numbers: 0 for what is left open.
+            pub fn numbers(&self) -> [u8; MODE_SETTINGS] {
+                let mut numbers = [0; MODE_SETTINGS];
+                let mut next = numbers.iter_mut();
+                $(if let (Some(number), Some(value)) = (next.next(), self.$field) {
+                    *number = number_of($values, value);
+                })*
+                numbers
+            }
+
+            /// From numbers; what they do not tell is left open.
+            pub fn from_numbers(numbers: [u8; MODE_SETTINGS]) -> ModeChoice {
+                let mut next = numbers.into_iter();
+                ModeChoice { $($field: next.next().and_then(|number| by_number($values, number)),)* }
+            }
+        }
+    };
+}
+
+settings! {
+    /// How file data and the journal go together.
+    data: DataMode, DATA, DataMode::Adaptive;
+    /// How a commit reaches the journal.
+    commit_writes: CommitWrites, COMMIT_WRITES, CommitWrites::Single;
+    /// When a write's size joins the journal.
+    inode_update: InodeUpdate, WHEN, InodeUpdate::Delayed;
+    /// When a write's times join the journal.
+    timestamps: InodeUpdate, WHEN, InodeUpdate::Delayed;
+    /// What a commit says of a block that it changed.
+    log_records: LogRecords, LOG_RECORDS, LogRecords::Block;
+}
+
+fn by_name<T: Copy>(values: &[(&str, T)], name: &str) -> Result<Option<T>, String> {
+    if name == "default" {
+        return Ok(None);
+    }
+    let found = values.iter().find(|(known, _)| *known == name);
+    let names = || values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    found.map(|(_, value)| Some(*value)).ok_or_else(|| format!("there is no '{name}'; there are {}", names()))
+}
+
+fn name_of<T: Copy + PartialEq>(values: &[(&'static str, T)], value: T) -> &'static str {
+    values.iter().find(|(_, known)| *known == value).expect("each value has a name").0
+}
+
+fn number_of<T: Copy + PartialEq>(values: &[(&str, T)], value: T) -> u8 {
+    1 + values.iter().position(|(_, known)| *known == value).expect("each value has a number") as u8
+}
+
+fn by_number<T: Copy>(values: &[(&str, T)], number: u8) -> Option<T> {
+    values.get(usize::from(number).checked_sub(1)?).map(|(_, value)| *value)
+}
+
+/// What the superblock says. Where tune2fs has set one of ext4's journal modes since, that counts.
+pub fn stored(sb: &Superblock) -> ModeChoice {
+    let ours = match sb.mode_record() {
+        ModeRecord::Values(numbers) => ModeChoice::from_numbers(numbers),
+        ModeRecord::Empty | ModeRecord::Foreign => ModeChoice::default(),
+    };
+    let ext4 = match sb.default_mount_opts() & DEFAULT_JMODE {
+        DEFAULT_JMODE_DATA => Some(DataMode::Journal),
+        DEFAULT_JMODE_ORDERED => Some(DataMode::Ordered),
+        DEFAULT_JMODE_WRITEBACK => Some(DataMode::Writeback),
+        _ => None,
+    };
+    ModeChoice { data: ext4.or(ours.data), ..ours }
+}
+
+/// Writes the modes into the superblock; it is not sealed.
+fn store(sb: &mut Superblock, modes: ModeChoice) {
+    let ext4 = match modes.data {
+        Some(DataMode::Journal) => DEFAULT_JMODE_DATA,
+        Some(DataMode::Ordered) => DEFAULT_JMODE_ORDERED,
+        Some(DataMode::Writeback) => DEFAULT_JMODE_WRITEBACK,
+        Some(DataMode::Selective | DataMode::Adaptive) | None => 0,
+    };
+    sb.set_default_mount_opts(sb.default_mount_opts() & !DEFAULT_JMODE | ext4);
+    let ours = ModeChoice { data: modes.data.filter(|_| ext4 == 0), ..modes };
+    sb.set_mode_record(ours.numbers());
+}
+
+impl Base {
+    /// The modes that the volume is open with.
+    pub fn modes(&self) -> Modes {
+        self.modes
+    }
+
+    /// The modes that the volume itself asks for.
+    pub fn stored_modes(&self) -> Result<ModeChoice> {
+        Ok(stored(&superblock::read(&**self.engine(), self.superblock())?))
+    }
+
+    /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening on.
+    ///
+    /// Errors: `Usage` where the volume has no journal and the setting is about one; `Unsupported`
+    /// where the bytes for them hold something else.
+    pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
+        if self.engine().is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let about_journal =
+            modes.data.is_some() || modes.commit_writes.is_some() || modes.log_records.is_some();
+        if about_journal && !self.engine().journals_data() {
+            return Err(Error::Usage(
+                "the volume has no journal; of its modes, only inode_update and \
+                timestamps mean anything"
+                    .into(),
+            ));
+        }
+        let sb = superblock::read(&**self.engine(), self.superblock())?;
+        if sb.mode_record() == ModeRecord::Foreign {
+            return Err(Error::Unsupported(
+                "something else than modes in the superblock's last reserved bytes".into(),
+            ));
+        }
+        let mut handle = Handle::begin(self.engine(), 1)?;
+        superblock::update(&mut handle, self.superblock(), |sb| store(sb, modes))?;
+        let commit = handle.commit_id();
+        drop(handle);
+        self.engine().commit(commit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_has_a_name_and_a_number() {
+        let mut choice = ModeChoice::default();
+        assert_eq!(choice.or_default(), Modes::default());
+        for (setting, value) in [
+            ("data", "selective"),
+            ("commit_writes", "two-step"),
+            ("inode_update", "immediate"),
+            ("timestamps", "delayed"),
+            ("log_records", "sub-block"),
+        ] {
+            assert_eq!(choice.set(setting, value), Ok(true));
+            assert!(choice.names().contains(&(setting, Some(value))));
+            assert_eq!(ModeChoice::from_numbers(choice.numbers()), choice);
+        }
+        assert_eq!(choice.set("data", "default"), Ok(true));
+        assert_eq!(choice.data, None);
+        assert_eq!(choice.set("speed", "high"), Ok(false));
+        assert!(choice.set("data", "fast").unwrap_err().contains("writeback, ordered, journal"));
+        assert_eq!(ModeChoice::from_numbers([99; MODE_SETTINGS]), ModeChoice::default());
+    }
+
+    #[test]
+    fn modes_of_ext4_are_kept_where_ext4_has_them() {
+        let mut sb = Superblock::zeroed();
+        sb.set_default_mount_opts(0xC);
+        for (data, bits) in [
+            (DataMode::Journal, 0x20),
+            (DataMode::Ordered, 0x40),
+            (DataMode::Writeback, 0x60),
+            (DataMode::Adaptive, 0),
+            (DataMode::Selective, 0),
+        ] {
+            let modes = ModeChoice { data: Some(data), ..ModeChoice::default() };
+            store(&mut sb, modes);
+            assert_eq!(sb.default_mount_opts(), 0xC | bits);
+            assert_eq!(sb.mode_record() == ModeRecord::Empty, bits != 0);
+            assert_eq!(stored(&sb), modes);
+        }
+        // tune2fs has the last word.
+        sb.set_default_mount_opts(0x40);
+        assert_eq!(stored(&sb).data, Some(DataMode::Ordered));
+    }
+}

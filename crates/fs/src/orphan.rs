@@ -1,0 +1,116 @@
+//! Orphans: inodes to be deleted, or cut to their size, after a crash.
+//!
+//! An inode is recorded here in the handle that takes its last name away (or begins a truncation
+//! in several steps) and removed in the handle that frees it. Recovery deletes what has no links
+//! and truncates the rest.
+//!
+//! Two structures hold them, both read on opening:
+//! - the list: the superblock's `s_last_orphan` names the first inode, each inode's `i_dtime` the
+//!   next. In memory it is linked both ways, so that removing is O(1);
+//! - the orphan file (feature `orphan_file`): see [`file`]. When it is full the list takes over.
+//!
+//! One lock covers both; it is held only while a few blocks change within a handle.
+
+mod file;
+mod list;
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use xact_base::{Ino, Result};
+use xact_consistency::Handle;
+
+use crate::alloc::Allocator;
+use crate::inode_table::InodeTable;
+use file::{OrphanFile, Slot};
+use list::OrphanList;
+
+/// The orphans of one volume.
+pub struct Orphans {
+    table: InodeTable,
+    state: Mutex<State>,
+}
+
+struct State {
+    list: OrphanList,
+    file: Option<OrphanFile>,
+    /// Orphans that are recorded in the orphan file.
+    slots: HashMap<Ino, Slot>,
+}
+
+impl Orphans {
+    /// Credits of `add`: superblock and inode, or a block of the orphan file.
+    pub const ADD_CREDITS: u32 = 2;
+    /// Credits of `remove`: the inode and its neighbour (or the superblock).
+    pub const REMOVE_CREDITS: u32 = 2;
+
+    /// Reads both structures.
+    ///
+    /// Errors: `Corrupt` for a list that has a cycle or leads to what cannot be an orphan, and for
+    /// an orphan file whose blocks do not have their magic and checksum.
+    pub fn open(alloc: &Allocator, table: &InodeTable) -> Result<Orphans> {
+        let list = OrphanList::open(alloc, table)?;
+        let (file, slots) = OrphanFile::open(alloc, table)?.unzip();
+        let slots = slots.unwrap_or_default();
+        Ok(Orphans { table: table.clone(), state: Mutex::new(State { list, file, slots }) })
+    }
+
+    /// All orphans, in no order.
+    pub fn list(&self) -> Vec<Ino> {
+        let state = self.state.lock();
+        state.list.iter().chain(state.slots.keys().copied()).collect()
+    }
+
+    pub fn contains(&self, ino: Ino) -> bool {
+        let state = self.state.lock();
+        state.slots.contains_key(&ino) || state.list.contains(ino)
+    }
+
+    /// Records an inode; nothing happens if it is recorded already.
+    pub fn add(&self, h: &mut Handle, ino: Ino) -> Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.slots.contains_key(&ino) || state.list.contains(ino) {
+            return Ok(());
+        }
+        if let Some(file) = &mut state.file
+            && let Some(slot) = file.add(h, ino)?
+        {
+            state.slots.insert(ino, slot);
+            return Ok(());
+        }
+        state.list.add(h, &self.table, ino)
+    }
+
+    /// Removes an inode; nothing happens if it is not recorded. Its `i_dtime` is 0 afterwards.
+    pub fn remove(&self, h: &mut Handle, ino: Ino) -> Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        match state.slots.get(&ino).copied() {
+            Some(slot) => {
+                state.file.as_mut().expect("slots are the file's").remove(h, slot, ino)?;
+                state.slots.remove(&ino);
+                Ok(())
+            }
+            None => state.list.remove(h, &self.table, ino),
+        }
+    }
+
+    /// To be called once when the volume is opened for writing: sets the `orphan_present` feature
+    /// where there is an orphan file, which keeps systems that do not know it away (one credit).
+    pub fn begin_use(&self, h: &mut Handle) -> Result<()> {
+        match &self.state.lock().file {
+            Some(file) => file.set_present(h, true),
+            None => Ok(()),
+        }
+    }
+
+    /// To be called before a clean unmount: clears the feature if the file is empty (one credit).
+    pub fn end_use(&self, h: &mut Handle) -> Result<()> {
+        let state = self.state.lock();
+        match &state.file {
+            Some(file) if state.slots.is_empty() => file.set_present(h, false),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Changes of attributes: chmod, chown, utimens, truncate, chattr.
+
+use xact_base::{Errno, Ino, Result};
+use xact_layout::inode::flag;
+
+use super::acl::{self, Acl};
+use super::{CAPABILITY, PERM_MASK, fail, refuse_flags, without_privileges};
+use crate::api::{Attr, Caller, FileKind, SetAttr, TimeChange};
+use crate::tree::{AttrChange, AttrSet, Tree};
+
+/// Flags that a regular file cannot have (`EXT4_REG_FLMASK`).
+const NOT_FOR_FILES: u32 = flag::DIRSYNC | flag::TOPDIR | flag::PROJECT_INHERIT | flag::CASEFOLD;
+/// The only flags of links and special files (`EXT4_OTHER_FLMASK`).
+const FOR_OTHERS: u32 = flag::NODUMP | flag::NOATIME;
+
+/// Those of `flags` that an inode of this kind can have (`ext4_mask_flags`).
+pub(super) fn flags_for_kind(kind: FileKind, flags: u32) -> u32 {
+    match kind {
+        FileKind::Directory => flags,
+        FileKind::Regular => flags & !NOT_FOR_FILES,
+        _ => flags & FOR_OTHERS,
+    }
+}
+
+/// Changes attributes and returns them as they are then. Every change sets ctime, and a change
+/// of size mtime as well, even to the size that the file has. An empty change does nothing.
+///
+/// chown takes suid and sgid away from what is not a directory, whoever calls. That an
+/// unprivileged chmod may not set sgid for a foreign group is checked by the front end, which
+/// knows the caller's supplementary groups.
+pub fn set_attr<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr> {
+    let old = tree.attr(ino)?;
+    if *change == SetAttr::default() {
+        tree.depends_on(ino, AttrSet::STAT);
+        return Ok(old);
+    }
+    check(tree, &old, change)?;
+    let project = change.project.filter(|&project| project != old.project);
+    let chown = change.uid.is_some() || change.gid.is_some();
+    // The caller is told all of them.
+    let mut depends = AttrSet::STAT;
+    let mut new = AttrChange { uid: change.uid, gid: change.gid, project, ..AttrChange::default() };
+
+    if change.perm.is_some() {
+        new.perm = change.perm.map(|perm| perm & PERM_MASK);
+    } else if !old.is_dir() && (chown || change.kill_suidgid) {
+        new.perm = Some(without_privileges(old.perm)).filter(|&perm| perm != old.perm);
+    }
+    let drops_capability = old.kind == FileKind::Regular
+        && (chown || change.size.is_some() || change.kill_suidgid)
+        && tree.xattr(ino, CAPABILITY)?.is_some();
+    // The access ACL and the permission bits say the same thing twice.
+    let acl = match new.perm {
+        Some(perm) if old.kind != FileKind::Symlink => match tree.xattr(ino, acl::ACCESS)? {
+            Some(value) => Some(Acl::decode(&value)?.with_mode(perm).encode()),
+            None => None,
+        },
+        _ => None,
+    };
+    if let Some(flags) = change.flags {
+        depends |= AttrSet::FLAGS;
+        new.flags = Some(changed_flags(caller, &old, flags)?);
+    }
+
+    let now = tree.now();
+    let time = |change: TimeChange| match change {
+        TimeChange::Now => now,
+        TimeChange::To(time) => time,
+    };
+    new.atime = change.atime.map(time);
+    new.mtime = change.mtime.map(time).or(change.size.map(|_| now));
+    new.ctime = Some(change.ctime.unwrap_or(now));
+    tree.depends_on(ino, depends);
+
+    // From here on the tree changes.
+    if let Some(size) = change.size {
+        tree.set_size(ino, size)?;
+    }
+    if drops_capability {
+        tree.set_xattr(ino, CAPABILITY, None)?;
+    }
+    if let Some(value) = acl {
+        tree.set_xattr(ino, acl::ACCESS, Some(&value))?;
+    }
+    tree.set_attr(ino, &new)?;
+    tree.attr(ino)
+}
+
+/// Whether the change is allowed at all.
+fn check<T: Tree + ?Sized>(tree: &mut T, old: &Attr, change: &SetAttr) -> Result<()> {
+    let valid =
+        |time: Option<TimeChange>| !matches!(time, Some(TimeChange::To(t)) if t.nanos >= 1_000_000_000);
+    if !valid(change.atime) || !valid(change.mtime) || change.ctime.is_some_and(|t| t.nanos >= 1_000_000_000)
+    {
+        return fail(Errno::EINVAL);
+    }
+    let given = |time: Option<TimeChange>| matches!(time, Some(TimeChange::To(_)));
+    let sets = change.perm.is_some()
+        || change.uid.is_some()
+        || change.gid.is_some()
+        || change.size.is_some()
+        || given(change.atime)
+        || given(change.mtime)
+        || change.ctime.is_some();
+    if sets {
+        refuse_flags(tree, old, flag::IMMUTABLE | flag::APPEND)?;
+    } else if change.atime.is_some() || change.mtime.is_some() {
+        // "Now" is what a write does, so an append-only file takes it.
+        refuse_flags(tree, old, flag::IMMUTABLE)?;
+    }
+    if change.project.is_some_and(|project| project != 0) && !tree.has_projects() {
+        return fail(Errno::EOPNOTSUPP);
+    }
+    if let Some(size) = change.size {
+        match old.kind {
+            FileKind::Regular if size > tree.size_max(old.flags) => return fail(Errno::EFBIG),
+            FileKind::Regular => {}
+            FileKind::Directory => return fail(Errno::EISDIR),
+            _ => return fail(Errno::EINVAL),
+        }
+    }
+    Ok(())
+}
+
+/// The `i_flags` that `chattr` asks for, with those kept that it cannot change.
+fn changed_flags(caller: &Caller, old: &Attr, asked: u32) -> Result<u32> {
+    if asked & !flag::USER_VISIBLE != 0 {
+        return fail(Errno::EOPNOTSUPP);
+    }
+    let asked = flags_for_kind(old.kind, asked & flag::USER_MODIFIABLE);
+    let new = old.flags & !flag::USER_MODIFIABLE | asked;
+    let changed = new ^ old.flags;
+    // CAP_LINUX_IMMUTABLE, as far as we can see it.
+    if changed & (flag::IMMUTABLE | flag::APPEND) != 0 && caller.uid != 0 {
+        return fail(Errno::EPERM);
+    }
+    if old.flags & new & flag::IMMUTABLE != 0 && changed != 0 {
+        return fail(Errno::EPERM);
+    }
+    Ok(new)
+}

@@ -1,0 +1,161 @@
+//! File contents: read, write, fallocate, copy_file_range, lseek.
+
+use xact_base::{Errno, Ino, Result};
+use xact_layout::inode::flag;
+
+use super::{CAPABILITY, fail, refuse_flags, regular, without_privileges};
+use crate::api::{Allocate, Attr, FileKind, SeekTo, WriteHow};
+use crate::tree::{AttrChange, AttrSet, Tree};
+
+/// One `copy_range` copies at most this many bytes: the data of one operation is in memory at
+/// once. Callers go on where a short count tells them to, as with the system call.
+pub const COPY_MAX: u64 = 8 << 20;
+
+pub fn read<T: Tree + ?Sized>(
+    tree: &mut T,
+    ino: Ino,
+    offset: u64,
+    len: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    regular(tree, ino)?;
+    if len == 0 {
+        return Ok(());
+    }
+    tree.read(ino, offset, len, out)
+}
+
+/// What a change of contents takes from the inode, read before it.
+struct Modified {
+    perm: Option<u16>,
+    drops_capability: bool,
+}
+
+impl Modified {
+    fn read<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, kill_suidgid: bool) -> Result<Modified> {
+        let mut perm = None;
+        if kill_suidgid {
+            tree.depends_on(attr.ino, AttrSet::MODE);
+            perm = Some(without_privileges(attr.perm)).filter(|&perm| perm != attr.perm);
+        }
+        let drops_capability = tree.xattr(attr.ino, CAPABILITY)?.is_some();
+        Ok(Modified { perm, drops_capability })
+    }
+
+    fn apply<T: Tree + ?Sized>(&self, tree: &mut T, ino: Ino) -> Result<()> {
+        if self.drops_capability {
+            tree.set_xattr(ino, CAPABILITY, None)?;
+        }
+        let now = tree.now();
+        let perm = self.perm;
+        tree.set_attr(ino, &AttrChange { perm, mtime: Some(now), ctime: Some(now), ..AttrChange::default() })
+    }
+}
+
+/// Writes all of `data` and returns the offset at which it was placed.
+pub fn write<T: Tree + ?Sized>(
+    tree: &mut T,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    how: WriteHow,
+) -> Result<u64> {
+    let attr = regular(tree, ino)?;
+    refuse_flags(tree, &attr, if how.append { flag::IMMUTABLE } else { flag::IMMUTABLE | flag::APPEND })?;
+    let at = if how.append {
+        tree.depends_on(ino, AttrSet::SIZE);
+        attr.size
+    } else {
+        offset
+    };
+    if data.is_empty() {
+        return Ok(at);
+    }
+    if at.checked_add(data.len() as u64).is_none_or(|end| end > tree.size_max(attr.flags)) {
+        return fail(Errno::EFBIG);
+    }
+    let modified = Modified::read(tree, &attr, how.kill_suidgid)?;
+    tree.write(ino, at, data)?;
+    modified.apply(tree, ino)?;
+    Ok(at)
+}
+
+/// `fallocate`. suid and sgid are the front end's: it knows whether the caller may keep them.
+pub fn allocate<T: Tree + ?Sized>(
+    tree: &mut T,
+    ino: Ino,
+    offset: u64,
+    len: u64,
+    how: Allocate,
+) -> Result<()> {
+    let attr = tree.attr(ino)?;
+    match attr.kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return fail(Errno::EISDIR),
+        _ => return fail(Errno::ENODEV),
+    }
+    if len == 0 {
+        return fail(Errno::EINVAL);
+    }
+    // A block map has no unwritten blocks; programs (posix_fallocate) write zeros instead.
+    let can_reserve = flag::EXTENTS | flag::INLINE_DATA;
+    if attr.flags & can_reserve == 0 && how != Allocate::PunchHole {
+        return fail(Errno::EOPNOTSUPP);
+    }
+    // Blocks may be reserved at the end of an append-only file, but nothing in it may change.
+    let refused = match how {
+        Allocate::Reserve { .. } => flag::IMMUTABLE,
+        _ => flag::IMMUTABLE | flag::APPEND,
+    };
+    refuse_flags(tree, &attr, refused)?;
+    if offset.checked_add(len).is_none_or(|end| end > tree.size_max(attr.flags)) {
+        return fail(Errno::EFBIG);
+    }
+    let modified = Modified::read(tree, &attr, false)?;
+    tree.allocate(ino, offset, len, how)?;
+    modified.apply(tree, ino)
+}
+
+/// Copies within the tree and returns how much: less than asked at the end of the source, or
+/// where more than [`COPY_MAX`] is left.
+pub fn copy_range<T: Tree + ?Sized>(
+    tree: &mut T,
+    (from, from_offset): (Ino, u64),
+    (to, to_offset): (Ino, u64),
+    len: u64,
+    how: WriteHow,
+) -> Result<u64> {
+    let source = regular(tree, from)?;
+    let target = regular(tree, to)?;
+    if how.append {
+        return fail(Errno::EBADF);
+    }
+    refuse_flags(tree, &target, flag::IMMUTABLE | flag::APPEND)?;
+    if from_offset.checked_add(len).is_none() || to_offset.checked_add(len).is_none() {
+        return fail(Errno::EOVERFLOW);
+    }
+    if from_offset + len > source.size {
+        tree.depends_on(from, AttrSet::SIZE);
+    }
+    let len = len.min(source.size.saturating_sub(from_offset));
+    if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
+        return fail(Errno::EINVAL);
+    }
+    let len = len.min(COPY_MAX);
+    let mut data = Vec::new();
+    tree.read(from, from_offset, len as usize, &mut data)?;
+    if data.is_empty() {
+        return Ok(0);
+    }
+    write(tree, to, to_offset, &data, how)?;
+    Ok(data.len() as u64)
+}
+
+pub fn seek<T: Tree + ?Sized>(tree: &mut T, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
+    let attr = regular(tree, ino)?;
+    tree.depends_on(ino, AttrSet::SIZE);
+    if offset >= attr.size {
+        return fail(Errno::ENXIO);
+    }
+    tree.seek(ino, offset, to)
+}

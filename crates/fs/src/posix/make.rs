@@ -1,0 +1,195 @@
+//! New inodes: mknod, mkdir, symlink, `O_TMPFILE`.
+
+use xact_base::{Errno, Ino, Result, Timestamp};
+use xact_layout::inode::{flag, mode};
+
+use super::acl::{self, Acl};
+use super::attr::flags_for_kind;
+use super::{
+    PERM_MASK, SGID, directory, fail, inherited_project, may_add, may_add_subdir, refuse_flags, touch_dir,
+};
+use crate::api::{Attr, Caller, Entry, FileKind, Name, check_name};
+use crate::tree::{AttrSet, NewInode, Tree};
+
+/// A new inode as its folder wants it: read completely before the first change.
+pub(super) struct Plan {
+    new: NewInode,
+    /// From the folder's default list.
+    access_acl: Option<Vec<u8>>,
+    default_acl: Option<Vec<u8>>,
+}
+
+impl Plan {
+    /// `perm` before the umask.
+    pub(super) fn in_dir<T: Tree + ?Sized>(
+        tree: &mut T,
+        caller: &Caller,
+        dir: &Attr,
+        kind: FileKind,
+        perm: u16,
+        now: Timestamp,
+    ) -> Result<Plan> {
+        tree.depends_on(dir.ino, AttrSet::MODE | AttrSet::FLAGS);
+        let mut perm = perm & PERM_MASK;
+        let mut gid = caller.gid;
+        if dir.perm & SGID != 0 {
+            tree.depends_on(dir.ino, AttrSet::OWNER);
+            gid = dir.gid;
+            if kind == FileKind::Directory {
+                perm |= SGID;
+            }
+        }
+        let mut access_acl = None;
+        let mut default_acl = None;
+        // A default list takes the umask's place; a symbolic link's bits mean nothing.
+        if kind == FileKind::Symlink {
+            perm = 0o777;
+        } else if let Some(value) = tree.xattr(dir.ino, acl::DEFAULT)? {
+            let (access, bits) = Acl::decode(&value)?.for_new(perm);
+            perm = perm & !0o777 | bits;
+            access_acl = (!access.is_minimal()).then(|| access.encode());
+            default_acl = (kind == FileKind::Directory).then_some(value);
+        } else {
+            perm &= !(caller.umask & 0o777);
+        }
+        let mapped = matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
+        let map = if mapped && tree.has_extents() { flag::EXTENTS } else { 0 };
+        let flags = flags_for_kind(kind, dir.flags & flag::INHERITED) | map;
+        let project = inherited_project(tree, dir).unwrap_or(0);
+        let new = NewInode { kind, perm, uid: caller.uid, gid, project, rdev: 0, time: now, flags };
+        Ok(Plan { new, access_acl, default_acl })
+    }
+
+    pub(super) fn make<T: Tree + ?Sized>(&self, tree: &mut T, dir: Ino) -> Result<Ino> {
+        let ino = tree.new_inode(dir, &self.new)?;
+        if let Some(value) = &self.access_acl {
+            tree.set_xattr(ino, acl::ACCESS, Some(value))?;
+        }
+        if let Some(value) = &self.default_acl {
+            tree.set_xattr(ino, acl::DEFAULT, Some(value))?;
+        }
+        Ok(ino)
+    }
+}
+
+/// The folder that takes a new name, which must not be there yet.
+fn parent_of_new<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
+    let parent = directory(tree, dir)?;
+    check_name(name)?;
+    if tree.entry(dir, name)?.is_some() {
+        return fail(Errno::EEXIST);
+    }
+    may_add(tree, &parent, name)?;
+    Ok(parent)
+}
+
+/// Puts the new inode into the folder; the last step of what makes a name.
+fn publish<T: Tree + ?Sized>(
+    tree: &mut T,
+    dir: Ino,
+    name: &Name,
+    entry: Entry,
+    now: Timestamp,
+) -> Result<Attr> {
+    tree.add_entry(dir, name, entry)?;
+    touch_dir(tree, dir, now)?;
+    tree.attr(entry.ino)
+}
+
+/// See [`crate::View::make_node`]. A mode without type bits means a regular file, as in mknod.
+pub fn make_node<T: Tree + ?Sized>(
+    tree: &mut T,
+    caller: &Caller,
+    dir: Ino,
+    name: &Name,
+    bits: u16,
+    rdev: u64,
+) -> Result<Attr> {
+    let kind = match bits & mode::TYPE_MASK {
+        0 => FileKind::Regular,
+        _ => match FileKind::from_mode(bits) {
+            Some(FileKind::Directory) => return fail(Errno::EPERM),
+            Some(FileKind::Symlink) | None => return fail(Errno::EINVAL),
+            Some(kind) => kind,
+        },
+    };
+    let parent = parent_of_new(tree, dir, name)?;
+    let now = tree.now();
+    let mut plan = Plan::in_dir(tree, caller, &parent, kind, bits, now)?;
+    if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
+        plan.new.rdev = rdev;
+    }
+    let ino = plan.make(tree, dir)?;
+    tree.add_links(ino, 1)?;
+    publish(tree, dir, name, Entry { ino, kind }, now)
+}
+
+pub fn make_dir<T: Tree + ?Sized>(
+    tree: &mut T,
+    caller: &Caller,
+    dir: Ino,
+    name: &Name,
+    perm: u16,
+) -> Result<Attr> {
+    let parent = parent_of_new(tree, dir, name)?;
+    may_add_subdir(tree, &parent)?;
+    let now = tree.now();
+    // Of the bits above the nine, mkdir takes the sticky one alone.
+    let plan = Plan::in_dir(tree, caller, &parent, FileKind::Directory, perm & 0o1777, now)?;
+    let ino = plan.make(tree, dir)?;
+    tree.set_parent(ino, dir)?;
+    // Its name and its own `.`.
+    tree.add_links(ino, 2)?;
+    tree.add_subdirs(dir, 1)?;
+    publish(tree, dir, name, Entry { ino, kind: FileKind::Directory }, now)
+}
+
+pub fn make_symlink<T: Tree + ?Sized>(
+    tree: &mut T,
+    caller: &Caller,
+    dir: Ino,
+    name: &Name,
+    target: &[u8],
+) -> Result<Attr> {
+    if target.is_empty() {
+        return fail(Errno::ENOENT);
+    }
+    if target.len() > tree.target_max() {
+        return fail(Errno::ENAMETOOLONG);
+    }
+    if target.contains(&0) {
+        return fail(Errno::EINVAL);
+    }
+    let parent = parent_of_new(tree, dir, name)?;
+    let now = tree.now();
+    let plan = Plan::in_dir(tree, caller, &parent, FileKind::Symlink, 0o777, now)?;
+    let ino = plan.make(tree, dir)?;
+    tree.set_link(ino, target)?;
+    tree.add_links(ino, 1)?;
+    publish(tree, dir, name, Entry { ino, kind: FileKind::Symlink }, now)
+}
+
+/// See [`crate::View::make_unnamed`]. The folder gives group, flags and default list as to a
+/// named file; neither its contents nor its times change.
+pub fn make_unnamed<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr> {
+    let parent = directory(tree, dir)?;
+    if parent.nlink == 0 {
+        return fail(Errno::ENOENT);
+    }
+    refuse_flags(tree, &parent, flag::IMMUTABLE)?;
+    let now = tree.now();
+    let plan = Plan::in_dir(tree, caller, &parent, FileKind::Regular, perm, now)?;
+    let ino = plan.make(tree, dir)?;
+    tree.hold(ino)?;
+    tree.attr(ino)
+}
+
+/// What `RENAME_WHITEOUT` leaves behind: a character device 0:0 without permissions.
+pub(super) fn plan_whiteout<T: Tree + ?Sized>(
+    tree: &mut T,
+    caller: &Caller,
+    dir: &Attr,
+    now: Timestamp,
+) -> Result<Plan> {
+    Plan::in_dir(tree, caller, dir, FileKind::CharDevice, 0, now)
+}

@@ -1,0 +1,131 @@
+//! The POSIX operations, each written once over a [`Tree`]: the base runs them on the volume,
+//! a transaction on its overlay.
+//!
+//! Rules that all of them keep:
+//! 1. Read everything first, then change (see [`crate::tree`]). Errors of the tree's reads are
+//!    passed on as they are: the base uses them to start an operation anew with more locks.
+//! 2. Outcomes and times are those of ext4 under Linux. Permission bits, sticky directories and
+//!    supplementary groups are the front end's (the kernel's, on a mount); the flags
+//!    `FS_IMMUTABLE_FL` and `FS_APPEND_FL` are checked here, since FUSE's kernel side has no
+//!    notion of them.
+//! 3. Each says by [`Tree::depends_on`] which attributes its outcome depends on.
+//!
+//! Reads set no access time here: that is the base's (`base/access.rs`), and a transaction's set none.
+
+mod acl;
+mod attr;
+mod data;
+pub mod hint;
+mod look;
+mod make;
+mod names;
+mod rename;
+mod xattr;
+
+#[cfg(test)]
+mod tests;
+
+use xact_base::{Errno, Error, Ino, Result, Timestamp};
+use xact_layout::inode::flag;
+
+use crate::api::{Attr, FileKind, Name};
+use crate::tree::{AttrChange, AttrSet, Tree};
+
+pub use attr::set_attr;
+pub use data::{COPY_MAX, allocate, copy_range, read, seek, write};
+pub use look::{attr, lookup, read_dir, read_link, resolve};
+pub use make::{make_dir, make_node, make_symlink, make_unnamed};
+pub use names::{link, remove_dir, unlink};
+pub use rename::rename;
+pub use xattr::{list_xattrs, remove_xattr, set_xattr, xattr};
+
+/// `S_ISUID`, `S_ISGID`, `S_IXGRP`.
+const SUID: u16 = 0o4000;
+const SGID: u16 = 0o2000;
+const GROUP_EXEC: u16 = 0o010;
+/// All that [`Attr::perm`] can hold.
+const PERM_MASK: u16 = 0o7777;
+
+/// File capabilities, which go when a file's contents or owner change.
+const CAPABILITY: &[u8] = b"security.capability";
+
+fn fail<T>(errno: Errno) -> Result<T> {
+    Err(Error::Posix(errno))
+}
+
+/// The attributes of what must be a directory.
+fn directory<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
+    let attr = tree.attr(ino)?;
+    if attr.is_dir() { Ok(attr) } else { fail(Errno::ENOTDIR) }
+}
+
+/// The attributes of what must be a regular file.
+fn regular<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
+    let attr = tree.attr(ino)?;
+    match attr.kind {
+        FileKind::Regular => Ok(attr),
+        FileKind::Directory => fail(Errno::EISDIR),
+        _ => fail(Errno::EINVAL),
+    }
+}
+
+/// `EPERM` where one of `refused` is set in the inode's `i_flags`.
+fn refuse_flags<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, refused: u32) -> Result<()> {
+    tree.depends_on(attr.ino, AttrSet::FLAGS);
+    if attr.flags & refused != 0 { fail(Errno::EPERM) } else { Ok(()) }
+}
+
+/// Whether `name` may be added to `dir` (`may_create` of the kernel, less the permission bits).
+fn may_add<T: Tree + ?Sized>(tree: &mut T, dir: &Attr, name: &Name) -> Result<()> {
+    // A removed directory that somebody still holds takes no names.
+    if dir.nlink == 0 {
+        return fail(Errno::ENOENT);
+    }
+    refuse_flags(tree, dir, flag::IMMUTABLE)?;
+    tree.check_room(dir.ino, name)
+}
+
+/// Whether the name of `victim` may be taken out of `dir` (`may_delete`, less permission bits).
+fn may_remove<T: Tree + ?Sized>(tree: &mut T, dir: &Attr, victim: &Attr) -> Result<()> {
+    refuse_flags(tree, dir, flag::IMMUTABLE | flag::APPEND)?;
+    refuse_flags(tree, victim, flag::IMMUTABLE | flag::APPEND)
+}
+
+/// The project that `dir` hands down to what is made in it.
+fn inherited_project<T: Tree + ?Sized>(tree: &T, dir: &Attr) -> Option<u32> {
+    (tree.has_projects() && dir.flags & flag::PROJECT_INHERIT != 0).then_some(dir.project)
+}
+
+/// `EXDEV` where a name of `inode` in `dir` would take it out of the project that `dir` hands down:
+/// its usage cannot move with a name.
+fn refuse_other_project<T: Tree + ?Sized>(tree: &mut T, dir: &Attr, inode: &Attr) -> Result<()> {
+    if let Some(project) = inherited_project(tree, dir) {
+        tree.depends_on(dir.ino, AttrSet::FLAGS | AttrSet::OWNER);
+        tree.depends_on(inode.ino, AttrSet::OWNER);
+        if inode.project != project {
+            return fail(Errno::EXDEV);
+        }
+    }
+    Ok(())
+}
+
+/// `EMLINK` where `dir` cannot count another subdirectory.
+fn may_add_subdir<T: Tree + ?Sized>(tree: &mut T, dir: &Attr) -> Result<()> {
+    if dir.nlink >= tree.link_max() && !tree.dir_nlink() { fail(Errno::EMLINK) } else { Ok(()) }
+}
+
+/// The contents of a directory changed.
+fn touch_dir<T: Tree + ?Sized>(tree: &mut T, dir: Ino, now: Timestamp) -> Result<()> {
+    tree.set_attr(dir, &AttrChange { mtime: Some(now), ctime: Some(now), ..AttrChange::default() })
+}
+
+/// The inode changed (its link count, its name).
+fn touch_inode<T: Tree + ?Sized>(tree: &mut T, ino: Ino, now: Timestamp) -> Result<()> {
+    tree.set_attr(ino, &AttrChange { ctime: Some(now), ..AttrChange::default() })
+}
+
+/// Permission bits after a change by somebody who must not keep suid and sgid. Without group
+/// execution, sgid is no privilege (it once meant mandatory locking) and stays.
+fn without_privileges(perm: u16) -> u16 {
+    if perm & GROUP_EXEC != 0 { perm & !(SUID | SGID) } else { perm & !SUID }
+}

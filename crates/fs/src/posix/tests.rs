@@ -1,0 +1,443 @@
+//! The operations over a tree in memory: outcomes, times and link counts as on ext4.
+
+use xact_base::{Errno, Error, Ino, Result, Timestamp};
+use xact_layout::inode::{flag, mode};
+
+use super::acl::{ACCESS, DEFAULT, encode_for_test};
+use super::*;
+use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, TimeChange, WriteHow, XattrHow};
+use crate::tree::mem::MemTree;
+
+const ROOT: Ino = Ino::ROOT;
+const USER: Caller = Caller { uid: 1000, gid: 100, umask: 0o022 };
+const HOW: WriteHow = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
+
+fn tree() -> MemTree {
+    MemTree::new(1024)
+}
+
+fn file(t: &mut MemTree, dir: Ino, name: &str) -> Ino {
+    make_node(t, &USER, dir, name.as_bytes(), 0o644, 0).unwrap().ino
+}
+
+fn folder(t: &mut MemTree, dir: Ino, name: &str) -> Ino {
+    make_dir(t, &USER, dir, name.as_bytes(), 0o755).unwrap().ino
+}
+
+fn mv(t: &mut MemTree, from: (Ino, &str), to: (Ino, &str), how: RenameHow) -> Result<()> {
+    rename(t, &USER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), how)
+}
+
+fn ino(t: &mut MemTree, dir: Ino, name: &str) -> Option<Ino> {
+    t.entry(dir, name.as_bytes()).unwrap().map(|e| e.ino)
+}
+
+fn links(t: &mut MemTree, ino: Ino) -> u32 {
+    t.attr(ino).unwrap().nlink
+}
+
+#[track_caller]
+fn assert_errno<T: std::fmt::Debug>(result: Result<T>, errno: Errno) {
+    match result {
+        Err(Error::Posix(e)) if e == errno => {}
+        other => panic!("expected {errno:?}, got {other:?}"),
+    }
+}
+
+fn chmod(t: &mut MemTree, ino: Ino, perm: u16) {
+    set_attr(t, &Caller::ROOT, ino, &SetAttr { perm: Some(perm), ..SetAttr::default() }).unwrap();
+}
+
+fn chattr(t: &mut MemTree, ino: Ino, flags: u32) {
+    set_attr(t, &Caller::ROOT, ino, &SetAttr { flags: Some(flags), ..SetAttr::default() }).unwrap();
+}
+
+#[test]
+fn names_are_checked_in_the_kernels_order() {
+    let mut t = tree();
+    let f = file(&mut t, ROOT, "f");
+    assert_errno(lookup(&mut t, ROOT, b"none"), Errno::ENOENT);
+    assert_errno(lookup(&mut t, f, b"x"), Errno::ENOTDIR);
+    assert_errno(lookup(&mut t, ROOT, &[b'a'; 256]), Errno::ENAMETOOLONG);
+    assert_errno(make_node(&mut t, &USER, ROOT, &[b'a'; 256], 0o644, 0), Errno::ENAMETOOLONG);
+    assert_errno(make_node(&mut t, &USER, ROOT, b"f", 0o644, 0), Errno::EEXIST);
+    assert_errno(make_dir(&mut t, &USER, f, b"x", 0o755), Errno::ENOTDIR);
+    assert_errno(make_symlink(&mut t, &USER, ROOT, b"f", b"target"), Errno::EEXIST);
+    assert_errno(make_symlink(&mut t, &USER, ROOT, b"l", b""), Errno::ENOENT);
+    assert_errno(make_symlink(&mut t, &USER, ROOT, b"l", &[b'a'; 1024]), Errno::ENAMETOOLONG);
+    assert_errno(make_node(&mut t, &USER, ROOT, b"d", mode::DIRECTORY | 0o755, 0), Errno::EPERM);
+    assert_errno(unlink(&mut t, ROOT, b"none"), Errno::ENOENT);
+    assert_errno(remove_dir(&mut t, ROOT, b"f"), Errno::ENOTDIR);
+    let d = folder(&mut t, ROOT, "d");
+    assert_errno(unlink(&mut t, ROOT, b"d"), Errno::EISDIR);
+    assert_errno(link(&mut t, d, ROOT, b"d2"), Errno::EPERM);
+    file(&mut t, d, "x");
+    assert_errno(remove_dir(&mut t, ROOT, b"d"), Errno::ENOTEMPTY);
+    assert_errno(read_link(&mut t, f), Errno::EINVAL);
+    assert_errno(read(&mut t, d, 0, 1, &mut Vec::new()), Errno::EISDIR);
+}
+
+#[test]
+fn what_is_made_takes_owner_mode_and_times() {
+    let mut t = tree();
+    let before = t.attr(ROOT).unwrap();
+    let a = make_node(&mut t, &USER, ROOT, b"dev", mode::BLOCK | 0o666, 0x803).unwrap();
+    assert_eq!((a.uid, a.gid, a.perm, a.rdev, a.nlink), (1000, 100, 0o644, 0x803, 1));
+    let after = t.attr(ROOT).unwrap();
+    assert_eq!((after.mtime, after.ctime), (a.ctime, a.ctime));
+    assert_eq!((after.atime, after.nlink), (before.atime, 2));
+    let d = make_dir(&mut t, &USER, ROOT, b"d", 0o7777).unwrap();
+    assert_eq!((d.perm, d.nlink), (0o1755, 2));
+    assert_eq!(links(&mut t, ROOT), 3);
+    let l = make_symlink(&mut t, &USER, ROOT, b"l", b"some/where").unwrap();
+    assert_eq!((l.perm, l.size), (0o777, 10));
+    assert_eq!(read_link(&mut t, l.ino).unwrap(), b"some/where");
+}
+
+#[test]
+fn a_sgid_folder_hands_its_group_down() {
+    let mut t = tree();
+    let d = folder(&mut t, ROOT, "d");
+    let change = SetAttr { gid: Some(7), perm: Some(0o2775), ..SetAttr::default() };
+    set_attr(&mut t, &Caller::ROOT, d, &change).unwrap();
+    let sub = make_dir(&mut t, &USER, d, b"sub", 0o755).unwrap();
+    assert_eq!((sub.gid, sub.perm), (7, 0o2755));
+    let f = make_node(&mut t, &USER, d, b"f", 0o644, 0).unwrap();
+    assert_eq!((f.gid, f.perm), (7, 0o644));
+}
+
+#[test]
+fn flags_are_inherited_by_kind() {
+    let mut t = tree();
+    let d = folder(&mut t, ROOT, "d");
+    chattr(&mut t, d, flag::NODUMP | flag::DIRSYNC | flag::TOPDIR);
+    let sub = make_dir(&mut t, &USER, d, b"sub", 0o755).unwrap();
+    assert_eq!(sub.flags & !flag::EXTENTS, flag::NODUMP | flag::DIRSYNC);
+    let f = make_node(&mut t, &USER, d, b"f", 0o644, 0).unwrap();
+    assert_eq!(f.flags & !flag::EXTENTS, flag::NODUMP);
+}
+
+#[test]
+fn immutable_and_append_only() {
+    let mut t = tree();
+    let f = file(&mut t, ROOT, "f");
+    write(&mut t, f, 0, b"abc", HOW).unwrap();
+    chattr(&mut t, f, flag::APPEND);
+    assert_errno(write(&mut t, f, 0, b"x", HOW), Errno::EPERM);
+    assert_eq!(write(&mut t, f, 0, b"x", WriteHow { append: true, ..HOW }).unwrap(), 3);
+    assert_errno(unlink(&mut t, ROOT, b"f"), Errno::EPERM);
+    assert_errno(link(&mut t, f, ROOT, b"g"), Errno::EPERM);
+    let truncate = SetAttr { size: Some(0), ..SetAttr::default() };
+    assert_errno(set_attr(&mut t, &USER, f, &truncate), Errno::EPERM);
+    let touch = SetAttr { mtime: Some(TimeChange::Now), ..SetAttr::default() };
+    set_attr(&mut t, &USER, f, &touch).unwrap();
+    chattr(&mut t, f, flag::IMMUTABLE);
+    assert_errno(set_attr(&mut t, &USER, f, &touch), Errno::EPERM);
+    assert_errno(set_xattr(&mut t, f, b"user.a", b"", XattrHow::Set), Errno::EPERM);
+    let unprivileged = SetAttr { flags: Some(0), ..SetAttr::default() };
+    assert_errno(set_attr(&mut t, &USER, f, &unprivileged), Errno::EPERM);
+    chattr(&mut t, f, 0);
+    unlink(&mut t, ROOT, b"f").unwrap();
+
+    let d = folder(&mut t, ROOT, "d");
+    file(&mut t, d, "x");
+    chattr(&mut t, d, flag::APPEND);
+    file(&mut t, d, "y");
+    assert_errno(unlink(&mut t, d, b"x"), Errno::EPERM);
+    assert_errno(mv(&mut t, (d, "x"), (ROOT, "x"), RenameHow::Replace), Errno::EPERM);
+    chattr(&mut t, d, flag::IMMUTABLE);
+    assert_errno(make_node(&mut t, &USER, d, b"z", 0o644, 0), Errno::EPERM);
+    assert_errno(make_node(&mut t, &USER, d, b"x", 0o644, 0), Errno::EEXIST);
+}
+
+#[test]
+fn link_counts_and_their_limits() {
+    let mut t = tree();
+    t.set_link_max(3, true);
+    let f = file(&mut t, ROOT, "f");
+    for name in [b"a", b"b"] {
+        link(&mut t, f, ROOT, name).unwrap();
+    }
+    assert_errno(link(&mut t, f, ROOT, b"c"), Errno::EMLINK);
+    unlink(&mut t, ROOT, b"f").unwrap();
+    assert_eq!(links(&mut t, f), 2);
+
+    let d = folder(&mut t, ROOT, "d");
+    folder(&mut t, d, "1");
+    assert_eq!(links(&mut t, d), 3);
+    folder(&mut t, d, "2");
+    assert_eq!(links(&mut t, d), 1, "no longer counted");
+    remove_dir(&mut t, d, b"1").unwrap();
+    assert_eq!(links(&mut t, d), 1);
+    remove_dir(&mut t, d, b"2").unwrap();
+    remove_dir(&mut t, ROOT, b"d").unwrap();
+    assert!(t.node(d).is_err());
+
+    t.set_link_max(4, false);
+    let d = folder(&mut t, ROOT, "d");
+    folder(&mut t, ROOT, "e");
+    folder(&mut t, d, "1");
+    folder(&mut t, d, "2");
+    assert_errno(make_dir(&mut t, &USER, d, b"3", 0o755), Errno::EMLINK);
+    assert_errno(mv(&mut t, (ROOT, "e"), (d, "e"), RenameHow::Replace), Errno::EMLINK);
+    file(&mut t, d, "f");
+    assert_errno(mv(&mut t, (ROOT, "e"), (d, "f"), RenameHow::Exchange), Errno::EMLINK);
+}
+
+#[test]
+fn unnamed_files_get_a_name_or_go() {
+    let mut t = tree();
+    let a = make_unnamed(&mut t, &USER, ROOT, 0o600).unwrap();
+    assert_eq!(a.nlink, 0);
+    assert_eq!(link(&mut t, a.ino, ROOT, b"now").unwrap().nlink, 1);
+    t.release(a.ino, 1);
+    assert!(t.node(a.ino).is_ok());
+    let b = make_unnamed(&mut t, &USER, ROOT, 0o600).unwrap();
+    t.release(b.ino, 1);
+    assert!(t.node(b.ino).is_err());
+}
+
+#[test]
+fn a_removed_folder_takes_no_names() {
+    let mut t = tree();
+    let d = folder(&mut t, ROOT, "d");
+    t.hold(d).unwrap();
+    remove_dir(&mut t, ROOT, b"d").unwrap();
+    assert_errno(make_node(&mut t, &USER, d, b"x", 0o644, 0), Errno::ENOENT);
+    assert_errno(make_unnamed(&mut t, &USER, d, 0o644), Errno::ENOENT);
+    assert_errno(read_dir(&mut t, d, 0, &mut |_| true), Errno::ENOENT);
+    assert_errno(mv(&mut t, (ROOT, "none"), (d, "x"), RenameHow::Replace), Errno::ENOENT);
+}
+
+#[test]
+fn rename_replaces_by_kind() {
+    let mut t = tree();
+    let (f, g) = (file(&mut t, ROOT, "f"), file(&mut t, ROOT, "g"));
+    let (d, e) = (folder(&mut t, ROOT, "d"), folder(&mut t, ROOT, "e"));
+    assert_errno(mv(&mut t, (ROOT, "f"), (ROOT, "d"), RenameHow::Replace), Errno::EISDIR);
+    assert_errno(mv(&mut t, (ROOT, "d"), (ROOT, "f"), RenameHow::Replace), Errno::ENOTDIR);
+    assert_errno(mv(&mut t, (ROOT, "f"), (ROOT, "g"), RenameHow::NoReplace), Errno::EEXIST);
+    let inner = folder(&mut t, e, "inner");
+    assert_errno(mv(&mut t, (ROOT, "d"), (ROOT, "e"), RenameHow::Replace), Errno::ENOTEMPTY);
+    assert_errno(mv(&mut t, (e, "inner"), (ROOT, "e"), RenameHow::Replace), Errno::ENOTEMPTY);
+    mv(&mut t, (ROOT, "f"), (ROOT, "g"), RenameHow::Replace).unwrap();
+    assert_eq!(ino(&mut t, ROOT, "g"), Some(f));
+    assert!(t.node(g).is_err());
+    assert_eq!(links(&mut t, ROOT), 4);
+    mv(&mut t, (ROOT, "d"), (e, "inner"), RenameHow::Replace).unwrap();
+    assert!(t.node(inner).is_err());
+    assert_eq!((links(&mut t, ROOT), links(&mut t, e)), (3, 3));
+    assert_eq!(t.parent(d).unwrap(), e);
+    // In one folder, over an empty one.
+    folder(&mut t, e, "other");
+    mv(&mut t, (e, "inner"), (e, "other"), RenameHow::Replace).unwrap();
+    assert_eq!(links(&mut t, e), 3);
+}
+
+#[test]
+fn rename_of_two_names_of_one_inode_does_nothing() {
+    let mut t = tree();
+    let f = file(&mut t, ROOT, "f");
+    link(&mut t, f, ROOT, b"g").unwrap();
+    let before = t.attr(ROOT).unwrap();
+    mv(&mut t, (ROOT, "f"), (ROOT, "g"), RenameHow::Replace).unwrap();
+    assert_eq!((ino(&mut t, ROOT, "f"), ino(&mut t, ROOT, "g")), (Some(f), Some(f)));
+    assert_eq!(t.attr(ROOT).unwrap(), before);
+}
+
+#[test]
+fn a_folder_cannot_move_below_itself() {
+    let mut t = tree();
+    let a = folder(&mut t, ROOT, "a");
+    let b = folder(&mut t, a, "b");
+    let c = folder(&mut t, b, "c");
+    assert_errno(mv(&mut t, (ROOT, "a"), (c, "a"), RenameHow::Replace), Errno::EINVAL);
+    assert_errno(mv(&mut t, (ROOT, "a"), (a, "a"), RenameHow::Replace), Errno::EINVAL);
+    assert_errno(mv(&mut t, (b, "c"), (ROOT, "a"), RenameHow::Exchange), Errno::EINVAL);
+    mv(&mut t, (a, "b"), (ROOT, "b"), RenameHow::Replace).unwrap();
+    mv(&mut t, (ROOT, "a"), (c, "a"), RenameHow::Replace).unwrap();
+    assert_eq!(t.parent(a).unwrap(), c);
+    // A loop, as only damage makes it, ends.
+    t.set_parent(b, a).unwrap();
+    folder(&mut t, ROOT, "d");
+    assert!(matches!(mv(&mut t, (ROOT, "d"), (a, "d"), RenameHow::Replace), Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn exchange_and_whiteout() {
+    let mut t = tree();
+    let d = folder(&mut t, ROOT, "d");
+    let e = folder(&mut t, ROOT, "e");
+    let f = file(&mut t, d, "f");
+    assert_errno(mv(&mut t, (d, "f"), (ROOT, "none"), RenameHow::Exchange), Errno::ENOENT);
+    mv(&mut t, (d, "f"), (ROOT, "e"), RenameHow::Exchange).unwrap();
+    assert_eq!((ino(&mut t, d, "f"), ino(&mut t, ROOT, "e")), (Some(e), Some(f)));
+    assert_eq!((links(&mut t, ROOT), links(&mut t, d)), (3, 3));
+    assert_eq!(t.parent(e).unwrap(), d);
+    mv(&mut t, (ROOT, "e"), (d, "new"), RenameHow::Whiteout).unwrap();
+    let white = lookup(&mut t, ROOT, b"e").unwrap();
+    assert_eq!((white.kind, white.rdev, white.perm, white.nlink), (FileKind::CharDevice, 0, 0, 1));
+    assert_eq!(ino(&mut t, d, "new"), Some(f));
+}
+
+#[test]
+fn listing_begins_with_dot_and_goes_on_at_cookies() {
+    let mut t = tree();
+    let d = folder(&mut t, ROOT, "d");
+    for name in ["a", "b", "c"] {
+        file(&mut t, d, name);
+    }
+    let mut seen = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let before = seen.len();
+        read_dir(&mut t, d, cookie, &mut |item| {
+            if seen.len() > before {
+                return false;
+            }
+            seen.push((item.name.to_vec(), item.ino));
+            cookie = item.next_cookie;
+            true
+        })
+        .unwrap();
+        if seen.len() == before {
+            break;
+        }
+    }
+    let names: Vec<_> = seen.iter().map(|(name, _)| std::str::from_utf8(name).unwrap()).collect();
+    assert_eq!(names, [".", "..", "a", "b", "c"]);
+    assert_eq!((seen[0].1, seen[1].1), (d, ROOT));
+}
+
+#[test]
+fn writes_set_times_and_take_privileges() {
+    let mut t = tree();
+    let f = file(&mut t, ROOT, "f");
+    chmod(&mut t, f, 0o6755);
+    set_xattr(&mut t, f, CAPABILITY, b"caps", XattrHow::Set).unwrap();
+    write(&mut t, f, 3000, b"data", HOW).unwrap();
+    let a = t.attr(f).unwrap();
+    assert_eq!((a.perm, a.size), (0o6755, 3004));
+    assert_eq!(a.mtime, a.ctime);
+    assert_errno(xattr(&mut t, f, CAPABILITY), Errno::ENODATA);
+    write(&mut t, f, 0, b"x", WriteHow { kill_suidgid: true, ..HOW }).unwrap();
+    assert_eq!(t.attr(f).unwrap().perm, 0o755);
+    chmod(&mut t, f, 0o2644);
+    write(&mut t, f, 0, b"x", WriteHow { kill_suidgid: true, ..HOW }).unwrap();
+    assert_eq!(t.attr(f).unwrap().perm, 0o2644);
+    let before = t.attr(f).unwrap();
+    write(&mut t, f, 0, b"", HOW).unwrap();
+    assert_eq!(t.attr(f).unwrap(), before);
+    let max = t.size_max(0);
+    assert_errno(write(&mut t, f, max, b"x", HOW), Errno::EFBIG);
+    assert_errno(write(&mut t, f, u64::MAX, b"x", HOW), Errno::EFBIG);
+}
+
+#[test]
+fn chown_takes_suid_and_truncate_sets_times() {
+    let mut t = tree();
+    let f = file(&mut t, ROOT, "f");
+    chmod(&mut t, f, 0o6755);
+    let chown = SetAttr { uid: Some(5), ..SetAttr::default() };
+    assert_eq!(set_attr(&mut t, &Caller::ROOT, f, &chown).unwrap().perm, 0o755);
+    let d = folder(&mut t, ROOT, "d");
+    chmod(&mut t, d, 0o2755);
+    assert_eq!(set_attr(&mut t, &Caller::ROOT, d, &chown).unwrap().perm, 0o2755);
+    let before = t.attr(f).unwrap();
+    let truncate = SetAttr { size: Some(0), ..SetAttr::default() };
+    let after = set_attr(&mut t, &USER, f, &truncate).unwrap();
+    assert!(after.mtime > before.mtime && after.ctime == after.mtime);
+    assert_errno(set_attr(&mut t, &USER, d, &truncate), Errno::EISDIR);
+    let big = SetAttr { size: Some(u64::MAX), ..SetAttr::default() };
+    assert_errno(set_attr(&mut t, &USER, f, &big), Errno::EFBIG);
+    let time = Timestamp { secs: -5, nanos: 7 };
+    let utimens = SetAttr { mtime: Some(TimeChange::To(time)), ..SetAttr::default() };
+    let set = set_attr(&mut t, &USER, f, &utimens).unwrap();
+    assert_eq!(set.mtime, time);
+    assert!(set.ctime > after.ctime && set.atime == after.atime);
+    assert_eq!(set_attr(&mut t, &USER, f, &SetAttr::default()).unwrap(), set);
+}
+
+#[test]
+fn ranges() {
+    let mut t = tree();
+    let (f, g) = (file(&mut t, ROOT, "f"), file(&mut t, ROOT, "g"));
+    write(&mut t, f, 0, &[7; 5000], HOW).unwrap();
+    assert_eq!(copy_range(&mut t, (f, 4000), (g, 10), 5000, HOW).unwrap(), 1000);
+    assert_eq!(t.attr(g).unwrap().size, 1010);
+    assert_eq!(copy_range(&mut t, (f, 5000), (g, 0), 10, HOW).unwrap(), 0);
+    assert_errno(copy_range(&mut t, (f, 0), (f, 100), 200, HOW), Errno::EINVAL);
+    assert_eq!(copy_range(&mut t, (f, 0), (f, 5000), 20_000, HOW).unwrap(), 5000);
+    allocate(&mut t, f, 1024, 2048, Allocate::PunchHole).unwrap();
+    assert_eq!(seek(&mut t, f, 0, SeekTo::Hole).unwrap(), 1024);
+    assert_eq!(seek(&mut t, f, 1024, SeekTo::Data).unwrap(), 3072);
+    assert_errno(seek(&mut t, f, 10_000, SeekTo::Data), Errno::ENXIO);
+    assert_errno(allocate(&mut t, f, 0, 0, Allocate::PunchHole), Errno::EINVAL);
+    assert_errno(allocate(&mut t, f, u64::MAX, 1, Allocate::PunchHole), Errno::EFBIG);
+    allocate(&mut t, g, 0, 4096, Allocate::Reserve { keep_size: false }).unwrap();
+    assert_eq!(t.attr(g).unwrap().size, 4096);
+}
+
+#[test]
+fn attribute_names_and_kinds() {
+    let mut t = tree();
+    let f = file(&mut t, ROOT, "f");
+    let l = make_symlink(&mut t, &USER, ROOT, b"l", b"f").unwrap().ino;
+    let before = t.attr(f).unwrap().ctime;
+    set_xattr(&mut t, f, b"user.a", b"1", XattrHow::Create).unwrap();
+    assert!(t.attr(f).unwrap().ctime > before);
+    assert_errno(set_xattr(&mut t, f, b"user.a", b"2", XattrHow::Create), Errno::EEXIST);
+    assert_errno(set_xattr(&mut t, f, b"user.b", b"2", XattrHow::Replace), Errno::ENODATA);
+    assert_errno(set_xattr(&mut t, f, b"user.", b"2", XattrHow::Set), Errno::EINVAL);
+    assert_errno(set_xattr(&mut t, f, b"odd.a", b"2", XattrHow::Set), Errno::EOPNOTSUPP);
+    assert_errno(set_xattr(&mut t, l, b"user.a", b"2", XattrHow::Set), Errno::EPERM);
+    assert_errno(xattr(&mut t, l, b"user.a"), Errno::ENODATA);
+    set_xattr(&mut t, l, b"trusted.a", b"2", XattrHow::Set).unwrap();
+    assert_eq!(list_xattrs(&mut t, f).unwrap(), [b"user.a".to_vec()]);
+    remove_xattr(&mut t, f, b"user.a").unwrap();
+    assert_errno(remove_xattr(&mut t, f, b"user.a"), Errno::ENODATA);
+}
+
+/// Owner rwx, user 5 rw, group r, mask rw, other nothing.
+fn acl() -> Vec<u8> {
+    let no = u32::MAX;
+    encode_for_test(&[(1, 7, no), (2, 6, 5), (4, 4, no), (0x10, 6, no), (0x20, 0, no)])
+}
+
+#[test]
+fn access_lists_and_modes_stay_in_step() {
+    let mut t = tree();
+    let f = file(&mut t, ROOT, "f");
+    set_xattr(&mut t, f, ACCESS, &acl(), XattrHow::Set).unwrap();
+    assert_eq!(t.attr(f).unwrap().perm, 0o760);
+    chmod(&mut t, f, 0o641);
+    let no = u32::MAX;
+    let expected = encode_for_test(&[(1, 6, no), (2, 6, 5), (4, 4, no), (0x10, 4, no), (0x20, 1, no)]);
+    assert_eq!(xattr(&mut t, f, ACCESS).unwrap(), expected);
+    // A list that the bits can say is kept as bits.
+    let minimal = encode_for_test(&[(1, 7, no), (4, 5, no), (0x20, 0, no)]);
+    set_xattr(&mut t, f, ACCESS, &minimal, XattrHow::Set).unwrap();
+    assert_eq!(t.attr(f).unwrap().perm, 0o750);
+    assert_errno(xattr(&mut t, f, ACCESS), Errno::ENODATA);
+    assert_errno(set_xattr(&mut t, f, DEFAULT, &acl(), XattrHow::Set), Errno::EACCES);
+    let unmasked = encode_for_test(&[(1, 7, no), (2, 6, 5), (4, 4, no), (0x20, 0, no)]);
+    assert_errno(set_xattr(&mut t, f, ACCESS, &unmasked, XattrHow::Set), Errno::EINVAL);
+    assert_errno(set_xattr(&mut t, f, ACCESS, b"\x02\0\0\0short", XattrHow::Set), Errno::EINVAL);
+}
+
+#[test]
+fn a_default_list_is_inherited_instead_of_the_umask() {
+    let mut t = tree();
+    let d = folder(&mut t, ROOT, "d");
+    set_xattr(&mut t, d, DEFAULT, &acl(), XattrHow::Set).unwrap();
+    assert_eq!(t.attr(d).unwrap().perm, 0o755);
+    let f = make_node(&mut t, &USER, d, b"f", 0o666, 0).unwrap();
+    assert_eq!(f.perm, 0o660, "not masked by 022");
+    let no = u32::MAX;
+    let expected = encode_for_test(&[(1, 6, no), (2, 6, 5), (4, 4, no), (0x10, 6, no), (0x20, 0, no)]);
+    assert_eq!(xattr(&mut t, f.ino, ACCESS).unwrap(), expected);
+    assert_errno(xattr(&mut t, f.ino, DEFAULT), Errno::ENODATA);
+    let sub = make_dir(&mut t, &USER, d, b"sub", 0o700).unwrap();
+    assert_eq!(sub.perm, 0o700);
+    assert_eq!(xattr(&mut t, sub.ino, DEFAULT).unwrap(), acl());
+}

@@ -1,0 +1,141 @@
+//! Extended attributes.
+//!
+//! Namespaces as in ext4: `user.`, `trusted.`, `security.` and the two POSIX ACLs of `system.`.
+//! Who may touch which (`trusted.` is root's, and hidden from others) is the front end's.
+
+use xact_base::{Errno, Error, Ino, Result};
+use xact_layout::inode::flag;
+
+use super::acl::{self, Acl};
+use super::{fail, refuse_flags, touch_inode};
+use crate::api::{Attr, FileKind, XattrHow};
+use crate::tree::{AttrChange, AttrSet, Tree};
+
+/// `XATTR_NAME_MAX` and `XATTR_SIZE_MAX`.
+const NAME_MAX: usize = 255;
+const VALUE_MAX: usize = 65536;
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return fail(Errno::ERANGE);
+    }
+    if name.contains(&0) {
+        return fail(Errno::EINVAL);
+    }
+    if name == acl::ACCESS || name == acl::DEFAULT {
+        return Ok(());
+    }
+    for prefix in [&b"user."[..], b"trusted.", b"security."] {
+        if let Some(rest) = name.strip_prefix(prefix) {
+            return if rest.is_empty() { fail(Errno::EINVAL) } else { Ok(()) };
+        }
+    }
+    fail(Errno::EOPNOTSUPP)
+}
+
+/// Whether an inode of this kind can have attributes of users: only what users write to by
+/// permission, so neither links nor devices.
+fn has_user_attributes(attr: &Attr) -> bool {
+    matches!(attr.kind, FileKind::Regular | FileKind::Directory)
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == acl::ACCESS || name == acl::DEFAULT
+}
+
+pub fn xattr<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    let attr = tree.attr(ino)?;
+    check_name(name)?;
+    if is_acl(name) && attr.kind == FileKind::Symlink {
+        return fail(Errno::EOPNOTSUPP);
+    }
+    if name.starts_with(b"user.") && !has_user_attributes(&attr) {
+        return fail(Errno::ENODATA);
+    }
+    tree.xattr(ino, name)?.ok_or(Error::Posix(Errno::ENODATA))
+}
+
+pub fn list_xattrs<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Vec<Vec<u8>>> {
+    tree.attr(ino)?;
+    tree.list_xattrs(ino)
+}
+
+/// Whether attributes of this inode, and of this name, may change.
+fn changeable<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Attr> {
+    let attr = tree.attr(ino)?;
+    check_name(name)?;
+    refuse_flags(tree, &attr, flag::IMMUTABLE | flag::APPEND)?;
+    if name.starts_with(b"user.") && !has_user_attributes(&attr) {
+        return fail(Errno::EPERM);
+    }
+    if is_acl(name) && attr.kind == FileKind::Symlink {
+        return fail(Errno::EOPNOTSUPP);
+    }
+    Ok(attr)
+}
+
+pub fn set_xattr<T: Tree + ?Sized>(
+    tree: &mut T,
+    ino: Ino,
+    name: &[u8],
+    value: &[u8],
+    how: XattrHow,
+) -> Result<()> {
+    let attr = changeable(tree, ino, name)?;
+    if value.len() > VALUE_MAX {
+        return fail(Errno::E2BIG);
+    }
+    match how {
+        XattrHow::Set => {}
+        XattrHow::Create if tree.xattr(ino, name)?.is_some() => return fail(Errno::EEXIST),
+        XattrHow::Replace if tree.xattr(ino, name)?.is_none() => return fail(Errno::ENODATA),
+        _ => {}
+    }
+    if is_acl(name) {
+        return set_acl(tree, &attr, name, value);
+    }
+    let now = tree.now();
+    tree.set_xattr(ino, name, Some(value))?;
+    touch_inode(tree, ino, now)
+}
+
+/// Keeps permission bits and access list in step (`posix_acl_update_mode`): a list that says
+/// no more than the bits is kept as bits alone.
+fn set_acl<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, name: &[u8], value: &[u8]) -> Result<()> {
+    let ino = attr.ino;
+    // A list without entries is how the kernel says "none".
+    let list = if value.len() <= 4 { None } else { Some(Acl::decode(value)?) };
+    let now = tree.now();
+    if name == acl::DEFAULT {
+        if !attr.is_dir() {
+            return if list.is_some() { fail(Errno::EACCES) } else { Ok(()) };
+        }
+        let had = tree.xattr(ino, name)?.is_some();
+        if list.is_some() || had {
+            tree.set_xattr(ino, name, list.map(|list| list.encode()).as_deref())?;
+        }
+        return touch_inode(tree, ino, now);
+    }
+    let mut perm = None;
+    let mut stored = None;
+    if let Some(list) = list {
+        tree.depends_on(ino, AttrSet::MODE);
+        perm = Some(attr.perm & !0o777 | list.mode()).filter(|&perm| perm != attr.perm);
+        stored = (!list.is_minimal()).then(|| list.encode());
+    }
+    let had = tree.xattr(ino, name)?.is_some();
+    if stored.is_some() || had {
+        tree.set_xattr(ino, name, stored.as_deref())?;
+    }
+    tree.set_attr(ino, &AttrChange { perm, ctime: Some(now), ..AttrChange::default() })
+}
+
+pub fn remove_xattr<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<()> {
+    changeable(tree, ino, name)?;
+    if tree.xattr(ino, name)?.is_none() {
+        return fail(Errno::ENODATA);
+    }
+    let now = tree.now();
+    tree.set_xattr(ino, name, None)?;
+    touch_inode(tree, ino, now)
+}

@@ -1,0 +1,291 @@
+//! Quotas: how much each user, group and project uses, in the volume's own files (features `quota`
+//! and `project`), and what they may use.
+//!
+//! Layer: above the allocator and the inode table, below the base. An inode has a *charge*: its
+//! space (`i_blocks`) and itself, to its owner, group and project. The base remembers with each
+//! inode in memory what is charged for it, and whenever it writes an inode to its table, has the
+//! difference moved here, within the same handle. So no operation has to know about quotas.
+//!
+//! Crash argument:
+//! 1. The charge of an inode is a function of its bytes in the table, and is moved in the handle that
+//!    writes those bytes: each commit has both, so usage is always the sum over the table.
+//! 2. An inode without a name is charged until the handle that frees it, which takes its charge off;
+//!    so what recovery frees, it takes off as well.
+//! 3. An entry that is added for an id has no usage. It may be durable before what is charged to it,
+//!    where it means nothing.
+//!
+//! Entries are added before an operation changes anything (its ids are announced, see
+//! `BaseTree::want_quota`), since that may fail for want of space. They are never removed.
+
+mod file;
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use xact_base::{Errno, Ino, Result, Timestamp};
+use xact_consistency::Handle;
+use xact_layout::feature::ro_compat;
+use xact_layout::inode::{Inode, flag};
+use xact_layout::quota::{LIMIT_UNIT, QuotaEntry, QuotaKind};
+use xact_layout::superblock::Superblock;
+
+use crate::alloc::Allocator;
+use crate::inode_table::InodeTable;
+use file::QuotaFile;
+
+/// Which limits are enforced (mount options `usrquota`, `grpquota`, `prjquota`). Usage is always
+/// counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuotaLimits {
+    pub user: bool,
+    pub group: bool,
+    pub project: bool,
+}
+
+impl QuotaLimits {
+    fn of(self, kind: QuotaKind) -> bool {
+        match kind {
+            QuotaKind::User => self.user,
+            QuotaKind::Group => self.group,
+            QuotaKind::Project => self.project,
+        }
+    }
+}
+
+/// Whom something is charged to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Payer {
+    pub uid: u32,
+    pub gid: u32,
+    pub project: u32,
+}
+
+impl Payer {
+    fn id(&self, kind: QuotaKind) -> u32 {
+        match kind {
+            QuotaKind::User => self.uid,
+            QuotaKind::Group => self.gid,
+            QuotaKind::Project => self.project,
+        }
+    }
+}
+
+/// What is charged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Charge {
+    pub payer: Payer,
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+/// More that an operation is about to charge.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// Who pays it now, where it only changes hands.
+    pub now: Option<Payer>,
+    pub more: Charge,
+}
+
+/// The quota files of a volume, none on one without the feature.
+pub struct Quotas {
+    sb: Superblock,
+    files: Vec<QuotaFile>,
+    limits: QuotaLimits,
+    /// Bytes promised to pages that have no block yet, where limits are enforced.
+    promised: Mutex<HashMap<(QuotaKind, u32), u64>>,
+}
+
+impl Quotas {
+    /// Reads the quota files. `Corrupt` where one is not sound: e2fsck makes them anew.
+    pub fn open(allocator: &Allocator, table: &InodeTable, limits: QuotaLimits) -> Result<Quotas> {
+        let sb = allocator.superblock().clone();
+        let mut files = Vec::new();
+        if sb.has_ro_compat(ro_compat::QUOTA) {
+            for kind in QuotaKind::ALL {
+                let ino = kind.inode(&sb);
+                if ino != 0 {
+                    files.push(QuotaFile::open(allocator, table, kind, Ino(ino))?);
+                }
+            }
+        }
+        Ok(Quotas { sb, files, limits, promised: Mutex::default() })
+    }
+
+    /// Credits of moving a charge that stays with its payer.
+    pub fn credits(&self) -> u32 {
+        self.files.len() as u32
+    }
+
+    /// All blocks of the quota files: what any number of moves changes at the most.
+    pub fn blocks(&self) -> u64 {
+        self.files.iter().map(QuotaFile::blocks).sum()
+    }
+
+    /// What an inode in use is charged, by its bytes.
+    pub fn charge_of(&self, ino: Ino, inode: &Inode) -> Charge {
+        let counted = ino == Ino::ROOT || ino >= self.sb.first_inode();
+        if self.files.is_empty()
+            || !counted
+            || inode.flags() & flag::EA_INODE != 0
+            || QuotaKind::ALL.iter().any(|kind| kind.inode(&self.sb) == ino.0)
+        {
+            return Charge::default();
+        }
+        Charge { payer: self.payer_of(inode), bytes: inode.sectors(&self.sb) * 512, inodes: 1 }
+    }
+
+    /// Whom an inode is charged to.
+    pub fn payer_of(&self, inode: &Inode) -> Payer {
+        Payer { uid: inode.uid(), gid: inode.gid(), project: project_of(&self.sb, inode) }
+    }
+
+    /// Moves a charge within the handle that writes the inode. The blocks of the entries join the
+    /// commit even where nothing changes, so that there is room for them however full it gets.
+    pub fn transfer(&self, handle: &mut Handle, from: &Charge, to: &Charge) -> Result<()> {
+        for file in &self.files {
+            let (old, new) = (from.payer.id(file.kind), to.payer.id(file.kind));
+            if from.inodes > 0 && to.inodes > 0 && old == new {
+                self.change(file, handle, new, |entry| {
+                    entry.set_curspace(entry.curspace().saturating_sub(from.bytes) + to.bytes);
+                })?;
+                continue;
+            }
+            for (charge, id, sign) in [(from, old, -1i64), (to, new, 1)] {
+                if charge.inodes == 0 {
+                    continue;
+                }
+                let moved = |count: u64, by: u64| count.saturating_add_signed(sign * by as i64);
+                self.change(file, handle, id, |entry| {
+                    entry.set_curspace(moved(entry.curspace(), charge.bytes));
+                    entry.set_curinodes(moved(entry.curinodes(), charge.inodes));
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes usage, and with it the times until which a soft limit may be exceeded
+    /// (`dquot_add_space`, `dquot_decr_space`).
+    fn change(
+        &self,
+        file: &QuotaFile,
+        handle: &mut Handle,
+        id: u32,
+        change: impl FnOnce(&mut QuotaEntry),
+    ) -> Result<()> {
+        let grace = if self.limits.of(file.kind) { Some(file.grace()?) } else { None };
+        file.change(handle, id, |entry| {
+            change(entry);
+            let Some((bgrace, igrace)) = grace else { return };
+            let now = Timestamp::now().secs.max(1) as u64;
+            let until = |above: bool, old: u64, grace: u64| match (above, old) {
+                (false, _) => 0,
+                (true, 0) => now + grace,
+                (true, old) => old,
+            };
+            entry.set_btime(until(above_soft_space(entry, 0), entry.btime(), bgrace));
+            entry.set_itime(until(above_soft_inodes(entry, 0), entry.itime(), igrace));
+        })
+    }
+
+    /// Adds the entries that a payer has not yet, in commits of their own. The caller has no handle.
+    pub fn add_entries(&self, payer: &Payer) -> Result<()> {
+        for file in &self.files {
+            let id = payer.id(file.kind);
+            if !file.has(id) {
+                let mut handle = Handle::begin(file.engine(), QuotaFile::ADD_CREDITS)?;
+                file.change(&mut handle, id, |_| {})?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `EDQUOT` where somebody may not use so much more.
+    pub fn check(&self, wanted: &[Wanted]) -> Result<()> {
+        let promised = self.promised.lock();
+        for file in self.enforced() {
+            let mut sums: HashMap<u32, (u64, u64)> = HashMap::new();
+            for Wanted { now, more } in wanted {
+                let id = more.payer.id(file.kind);
+                if now.is_none_or(|now| now.id(file.kind) != id) {
+                    let (bytes, inodes) = sums.entry(id).or_default();
+                    *bytes += more.bytes;
+                    *inodes += more.inodes;
+                }
+            }
+            for (id, (bytes, inodes)) in sums {
+                let promised = promised.get(&(file.kind, id)).copied().unwrap_or(0);
+                file.check(id, promised, bytes, inodes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Promises bytes to pages of a payer, which become a charge when the pages have their blocks.
+    /// `EDQUOT`, unless the caller is privileged, where the payer may not use so much more.
+    pub fn promise(&self, payer: &Payer, bytes: u64, privileged: bool) -> Result<()> {
+        let mut promised = self.promised.lock();
+        if !privileged {
+            for file in self.enforced() {
+                let id = payer.id(file.kind);
+                file.check(id, promised.get(&(file.kind, id)).copied().unwrap_or(0), bytes, 0)?;
+            }
+        }
+        for file in self.enforced() {
+            *promised.entry((file.kind, payer.id(file.kind))).or_default() += bytes;
+        }
+        Ok(())
+    }
+
+    /// Takes back a promise, or what was promised has become a charge.
+    pub fn end_promise(&self, payer: &Payer, bytes: u64) {
+        for file in self.enforced() {
+            let mut promised = self.promised.lock();
+            let of_id = promised.entry((file.kind, payer.id(file.kind))).or_default();
+            *of_id = of_id.saturating_sub(bytes);
+        }
+    }
+
+    /// The files whose limits count.
+    fn enforced(&self) -> impl Iterator<Item = &QuotaFile> {
+        self.files.iter().filter(|file| self.limits.of(file.kind))
+    }
+
+    pub fn is_on(&self) -> bool {
+        !self.files.is_empty()
+    }
+}
+
+/// The project of an inode: 0 on volumes without the feature.
+pub fn project_of(sb: &Superblock, inode: &Inode) -> u32 {
+    if sb.has_ro_compat(ro_compat::PROJECT) { inode.project() } else { 0 }
+}
+
+impl QuotaFile {
+    /// `EDQUOT` where an id may not use so much more besides what is promised to it.
+    fn check(&self, id: u32, promised: u64, bytes: u64, inodes: u64) -> Result<()> {
+        let Some(entry) = self.entry(id)? else { return Ok(()) };
+        let now = Timestamp::now().secs as u64;
+        let beyond = |limit: u64, used: u64| limit > 0 && used > limit;
+        let too_long = |until: u64| until != 0 && now >= until;
+        let more_space = promised.saturating_add(bytes);
+        let space_refused = bytes > 0
+            && (beyond(
+                entry.bhardlimit().saturating_mul(LIMIT_UNIT),
+                entry.curspace().saturating_add(more_space),
+            ) || above_soft_space(&entry, more_space) && too_long(entry.btime()));
+        let inodes_refused = inodes > 0
+            && (beyond(entry.ihardlimit(), entry.curinodes().saturating_add(inodes))
+                || above_soft_inodes(&entry, inodes) && too_long(entry.itime()));
+        if space_refused || inodes_refused { Err(Errno::EDQUOT.into()) } else { Ok(()) }
+    }
+}
+
+fn above_soft_space(entry: &QuotaEntry, more: u64) -> bool {
+    let limit = entry.bsoftlimit().saturating_mul(LIMIT_UNIT);
+    limit > 0 && entry.curspace().saturating_add(more) > limit
+}
+
+fn above_soft_inodes(entry: &QuotaEntry, more: u64) -> bool {
+    entry.isoftlimit() > 0 && entry.curinodes().saturating_add(more) > entry.isoftlimit()
+}

@@ -1,0 +1,171 @@
+//! Opening a volume: from a device to the base, through recovery and the engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use xact_base::{Error, Result, Site};
+use xact_consistency::mmp::Mmp;
+use xact_consistency::{EngineOptions, Handle, Room};
+use xact_device::BlockDevice;
+use xact_layout::dirhash::{SIGNED_HASH, UNSIGNED_HASH};
+use xact_layout::feature::ro_compat;
+use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support};
+
+use crate::base::{AccessOptions, Base, BaseOptions, DataMode, OnError};
+use crate::modes::{self, ModeChoice};
+use crate::quota::QuotaLimits;
+
+/// How a volume is opened. The defaults are those of a mount.
+#[derive(Debug, Clone)]
+pub struct VolumeOptions {
+    /// Nothing is changed, but a log that a crash left is replayed first.
+    pub read_only: bool,
+    /// Memory for cached data and metadata together, in bytes. What is dirty, or committed and not
+    /// yet in its place, may exceed it for a while.
+    pub cache_bytes: u64,
+    /// What was done becomes durable by itself at the latest after this time.
+    pub commit_interval: Duration,
+    /// The modes that count whatever the volume's own are; see [`crate::modes`].
+    pub modes: ModeChoice,
+    /// Whose limits are enforced on a volume with quotas.
+    pub quota_limits: QuotaLimits,
+    /// When reads set access times.
+    pub access: AccessOptions,
+    /// Tells the device of blocks that are freed, when a crash cannot bring them back any more.
+    pub discard: bool,
+    /// What damage that is met leads to; `None`: what the superblock asks for.
+    pub on_error: Option<OnError>,
+    /// Whether dirty data is written back by age in the background. A crash test that wants every
+    /// write at a known point turns it off.
+    pub flusher: bool,
+    /// Where the volume is mounted, for `s_last_mounted`.
+    pub mounted_at: Option<Vec<u8>>,
+    /// Leaves out one ordering rule; for the crash explorer's canaries only.
+    #[cfg(feature = "faults")]
+    pub fault: Option<xact_consistency::Fault>,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> VolumeOptions {
+        VolumeOptions {
+            read_only: false,
+            cache_bytes: 256 << 20,
+            commit_interval: Duration::from_secs(5),
+            modes: ModeChoice::default(),
+            quota_limits: QuotaLimits::default(),
+            access: AccessOptions::default(),
+            discard: false,
+            on_error: None,
+            flusher: true,
+            mounted_at: None,
+            #[cfg(feature = "faults")]
+            fault: None,
+        }
+    }
+}
+
+/// Memory that one cached inode takes, roughly, with its place in the maps.
+const INODE_BYTES: u64 = 1024;
+
+/// Recovers and opens the volume on `device`.
+///
+/// Errors: `Usage` for what is no ext4 volume, and where the volume needs a recovery that a
+/// read-only device does not allow; `Unsupported`, naming the features; `ReadOnly` where
+/// features allow only reading and `read_only` was not asked for; `InUse` where another machine has it
+/// (feature `mmp`); `Corrupt`.
+pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<Base>> {
+    let claim = if options.read_only || device.is_read_only() { None } else { Mmp::acquire(&device)? };
+    let opened = open_claimed(device, options);
+    match (opened, claim) {
+        (Ok(base), Some(claim)) => {
+            base.keep_claim(claim);
+            Ok(base)
+        }
+        (Err(error), Some(claim)) => {
+            // What is wrong with the volume is the better news.
+            let _ = claim.release();
+            Err(error)
+        }
+        (opened, None) => opened,
+    }
+}
+
+fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<Base>> {
+    let mut engine_options = EngineOptions {
+        commit_interval: options.commit_interval,
+        cache_bytes: (options.cache_bytes / 4) as usize,
+        read_only: options.read_only,
+        #[cfg(feature = "faults")]
+        fault: options.fault,
+        ..EngineOptions::default()
+    };
+    let recovered = xact_consistency::recovered_superblock(&device, &engine_options)?;
+    let modes = options.modes.or(modes::stored(&recovered)).or_default();
+    engine_options.commit_writes = modes.commit_writes;
+    engine_options.log_records = modes.log_records;
+    engine_options.ordered_data = modes.data != DataMode::Writeback;
+    let faults = engine_options.faults();
+    let engine = xact_consistency::open(device, engine_options)?;
+    // The superblock's own block: block 1 of volumes with 1 KiB blocks, else block 0.
+    let block_size = engine.block_size() as u64;
+    let block = engine.read(xact_base::BlockNr(SUPERBLOCK_OFFSET / block_size))?;
+    let at = (SUPERBLOCK_OFFSET % block_size) as usize;
+    let bytes: &[u8; SUPERBLOCK_BYTES] = block[at..at + SUPERBLOCK_BYTES]
+        .try_into()
+        .map_err(|_| Error::corrupt(Site::Superblock, "does not fit its block"))?;
+    let sb = Superblock::decode(bytes)?;
+    if let Support::ReadOnly(features) = sb.support()?
+        && !options.read_only
+    {
+        engine.close()?;
+        return Err(Error::Unsupported(format!("{features}, for writing (mount it read-only)")));
+    }
+    // With generations, the superblock is known only now.
+    let stored = modes::stored(&sb);
+    let base = Base::open(
+        engine,
+        sb,
+        BaseOptions {
+            data_cache_bytes: options.cache_bytes / 2,
+            inode_cache: (options.cache_bytes / 8 / INODE_BYTES) as usize,
+            versions_bytes: options.cache_bytes / 8,
+            flusher: options.flusher,
+            modes: options.modes.or(stored).or_default(),
+            faults,
+            quota_limits: options.quota_limits,
+            access: options.access,
+            discard: options.discard,
+            on_error: options.on_error,
+        },
+    )?;
+    #[cfg(feature = "faults")]
+    if options.fault == Some(xact_consistency::Fault::DiscardAtOnce) {
+        base.discard_at_once();
+    }
+    if !base.engine().is_read_only() {
+        note_mount(&base, options)?;
+    }
+    Ok(base)
+}
+
+/// Counts the mount in the superblock, as every system that mounts ext4 does.
+fn note_mount(base: &Base, options: &VolumeOptions) -> Result<()> {
+    let mut handle = Handle::begin_for(base.engine(), 1, Room::Upkeep)?;
+    let now = xact_base::Timestamp::now().secs as u32;
+    crate::superblock::update(&mut handle, base.superblock(), |sb| {
+        sb.set_mnt_count(sb.mnt_count().wrapping_add(1));
+        sb.set_mtime(now);
+        sb.set_wtime(now);
+        // As the kernel's first mount for writing: which way names are hashed stays as it is now.
+        if sb.flags() & (SIGNED_HASH | UNSIGNED_HASH) == 0 {
+            sb.set_flags(sb.flags() | UNSIGNED_HASH);
+        }
+        // The kernel sets it with the first file that needs it; here none may have to wait for it.
+        if sb.rev_level() > 0 {
+            sb.set_feature_ro_compat(sb.feature_ro_compat() | ro_compat::LARGE_FILE);
+        }
+        if let Some(path) = &options.mounted_at {
+            sb.set_last_mounted(path);
+        }
+    })
+}

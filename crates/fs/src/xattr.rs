@@ -1,0 +1,373 @@
+//! Extended attributes of an inode: in its body first, else in its attribute block.
+//!
+//! Layer: above the codec (`xact_layout::xattr`) and the engine. The caller owns the inode in
+//! memory, holds its lock and writes it back; this module changes its attribute area, `i_file_acl`
+//! and `i_blocks`, and the block through the caller's handle.
+//!
+//! Several inodes may share a block (the kernel does that with equal ones). It is changed in place
+//! only by its last user; others leave it, counting it down, for a block of their own. xact itself
+//! never shares one, so a count only falls.
+//!
+//! ACLs are stored in ext4's own format and given and taken in that of the system calls.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use xact_base::{BlockNr, Errno, Error, FileBlock, Ino, Result, Run, Site};
+use xact_consistency::{BlockRef, Engine, Handle};
+use xact_layout::feature::compat;
+use xact_layout::inode::{Inode, flag};
+use xact_layout::posix_acl::{disk_to_wire, wire_to_disk};
+use xact_layout::superblock::Superblock;
+use xact_layout::xattr::{
+    Attribute, Entries, MAX_NAME_BYTES, Value, entries_in_block, entries_in_body, fits_block, fits_body,
+    full_name, index, refcount, set_refcount, split_name, write_block, write_body,
+};
+
+use crate::extent::{Extents, Mapping, Owner};
+use crate::inode_table::InodeTable;
+use crate::metadata_blocks::{CREDITS_PER_BLOCK, MetadataBlocks};
+
+/// Bytes of a value at the most (`XATTR_SIZE_MAX`); a volume's block size is usually less.
+const MAX_VALUE_BYTES: usize = 65536;
+
+/// The same of a value in an inode of its own (`EXT4_XATTR_SIZE_MAX`).
+const MAX_VALUE_IN_INODE_BYTES: u64 = 1 << 24;
+
+/// The attributes of one inode, as operations see them. Names are full (`user.comment`).
+#[derive(Clone, Copy)]
+pub struct Xattrs<'a> {
+    engine: &'a Arc<dyn Engine>,
+    sb: &'a Superblock,
+    blocks: &'a dyn MetadataBlocks,
+    table: &'a InodeTable,
+    ino: Ino,
+}
+
+/// What becomes of an inode's attribute block.
+enum BlockChange {
+    None,
+    /// The list that it holds from now on.
+    Write(Vec<Attribute>),
+    Drop,
+}
+
+/// Changes of an inode's attributes by name; `None` removes.
+pub type XattrChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// The attributes of an inode, by where they lie.
+#[derive(Clone)]
+struct Lists {
+    body: Vec<Attribute>,
+    block: Vec<Attribute>,
+}
+
+impl<'a> Xattrs<'a> {
+    /// Credits of [`Xattrs::set`]: a new block, and the old one counted down or freed.
+    pub const SET_CREDITS: u32 = 1 + CREDITS_PER_BLOCK + 1 + CREDITS_PER_BLOCK;
+    /// Credits of [`Xattrs::drop_all`].
+    pub const DROP_CREDITS: u32 = 1 + CREDITS_PER_BLOCK;
+
+    pub fn new(
+        engine: &'a Arc<dyn Engine>,
+        sb: &'a Superblock,
+        blocks: &'a dyn MetadataBlocks,
+        table: &'a InodeTable,
+        ino: Ino,
+    ) -> Xattrs<'a> {
+        Xattrs { engine, sb, blocks, table, ino }
+    }
+
+    /// The value of an attribute; `None` if the inode does not have it.
+    ///
+    /// Errors: `EOPNOTSUPP` for a name that ext4 has no place for.
+    pub fn get(&self, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let (index, rest) = split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        let body = self.body(inode)?;
+        if let Some(value) = self.find(body, Site::Inode(self.ino), index, rest)? {
+            return Ok(Some(value));
+        }
+        let Some((block, bytes)) = self.block(inode)? else {
+            return Ok(None);
+        };
+        self.find(self.in_block(block, &bytes)?, Site::Block(block), index, rest)
+    }
+
+    /// Full names of all attributes that have one, those in the body first.
+    pub fn list(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        let mut add = |entries: Entries<'_>, site: Site| {
+            for entry in entries {
+                let entry = entry.map_err(|what| Error::corrupt(site, what))?;
+                // `system.data` holds contents, and no other is anybody's.
+                if entry.index != index::SYSTEM {
+                    names.extend(full_name(entry.index, entry.name));
+                }
+            }
+            Ok::<(), Error>(())
+        };
+        add(self.body(inode)?, Site::Inode(self.ino))?;
+        if let Some((block, bytes)) = self.block(inode)? {
+            add(self.in_block(block, &bytes)?, Site::Block(block))?;
+        }
+        Ok(names)
+    }
+
+    /// Gives an attribute a value, or removes it. Removing what is not there changes nothing.
+    ///
+    /// Errors, with nothing changed: `NoSpace` if the attributes do not fit or there is no block;
+    /// `EOPNOTSUPP` for a name that ext4 has no place for; `ERANGE` for a name that is too long;
+    /// `E2BIG` for a value beyond 64 KiB; `EINVAL` for an ACL that is none.
+    pub fn set(
+        &self,
+        handle: &mut Handle,
+        inode: &mut Inode,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let before = self.lists(inode)?;
+        let mut after = before.clone();
+        self.place(&mut after, inode, name, value)?;
+        let block_change = match after.block {
+            listed if listed == before.block => BlockChange::None,
+            listed if listed.is_empty() => BlockChange::Drop,
+            listed => BlockChange::Write(listed),
+        };
+        let old_block = Some(BlockNr(inode.xattr_block())).filter(|block| block.0 != 0);
+        self.change_block(handle, inode, old_block, block_change)?;
+        if after.body != before.body {
+            write_body(inode.xattr_area_mut(), &after.body);
+        }
+        Ok(())
+    }
+
+    /// Whether these changes, done one after the other, would be refused by [`Xattrs::set`] for what the
+    /// inode can hold; with the same errors.
+    pub fn check(&self, inode: &Inode, changes: &XattrChanges) -> Result<()> {
+        let mut lists = self.lists(inode)?;
+        for (name, value) in changes {
+            self.place(&mut lists, inode, name, value.as_deref())?;
+        }
+        Ok(())
+    }
+
+    fn lists(&self, inode: &Inode) -> Result<Lists> {
+        let body = owned(self.body(inode)?, Site::Inode(self.ino))?;
+        let block = match self.block(inode)? {
+            Some((block, bytes)) => owned(self.in_block(block, &bytes)?, Site::Block(block))?,
+            None => Vec::new(),
+        };
+        Ok(Lists { body, block })
+    }
+
+    /// Gives an attribute its place: in the inode if it fits, else in the block.
+    fn place(&self, lists: &mut Lists, inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let new = self.attribute(name, value)?;
+        let (index, rest) = split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        let others = |attribute: &Attribute| (attribute.index, &attribute.name[..]) != (index, rest);
+        lists.body.retain(others);
+        lists.block.retain(others);
+        if let Some(new) = new {
+            lists.body.push(new);
+            if !fits_body(&lists.body, inode.xattr_area().len()) {
+                lists.block.extend(lists.body.pop());
+            }
+        }
+        if fits_block(&lists.block, self.engine.block_size()) { Ok(()) } else { Err(Error::NoSpace) }
+    }
+
+    /// Lets go of the attribute block of an inode that is deleted.
+    pub fn drop_all(&self, handle: &mut Handle, inode: &mut Inode) -> Result<()> {
+        let Some((block, bytes)) = self.block(inode)? else {
+            return Ok(());
+        };
+        self.in_block(block, &bytes)?;
+        self.change_block(handle, inode, Some(block), BlockChange::Drop)
+    }
+
+    /// The attribute as it is to lie on disk.
+    fn attribute(&self, name: &[u8], value: Option<&[u8]>) -> Result<Option<Attribute>> {
+        let (index, rest) = split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        if rest.len() > MAX_NAME_BYTES {
+            return Err(Errno::ERANGE.into());
+        }
+        let Some(value) = value else {
+            return Ok(None);
+        };
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(Errno::E2BIG.into());
+        }
+        // e2fsck takes attributes for damage on a volume without the feature.
+        if !self.sb.has_compat(compat::EXT_ATTR) {
+            return Err(Error::Unsupported("attributes without the feature ext_attr".into()));
+        }
+        let value = if is_acl(index) { wire_to_disk(value).ok_or(Errno::EINVAL)? } else { value.to_vec() };
+        Ok(Some(Attribute { index, name: rest.to_vec(), value }))
+    }
+
+    fn find(&self, entries: Entries<'_>, site: Site, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        for entry in entries {
+            let entry = entry.map_err(|what| Error::corrupt(site, what))?;
+            if (entry.index, entry.name) != (index, name) {
+                continue;
+            }
+            let value = match entry.value {
+                Value::Here(value) => value.to_vec(),
+                Value::InInode(ino) => self.value_in_inode(Ino(ino))?,
+            };
+            if !is_acl(index) {
+                return Ok(Some(value));
+            }
+            let wire = disk_to_wire(&value);
+            return wire.map(Some).ok_or(Error::corrupt(site, "access control list is damaged"));
+        }
+        Ok(None)
+    }
+
+    /// A value that fills the blocks of an inode of its own (feature `ea_inode`).
+    fn value_in_inode(&self, ino: Ino) -> Result<Vec<u8>> {
+        let corrupt = |what| Err(Error::corrupt(Site::Inode(ino), what));
+        let inode = self.table.read(ino)?;
+        if inode.flags() & flag::EA_INODE == 0 || !inode.is_regular() {
+            return corrupt("holds no attribute value, though an attribute says so");
+        }
+        if inode.size() > MAX_VALUE_IN_INODE_BYTES {
+            return corrupt("attribute value is too long");
+        }
+        let owner = Owner { ino, generation: inode.generation() };
+        let extents = Extents::new(self.engine, self.sb, self.blocks, owner);
+        let block_size = u64::from(self.sb.block_size());
+        let mut value = vec![0; inode.size().next_multiple_of(block_size) as usize];
+        for (at, block) in value.chunks_mut(block_size as usize).enumerate() {
+            match extents.map(&inode, FileBlock(at as u32))? {
+                Mapping::Written { start, .. } => self.engine.read_data(start, block)?,
+                _ => return corrupt("attribute value has a hole"),
+            }
+        }
+        value.truncate(inode.size() as usize);
+        Ok(value)
+    }
+
+    fn body<'i>(&self, inode: &'i Inode) -> Result<Entries<'i>> {
+        entries_in_body(inode.xattr_area()).map_err(|what| Error::corrupt(Site::Inode(self.ino), what))
+    }
+
+    /// The inode's attribute block.
+    fn block(&self, inode: &Inode) -> Result<Option<(BlockNr, BlockRef)>> {
+        let block = BlockNr(inode.xattr_block());
+        if block.0 == 0 {
+            return Ok(None);
+        }
+        if !self.blocks.is_usable(Run { start: block, len: 1 }) {
+            return Err(Error::corrupt(
+                Site::Inode(self.ino),
+                "attribute block is not one that a file can have",
+            ));
+        }
+        Ok(Some((block, self.engine.read(block)?)))
+    }
+
+    fn in_block<'b>(&self, block: BlockNr, bytes: &'b [u8]) -> Result<Entries<'b>> {
+        entries_in_block(bytes, self.sb, block).map_err(|what| Error::corrupt(Site::Block(block), what))
+    }
+
+    fn change_block(
+        &self,
+        handle: &mut Handle,
+        inode: &mut Inode,
+        old: Option<BlockNr>,
+        change: BlockChange,
+    ) -> Result<()> {
+        let mut list = match change {
+            BlockChange::None => return Ok(()),
+            BlockChange::Drop => {
+                if let Some(old) = old {
+                    self.release(handle, old)?;
+                    inode.set_xattr_block(0);
+                    let sectors = inode.sectors(self.sb);
+                    inode.set_sectors(self.sb, sectors.saturating_sub(self.sectors_per_block()));
+                }
+                return Ok(());
+            }
+            BlockChange::Write(list) => list,
+        };
+        if let Some(old) = old {
+            // Decided under the block's own lock: other users hold other inodes' locks.
+            let ours = handle.update(old, |bytes| {
+                let ours = refcount(bytes) == 1;
+                if ours {
+                    write_block(bytes, self.sb, old, 1, &mut list);
+                }
+                ours
+            })?;
+            if ours {
+                return Ok(());
+            }
+        }
+        let new = self.blocks.take(old.unwrap_or_else(|| self.goal()))?;
+        self.blocks.link(handle, new)?;
+        let mut bytes = vec![0; self.engine.block_size()];
+        write_block(&mut bytes, self.sb, new, 1, &mut list);
+        handle.create(new, bytes)?;
+        inode.set_xattr_block(new.0);
+        match old {
+            Some(old) => self.release(handle, old)?,
+            None => {
+                let sectors = inode.sectors(self.sb) + self.sectors_per_block();
+                inode.set_sectors(self.sb, sectors);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a block down; its last user frees it.
+    fn release(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
+        let last = handle.update(block, |bytes| {
+            let users = refcount(bytes);
+            if users > 1 {
+                set_refcount(bytes, self.sb, block, users - 1);
+            }
+            users <= 1
+        })?;
+        if last {
+            handle.forget(block)?;
+            self.blocks.free(handle, block)?;
+        }
+        Ok(())
+    }
+
+    /// Where a first block should lie: in the inode's group.
+    fn goal(&self) -> BlockNr {
+        let group = self.ino.0.saturating_sub(1) / self.sb.inodes_per_group();
+        let start = u64::from(self.sb.first_data_block());
+        BlockNr(start + u64::from(group) * u64::from(self.sb.blocks_per_group()))
+    }
+
+    fn sectors_per_block(&self) -> u64 {
+        u64::from(self.sb.block_size() / 512)
+    }
+}
+
+fn is_acl(index: u8) -> bool {
+    matches!(index, index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT)
+}
+
+fn value_here(value: Value<'_>) -> Result<&[u8]> {
+    match value {
+        Value::Here(value) => Ok(value),
+        // Such volumes are opened for reading only.
+        Value::InInode(_) => {
+            Err(Error::Unsupported("changing attribute values in inodes of their own".into()))
+        }
+    }
+}
+
+fn owned(entries: Entries<'_>, site: Site) -> Result<Vec<Attribute>> {
+    entries
+        .map(|entry| {
+            let entry = entry.map_err(|what| Error::corrupt(site, what))?;
+            let value = value_here(entry.value)?.to_vec();
+            Ok(Attribute { index: entry.index, name: entry.name.to_vec(), value })
+        })
+        .collect()
+}

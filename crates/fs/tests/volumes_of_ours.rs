@@ -1,0 +1,144 @@
+//! Volumes made by `mkfs` in use: filled, emptied and filled again through the base, judged by
+//! e2fsck and read by the kernel.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::Image;
+use common::mount::Mount;
+use xact_base::{Error, Ino};
+use xact_fs::api::{Caller, View, WriteHow};
+use xact_fs::base::Base;
+use xact_fs::mkfs::{JournalSize, MkfsOptions, mkfs};
+use xact_fs::volume::{VolumeOptions, open};
+
+const ME: Caller = Caller::ROOT;
+
+fn name(number: usize) -> Vec<u8> {
+    format!("file{number:05}").into_bytes()
+}
+
+fn make_file(view: &dyn View, dir: Ino, number: usize, len: usize) -> xact_base::Result<()> {
+    let ino = view.make_node(&ME, dir, &name(number), 0o100_644, 0)?.ino;
+    let data: Vec<u8> = (0..len).map(|i| (i * 7 + number) as u8).collect();
+    view.write(ino, 0, &data, WriteHow::default())?;
+    Ok(())
+}
+
+/// Closes the volume and its device.
+fn close(base: Arc<Base>) {
+    base.close().unwrap();
+}
+
+fn all_options() -> Vec<(u64, MkfsOptions)> {
+    let new = MkfsOptions::default;
+    vec![
+        (16 << 20, new()),
+        (100 << 20, MkfsOptions { block_size: Some(2048), ..new() }),
+        (600 << 20, MkfsOptions { zeroed: true, ..new() }),
+        (64 << 20, MkfsOptions { csum_seed: false, orphan_file: false, ..new() }),
+        (64 << 20, MkfsOptions { journal: JournalSize::None, ..new() }),
+        (64 << 20, MkfsOptions { inode_size: 128, block_size: Some(4096), ..new() }),
+    ]
+}
+
+fn fresh(size_bytes: u64, options: &MkfsOptions) -> Image {
+    let image = Image::empty(size_bytes);
+    if !options.zeroed {
+        image.device().write_at(&vec![0xA5; size_bytes as usize], 0).unwrap();
+    }
+    mkfs(&*image.device(), options).unwrap();
+    image
+}
+
+#[test]
+fn trees_are_made_emptied_and_read_by_the_kernel() {
+    for (size, options) in all_options() {
+        let image = fresh(size, &options);
+        let base = open(image.device(), &VolumeOptions::default()).unwrap();
+        for folder in 0..5 {
+            let dir = base.make_dir(&ME, Ino::ROOT, format!("d{folder}").as_bytes(), 0o755).unwrap().ino;
+            for file in 0..80 {
+                make_file(&*base, dir, file, file * 300).unwrap();
+            }
+            for file in (0..80).step_by(3) {
+                base.unlink(&ME, dir, &name(file)).unwrap();
+            }
+        }
+        close(base);
+        image.assert_clean();
+
+        let mount = Mount::new(&image);
+        let kept = std::fs::read(mount.path("d3/file00040")).unwrap();
+        assert!(kept.len() == 40 * 300 && kept.iter().enumerate().all(|(i, b)| *b == (i * 7 + 40) as u8));
+        std::fs::write(mount.path("d3/by-the-kernel"), "x").unwrap();
+        mount.unmount();
+        image.assert_clean();
+
+        let base = open(image.device(), &VolumeOptions::default()).unwrap();
+        let dir = base.lookup(Ino::ROOT, b"d3").unwrap().ino;
+        assert_eq!(base.lookup(dir, b"by-the-kernel").unwrap().size, 1);
+        assert!(base.lookup(dir, &name(39)).is_err());
+        close(base);
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn a_full_volume_deletes_and_takes_as_much_again() {
+    for options in [MkfsOptions::default(), MkfsOptions { block_size: Some(4096), ..Default::default() }] {
+        let image = fresh(12 << 20, &options);
+        let base = open(image.device(), &VolumeOptions::default()).unwrap();
+        let empty = base.space().unwrap();
+        let mut counts = Vec::new();
+        for _ in 0..3 {
+            let dir = base.make_dir(&ME, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+            let mut count = 0;
+            let full = loop {
+                match make_file(&*base, dir, count, 20_000) {
+                    Ok(()) => count += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(full, Error::NoSpace), "{full}");
+            counts.push(count);
+            base.sync_all().unwrap();
+            for file in 0..=count {
+                match base.unlink(&ME, dir, &name(file)) {
+                    Ok(()) => {}
+                    Err(error) => assert!(file == count, "file {file} of {count}: {error}"),
+                }
+            }
+            base.remove_dir(&ME, Ino::ROOT, b"dir").unwrap();
+        }
+        assert!(counts[0] > 100 && counts.iter().all(|count| count.abs_diff(counts[0]) <= 2), "{counts:?}");
+        base.sync_all().unwrap();
+        let after = base.space().unwrap();
+        assert_eq!((after.free_blocks, after.free_inodes), (empty.free_blocks, empty.free_inodes));
+        close(base);
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn a_volume_without_inodes_left_says_so_and_recovers() {
+    let options = MkfsOptions { inode_ratio: Some(64 << 10), ..Default::default() };
+    let image = fresh(16 << 20, &options);
+    let base = open(image.device(), &VolumeOptions::default()).unwrap();
+    let before = base.space().unwrap().free_inodes;
+    for round in 0..2 {
+        let mut count = 0;
+        let error = loop {
+            match make_file(&*base, Ino::ROOT, count, 0) {
+                Ok(()) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::NoSpace), "{error}");
+        assert_eq!(count as u64, before, "round {round}");
+        (0..count).for_each(|file| base.unlink(&ME, Ino::ROOT, &name(file)).unwrap());
+    }
+    close(base);
+    image.assert_clean();
+}
