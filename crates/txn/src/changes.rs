@@ -1,0 +1,36 @@
+//! What a transaction's commit will change in the base, for those who cache the base.
+
+use xact_base::Ino;
+use xact_fs::FileKind;
+
+use crate::base::VersionedBase;
+use crate::transaction::Transaction;
+
+/// The net effect on what the base has; what is new in it is reached through `names`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Inodes whose attributes or contents differ, directories with changed names included.
+    pub inodes: Vec<Ino>,
+    /// Of those, the regular files whose contents or size differ.
+    pub files: Vec<Ino>,
+    /// Names that are new, gone, or point at something else.
+    pub names: Vec<(Ino, Vec<u8>)>,
+}
+
+impl<B: VersionedBase> Transaction<B> {
+    /// What a commit would change now; nothing in a transaction that has ended.
+    pub fn changes(&self) -> Changes {
+        let mut changes = Changes::default();
+        self.with_overlay(|overlay| {
+            for (&ino, node) in overlay.nodes.iter().filter(|(_, node)| !node.born && node.is_changed()) {
+                changes.inodes.push(ino);
+                if node.origin.kind == FileKind::Regular && node.file.is_changed(node.origin.size) {
+                    changes.files.push(ino);
+                }
+                let differs = node.names.iter().filter(|(_, change)| change.base != change.now);
+                changes.names.extend(differs.map(|(name, _)| (ino, name.to_vec())));
+            }
+        });
+        changes
+    }
+}

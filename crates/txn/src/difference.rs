@@ -1,0 +1,223 @@
+//! The net effect of a transaction by path, for people: what they decide over.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use xact_base::Ino;
+use xact_fs::{Attr, Entry, FileKind};
+
+use crate::overlay::{Node, Overlay};
+use crate::reads::Paths;
+
+/// What happened to a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    Added,
+    Deleted,
+    /// Its contents, or what the name stands for (as by "write a new file, rename it over").
+    Modified,
+    /// From another path, which is gone or stands for something else.
+    Renamed,
+    /// Permissions, owner, times, flags or extended attributes, and nothing else.
+    Attributes,
+}
+
+/// One line of a diff.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    pub what: What,
+    /// From the root of the volume, with a leading `/`; of what is deleted, where it was.
+    pub path: Vec<u8>,
+    /// Where a renamed one was.
+    pub from: Option<Vec<u8>>,
+    /// What was there as of the transaction's begin, and what is there now.
+    pub old: Option<Attr>,
+    pub new: Option<Attr>,
+}
+
+/// The two states of the volume that a difference is between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// As of the transaction's begin (or its last partial commit).
+    Old,
+    /// As the transaction sees it.
+    New,
+}
+
+/// A name in a directory.
+pub(crate) type NameAt = (Ino, Vec<u8>);
+
+/// A difference with what of the overlay it consists of.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub difference: Difference,
+    pub names: Vec<NameAt>,
+    pub ino: Option<Ino>,
+}
+
+/// Where things are in one of the two states: directory and name by inode.
+pub(crate) struct Places<'a> {
+    changed: HashMap<Ino, (Ino, &'a [u8])>,
+    met: &'a Paths,
+}
+
+impl<'a> Places<'a> {
+    pub fn of(overlay: &'a Overlay, side: Side, met: &'a Paths) -> Places<'a> {
+        let mut changed = HashMap::new();
+        for (&dir, node) in &overlay.nodes {
+            for (name, change) in node.names.iter() {
+                let entry = if side == Side::Old { change.base } else { change.now };
+                if let Some(entry) = entry {
+                    changed.insert(entry.ino, (dir, name.as_slice()));
+                }
+            }
+        }
+        Places { changed, met }
+    }
+
+    pub fn place(&self, ino: Ino) -> Option<(Ino, &'a [u8])> {
+        self.changed.get(&ino).copied().or_else(|| self.met.place(ino))
+    }
+
+    /// The inode's path, as far as it is known; an inode that was only met by number begins it.
+    pub fn path(&self, ino: Ino) -> Vec<u8> {
+        let mut parts = Vec::new();
+        let mut at = ino;
+        // What was met has changed since, so it might go round.
+        while at != Ino::ROOT && parts.len() < 4096 {
+            match self.place(at) {
+                Some((dir, name)) => {
+                    parts.push(name.to_vec());
+                    at = dir;
+                }
+                None => {
+                    parts.push(format!("<{at}>").into_bytes());
+                    break;
+                }
+            }
+        }
+        parts.iter().rev().fold(Vec::new(), |mut path, part| {
+            path.push(b'/');
+            path.extend_from_slice(part);
+            path
+        })
+    }
+
+    pub fn path_in(&self, dir: Ino, name: &[u8]) -> Vec<u8> {
+        let mut path = if dir == Ino::ROOT { Vec::new() } else { self.path(dir) };
+        path.push(b'/');
+        path.extend_from_slice(name);
+        path
+    }
+}
+
+/// How an inode of the base differs by itself, names apart.
+pub(crate) fn own_change(node: &Node) -> Option<What> {
+    if node.born {
+        return None;
+    }
+    if node.origin.kind == FileKind::Regular && node.file.is_changed(node.origin.size) {
+        return Some(What::Modified);
+    }
+    let set = &node.changed;
+    let told = set.perm.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some();
+    // Names that come and go move the times of their folder, but for that of the last access.
+    let timed = set.atime.is_some() || set.mtime.is_some() && node.origin.kind != FileKind::Directory;
+    (told || timed || !node.xattrs.is_empty()).then_some(What::Attributes)
+}
+
+/// All differences, by path.
+pub(crate) fn all(overlay: &Overlay, met: &Paths) -> Vec<Found> {
+    let (old, new) = (Places::of(overlay, Side::Old, met), Places::of(overlay, Side::New, met));
+    let gone = nameless(overlay);
+    let mut found = of_names(overlay, &old, &new, &gone);
+    for (&ino, node) in overlay.nodes.iter().filter(|(ino, _)| !gone.contains(ino)) {
+        let Some(what) = own_change(node) else { continue };
+        let difference = Difference {
+            what,
+            path: if ino == Ino::ROOT { b"/".to_vec() } else { new.path(ino) },
+            from: None,
+            old: Some(node.origin),
+            new: now(overlay, ino),
+        };
+        found.push(Found { difference, names: Vec::new(), ino: Some(ino) });
+    }
+    found.sort_by(|a, b| {
+        let key = |found: &Found| (found.difference.path.clone(), found.difference.what);
+        key(a).cmp(&key(b))
+    });
+    found
+}
+
+/// Inodes of the base that the transaction has left without a name, as far as it knows of names.
+fn nameless(overlay: &Overlay) -> BTreeSet<Ino> {
+    let left = |(ino, node): (&Ino, &Node)| {
+        let gone = node.removed_dir || i64::from(node.origin.nlink) + node.links <= 0;
+        let is_gone = !node.born && gone && *ino != Ino::ROOT;
+        (is_gone && (node.removed_dir || node.origin.kind != FileKind::Directory)).then_some(*ino)
+    };
+    overlay.nodes.iter().filter_map(left).collect()
+}
+
+fn was(overlay: &Overlay, entry: Entry) -> Option<Attr> {
+    overlay.nodes.get(&entry.ino).map(|node| node.origin)
+}
+
+fn now(overlay: &Overlay, ino: Ino) -> Option<Attr> {
+    // Limits of link counts and the block size matter to fields that nobody is told here.
+    overlay.nodes.get(&ino).map(|node| node.attr(u32::MAX, 4096))
+}
+
+fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeSet<Ino>) -> Vec<Found> {
+    let changes = || {
+        overlay.nodes.iter().flat_map(|(&dir, node)| {
+            node.names.iter().filter(|(_, c)| c.base != c.now).map(move |(name, c)| (dir, name, *c))
+        })
+    };
+    // Names that no longer stand for an inode of the base, which may have another now.
+    let mut sources: BTreeMap<Ino, Vec<NameAt>> = BTreeMap::new();
+    for (dir, name, change) in changes() {
+        if let Some(base) = change.base
+            && change.now.is_none_or(|now| now.ino != base.ino)
+        {
+            sources.entry(base.ino).or_default().push((dir, name.clone()));
+        }
+    }
+    let mut found = Vec::new();
+    let mut explained: BTreeSet<NameAt> = BTreeSet::new();
+    for (dir, name, change) in changes() {
+        let Some(entry) = change.now else { continue };
+        let at = (dir, name.clone());
+        let source = sources.get_mut(&entry.ino).and_then(Vec::pop);
+        let (what, from) = match (&source, change.base) {
+            (Some(source), _) => (What::Renamed, Some(old.path_in(source.0, &source.1))),
+            (None, Some(_)) => (What::Modified, None),
+            (None, None) => (What::Added, None),
+        };
+        let before = if source.is_some() { Some(entry) } else { change.base };
+        let difference = Difference {
+            what,
+            path: new.path_in(dir, name),
+            from,
+            old: before.and_then(|entry| was(overlay, entry)),
+            new: now(overlay, entry.ino),
+        };
+        explained.extend(source.clone());
+        let names = source.into_iter().chain([at]).collect();
+        let replaced = change.base.map(|entry| entry.ino).filter(|ino| gone.contains(ino));
+        found.push(Found { difference, names, ino: replaced });
+    }
+    for (dir, name, change) in changes() {
+        let at = (dir, name.clone());
+        if let (Some(base), None) = (change.base, change.now)
+            && !explained.contains(&at)
+        {
+            let path = old.path_in(dir, name);
+            let old = was(overlay, base);
+            let difference = Difference { what: What::Deleted, path, from: None, old, new: None };
+            // What was done to it before goes with it.
+            let ino = gone.contains(&base.ino).then_some(base.ino);
+            found.push(Found { difference, names: vec![at], ino });
+        }
+    }
+    found
+}

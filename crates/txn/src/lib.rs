@@ -1,0 +1,41 @@
+//! User transactions: private views of the volume, conflicts, commit.
+//!
+//! A [`Transaction`] is a [`xact_fs::View`] like the base itself: all POSIX operations, written
+//! once in [`xact_fs::posix`], run on it unchanged.
+//!
+//! - `transaction`: its life and its operations
+//! - `overlay`: what it has changed, by inode; `tx_tree`, `tx_data`: the overlay over the base
+//!   as of the transaction's instant, as a [`xact_fs::Tree`]
+//! - `reads`: what it has looked at
+//! - `changes`: its net effect, for those who cache the base; `difference`: the same by path, for
+//!   people; `part`: taking some of it apart from the rest
+//! - `savepoint`: going back within it
+//! - `commit`: validation and application, as one operation on the base
+//! - `base`: what the volume has to offer for that; `real_base`: how the volume does it
+//!
+//! The words: a *transaction* here is always the user's. What the journal commits is a *jbd2
+//! transaction*, or just a *commit*; many transactions may share one.
+
+mod base;
+mod changes;
+mod commit;
+mod difference;
+mod overlay;
+mod part;
+mod ranges;
+mod reads;
+mod real_base;
+mod savepoint;
+mod transaction;
+mod tx_data;
+mod tx_tree;
+
+#[cfg(test)]
+mod mem_base;
+#[cfg(test)]
+mod tests;
+
+pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp, VersionedBase};
+pub use changes::Changes;
+pub use difference::{Difference, Side, What};
+pub use transaction::{Durability, Isolation, Transaction, TxOptions, TxState};

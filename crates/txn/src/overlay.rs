@@ -1,0 +1,255 @@
+//! The private changes of a transaction, by inode.
+//!
+//! An overlay says how the transaction's state of the volume differs from the base as of its
+//! stamp; where it says nothing, the base holds. It keeps the net effect, not the history: a
+//! name that was made and removed again, or an inode that was born and died, leaves nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use xact_base::{FileBlock, Ino};
+use xact_fs::tree::links_with_subdirs;
+use xact_fs::{Attr, AttrChange, Entry, FileKind, XattrChanges};
+
+use crate::ranges::Ranges;
+
+/// Cookies of added names lie above all that the base has (its keys are hashes, of which the
+/// largest does not occur; the top bit stays clear).
+pub(crate) const ADDED_COOKIES: u64 = 0x7FFF_FFFF_0000_0001;
+
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Overlay {
+    pub nodes: BTreeMap<Ino, Node>,
+    /// Numbers of inodes that were born here and are gone, but must not be used by others yet.
+    pub limbo: BTreeSet<Ino>,
+}
+
+/// What is different about one inode.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    /// Made in the transaction: the base has no such inode, and `origin` is how it was made.
+    pub born: bool,
+    /// The attributes as of the stamp.
+    pub origin: Attr,
+    pub changed: AttrChange,
+    /// Links gained and lost, without those of subdirectories.
+    pub links: i64,
+    /// Subdirectories gained and lost.
+    pub subdirs: i64,
+    /// A directory whose name is gone.
+    pub removed_dir: bool,
+    /// Holds of an inode born here; the base's are kept by the view.
+    pub holds: u64,
+    pub names: Names,
+    /// New place of `..`.
+    pub parent: Option<Ino>,
+    /// Target of a new symbolic link.
+    pub target: Option<Vec<u8>>,
+    pub file: FileChange,
+    /// `None`: removed.
+    pub xattrs: XattrChanges,
+}
+
+impl Node {
+    pub fn new(origin: Attr, born: bool) -> Node {
+        Node {
+            born,
+            changed: AttrChange::default(),
+            links: 0,
+            subdirs: 0,
+            removed_dir: false,
+            holds: 0,
+            names: Names::default(),
+            parent: None,
+            target: None,
+            file: FileChange { size: origin.size, base_end: None, ..FileChange::default() },
+            xattrs: XattrChanges::new(),
+            origin,
+        }
+    }
+
+    /// Attributes in the transaction's view.
+    pub fn attr(&self, link_max: u32, block_size: u32) -> Attr {
+        let (old, new) = (&self.origin, &self.changed);
+        Attr {
+            perm: new.perm.unwrap_or(old.perm),
+            uid: new.uid.unwrap_or(old.uid),
+            gid: new.gid.unwrap_or(old.gid),
+            project: new.project.unwrap_or(old.project),
+            atime: new.atime.unwrap_or(old.atime),
+            mtime: new.mtime.unwrap_or(old.mtime),
+            ctime: new.ctime.unwrap_or(old.ctime),
+            flags: new.flags.unwrap_or(old.flags),
+            nlink: self.nlink(old.nlink, link_max),
+            size: self.file.size,
+            sectors: self.sectors(block_size),
+            ..*old
+        }
+    }
+
+    /// The link count that comes of `old` by the changes made here.
+    pub fn nlink(&self, old: u32, link_max: u32) -> u32 {
+        if self.removed_dir {
+            return 0;
+        }
+        let own = u32::try_from(i64::from(old) + self.links).unwrap_or(0);
+        match self.origin.kind {
+            FileKind::Directory => links_with_subdirs(own, self.subdirs, link_max),
+            _ => own,
+        }
+    }
+
+    /// An estimate: what the overlay adds over holes and what it replaces look alike.
+    fn sectors(&self, block_size: u32) -> u64 {
+        if self.origin.kind != FileKind::Regular {
+            return self.origin.sectors;
+        }
+        let per_block = u64::from(block_size / 512);
+        let kept = match self.file.base_end {
+            Some(end) => self.origin.sectors.min(u64::from(end.0) * per_block),
+            None => self.origin.sectors,
+        };
+        let added = self.file.blocks.values().filter(|block| block.is_some()).count() as u64 * per_block;
+        let whole = self.file.size.div_ceil(u64::from(block_size)) * per_block;
+        (kept + added).min(whole.max(kept))
+    }
+
+    /// Nothing is left of an inode born here once it has neither name nor holder.
+    pub fn is_gone(&self, link_max: u32) -> bool {
+        self.born && self.holds == 0 && self.nlink(self.origin.nlink, link_max) == 0
+    }
+
+    /// Whether the node says anything at all.
+    pub fn is_changed(&self) -> bool {
+        self.changed != AttrChange::default() || self.changes_more_than_attributes()
+    }
+
+    /// Whether all that is left is that names in a directory came and went again.
+    pub fn changes_dir_times_only(&self) -> bool {
+        let AttrChange { perm, uid, gid, project, atime, mtime: _, ctime: _, flags } = self.changed;
+        self.origin.kind == FileKind::Directory
+            && (perm, uid, gid, project, atime, flags) == (None, None, None, None, None, None)
+            && !self.changes_more_than_attributes()
+    }
+
+    fn changes_more_than_attributes(&self) -> bool {
+        self.born
+            || self.changes_structure()
+            || !self.xattrs.is_empty()
+            || self.file.is_changed(self.origin.size)
+    }
+
+    /// Whether names in it or of it come or go.
+    pub fn changes_structure(&self) -> bool {
+        self.links != 0
+            || self.subdirs != 0
+            || self.removed_dir
+            || self.parent.is_some()
+            || !self.names.is_empty()
+    }
+}
+
+/// What is different about a file's contents.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct FileChange {
+    /// Size in the view, in bytes.
+    pub size: u64,
+    /// The file was cut: the base's blocks from here on are gone, whatever came after.
+    pub base_end: Option<FileBlock>,
+    /// Whole blocks; `None` is a hole. A block that is cut by the end of the file is zero behind it.
+    pub blocks: BTreeMap<FileBlock, Option<Arc<[u8]>>>,
+    /// Bytes that were given space by fallocate: they read as the rest of the file says.
+    pub reserved: Ranges,
+}
+
+impl FileChange {
+    /// Whether the size is the transaction's own and not just the base's.
+    pub fn sets_size(&self, base_size: u64) -> bool {
+        self.size != base_size || self.base_end.is_some()
+    }
+
+    pub fn is_changed(&self, base_size: u64) -> bool {
+        self.sets_size(base_size) || !self.blocks.is_empty() || !self.reserved.is_empty()
+    }
+
+    /// Whether the base holds for this block where `blocks` says nothing.
+    pub fn base_has(&self, at: FileBlock) -> bool {
+        self.base_end.is_none_or(|end| at < end)
+    }
+}
+
+/// A name that the transaction has made, removed or pointed elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct NameChange {
+    /// `None`: removed.
+    pub now: Option<Entry>,
+    /// In the base as of the stamp. Where this is `None`, the name has a cookie of its own.
+    pub base: Option<Entry>,
+    cookie: u64,
+}
+
+/// Changed names of one directory.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Names {
+    by_name: BTreeMap<Vec<u8>, NameChange>,
+    /// Names that the base does not have, in the order in which they were made.
+    added: BTreeMap<u64, Vec<u8>>,
+    next_cookie: u64,
+}
+
+impl Names {
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub fn get(&self, name: &[u8]) -> Option<&NameChange> {
+        self.by_name.get(name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, &NameChange)> {
+        self.by_name.iter()
+    }
+
+    /// Added names from a cookie on, with the cookie behind each.
+    pub fn added_from(&self, cookie: u64) -> impl Iterator<Item = (u64, &Vec<u8>, Entry)> {
+        self.added.range(cookie..).filter_map(|(cookie, name)| {
+            let entry = self.by_name.get(name)?.now?;
+            Some((cookie + 1, name, entry))
+        })
+    }
+
+    /// Drops the changes of which `keep` says false.
+    pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
+        let Names { by_name, added, .. } = self;
+        by_name.retain(|name, change| {
+            let kept = keep(name);
+            if !kept && change.base.is_none() {
+                added.remove(&change.cookie);
+            }
+            kept
+        });
+    }
+
+    /// The name is `now`; `base` is what it is in the base as of the stamp.
+    pub fn set(&mut self, name: &[u8], now: Option<Entry>, base: Option<Entry>) {
+        if let Some(change) = self.by_name.get_mut(name) {
+            change.now = now;
+            if now.is_none() && change.base.is_none() {
+                let cookie = change.cookie;
+                self.by_name.remove(name);
+                self.added.remove(&cookie);
+            }
+            return;
+        }
+        if now.is_none() && base.is_none() {
+            return;
+        }
+        let mut cookie = 0;
+        if base.is_none() {
+            cookie = ADDED_COOKIES + self.next_cookie;
+            self.next_cookie += 1;
+            self.added.insert(cookie, name.to_vec());
+        }
+        self.by_name.insert(name.to_vec(), NameChange { now, base, cookie });
+    }
+}

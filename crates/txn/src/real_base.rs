@@ -1,0 +1,221 @@
+//! Real volumes as the base of transactions.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
+use xact_fs::quota::Payer;
+use xact_fs::{
+    Attr, Base, BaseTree, ChangedBy, CommitSize, DirItem, Entry, Name, NewContents, NewInode, SeekTo,
+    StagedBlocks, Stamp, View, ViewHold, VolumeSpace, XattrChanges,
+};
+
+use crate::base::{CommitTree, VersionedBase};
+
+impl VersionedBase for Base {
+    type Hold = ViewHold;
+    type Staged = StagedBlocks;
+    type Tree<'a> = BaseTree<'a>;
+
+    fn open_view(self: &Arc<Self>) -> ViewHold {
+        Base::open_view(self)
+    }
+
+    fn stamp(hold: &ViewHold) -> Stamp {
+        hold.stamp()
+    }
+
+    fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
+        Base::attr_at(self, ino, stamp)
+    }
+
+    fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>> {
+        Base::entry_at(self, dir, name, stamp)
+    }
+
+    fn list_at(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        stamp: Stamp,
+        each: &mut dyn FnMut(DirItem<'_>) -> bool,
+    ) -> Result<()> {
+        Base::list_at(self, dir, cookie, stamp, each)
+    }
+
+    fn parent_at(&self, dir: Ino, stamp: Stamp) -> Result<Ino> {
+        Base::parent_at(self, dir, stamp)
+    }
+
+    fn read_link_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<u8>> {
+        Base::read_link_at(self, ino, stamp)
+    }
+
+    fn read_block_at(&self, ino: Ino, at: FileBlock, stamp: Stamp) -> Result<Option<Arc<[u8]>>> {
+        Base::read_block_at(self, ino, at, stamp)
+    }
+
+    fn seek_at(&self, ino: Ino, at: FileBlock, to: SeekTo, stamp: Stamp) -> Result<Option<FileBlock>> {
+        Base::seek_at(self, ino, at, to, stamp)
+    }
+
+    fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>> {
+        Base::xattr_at(self, ino, name, stamp)
+    }
+
+    fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
+        Base::check_xattrs(self, ino, changes)
+    }
+
+    fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>> {
+        Base::list_xattrs_at(self, ino, stamp)
+    }
+
+    fn block_size(&self) -> u32 {
+        Base::block_size(self)
+    }
+
+    fn size_max(&self, flags: u32) -> u64 {
+        Base::size_max(self, flags)
+    }
+
+    fn has_extents(&self) -> bool {
+        Base::has_extents(self)
+    }
+
+    fn has_projects(&self) -> bool {
+        Base::has_projects(self)
+    }
+
+    fn link_max(&self) -> u32 {
+        Base::link_max(self)
+    }
+
+    fn dir_nlink(&self) -> bool {
+        Base::dir_nlink(self)
+    }
+
+    fn target_max(&self) -> usize {
+        Base::target_max(self)
+    }
+
+    fn space(&self) -> Result<VolumeSpace> {
+        View::space(self)
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn reserve_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
+        Base::reserve_inode(self, parent, is_dir)
+    }
+
+    fn unreserve_inode(&self, ino: Ino) {
+        Base::unreserve_inode(self, ino);
+    }
+
+    fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, privileged: bool) -> Result<StagedBlocks> {
+        self.stage_blocks(ino, new, privileged)
+    }
+
+    fn prepare(&self, files: &[Ino]) -> Result<()> {
+        self.prepare_commit(files)
+    }
+
+    fn commit<R>(
+        &self,
+        inodes: &[Ino],
+        size: &CommitSize,
+        action: impl FnMut(&mut BaseTree<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.run(inodes, self.needs_of(size), action)
+    }
+
+    fn wait_durable(&self, commit: CommitId) -> Result<()> {
+        self.engine().commit(commit)
+    }
+}
+
+impl CommitTree for BaseTree<'_> {
+    type Base = Base;
+    type Hold = ViewHold;
+    type Staged = StagedBlocks;
+
+    fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>> {
+        BaseTree::entry_changed_since(self, dir, name, since)
+    }
+
+    fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
+        BaseTree::any_entry_changed_since(self, dir, since)
+    }
+
+    fn blocks_changed_since(
+        &mut self,
+        ino: Ino,
+        blocks: Range<FileBlock>,
+        since: Stamp,
+    ) -> Result<Option<ChangedBy>> {
+        BaseTree::blocks_changed_since(self, ino, blocks, since)
+    }
+
+    fn xattr_changed_since(&mut self, ino: Ino, name: &[u8], since: Stamp) -> Result<Option<ChangedBy>> {
+        BaseTree::xattr_changed_since(self, ino, name, since)
+    }
+
+    fn any_xattr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
+        BaseTree::any_xattr_changed_since(self, ino, since)
+    }
+
+    fn attr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
+        BaseTree::attr_changed_since(self, ino, since)
+    }
+
+    fn check_view(&self, stamp: Stamp) -> Result<()> {
+        BaseTree::check_view(self, stamp)
+    }
+
+    fn sign(&mut self, transaction: u64) {
+        BaseTree::sign(self, transaction);
+    }
+
+    fn open_view_after(&mut self, base: &Arc<Base>) -> ViewHold {
+        BaseTree::open_view_after(self, base)
+    }
+
+    fn check_xattrs(&mut self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
+        BaseTree::check_xattrs(self, ino, changes)
+    }
+
+    fn exists(&mut self, ino: Ino) -> Result<bool> {
+        BaseTree::exists(self, ino)
+    }
+
+    fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
+        BaseTree::adopt_inode(self, ino, new)
+    }
+
+    fn expect_charge(&mut self, payer: Payer, blocks: u64, inodes: u64) {
+        BaseTree::expect_charge(self, payer, blocks, inodes);
+    }
+
+    fn expect_payer(&mut self, ino: Ino, payer: Payer) -> Result<()> {
+        BaseTree::expect_payer(self, ino, payer)
+    }
+
+    fn expect_install(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<()> {
+        BaseTree::expect_install(self, ino, staged)
+    }
+
+    fn expect_new_file(&mut self, staged: &StagedBlocks) {
+        BaseTree::expect_new_file(self, staged);
+    }
+
+    fn install(&mut self, ino: Ino, staged: &mut StagedBlocks, size: u64) -> Result<()> {
+        BaseTree::install(self, ino, staged, size)
+    }
+
+    fn commit_id(&self) -> Option<CommitId> {
+        BaseTree::commit_id(self)
+    }
+}

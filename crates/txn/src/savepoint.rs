@@ -1,0 +1,97 @@
+//! Savepoints: how the overlay was, to go back to.
+//!
+//! A savepoint is a copy of the overlay, which shares the blocks of files with it. Savepoints nest:
+//! whoever rolls back to one, or releases it, ends those that came after it too.
+//!
+//! What was read stays recorded after a rollback, since it may have led to the rollback. And a number
+//! of an inode that was born in the transaction is not given back while a savepoint might bring the
+//! inode back, or the kernel may know it: it waits in `Overlay::limbo` until the transaction ends.
+
+use xact_base::{Error, Result};
+
+use crate::changes::Changes;
+use crate::overlay::{Node, Overlay};
+
+/// The savepoints of a transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Savepoints {
+    /// Rising numbers, each with the overlay as it was.
+    open: Vec<(u64, Overlay)>,
+    last: u64,
+}
+
+impl Savepoints {
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub fn make(&mut self, overlay: &Overlay) -> u64 {
+        self.last += 1;
+        self.open.push((self.last, overlay.clone()));
+        self.last
+    }
+
+    /// Takes a savepoint and all later ones off.
+    pub fn take(&mut self, number: u64) -> Result<Overlay> {
+        let at = self.open.iter().position(|(open, _)| *open == number).ok_or_else(|| {
+            Error::Usage(format!("savepoint {number} is not open: it was rolled back to or released"))
+        })?;
+        let (_, overlay) = self.open.drain(at..).next().expect("there is one at this place");
+        Ok(overlay)
+    }
+
+    pub fn clear(&mut self) {
+        self.open.clear();
+    }
+}
+
+impl Overlay {
+    /// Goes back to `saved`; returns what differs for those who cache the view.
+    pub fn roll_back(&mut self, saved: Overlay, link_max: u32) -> Changes {
+        let left = std::mem::replace(self, saved);
+        // Numbers that were dropped since stay reserved, whether their inodes come back or not.
+        self.limbo.extend(left.limbo.iter().copied());
+        for (&ino, node) in &mut self.nodes {
+            // Who holds an inode does not go back in time.
+            node.holds = left.nodes.get(&ino).map_or(0, |now| now.holds);
+            if node.born {
+                self.limbo.remove(&ino);
+            }
+        }
+        let gone = self.nodes.iter().filter(|(_, node)| node.is_gone(link_max));
+        let gone: Vec<_> = gone.map(|(ino, _)| *ino).collect();
+        for ino in gone {
+            self.nodes.remove(&ino);
+            self.limbo.insert(ino);
+        }
+        for (&ino, _) in left.nodes.iter().filter(|(ino, node)| node.born && !self.nodes.contains_key(ino)) {
+            self.limbo.insert(ino);
+        }
+        self.differences(&left)
+    }
+
+    fn differences(&self, other: &Overlay) -> Changes {
+        let mut changes = Changes::default();
+        let mut all: Vec<_> = self.nodes.keys().chain(other.nodes.keys()).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        for ino in all {
+            let (one, two) = (self.nodes.get(&ino), other.nodes.get(&ino));
+            if one == two {
+                continue;
+            }
+            changes.inodes.push(ino);
+            let names = |node: Option<&Node>| node.map(|node| node.names.clone()).unwrap_or_default();
+            let (one, two) = (names(one), names(two));
+            let now = |names: &crate::overlay::Names, name: &[u8]| names.get(name).map(|change| change.now);
+            for (name, _) in one.iter().chain(two.iter()) {
+                if now(&one, name) != now(&two, name) {
+                    changes.names.push((ino, name.clone()));
+                }
+            }
+        }
+        changes.names.sort();
+        changes.names.dedup();
+        changes
+    }
+}

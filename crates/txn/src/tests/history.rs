@@ -1,0 +1,105 @@
+//! Concurrent histories, and the check that they are serializable.
+
+use std::sync::Arc;
+
+use xact_base::Error;
+use xact_fs::View;
+
+use super::ops::{Op, Rng, Told, dump, run};
+use crate::mem_base::MemBase;
+use crate::{Isolation, Transaction, TxOptions, VersionedBase};
+
+struct Open<B: VersionedBase> {
+    tx: Transaction<B>,
+    done: Vec<(Op, Told)>,
+    begun_at: usize,
+}
+
+/// What was done, in the order in which it took effect.
+struct Step {
+    who: String,
+    ops: Vec<(Op, Told)>,
+}
+
+/// Runs some transactions and outside operations at random in one thread, then replays on
+/// `replay` (a volume of the same state) the committed ones alone, in the order of their commits:
+/// each call must tell the same again, and the tree must be the same. What had no effect takes
+/// effect where it began. Returns the numbers of commits and of conflicts, or what is wrong.
+pub(crate) fn history<B: VersionedBase + View>(
+    seed: u64,
+    rng: &mut Rng,
+    base: &Arc<B>,
+    replay: &Arc<MemBase>,
+    isolation: Isolation,
+    usable: impl Fn(&Op) -> bool,
+) -> Result<(usize, usize), String> {
+    let mut open: Vec<Open<B>> = Vec::new();
+    // Effects by position: readers share the position of what had happened before them.
+    let mut steps: Vec<Step> = Vec::new();
+    let mut readers: Vec<(usize, Step)> = Vec::new();
+    let (mut committed, mut conflicts) = (0, 0);
+    for turn in 0..120 {
+        let choice = rng.below(10);
+        let op = Op::random(rng);
+        match choice {
+            0 if open.len() < 4 => {
+                let options = TxOptions { isolation, ..TxOptions::default() };
+                let tx = Transaction::begin(base, options);
+                open.push(Open { tx, done: Vec::new(), begun_at: steps.len() });
+            }
+            1 if usable(&op) => {
+                let told = run(&**base, &op);
+                steps.push(Step { who: format!("outside in turn {turn}"), ops: vec![(op, told)] });
+            }
+            2 if !open.is_empty() => {
+                let Open { tx, done, begun_at } = open.remove(rng.below(open.len() as u64) as usize);
+                let has_effect = tx.has_effect();
+                match tx.commit() {
+                    Ok(()) if has_effect => {
+                        committed += 1;
+                        steps.push(Step { who: format!("transaction in turn {turn}"), ops: done });
+                    }
+                    Ok(()) => {
+                        readers.push((begun_at, Step { who: format!("reader in turn {turn}"), ops: done }));
+                    }
+                    Err(Error::Conflict { .. }) => conflicts += 1,
+                    Err(other) => return Err(format!("seed {seed}: {other}")),
+                }
+            }
+            _ if !open.is_empty() && usable(&op) => {
+                let at = rng.below(open.len() as u64) as usize;
+                let told = run(&open[at].tx, &op);
+                open[at].done.push((op, told));
+            }
+            _ => {}
+        }
+    }
+    drop(open);
+
+    for at in 0..=steps.len() {
+        for (_, reader) in readers.iter().filter(|(begun, _)| *begun == at) {
+            check(seed, &MemBase::with(replay.tree()), reader)?;
+        }
+        if let Some(step) = steps.get(at) {
+            check(seed, replay, step)?;
+        }
+    }
+    let (now, then) = (dump(&**base, false), dump(&**replay, false));
+    if let Some((path, says)) = then.iter().find(|(path, says)| now.get(*path) != Some(says)) {
+        return Err(format!("seed {seed}: {path} is {:?}, replayed {says:?}", now.get(path)));
+    }
+    if now.len() != then.len() {
+        return Err(format!("seed {seed}: more names than in the replay"));
+    }
+    Ok((committed, conflicts))
+}
+
+fn check(seed: u64, replay: &Arc<MemBase>, step: &Step) -> Result<(), String> {
+    for (op, told) in &step.ops {
+        let (told, again) = (told.clone().comparable(), run(&**replay, op).comparable());
+        if told != again {
+            return Err(format!("seed {seed}, {}: {op:?} told {told:?}, replayed {again:?}", step.who));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! Transactions over a base in memory.
+
+mod conflicts;
+mod history;
+mod ops;
+mod parts;
+mod random;
+mod real;
+mod savepoints;
+mod shapes;

@@ -1,0 +1,480 @@
+//! Transactions on real volumes of mke2fs, checked by e2fsck.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use xact_base::{Error, Ino};
+use xact_device::{CountingDevice, FileDevice, OpenMode};
+use xact_fs::volume::VolumeOptions;
+use xact_fs::{Allocate, Attr, Base, Caller, View, WriteHow, XattrHow};
+
+use super::history::history;
+use super::ops::{Op, Rng, USER, dump, run};
+use crate::mem_base::MemBase;
+use crate::{Durability, Isolation, Transaction, TxOptions};
+
+struct Volume {
+    _dir: TempDir,
+    image: PathBuf,
+}
+
+impl Volume {
+    fn new(size_mib: u64, options: &[&str]) -> Volume {
+        let dir = TempDir::new().unwrap();
+        let image = dir.path().join("volume");
+        std::fs::File::create(&image).unwrap().set_len(size_mib << 20).unwrap();
+        let mke2fs =
+            Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).args(options).arg(&image).output();
+        let mke2fs = mke2fs.expect("mke2fs is needed (package e2fsprogs)");
+        assert!(mke2fs.status.success(), "{}", String::from_utf8_lossy(&mke2fs.stderr));
+        Volume { _dir: dir, image }
+    }
+
+    fn open(&self) -> Arc<Base> {
+        let device = Arc::new(FileDevice::open(&self.image, OpenMode::ReadWrite).unwrap());
+        let options = VolumeOptions { flusher: false, ..VolumeOptions::default() };
+        xact_fs::open(device, &options).unwrap()
+    }
+
+    fn check(&self, what: &str) {
+        let check = Command::new("e2fsck").arg("-fn").arg(&self.image).output();
+        let check = check.expect("e2fsck is needed (package e2fsprogs)");
+        assert!(check.status.success(), "{what}: {}", String::from_utf8_lossy(&check.stdout));
+    }
+}
+
+fn begin(base: &Arc<Base>) -> Transaction<Base> {
+    Transaction::begin(base, TxOptions::default())
+}
+
+/// All inodes of a view by path, with what must not change by a commit.
+fn attributes(view: &dyn View) -> BTreeMap<String, Attr> {
+    let mut out = BTreeMap::new();
+    let mut todo = vec![(String::new(), Ino::ROOT)];
+    while let Some((path, ino)) = todo.pop() {
+        let mut attr = view.attr(ino).unwrap();
+        (attr.sectors, attr.generation) = (0, 0);
+        attr.flags &= xact_layout::inode::flag::USER_MODIFIABLE;
+        if attr.is_dir() {
+            attr.size = 0;
+            view.read_dir(ino, 2, &mut |item| {
+                todo.push((format!("{path}/{}", String::from_utf8_lossy(item.name)), item.ino));
+                true
+            })
+            .unwrap();
+        }
+        out.insert(path, attr);
+    }
+    out
+}
+
+/// Random operations in transactions on one volume and without on another: the same told, the
+/// same tree, also after the volumes were closed and opened; inode numbers, times and owners are
+/// after the commit what they were in the transaction; e2fsck has nothing to say.
+#[test]
+fn inside_and_commit_is_the_same_as_outside() {
+    let kinds: [&[&str]; 3] = [&["-b", "1024"], &["-b", "4096"], &["-b", "1024", "-O", "^has_journal"]];
+    for seed in 0..24 {
+        let mut rng = Rng(seed);
+        let options = kinds[seed as usize % kinds.len()];
+        let volumes = [Volume::new(16, options), Volume::new(16, options)];
+        let [one, two] = [volumes[0].open(), volumes[1].open()];
+        for round in 0..8 {
+            let tx = begin(&one);
+            for step in 0..rng.below(50) {
+                let op = Op::random(&mut rng);
+                // What fallocate reserves is data to one and a hole to the other.
+                if matches!(op, Op::Seek(..)) {
+                    continue;
+                }
+                let inside = run(&tx, &op).comparable();
+                let outside = run(&*two, &op).comparable();
+                assert_eq!(inside, outside, "seed {seed}, round {round}, step {step}: {op:?}");
+            }
+            // Something always is left, so that times of directories are not left out.
+            let last = Op::Create(format!("round-{round}"));
+            assert_eq!(run(&tx, &last).comparable(), run(&*two, &last).comparable());
+            let in_view = attributes(&tx);
+            tx.commit().unwrap_or_else(|e| panic!("seed {seed}, round {round}: {e}"));
+            assert_eq!(attributes(&*one), in_view, "seed {seed}, round {round}");
+            assert_eq!(dump(&*one, false), dump(&*two, false), "seed {seed}, round {round}");
+        }
+        let before = dump(&*one, true);
+        one.close().unwrap();
+        two.close().unwrap();
+        drop((one, two));
+        for volume in &volumes {
+            volume.check(&format!("seed {seed}"));
+        }
+        let again = volumes[0].open();
+        assert_eq!(dump(&*again, true), before, "seed {seed}, opened again");
+        again.close().unwrap();
+    }
+}
+
+/// Concurrent histories on a real volume, replayed on a tree in memory.
+#[test]
+fn histories_are_serializable() {
+    let (mut committed, mut conflicts) = (0, 0);
+    for round in 0..4 {
+        let volume = Volume::new(32, &["-b", "1024"]);
+        let base = volume.open();
+        base.remove_dir(&USER, Ino::ROOT, b"lost+found").unwrap();
+        let replay = MemBase::new(1024);
+        for seed in 0..40 {
+            let mut rng = Rng(1000 * round + seed);
+            for _ in 0..20 {
+                let op = Op::random(&mut rng);
+                run(&*base, &op);
+                run(&*replay, &op);
+            }
+            // What fallocate reserves is data to one and a hole to the other.
+            let usable = |op: &Op| !matches!(op, Op::Seek(..));
+            let seed = rng.0;
+            let (c, f) = history(seed, &mut rng, &base, &replay, Isolation::Serializable, usable).unwrap();
+            committed += c;
+            conflicts += f;
+        }
+        base.close().unwrap();
+        drop(base);
+        volume.check(&format!("round {round}"));
+    }
+    assert!(committed > 100, "{committed} commits");
+    assert!(conflicts > 50, "{conflicts} conflicts");
+}
+
+/// Two counters in two files, raised together by threads in transactions, while readers look in
+/// transactions of their own: no reader sees them differ, and no raise is lost.
+#[test]
+fn counters_in_two_files_stay_equal() {
+    let volume = Volume::new(32, &["-b", "4096"]);
+    let base = volume.open();
+    let files = [b"a", b"b"].map(|name| base.make_node(&USER, Ino::ROOT, name, 0o100644, 0).unwrap().ino);
+    for file in files {
+        base.write(file, 0, &[0; 8], WriteHow::default()).unwrap();
+    }
+    let look = |view: &dyn View| {
+        files.map(|file| {
+            let mut bytes = Vec::new();
+            view.read(file, 0, 8, &mut bytes).unwrap();
+            u64::from_le_bytes(bytes.try_into().unwrap())
+        })
+    };
+    let raise = || {
+        let tx = begin(&base);
+        let [a, b] = look(&tx);
+        assert_eq!(a, b);
+        for file in files {
+            tx.write(file, 0, &(a + 1).to_le_bytes(), WriteHow::default()).unwrap();
+        }
+        match tx.commit_with(Durability::Ordered) {
+            Ok(()) => 1,
+            Err(Error::Conflict { path, .. }) => {
+                assert!(path.starts_with("<inode"), "{path}");
+                0
+            }
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let raised: u64 = std::thread::scope(|scope| {
+        let writers: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| (0..200).map(|_| raise()).sum::<u64>())).collect();
+        for _ in 0..300 {
+            let tx = begin(&base);
+            let [a, b] = look(&tx);
+            assert_eq!(a, b);
+            tx.commit().unwrap();
+        }
+        writers.into_iter().map(|writer| writer.join().unwrap()).sum()
+    });
+    assert!(raised >= 200, "somebody always wins");
+    assert_eq!(look(&*base), [raised; 2]);
+    base.close().unwrap();
+    drop(base);
+    volume.check("after counters");
+}
+
+/// Concurrent transactions in threads that each work in a folder of their own never conflict,
+/// also with outside work going on.
+#[test]
+fn different_folders_never_conflict() {
+    let volume = Volume::new(64, &["-b", "4096"]);
+    let base = volume.open();
+    for i in 0..4 {
+        base.make_dir(&USER, Ino::ROOT, format!("dir-{i}").as_bytes(), 0o755).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for i in 0..4 {
+            let base = &base;
+            scope.spawn(move || {
+                let dir = base.resolve(Ino::ROOT, format!("dir-{i}").as_bytes()).unwrap().ino;
+                for n in 0..25 {
+                    let tx = begin(base);
+                    for k in 0..4 {
+                        let name = format!("{n}-{k}");
+                        let ino = tx.make_node(&USER, dir, name.as_bytes(), 0o100644, 0).unwrap().ino;
+                        tx.write(ino, 0, &vec![k as u8; 3000 * k], WriteHow::default()).unwrap();
+                    }
+                    if n > 0 {
+                        tx.unlink(&USER, dir, format!("{}-0", n - 1).as_bytes()).unwrap();
+                    }
+                    tx.commit().unwrap();
+                }
+            });
+        }
+        for n in 0..50 {
+            base.make_node(&USER, Ino::ROOT, format!("out-{n}").as_bytes(), 0o100644, 0).unwrap();
+        }
+    });
+    let mut names = 0;
+    for path in dump(&*base, false).keys() {
+        names += usize::from(path.starts_with("/dir-"));
+    }
+    assert_eq!(names, 4 + 4 * (25 * 4 - 24));
+    base.close().unwrap();
+    drop(base);
+    volume.check("after threads");
+}
+
+/// A commit that finds no space leaves volume and transaction without a trace, and the volume
+/// usable.
+#[test]
+fn a_full_volume_refuses_a_commit_and_lives_on() {
+    let volume = Volume::new(16, &["-b", "1024", "-m", "0"]);
+    let base = volume.open();
+    let keep = base.make_node(&USER, Ino::ROOT, b"keep", 0o100644, 0).unwrap().ino;
+    base.write(keep, 0, &vec![1; 5 << 20], WriteHow::default()).unwrap();
+    let before = dump(&*base, true);
+    let tx = begin(&base);
+    let ino = tx.make_node(&USER, Ino::ROOT, b"big", 0o100644, 0).unwrap().ino;
+    for i in 0..20 {
+        tx.write(ino, i << 20, &vec![2; 1 << 20], WriteHow::default()).unwrap();
+    }
+    assert!(matches!(tx.commit(), Err(Error::NoSpace)));
+    assert_eq!(dump(&*base, true), before);
+    base.unlink(&USER, Ino::ROOT, b"keep").unwrap();
+    let tx = begin(&base);
+    let ino = tx.make_node(&USER, Ino::ROOT, b"big", 0o100644, 0).unwrap().ino;
+    tx.write(ino, 0, &vec![2; 8 << 20], WriteHow::default()).unwrap();
+    tx.commit().unwrap();
+    base.close().unwrap();
+    drop(base);
+    volume.check("after a full volume");
+}
+
+/// Space that fallocate promises in a transaction is there after the commit, or the commit says
+/// that it is not; nothing is taken twice.
+#[test]
+fn fallocate_finds_its_space_at_the_commit() {
+    let volume = Volume::new(32, &["-b", "1024", "-m", "0"]);
+    let base = volume.open();
+    let old = base.make_node(&USER, Ino::ROOT, b"old", 0o100644, 0).unwrap().ino;
+    base.write(old, 100 << 10, &[1; 100 << 10], WriteHow::default()).unwrap();
+    base.sync_all().unwrap();
+    let before = dump(&*base, true);
+    let keep = Allocate::Reserve { keep_size: true };
+
+    let tx = begin(&base);
+    let new = tx.make_node(&USER, Ino::ROOT, b"new", 0o100644, 0).unwrap().ino;
+    tx.allocate(&Caller::ROOT, new, 0, 100 << 20, keep).unwrap();
+    assert!(matches!(tx.commit(), Err(Error::NoSpace)));
+    drop(tx);
+    assert_eq!(dump(&*base, true), before);
+
+    let tx = begin(&base);
+    let new = tx.make_node(&USER, Ino::ROOT, b"new", 0o100644, 0).unwrap().ino;
+    tx.allocate(&Caller::ROOT, new, 5000, 1 << 20, Allocate::Reserve { keep_size: false }).unwrap();
+    tx.write(new, 200 << 10, &[2; 3000], WriteHow::default()).unwrap();
+    tx.allocate(&Caller::ROOT, old, 0, 300 << 10, keep).unwrap();
+    tx.allocate(&Caller::ROOT, old, 110 << 10, 20 << 10, Allocate::ZeroRange { keep_size: true }).unwrap();
+    let in_view = dump(&tx, true);
+    let free = base.space().unwrap().free_blocks;
+    tx.commit().unwrap();
+    assert_eq!(dump(&*base, true), in_view);
+    assert_eq!(base.attr(new).unwrap().sectors / 2, 1025);
+    // With a node of its extent tree.
+    assert_eq!(base.attr(old).unwrap().sectors / 2, 301);
+    base.sync_all().unwrap();
+    let taken = free - base.space().unwrap().free_blocks;
+    assert!((1225..1240).contains(&taken), "{taken} blocks for 1025 + 200");
+    base.close().unwrap();
+    drop((tx, base));
+    volume.check("after fallocate");
+    assert_eq!(dump(&*volume.open(), true), in_view);
+}
+
+/// More metadata than the journal takes at once is refused, before anything has changed.
+#[test]
+fn a_commit_that_is_too_large_is_refused() {
+    let volume = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
+    let base = volume.open();
+    let before = dump(&*base, true);
+    let tx = begin(&base);
+    for i in 0..4000 {
+        tx.make_dir(&USER, Ino::ROOT, format!("dir-{i}").as_bytes(), 0o755).unwrap();
+    }
+    let refused = tx.commit();
+    assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
+    assert_eq!(dump(&*base, true), before);
+    base.make_dir(&USER, Ino::ROOT, b"one", 0o755).unwrap();
+    base.close().unwrap();
+    drop(base);
+    volume.check("after a refusal");
+}
+
+/// Thousands of files and random places of one file fit a journal of ordinary size.
+#[test]
+fn large_commits_fit() {
+    let volume = Volume::new(256, &["-b", "4096"]);
+    let base = volume.open();
+    let file = base.make_node(&USER, Ino::ROOT, b"database", 0o100644, 0).unwrap().ino;
+    base.write(file, 0, &vec![0; 16 << 20], WriteHow::default()).unwrap();
+    base.sync_all().unwrap();
+    let tx = begin(&base);
+    let mut rng = Rng(5);
+    for _ in 0..500 {
+        tx.write(file, rng.below(4096) * 4096, &[7; 4096], WriteHow::default()).unwrap();
+    }
+    for d in 0..20 {
+        let dir = tx.make_dir(&USER, Ino::ROOT, format!("dir-{d}").as_bytes(), 0o755).unwrap().ino;
+        for i in 0..100 {
+            let ino =
+                tx.make_node(&USER, dir, format!("a file of some name {i}").as_bytes(), 0o100644, 0).unwrap();
+            tx.write(ino.ino, 0, &[d as u8; 5000], WriteHow::default()).unwrap();
+        }
+    }
+    let in_view = dump(&tx, true);
+    tx.commit().unwrap();
+    assert_eq!(dump(&*base, true), in_view);
+    base.close().unwrap();
+    // Both keep the image locked.
+    drop((tx, base));
+    volume.check("after a large commit");
+    assert_eq!(dump(&*volume.open(), true), in_view);
+}
+
+/// What an open transaction may still read does not make the volume full for others: then its
+/// snapshot is too old, and it alone is told.
+#[test]
+fn an_open_transaction_does_not_make_the_volume_full() {
+    let volume = Volume::new(16, &["-b", "1024", "-m", "0"]);
+    let base = volume.open();
+    let fill = |name: &[u8]| -> xact_base::Result<()> {
+        let file = base.make_node(&USER, Ino::ROOT, name, 0o100644, 0)?;
+        for at in 0..9 {
+            base.write(file.ino, at << 20, &vec![7; 1 << 20], WriteHow::default())?;
+        }
+        base.sync_all()
+    };
+    fill(b"one").unwrap();
+    let one = base.lookup(Ino::ROOT, b"one").unwrap();
+    let tx = begin(&base);
+    run(&tx, &Op::Create("new".into()));
+    let reader = begin(&base);
+    base.unlink(&USER, Ino::ROOT, b"one").unwrap();
+    let mut read = Vec::new();
+    tx.read(one.ino, 5 << 20, 100, &mut read).unwrap();
+    assert_eq!(read, [7; 100]);
+    fill(b"two").unwrap();
+    assert!(matches!(tx.read(one.ino, 0, 100, &mut read), Err(Error::TooOld)));
+    assert!(matches!(tx.commit(), Err(Error::TooOld)));
+    // One that has changed nothing commits even so.
+    reader.commit().unwrap();
+    let next = begin(&base);
+    run(&next, &Op::Create("next".into()));
+    next.commit().unwrap();
+    base.close().unwrap();
+    volume.check("after a snapshot that was too old");
+}
+
+/// Old versions that take more memory than they may make the oldest snapshot too old, and the memory
+/// is given back.
+#[test]
+fn old_versions_have_a_limit() {
+    let volume = Volume::new(64, &["-b", "4096"]);
+    let device = Arc::new(FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap());
+    // An eighth for old versions.
+    let options = VolumeOptions { flusher: false, cache_bytes: 16 << 20, ..VolumeOptions::default() };
+    let base = xact_fs::open(device, &options).unwrap();
+    let file = base.make_node(&USER, Ino::ROOT, b"f", 0o100644, 0).unwrap();
+    let write = |byte: u8, mib: u64| {
+        for at in 0..mib {
+            base.write(file.ino, at << 20, &vec![byte; 1 << 20], WriteHow::default()).unwrap();
+        }
+    };
+    write(1, 4);
+    let oldest = begin(&base);
+    write(2, 1);
+    let later = begin(&base);
+    let seen = |tx: &Transaction<Base>| {
+        let mut read = Vec::new();
+        tx.read(file.ino, 0, 1, &mut read).map(|()| read[0])
+    };
+    assert_eq!((seen(&oldest).unwrap(), seen(&later).unwrap()), (1, 2));
+    write(3, 1);
+    assert!(base.kept_bytes() <= 2 << 20);
+    assert!(matches!(seen(&oldest), Err(Error::TooOld)));
+    assert_eq!(seen(&later).unwrap(), 2);
+    drop((oldest, later));
+    assert_eq!(base.kept_bytes(), 0);
+    base.close().unwrap();
+    volume.check("after a limit on old versions");
+}
+
+/// A file that is born and dies in a transaction causes no I/O at all, whatever was written and synced.
+#[test]
+fn a_file_born_and_dead_inside_reaches_no_device() {
+    let volume = Volume::new(16, &["-b", "1024"]);
+    let file = Arc::new(FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap());
+    let device = Arc::new(CountingDevice::new(file));
+    let options = VolumeOptions { flusher: false, ..VolumeOptions::default() };
+    let base = xact_fs::open(device.clone(), &options).unwrap();
+    base.sync_all().unwrap();
+    let before = device.counts();
+    for _ in 0..10 {
+        let tx = begin(&base);
+        let file = tx.make_node(&USER, Ino::ROOT, b"log", 0o100644, 0).unwrap();
+        tx.write(file.ino, 0, &vec![7; 3 << 20], WriteHow::default()).unwrap();
+        tx.sync_file(file.ino, false).unwrap();
+        tx.unlink(&USER, Ino::ROOT, b"log").unwrap();
+        tx.sync_all().unwrap();
+        tx.commit().unwrap();
+    }
+    let after = device.counts();
+    assert_eq!((after.writes, after.flushes), (before.writes, before.flushes));
+    base.close().unwrap();
+}
+
+/// Attributes that an inode cannot hold are refused at the call, and where another commit has used the
+/// room meanwhile, at the commit; never half-way through it, which would stop the volume.
+#[test]
+fn attributes_that_do_not_fit_are_refused_and_stop_nothing() {
+    let volume = Volume::new(16, &["-b", "1024"]);
+    let base = volume.open();
+    let old = base.make_node(&Caller::ROOT, Ino::ROOT, b"old", 0o100_644, 0).unwrap().ino;
+    let set = |view: &dyn View, ino, name: &[u8], len| {
+        view.set_xattr(&Caller::ROOT, ino, name, &vec![7; len], XattrHow::Set)
+    };
+    let tx = begin(&base);
+    let new = tx.make_node(&Caller::ROOT, Ino::ROOT, b"new", 0o100_644, 0).unwrap().ino;
+    for ino in [old, new] {
+        set(&tx, ino, b"user.one", 700).unwrap();
+        assert!(matches!(set(&tx, ino, b"user.two", 700), Err(Error::NoSpace)));
+        assert!(matches!(set(&tx, ino, b"user.three", 5000), Err(Error::NoSpace)));
+        set(&tx, ino, b"user.four", 100).unwrap();
+    }
+    // Another attribute: no conflict, but there is no room for both.
+    set(&*base, old, b"user.five", 700).unwrap();
+    let refused = tx.commit();
+    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    base.engine().health().unwrap();
+
+    let tx = begin(&base);
+    tx.make_node(&Caller::ROOT, Ino::ROOT, b"new", 0o100_644, 0).unwrap();
+    tx.commit().unwrap();
+    base.close().unwrap();
+    volume.check("after a refused commit");
+}

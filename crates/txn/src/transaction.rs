@@ -1,0 +1,579 @@
+//! A user transaction: its life, and its [`View`].
+//!
+//! ```text
+//!              begin              commit()              applied: visible to all
+//!   (nothing) ──────▶ Active ───────────────▶ Committing ────────────────▶ Committed
+//!                       │                          │ conflict, no space, too large, I/O
+//!                       │ abort(), drop,           ▼
+//!                       └─────────────────────▶ Aborted
+//!                         a call that failed half-way
+//! ```
+//! [`Transaction::try_commit`] goes back to Active where the commit is refused, and
+//! [`Transaction::commit_only`] does in any case, with the part that it did not commit.
+//!
+//! - **Active**: calls read and change the overlay. The base keeps what the view may read.
+//! - **Committing**: under the transaction's exclusive lock, so no call is under way and none
+//!   starts. Performed by the thread that commits.
+//! - **Committed**: the base has the changes; the overlay is gone. They are durable once `commit`
+//!   has returned (unless it was asked only to keep the order).
+//! - **Aborted**: nothing is left: overlay, view and reserved inode numbers are given back.
+//!
+//! Calls in any state but Active fail with [`Error::Ended`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Mutex, RwLock, RwLockUpgradableReadGuard};
+use xact_base::{CommitId, Error, Ino, Result};
+use xact_fs::posix;
+use xact_fs::{
+    Allocate, Attr, Caller, DirItem, Entry, FileKind, Name, RenameHow, SeekTo, SetAttr, Tree, View,
+    VolumeSpace, WriteHow, XattrHow,
+};
+
+use crate::base::{CommitTree, Stamp, VersionedBase};
+use crate::changes::Changes;
+use crate::commit::Commit;
+use crate::difference::{self, Difference, Side};
+use crate::overlay::Overlay;
+use crate::part::{Keep, Purpose, Selection};
+use crate::reads::Reads;
+use crate::savepoint::Savepoints;
+use crate::tx_tree::{Access, TxTree};
+
+/// What a commit checks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Nothing that the transaction has read or written was changed by others: the result is as
+    /// if it had run alone, at the moment of its commit.
+    #[default]
+    Serializable,
+    /// Only what it has written. Two transactions may then each read what the other writes.
+    Snapshot,
+}
+
+/// When `commit` returns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When a crash cannot undo it any more.
+    #[default]
+    Durable,
+    /// When it is visible. It becomes durable together with the next durable commit, `fsync` or
+    /// `sync`, or by itself within seconds; a crash before that undoes it as a whole, and with it
+    /// all that came after.
+    Ordered,
+}
+
+/// How a transaction runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TxOptions {
+    /// Its number, by which the losers of conflicts are told who won.
+    pub id: u64,
+    pub isolation: Isolation,
+    /// It is a kernel that looks at attributes, and it asks for all of a file that is opened: where
+    /// the transaction writes to the file itself, the time of modification does not count as read.
+    pub mounted: bool,
+    /// Whose it is: the user on whose behalf space is used.
+    pub owner: u32,
+}
+
+/// Where a transaction stands; see the module's head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TxState {
+    Active,
+    Committing,
+    Committed,
+    Aborted,
+}
+
+/// A private view of the volume as of one instant, with the changes made in it.
+///
+/// Everything in it is done through its [`View`]. Dropping an active transaction aborts it.
+pub struct Transaction<B: VersionedBase> {
+    base: Arc<B>,
+    options: TxOptions,
+    begun: Instant,
+    inner: RwLock<Inner<B>>,
+    /// Locked after `inner`.
+    reads: Mutex<Reads>,
+}
+
+struct Inner<B: VersionedBase> {
+    state: TxState,
+    stamp: Stamp,
+    overlay: Overlay,
+    savepoints: Savepoints,
+    /// Only while the transaction is active.
+    hold: Option<B::Hold>,
+}
+
+impl<B: VersionedBase> Inner<B> {
+    fn assert_state(&self) {
+        let ended = matches!(self.state, TxState::Committed | TxState::Aborted);
+        assert_eq!(ended, self.hold.is_none(), "a view is open exactly as long as its transaction runs");
+        assert!(!ended || self.overlay.nodes.is_empty(), "an ended transaction has no changes of its own");
+    }
+
+    fn check_active(&self) -> Result<()> {
+        if self.state == TxState::Active { Ok(()) } else { Err(Error::Ended) }
+    }
+
+    fn check_divisible(&self) -> Result<()> {
+        self.check_active()?;
+        if self.savepoints.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Usage("the transaction has open savepoints: release them, or roll back to them".into()))
+    }
+
+    /// Drops everything; born inodes that `adopted` says the base took over keep their number.
+    fn end(&mut self, base: &B, state: TxState, adopted: impl Fn(Ino) -> bool) {
+        let overlay = std::mem::take(&mut self.overlay);
+        for (ino, node) in &overlay.nodes {
+            if node.born && !adopted(*ino) {
+                base.unreserve_inode(*ino);
+            }
+        }
+        for ino in overlay.limbo {
+            base.unreserve_inode(ino);
+        }
+        self.savepoints.clear();
+        self.hold = None;
+        self.state = state;
+        self.assert_state();
+    }
+}
+
+impl<B: VersionedBase> Transaction<B> {
+    /// Begins a transaction that sees the base as of now.
+    pub fn begin(base: &Arc<B>, options: TxOptions) -> Transaction<B> {
+        let hold = base.open_view();
+        let inner = Inner {
+            state: TxState::Active,
+            stamp: B::stamp(&hold),
+            overlay: Overlay::default(),
+            savepoints: Savepoints::default(),
+            hold: Some(hold),
+        };
+        inner.assert_state();
+        Transaction {
+            base: base.clone(),
+            options,
+            begun: Instant::now(),
+            inner: RwLock::new(inner),
+            reads: Mutex::default(),
+        }
+    }
+
+    pub fn state(&self) -> TxState {
+        self.inner.read().state
+    }
+
+    pub fn options(&self) -> TxOptions {
+        self.options
+    }
+
+    pub fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// Commits and waits until that is durable. Whatever the outcome, the transaction has ended.
+    pub fn commit(&self) -> Result<()> {
+        self.commit_with(Durability::Durable)
+    }
+
+    /// Errors: [`Error::Conflict`] with the path, [`Error::NoSpace`], [`Error::TooLarge`]: the
+    /// transaction is aborted. After an error of the device in the last step the changes are
+    /// visible, but whether a crash keeps them is not known; the volume is read-only then.
+    pub fn commit_with(&self, durability: Durability) -> Result<()> {
+        self.commit_telling(durability, || ())
+    }
+
+    /// As [`Transaction::commit_with`]; `visible` is called when the base shows the changes, before
+    /// anything waits for the device. Not called where the transaction was aborted.
+    pub fn commit_telling(&self, durability: Durability, visible: impl FnOnce()) -> Result<()> {
+        let mut inner = self.inner.write();
+        let commit = self.make_visible(&mut inner);
+        if commit.is_err() && inner.state == TxState::Active {
+            self.end_aborted(&mut inner);
+        }
+        drop(inner);
+        self.finish(commit?, durability, visible)
+    }
+
+    /// As [`Transaction::commit_telling`], but a transaction whose commit is refused stays open as it
+    /// was: it can be looked at, and part of it may still be committed.
+    pub fn try_commit(&self, durability: Durability, visible: impl FnOnce()) -> Result<()> {
+        let commit = self.make_visible(&mut self.inner.write())?;
+        self.finish(commit, durability, visible)
+    }
+
+    /// Commits the changes at and below `paths`, with what cannot be had without them: the new
+    /// folders above, and both ends of a rename. The transaction goes on with the rest, and from
+    /// then on sees the volume as of this commit. All that it has read so far is validated, since
+    /// any of it may have led to these changes. Where the commit is refused nothing has happened,
+    /// and the transaction goes on as it was.
+    ///
+    /// `Usage`: nothing at or below one of the paths was changed, or the part is none that a volume
+    /// could have without the rest.
+    pub fn commit_only(
+        &self,
+        paths: &[impl AsRef<[u8]>],
+        durability: Durability,
+        visible: impl FnOnce(),
+    ) -> Result<()> {
+        let mut inner = self.inner.write();
+        inner.check_divisible()?;
+        let mut reads = self.reads.lock();
+        let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit)?;
+        let part = inner.overlay.part(&selected, Keep::Selected);
+        part.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
+        let commit = self.as_commit(&inner, &part, &reads);
+        let mut hold = None;
+        let applied = self.apply(&commit, |tree| hold = Some(tree.open_view_after(&self.base)));
+        let commit = applied?;
+        let hold = hold.expect("opened with the commit");
+        let stamp = B::stamp(&hold);
+        let attr = |ino: Ino| self.base.attr_at(ino, stamp);
+        inner.overlay.absorb(&selected, &part, attr);
+        reads.rebase(attr, |dir| self.base.parent_at(dir, stamp));
+        drop(reads);
+        (inner.stamp, inner.hold) = (stamp, Some(hold));
+        drop(inner);
+        self.finish(commit, durability, visible)
+    }
+
+    /// Drops the changes at and below `paths`, with what cannot stay without them: the deletion of
+    /// a folder in which something is restored, and both ends of a rename. The rest stays open.
+    /// `Usage` as for [`Transaction::commit_only`].
+    pub fn drop_only(&self, paths: &[impl AsRef<[u8]>]) -> Result<()> {
+        let mut inner = self.inner.write();
+        inner.check_divisible()?;
+        let reads = self.reads.lock();
+        let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Drop)?;
+        let rest = inner.overlay.part(&selected, Keep::Others);
+        rest.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
+        let before = std::mem::replace(&mut inner.overlay, rest);
+        for (ino, _) in before.nodes.iter().filter(|(_, node)| node.born) {
+            if !inner.overlay.nodes.contains_key(ino) {
+                self.base.unreserve_inode(*ino);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the state of the transaction as it is now, to go back to; a begin within it. Returns the
+    /// savepoint's number, which is not given again.
+    pub fn savepoint(&self) -> Result<u64> {
+        let mut guard = self.inner.write();
+        guard.check_active()?;
+        let inner = &mut *guard;
+        Ok(inner.savepoints.make(&inner.overlay))
+    }
+
+    /// Undoes everything since a savepoint, which is gone with all later ones: the inner part is
+    /// aborted. Returns what differs now, for those who cache the view. `Usage`: there is none of
+    /// this number.
+    pub fn roll_back(&self, savepoint: u64) -> Result<Changes> {
+        let mut guard = self.inner.write();
+        guard.check_active()?;
+        let inner = &mut *guard;
+        let saved = inner.savepoints.take(savepoint)?;
+        Ok(inner.overlay.roll_back(saved, self.base.link_max()))
+    }
+
+    /// Makes what was done since a savepoint part of what is around it; the savepoint is gone with all
+    /// later ones. `Usage`: there is none of this number.
+    pub fn release_savepoint(&self, savepoint: u64) -> Result<()> {
+        let mut inner = self.inner.write();
+        inner.check_active()?;
+        inner.savepoints.take(savepoint).map(drop)
+    }
+
+    /// No lock is held while the device works.
+    fn finish(&self, commit: Option<CommitId>, durability: Durability, visible: impl FnOnce()) -> Result<()> {
+        visible();
+        match (commit, durability) {
+            (Some(commit), Durability::Durable) => self.base.wait_durable(commit),
+            _ => Ok(()),
+        }
+    }
+
+    /// Validates and applies; `None` where there is nothing to apply. Where that is refused the
+    /// transaction is as it was.
+    fn make_visible(&self, inner: &mut Inner<B>) -> Result<Option<CommitId>> {
+        inner.check_active()?;
+        inner.state = TxState::Committing;
+        inner.assert_state();
+        let mut reads = self.reads.lock();
+        let commit = self.as_commit(inner, &inner.overlay, &reads);
+        // Without a net effect it is a reader, which saw one instant: it always commits.
+        let result = if commit.is_empty() { Ok(None) } else { self.apply(&commit, |_| ()) };
+        if result.is_err() {
+            inner.state = TxState::Active;
+            return result;
+        }
+        let adopted: Vec<Ino> =
+            inner.overlay.nodes.keys().copied().filter(|ino| commit.adopts(*ino)).collect();
+        inner.end(&self.base, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
+        *reads = Reads::default();
+        result
+    }
+
+    fn as_commit<'a>(&self, inner: &Inner<B>, overlay: &'a Overlay, reads: &'a Reads) -> Commit<'a> {
+        let TxOptions { id, isolation, mounted, .. } = self.options;
+        let serializable = isolation == Isolation::Serializable;
+        Commit { overlay, reads, stamp: inner.stamp, id, serializable, mounted }
+    }
+
+    /// Whether a commit would change the base at all.
+    pub fn has_effect(&self) -> bool {
+        let inner = self.inner.read();
+        !self.as_commit(&inner, &inner.overlay, &self.reads.lock()).is_empty()
+    }
+
+    fn apply(
+        &self,
+        commit: &Commit<'_>,
+        mut applied: impl FnMut(&mut B::Tree<'_>),
+    ) -> Result<Option<CommitId>> {
+        let privileged = self.options.owner == 0;
+        let mut staged = BTreeMap::new();
+        for (ino, new) in commit.files(self.base.block_size()) {
+            staged.insert(ino, self.base.stage(ino, new, privileged)?);
+        }
+        let files: Vec<Ino> = staged.keys().copied().collect();
+        self.base.prepare(&files)?;
+        let size = commit.size(privileged);
+        self.base.commit(&commit.inodes(), &size, |tree| {
+            let id = commit.run(tree, &mut staged)?;
+            applied(tree);
+            Ok(id)
+        })
+    }
+
+    /// Drops the transaction's changes. Nothing happens where it has ended already.
+    pub fn abort(&self) {
+        let mut inner = self.inner.write();
+        if inner.state == TxState::Active {
+            self.end_aborted(&mut inner);
+        }
+    }
+
+    fn end_aborted(&self, inner: &mut Inner<B>) {
+        inner.end(&self.base, TxState::Aborted, |_| false);
+        *self.reads.lock() = Reads::default();
+    }
+
+    /// What a commit would change, by path, in the order of the paths.
+    pub fn diff(&self) -> Result<Vec<Difference>> {
+        let inner = self.inner.read();
+        inner.check_active()?;
+        let found = difference::all(&inner.overlay, &self.reads.lock().paths);
+        Ok(found.into_iter().map(|found| found.difference).collect())
+    }
+
+    /// Looks at one side of the differences without that counting as read.
+    fn peek<R>(&self, side: Side, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
+        let inner = self.inner.read();
+        inner.check_active()?;
+        let nothing = Overlay::default();
+        let overlay = if side == Side::Old { &nothing } else { &inner.overlay };
+        let reads = Mutex::default();
+        action(&mut TxTree::new(&self.base, inner.stamp, Access::Shared(overlay), &reads))
+    }
+
+    /// Attributes of an inode on one side of a difference, without that counting as read.
+    pub fn peek_attr(&self, side: Side, ino: Ino) -> Result<Attr> {
+        self.peek(side, |tree| posix::attr(tree, ino))
+    }
+
+    /// Contents of a file, or the target of a symbolic link, on one side of a difference, without
+    /// that counting as read; as [`View::read`].
+    pub fn peek_contents(
+        &self,
+        side: Side,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.peek(side, |tree| match tree.attr(ino)?.kind {
+            FileKind::Symlink => {
+                let target = posix::read_link(tree, ino)?;
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(target.len());
+                out.extend_from_slice(&target[start..target.len().min(start.saturating_add(len))]);
+                Ok(())
+            }
+            _ => posix::read(tree, ino, offset, len, out),
+        })
+    }
+
+    pub(crate) fn with_overlay<R>(&self, look: impl FnOnce(&Overlay) -> R) -> R {
+        look(&self.inner.read().overlay)
+    }
+
+    /// A path by which an inode was met in this transaction, for messages.
+    pub fn path_of(&self, ino: Ino) -> String {
+        self.reads.lock().paths.of(ino)
+    }
+
+    /// Runs an operation that changes nothing.
+    fn look<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
+        let inner = self.inner.read();
+        inner.check_active()?;
+        action(&mut TxTree::new(&self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads))
+    }
+
+    /// Runs an operation that may change the overlay. One that fails after its first change has
+    /// left half of itself behind, so the transaction cannot go on.
+    fn change<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
+        let mut guard = self.inner.write();
+        guard.check_active()?;
+        let inner = &mut *guard;
+        let access = Access::Exclusive(&mut inner.overlay);
+        let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
+        tree.has_savepoints = !inner.savepoints.is_empty();
+        let result = action(&mut tree);
+        if result.is_err() && tree.changed {
+            inner.end(&self.base, TxState::Aborted, |_| false);
+        }
+        result
+    }
+}
+
+impl<B: VersionedBase> Drop for Transaction<B> {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+impl<B: VersionedBase> View for Transaction<B> {
+    fn lookup(&self, dir: Ino, name: &Name) -> Result<Attr> {
+        self.look(|tree| posix::lookup(tree, dir, name))
+    }
+
+    fn resolve(&self, dir: Ino, name: &Name) -> Result<Entry> {
+        self.look(|tree| posix::resolve(tree, dir, name))
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        self.look(|tree| posix::attr(tree, ino))
+    }
+
+    fn set_attr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr> {
+        self.change(|tree| posix::set_attr(tree, caller, ino, change))
+    }
+
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.look(|tree| posix::read_link(tree, ino))
+    }
+
+    fn make_node(&self, caller: &Caller, dir: Ino, name: &Name, mode: u16, rdev: u64) -> Result<Attr> {
+        self.change(|tree| posix::make_node(tree, caller, dir, name, mode, rdev))
+    }
+
+    fn make_dir(&self, caller: &Caller, dir: Ino, name: &Name, perm: u16) -> Result<Attr> {
+        self.change(|tree| posix::make_dir(tree, caller, dir, name, perm))
+    }
+
+    fn make_symlink(&self, caller: &Caller, dir: Ino, name: &Name, target: &[u8]) -> Result<Attr> {
+        self.change(|tree| posix::make_symlink(tree, caller, dir, name, target))
+    }
+
+    fn make_unnamed(&self, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr> {
+        self.change(|tree| posix::make_unnamed(tree, caller, dir, perm))
+    }
+
+    fn link(&self, _caller: &Caller, ino: Ino, dir: Ino, name: &Name) -> Result<Attr> {
+        self.change(|tree| posix::link(tree, ino, dir, name))
+    }
+
+    fn unlink(&self, _caller: &Caller, dir: Ino, name: &Name) -> Result<()> {
+        self.change(|tree| posix::unlink(tree, dir, name))
+    }
+
+    fn remove_dir(&self, _caller: &Caller, dir: Ino, name: &Name) -> Result<()> {
+        self.change(|tree| posix::remove_dir(tree, dir, name))
+    }
+
+    fn rename(&self, caller: &Caller, from: (Ino, &Name), to: (Ino, &Name), how: RenameHow) -> Result<()> {
+        self.change(|tree| posix::rename(tree, caller, from, to, how))
+    }
+
+    fn read_dir(&self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()> {
+        self.look(|tree| posix::read_dir(tree, dir, cookie, each))
+    }
+
+    fn hold(&self, ino: Ino) -> Result<()> {
+        let inner = self.inner.upgradable_read();
+        inner.check_active()?;
+        if inner.overlay.nodes.get(&ino).is_some_and(|node| node.born) {
+            let mut inner = RwLockUpgradableReadGuard::upgrade(inner);
+            let node = inner.overlay.nodes.get_mut(&ino).expect("it was there a moment ago");
+            node.holds += 1;
+            return Ok(());
+        }
+        // The base's inodes stay readable as long as the view is open.
+        TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads).attr(ino).map(drop)
+    }
+
+    fn release(&self, ino: Ino, count: u64) {
+        // In a transaction that has ended, nothing is held any more.
+        let _ = self.change(|tree| {
+            tree.release(ino, count);
+            Ok(())
+        });
+    }
+
+    fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.look(|tree| posix::read(tree, ino, offset, len, out))
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64> {
+        self.change(|tree| posix::write(tree, ino, offset, data, how))
+    }
+
+    fn allocate(&self, _: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        self.change(|tree| posix::allocate(tree, ino, offset, len, how))
+    }
+
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64> {
+        self.change(|tree| posix::copy_range(tree, from, to, len, how))
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
+        self.look(|tree| posix::seek(tree, ino, offset, to))
+    }
+
+    fn sync_file(&self, _ino: Ino, _data_only: bool) -> Result<()> {
+        // The commit makes everything durable, and nothing before it can be.
+        self.inner.read().check_active()
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.inner.read().check_active()
+    }
+
+    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.look(|tree| posix::xattr(tree, ino, name))
+    }
+
+    fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.look(|tree| posix::list_xattrs(tree, ino))
+    }
+
+    fn set_xattr(&self, _caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
+        self.change(|tree| posix::set_xattr(tree, ino, name, value, how))
+    }
+
+    fn remove_xattr(&self, _caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change(|tree| posix::remove_xattr(tree, ino, name))
+    }
+
+    fn space(&self) -> Result<VolumeSpace> {
+        self.inner.read().check_active()?;
+        self.base.space()
+    }
+}
