@@ -1,0 +1,354 @@
+//! Volumes with generations: what lies behind the ext4 volume, and each generation as a device.
+//!
+//! Of the engine no line is used: the structures are read by the codecs alone (`docs/FORMAT.md`).
+//! 1. Roots: one of the two slots is whole; the newer one counts.
+//! 2. From it, every node of every map, every moved block, every block of the list of snapshots:
+//!    checksums, places, and that no place is used for two things.
+//! 3. The pool's bitmap has these places and no others.
+//! 4. Copies of the superblock are in the pool, and those in their own places have the mark that keeps
+//!    Linux and e2fsck off.
+//!
+//! Each generation is then checked as the ext4 volume that it is (`crate::check_volume`).
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use xact_base::{BlockNr, Error, GroupNr, Result, Site};
+use xact_device::BlockDevice;
+use xact_layout::checksum::crc32c;
+use xact_layout::feature::incompat;
+use xact_layout::generations::{
+    MapNode, Pointer, PoolShape, ROOT_BYTES, Root, SnapshotRecord, contents_sum, decode_snapshots, fanout,
+};
+use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+
+use crate::Report;
+
+/// A generation that is kept, and what to call it.
+pub(crate) struct Generation {
+    /// `None` for the newest.
+    pub snapshot: Option<String>,
+    pub image: Arc<dyn BlockDevice>,
+}
+
+/// What a place of the pool is used for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Node { level: u32, first: u64, sum: u32 },
+    Block { number: u64, sum: u32 },
+    List,
+}
+
+struct Walk<'a> {
+    device: &'a Arc<dyn BlockDevice>,
+    shape: PoolShape,
+    report: &'a mut Report,
+    used: HashMap<u64, Use>,
+    nodes: HashMap<u64, MapNode>,
+    generation: u64,
+}
+
+/// Checks what the volume on `device` has behind its ext4 blocks, and gives its generations, the newest
+/// first. `Corrupt` where no root is whole.
+pub(crate) fn generations(
+    device: &Arc<dyn BlockDevice>,
+    sb: &Superblock,
+    report: &mut Report,
+) -> Result<Vec<Generation>> {
+    let block_size = sb.block_size();
+    let device_blocks = device.size_bytes() / u64::from(block_size);
+    let shape = PoolShape { block_size, volume_blocks: sb.blocks_count(), device_blocks };
+    let root = newest_root(&**device, &shape, sb.uuid(), report)?;
+    let mut walk = Walk {
+        device,
+        shape,
+        used: HashMap::new(),
+        nodes: HashMap::new(),
+        generation: root.generation,
+        report,
+    };
+    if root.map_levels != levels(&shape) {
+        return Err(Error::corrupt(Site::Root, "the map's levels do not fit the volume"));
+    }
+    let list = walk.snapshots(&root)?;
+    let maps: Vec<(Option<String>, Option<Pointer>)> = std::iter::once((None, root.map))
+        .chain(list.into_iter().map(|record| (Some(record.name), record.map)))
+        .collect();
+    for (_, map) in &maps {
+        walk.map(*map, root.map_levels - 1, 0)?;
+    }
+    walk.bitmap(&root)?;
+    walk.marks(sb)?;
+    let nodes = Arc::new(std::mem::take(&mut walk.nodes));
+    let mut found = Vec::new();
+    for (snapshot, map) in maps {
+        let image = GenerationDevice {
+            device: device.clone(),
+            nodes: nodes.clone(),
+            map,
+            shape,
+            levels: root.map_levels,
+        };
+        for group in (0..sb.group_count()).map(GroupNr).filter(|&group| group.0 == 0 || sb.has_backup(group))
+        {
+            let block = if group.0 == 0 { sb.own_block() } else { sb.group_start(group) };
+            if image.place(block.0).is_none() {
+                report.problem(Site::Block(block), "a copy of the superblock is not in the pool");
+            }
+        }
+        found.push(Generation { snapshot, image: Arc::new(image) });
+    }
+    Ok(found)
+}
+
+fn newest_root(
+    device: &dyn BlockDevice,
+    shape: &PoolShape,
+    uuid: [u8; 16],
+    report: &mut Report,
+) -> Result<Root> {
+    if shape.device_blocks <= shape.volume_blocks || shape.places() == 0 {
+        return Err(Error::corrupt(Site::Root, "the device ends where the pool should be"));
+    }
+    let mut roots = Vec::new();
+    for slot in 0..2 {
+        let mut bytes = vec![0; ROOT_BYTES];
+        read(device, &mut bytes, shape.root_offset(slot))?;
+        match Root::decode(&bytes, shape, true) {
+            Ok(root) if root.uuid == uuid => roots.push(root),
+            Ok(_) => {}
+            Err(Error::Corrupt(_)) if bytes.iter().all(|&byte| byte == 0) => {}
+            Err(Error::Corrupt(found)) => {
+                report.remark(format!("slot {slot} {}, as a crash may leave it", found.what));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let [a, b] = &roots[..]
+        && a.generation.abs_diff(b.generation) != 1
+    {
+        let what = format!("the slots hold generations {} and {}", a.generation, b.generation);
+        report.problem(Site::Root, what);
+    }
+    let newest = roots.into_iter().max_by_key(|root| root.generation);
+    newest.ok_or_else(|| Error::corrupt(Site::Root, "neither of the two slots holds a whole one"))
+}
+
+fn levels(shape: &PoolShape) -> u32 {
+    let fanout = fanout(shape.block_size as usize) as u64;
+    let (mut levels, mut span) = (1, fanout);
+    while span < shape.volume_blocks {
+        (levels, span) = (levels + 1, span.saturating_mul(fanout));
+    }
+    levels
+}
+
+/// Blocks below each pointer of a node.
+fn span(shape: &PoolShape, level: u32) -> u64 {
+    (fanout(shape.block_size as usize) as u64).saturating_pow(level)
+}
+
+fn read(device: &dyn BlockDevice, buf: &mut [u8], offset: u64) -> Result<()> {
+    device.read_at(buf, offset).map_err(|e| Error::io("reading the volume", e))
+}
+
+impl Walk<'_> {
+    fn block(&self, place: BlockNr) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.shape.block_size as usize];
+        read(&**self.device, &mut bytes, place.0 * u64::from(self.shape.block_size))?;
+        Ok(bytes)
+    }
+
+    /// Notes what a place is used for; whether it was not known before.
+    fn claim(&mut self, place: BlockNr, this: Use) -> bool {
+        let before = self.used.insert(place.0, this);
+        if before.is_some_and(|before| before != this) {
+            self.report.problem(Site::Block(place), "a place of the pool is used for two things");
+        }
+        before.is_none()
+    }
+
+    fn snapshots(&mut self, root: &Root) -> Result<Vec<SnapshotRecord>> {
+        let Some((first, blocks)) = root.snapshots else { return Ok(Vec::new()) };
+        let mut bytes = Vec::new();
+        for n in 0..u64::from(blocks) {
+            let place = first.place.offset(n);
+            self.claim(place, Use::List);
+            bytes.extend(self.block(place)?);
+        }
+        if contents_sum(BlockNr(0), &bytes) != first.sum {
+            return Err(Error::corrupt(Site::Root, "checksum of the list of snapshots does not match"));
+        }
+        let list = decode_snapshots(&bytes, &self.shape)?;
+        for (n, record) in list.iter().enumerate() {
+            if list[..n].iter().any(|other| other.name == record.name) {
+                self.report.problem(Site::Root, format!("two snapshots have the name '{}'", record.name));
+            }
+            if record.generation > root.generation {
+                let what = format!("snapshot '{}' is of a generation that is to come", record.name);
+                self.report.problem(Site::Root, what);
+            }
+        }
+        Ok(list)
+    }
+
+    fn map(&mut self, node: Option<Pointer>, level: u32, first: u64) -> Result<()> {
+        let Some(at) = node else { return Ok(()) };
+        if !self.claim(at.place, Use::Node { level, first, sum: at.sum }) {
+            return Ok(());
+        }
+        let bytes = self.block(at.place)?;
+        if contents_sum(BlockNr(first), &bytes) != at.sum {
+            self.report.problem(Site::Block(at.place), "checksum of a node of the map does not match");
+            return Ok(());
+        }
+        let decoded = MapNode::decode(&bytes, at.place, level, BlockNr(first), &self.shape);
+        let Some(node) = self.report.note(decoded)? else { return Ok(()) };
+        if node.generation > self.generation {
+            self.report
+                .problem(Site::Block(at.place), "a node of the map is of a generation that is to come");
+        }
+        let span = span(&self.shape, level);
+        for (index, pointer) in node.pointers.iter().enumerate() {
+            let Some(pointer) = *pointer else { continue };
+            let number = first + index as u64 * span;
+            if number >= self.shape.volume_blocks {
+                self.report.problem(Site::Block(at.place), "a node of the map has blocks outside the volume");
+            } else if level > 0 {
+                self.map(Some(pointer), level - 1, number)?;
+            } else if self.claim(pointer.place, Use::Block { number, sum: pointer.sum })
+                && contents_sum(BlockNr(number), &self.block(pointer.place)?) != pointer.sum
+            {
+                let what = format!("checksum of what is there for block {number} does not match");
+                self.report.problem(Site::Block(pointer.place), what);
+            }
+        }
+        self.nodes.insert(at.place.0, node);
+        Ok(())
+    }
+
+    fn bitmap(&mut self, root: &Root) -> Result<()> {
+        let mut bits = Vec::new();
+        for (index, &(sum, copy)) in root.bitmaps.iter().enumerate() {
+            let place = self.shape.bitmap_place(index as u64, copy);
+            let bytes = self.block(place)?;
+            if crc32c(!0, &bytes) != sum {
+                self.report.problem(Site::Block(place), "checksum of the pool's bitmap does not match");
+            }
+            bits.extend(bytes);
+        }
+        let (mut counted, mut lost, mut missing) = (0, Vec::new(), Vec::new());
+        for index in 0..8 * bits.len() as u64 {
+            let set = bits[(index / 8) as usize] >> (index % 8) & 1 != 0;
+            let place = self.shape.volume_blocks + index;
+            counted += u64::from(set);
+            match (set, self.used.contains_key(&place)) {
+                (true, false) => lost.push(place),
+                (false, true) => missing.push(place),
+                _ => {}
+            }
+        }
+        for (places, what) in
+            [(lost, "marked as in use and used by nothing"), (missing, "used and marked as free")]
+        {
+            if let Some(&first) = places.first() {
+                let what = format!("{} places of the pool are {what}, this is the first", places.len());
+                self.report.problem(Site::Block(BlockNr(first)), what);
+            }
+        }
+        if counted != root.used {
+            let what = format!("counts {} places in use, and the bitmap has {counted}", root.used);
+            self.report.problem(Site::Root, what);
+        }
+        Ok(())
+    }
+
+    /// The copies of the superblock in their own places, by which Linux and e2fsck would go.
+    fn marks(&mut self, sb: &Superblock) -> Result<()> {
+        for group in (1..sb.group_count()).map(GroupNr).filter(|&group| sb.has_backup(group)) {
+            let block = sb.group_start(group);
+            let mut bytes = [0; SUPERBLOCK_BYTES];
+            read(&**self.device, &mut bytes, block.0 * u64::from(self.shape.block_size))?;
+            let marked = Superblock::decode(&bytes)
+                .is_ok_and(|copy| copy.has_incompat(incompat::XACT_GENERATIONS) && copy.uuid() == sb.uuid());
+            if !marked {
+                let what = "the copy of the superblock has no mark that keeps Linux and e2fsck off";
+                self.report.problem(Site::Block(block), what);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the generation has as its blocks, by the nodes that were found to be sound.
+struct GenerationDevice {
+    device: Arc<dyn BlockDevice>,
+    nodes: Arc<HashMap<u64, MapNode>>,
+    map: Option<Pointer>,
+    shape: PoolShape,
+    levels: u32,
+}
+
+impl GenerationDevice {
+    /// Where a block is that is not at home.
+    fn place(&self, block: u64) -> Option<BlockNr> {
+        let mut at = self.map?.place;
+        for level in (0..self.levels).rev() {
+            let node = self.nodes.get(&at.0)?;
+            at = node.pointers[((block - node.first.0) / span(&self.shape, level)) as usize]?.place;
+        }
+        Some(at)
+    }
+}
+
+impl BlockDevice for GenerationDevice {
+    fn size_bytes(&self) -> u64 {
+        self.shape.volume_blocks * u64::from(self.shape.block_size)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size_bytes()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "read outside the volume"));
+        }
+        let block_size = u64::from(self.shape.block_size);
+        let (mut done, len) = (0, buf.len());
+        while done < len {
+            let at = offset + done as u64;
+            let within = at % block_size;
+            let part = (block_size - within).min((len - done) as u64);
+            let place = self.place(at / block_size).map_or(at / block_size, |place| place.0);
+            self.device.read_at(&mut buf[done..done + part as usize], place * block_size + within)?;
+            done += part as usize;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, _buf: &[u8], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+}
+
+/// The superblock of the device if that is a volume with generations.
+pub(crate) fn superblock(device: &dyn BlockDevice) -> Result<Option<Superblock>> {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    if device.size_bytes() < SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64 {
+        return Ok(None);
+    }
+    read(device, &mut bytes, SUPERBLOCK_OFFSET)?;
+    // What is no superblock at all is told by the check itself.
+    let sb = Superblock::decode(&bytes).ok();
+    Ok(sb.filter(|sb| sb.has_incompat(incompat::XACT_GENERATIONS)))
+}

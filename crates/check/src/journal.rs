@@ -1,0 +1,65 @@
+//! The journal: its inode lies where the superblock says, its own superblock is sound. The log behind
+//! it was replayed, or there is none.
+
+use xact_base::{Ino, Result, Site};
+use xact_layout::feature::compat;
+use xact_layout::jbd2::JournalSuperblock;
+
+use crate::Checker;
+use crate::map::Mapped;
+
+impl Checker<'_> {
+    pub(crate) fn check_journal(&mut self) -> Result<()> {
+        let sb = &self.volume.sb;
+        if !sb.has_compat(compat::HAS_JOURNAL) || sb.journal_inum() == 0 {
+            return Ok(());
+        }
+        let ino = Ino(sb.journal_inum());
+        let site = Site::Inode(ino);
+        let Some(inode) = self.volume.inode(ino)? else {
+            self.report.problem(Site::Superblock, "the journal's inode is out of range");
+            return Ok(());
+        };
+        if !inode.is_regular() || inode.links_count() == 0 {
+            self.report.problem(site, "the journal's inode is no file");
+            return Ok(());
+        }
+        let blocks = (inode.size() / u64::from(sb.block_size())) as u32;
+        let mapped = self.mapped_again(ino, &inode)?;
+        if (0..blocks).any(|at| Self::place(&mapped, at).is_none()) {
+            self.report.problem(site, "the journal has holes");
+            return Ok(());
+        }
+        let (_, bytes) = self.file_block(ino, &mapped, 0)?;
+        let fields = match JournalSuperblock::decode(&bytes) {
+            Err(error @ xact_base::Error::Unsupported(_)) => {
+                self.report.problem(Site::JournalSuperblock, error.to_string());
+                return Ok(());
+            }
+            result => self.report.note(result)?,
+        };
+        let Some(fields) = fields else { return Ok(()) };
+        if fields.block_size != self.volume.sb.block_size() {
+            self.report.problem(Site::JournalSuperblock, "block size is not the volume's");
+        }
+        if fields.maxlen > blocks {
+            self.report.problem(Site::JournalSuperblock, "the journal is longer than its inode");
+        }
+        if fields.errno != 0 {
+            self.report.problem(Site::JournalSuperblock, "the journal was aborted after an error");
+        }
+        Ok(())
+    }
+
+    /// The extents of an inode whose blocks are claimed already. Damage was told by then.
+    pub(crate) fn mapped_again(&mut self, ino: Ino, inode: &xact_layout::inode::Inode) -> Result<Mapped> {
+        let told = (self.report.problems.len(), self.report.problem_count);
+        let used =
+            std::mem::replace(&mut self.used, crate::used::UsedBlocks::new(self.volume.sb.blocks_count()));
+        let mapped = self.walk_map(ino, inode, true);
+        self.used = used;
+        self.report.problems.truncate(told.0);
+        self.report.problem_count = told.1;
+        Ok(mapped?.unwrap_or_default())
+    }
+}

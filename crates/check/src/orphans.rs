@@ -1,0 +1,37 @@
+//! Files that were deleted while they were open, and truncations under way, on a volume that is checked
+//! as it was at one moment of its use: their blocks and inodes are in use, though no name leads to them.
+
+use xact_base::{Ino, Result};
+use xact_layout::feature::compat;
+use xact_layout::orphan;
+
+use crate::Checker;
+
+impl Checker<'_> {
+    /// Those on the list and in the orphan file. What is damaged there is told later.
+    pub(crate) fn find_orphans(&mut self) -> Result<()> {
+        let sb = &self.volume.sb;
+        let mut next = Ino(sb.last_orphan());
+        while next.0 != 0 && self.orphans.insert(next) {
+            // On the list, the time of deletion is the next one's number.
+            next = self.volume.inode(next)?.map_or(Ino(0), |inode| Ino(inode.dtime()));
+        }
+        if sb.has_compat(compat::ORPHAN_FILE)
+            && let Some(inode) = self.volume.inode(Ino(sb.orphan_file_inum()))?
+        {
+            let ino = Ino(sb.orphan_file_inum());
+            let blocks = (inode.size() / u64::from(sb.block_size())).min(1 << 13) as u32;
+            let mapped = self.mapped_again(ino, &inode)?;
+            for at in 0..blocks {
+                let Ok((_, bytes)) = self.file_block(ino, &mapped, at) else { break };
+                let entries = 0..orphan::entries_per_block(bytes.len());
+                self.orphans.extend(entries.filter_map(|i| orphan::entry(&bytes, i)));
+            }
+        }
+        if !self.orphans.is_empty() {
+            let count = self.orphans.len();
+            self.report.remark(format!("{count} inodes wait for their deletion or truncation"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Quota files: what they say that users, groups and projects use, against what was seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xact_base::{Error, Ino, Result, Site};
+use xact_layout::feature::ro_compat;
+use xact_layout::get_u32;
+use xact_layout::inode::{Inode, flag};
+use xact_layout::quota::{
+    Info, LEAF_ENTRIES, LEVELS, PIECE_BYTES, QuotaEntry, QuotaKind, ROOT_PIECE, entry_at,
+};
+
+use crate::Checker;
+use crate::map::Mapped;
+
+/// Bytes and inodes.
+type Usage = (u64, u64);
+
+/// What was seen, by kind and id.
+#[derive(Default)]
+pub(crate) struct SeenUsage {
+    by_id: BTreeMap<(QuotaKind, u32), Usage>,
+}
+
+impl Checker<'_> {
+    /// Whether an inode is one of the quota files.
+    pub(crate) fn is_quota_file(&self, ino: Ino) -> bool {
+        let sb = &self.volume.sb;
+        sb.has_ro_compat(ro_compat::QUOTA) && QuotaKind::ALL.iter().any(|kind| kind.inode(sb) == ino.0)
+    }
+
+    /// Counts an inode in use, with the blocks that were found in it.
+    pub(crate) fn count_usage(&mut self, ino: Ino, inode: &Inode, blocks: u64) {
+        let sb = &self.volume.sb;
+        let counts = sb.has_ro_compat(ro_compat::QUOTA)
+            && (ino == Ino::ROOT || ino >= sb.first_inode())
+            && inode.flags() & flag::EA_INODE == 0
+            && !self.is_internal(ino);
+        if !counts {
+            return;
+        }
+        let bytes = blocks * u64::from(sb.block_size());
+        let project = inode.project();
+        for (kind, id) in
+            [(QuotaKind::User, inode.uid()), (QuotaKind::Group, inode.gid()), (QuotaKind::Project, project)]
+        {
+            let usage = self.usage.by_id.entry((kind, id)).or_default();
+            usage.0 += bytes;
+            usage.1 += 1;
+        }
+    }
+
+    pub(crate) fn check_quotas(&mut self) -> Result<()> {
+        if !self.volume.sb.has_ro_compat(ro_compat::QUOTA) {
+            return Ok(());
+        }
+        for kind in QuotaKind::ALL {
+            let ino = Ino(kind.inode(&self.volume.sb));
+            if ino.0 == 0 {
+                continue;
+            }
+            let Some(inode) = self.volume.inode(ino)? else {
+                self.report.problem(Site::Superblock, "the inode of a quota file is out of range");
+                continue;
+            };
+            let entries = self.read_quota_file(kind, ino, &inode);
+            if let Some(entries) = self.report.note(entries)? {
+                self.compare_usage(kind, ino, &entries);
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_usage(&mut self, kind: QuotaKind, ino: Ino, entries: &BTreeMap<u32, Usage>) {
+        let seen: BTreeMap<u32, Usage> = (self.usage.by_id.range((kind, 0)..=(kind, u32::MAX)))
+            .map(|((_, id), usage)| (*id, *usage))
+            .collect();
+        let ids: BTreeSet<u32> = entries.keys().chain(seen.keys()).copied().collect();
+        for id in ids {
+            let used = seen.get(&id).copied().unwrap_or_default();
+            let says = match entries.get(&id) {
+                Some(says) if *says == used => continue,
+                Some((bytes, inodes)) => format!("says {bytes} bytes and {inodes} inodes"),
+                None => "has no entry".into(),
+            };
+            let what = format!("of id {id} it {says}, and there are {} bytes and {} inodes", used.0, used.1);
+            self.report.problem(Site::Inode(ino), what);
+        }
+    }
+
+    fn read_quota_file(&mut self, kind: QuotaKind, ino: Ino, inode: &Inode) -> Result<BTreeMap<u32, Usage>> {
+        let corrupt = |what| Err(Error::corrupt(Site::Inode(ino), what));
+        if !inode.is_regular() {
+            return corrupt("is no quota file");
+        }
+        let mapped = self.mapped_again(ino, inode)?;
+        let first = self.quota_piece(ino, &mapped, 0)?;
+        let decode = |kind| Info::decode(&first, kind, Site::Inode(ino));
+        let info = match decode(kind) {
+            Ok(info) => info,
+            // Linux uses no such file; e2fsck takes it.
+            Err(error) => match QuotaKind::ALL.into_iter().find_map(|other| decode(other).ok()) {
+                Some(info) => {
+                    self.report.remark(format!("{ino} has the header of a quota file of another kind"));
+                    info
+                }
+                None => return Err(error),
+            },
+        };
+        let pieces = info.blocks();
+        if u64::from(pieces) * PIECE_BYTES as u64 > mapped.end * u64::from(self.volume.sb.block_size()) {
+            return corrupt("counts more than it holds");
+        }
+        let mut entries = BTreeMap::new();
+        let mut met = BTreeSet::new();
+        let mut waiting = vec![(ROOT_PIECE, 0)];
+        while let Some((piece, level)) = waiting.pop() {
+            if piece < ROOT_PIECE || piece >= pieces {
+                return corrupt("its tree leads astray");
+            }
+            if !met.insert(piece) {
+                continue;
+            }
+            let bytes = self.quota_piece(ino, &mapped, piece)?;
+            if level == LEVELS {
+                for index in 0..LEAF_ENTRIES {
+                    if let Some(entry) = QuotaEntry::decode(&bytes[entry_at(index)..]) {
+                        entries.insert(entry.id(), (entry.curspace(), entry.curinodes()));
+                    }
+                }
+                continue;
+            }
+            let below = bytes.chunks_exact(4).map(|word| get_u32(word, 0)).filter(|&piece| piece != 0);
+            waiting.extend(below.map(|piece| (piece, level + 1)));
+        }
+        Ok(entries)
+    }
+
+    fn quota_piece(&self, ino: Ino, mapped: &Mapped, piece: u32) -> Result<Vec<u8>> {
+        let byte = piece as usize * PIECE_BYTES;
+        let block_size = self.volume.block_size();
+        let (_, bytes) = self.file_block(ino, mapped, (byte / block_size) as u32)?;
+        Ok(bytes[byte % block_size..][..PIECE_BYTES].to_vec())
+    }
+}

@@ -1,0 +1,73 @@
+//! Step 4: every directory is reached from the root, `..` leads back, links are as many as names.
+
+use std::collections::BTreeSet;
+
+use xact_base::{Ino, Site};
+use xact_layout::feature::ro_compat;
+
+use crate::Checker;
+
+/// `EXT4_LINK_MAX`: a directory with more subdirectories says 1 (`dir_nlink`).
+const LINK_MAX: u32 = 65_000;
+/// `EXT4_FT_DIR`.
+const DIRECTORY_TYPE: u8 = 2;
+
+impl Checker<'_> {
+    pub(crate) fn check_tree(&mut self) {
+        let root = self.seen[Ino::ROOT.0 as usize];
+        if root.file_type != DIRECTORY_TYPE {
+            self.report.problem(Site::Inode(Ino::ROOT), "the root is no directory");
+        }
+        let mut reached: BTreeSet<Ino> = BTreeSet::from([Ino::ROOT]);
+        for at in 0..self.directories.len() {
+            let (ino, dotdot) = (self.directories[at].ino, self.directories[at].dotdot);
+            let parent = if ino == Ino::ROOT { Some(Ino::ROOT) } else { self.parents.get(&ino).copied() };
+            if let (Some(parent), Some(dotdot)) = (parent, dotdot)
+                && parent != dotdot
+            {
+                self.report.problem(Site::Inode(ino), format!("its '..' is {dotdot}, and it is in {parent}"));
+            }
+            self.climb(ino, &mut reached);
+        }
+        self.check_links();
+    }
+
+    /// Goes up to what is known to be reached; each directory is passed once.
+    fn climb(&mut self, from: Ino, reached: &mut BTreeSet<Ino>) {
+        let mut way = Vec::new();
+        let mut at = from;
+        while reached.insert(at) {
+            way.push(at);
+            match self.parents.get(&at) {
+                Some(parent) => at = *parent,
+                None => {
+                    self.report.problem(Site::Inode(at), "directory has no name");
+                    return;
+                }
+            }
+        }
+        if way.contains(&at) {
+            self.report.problem(Site::Inode(from), "directory is in itself, and not in the root");
+        }
+    }
+
+    fn check_links(&mut self) {
+        let has_nlink = self.volume.sb.has_ro_compat(ro_compat::DIR_NLINK);
+        for number in 1..self.seen.len() {
+            let seen = self.seen[number];
+            if !seen.used || seen.internal || seen.is_value || seen.is_orphan {
+                continue;
+            }
+            let site = Site::Inode(Ino(number as u32));
+            let is_dir = seen.file_type == DIRECTORY_TYPE;
+            let uncounted = is_dir && has_nlink && seen.links == 1;
+            if seen.refs == 0 && !is_dir {
+                self.report.problem(site, "is in use and has no name");
+            } else if u32::from(seen.links) != seen.refs && !(uncounted && seen.refs > 2) {
+                let beyond = if is_dir && seen.refs > LINK_MAX { " (more than can be counted)" } else { "" };
+                let what = format!("counts {} links and has {}{beyond}", seen.links, seen.refs);
+                self.report.problem(site, what);
+            }
+        }
+    }
+}
