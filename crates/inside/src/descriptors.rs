@@ -1,0 +1,349 @@
+//! Descriptors that lie on the volume and were opened before the transaction.
+//!
+//! Writing through them would reach the volume itself. Regular files and folders are opened again in the view,
+//! by path, with the same flags and offset; descriptors that shared an offset share it again (`> log 2>&1`).
+//! Everything else on the volume is refused by number. At the end the originals take their numbers again.
+//!
+//! What was opened in the view has to be opened again outside of it where it is to live on after a commit.
+
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, fcntl_getfl, fstat, open, seek};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
+
+use xact_fuse::control::FOLDER;
+
+use crate::mounts::{self, Mount};
+use crate::namespace::{Bound, device_of};
+use crate::{Error, Result};
+
+/// One open file description, with the descriptors that refer to it.
+struct Description {
+    numbers: Vec<(RawFd, FdFlags)>,
+    path: PathBuf,
+    inode: u64,
+    flags: OFlags,
+    /// `None` for a descriptor opened with `O_PATH`.
+    offset: Option<u64>,
+}
+
+/// Whose descriptors are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those that an exec keeps.
+    Inherited,
+    All,
+}
+
+/// The descriptors on a volume.
+pub struct Survey(Vec<Description>);
+
+impl Survey {
+    /// Looks at the descriptors of this process that lie on the volume of `mount`. Those that lie in views
+    /// of it, or are control channels, are left out, and with [`Scope::All`] those of other namespaces: another
+    /// thread may be in a transaction.
+    pub fn of_volume(mount: &Mount, scope: Scope) -> Result<Survey> {
+        let mut found = Survey(Vec::new());
+        let table = mounts::all()?;
+        let here = |id: u64| table.iter().any(|m| m.id == id && m.device == mount.device && !m.is_view());
+        for (number, flags) in list(scope)? {
+            let file = borrow(number);
+            let Ok(about) = fstat(file) else { continue };
+            if device_of(about.st_dev) != mount.device || about.st_ino > u64::from(u32::MAX) {
+                continue;
+            }
+            if scope == Scope::Inherited || mount_of(file).is_some_and(here) && !is_in_views(number, mount) {
+                found.add(number, flags, &about)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Looks at those that were opened in a view, but for deleted files, which have no path. What cannot be
+    /// had is left out.
+    pub fn of_view(bound: &Bound) -> Result<Survey> {
+        let mut found = Survey(Vec::new());
+        for (number, flags) in list(Scope::All)? {
+            let file = borrow(number);
+            if bound.has(file)
+                && let Ok(about) = fstat(file)
+            {
+                // Refused is what could not be opened again anyway.
+                let _ = found.add(number, flags, &about);
+            }
+        }
+        Ok(found)
+    }
+
+    fn add(&mut self, number: RawFd, fd_flags: FdFlags, about: &rustix::fs::Stat) -> Result<()> {
+        let file = borrow(number);
+        if let Some(same) = self.0.iter_mut().find(|i| i.inode == about.st_ino && i.shares_with(number)) {
+            same.numbers.push((number, fd_flags));
+            return Ok(());
+        }
+        let wrong = |e| Error::system(format_args!("look at descriptor {number}"), e);
+        let path = fs::read_link(format!("/proc/thread-self/fd/{number}")).map_err(wrong)?;
+        if about.st_nlink == 0 {
+            return Err(refuse(number, &path, "is a deleted file on the volume"));
+        }
+        if !matches!(FileType::from_raw_mode(about.st_mode), FileType::RegularFile | FileType::Directory) {
+            return Err(refuse(number, &path, "is neither a file nor a folder"));
+        }
+        let flags = fcntl_getfl(file).map_err(|e| wrong(e.into()))?;
+        let offset = match flags.contains(OFlags::PATH) {
+            true => None,
+            false => seek(file, SeekFrom::Current(0)).ok(),
+        };
+        let numbers = vec![(number, fd_flags)];
+        self.0.push(Description { numbers, path, inode: about.st_ino, flags, offset });
+        Ok(())
+    }
+
+    /// Puts a descriptor in the view in the place of each. The originals come back when the result is dropped
+    /// or settled.
+    pub fn reopen(&self, bound: &Bound) -> Result<Moved> {
+        let mut moved = Moved(Vec::new());
+        for description in &self.0 {
+            let file = description.open_again(|file| bound.has(file))?;
+            for &(number, flags) in &description.numbers {
+                let original = fcntl_dupfd_cloexec(borrow(number), 3)
+                    .map_err(|e| Error::system("keep a descriptor", e))?;
+                replace(number, flags, &file)?;
+                moved.0.push(Move { number, flags, original });
+            }
+        }
+        Ok(moved)
+    }
+
+    /// After a commit: puts descriptors outside of the view in the place of those that were opened in it.
+    /// One whose file is not to be found at its path any more stays as it is.
+    pub fn take_out(&self, mount: &Mount) {
+        for description in &self.0 {
+            let outside =
+                |file: BorrowedFd<'_>| fstat(file).is_ok_and(|at| device_of(at.st_dev) == mount.device);
+            if let Ok(file) = description.open_again(outside) {
+                for &(number, flags) in &description.numbers {
+                    // It fails only where the number is out of range, and it was in use just now.
+                    let _ = replace(number, flags, &file);
+                }
+            }
+        }
+    }
+
+    /// Without those that have one of these numbers.
+    pub fn without(mut self, moved: &Moved) -> Survey {
+        for description in &mut self.0 {
+            description.numbers.retain(|(number, _)| moved.0.iter().all(|m| m.number != *number));
+        }
+        self.0.retain(|description| !description.numbers.is_empty());
+        self
+    }
+}
+
+impl Description {
+    fn shares_with(&self, number: RawFd) -> bool {
+        self.numbers.iter().any(|&(own, _)| same_description(own, number))
+    }
+
+    fn open_again(&self, is_there: impl FnOnce(BorrowedFd<'_>) -> bool) -> Result<OwnedFd> {
+        let number = self.numbers[0].0;
+        // The path is that of the file itself, so a link at its end is not the same file.
+        let flags = (self.flags & !OFlags::TMPFILE) | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = open(&self.path, flags, Mode::empty()).map_err(|e| {
+            let why = format!("cannot be opened in the transaction ({})", std::io::Error::from(e).kind());
+            refuse(number, &self.path, &why)
+        })?;
+        let same = fstat(&file).is_ok_and(|about| about.st_ino == self.inode);
+        if !same || !is_there(borrow(file.as_raw_fd())) {
+            return Err(refuse(number, &self.path, "is no longer to be found at its path"));
+        }
+        if let Some(offset) = self.offset {
+            seek(&file, SeekFrom::Start(offset))
+                .map_err(|e| Error::system(format_args!("position descriptor {number}"), e))?;
+        }
+        Ok(file)
+    }
+}
+
+struct Move {
+    number: RawFd,
+    flags: FdFlags,
+    original: OwnedFd,
+}
+
+/// Descriptors that refer to the view, and their originals, which take their numbers again on drop, as they
+/// were.
+pub struct Moved(Vec<Move>);
+
+impl Moved {
+    /// The transaction has committed: the originals come back where the view's stand now. A number that was
+    /// closed meanwhile, or given to something else, stays so.
+    pub fn settle(mut self, bound: &Bound) {
+        for Move { number, flags, original } in std::mem::take(&mut self.0) {
+            if bound.has(borrow(number)) {
+                if let Ok(offset) = seek(borrow(number), SeekFrom::Current(0)) {
+                    // Of a file it works as it did a moment ago; a folder's may not, and is read anew.
+                    let _ = seek(&original, SeekFrom::Start(offset));
+                }
+                let _ = replace(number, flags, &original);
+            }
+        }
+    }
+
+    /// As before: a number that was closed meanwhile, or given to something else, stays so.
+    pub fn restore(mut self, bound: &Bound) {
+        for Move { number, flags, original } in std::mem::take(&mut self.0) {
+            if bound.has(borrow(number)) {
+                let _ = replace(number, flags, &original);
+            }
+        }
+    }
+}
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        for Move { number, flags, original } in &self.0 {
+            // It fails only where the number is out of range, and it was in use just now.
+            let _ = replace(*number, *flags, original);
+        }
+    }
+}
+
+impl Bound {
+    fn has(&self, file: BorrowedFd<'_>) -> bool {
+        mount_of(file).is_some_and(|id| self.shows(id))
+    }
+}
+
+/// The mount that a descriptor lies on. Also of a file whose view has ended: nothing is asked of the daemon.
+fn mount_of(file: BorrowedFd<'_>) -> Option<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    mounts::mount_id(file, Path::new(""), flags).ok()
+}
+
+/// Whether it was opened below the folder of the views.
+fn is_in_views(number: RawFd, mount: &Mount) -> bool {
+    let path = fs::read_link(format!("/proc/thread-self/fd/{number}"));
+    path.is_ok_and(|path| path.starts_with(mount.point.join(FOLDER)))
+}
+
+/// Refuses where the process could change files of the volume past the transaction, through mappings that it
+/// has made of them.
+pub fn check_mappings(mount: &Mount) -> Result<()> {
+    let maps =
+        fs::read("/proc/thread-self/maps").map_err(|e| Error::system("read the table of mappings", e))?;
+    let (major, minor) = mount.device;
+    let device = format!("{major:02x}:{minor:02x}");
+    for line in maps.split(|&b| b == b'\n') {
+        let mut words = line.split(|&b| b == b' ').filter(|word| !word.is_empty());
+        let (Some(range), Some(access), Some(_)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let shared_and_writable = access.get(1) == Some(&b'w') && access.get(3) == Some(&b's');
+        if shared_and_writable && words.next() == Some(device.as_bytes()) {
+            let path = String::from_utf8_lossy(words.nth(1).unwrap_or_default()).into_owned();
+            let range = String::from_utf8_lossy(range).into_owned();
+            return Err(Error::InTheWay {
+                what: format!("a writable mapping of a file on the volume ({path}, at {range})"),
+                hint: "What is stored there would not be part of the transaction: unmap it first.".into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn refuse(number: RawFd, path: &Path, why: &str) -> Error {
+    let name = match number {
+        0 => "standard input".to_string(),
+        1 => "standard output".to_string(),
+        2 => "standard error".to_string(),
+        n => format!("descriptor {n}"),
+    };
+    Error::InTheWay {
+        what: format!("{name} ({}) {why}", path.display()),
+        hint: format!(
+            "What is done with it would not be part of the transaction: close it, as the shell does with \
+             {number}>&-, or send it elsewhere."
+        ),
+    }
+}
+
+fn list(scope: Scope) -> Result<Vec<(RawFd, FdFlags)>> {
+    let list =
+        fs::read_dir("/proc/thread-self/fd").map_err(|e| Error::system("list the open descriptors", e))?;
+    let mut numbers: Vec<(RawFd, FdFlags)> = list
+        .filter_map(|entry| {
+            let number = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            Some((number, fcntl_getfd(borrow(number)).ok()?))
+        })
+        .filter(|(_, flags)| scope == Scope::All || !flags.contains(FdFlags::CLOEXEC))
+        .collect();
+    numbers.sort_unstable_by_key(|(number, _)| *number);
+    Ok(numbers)
+}
+
+fn borrow(number: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: the number is one that the process has, or had: where another thread closes it meanwhile, a call
+    // fails with EBADF or looks at another file, and nothing is done to a file before it was found to be one
+    // on the volume.
+    unsafe { BorrowedFd::borrow_raw(number) }
+}
+
+/// Makes `number` refer to what `file` does.
+fn replace(number: RawFd, flags: FdFlags, file: &OwnedFd) -> Result<()> {
+    let cloexec = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: dup3 takes numbers and no memory. `number` is of the program, not of a value in this crate.
+    match unsafe { libc::dup3(file.as_raw_fd(), number, cloexec) } {
+        -1 => Err(Error::system(
+            format_args!("put descriptor {number} into the transaction"),
+            std::io::Error::last_os_error(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether two descriptors share offset and flags.
+fn same_description(a: RawFd, b: RawFd) -> bool {
+    const KCMP_FILE: libc::c_int = 0;
+    let own = std::process::id();
+    // SAFETY: kcmp takes numbers and no memory.
+    match unsafe { libc::syscall(libc::SYS_kcmp, own, own, KCMP_FILE, a, b) } {
+        -1 => looks_same(a, b),
+        order => order == 0,
+    }
+}
+
+/// For kernels without kcmp. Two descriptions of one file with the same flags and offset are taken
+/// for one: sharing an offset is what a shell's `2>&1` means, and the other case is rare.
+fn looks_same(a: RawFd, b: RawFd) -> bool {
+    let facts = |number| {
+        let file = borrow(number);
+        Some((fcntl_getfl(file).ok()?, seek(file, SeekFrom::Current(0)).ok()))
+    };
+    facts(a) == facts(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_are_told_apart() {
+        let file = tempfile::tempfile().unwrap();
+        let shared = file.try_clone().unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let other = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        assert!(same_description(file.as_raw_fd(), shared.as_raw_fd()));
+        assert!(!same_description(file.as_raw_fd(), other.as_raw_fd()));
+    }
+
+    #[test]
+    fn a_refusal_names_the_descriptor_and_the_way_out() {
+        let text = refuse(2, Path::new("/mnt/log (deleted)"), "is a deleted file on the volume").to_string();
+        assert!(text.starts_with("standard error (/mnt/log (deleted)) is a deleted file"), "{text}");
+        assert!(text.contains("2>&-"), "{text}");
+        assert!(refuse(7, Path::new("/mnt/p"), "is x").to_string().starts_with("descriptor 7 (/mnt/p)"));
+    }
+}

@@ -1,0 +1,54 @@
+//! Moving into the view of a transaction: the mounts of a volume, the mount namespace in which the view lies
+//! over them, and the descriptors that were opened before. `xact run` does it to a process that is about to
+//! start a command, `libxact` to a running thread, which comes back at the end.
+
+pub mod descriptors;
+pub mod mounts;
+pub mod namespace;
+
+use std::fmt;
+use std::io;
+
+/// Why somebody could not be moved into a view. Nothing has been done on the volume.
+#[derive(Debug)]
+pub enum Error {
+    /// A call of the system failed; `doing` completes "cannot …". `resource`: it is about what the system
+    /// grants, and not about the volume.
+    System { doing: String, error: io::Error, resource: bool, hint: Option<&'static str> },
+    /// Something is in the way that whoever asked for it can change.
+    InTheWay { what: String, hint: String },
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    fn system(doing: impl fmt::Display, error: impl Into<io::Error>) -> Error {
+        Error::System { doing: doing.to_string(), error: error.into(), resource: false, hint: None }
+    }
+
+    /// A namespace or mount that the system refused: nothing is wrong with the volume.
+    fn refused(doing: impl fmt::Display, error: impl Into<io::Error>, hint: Option<&'static str>) -> Error {
+        Error::System { doing: doing.to_string(), error: error.into(), resource: true, hint }
+    }
+
+    /// For callers in C.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
+            Error::InTheWay { .. } => libc::EBUSY,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::System { doing, error, hint, .. } => {
+                let text = error.to_string();
+                write!(f, "cannot {doing}: {}", text.split(" (os error").next().unwrap_or(&text))?;
+                hint.map_or(Ok(()), |hint| write!(f, ". {hint}"))
+            }
+            Error::InTheWay { what, hint } => write!(f, "{what}. {hint}"),
+        }
+    }
+}

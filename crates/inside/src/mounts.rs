@@ -1,0 +1,140 @@
+//! Mounts of this namespace or another process's, from `mountinfo`.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use xact_fuse::control::FOLDER;
+
+use crate::{Error, Result};
+
+/// One line of mountinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    pub id: u64,
+    /// Major and minor number of the file system.
+    pub device: (u32, u32),
+    /// The folder of the file system that is mounted; `/` unless it is a bind mount.
+    pub root: PathBuf,
+    pub point: PathBuf,
+    pub fs_type: String,
+    /// For an xact mount: the image.
+    pub source: PathBuf,
+}
+
+impl Mount {
+    /// Whether this is (part of) the private view of a transaction.
+    pub fn is_view(&self) -> bool {
+        self.root.starts_with(Path::new("/").join(FOLDER))
+    }
+
+    pub fn is_fuse(&self) -> bool {
+        self.fs_type == "fuse" || self.fs_type == "fuse.xact"
+    }
+}
+
+/// All mounts of this namespace, in the order in which they were made.
+pub fn all() -> Result<Vec<Mount>> {
+    // Of this thread, which may have a namespace of its own.
+    of_process(Path::new("/proc/thread-self"))
+        .map_err(|e| Error::system("read the table of mounts, /proc/thread-self/mountinfo", e))
+}
+
+/// All mounts that a process (`/proc/PID`) has.
+pub fn of_process(process: &Path) -> io::Result<Vec<Mount>> {
+    let table = std::fs::read(process.join("mountinfo"))?;
+    Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut words = line.split(|&b| b == b' ');
+    let id = text(words.next()?)?.parse().ok()?;
+    let _parent = words.next()?;
+    let (major, minor) = text(words.next()?)?.split_once(':').map(|(a, b)| (a.parse(), b.parse()))?;
+    let root = unescape(words.next()?);
+    let point = unescape(words.next()?);
+    let mut rest = words.skip_while(|w| *w != b"-").skip(1);
+    let fs_type = text(rest.next()?)?.to_string();
+    let source = unescape(rest.next()?);
+    Some(Mount { id, device: (major.ok()?, minor.ok()?), root, point, fs_type, source })
+}
+
+fn text(word: &[u8]) -> Option<&str> {
+    std::str::from_utf8(word).ok()
+}
+
+/// Undoes the octal escapes that the kernel puts for space, tab, newline and backslash.
+fn unescape(word: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let [first, tail @ ..] = rest {
+        match (first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// The xact mount that `path` lies in, or without a path the only volume that is mounted. `ENODEV`: there is none
+/// there, or there are several.
+pub fn serving(path: Option<&Path>) -> Result<Mount> {
+    let wrong = |e| Error::system("find a mounted xact volume", e);
+    let none = || wrong(io::Error::from_raw_os_error(libc::ENODEV));
+    let is_ours = |mount: &Mount| mount.is_fuse() && xact_fuse::client::version(&mount.point).is_ok();
+    let id = mount_id(CWD, path.unwrap_or(Path::new(".")), AtFlags::empty()).map_err(|e| wrong(e.into()))?;
+    let table = all()?;
+    let there = table.iter().find(|mount| mount.id == id && is_ours(mount));
+    match (there, path) {
+        (Some(mount), _) => Ok(mount.clone()),
+        (None, Some(_)) => Err(none()),
+        (None, None) => {
+            let mut ours: Vec<&Mount> = table.iter().filter(|mount| is_ours(mount)).collect();
+            ours.dedup_by_key(|mount| mount.device);
+            if let [mount] = ours[..] { Ok(mount.clone()) } else { Err(none()) }
+        }
+    }
+}
+
+/// The id of the mount that a path (or, with an empty path, a descriptor) is reached through.
+pub fn mount_id(dir: impl rustix::fd::AsFd, path: &Path, flags: AtFlags) -> rustix::io::Result<u64> {
+    let found = statx(dir, path, flags | AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID)?;
+    Ok(found.stx_mnt_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_taken_apart() {
+        let line = br"221 31 0:87 / /mnt/my\040volume rw,nosuid shared:7 master:1 - fuse /tmp/a\134b.img rw,user_id=0";
+        let mount = parse(line).unwrap();
+        assert_eq!((mount.id, mount.device), (221, (0, 87)));
+        assert_eq!(mount.point, Path::new("/mnt/my volume"));
+        assert_eq!(mount.source, Path::new(r"/tmp/a\b.img"));
+        assert_eq!(mount.fs_type, "fuse");
+        assert!(!mount.is_view());
+    }
+
+    #[test]
+    fn a_view_is_known_by_its_root() {
+        let line = b"221 31 0:87 /.xact/tx/3/root /mnt rw - fuse /disk.img rw";
+        assert!(parse(line).unwrap().is_view());
+    }
+
+    #[test]
+    fn broken_lines_are_passed_over() {
+        for line in [&b""[..], b"12", b"x y 0:1 / / rw - ext4", b"1 2 0 / / rw - fuse x rw"] {
+            assert_eq!(parse(line), None);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The mount namespace in which the view of a transaction lies over the volume.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat, stat};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, mount_change, unmount};
+use rustix::process::{chdir, chroot, fchdir, getegid, geteuid};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use xact_fuse::control::FOLDER;
+
+use crate::mounts::{self, Mount};
+use crate::{Error, Result};
+
+/// The view, as it lies in this namespace.
+pub struct Bound {
+    /// Ids of the mounts through which the view is reached.
+    ids: Vec<u64>,
+}
+
+impl Bound {
+    /// Whether a mount with this id shows the view.
+    pub fn shows(&self, mount_id: u64) -> bool {
+        self.ids.contains(&mount_id)
+    }
+
+    /// Whether the current folder lies in it.
+    pub fn has_current_folder(&self) -> bool {
+        mounts::mount_id(CWD, Path::new("."), AtFlags::STATX_DONT_SYNC).is_ok_and(|id| self.shows(id))
+    }
+}
+
+/// A mount namespace of this process, in which a view of the volume is to lie over every mount of
+/// it.
+pub struct Namespace {
+    /// The folder of the views, held by a descriptor, since a view will hide it.
+    views: OwnedFd,
+    /// The mounts of the volume: what they show of it, and where.
+    points: Vec<(PathBuf, PathBuf)>,
+    /// File systems that are mounted inside the volume and stay where they are.
+    inside: Vec<(OwnedFd, PathBuf)>,
+    /// The current folder, where it lies on the volume.
+    folder: Option<PathBuf>,
+    shown: bool,
+}
+
+/// Where a thread was before it went into a namespace for a while.
+pub struct Home {
+    namespace: OwnedFd,
+    root: OwnedFd,
+    folder: OwnedFd,
+}
+
+impl Home {
+    fn here() -> Result<Home> {
+        let path = |path: &str, flags| {
+            let opened = open(path, flags | OFlags::CLOEXEC, Mode::empty());
+            opened.map_err(|e| Error::system(format_args!("open {path}"), e))
+        };
+        Ok(Home {
+            namespace: path("/proc/thread-self/ns/mnt", OFlags::RDONLY)?,
+            root: path("/", OFlags::PATH)?,
+            folder: path(".", OFlags::PATH)?,
+        })
+    }
+
+    /// Goes back, into the folder that the thread was in, or into another one by its path.
+    pub fn go(self, folder: Option<&Path>) -> Result<()> {
+        let wrong = |e| Error::refused("leave the namespace of the transaction", e, None);
+        // Threads that this one has started share its root and folder, and then it may not go.
+        unshare_now(UnshareFlags::FS).map_err(wrong)?;
+        move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(wrong)?;
+        fchdir(&self.root).map_err(wrong)?;
+        chroot(".").map_err(wrong)?;
+        match folder.map(chdir) {
+            Some(Ok(())) => Ok(()),
+            _ => fchdir(&self.folder).map_err(wrong),
+        }
+    }
+}
+
+impl Namespace {
+    /// As [`Namespace::enter`] for this thread alone, which goes back later. Without being root, the process
+    /// goes into a user namespace for good, the first time.
+    pub fn visit(mount: &Mount) -> Result<(Home, Namespace)> {
+        let mut home = Home::here()?;
+        let mut unshared = unshare_now(UnshareFlags::NEWNS);
+        if unshared == Err(Errno::PERM) {
+            unshare()?;
+            home = Home::here()?;
+            unshared = unshare_now(UnshareFlags::NEWNS);
+        }
+        unshared.map_err(|e| Error::refused("make a mount namespace", e, None))?;
+        match Namespace::here(mount) {
+            Ok(namespace) => Ok((home, namespace)),
+            Err(error) => {
+                home.go(None)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves this process into a mount namespace of its own. Changes nothing on the volume.
+    pub fn enter(mount: &Mount) -> Result<Namespace> {
+        unshare()?;
+        Namespace::here(mount)
+    }
+
+    /// The namespace that this thread has just got for itself.
+    fn here(mount: &Mount) -> Result<Namespace> {
+        let table = mounts::all()?;
+        // The other mounts of the same volume, of folders of it too: a path through any of them would
+        // lead past the transaction.
+        let same: Vec<&Mount> = table.iter().filter(|m| m.device == mount.device && !m.is_view()).collect();
+        if same.iter().any(|m| m.point == Path::new("/")) {
+            return Err(Error::InTheWay {
+                what: "the volume is the root file system of this process".into(),
+                hint: "A transaction on it has to be started from outside of it.".into(),
+            });
+        }
+        let folder = current_folder(mount)?;
+        mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+            .map_err(|e| Error::refused("make the mounts of the new namespace private", e, None))?;
+        // Opened in this namespace, since mounts of another one cannot be bound.
+        let views = mount.point.join(FOLDER).join("tx");
+        let views = open(&views, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| Error::system(format_args!("open {}", views.display()), e))?;
+        let inside = mounted_inside(&table, &same)?;
+        // In the order of mountinfo, in which a mount comes before those inside it.
+        let points = same.iter().map(|m| (m.root.clone(), m.point.clone())).collect();
+        Ok(Namespace { views, points, inside, folder, shown: false })
+    }
+
+    /// Puts the view of a transaction over the volume, in the place of one that was there, and the
+    /// current folder into it.
+    pub fn show(&mut self, id: u64) -> Result<Bound> {
+        if self.shown {
+            for (_, point) in self.points.iter().rev() {
+                unmount(point, UnmountFlags::DETACH).map_err(|e| {
+                    Error::refused(format_args!("take the last view off {}", point.display()), e, None)
+                })?;
+            }
+        }
+        self.shown = true;
+        let root = format!("{id}/root");
+        let view = openat(&self.views, &root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| Error::system(format_args!("open the view of transaction {id}"), e))?;
+        let mut ids = Vec::new();
+        for (root, point) in &self.points {
+            let source = descriptor_path(&view).join(root.strip_prefix("/").unwrap_or(root));
+            bind(&source, point)?;
+            ids.push(id_of(point)?);
+        }
+        for (file_system, point) in &self.inside {
+            bind(&descriptor_path(file_system), point)?;
+        }
+        let bound = Bound { ids };
+        if let Some(folder) = &self.folder {
+            enter_folder(folder, &bound)?;
+        }
+        Ok(bound)
+    }
+}
+
+/// The topmost file systems mounted inside the volume, each held by a descriptor.
+fn mounted_inside(table: &[Mount], same: &[&Mount]) -> Result<Vec<(OwnedFd, PathBuf)>> {
+    let mut points: Vec<&Path> = Vec::new();
+    for mount in table {
+        let on_volume = same.iter().any(|s| mount.point != s.point && mount.point.starts_with(&s.point));
+        let foreign = !same.iter().any(|s| s.id == mount.id || s.point.starts_with(&mount.point));
+        if on_volume && foreign && !points.iter().any(|p| mount.point.starts_with(p)) {
+            points.push(&mount.point);
+        }
+    }
+    points
+        .into_iter()
+        .map(|point| {
+            open(point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+                .map(|file_system| (file_system, point.to_path_buf()))
+                .map_err(|e| Error::system(format_args!("open {}", point.display()), e))
+        })
+        .collect()
+}
+
+/// The current folder, where it lies on the volume.
+fn current_folder(mount: &Mount) -> Result<Option<PathBuf>> {
+    let here = stat(".").map_err(|e| Error::system("look at the current folder", e))?;
+    if device_of(here.st_dev) != mount.device {
+        return Ok(None);
+    }
+    match std::env::current_dir() {
+        Ok(path) => Ok(Some(path)),
+        Err(error) => Err(Error::System {
+            doing: "tell the path of the current folder".into(),
+            error,
+            resource: false,
+            hint: Some("It is on the volume, so it is needed in the transaction: start from another one."),
+        }),
+    }
+}
+
+fn enter_folder(folder: &Path, bound: &Bound) -> Result<()> {
+    chdir(folder)
+        .map_err(|e| Error::system(format_args!("enter {} in the transaction", folder.display()), e))?;
+    if bound.shows(id_of(Path::new("."))?) {
+        Ok(())
+    } else {
+        Err(Error::InTheWay {
+            what: format!("the current folder, {}, is not reached by that path", folder.display()),
+            hint: "Something else is mounted over it: start from another folder.".into(),
+        })
+    }
+}
+
+/// Makes the new namespace: as root plainly, otherwise with a user namespace around it, in which
+/// this user has the right to mount and every other one shows as nobody.
+fn unshare() -> Result<()> {
+    match unshare_now(UnshareFlags::NEWNS) {
+        Err(Errno::PERM) => {}
+        result => return result.map_err(|e| Error::refused("make a mount namespace", e, None)),
+    }
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    unshare_now(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(|e| {
+        let hint = match e {
+            Errno::INVAL => {
+                "Only a process with one thread may: without being root, begin the first transaction before \
+                 the first thread."
+            }
+            _ => {
+                "This system does not allow user namespaces to ordinary users: run it as root, or see the \
+                 sysctls user.max_user_namespaces and kernel.unprivileged_userns_clone."
+            }
+        };
+        Error::refused("make a user namespace", e, Some(hint))
+    })?;
+    // Without a right to change groups the kernel wants setgroups off before the map.
+    let maps = [
+        ("setgroups", "deny".to_string()),
+        ("uid_map", format!("{uid} {uid} 1")),
+        ("gid_map", format!("{gid} {gid} 1")),
+    ];
+    for (file, text) in maps {
+        fs::write(format!("/proc/self/{file}"), text)
+            .map_err(|e| Error::refused("map this user into the user namespace", e, None))?;
+    }
+    Ok(())
+}
+
+fn unshare_now(flags: UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: the flags touch namespaces only, not the descriptor table or the memory that other
+    // code may rely on to be shared, and this process has one thread.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+fn bind(source: &Path, point: &Path) -> Result<()> {
+    mount_bind_recursive(source, point).map_err(|e| {
+        Error::refused(format_args!("put the transaction's view over {}", point.display()), e, None)
+    })
+}
+
+/// The id of the mount on top at `path`.
+fn id_of(path: &Path) -> Result<u64> {
+    mounts::mount_id(CWD, path, AtFlags::empty())
+        .map_err(|e| Error::system(format_args!("look at {}", path.display()), e))
+}
+
+fn descriptor_path(file: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/thread-self/fd/{}", file.as_raw_fd()))
+}
+
+/// Major and minor number, as in mountinfo.
+pub fn device_of(st_dev: u64) -> (u32, u32) {
+    (rustix::fs::major(st_dev), rustix::fs::minor(st_dev))
+}

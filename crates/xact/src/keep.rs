@@ -1,0 +1,233 @@
+//! Which snapshots to keep: the newest of each hour, day, week, month and year, so many of each.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use xact_base::Error;
+
+const DAY_SECONDS: u64 = 86_400;
+
+/// A snapshot is kept if any rule keeps it. Hours, days and so on are those of UTC.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeepRules {
+    /// The newest ones.
+    pub last: u32,
+    /// The newest of each of the last so many hours that have one; the others likewise.
+    pub hourly: u32,
+    pub daily: u32,
+    /// Weeks begin on Monday.
+    pub weekly: u32,
+    pub monthly: u32,
+    pub yearly: u32,
+    /// All that are not older than this.
+    pub within: Option<Duration>,
+}
+
+impl KeepRules {
+    /// Whether no rule keeps anything.
+    pub fn is_empty(&self) -> bool {
+        *self == KeepRules::default()
+    }
+
+    /// Of snapshots (name, seconds since 1970), those whose names begin with `prefix` and that no rule
+    /// keeps at the time `now`, in the same order.
+    ///
+    /// Errors: `Usage` for rules that keep nothing.
+    pub fn expired(&self, snapshots: &[(String, u64)], prefix: &str, now: u64) -> Result<Vec<String>, Error> {
+        if self.is_empty() {
+            return Err(Error::Usage("these rules keep no snapshot: delete snapshots by name".into()));
+        }
+        let meant: Vec<_> = snapshots.iter().filter(|(name, _)| name.starts_with(prefix)).collect();
+        let times: Vec<u64> = meant.iter().map(|(_, time)| *time).collect();
+        let kept = self.kept(&times, now);
+        Ok(meant.iter().zip(kept).filter(|(_, kept)| !kept).map(|((name, _), _)| name.clone()).collect())
+    }
+
+    /// Which of the snapshots made at `times` (seconds since 1970) are kept at the time `now`.
+    pub fn kept(&self, times: &[u64], now: u64) -> Vec<bool> {
+        let mut newest_first: Vec<usize> = (0..times.len()).collect();
+        // Of the same second the later one of the list is the newer.
+        newest_first.sort_by_key(|&at| std::cmp::Reverse((times[at], at)));
+        let mut kept = vec![false; times.len()];
+        for &at in newest_first.iter().take(self.last as usize) {
+            kept[at] = true;
+        }
+        if let Some(within) = self.within {
+            let since = now.saturating_sub(within.as_secs());
+            newest_first.iter().filter(|&&at| times[at] >= since).for_each(|&at| kept[at] = true);
+        }
+        /// The number of the span that a time, in seconds since 1970, is in.
+        type SpanOf = fn(u64) -> u64;
+        let spans: [(u32, SpanOf); 5] = [
+            (self.hourly, |time| time / 3600),
+            (self.daily, |time| time / DAY_SECONDS),
+            // The first of January 1970 was a Thursday.
+            (self.weekly, |time| (time / DAY_SECONDS + 3) / 7),
+            (self.monthly, |time| {
+                let date = Date::of(time);
+                date.year * 12 + date.month
+            }),
+            (self.yearly, |time| Date::of(time).year),
+        ];
+        for (count, span_of) in spans {
+            let (mut left, mut last) = (count, None);
+            for &at in &newest_first {
+                let span = span_of(times[at]);
+                if last == Some(span) {
+                    continue;
+                }
+                if left == 0 {
+                    break;
+                }
+                (left, last) = (left - 1, Some(span));
+                kept[at] = true;
+            }
+        }
+        kept
+    }
+}
+
+/// As in `last=3,daily=7,within=2d`.
+impl FromStr for KeepRules {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<KeepRules, String> {
+        let mut rules = KeepRules::default();
+        for rule in text.split(',').filter(|rule| !rule.is_empty()) {
+            let known = "last, hourly, daily, weekly, monthly, yearly and within";
+            let (name, value) = rule.split_once('=').ok_or(format!("'{rule}' is no rule such as daily=7"))?;
+            let count = || value.parse().map_err(|_| format!("'{value}' is no number, in '{rule}'"));
+            match name {
+                "last" => rules.last = count()?,
+                "hourly" => rules.hourly = count()?,
+                "daily" => rules.daily = count()?,
+                "weekly" => rules.weekly = count()?,
+                "monthly" => rules.monthly = count()?,
+                "yearly" => rules.yearly = count()?,
+                "within" => rules.within = Some(parse_time(value)?),
+                _ => return Err(format!("there is no rule '{name}'; there are {known}")),
+            }
+        }
+        Ok(rules)
+    }
+}
+
+/// A time such as 90s, 30m, 12h, 7d or 4w.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no time such as 90s, 30m, 12h, 7d or 4w");
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => DAY_SECONDS,
+        'w' => 7 * DAY_SECONDS,
+        _ => return Err(wrong()),
+    };
+    let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    count.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// A moment of UTC, for names and months.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Date {
+    pub year: u64,
+    /// From 1 on, as the day.
+    pub month: u64,
+    pub day: u64,
+    /// Of the day.
+    pub second: u64,
+}
+
+impl Date {
+    /// Of the Gregorian calendar, by counting the days from the first of March of the year 0, so that
+    /// leap days come at the end of a year.
+    pub fn of(time: u64) -> Date {
+        let days = time / DAY_SECONDS + 719_468;
+        let (era, of_era) = (days / 146_097, days % 146_097);
+        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let from_march = (5 * of_year + 2) / 153;
+        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+        Date {
+            year: era * 400 + year_of_era + u64::from(month <= 2),
+            month,
+            day: of_year - (153 * from_march + 2) / 5 + 1,
+            second: time % DAY_SECONDS,
+        }
+    }
+}
+
+/// As 2026-03-01T17:05:09Z.
+impl fmt::Display for Date {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Date { year, month, day, second } = self;
+        let (hours, minutes, seconds) = (second / 3600, second / 60 % 60, second % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}Z")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        // By date -u -d @N.
+        for (time, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_709_164_800, "2024-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(Date::of(time).to_string(), text);
+        }
+    }
+
+    fn kept(rules: &str, times: &[u64], now: u64) -> Vec<u64> {
+        let kept = rules.parse::<KeepRules>().unwrap().kept(times, now);
+        times.iter().zip(kept).filter(|(_, kept)| *kept).map(|(time, _)| *time).collect()
+    }
+
+    #[test]
+    fn rules() {
+        let hour = 3600;
+        // Every half hour for four days, from a midnight on.
+        let start = 20_000 * DAY_SECONDS;
+        let times: Vec<u64> = (0..4 * 48).map(|n| start + n * hour / 2).collect();
+        let now = *times.last().unwrap();
+        assert_eq!(kept("last=2", &times, now), times[times.len() - 2..]);
+        assert_eq!(kept("daily=2", &times, now), [now - DAY_SECONDS, now]);
+        assert_eq!(kept("hourly=3", &times, now), [now - 2 * hour, now - hour, now]);
+        assert_eq!(kept("within=1h", &times, now), [now - hour, now - hour / 2, now]);
+        assert_eq!(kept("last=1,daily=9", &times, now).len(), 4);
+        assert!(kept("", &times, now).is_empty());
+        // One each month: weeks, months and years have the newest of each.
+        let days = |n: u64| n * DAY_SECONDS;
+        let times = [days(0), days(40), days(364), days(365), days(366), days(371)];
+        assert_eq!(kept("yearly=9", &times, days(371)), [days(364), days(371)]);
+        assert_eq!(kept("monthly=2", &times, days(371)), [days(364), days(371)]);
+        // The first of January 1971 was a Friday.
+        assert_eq!(kept("weekly=2", &times, days(371)), [days(366), days(371)]);
+        // The order of the list does not count, and of one second the later one does.
+        assert_eq!(
+            "last=1".parse::<KeepRules>().unwrap().kept(&[7, 9, 9, 3], 9),
+            [false, false, true, false]
+        );
+    }
+
+    #[test]
+    fn rules_as_text() {
+        let rules: KeepRules = "last=3,weekly=2,within=2w".parse().unwrap();
+        assert_eq!((rules.last, rules.weekly, rules.within), (3, 2, Some(Duration::from_secs(14 * 86_400))));
+        assert!("".parse::<KeepRules>().unwrap().is_empty());
+        for wrong in ["daily", "daily=x", "often=3", "within=3", "within=9999999999999999999w", "within="] {
+            assert!(wrong.parse::<KeepRules>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Snapshots by themselves, every so often, and the old ones deleted by rules.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use xact_base::{Error, Result, Timestamp};
+
+use crate::keep::{Date, KeepRules};
+use crate::volume::Volume;
+
+/// What names of snapshots begin with that a schedule has made; it deletes no others.
+pub const AUTOMATIC: &str = "auto-";
+
+/// Makes snapshots until it is dropped.
+pub struct Schedule {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    told: Condvar,
+}
+
+impl Schedule {
+    /// Makes a snapshot every so often if anything has changed since the last one, and then deletes
+    /// those of its own that `rules` do not keep. `failed` is told what goes wrong; a full volume is
+    /// tried again the next time.
+    pub fn start(
+        volume: &Arc<Volume>,
+        every: Duration,
+        rules: KeepRules,
+        failed: impl Fn(&Error) + Send + 'static,
+    ) -> Result<Schedule> {
+        volume.snapshot_names()?;
+        let (stop, volume) = (Arc::new(Stop::default()), volume.clone());
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("xact-snapshots".into())
+            .spawn(move || {
+                while stopped.wait(every) {
+                    if let Err(error) = volume.snapshot_now(&rules) {
+                        failed(&error);
+                    }
+                }
+            })
+            .map_err(|e| Error::io("starting a thread", e))?;
+        Ok(Schedule { stop, thread: Some(thread) })
+    }
+}
+
+impl Stop {
+    /// Waits for this long; false if it was asked to stop.
+    fn wait(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut asked = self.asked.lock();
+        while !*asked && !self.told.wait_until(&mut asked, until).timed_out() {}
+        !*asked
+    }
+}
+
+impl Drop for Schedule {
+    fn drop(&mut self) {
+        *self.stop.asked.lock() = true;
+        self.stop.told.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been told already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Volume {
+    /// One round of a schedule: a snapshot named by the time, unless nothing has changed since the newest
+    /// one, and then [`Volume::prune`] over those that schedules have made.
+    pub fn snapshot_now(&self, rules: &KeepRules) -> Result<()> {
+        self.sync()?;
+        if self.generations()?.has_changed_since_snapshot() {
+            let now = u64::try_from(Timestamp::now().secs).unwrap_or(0);
+            let name = format!("{AUTOMATIC}{}", Date::of(now));
+            match self.create_snapshot(&name) {
+                // Two rounds within a second.
+                Err(Error::Usage(_)) if self.snapshot_names()?.contains(&name) => {}
+                made => made?,
+            }
+        }
+        self.prune(rules, AUTOMATIC, false).map(|_| ())
+    }
+
+    /// Deletes the snapshots whose names begin with `prefix` and that no rule keeps, each in a commit of
+    /// its own, and gives their names, from the oldest on. With `dry_run` nothing is deleted.
+    ///
+    /// Errors: `Usage` for rules that keep nothing.
+    pub fn prune(&self, rules: &KeepRules, prefix: &str, dry_run: bool) -> Result<Vec<String>> {
+        let now = u64::try_from(Timestamp::now().secs).unwrap_or(0);
+        let expired = rules.expired(&self.generations()?.snapshot_times(), prefix, now)?;
+        if !dry_run {
+            expired.iter().try_for_each(|name| self.delete_snapshot(name))?;
+        }
+        Ok(expired)
+    }
+}

@@ -1,0 +1,410 @@
+//! What differs between two snapshots, or a snapshot and now, at the cost of what differs.
+//!
+//! 1. The two block maps are compared, skipping what they share: the metadata blocks that differ.
+//! 2. Of these, blocks of inode tables are compared inode by inode: the inodes that differ. Whatever is
+//!    done to a file or a folder changes its inode, if only a time in it.
+//! 3. Folders among them are listed in both states: names that came, went, or stand for something else.
+//! 4. What changed under a name that did not change is somewhere in a folder that did not change either. It
+//!    is looked for from the file's own group outwards, which is where folders have their files.
+//!
+//! A file counts as modified by its size and time of modification; contents are not compared.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use xact_base::{BlockNr, Errno, Error, GroupNr, Ino, Result};
+use xact_consistency::{BlockRef, Engine, GenerationImage};
+use xact_device::BlockDevice;
+use xact_fs::{Attr, Entry, FileKind, View};
+use xact_layout::group::{GroupDesc, INODE_UNINIT};
+use xact_layout::inode::Inode;
+use xact_layout::superblock::Superblock;
+use xact_txn::{Difference, What};
+
+use crate::snapshot::Snapshot;
+use crate::volume::Volume;
+
+impl Volume {
+    /// What differs from the snapshot `old` to the snapshot `new`, or to the volume as it is now; by path.
+    ///
+    /// Errors: `Usage` for a snapshot that is not there; `Io` where one was deleted meanwhile.
+    pub fn diff_snapshots(&self, old: &str, new: Option<&str>) -> Result<Vec<Difference>> {
+        let engine = self.generations()?;
+        if new.is_none() && !engine.is_read_only() {
+            self.sync()?;
+        }
+        let blocks = engine.changed_blocks(old, new)?;
+        let past = |name: &str| -> Result<State> {
+            let image = engine.image(Some(name))?;
+            Ok(State { view: Snapshot::new(image.clone()).view()?, blocks: Blocks::Past(image) })
+        };
+        let now = || State { view: self.base(), blocks: Blocks::Now(self.engine().clone()) };
+        let new = match new {
+            Some(name) => past(name)?,
+            None => now(),
+        };
+        let differ = Differ { sb: self.superblock(), old: past(old)?, new };
+        differ.all(&blocks)
+    }
+}
+
+/// The folders whose paths are known.
+type Paths = HashMap<Ino, Vec<u8>>;
+
+/// Where the blocks of a state are read.
+enum Blocks {
+    Past(Arc<GenerationImage>),
+    Now(Arc<dyn Engine>),
+}
+
+struct State {
+    view: Arc<dyn View>,
+    blocks: Blocks,
+}
+
+struct Differ<'a> {
+    /// For where things lie, in which the states agree.
+    sb: &'a Superblock,
+    old: State,
+    new: State,
+}
+
+/// A directory and a name in it.
+type NameAt = (Ino, Vec<u8>);
+
+/// A name that stands for something else than before.
+struct NameChange {
+    at: NameAt,
+    old: Option<Entry>,
+    new: Option<Entry>,
+}
+
+impl State {
+    fn block(&self, sb: &Superblock, block: BlockNr) -> Result<BlockRef> {
+        match &self.blocks {
+            Blocks::Now(engine) => engine.read(block),
+            Blocks::Past(image) => {
+                let mut bytes = vec![0; sb.block_size() as usize];
+                image
+                    .read_at(&mut bytes, block.0 * u64::from(sb.block_size()))
+                    .map_err(|e| Error::io("reading a snapshot", e))?;
+                Ok(bytes.into())
+            }
+        }
+    }
+
+    /// `None` for an inode that is not in use.
+    fn attr(&self, ino: Ino) -> Result<Option<Attr>> {
+        match self.view.attr(ino) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Error::Posix(Errno::ESTALE | Errno::ENOENT)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn entries(&self, dir: Ino) -> Result<BTreeMap<Vec<u8>, Entry>> {
+        let mut entries = BTreeMap::new();
+        self.view.read_dir(dir, 0, &mut |item| {
+            if item.name != b"." && item.name != b".." {
+                entries.insert(item.name.to_vec(), Entry { ino: item.ino, kind: item.kind });
+            }
+            true
+        })?;
+        Ok(entries)
+    }
+
+    /// The path of a directory; `None` where it was removed meanwhile.
+    fn dir_path(&self, dir: Ino, known: &mut Paths) -> Result<Option<Vec<u8>>> {
+        if dir == Ino::ROOT {
+            return Ok(Some(Vec::new()));
+        }
+        if let Some(path) = known.get(&dir) {
+            return Ok(Some(path.clone()));
+        }
+        let mut parent = dir;
+        self.view.read_dir(dir, 0, &mut |item| {
+            if item.name == b".." {
+                parent = item.ino;
+            }
+            item.name == b"."
+        })?;
+        if parent == dir {
+            return Ok(None);
+        }
+        let Some(mut path) = self.dir_path(parent, known)? else { return Ok(None) };
+        let Some((name, _)) = self.entries(parent)?.into_iter().find(|(_, entry)| entry.ino == dir) else {
+            return Ok(None);
+        };
+        path.push(b'/');
+        path.extend(name);
+        known.insert(dir, path.clone());
+        Ok(Some(path))
+    }
+
+    fn path(&self, at: &NameAt, known: &mut Paths) -> Result<Option<Vec<u8>>> {
+        let Some(mut path) = self.dir_path(at.0, known)? else { return Ok(None) };
+        path.push(b'/');
+        path.extend(&at.1);
+        Ok(Some(path))
+    }
+
+    /// The directories whose inodes are in a group.
+    fn directories(&self, sb: &Superblock, group: GroupNr) -> Result<Vec<Ino>> {
+        let desc = self.descriptor(sb, group)?;
+        let unused = match sb.has_group_csum() {
+            true if desc.has_flag(INODE_UNINIT) => sb.inodes_per_group(),
+            true => desc.itable_unused().min(sb.inodes_per_group()),
+            false => 0,
+        };
+        let count = sb.inodes_per_group() - unused;
+        let mut found = Vec::new();
+        for block in 0..count.div_ceil(sb.inodes_per_block()) {
+            let first = block * sb.inodes_per_block();
+            let bytes = self.block(sb, desc.inode_table().offset(block.into()))?;
+            let inodes = bytes.chunks_exact(usize::from(sb.inode_size())).take((count - first) as usize);
+            for (index, bytes) in (first..).zip(inodes) {
+                let inode = Inode::new(bytes);
+                if inode.is_directory() && inode.links_count() > 0 {
+                    found.push(sb.inode_at(group, index));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn descriptor(&self, sb: &Superblock, group: GroupNr) -> Result<GroupDesc> {
+        let (block, at) = sb.desc_place(group);
+        let bytes = self.block(sb, block)?;
+        Ok(GroupDesc::new(&bytes[at..at + usize::from(sb.desc_size())]))
+    }
+}
+
+impl Differ<'_> {
+    fn all(&self, blocks: &[BlockNr]) -> Result<Vec<Difference>> {
+        let mut attrs = BTreeMap::new();
+        for ino in self.changed_inodes(blocks)? {
+            let sides = (self.old.attr(ino)?, self.new.attr(ino)?);
+            if sides != (None, None) {
+                attrs.insert(ino, sides);
+            }
+        }
+        let names = self.name_changes(&attrs)?;
+        let mut found = Vec::new();
+        let mut paths = (Paths::new(), Paths::new());
+        self.of_names(&names, &attrs, &mut paths, &mut found)?;
+        self.in_place(&names, &attrs, &mut paths, &mut found)?;
+        found.sort_by(|a, b| (&a.path, a.what).cmp(&(&b.path, b.what)));
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Inodes whose bytes differ, of those in blocks that differ.
+    fn changed_inodes(&self, blocks: &[BlockNr]) -> Result<BTreeSet<Ino>> {
+        let sb = self.sb;
+        let mut tables = Vec::new();
+        for group in (0..sb.group_count()).map(GroupNr) {
+            tables.push((self.old.descriptor(sb, group)?.inode_table(), group));
+        }
+        tables.sort_unstable();
+        let mut found = BTreeSet::new();
+        for &block in blocks {
+            let Some(&(table, group)) = tables[..tables.partition_point(|t| t.0 <= block)].last() else {
+                continue;
+            };
+            let at = block.0 - table.0;
+            if at >= u64::from(sb.inode_table_blocks()) {
+                continue;
+            }
+            let (old, new) = (self.old.block(sb, block)?, self.new.block(sb, block)?);
+            let size = usize::from(sb.inode_size());
+            let first = at as u32 * sb.inodes_per_block();
+            for (index, (old, new)) in (first..).zip(old.chunks_exact(size).zip(new.chunks_exact(size))) {
+                if old != new && index < sb.inodes_per_group() {
+                    found.insert(sb.inode_at(group, index));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn name_changes(&self, attrs: &BTreeMap<Ino, (Option<Attr>, Option<Attr>)>) -> Result<Vec<NameChange>> {
+        let mut changes = Vec::new();
+        for (&dir, (old, new)) in attrs {
+            let list = |state: &State, attr: &Option<Attr>| match attr {
+                Some(attr) if attr.is_dir() && attr.nlink > 0 => state.entries(dir),
+                _ => Ok(BTreeMap::new()),
+            };
+            let (old, new) = (list(&self.old, old)?, list(&self.new, new)?);
+            let all: BTreeSet<&Vec<u8>> = old.keys().chain(new.keys()).collect();
+            for name in all {
+                let (old, new) = (old.get(name).copied(), new.get(name).copied());
+                let same = match (old, new) {
+                    (Some(old), Some(new)) => old.ino == new.ino && !is_another(attrs, old.ino),
+                    _ => false,
+                };
+                if !same {
+                    changes.push(NameChange { at: (dir, name.clone()), old, new });
+                }
+            }
+        }
+        Ok(changes)
+    }
+
+    fn of_names(
+        &self,
+        names: &[NameChange],
+        attrs: &BTreeMap<Ino, (Option<Attr>, Option<Attr>)>,
+        (old_paths, new_paths): &mut (Paths, Paths),
+        found: &mut Vec<Difference>,
+    ) -> Result<()> {
+        // Names that no longer stand for an inode, which may have another now.
+        let mut left: BTreeMap<Ino, Vec<&NameAt>> = BTreeMap::new();
+        for change in names {
+            if let Some(old) = change.old
+                && !is_another(attrs, old.ino)
+            {
+                left.entry(old.ino).or_default().push(&change.at);
+            }
+        }
+        let mut explained: BTreeSet<&NameAt> = BTreeSet::new();
+        for NameChange { at, old, new } in names {
+            let Some(entry) = new else { continue };
+            let from = left.get_mut(&entry.ino).and_then(Vec::pop);
+            let Some(path) = self.new.path(at, new_paths)? else { continue };
+            let what = match (&from, old) {
+                (Some(_), _) => What::Renamed,
+                (None, Some(_)) => What::Modified,
+                (None, None) => What::Added,
+            };
+            let before = if from.is_some() { Some(*entry) } else { *old };
+            let was = before.map(|entry| self.old.attr(entry.ino)).transpose()?.flatten();
+            explained.extend(from);
+            let from = from.map(|from| self.old.path(from, old_paths)).transpose()?.flatten();
+            found.push(Difference { what, path, from, old: was, new: self.new.attr(entry.ino)? });
+        }
+        for NameChange { at, old, new } in names {
+            if let (Some(entry), None) = (old, new)
+                && !explained.contains(at)
+                && let Some(path) = self.old.path(at, old_paths)?
+            {
+                let old = self.old.attr(entry.ino)?;
+                found.push(Difference { what: What::Deleted, path, from: None, old, new: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes of what has kept its name.
+    fn in_place(
+        &self,
+        names: &[NameChange],
+        attrs: &BTreeMap<Ino, (Option<Attr>, Option<Attr>)>,
+        (_, paths): &mut (Paths, Paths),
+        found: &mut Vec<Difference>,
+    ) -> Result<()> {
+        let mut wanted: BTreeMap<Ino, Difference> = BTreeMap::new();
+        for (&ino, (old, new)) in attrs {
+            let (Some(old), Some(new)) = (old, new) else { continue };
+            if is_another(attrs, ino) || ino < self.sb.first_inode() && ino != Ino::ROOT {
+                continue;
+            }
+            let Some(what) = self.own_change(old, new)? else { continue };
+            let (old, new) = (Some(*old), Some(*new));
+            wanted.insert(ino, Difference { what, path: Vec::new(), from: None, old, new });
+        }
+        let tell = |found: &mut Vec<Difference>, difference: Difference, path: Vec<u8>| {
+            found.push(Difference { path, ..difference });
+        };
+        if let Some(root) = wanted.remove(&Ino::ROOT) {
+            tell(found, root, b"/".to_vec());
+        }
+        for change in names {
+            if let Some(entry) = change.new
+                && let Some(difference) = wanted.remove(&entry.ino)
+                && let Some(path) = self.new.path(&change.at, paths)?
+            {
+                tell(found, difference, path);
+            }
+        }
+        let dirs: Vec<Ino> =
+            wanted.iter().filter(|(_, d)| d.new.is_some_and(|a| a.is_dir())).map(|(i, _)| *i).collect();
+        for dir in dirs {
+            let difference = wanted.remove(&dir).expect("was just found");
+            if let Some(path) = self.new.dir_path(dir, paths)? {
+                tell(found, difference, path);
+            }
+        }
+        while let Some((&ino, _)) = wanted.first_key_value() {
+            self.search(ino, &mut wanted, paths, found)?;
+            // Without a name: it was deleted meanwhile, or is open and deleted.
+            wanted.remove(&ino);
+        }
+        Ok(())
+    }
+
+    /// Looks for the name of an inode, and on the way for those of the others that are wanted.
+    fn search(
+        &self,
+        ino: Ino,
+        wanted: &mut BTreeMap<Ino, Difference>,
+        paths: &mut Paths,
+        found: &mut Vec<Difference>,
+    ) -> Result<()> {
+        let count = self.sb.group_count();
+        let home = self.sb.inode_place(ino).map_or(0, |(group, _)| group.0);
+        let outwards = (0..count).map(|n| GroupNr((home + n) % count));
+        for group in outwards {
+            for dir in self.new.directories(self.sb, group)? {
+                let entries = match self.new.entries(dir) {
+                    // Removed meanwhile.
+                    Err(Error::Posix(_)) => continue,
+                    entries => entries?,
+                };
+                for (name, entry) in entries {
+                    if let Some(difference) = wanted.remove(&entry.ino)
+                        && let Some(path) = self.new.path(&(dir, name), paths)?
+                    {
+                        found.push(Difference { path, ..difference });
+                    }
+                }
+                if !wanted.contains_key(&ino) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How an inode differs by itself, names apart.
+    fn own_change(&self, old: &Attr, new: &Attr) -> Result<Option<What>> {
+        let is_dir = new.kind == FileKind::Directory;
+        if !is_dir && (old.size, old.mtime) != (new.size, new.mtime) {
+            return Ok(Some(What::Modified));
+        }
+        let set = |attr: &Attr| (attr.perm, attr.uid, attr.gid, attr.flags & !INDEXED, attr.rdev);
+        if set(old) != set(new) || self.xattrs(&self.old, old.ino)? != self.xattrs(&self.new, new.ino)? {
+            return Ok(Some(What::Attributes));
+        }
+        Ok(None)
+    }
+
+    fn xattrs(&self, state: &State, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        let names = match state.view.list_xattrs(ino) {
+            Err(Error::Posix(_)) => return Ok(BTreeMap::new()),
+            names => names?,
+        };
+        names.into_iter().map(|name| Ok((name.clone(), state.view.xattr(ino, &name)?))).collect()
+    }
+}
+
+/// `EXT4_INDEX_FL`, `EXT4_EXTENTS_FL`: how a folder or file is kept, not what somebody has set.
+const INDEXED: u32 = 0x1000 | 0x8_0000;
+
+/// Whether the number stands for different inodes in the two states.
+fn is_another(attrs: &BTreeMap<Ino, (Option<Attr>, Option<Attr>)>, ino: Ino) -> bool {
+    match attrs.get(&ino) {
+        Some((Some(old), Some(new))) => (old.generation, old.kind) != (new.generation, new.kind),
+        Some(_) => true,
+        None => false,
+    }
+}

@@ -1,0 +1,229 @@
+//! An open volume.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::RwLock;
+use xact_base::{Error, LatencySnapshot, Result};
+use xact_consistency::{Engine, EngineStats, GenerationsEngine, SnapshotInfo};
+use xact_device::{BlockDevice, FileDevice, OpenMode};
+use xact_fs::{Base, ModeChoice, Modes, Shutdown, View, VolumeOptions};
+use xact_layout::superblock::Superblock;
+use xact_txn::TxOptions;
+
+use crate::snapshot::Snapshot;
+
+/// A private view of the volume as of one instant; see [`xact_txn::Transaction`].
+pub type Transaction = xact_txn::Transaction<Base>;
+
+/// What the cache of file data holds and was good for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheUse {
+    /// Blocks that reads found in it, and that they had to read from the device.
+    pub hits: u64,
+    pub misses: u64,
+    pub bytes: u64,
+    pub limit_bytes: u64,
+}
+
+/// Is told the name of a snapshot that was created or deleted.
+pub type SnapshotWatcher = Box<dyn Fn(&str) + Send + Sync>;
+
+/// A volume that this process has open. Close it with [`Volume::close`]; dropped without that, it
+/// is left as a crash would leave it, and the next opening recovers it.
+pub struct Volume {
+    base: Arc<Base>,
+    last_transaction: AtomicU64,
+    watcher: RwLock<Option<SnapshotWatcher>>,
+    /// Where the volume was opened by path.
+    file: Option<Arc<FileDevice>>,
+}
+
+impl Volume {
+    /// Recovers and opens the volume on `device`. Errors as [`xact_fs::open`].
+    pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<Volume>> {
+        Volume::open_device(device, None, options)
+    }
+
+    fn open_device(
+        device: Arc<dyn BlockDevice>,
+        file: Option<Arc<FileDevice>>,
+        options: &VolumeOptions,
+    ) -> Result<Arc<Volume>> {
+        let base = xact_fs::open(device, options)?;
+        Ok(Arc::new(Volume { base, last_transaction: AtomicU64::new(0), watcher: RwLock::default(), file }))
+    }
+
+    /// Opens an image file or a block device, which stays locked while the volume is open.
+    pub fn open_path(path: &Path, options: &VolumeOptions) -> Result<Arc<Volume>> {
+        let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let device = FileDevice::open(path, mode).map_err(|e| Error::io("opening the image", e))?;
+        let device = Arc::new(device);
+        Volume::open_device(device.clone(), Some(device), options)
+    }
+
+    /// The volume as everybody sees it.
+    pub fn base(&self) -> Arc<dyn View> {
+        self.base.clone()
+    }
+
+    /// Begins a transaction on the volume as it is now. Its number, `options.id`, is given here:
+    /// from 1 on, and to no other while the volume is open.
+    pub fn begin(&self, options: TxOptions) -> Arc<Transaction> {
+        let id = self.last_transaction.fetch_add(1, Relaxed) + 1;
+        Arc::new(Transaction::begin(&self.base, TxOptions { id, ..options }))
+    }
+
+    /// Makes everything done so far durable.
+    pub fn sync(&self) -> Result<()> {
+        self.base.sync_all()
+    }
+
+    /// Keeps the volume as it is now under a name, in one commit whatever its size.
+    ///
+    /// Everything done before this call is in the snapshot; of what others do meanwhile, the
+    /// first so many operations. Errors: `Usage` on a volume without generations, and for a name
+    /// that is taken or no name; `NoSpace` where the pool is full of what is kept.
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        let engine = self.generations()?;
+        self.sync()?;
+        let now = xact_base::Timestamp::now().secs;
+        engine.create_snapshot(name, u64::try_from(now).unwrap_or(0))?;
+        self.tell_watcher(name);
+        Ok(())
+    }
+
+    /// Deletes a snapshot and frees what it alone has kept. Works on a full volume.
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.generations()?.delete_snapshot(name)?;
+        self.tell_watcher(name);
+        Ok(())
+    }
+
+    /// Calls `watcher` with the name of each snapshot that is created or deleted from now on.
+    pub fn watch_snapshots(&self, watcher: SnapshotWatcher) {
+        *self.watcher.write() = Some(watcher);
+    }
+
+    fn tell_watcher(&self, name: &str) {
+        if let Some(watcher) = &*self.watcher.read() {
+            watcher(name);
+        }
+    }
+
+    /// The snapshots, from the oldest to the newest.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        self.generations()?.snapshots()
+    }
+
+    /// Their names alone, which cost nothing to find.
+    pub fn snapshot_names(&self) -> Result<Vec<String>> {
+        Ok(self.generations()?.snapshot_times().into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Opens a snapshot for reading, whatever is done to the volume meanwhile.
+    pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
+        Ok(Snapshot::new(self.generations()?.image(Some(name))?))
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+        self.base.engine()
+    }
+
+    pub(crate) fn superblock(&self) -> &Superblock {
+        self.base.superblock()
+    }
+
+    pub(crate) fn generations(&self) -> Result<&GenerationsEngine> {
+        let none = || {
+            Error::Usage(
+                "only a volume with generations has snapshots ('xact mkfs --engine generations')".into(),
+            )
+        };
+        self.base.engine().generations().ok_or_else(none)
+    }
+
+    /// Tells the device what is free in a range of bytes, in runs of at least `min_bytes` (fstrim).
+    /// Returns how many bytes that was.
+    pub fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
+        self.base.trim(range, min_bytes)
+    }
+
+    pub fn label(&self) -> Result<Vec<u8>> {
+        self.base.label()
+    }
+
+    /// Changes the label, of at most 16 bytes, durably.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.base.set_label(label)
+    }
+
+    /// Stops all writing for good; what is not durable by then a crash would lose, and so does this.
+    pub fn shut_down(&self, how: Shutdown) -> Result<()> {
+        self.base.shut_down(how)
+    }
+
+    /// Writes everything back, marks the volume clean, and lets others open the image. Nothing may use
+    /// the volume afterwards; transactions that are still open can only be dropped.
+    pub fn close(&self) -> Result<()> {
+        self.base.close()?;
+        match &self.file {
+            Some(file) => file.unlock().map_err(|e| Error::io("unlocking the image", e)),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops all writing for good, with the reason for the log.
+    pub fn poison(&self, why: &str) {
+        self.base.engine().poison(why);
+    }
+
+    /// `Ok` unless the volume was stopped by an error.
+    pub fn health(&self) -> Result<()> {
+        self.base.engine().health()
+    }
+
+    /// The modes that the volume is open with.
+    pub fn modes(&self) -> Modes {
+        self.base.modes()
+    }
+
+    /// The modes that the volume itself asks for.
+    pub fn stored_modes(&self) -> Result<ModeChoice> {
+        self.base.stored_modes()
+    }
+
+    /// Keeps modes as the volume's own, durably; they count from the next opening on. Errors as
+    /// [`Base::store_modes`].
+    pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
+        self.base.store_modes(modes)
+    }
+
+    /// Blocks of file data written back so far: to new places, and over old contents.
+    pub fn written_blocks(&self) -> (u64, u64) {
+        self.base.written_blocks()
+    }
+
+    /// The cache of file data.
+    pub fn cache_use(&self) -> CacheUse {
+        let (hits, misses) = self.base.cache_lookups();
+        let (bytes, limit_bytes) = (self.base.cached_bytes(), self.base.cache_limit_bytes());
+        CacheUse { hits, misses, bytes, limit_bytes }
+    }
+
+    /// How long each `fsync` and `fdatasync` took so far.
+    pub fn sync_times(&self) -> LatencySnapshot {
+        self.base.sync_times()
+    }
+
+    /// How long each commit took, from its locking to its durability.
+    pub fn commit_times(&self) -> LatencySnapshot {
+        self.base.engine().commit_times()
+    }
+
+    pub fn stats(&self) -> EngineStats {
+        self.base.engine().stats()
+    }
+}

@@ -1,0 +1,189 @@
+//! The order of writes and flushes below the engine, looked at write by write.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use xact::mkfs::{MkfsOptions, mkfs};
+use xact::{
+    BlockDevice, Caller, CommitWrites, DataMode, Ino, LogRecords, MemoryDevice, ModeChoice, View, Volume,
+    VolumeOptions,
+};
+use xact_consistency::recovery::inspect::inspect;
+use xact_fs::WriteHow;
+use xact_layout::jbd2::{BlockType, Header};
+
+const BLOCK: u64 = 4096;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// To these bytes of the device; whether a commit block is among them.
+    Write(Range<u64>, bool),
+    FlushBegins,
+    FlushEnds,
+}
+
+/// Notes what it is asked to do, in order.
+struct Recorder {
+    inner: MemoryDevice,
+    steps: Mutex<Vec<Step>>,
+}
+
+impl Recorder {
+    fn note(&self, step: Step) {
+        self.steps.lock().unwrap().push(step);
+    }
+}
+
+fn has_commit_block(bytes: &[u8]) -> bool {
+    let mut headers = bytes.chunks_exact(BLOCK as usize).filter_map(Header::decode);
+    headers.any(|header| header.block_type == BlockType::Commit)
+}
+
+impl BlockDevice for Recorder {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.note(Step::Write(offset..offset + buf.len() as u64, has_commit_block(buf)));
+        self.inner.write_at(buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write_at(&bufs.iter().flat_map(|buf| buf.to_vec()).collect::<Vec<u8>>(), offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.note(Step::FlushBegins);
+        let flushed = self.inner.flush();
+        self.note(Step::FlushEnds);
+        flushed
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+fn volume(modes: ModeChoice) -> (Arc<Recorder>, Arc<Volume>, Arc<dyn View>) {
+    let inner = MemoryDevice::new(64 << 20);
+    mkfs(&inner, &MkfsOptions { block_size: Some(BLOCK as u32), ..MkfsOptions::default() }).unwrap();
+    let device = Arc::new(Recorder { inner, steps: Mutex::default() });
+    let options = VolumeOptions { modes, ..VolumeOptions::default() };
+    let volume = Volume::open(device.clone(), &options).unwrap();
+    let base = volume.base();
+    (device, volume, base)
+}
+
+/// What the kernel and e2fsck cannot sort out: two commits in the log that are both not durable yet. Four
+/// threads sync as fast as they can, through the log's end and past it.
+#[test]
+fn never_two_commits_without_a_flush_between() {
+    let settings = [
+        (CommitWrites::Single, DataMode::Adaptive, LogRecords::Block),
+        (CommitWrites::Single, DataMode::Ordered, LogRecords::SubBlock),
+        (CommitWrites::TwoStep, DataMode::Journal, LogRecords::Block),
+    ];
+    for (commit_writes, data, log_records) in settings {
+        let modes = ModeChoice {
+            data: Some(data),
+            commit_writes: Some(commit_writes),
+            log_records: Some(log_records),
+            ..ModeChoice::default()
+        };
+        let (device, volume, base) = volume(modes);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let base = &base;
+                scope.spawn(move || {
+                    let name = format!("f{thread}");
+                    let ino =
+                        base.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o100_644, 0).unwrap().ino;
+                    for n in 0..150 {
+                        base.write(ino, n * 3000, &[7; 3000], WriteHow::default()).unwrap();
+                        base.sync_file(ino, n % 2 == 0).unwrap();
+                    }
+                });
+            }
+        });
+        volume.close().unwrap();
+        let steps = device.steps.lock().unwrap();
+        let (mut commits, mut begun, mut unflushed) = (0, false, false);
+        for step in steps.iter() {
+            match step {
+                Step::Write(_, true) => {
+                    assert!(!unflushed, "{modes:?}: commit {commits} follows one that no flush has covered");
+                    (commits, begun, unflushed) = (commits + 1, false, true);
+                }
+                Step::Write(_, false) => {}
+                Step::FlushBegins => begun = true,
+                Step::FlushEnds => unflushed &= !begun,
+            }
+        }
+        assert!(commits > 100, "{commits}");
+    }
+}
+
+/// Ordered data: each block of it is flushed before the commit that refers to it is written, at once with
+/// its commit block; and where some flush has covered it already, no other one comes.
+#[test]
+fn data_is_flushed_before_its_commit_and_once() {
+    let modes = ModeChoice {
+        data: Some(DataMode::Ordered),
+        commit_writes: Some(CommitWrites::Single),
+        ..ModeChoice::default()
+    };
+    let (device, volume, base) = volume(modes);
+    let ino = base.make_node(&Caller::ROOT, Ino::ROOT, b"file", 0o100_644, 0).unwrap().ino;
+    base.write(ino, 0, &[1; 8 * BLOCK as usize], WriteHow::default()).unwrap();
+    volume.sync().unwrap();
+    let log = inspect(&(device.clone() as Arc<dyn BlockDevice>)).unwrap();
+    let first = log.place(log.first).unwrap().0 * BLOCK;
+    let last = log.place(log.end - 1).unwrap().0 * BLOCK;
+    let run = |work: &dyn Fn()| -> String {
+        device.steps.lock().unwrap().clear();
+        work();
+        let steps = device.steps.lock().unwrap();
+        let told = steps.iter().filter_map(|step| match step {
+            Step::Write(_, true) => Some('C'),
+            Step::Write(range, false) if (first..=last).contains(&range.start) => Some('L'),
+            Step::Write(..) => Some('d'),
+            Step::FlushBegins => None,
+            Step::FlushEnds => Some('F'),
+        });
+        told.collect()
+    };
+    let append = || {
+        let size = base.attr(ino).unwrap().size;
+        base.write(ino, size, &[2; BLOCK as usize], WriteHow::default()).unwrap();
+    };
+    let sync = || base.sync_file(ino, false).unwrap();
+    assert_eq!(
+        run(&|| {
+            append();
+            sync()
+        }),
+        "dFCF"
+    );
+    // In place, flushed by fdatasync; then a commit of names alone.
+    let overwrite = || {
+        base.write(ino, 0, &[3; BLOCK as usize], WriteHow::default()).unwrap();
+        base.sync_file(ino, true).unwrap();
+    };
+    assert_eq!(run(&overwrite), "dF");
+    let rename = || {
+        base.link(&Caller::ROOT, ino, Ino::ROOT, b"other").unwrap();
+        sync();
+    };
+    assert_eq!(run(&rename), "CF");
+    volume.close().unwrap();
+}

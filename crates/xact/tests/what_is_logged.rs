@@ -1,0 +1,305 @@
+//! Which blocks are in the log, for each setting: read from the log itself, as it lies on the device.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use xact::mkfs::{MkfsOptions, mkfs};
+use xact::{
+    BlockDevice, Caller, DataMode, Ino, InodeUpdate, MemoryDevice, ModeChoice, SetAttr, View, Volume,
+    VolumeOptions,
+};
+use xact_check::Use;
+use xact_consistency::recovery::inspect::{LoggedState, inspect};
+use xact_fs::WriteHow;
+use xact_layout::inode::Inode;
+
+const BLOCK: u64 = 4096;
+const KIB: u64 = 1024;
+const ROOT: Caller = Caller::ROOT;
+
+struct Setup {
+    device: Arc<dyn BlockDevice>,
+    volume: Arc<Volume>,
+    base: Arc<dyn View>,
+}
+
+/// What one commit, or several, put into the log.
+#[derive(Debug, Default)]
+struct Logged {
+    /// Blocks of data, by file.
+    data: BTreeMap<Ino, u64>,
+    /// Inodes whose block is there, with the size and the time of the newest copy.
+    inodes: BTreeMap<Ino, (u64, i64)>,
+}
+
+impl Setup {
+    fn new(modes: ModeChoice, cache_bytes: u64) -> Setup {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        mkfs(&*device, &MkfsOptions { block_size: Some(BLOCK as u32), ..MkfsOptions::default() }).unwrap();
+        let options = VolumeOptions { modes, cache_bytes, flusher: false, ..VolumeOptions::default() };
+        let volume = Volume::open(device.clone(), &options).unwrap();
+        let base = volume.base();
+        Setup { device, volume, base }
+    }
+
+    fn file(&self, name: &str) -> Ino {
+        self.base.make_node(&ROOT, Ino::ROOT, name.as_bytes(), 0o100_644, 0).unwrap().ino
+    }
+
+    fn write(&self, ino: Ino, offset: u64, len: u64) {
+        self.base.write(ino, offset, &vec![7; len as usize], WriteHow::default()).unwrap();
+    }
+
+    fn fsync(&self, ino: Ino) {
+        self.base.sync_file(ino, false).unwrap();
+    }
+
+    fn cut(&self, ino: Ino, size: u64) {
+        self.base.set_attr(&ROOT, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    }
+
+    /// Number of the newest transaction in the log.
+    fn newest(&self) -> u32 {
+        inspect(&self.device).unwrap().transactions.last().map_or(0, |transaction| transaction.sequence)
+    }
+
+    /// What the transactions behind number `before` hold.
+    fn logged_since(&self, before: u32) -> Logged {
+        let log = inspect(&self.device).unwrap();
+        let all = log.transactions.iter();
+        let new: Vec<_> = all.filter(|transaction| transaction.sequence > before).collect();
+        assert!(new.iter().all(|transaction| transaction.state == LoggedState::Complete), "{new:?}");
+        let copies = || new.iter().flat_map(|transaction| &transaction.copies);
+        let wanted: BTreeSet<_> = copies().map(|copy| copy.home).collect();
+        let uses = xact_check::uses(self.device.clone(), &wanted).unwrap();
+        let mut logged = Logged::default();
+        for copy in copies() {
+            match uses[&copy.home] {
+                Use::Data(ino) => *logged.data.entry(ino).or_default() += 1,
+                Use::Inodes(first, last) => {
+                    let mut bytes = vec![0; BLOCK as usize];
+                    self.device.read_at(&mut bytes, log.place(copy.at).unwrap().0 * BLOCK).unwrap();
+                    for (ino, bytes) in (first.0..=last.0).zip(bytes.chunks(256)) {
+                        let inode = Inode::new(bytes);
+                        logged.inodes.insert(Ino(ino), (inode.size(), inode.mtime().secs));
+                    }
+                }
+                _ => {}
+            }
+        }
+        logged
+    }
+
+    /// Blocks of the file's data in what `work` commits.
+    fn data_of(&self, ino: Ino, work: impl FnOnce()) -> u64 {
+        let before = self.newest();
+        work();
+        self.logged_since(before).data.get(&ino).copied().unwrap_or(0)
+    }
+}
+
+fn adaptive() -> Setup {
+    Setup::new(ModeChoice { data: Some(DataMode::Adaptive), ..ModeChoice::default() }, 64 << 20)
+}
+
+/// The four kinds of write of the paper on delayed inode update, to a file of 14 KiB: unaligned and
+/// allocating; size-changing in a block that is there; aligned and allocating; size-preserving. With the
+/// size that stock ext4 gives the inode at once.
+const WRITES: [(u64, u64, u64); 4] =
+    [(14 * KIB, 6 * KIB, 16), (14 * KIB, KIB, 15), (16 * KIB, 4 * KIB, 14), (4 * KIB, 2 * KIB, 14)];
+
+/// DIU-1, DIU-2: what another file's fsync commits of a file that was written and not synced, for each
+/// kind of write and each pair of settings.
+#[test]
+fn another_files_fsync_commits_what_the_settings_say() {
+    use InodeUpdate::{Delayed, Immediate};
+    for (inode_update, timestamps) in
+        [(Delayed, Delayed), (Delayed, Immediate), (Immediate, Delayed), (Immediate, Immediate)]
+    {
+        for (offset, len, at_once) in WRITES {
+            let modes = ModeChoice {
+                data: Some(DataMode::Ordered),
+                inode_update: Some(inode_update),
+                timestamps: Some(timestamps),
+                ..ModeChoice::default()
+            };
+            let setup = Setup::new(modes, 64 << 20);
+            // Enough files that the two share no block of the inode table.
+            let files: Vec<Ino> = (0..40).map(|n| setup.file(&format!("f{n}"))).collect();
+            let (a, b) = (files[0], files[39]);
+            for ino in [a, b] {
+                setup.write(ino, 0, 14 * KIB);
+                let then = Some(xact::TimeChange::To(xact::Timestamp { secs: 1000, nanos: 0 }));
+                setup.base.set_attr(&ROOT, ino, &SetAttr { mtime: then, ..SetAttr::default() }).unwrap();
+            }
+            setup.volume.sync().unwrap();
+            let before = setup.newest();
+            setup.write(b, offset, len);
+            setup.write(a, offset, len);
+            setup.fsync(a);
+            let logged = setup.logged_since(before);
+            let what = format!("{len} bytes at {offset}, {inode_update:?}, {timestamps:?}: {logged:?}");
+            assert_eq!(logged.inodes[&a].0, (offset + len).max(14 * KIB), "{what}");
+            assert!(logged.inodes[&a].1 > 1000, "{what}");
+            let size = if inode_update == Immediate { at_once * KIB } else { 14 * KIB };
+            match logged.inodes.get(&b) {
+                Some((found, time)) => {
+                    assert!(timestamps == Immediate || size > 14 * KIB, "{what}");
+                    assert_eq!(*found, size, "{what}");
+                    assert!(*time > 1000, "{what}");
+                }
+                None => assert!(timestamps == Delayed && size == 14 * KIB, "{what}"),
+            }
+            setup.fsync(b);
+            let logged = setup.logged_since(before);
+            assert_eq!(logged.inodes[&b].0, (offset + len).max(14 * KIB), "{what}");
+        }
+    }
+}
+
+/// DIU-3: data that leaves for want of memory takes the inode's times along, though nothing of the
+/// inode but them has changed.
+#[test]
+fn data_that_memory_is_short_of_takes_its_inode_along() {
+    const FILE: u64 = 2 << 20;
+    let modes = ModeChoice { data: Some(DataMode::Ordered), ..ModeChoice::default() };
+    // Half of it is for data, of which half may be dirty.
+    let setup = Setup::new(modes, 4 << 20);
+    let files: Vec<Ino> = (0..40).map(|n| setup.file(&format!("f{n}"))).collect();
+    let (a, b) = (files[0], files[39]);
+    setup.write(b, 0, FILE);
+    let then = Some(xact::TimeChange::To(xact::Timestamp { secs: 1000, nanos: 0 }));
+    setup.base.set_attr(&ROOT, b, &SetAttr { mtime: then, ..SetAttr::default() }).unwrap();
+    setup.volume.sync().unwrap();
+    let (before, overwritten) = (setup.newest(), setup.volume.written_blocks().1);
+    for offset in (0..FILE).step_by(64 << 10) {
+        setup.write(b, offset, 64 << 10);
+    }
+    assert!(setup.volume.written_blocks().1 > overwritten, "memory was not short");
+    setup.write(a, 0, 100);
+    setup.fsync(a);
+    let logged = setup.logged_since(before);
+    let (size, time) = logged.inodes[&b];
+    assert!(size == FILE && time > 1000, "{logged:?}");
+}
+
+/// JOJ-8, a log that only grows: small appends go along with their commits, so that each is one write
+/// and one flush; large ones do so until it is clear that this is a log, whose data would all be written
+/// twice.
+#[test]
+fn a_log_that_grows() {
+    for name in ["messages", "db-journal", "db-wal"] {
+        let setup = adaptive();
+        let log = setup.file(name);
+        let mut size = 0;
+        let mut append = |len: u64| {
+            setup.write(log, size, len);
+            size += len;
+            setup.fsync(log);
+        };
+        for n in 0..20 {
+            let copies = setup.data_of(log, || append(8 * BLOCK));
+            assert_eq!(copies, if n < 8 { 8 } else { 0 }, "append {n} to {name}");
+        }
+        assert_eq!(setup.data_of(log, || append(2 * BLOCK)), 2, "{name}");
+    }
+}
+
+/// JOJ-8, a write-ahead log in its second round (SQLite's WAL): overwriting needs no commit and goes in
+/// place, once the copies of the first round are home.
+#[test]
+fn a_log_that_is_written_again_in_place() {
+    let setup = adaptive();
+    let log = setup.file("log");
+    setup.write(log, 0, 40 * BLOCK);
+    setup.volume.sync().unwrap();
+    for n in 0..40 {
+        let copies = setup.data_of(log, || {
+            setup.write(log, n * BLOCK, BLOCK);
+            setup.base.sync_file(log, true).unwrap();
+        });
+        assert_eq!(copies, 0, "round two, block {n}");
+    }
+}
+
+/// JOJ-8, a rollback journal that is cut off after each transaction (TRUNCATE), deleted (DELETE), or
+/// begun anew from its start (PERSIST): large syncs go through the journal as soon as that is a habit.
+#[test]
+fn a_journal_that_is_begun_anew() {
+    const LEN: u64 = 100 * BLOCK;
+    for name in ["db-journal", "db-wal", "letters"] {
+        let setup = adaptive();
+        let copies: Vec<u64> = (0..5)
+            .map(|_| {
+                let ino = match setup.base.lookup(Ino::ROOT, name.as_bytes()) {
+                    Ok(attr) => attr.ino,
+                    Err(_) => setup.file(name),
+                };
+                let copies = setup.data_of(ino, || {
+                    setup.write(ino, 0, LEN);
+                    setup.fsync(ino);
+                });
+                setup.cut(ino, 0);
+                copies
+            })
+            .collect();
+        assert_eq!(copies, [0, 0, 100, 100, 100], "TRUNCATE, {name}");
+        // What was cut off never goes home.
+        let saved = setup.volume.stats().checkpoint_writes_saved;
+        setup.volume.sync().unwrap();
+        assert!(setup.volume.stats().checkpoint_writes_saved >= saved + 100);
+
+        let setup = adaptive();
+        let mut last = 0;
+        for _ in 0..8 {
+            let ino = setup.file(name);
+            last = setup.data_of(ino, || {
+                setup.write(ino, 0, LEN);
+                setup.fsync(ino);
+            });
+            setup.base.unlink(&ROOT, Ino::ROOT, name.as_bytes()).unwrap();
+            setup.volume.sync().unwrap();
+        }
+        assert_eq!(last, 100, "DELETE, {name}");
+
+        let setup = adaptive();
+        let ino = setup.file(name);
+        for round in 0..5 {
+            let copies = setup.data_of(ino, || {
+                // Each is a little longer, so that there is a commit; its header comes last.
+                setup.write(ino, 0, LEN + round * BLOCK);
+                setup.fsync(ino);
+            });
+            setup.write(ino, 0, BLOCK);
+            setup.fsync(ino);
+            // The first block has been written with its header alone, and so is in the log from then on.
+            assert_eq!(copies > 1, round >= 2, "PERSIST, {name}, round {round}: {copies}");
+        }
+    }
+}
+
+/// JOJ-5, JOJ-8: a file that goes from one way to the other and back keeps its newest contents, also where
+/// the log still has older ones, through a crash at that moment.
+#[test]
+fn habits_change_safely() {
+    let setup = adaptive();
+    let ino = setup.file("file");
+    for round in 0..12u64 {
+        let fill = round as u8 + 1;
+        let len = if round % 3 == 2 { 200 * BLOCK } else { 5 * BLOCK };
+        setup.base.write(ino, 0, &vec![fill; len as usize], WriteHow::default()).unwrap();
+        setup.fsync(ino);
+        // What the device has now, recovered as after a crash.
+        let mut bytes = vec![0; setup.device.size_bytes() as usize];
+        setup.device.read_at(&mut bytes, 0).unwrap();
+        let crashed =
+            Volume::open(Arc::new(MemoryDevice::from_bytes(bytes)), &VolumeOptions::default()).unwrap();
+        let mut read = Vec::new();
+        crashed.base().read(ino, 0, len as usize, &mut read).unwrap();
+        assert!(read.len() == len as usize && read.iter().all(|&byte| byte == fill), "round {round}");
+        crashed.close().unwrap();
+        if round % 4 == 3 {
+            setup.cut(ino, round % 2 * 3000);
+        }
+    }
+}
