@@ -1,0 +1,328 @@
+//! Serving one caller from its own CPU.
+//!
+//! A request wakes a worker and its reply wakes the caller. Across CPUs each of the two costs an
+//! interrupt, and in a virtual machine the end of a halt: some 25 us for a round trip of which the
+//! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends who is woken to
+//! an idle CPU, wherever it came from, so left alone the two never meet.
+//!
+//! While all requests come from one thread, therefore (*calm*):
+//! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts as
+//!    load on a CPU, and would drive the caller away from it;
+//! 2. that worker runs on the caller's CPU: the caller waits while it works anyway;
+//! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better for
+//!    an idle one, so the caller wakes up where it fell asleep and goes on at once.
+//!
+//! Nobody depends on that worker alone: a guard (`pool`) looks every [`TICK`] whether somebody still
+//! waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker starves while its
+//! CPU has something better to do, which is mostly the caller; the guard gives it its rights back.
+
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// How often the guard looks.
+pub const TICK: Duration = Duration::from_millis(5);
+/// So many requests of one thread in a row make it calm, at first and at the most.
+const RUN: u32 = 64;
+const RUN_MAX: u32 = 1 << 20;
+/// After so many requests it is looked up anew which CPU the caller is on.
+const LOOK_EVERY: u32 = 32;
+
+/// Whether it is calm, and who calls. Shared by the workers; each value stands alone, and one that is
+/// out of date costs time, nothing else.
+pub struct Calm {
+    /// What workers may run on when it is not calm. `None`: it never is.
+    everywhere: Option<Cpus>,
+    on: AtomicBool,
+    /// The thread that the last requests came from, and how many they were.
+    caller: AtomicU32,
+    run: AtomicU32,
+    /// The run that makes it calm.
+    needed: AtomicU32,
+    /// The caller's CPU; -1 where it is not known.
+    home: AtomicI32,
+    /// `/proc/TID/stat` of the caller.
+    stat: Mutex<Option<File>>,
+    /// The worker that is sending a reply under `SCHED_IDLE`, by its thread id; or 0.
+    modest: AtomicI32,
+}
+
+impl Calm {
+    pub fn new() -> Calm {
+        Calm {
+            everywhere: Cpus::of_this_thread().filter(|cpus| cpus.count() > 1 && may_be_modest()),
+            on: AtomicBool::new(false),
+            caller: AtomicU32::new(0),
+            run: AtomicU32::new(0),
+            needed: AtomicU32::new(RUN),
+            home: AtomicI32::new(-1),
+            stat: Mutex::default(),
+            modest: AtomicI32::new(0),
+        }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// Takes note of a request of thread `caller`; 0 where it is nobody's. True if it has become calm.
+    pub fn note(&self, caller: u32) -> bool {
+        if caller == 0 || self.everywhere.is_none() {
+            return false;
+        }
+        if self.caller.swap(caller, Relaxed) != caller {
+            self.run.store(0, Relaxed);
+            self.end();
+            return false;
+        }
+        let run = self.run.fetch_add(1, Relaxed).wrapping_add(1);
+        if self.is_on() {
+            if run % LOOK_EVERY == 0 {
+                self.look();
+            }
+            return false;
+        }
+        if run < self.needed.load(Relaxed) {
+            return false;
+        }
+        *self.stat.lock() = File::open(format!("/proc/{caller}/stat")).ok();
+        self.look();
+        !self.on.swap(true, Relaxed)
+    }
+
+    fn end(&self) {
+        if self.on.swap(false, Relaxed) {
+            self.home.store(-1, Relaxed);
+            *self.stat.lock() = None;
+        }
+    }
+
+    fn look(&self) {
+        let mut text = [0; 1024];
+        let len = self.stat.lock().as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let cpu = len.and_then(|len| cpu_of(&text[..len]));
+        self.home.store(cpu.unwrap_or(-1), Relaxed);
+    }
+
+    /// Gives the worker that is under `SCHED_IDLE` its rights back; false if there is none.
+    pub fn relieve(&self) -> bool {
+        let starving = self.modest.swap(0, Relaxed);
+        if starving != 0 {
+            set_policy(starving, libc::SCHED_OTHER);
+        }
+        starving != 0
+    }
+
+    /// Somebody waited for a worker that starved: it ends, and takes longer to come the next time.
+    pub fn give_up(&self) {
+        self.needed.store(self.needed.load(Relaxed).saturating_mul(4).min(RUN_MAX), Relaxed);
+        self.run.store(0, Relaxed);
+        self.end();
+    }
+
+    /// Runs `send`, under `SCHED_IDLE` if it is calm.
+    pub fn modestly<R>(&self, send: impl FnOnce() -> R) -> R {
+        if !self.is_on() {
+            return send();
+        }
+        // SAFETY: gettid takes nothing.
+        self.modest.store(unsafe { libc::gettid() }, Relaxed);
+        set_policy(0, libc::SCHED_IDLE);
+        let result = send();
+        set_policy(0, libc::SCHED_OTHER);
+        self.modest.store(0, Relaxed);
+        result
+    }
+}
+
+/// Where a thread of the server may run, as far as it has said.
+#[derive(Default)]
+pub struct Seat {
+    home: Option<i32>,
+}
+
+impl Seat {
+    /// Moves the calling worker to the caller's CPU, or lets it go anywhere again.
+    pub fn take(&mut self, calm: &Calm) {
+        self.change(calm, Cpus::only);
+    }
+
+    /// Keeps the calling thread away from the caller's CPU.
+    pub fn leave(&mut self, calm: &Calm) {
+        self.change(calm, Cpus::without);
+    }
+
+    fn change(&mut self, calm: &Calm, choose: impl Fn(&Cpus, i32) -> Option<Cpus>) {
+        let Some(everywhere) = &calm.everywhere else { return };
+        let home = calm.home.load(Relaxed);
+        let home = (home >= 0 && calm.is_on()).then_some(home);
+        if home == self.home {
+            return;
+        }
+        let moved = match home {
+            Some(cpu) => choose(everywhere, cpu).is_some_and(|cpus| cpus.apply()),
+            None => everywhere.apply(),
+        };
+        if moved {
+            self.home = home;
+        }
+    }
+}
+
+/// A set of CPUs.
+struct Cpus(libc::cpu_set_t);
+
+impl Cpus {
+    fn of_this_thread() -> Option<Cpus> {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: the kernel fills the set, whose size is told, if it returns 0.
+        unsafe {
+            let done = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) == 0;
+            done.then(|| Cpus(set.assume_init()))
+        }
+    }
+
+    fn count(&self) -> i32 {
+        // SAFETY: it reads the set.
+        unsafe { libc::CPU_COUNT(&self.0) }
+    }
+
+    /// The one CPU, if it is in the set.
+    fn only(&self, cpu: i32) -> Option<Cpus> {
+        // SAFETY: cpu_set_t is a bit field, for which zero is a value.
+        let empty = unsafe { MaybeUninit::zeroed().assume_init() };
+        self.having(cpu).then(|| Cpus::set(empty, cpu, libc::CPU_SET))
+    }
+
+    /// All but the one CPU, if it is in the set.
+    fn without(&self, cpu: i32) -> Option<Cpus> {
+        self.having(cpu).then(|| Cpus::set(self.0, cpu, libc::CPU_CLR))
+    }
+
+    fn having(&self, cpu: i32) -> bool {
+        // SAFETY: the number is within the bit field.
+        (0..libc::CPU_SETSIZE).contains(&cpu) && unsafe { libc::CPU_ISSET(cpu as usize, &self.0) }
+    }
+
+    fn set(
+        mut cpus: libc::cpu_set_t,
+        cpu: i32,
+        how: unsafe extern "C" fn(usize, &mut libc::cpu_set_t),
+    ) -> Cpus {
+        // SAFETY: callers have asked `having`, so the number is within the bit field.
+        unsafe { how(cpu as usize, &mut cpus) };
+        Cpus(cpus)
+    }
+
+    /// The calling thread runs on these alone from now on.
+    fn apply(&self) -> bool {
+        // SAFETY: the kernel reads the set, whose size is told.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) == 0 }
+    }
+}
+
+/// Of a thread, 0 for the calling one. Its nice value stays.
+fn set_policy(thread: i32, policy: i32) -> bool {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads the parameters.
+    unsafe { libc::sched_setscheduler(thread, policy, &param) == 0 }
+}
+
+/// Whether a thread may go to `SCHED_IDLE` and come back, which takes CAP_SYS_NICE or a limit; and has
+/// no policy of its own that would be lost.
+fn may_be_modest() -> bool {
+    // SAFETY: it takes a number.
+    let plain = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+    let there_and_back = || set_policy(0, libc::SCHED_IDLE) && set_policy(0, libc::SCHED_OTHER);
+    plain && thread::spawn(there_and_back).join().unwrap_or(false)
+}
+
+/// The CPU that a thread last ran on: field 39 of its `stat` (proc(5)). The name in field 2 may hold
+/// anything, and ends with the last parenthesis.
+fn cpu_of(stat: &[u8]) -> Option<i32> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let text = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    text.split_ascii_whitespace().nth(39 - 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_is_read_off_proc() {
+        // SAFETY: they take nothing.
+        let (thread, cpu) = unsafe { (libc::gettid(), libc::sched_getcpu()) };
+        let pinned = Cpus::of_this_thread().unwrap().only(cpu).unwrap();
+        assert!(pinned.apply());
+        let stat = std::fs::read(format!("/proc/{thread}/stat")).unwrap();
+        assert_eq!(cpu_of(&stat), Some(cpu));
+        let odd = stat.iter().position(|&b| b == b'(').unwrap() + 1;
+        let odd = [&stat[..odd], b") R 1 2 (", &stat[odd..]].concat();
+        assert_eq!(cpu_of(&odd), Some(cpu));
+        assert_eq!(cpu_of(b"12 (x) R 1"), None);
+    }
+
+    /// One thread makes it calm, another ends it; nobody's requests (FORGET) do neither.
+    #[test]
+    fn calm_is_when_one_thread_calls() {
+        let calm = Calm::new();
+        if calm.everywhere.is_none() {
+            println!("one CPU, or no right to change policies: it is never calm here");
+            return;
+        }
+        let me = std::process::id();
+        assert!(!calm.note(me));
+        let became = (0..2 * RUN).filter(|_| calm.note(me) | calm.note(0)).count();
+        assert_eq!(became, 1);
+        assert!(calm.is_on());
+        assert!(calm.home.load(Relaxed) >= 0);
+        let mut seat = Seat::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                seat.take(&calm);
+                assert_eq!(Cpus::of_this_thread().unwrap().count(), 1);
+                assert!(!calm.note(1));
+                assert!(!calm.is_on());
+                seat.take(&calm);
+                assert!(Cpus::of_this_thread().unwrap().count() > 1);
+            });
+        });
+    }
+
+    /// A worker that starves is let go; if somebody waited for it, the next calm takes longer to come.
+    #[test]
+    fn who_starves_is_relieved() {
+        let calm = Calm::new();
+        if calm.everywhere.is_none() {
+            return;
+        }
+        let me = std::process::id();
+        let run_to_calm = || {
+            let mut run = 0;
+            while !calm.is_on() {
+                calm.note(me);
+                run += 1;
+            }
+            run
+        };
+        // SAFETY: it takes a number.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let first = run_to_calm();
+        assert!(!calm.relieve(), "nobody starves");
+        calm.modestly(|| {
+            assert_eq!(policy(), libc::SCHED_IDLE);
+            assert!(calm.relieve());
+            assert_eq!(policy(), libc::SCHED_OTHER);
+        });
+        assert!(calm.is_on());
+        calm.give_up();
+        assert!(!calm.is_on());
+        assert!(run_to_calm() > 2 * first);
+    }
+}

@@ -1,0 +1,119 @@
+//! What the server needs of the volume: the base, and transactions over it.
+
+use std::sync::Arc;
+
+use xact::{
+    Difference, Durability, Isolation, ModeChoice, Modes, Side, Snapshot, SnapshotInfo, SnapshotWatcher,
+    Volume,
+};
+use xact_base::{Ino, Result};
+use xact_fs::View;
+
+use crate::control::{Counters, Latencies};
+
+/// A volume to serve.
+pub trait Host: Send + Sync {
+    fn base(&self) -> Arc<dyn View>;
+
+    /// Begins a transaction for the user `uid`.
+    fn begin(&self, uid: u32, isolation: Isolation) -> Result<Arc<dyn HostTransaction>>;
+
+    /// Keeps the volume as it is now under a name.
+    fn create_snapshot(&self, name: &str) -> Result<()>;
+
+    fn delete_snapshot(&self, name: &str) -> Result<()>;
+
+    /// From the oldest to the newest.
+    fn snapshots(&self) -> Result<Vec<SnapshotInfo>>;
+
+    /// The volume itself, for what concerns all of it; `None` where the host has none.
+    fn volume(&self) -> Option<&Volume> {
+        None
+    }
+
+    /// Calls `watcher` with the name of each snapshot that is created or deleted, by whomever.
+    fn watch_snapshots(&self, watcher: SnapshotWatcher);
+
+    fn snapshot_names(&self) -> Result<Vec<String>>;
+
+    /// Opens a snapshot for reading.
+    fn open_snapshot(&self, name: &str) -> Result<Snapshot>;
+
+    /// What differs between two snapshots, or one and now.
+    fn diff_snapshots(&self, old: &str, new: Option<&str>) -> Result<Vec<Difference>>;
+
+    fn counters(&self) -> Counters;
+
+    fn latencies(&self) -> Latencies;
+
+    /// The modes that it is open with.
+    fn modes(&self) -> Modes;
+
+    /// The modes that the volume itself asks for, at the next opening.
+    fn stored_modes(&self) -> Result<ModeChoice>;
+
+    fn store_modes(&self, modes: ModeChoice) -> Result<()>;
+
+    /// Stops all writing for good: the server met a state that should not exist.
+    fn poison(&self, why: &str);
+}
+
+/// How a transaction is committed.
+#[derive(Debug, Clone, Default)]
+pub struct CommitHow {
+    pub durability: Durability,
+    /// Where the commit is refused, the transaction stays open as it was.
+    pub retain: bool,
+    /// Only the changes at and below these paths; the transaction goes on with the rest.
+    pub only: Option<Vec<Vec<u8>>>,
+}
+
+/// One transaction of a volume. It ends with `commit` or `abort`, whichever comes first; after
+/// that its view answers [`xact_base::Error::Ended`].
+pub trait HostTransaction: Send + Sync {
+    /// Not given to another transaction while the volume is mounted.
+    fn id(&self) -> u64;
+
+    fn view(&self) -> Arc<dyn View>;
+
+    fn is_open(&self) -> bool;
+
+    /// Inodes of the base whose contents the commit will change. Stores that others made through
+    /// mappings of these are written to the base before the commit validates.
+    fn written_files(&self) -> Vec<Ino>;
+
+    /// Returns when it is as durable as was asked for. `visible` is called once, when the base
+    /// shows the changes and no lock is held: then the kernel is made to forget what they replaced.
+    /// On an error before that nothing has happened; the transaction is aborted, or stays open if it
+    /// was to be retained or committed in part.
+    fn commit(&self, how: &CommitHow, visible: &mut dyn FnMut(Changes)) -> Result<()>;
+
+    fn abort(&self);
+
+    /// Drops the changes at and below these paths.
+    fn drop_only(&self, paths: &[Vec<u8>]) -> Result<()>;
+
+    /// Marks a state to go back to; returns its number.
+    fn savepoint(&self) -> Result<u64>;
+
+    /// Undoes everything since a savepoint; returns what of the view differs then.
+    fn roll_back(&self, savepoint: u64) -> Result<Changes>;
+
+    /// Makes what was done since a savepoint part of what is around it.
+    fn release_savepoint(&self, savepoint: u64) -> Result<()>;
+
+    /// What a commit would change, by path.
+    fn diff(&self) -> Result<Vec<Difference>>;
+
+    /// Contents of a file, or the target of a link, on one side of a difference; not a read.
+    fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
+}
+
+/// What of the base a commit changed, or of a view a rollback, for the kernel's caches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Inodes whose attributes or contents differ, directories with changed names included.
+    pub inodes: Vec<Ino>,
+    /// Names that are new, gone, or point at something else: directory and name.
+    pub names: Vec<(Ino, Vec<u8>)>,
+}

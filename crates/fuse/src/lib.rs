@@ -1,0 +1,46 @@
+//! The FUSE front end: a mount over which every program works on a volume, unchanged.
+//!
+//! ```text
+//!   kernel ── /dev/fuse ── channel   bytes in, bytes out, notifications
+//!                          pool      worker threads
+//!                          request   bytes -> Operation          reply   values -> bytes
+//!                          server    Operation -> call of a View (names, contents, attributes,
+//!                                    listing), the folder MNT/.xact (hidden), its ioctls (control)
+//!                          opened    the snapshots that somebody looks into
+//!                          registry  which views there are       host    the volume behind them
+//!                          reaper    ends kept transactions whose time has run out
+//!   session: mount, INIT, signals, unmount          client: the control channel, from outside
+//! ```
+//!
+//! Why the transport is our own: docs/adr/fuse-own-transport.md. What the folder `MNT/.xact`
+//! looks like and who may do what there: docs/adr/fuse-hidden-folder.md.
+
+pub mod abi;
+mod calm;
+mod channel;
+pub mod client;
+pub mod control;
+mod host;
+mod init;
+mod mount;
+mod node;
+mod opened;
+mod pool;
+mod reaper;
+mod registry;
+mod reply;
+pub mod request;
+mod served;
+mod server;
+mod session;
+mod signals;
+
+pub use host::{Changes, CommitHow, Host, HostTransaction};
+pub use mount::{MountOptions, unmount};
+pub use served::Served;
+pub use session::{Session, Unmounter, serve};
+
+/// A line for whoever looks after the mount: the daemon's standard error is its log.
+pub(crate) fn log(line: std::fmt::Arguments<'_>) {
+    eprintln!("xact: {line}");
+}

@@ -1,0 +1,415 @@
+//! The views that are open beside the base, and who has their transactions.
+//!
+//! ```text
+//!   channel opened ──► idle ──BEGIN──► active ──COMMIT, ABORT──► idle
+//!                       ▲ │              │ │
+//!                       │ │              │ └── last descriptor closed ──► aborted
+//!                       │ │            KEEP
+//!                  DETACH │ ATTACH       ▼
+//!        (closed)       │ └──────────► kept and attached ──COMMIT, ABORT──► idle
+//!                       └── kept ◄───────┘
+//!                             └── its time runs out ──► aborted
+//! ```
+//!
+//! Invariant: a view is in the map from BEGIN until it is frozen. An operation in it holds the
+//! read side of its gate; freezing takes the write side, so it waits for the operations that run,
+//! and whoever comes later finds the gate closed (`ESTALE`). A kept transaction has one view at a
+//! time: what looks at the transaction anew gets a new view, and with it new node ids.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
+use xact::Difference;
+use xact_base::{Errno, Ino};
+use xact_fs::View;
+
+use crate::control::Standing;
+use crate::host::HostTransaction;
+use crate::node::ViewNr;
+
+/// Kept transactions that have ended and are remembered.
+const REMEMBERED: usize = 256;
+
+/// Whether operations may enter a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    Open,
+    Closed,
+}
+
+/// Held by an operation while it runs in a view.
+pub type Pass = ArcRwLockReadGuard<RawRwLock, Gate>;
+
+/// What the kernel knows of an inode of a view.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    /// Lookups that were answered with it, less those forgotten; the view holds it as often.
+    lookups: u64,
+    /// The kernel may have pages of it.
+    contents: bool,
+}
+
+/// The view of a transaction as the kernel knows it.
+pub struct TxView {
+    pub nr: ViewNr,
+    pub uid: u32,
+    pub gid: u32,
+    pub transaction: Arc<dyn HostTransaction>,
+    pub view: Arc<dyn View>,
+    pub begun: Instant,
+    gate: Arc<RwLock<Gate>>,
+    known: Mutex<HashMap<Ino, Known>>,
+}
+
+impl TxView {
+    fn new(nr: ViewNr, uid: u32, gid: u32, transaction: Arc<dyn HostTransaction>, begun: Instant) -> TxView {
+        TxView {
+            nr,
+            uid,
+            gid,
+            view: transaction.view(),
+            transaction,
+            begun,
+            gate: Arc::new(RwLock::new(Gate::Open)),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Lets an operation in; `ESTALE` when the transaction has ended.
+    pub fn enter(&self) -> Result<Pass, Errno> {
+        let pass = RwLock::read_arc(&self.gate);
+        if *pass == Gate::Open { Ok(pass) } else { Err(Errno::ESTALE) }
+    }
+
+    /// Waits for the operations inside and lets no other in.
+    pub fn close(&self) {
+        *self.gate.write() = Gate::Closed;
+    }
+
+    /// After a commit that was refused: the transaction goes on.
+    pub fn reopen(&self) {
+        *self.gate.write() = Gate::Open;
+    }
+
+    pub fn add_lookup(&self, ino: Ino) {
+        self.known.lock().entry(ino).or_default().lookups += 1;
+    }
+
+    /// The kernel forgot `count` lookups.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        let mut known = self.known.lock();
+        if let Some(entry) = known.get_mut(&ino) {
+            entry.lookups = entry.lookups.saturating_sub(count);
+            if entry.lookups == 0 {
+                known.remove(&ino);
+            }
+        }
+    }
+
+    /// The kernel gets, or gave, contents of the inode: it may have a mapping of it from now on.
+    pub fn note_contents(&self, ino: Ino) {
+        if let Some(entry) = self.known.lock().get_mut(&ino) {
+            entry.contents = true;
+        }
+    }
+
+    /// Inodes of which the kernel may have pages.
+    pub fn with_contents(&self) -> Vec<Ino> {
+        self.known.lock().iter().filter(|(_, k)| k.contents).map(|(&ino, _)| ino).collect()
+    }
+
+    /// Gives back what the kernel held through a view that is closed.
+    fn release_all(&self) {
+        for (ino, known) in self.known.lock().drain() {
+            self.view.release(ino, known.lookups);
+        }
+    }
+}
+
+/// A transaction that outlives its channel.
+#[derive(Clone)]
+pub struct Kept {
+    pub view: Arc<TxView>,
+    pub label: Vec<u8>,
+    pub deadline: Option<Instant>,
+    /// The channel that has it just now.
+    attached: Option<u32>,
+}
+
+/// What is told of a transaction.
+pub struct Told {
+    pub id: u64,
+    pub standing: Standing,
+    pub uid: u32,
+    pub label: Vec<u8>,
+    pub age: Duration,
+    pub left: Option<Duration>,
+}
+
+/// An open control channel.
+#[derive(Default)]
+struct ChannelState {
+    tx: Option<Arc<TxView>>,
+    /// Paths for a commit or a drop of a part.
+    selection: Vec<Vec<u8>>,
+    /// The list of changes that is being told, page by page.
+    diff: Arc<Vec<Difference>>,
+}
+
+#[derive(Default)]
+struct Tables {
+    views: HashMap<ViewNr, Arc<TxView>>,
+    last_view: Option<ViewNr>,
+    channels: HashMap<u32, ChannelState>,
+    last_channel: u32,
+    kept: BTreeMap<u64, Kept>,
+    ended: VecDeque<Told>,
+}
+
+impl Tables {
+    fn next_view(&mut self) -> ViewNr {
+        let mut nr = self.last_view.map_or(ViewNr::FIRST, ViewNr::next);
+        while self.views.contains_key(&nr) {
+            nr = nr.next();
+        }
+        self.last_view = Some(nr);
+        nr
+    }
+
+    fn tell(&self, view: &TxView) -> Told {
+        let id = view.transaction.id();
+        let kept = self.kept.get(&id);
+        Told {
+            id,
+            standing: if kept.is_some() { Standing::Kept } else { Standing::Running },
+            uid: view.uid,
+            label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
+            age: view.begun.elapsed(),
+            left: kept.and_then(|kept| kept.deadline).map(|at| at.saturating_duration_since(Instant::now())),
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Registry {
+    tables: RwLock<Tables>,
+}
+
+impl Registry {
+    pub fn view(&self, nr: ViewNr) -> Result<Arc<TxView>, Errno> {
+        self.tables.read().views.get(&nr).cloned().ok_or(Errno::ESTALE)
+    }
+
+    /// By the number that the user knows.
+    pub fn by_id(&self, id: u64) -> Option<Arc<TxView>> {
+        self.tables.read().views.values().find(|v| v.transaction.id() == id).cloned()
+    }
+
+    pub fn open_channel(&self) -> u32 {
+        let mut tables = self.tables.write();
+        loop {
+            tables.last_channel = tables.last_channel.wrapping_add(1).max(1);
+            let channel = tables.last_channel;
+            if let std::collections::hash_map::Entry::Vacant(free) = tables.channels.entry(channel) {
+                free.insert(ChannelState::default());
+                return channel;
+            }
+        }
+    }
+
+    /// The channel's last descriptor is closed; returns the transaction that ends with it.
+    pub fn close_channel(&self, channel: u32) -> Option<Arc<TxView>> {
+        let mut tables = self.tables.write();
+        let tx = tables.channels.remove(&channel)?.tx?;
+        match tables.kept.get_mut(&tx.transaction.id()) {
+            Some(kept) => {
+                kept.attached = None;
+                None
+            }
+            None => Some(tx),
+        }
+    }
+
+    /// Makes `transaction` the channel's; `EBUSY` if it has one.
+    pub fn add(
+        &self,
+        channel: u32,
+        transaction: Arc<dyn HostTransaction>,
+        uid: u32,
+        gid: u32,
+    ) -> Result<Arc<TxView>, Errno> {
+        let mut tables = self.tables.write();
+        match tables.channels.get(&channel) {
+            None => return Err(Errno::EBADF),
+            Some(ChannelState { tx: Some(_), .. }) => return Err(Errno::EBUSY),
+            Some(_) => {}
+        }
+        let nr = tables.next_view();
+        let view = Arc::new(TxView::new(nr, uid, gid, transaction, Instant::now()));
+        tables.views.insert(nr, view.clone());
+        let state = tables.channels.get_mut(&channel).expect("looked up above");
+        state.tx = Some(view.clone());
+        Ok(view)
+    }
+
+    /// The channel's transaction, `None` while it is idle.
+    pub fn of_channel(&self, channel: u32) -> Option<Arc<TxView>> {
+        self.tables.read().channels.get(&channel).and_then(|state| state.tx.clone())
+    }
+
+    /// Takes the channel's transaction from it, to end it or to do what nobody may interfere with.
+    pub fn take(&self, channel: u32) -> Option<Arc<TxView>> {
+        self.tables.write().channels.get_mut(&channel).and_then(|state| state.tx.take())
+    }
+
+    /// Gives a transaction that was taken back; returns it where its channel was closed meanwhile
+    /// and nobody keeps it.
+    pub fn give_back(&self, channel: u32, view: Arc<TxView>) -> Option<Arc<TxView>> {
+        let mut tables = self.tables.write();
+        if let Some(state) = tables.channels.get_mut(&channel) {
+            state.tx = Some(view);
+            return None;
+        }
+        match tables.kept.get_mut(&view.transaction.id()) {
+            Some(kept) => {
+                kept.attached = None;
+                None
+            }
+            None => Some(view),
+        }
+    }
+
+    /// Freezes a view: nothing enters it any more, and nothing is inside.
+    pub fn freeze(&self, view: &TxView) {
+        view.close();
+        self.tables.write().views.remove(&view.nr);
+    }
+
+    /// A new view of a transaction in the place of one that is frozen.
+    pub fn renew(&self, old: &TxView) -> Arc<TxView> {
+        old.release_all();
+        let mut tables = self.tables.write();
+        let nr = tables.next_view();
+        let view = TxView::new(nr, old.uid, old.gid, old.transaction.clone(), old.begun);
+        let view = Arc::new(view);
+        tables.views.insert(nr, view.clone());
+        if let Some(kept) = tables.kept.get_mut(&view.transaction.id()) {
+            kept.view = view.clone();
+        }
+        view
+    }
+
+    /// The transaction outlives its channel from now on, for `timeout` (for good without).
+    pub fn keep(&self, channel: u32, view: Arc<TxView>, label: Vec<u8>, timeout: Option<Duration>) {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let kept = Kept { label, deadline, attached: Some(channel), view };
+        self.tables.write().kept.insert(kept.view.transaction.id(), kept);
+    }
+
+    /// Makes a kept transaction the channel's.
+    pub fn attach(&self, channel: u32, id: u64, uid: u32) -> Result<(), Errno> {
+        let mut tables = self.tables.write();
+        let Tables { channels, kept, .. } = &mut *tables;
+        let state = channels.get_mut(&channel).ok_or(Errno::EBADF)?;
+        let kept = kept.get_mut(&id).ok_or(Errno::ENOENT)?;
+        if uid != 0 && kept.view.uid != uid {
+            return Err(Errno::EPERM);
+        }
+        if kept.attached.is_some() || state.tx.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        kept.attached = Some(channel);
+        state.tx = Some(kept.view.clone());
+        Ok(())
+    }
+
+    /// A transaction has ended; how is remembered if it was a kept one.
+    pub fn ended(&self, view: &TxView, standing: Standing) {
+        let mut tables = self.tables.write();
+        let told = Told { standing, left: None, ..tables.tell(view) };
+        if tables.kept.remove(&view.transaction.id()).is_some() {
+            tables.ended.push_back(told);
+            if tables.ended.len() > REMEMBERED {
+                tables.ended.pop_front();
+            }
+        }
+    }
+
+    /// Kept transactions whose time has run out, taken from everybody, and when the next one's
+    /// does. One that is attached has until it is detached.
+    pub fn take_expired(&self) -> (Vec<Arc<TxView>>, Option<Instant>) {
+        let mut tables = self.tables.write();
+        let now = Instant::now();
+        let (mut expired, mut next) = (Vec::new(), None::<Instant>);
+        for kept in tables.kept.values_mut() {
+            match kept.deadline {
+                Some(at) if at <= now && kept.attached.is_none() => {
+                    // Nobody attaches it any more.
+                    kept.attached = Some(0);
+                    expired.push(kept.view.clone());
+                }
+                Some(at) if kept.attached != Some(0) => {
+                    // One that is attached is looked at again a little later.
+                    let at = at.max(now + Duration::from_millis(100));
+                    next = Some(next.map_or(at, |next| next.min(at)));
+                }
+                _ => {}
+            }
+        }
+        (expired, next)
+    }
+
+    pub fn select(&self, channel: u32, path: Vec<u8>) -> Result<(), Errno> {
+        let mut tables = self.tables.write();
+        let state = tables.channels.get_mut(&channel).ok_or(Errno::EBADF)?;
+        state.selection.push(path);
+        Ok(())
+    }
+
+    pub fn take_selection(&self, channel: u32) -> Vec<Vec<u8>> {
+        let mut tables = self.tables.write();
+        tables
+            .channels
+            .get_mut(&channel)
+            .map(|state| std::mem::take(&mut state.selection))
+            .unwrap_or_default()
+    }
+
+    pub fn set_diff(&self, channel: u32, diff: Arc<Vec<Difference>>) {
+        if let Some(state) = self.tables.write().channels.get_mut(&channel) {
+            state.diff = diff;
+        }
+    }
+
+    pub fn diff(&self, channel: u32) -> Arc<Vec<Difference>> {
+        self.tables.read().channels.get(&channel).map(|state| state.diff.clone()).unwrap_or_default()
+    }
+
+    /// The transaction with this number, open or a kept one that has ended. `ENOENT`, `EPERM`.
+    pub fn tell(&self, id: u64, uid: u32) -> Result<Told, Errno> {
+        let tables = self.tables.read();
+        let told = match tables.views.values().find(|view| view.transaction.id() == id) {
+            Some(view) => tables.tell(view),
+            None => {
+                let ended = tables.ended.iter().rev().find(|told| told.id == id).ok_or(Errno::ENOENT)?;
+                Told { label: ended.label.clone(), ..*ended }
+            }
+        };
+        if uid != 0 && told.uid != uid { Err(Errno::EPERM) } else { Ok(told) }
+    }
+
+    /// The next open transaction above `id` that the user may look at.
+    pub fn tell_next(&self, id: u64, uid: u32) -> Result<Told, Errno> {
+        let tables = self.tables.read();
+        let above = tables.views.values().filter(|view| view.transaction.id() > id);
+        let may = above.filter(|view| uid == 0 || view.uid == uid);
+        may.min_by_key(|view| view.transaction.id()).map(|view| tables.tell(view)).ok_or(Errno::ENOENT)
+    }
+
+    /// All views, at the end of the session.
+    pub fn all(&self) -> Vec<Arc<TxView>> {
+        self.tables.read().views.values().cloned().collect()
+    }
+}

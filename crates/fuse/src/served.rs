@@ -1,0 +1,178 @@
+//! The library's volume as the server wants it.
+
+use std::sync::Arc;
+
+use xact::{
+    Difference, Isolation, ModeChoice, Modes, Side, Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions,
+    TxState, Volume,
+};
+use xact_base::{Ino, Result};
+use xact_fs::View;
+
+use crate::control::{Counters, Latencies};
+use crate::host::{Changes, CommitHow, Host, HostTransaction};
+
+/// A volume to mount.
+pub struct Served {
+    volume: Arc<Volume>,
+}
+
+impl Served {
+    pub fn new(volume: Arc<Volume>) -> Served {
+        Served { volume }
+    }
+}
+
+impl Host for Served {
+    fn base(&self) -> Arc<dyn View> {
+        self.volume.base()
+    }
+
+    fn begin(&self, uid: u32, isolation: Isolation) -> Result<Arc<dyn HostTransaction>> {
+        self.volume.health()?;
+        let options = TxOptions { owner: uid, isolation, mounted: true, ..TxOptions::default() };
+        Ok(Arc::new(ServedTransaction { transaction: self.volume.begin(options) }))
+    }
+
+    fn create_snapshot(&self, name: &str) -> Result<()> {
+        self.volume.create_snapshot(name)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.volume.delete_snapshot(name)
+    }
+
+    fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        self.volume.snapshots()
+    }
+
+    fn volume(&self) -> Option<&Volume> {
+        Some(&self.volume)
+    }
+
+    fn watch_snapshots(&self, watcher: SnapshotWatcher) {
+        self.volume.watch_snapshots(watcher);
+    }
+
+    fn snapshot_names(&self) -> Result<Vec<String>> {
+        self.volume.snapshot_names()
+    }
+
+    fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
+        self.volume.open_snapshot(name)
+    }
+
+    fn diff_snapshots(&self, old: &str, new: Option<&str>) -> Result<Vec<Difference>> {
+        self.volume.diff_snapshots(old, new)
+    }
+
+    fn counters(&self) -> Counters {
+        let stats = self.volume.stats();
+        let (new_blocks, overwritten_blocks) = self.volume.written_blocks();
+        let cache = self.volume.cache_use();
+        Counters {
+            commits: stats.commits,
+            committed_blocks: stats.committed_blocks,
+            journaled_data_blocks: stats.journaled_data_blocks,
+            checkpoint_writes: stats.checkpoint_writes,
+            checkpoint_writes_saved: stats.checkpoint_writes_saved,
+            new_blocks,
+            overwritten_blocks,
+            device_reads: stats.device.reads,
+            device_read_bytes: stats.device.read_bytes,
+            device_writes: stats.device.writes,
+            device_written_bytes: stats.device.written_bytes,
+            device_flushes: stats.device.flushes,
+            device_empty_flushes: stats.device.empty_flushes,
+            data_hits: cache.hits,
+            data_misses: cache.misses,
+            data_bytes: cache.bytes,
+            data_limit_bytes: cache.limit_bytes,
+            metadata_hits: stats.metadata_hits,
+            metadata_misses: stats.metadata_misses,
+            reserved: [0; 5],
+        }
+    }
+
+    fn latencies(&self) -> Latencies {
+        Latencies { fsync: (&self.volume.sync_times()).into(), commit: (&self.volume.commit_times()).into() }
+    }
+
+    fn modes(&self) -> Modes {
+        self.volume.modes()
+    }
+
+    fn stored_modes(&self) -> Result<ModeChoice> {
+        self.volume.stored_modes()
+    }
+
+    fn store_modes(&self, modes: ModeChoice) -> Result<()> {
+        self.volume.store_modes(modes)
+    }
+
+    fn poison(&self, why: &str) {
+        self.volume.poison(why);
+    }
+}
+
+struct ServedTransaction {
+    transaction: Arc<xact::Transaction>,
+}
+
+impl HostTransaction for ServedTransaction {
+    fn id(&self) -> u64 {
+        self.transaction.options().id
+    }
+
+    fn view(&self) -> Arc<dyn View> {
+        self.transaction.clone()
+    }
+
+    fn is_open(&self) -> bool {
+        self.transaction.state() == TxState::Active
+    }
+
+    fn written_files(&self) -> Vec<Ino> {
+        self.transaction.changes().files
+    }
+
+    fn commit(&self, how: &CommitHow, visible: &mut dyn FnMut(Changes)) -> Result<()> {
+        // The view is frozen, so this is what the commit applies; of a part it is more than that.
+        let xact::Changes { inodes, names, .. } = self.transaction.changes();
+        let visible = || visible(Changes { inodes, names });
+        match &how.only {
+            Some(paths) => self.transaction.commit_only(paths, how.durability, visible),
+            None if how.retain => self.transaction.try_commit(how.durability, visible),
+            None => self.transaction.commit_telling(how.durability, visible),
+        }
+    }
+
+    fn abort(&self) {
+        self.transaction.abort();
+    }
+
+    fn drop_only(&self, paths: &[Vec<u8>]) -> Result<()> {
+        self.transaction.drop_only(paths)
+    }
+
+    fn savepoint(&self) -> Result<u64> {
+        self.transaction.savepoint()
+    }
+
+    fn roll_back(&self, savepoint: u64) -> Result<Changes> {
+        let xact::Changes { inodes, names, .. } = self.transaction.roll_back(savepoint)?;
+        Ok(Changes { inodes, names })
+    }
+
+    fn release_savepoint(&self, savepoint: u64) -> Result<()> {
+        self.transaction.release_savepoint(savepoint)
+    }
+
+    fn diff(&self) -> Result<Vec<Difference>> {
+        self.transaction.diff()
+    }
+
+    fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.transaction.peek_contents(side, ino, offset, len, out)
+    }
+}

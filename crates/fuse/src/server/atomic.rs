@@ -1,0 +1,391 @@
+//! Atomic writes of one file: the ioctls that F2FS has for databases, and that SQLite uses when it is built
+//! with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. It then commits without a journal file:
+//!
+//! ```text
+//!   START_ATOMIC_WRITE, page writes, COMMIT_ATOMIC_WRITE (or ABORT), fsync
+//! ```
+//!
+//! A section, from START to COMMIT, is a transaction of the volume in which the process that began it writes
+//! to this file, so atomicity, durability and the crash argument are those of a commit.
+//!
+//! 1. Writes of the process that began it go into the transaction; all other calls, and calls of others, are
+//!    outside of it. Where they touch the same blocks or the size, the COMMIT fails and nothing of the section
+//!    has happened. (Pages of mappings are the exception: the kernel does not say whose they are, and may have
+//!    copied the section's data into them. They belong to the section.)
+//! 2. Nobody reads what was not committed. The kernel puts written data into its page cache, where others would
+//!    find it: so a write is answered only when the kernel has forgotten its pages again. That matters most when
+//!    the process dies: its locks are gone at once, and the next one reads before anybody noticed.
+//! 3. The process that began it is known by a pidfd. When it has died the section is aborted, by whoever
+//!    wants to begin the next one and by a look once a second.
+//!
+//! What a worker waits for in a section: the kernel's lock of the written pages, which a READ holds that
+//! another worker answers. [`SECTIONS_MAX`] keeps enough of them free. The write itself holds no lock on a
+//! page that it fills (`fuse_fill_write_pages`), hence whole pages only; should a kernel hold one all the
+//! same, the look once a second answers the write, which releases it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use xact::{Durability, Isolation};
+use xact_base::{Errno, Error, Ino, Result};
+use xact_fs::WriteHow;
+
+use super::ending::answer;
+use super::hidden::put;
+use super::{Outcome, Server, caller, sent};
+use crate::abi::{self, InHeader, WriteOut};
+use crate::channel::Channel;
+use crate::host::{CommitHow, HostTransaction};
+use crate::node::Node;
+use crate::reply::Reply;
+
+/// The ioctls, as the kernel's `linux/f2fs.h` has them.
+pub const START: u32 = 0xf501;
+pub const COMMIT: u32 = 0xf502;
+pub const ABORT: u32 = 0xf505;
+pub const GET_FEATURES: u32 = 0x8004_f50c;
+/// `F2FS_FEATURE_ATOMIC_WRITE`
+const FEATURE_ATOMIC_WRITE: u32 = 4;
+
+/// Open sections of a mount. Each keeps at most one worker waiting, of the 64 that there may be.
+const SECTIONS_MAX: usize = 16;
+/// Sections take whole pages of the kernel's cache, in bytes.
+const PAGE: u64 = 4096;
+/// How often abandoned sections are looked for while there are any.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The process that began a section.
+struct Owner {
+    /// The thread that did.
+    thread: u32,
+    process: u32,
+    pidfd: OwnedFd,
+}
+
+impl Owner {
+    /// `ENOTTY`: it lives where its number means nothing to this process.
+    fn of(thread: u32) -> Result<Owner, Errno> {
+        let no_process = |_: io::Error| Errno::ESTALE;
+        if thread == 0 {
+            return Err(Errno::ENOTTY);
+        }
+        // Of a process with threads, only the first one has the process's number.
+        if let Ok(pidfd) = open_pidfd(thread) {
+            return Ok(Owner { thread, process: thread, pidfd });
+        }
+        let process = process_of(thread).ok_or(Errno::ESTALE)?;
+        Ok(Owner { thread, process, pidfd: open_pidfd(process).map_err(no_process)? })
+    }
+
+    fn is(&self, thread: u32) -> bool {
+        thread == self.thread || process_of(thread) == Some(self.process)
+    }
+
+    fn is_dead(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the kernel reads and writes one pollfd.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+}
+
+fn open_pidfd(process: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers and no memory; the new descriptor belongs to nobody else.
+    unsafe {
+        match libc::syscall(libc::SYS_pidfd_open, process, 0) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd as i32)),
+        }
+    }
+}
+
+/// The process that a thread belongs to.
+fn process_of(thread: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// A write that is answered when the kernel has forgotten its pages.
+struct Pending {
+    channel: Arc<Channel>,
+    unique: u64,
+    len: u32,
+    since: Instant,
+    answered: AtomicBool,
+}
+
+impl Pending {
+    /// Once, whoever comes first.
+    fn answer(&self) {
+        if !self.answered.swap(true, Ordering::AcqRel) {
+            let mut reply = Reply::new();
+            reply.put(&WriteOut { size: self.len, padding: 0 });
+            sent(self.channel.reply(reply.finish(self.unique, Ok(()))));
+        }
+    }
+}
+
+/// The time between START and COMMIT for one file.
+struct Section {
+    owner: Owner,
+    transaction: Arc<dyn HostTransaction>,
+    /// First byte and length of what was written.
+    ranges: Mutex<Vec<(u64, u64)>>,
+    pending: Mutex<Option<Arc<Pending>>>,
+}
+
+/// All open sections.
+#[derive(Default)]
+pub(super) struct Sections {
+    open: Mutex<HashMap<Ino, Arc<Section>>>,
+    /// Looked at by every write, so without a lock.
+    count: AtomicUsize,
+    /// The reaper looks every second already.
+    watched: AtomicBool,
+}
+
+impl Sections {
+    fn of(&self, ino: Ino) -> Option<Arc<Section>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.open.lock().get(&ino).cloned()
+    }
+
+    /// The section, for the process that began it to end. `EINVAL`: it has none.
+    fn take(&self, ino: Ino, thread: u32) -> Result<Arc<Section>, Errno> {
+        let section = self.of(ino).filter(|section| section.owner.is(thread)).ok_or(Errno::EINVAL)?;
+        self.remove(ino, &section).then_some(section).ok_or(Errno::EINVAL)
+    }
+
+    fn remove(&self, ino: Ino, section: &Arc<Section>) -> bool {
+        let mut open = self.open.lock();
+        let ours = open.get(&ino).is_some_and(|found| Arc::ptr_eq(found, section));
+        if ours {
+            open.remove(&ino);
+            self.count.store(open.len(), Ordering::Release);
+        }
+        ours
+    }
+
+    fn all(&self) -> Vec<(Ino, Arc<Section>)> {
+        self.open.lock().iter().map(|(&ino, section)| (ino, section.clone())).collect()
+    }
+}
+
+/// Whether the ioctl is one of these.
+pub(super) fn is_one(command: u32) -> bool {
+    matches!(command, START | COMMIT | ABORT | GET_FEATURES)
+}
+
+/// What this kind of file system can do, for a caller that could use it.
+pub(super) fn features(header: &InHeader) -> u32 {
+    if header.pid == 0 { 0 } else { FEATURE_ATOMIC_WRITE }
+}
+
+impl Server {
+    /// START, COMMIT, ABORT on a file of the base. Errors make SQLite fall back to a journal file.
+    pub(super) fn atomic_ioctl(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        ino: Ino,
+        header: &InHeader,
+        command: u32,
+        reply: &mut Reply,
+    ) -> Result<Outcome> {
+        match command {
+            START => self.start_section(ino, header)?,
+            COMMIT => {
+                self.commit_section_later(channel, ino, header)?;
+                return Ok(Outcome::Later);
+            }
+            _ => {
+                let section = self.sections.take(ino, header.pid)?;
+                self.abort_section(ino, &section);
+            }
+        }
+        put(reply, &());
+        Ok(Outcome::Done)
+    }
+
+    /// On a thread of its own, as all commits.
+    fn commit_section_later(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        ino: Ino,
+        header: &InHeader,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let section = self.sections.take(ino, header.pid)?;
+        let ours = section.clone();
+        let started = self.spawn(move |server| {
+            let how = CommitHow { durability: Durability::Durable, ..CommitHow::default() };
+            let commit = || ours.transaction.commit(&how, &mut |_| server.forget_ranges(ino, &ours));
+            let result = catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(|_| {
+                server.host.poison("a panic in the commit of an atomic write");
+                Err(Errno::EIO.into())
+            });
+            // Pages are as they were where it failed; only the size may look larger.
+            server.forget_attributes(Node::Base(ino));
+            answer(&channel, unique, result.as_ref().err().map(Error::errno), &());
+        });
+        started.inspect_err(|_| self.abort_section(ino, &section))
+    }
+
+    /// `EBUSY`: another process is in a section of this file, or there are too many sections. `EINVAL`: this
+    /// process is in one.
+    fn start_section(self: &Arc<Self>, ino: Ino, header: &InHeader) -> Result<()> {
+        if self.base.attr(ino)?.kind != xact_fs::FileKind::Regular {
+            return Err(Errno::ENOTTY.into());
+        }
+        if let Some(old) = self.sections.of(ino) {
+            if !old.owner.is_dead() {
+                return Err(if old.owner.is(header.pid) { Errno::EINVAL } else { Errno::EBUSY }.into());
+            }
+            if self.sections.remove(ino, &old) {
+                self.abort_section(ino, &old);
+            }
+        }
+        let owner = Owner::of(header.pid)?;
+        let transaction = self.host.begin(header.uid, Isolation::Snapshot)?;
+        let section = Section { owner, transaction, ranges: Mutex::default(), pending: Mutex::default() };
+        let mut open = self.sections.open.lock();
+        if open.len() >= SECTIONS_MAX || open.contains_key(&ino) {
+            drop(open);
+            section.transaction.abort();
+            return Err(Errno::EBUSY.into());
+        }
+        open.insert(ino, Arc::new(section));
+        self.sections.count.store(open.len(), Ordering::Release);
+        drop(open);
+        if !self.sections.watched.swap(true, Ordering::AcqRel) {
+            self.reaper.wake(self);
+        }
+        Ok(())
+    }
+
+    fn abort_section(&self, ino: Ino, section: &Section) {
+        section.transaction.abort();
+        self.forget_attributes(Node::Base(ino));
+    }
+
+    /// A write to a file of the base. `None`: it is not part of a section.
+    pub(super) fn section_write(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        ino: Ino,
+        args: &abi::WriteIn,
+        data: &[u8],
+    ) -> Option<Result<Outcome>> {
+        let section = self.sections.of(ino)?;
+        let mapped = args.write_flags & abi::WRITE_CACHE != 0;
+        if !mapped && !section.owner.is(header.pid) {
+            return None;
+        }
+        Some(self.write_in(&section, channel, header, ino, args, data, mapped))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
+    fn write_in(
+        &self,
+        section: &Section,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        ino: Ino,
+        args: &abi::WriteIn,
+        data: &[u8],
+        mapped: bool,
+    ) -> Result<Outcome> {
+        let (offset, len) = (args.offset, data.len() as u64);
+        let appended = args.flags & libc::O_APPEND as u32 != 0;
+        if !mapped && (offset % PAGE != 0 || len % PAGE != 0 || appended) {
+            return Err(Errno::EINVAL.into());
+        }
+        let kill_suidgid = args.write_flags & abi::WRITE_KILL_SUIDGID != 0;
+        let how = WriteHow { append: false, kill_suidgid, by: caller(header, 0) };
+        section.transaction.view().write(ino, offset, data, how)?;
+        section.ranges.lock().push((offset, len));
+        let pending = Arc::new(Pending {
+            channel: channel.clone(),
+            unique: header.unique,
+            len: len as u32,
+            since: Instant::now(),
+            answered: AtomicBool::new(false),
+        });
+        // The kernel is writing a mapping's page: it cannot forget it now, and has nothing new in it.
+        if !mapped {
+            *section.pending.lock() = Some(pending.clone());
+            self.forget_range(ino, offset, len);
+            *section.pending.lock() = None;
+        }
+        pending.answer();
+        Ok(Outcome::Later)
+    }
+
+    fn forget_ranges(&self, ino: Ino, section: &Section) {
+        for &(offset, len) in section.ranges.lock().iter() {
+            self.forget_range(ino, offset, len);
+        }
+    }
+
+    fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
+        if let Err(e) = self.kernel.forget_range(Node::Base(ino), offset, len) {
+            crate::log(format_args!("the kernel did not forget part of node {:#x}: {e}", ino.0));
+        }
+    }
+
+    /// Aborts what dead processes left, answers what waits for too long; returns when to look again.
+    pub(super) fn look_after_sections(&self) -> Option<Instant> {
+        for (ino, section) in self.sections.all() {
+            if section.owner.is_dead() && self.sections.remove(ino, &section) {
+                self.abort_section(ino, &section);
+            }
+            let pending = section.pending.lock().clone();
+            if let Some(pending) = pending.filter(|pending| pending.since.elapsed() > LOOK) {
+                pending.answer();
+            }
+        }
+        let any = self.sections.count.load(Ordering::Acquire) > 0;
+        self.sections.watched.store(any, Ordering::Release);
+        // One that began in between has seen that it was watched.
+        let any = any || self.sections.count.load(Ordering::Acquire) > 0;
+        any.then(|| Instant::now() + LOOK)
+    }
+
+    pub(super) fn abort_sections(&self) {
+        for (ino, section) in self.sections.all() {
+            self.sections.remove(ino, &section);
+            section.transaction.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_belongs_to_a_process_with_all_its_threads() {
+        let own = Owner::of(std::process::id()).unwrap();
+        // SAFETY: it only tells a number.
+        let thread = || unsafe { libc::gettid() } as u32;
+        assert!(own.is(std::thread::spawn(thread).join().unwrap()) || own.is(thread()));
+        let of_thread = std::thread::spawn(move || Owner::of(thread())).join().unwrap().unwrap();
+        assert_eq!(of_thread.process, std::process::id());
+        assert!(of_thread.is(own.thread) && !of_thread.is_dead());
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let child_owner = Owner::of(child.id()).unwrap();
+        assert!(!child_owner.is_dead() && !child_owner.is(own.thread));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(child_owner.is_dead());
+        assert!(Owner::of(0).is_err());
+    }
+}

@@ -1,0 +1,382 @@
+//! The end of a transaction: commit, abort, and what the kernel has to forget with it.
+//!
+//! Notifications wait for requests (a page's READ, a mapping's WRITE) and for locks that are held
+//! while others are being answered. If all workers waited in one, nobody would answer: so all of
+//! this runs on threads of its own, one for each transaction that ends.
+//!
+//! A commit, in order:
+//! 1. The kernel writes what mappings of the view's files hold, into the view, and what mappings
+//!    of the same files in the base hold, into the base (where it counts as a write in the
+//!    validation that follows).
+//! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (Where the commit
+//!    is refused and the transaction retained, the view is opened again.)
+//! 3. The host validates and applies.
+//! 4. The kernel forgets what the commit changed in the base.
+//! 5. The host makes it durable; the kernel forgets what it knew of the view.
+//! 6. The caller is answered: whoever looks from then on sees the new state.
+//!
+//! Between 3 and 4 somebody may still see cached parts of the old state beside new ones.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use xact::Durability;
+use xact_base::{Errno, Error, Result};
+use zerocopy::{FromZeros, Immutable, IntoBytes};
+
+use super::{Server, sent};
+use crate::abi::{InHeader, IoctlOut};
+use crate::channel::Channel;
+use crate::control::{
+    COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason, Standing, WHY_MAX,
+};
+use crate::host::{Changes, CommitHow};
+use crate::node::Node;
+use crate::registry::{Told, TxView};
+use crate::reply::Reply;
+
+impl Server {
+    /// Runs a job on a thread of its own. `EAGAIN`: there is none to be had.
+    pub(super) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
+        *self.jobs.lock() += 1;
+        let server = self.clone();
+        let started = thread::Builder::new().name("xact-ending".into()).spawn(move || {
+            if catch_unwind(AssertUnwindSafe(|| job(&server))).is_err() {
+                server.host.poison("a panic at the end of a transaction");
+            }
+            server.job_done();
+        });
+        started.map(drop).map_err(|_| {
+            self.job_done();
+            Errno::EAGAIN.into()
+        })
+    }
+
+    fn job_done(&self) {
+        *self.jobs.lock() -= 1;
+        self.job_ended.notify_all();
+    }
+
+    /// When the connection is closed: aborts what is open, waits for what is running.
+    pub fn shut_down(&self) {
+        let mut jobs = self.jobs.lock();
+        while *jobs > 0 {
+            self.job_ended.wait(&mut jobs);
+        }
+        drop(jobs);
+        self.reaper.stop();
+        self.abort_sections();
+        for tx in self.registry.all() {
+            let id = tx.transaction.id();
+            if let Ok(Told { standing: Standing::Kept, label, .. }) = self.registry.tell(id, 0) {
+                let label = String::from_utf8_lossy(&label).into_owned();
+                crate::log(format_args!(
+                    "transaction {id} ({label}) was open and is dropped: the mount ends"
+                ));
+            }
+            self.registry.freeze(&tx);
+            tx.transaction.abort();
+        }
+    }
+
+    /// Lets the kernel forget an inode, soon.
+    pub(super) fn forget_later(self: &Arc<Self>, node: Node) {
+        let forgotten = self.spawn(move |server| server.forget_contents(node));
+        if let Err(e) = forgotten {
+            crate::log(format_args!("node {:#x} may look outdated: {e}", node.id()));
+        }
+    }
+
+    pub(super) fn commit_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        flags: u32,
+    ) -> Result<()> {
+        let selection = self.registry.take_selection(number);
+        let how = CommitHow {
+            durability: if flags & COMMIT_ORDERED != 0 { Durability::Ordered } else { Durability::Durable },
+            retain: flags & COMMIT_RETAIN != 0,
+            only: (flags & COMMIT_ONLY != 0).then_some(selection),
+        };
+        self.report_later(number, channel, header, move |server, tx| server.commit(tx, &how))
+    }
+
+    /// Drops the selected changes.
+    pub(super) fn drop_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+    ) -> Result<()> {
+        let paths = self.registry.take_selection(number);
+        self.report_later(number, channel, header, move |server, tx| {
+            for ino in tx.with_contents() {
+                server.forget_contents(Node::View(tx.nr, ino));
+            }
+            tx.close();
+            let result = tx.transaction.drop_only(&paths);
+            server.go_on(tx, result.is_ok());
+            result
+        })
+    }
+
+    /// Takes the channel's transaction, does something to it on a thread of its own, gives it back
+    /// where it is still open, and answers with what came of it.
+    fn report_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        action: impl FnOnce(&Arc<Server>, &Arc<TxView>) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
+        self.end_later(tx, move |server, tx| {
+            let result = catch_unwind(AssertUnwindSafe(|| action(server, tx))).unwrap_or_else(|_| {
+                server.host.poison("a panic in a commit");
+                server.registry.freeze(tx);
+                Err(Errno::EIO.into())
+            });
+            if tx.transaction.is_open() {
+                server.give_back(number, tx);
+            }
+            let errno = result.as_ref().err().map(Error::errno);
+            let reported = report(result.as_ref().err());
+            answer(&channel, unique, errno, &reported);
+        })
+    }
+
+    /// Gives a transaction back to its channel, with its newest view.
+    fn give_back(&self, number: u32, tx: &Arc<TxView>) {
+        let view = self.registry.by_id(tx.transaction.id()).unwrap_or_else(|| tx.clone());
+        if let Some(left) = self.registry.give_back(number, view) {
+            self.abort(&left);
+        }
+    }
+
+    /// The transaction of a closed view goes on: as it was, or in a new view where what the kernel
+    /// knows of the old one does not hold any more.
+    fn go_on(&self, tx: &TxView, anew: bool) {
+        if anew {
+            self.registry.freeze(tx);
+            self.registry.renew(tx);
+            self.forget_view(tx);
+        } else {
+            tx.reopen();
+        }
+    }
+
+    /// Makes the channel's transaction one that outlives it. Whatever is open in its view goes
+    /// stale, so that processes that were left behind change nothing any more.
+    pub(super) fn keep_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        label: Vec<u8>,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
+        self.end_later(tx, move |server, tx| {
+            for ino in tx.with_contents() {
+                server.forget_contents(Node::View(tx.nr, ino));
+            }
+            server.registry.freeze(tx);
+            let view = server.registry.renew(tx);
+            server.registry.keep(number, view, label, timeout);
+            server.give_back(number, tx);
+            server.forget_view(tx);
+            server.reaper.wake(server);
+            answer(&channel, unique, None, &());
+        })
+    }
+
+    /// Drops the kept transactions whose time has run out; returns when the next one's does.
+    pub(super) fn drop_expired(&self) -> Option<Instant> {
+        let (expired, next) = self.registry.take_expired();
+        for tx in expired {
+            let id = tx.transaction.id();
+            crate::log(format_args!("transaction {id} is dropped: its time has run out"));
+            self.registry.freeze(&tx);
+            tx.transaction.abort();
+            self.registry.ended(&tx, Standing::TimedOut);
+            self.forget_view(&tx);
+        }
+        next
+    }
+
+    pub(super) fn abort_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
+        self.end_later(tx, move |server, tx| {
+            server.abort(tx);
+            answer(&channel, unique, None, &());
+        })
+    }
+
+    /// Nobody has the channel open any more.
+    pub(super) fn channel_closed(self: &Arc<Self>, number: u32) {
+        if let Some(tx) = self.registry.close_channel(number) {
+            // On an error the transaction is aborted all the same.
+            let _ = self.end_later(tx, |server, tx| server.abort(tx));
+        }
+    }
+
+    /// The transaction belongs to nobody now, so if its end cannot be run, it is aborted here:
+    /// without the kernel's forgetting, which would wait; all of its nodes answer `ESTALE`.
+    fn end_later(
+        self: &Arc<Self>,
+        tx: Arc<TxView>,
+        end: impl FnOnce(&Arc<Server>, &Arc<TxView>) + Send + 'static,
+    ) -> Result<()> {
+        let ours = tx.clone();
+        self.spawn(move |server| end(server, &ours)).inspect_err(|_| {
+            self.registry.freeze(&tx);
+            tx.transaction.abort();
+            self.registry.ended(&tx, Standing::Dropped);
+        })
+    }
+
+    fn commit(&self, tx: &TxView, how: &CommitHow) -> Result<()> {
+        for ino in tx.with_contents() {
+            self.forget_contents(Node::View(tx.nr, ino));
+        }
+        for ino in tx.transaction.written_files() {
+            self.forget_contents(Node::Base(ino));
+        }
+        tx.close();
+        let result = tx.transaction.commit(how, &mut |changes| self.forget_changes(&changes));
+        if tx.transaction.is_open() {
+            // A part was committed: from now on the view is of another instant.
+            self.go_on(tx, result.is_ok());
+        } else {
+            self.registry.freeze(tx);
+            let standing = if result.is_ok() { Standing::Committed } else { Standing::Dropped };
+            self.registry.ended(tx, standing);
+            self.forget_view(tx);
+        }
+        result
+    }
+
+    fn abort(&self, tx: &TxView) {
+        self.registry.freeze(tx);
+        tx.transaction.abort();
+        self.registry.ended(tx, Standing::Dropped);
+        self.forget_view(tx);
+    }
+
+    fn forget_changes(&self, changes: &Changes) {
+        for &ino in &changes.inodes {
+            self.forget_contents(Node::Base(ino));
+        }
+        let base = self.host.base();
+        for (dir, name) in &changes.names {
+            // A name that is only to be looked at anew keeps its inode in the kernel's memory, and
+            // with it the blocks of a file that is gone, until somebody looks.
+            let gone = matches!(base.lookup(*dir, name), Err(Error::Posix(Errno::ENOENT)));
+            self.forget_name(Node::Base(*dir), name, self.agreed.can_expire() && !gone);
+        }
+    }
+
+    /// Drops the pages that the kernel has of a view's files, and the view's folder.
+    fn forget_view(&self, tx: &TxView) {
+        for ino in tx.with_contents() {
+            self.forget_contents(Node::View(tx.nr, ino));
+        }
+        let id = tx.transaction.id().to_string();
+        self.forget_name(Node::TxList, id.as_bytes(), self.agreed.can_expire());
+    }
+
+    pub(super) fn forget_contents(&self, node: Node) {
+        if let Err(e) = self.kernel.forget_contents(node) {
+            crate::log(format_args!("the kernel did not forget node {:#x}: {e}", node.id()));
+        }
+    }
+
+    /// The one that a worker may call.
+    pub(super) fn forget_attributes(&self, node: Node) {
+        if let Err(e) = self.kernel.forget_attributes(node) {
+            crate::log(format_args!("the kernel did not forget node {:#x}: {e}", node.id()));
+        }
+    }
+
+    pub(super) fn forget_name(&self, dir: Node, name: &[u8], expire: bool) {
+        if let Err(e) = self.kernel.forget_name(dir, name, expire) {
+            crate::log(format_args!("the kernel did not forget a name in node {:#x}: {e}", dir.id()));
+        }
+    }
+}
+
+/// Answers an ioctl with its output; on an error the output goes along.
+pub(super) fn answer<T: IntoBytes + Immutable>(
+    channel: &Channel,
+    unique: u64,
+    errno: Option<Errno>,
+    output: &T,
+) {
+    let mut reply = Reply::new();
+    reply.put(&IoctlOut { result: errno.map_or(0, |e| -e.0), ..Default::default() });
+    reply.put(output);
+    sent(channel.send(reply.finish(unique, Ok(()))));
+}
+
+/// What the caller of a commit is told.
+fn report(error: Option<&Error>) -> Commit {
+    let mut commit = Commit::new_zeroed();
+    let Some(error) = error else { return commit };
+    let reason = match error {
+        Error::Conflict { path, by, .. } => {
+            commit.path_len = fill(&mut commit.path, path.as_bytes());
+            commit.winner = by.unwrap_or(0);
+            Reason::Conflict
+        }
+        Error::TooOld => Reason::TooOld,
+        Error::Usage(_) => Reason::NotApart,
+        Error::NoSpace => Reason::NoSpace,
+        Error::TooLarge { .. } => Reason::TooLarge,
+        Error::ReadOnly => Reason::ReadOnly,
+        Error::Io { .. } | Error::Corrupt(_) | Error::Poisoned(_) => Reason::Io,
+        _ => Reason::Other,
+    };
+    commit.reason = reason as u32;
+    let why = match error {
+        Error::Conflict { why, by, .. } => format!("{why}, by {}", xact_base::winner(*by)),
+        other => other.to_string(),
+    };
+    commit.why_len = fill(&mut commit.why, why.as_bytes());
+    commit
+}
+
+fn fill<const N: usize>(to: &mut [u8; N], from: &[u8]) -> u32 {
+    const { assert!(N == PATH_MAX || N == WHY_MAX) };
+    let len = from.len().min(N);
+    to[..len].copy_from_slice(&from[..len]);
+    len as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conflict_is_reported_with_its_path() {
+        let path = "x".repeat(PATH_MAX + 1);
+        let commit = report(Some(&Error::Conflict { path, why: "written by others", by: Some(3) }));
+        assert_eq!(commit.reason, Reason::Conflict as u32);
+        assert_eq!(commit.path_len as usize, PATH_MAX);
+        assert_eq!(&commit.why[..commit.why_len as usize], b"written by others, by transaction 3");
+        assert_eq!(commit.winner, 3);
+        assert_eq!(report(None).reason, Reason::None as u32);
+        assert_eq!(Reason::from_number(report(Some(&Error::NoSpace)).reason), Reason::NoSpace);
+    }
+}

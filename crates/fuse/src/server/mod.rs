@@ -1,0 +1,363 @@
+//! Operations of the protocol as calls of a view. One file for each kind of operation.
+
+mod atomic;
+mod attributes;
+mod contents;
+mod deciding;
+mod ending;
+mod hidden;
+mod listing;
+mod modes;
+mod names;
+mod past;
+mod savepoints;
+mod snapshots;
+mod whole;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use xact_base::{Errno, Error, Ino, Result};
+use xact_fs::{Caller, View};
+use zerocopy::FromBytes;
+
+use crate::abi::{ForgetOne, InHeader};
+use crate::channel::Channel;
+use crate::host::Host;
+use crate::init::Agreed;
+use crate::node::{Node, ViewNr};
+use crate::opened::{OpenSnapshot, OpenSnapshots};
+use crate::pool::Handler;
+use crate::reaper::{Deadlines, Reaper};
+use crate::registry::{Pass, Registry, TxView};
+use crate::reply::{self, Reply};
+use crate::request::{self, Described, Operation};
+
+/// The server behind one mount.
+pub struct Server {
+    host: Arc<dyn Host>,
+    base: Arc<dyn View>,
+    registry: Registry,
+    past: OpenSnapshots,
+    /// For notifications.
+    kernel: Channel,
+    agreed: Agreed,
+    /// Jobs that run on threads of their own (see `ending`).
+    jobs: Mutex<usize>,
+    job_ended: Condvar,
+    reaper: Reaper,
+    sections: atomic::Sections,
+}
+
+impl Deadlines for Server {
+    fn due(&self) -> Option<Instant> {
+        let look = self.look_after_sections();
+        self.drop_expired().into_iter().chain(look).min()
+    }
+
+    fn reaper(&self) -> &Reaper {
+        &self.reaper
+    }
+}
+
+/// What became of a request.
+enum Outcome {
+    /// The reply's body is put together.
+    Done,
+    /// The kernel expects no reply.
+    Silent,
+    /// Another thread replies.
+    Later,
+}
+
+/// The view that an operation runs in, for as long as it runs.
+enum Place<'a> {
+    Base(&'a dyn View),
+    Tx { tx: Arc<TxView>, _pass: Pass },
+    Past { snapshot: Arc<OpenSnapshot>, view: Arc<dyn View> },
+}
+
+impl Place<'_> {
+    fn view(&self) -> &dyn View {
+        match self {
+            Place::Base(view) => *view,
+            Place::Tx { tx, .. } => &*tx.view,
+            Place::Past { view, .. } => &**view,
+        }
+    }
+
+    fn view_nr(&self) -> Option<ViewNr> {
+        match self {
+            Place::Base(_) | Place::Past { .. } => None,
+            Place::Tx { tx, .. } => Some(tx.nr),
+        }
+    }
+
+    fn node(&self, ino: Ino) -> Node {
+        match self {
+            Place::Base(_) => Node::Base(ino),
+            Place::Tx { tx, .. } => Node::View(tx.nr, ino),
+            Place::Past { snapshot, .. } => Node::Past(snapshot.nr, ino),
+        }
+    }
+
+    /// What `stat` tells as the inode's number. That of a snapshot's file is another than that of the
+    /// file as it is now: else `cp` would take the two for one.
+    fn st_ino(&self, ino: Ino) -> u64 {
+        match self {
+            Place::Base(_) | Place::Tx { .. } => u64::from(ino.0),
+            Place::Past { .. } => self.node(ino).id(),
+        }
+    }
+
+    fn note_contents(&self, ino: Ino) {
+        if let Place::Tx { tx, .. } = self {
+            tx.note_contents(ino);
+        }
+    }
+
+    fn add_lookup(&self, ino: Ino) {
+        match self {
+            Place::Base(_) => {}
+            Place::Tx { tx, .. } => tx.add_lookup(ino),
+            Place::Past { snapshot, .. } => snapshot.add_lookup(),
+        }
+    }
+}
+
+fn caller(header: &InHeader, umask: u32) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, umask: (umask & 0o777) as u16 }
+}
+
+impl Server {
+    pub fn new(host: Arc<dyn Host>, kernel: Channel, agreed: Agreed) -> Server {
+        let base = host.base();
+        Server {
+            host,
+            base,
+            registry: Registry::default(),
+            past: OpenSnapshots::default(),
+            kernel,
+            agreed,
+            jobs: Mutex::new(0),
+            job_ended: Condvar::new(),
+            reaper: Reaper::default(),
+            sections: atomic::Sections::default(),
+        }
+    }
+
+    /// Makes everything done so far durable.
+    pub fn sync(&self) -> Result<()> {
+        self.base.sync_all()
+    }
+
+    /// Refuses what is for root and for who mounted the volume alone.
+    fn owner_only(&self, header: &InHeader) -> Result<()> {
+        // SAFETY: geteuid has no way to fail and takes no memory.
+        let owner = unsafe { libc::geteuid() };
+        if header.uid == 0 || header.uid == owner { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+
+    fn enter(&self, node: Node) -> Result<(Place<'_>, Ino)> {
+        match node {
+            Node::Base(ino) => Ok((Place::Base(&*self.base), ino)),
+            Node::View(nr, ino) => {
+                let tx = self.registry.view(nr)?;
+                let pass = tx.enter()?;
+                Ok((Place::Tx { tx, _pass: pass }, ino))
+            }
+            Node::Past(nr, ino) => {
+                let snapshot = self.past.get(nr)?;
+                let view = snapshot.snapshot.view()?;
+                Ok((Place::Past { snapshot, view }, ino))
+            }
+            _ => Err(Errno::EXDEV.into()),
+        }
+    }
+
+    /// The kernel forgot `count` lookups of a node.
+    fn forget(self: &Arc<Self>, id: u64, count: u64) {
+        match Node::from_id(id) {
+            Some(Node::Base(ino)) => self.base.release(ino, count),
+            Some(Node::View(nr, ino)) => {
+                // A view that has ended has released everything.
+                if let Ok(tx) = self.registry.view(nr)
+                    && let Ok(_pass) = tx.enter()
+                {
+                    tx.forget(ino, count);
+                    tx.view.release(ino, count);
+                }
+            }
+            Some(Node::Past(nr, ino)) => {
+                // As of a view that has ended.
+                if let Ok(one) = self.past.get(nr) {
+                    if let Ok(view) = one.snapshot.view() {
+                        view.release(ino, count);
+                    }
+                    self.past.forget(nr, count);
+                }
+            }
+            Some(Node::Image(nr)) => self.past.forget(nr, count),
+            Some(Node::Control(channel)) => self.channel_closed(channel),
+            Some(Node::Hidden | Node::TxList | Node::Tx(_) | Node::Snapshots | Node::Images) | None => {}
+        }
+    }
+
+    fn dispatch(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        operation: &Operation<'_>,
+        reply: &mut Reply,
+    ) -> Result<Outcome> {
+        match operation {
+            Operation::Forget { nlookup } => {
+                self.forget(header.nodeid, *nlookup);
+                return Ok(Outcome::Silent);
+            }
+            Operation::BatchForget { items } => {
+                for item in items.chunks_exact(size_of::<ForgetOne>()) {
+                    let item = ForgetOne::read_from_bytes(item).map_err(|_| Errno::EIO)?;
+                    self.forget(item.nodeid, item.nlookup);
+                }
+                return Ok(Outcome::Silent);
+            }
+            Operation::Statfs | Operation::Destroy | Operation::SyncFs => {}
+            Operation::Refused | Operation::Init(_) => return Err(Errno::ENOSYS.into()),
+            _ => {
+                let node = Node::from_id(header.nodeid).ok_or(Errno::ESTALE)?;
+                if let Operation::Ioctl { args, input } = operation {
+                    return self.ioctl(channel, header, node, args, input, reply);
+                }
+                if let (Operation::Write { args, data }, Node::Base(ino)) = (operation, node)
+                    && let Some(outcome) = self.section_write(channel, header, ino, args, data)
+                {
+                    return outcome;
+                }
+                return match node {
+                    Node::Base(_) | Node::View(..) | Node::Past(..) => {
+                        let (place, ino) = self.enter(node)?;
+                        self.in_view(&place, ino, header, operation, reply)
+                    }
+                    _ => self.in_hidden(node, operation, reply),
+                }
+                .map(|()| Outcome::Done);
+            }
+        }
+        // What concerns the whole mount.
+        match operation {
+            Operation::Statfs => reply.put(&reply::statfs_out(&self.base.space()?)),
+            Operation::SyncFs => self.sync()?,
+            _ => {}
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn in_view(
+        self: &Arc<Self>,
+        place: &Place<'_>,
+        ino: Ino,
+        header: &InHeader,
+        operation: &Operation<'_>,
+        reply: &mut Reply,
+    ) -> Result<()> {
+        let view = place.view();
+        if matches!(place, Place::Past { .. }) && !past::only_looks(operation) {
+            return match operation {
+                // All of it is durable.
+                Operation::Fsync { .. } => Ok(()),
+                // Who copies out of a snapshot does it by reading and writing.
+                Operation::CopyFileRange { .. } => Err(Errno::EXDEV.into()),
+                _ => Err(Error::ReadOnly),
+            };
+        }
+        match operation {
+            Operation::Lookup { name } => self.lookup(place, ino, name, reply),
+            Operation::Mknod { .. }
+            | Operation::Mkdir { .. }
+            | Operation::Tmpfile { .. }
+            | Operation::Symlink { .. }
+            | Operation::Link { .. } => self.make(place, ino, header, operation, reply),
+            Operation::Unlink { name } => self.unlink(place, ino, header, name),
+            Operation::Rmdir { name } => self.rmdir(place, ino, header, name),
+            Operation::Rename { new_dir, flags, old, new } => {
+                self.rename(place, (ino, old), (*new_dir, new), *flags, header)
+            }
+            Operation::ReadDir { args, plus } => self.read_dir(place, ino, args, *plus, reply),
+            Operation::GetAttr => {
+                reply.put(&reply::attr_out(place.st_ino(ino), &view.attr(ino)?));
+                Ok(())
+            }
+            Operation::Statx => {
+                reply.put(&reply::statx_out(place.st_ino(ino), &view.attr(ino)?));
+                Ok(())
+            }
+            Operation::SetAttr(args) => {
+                let change = attributes::change(args);
+                let attr = view.set_attr(&caller(header, 0), ino, &change)?;
+                reply.put(&reply::attr_out(place.st_ino(ino), &attr));
+                Ok(())
+            }
+            Operation::ReadLink => {
+                reply.put_bytes(&view.read_link(ino)?);
+                Ok(())
+            }
+            Operation::GetXattr { name, size } => attributes::get_xattr(view, ino, name, *size, reply),
+            Operation::ListXattr { size } => attributes::list_xattrs(view, ino, header, *size, reply),
+            Operation::SetXattr { args, name, value } => {
+                attributes::set_xattr(view, ino, header, args, name, value)
+            }
+            Operation::RemoveXattr { name } => attributes::remove_xattr(view, ino, header, name),
+            _ => self.on_contents(place, ino, header, operation, reply),
+        }
+    }
+
+    /// Logs what a person should know of, and turns the error into what the caller gets.
+    fn errno(&self, error: &Error, header: &InHeader, operation: &Operation<'_>) -> Errno {
+        if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
+            crate::log(format_args!("{}: {error}", Described(header, operation)));
+        }
+        error.errno()
+    }
+}
+
+impl Handler for Server {
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
+        let (header, operation) = match request::decode(request) {
+            Ok(decoded) => decoded,
+            Err(errno) => {
+                crate::log(format_args!("a request of {} bytes that cannot be read", request.len()));
+                if let Ok((header, _)) = InHeader::read_from_prefix(request) {
+                    sent(channel.reply(reply.finish(header.unique, Err(errno))));
+                }
+                return;
+            }
+        };
+        // A panic ends at this border. What it left half-done must not reach the disk.
+        let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, &header, &operation, reply)));
+        let outcome = match result {
+            Ok(Ok(Outcome::Done)) => Ok(()),
+            Ok(Ok(Outcome::Silent | Outcome::Later)) => return,
+            Ok(Err(error)) => Err(self.errno(&error, &header, &operation)),
+            Err(_) => {
+                let why = format!("a panic in {}", Described(&header, &operation));
+                crate::log(format_args!("{why}: the volume is read-only from now on"));
+                self.host.poison(&why);
+                if matches!(operation, Operation::Forget { .. } | Operation::BatchForget { .. }) {
+                    return;
+                }
+                Err(Errno::EIO)
+            }
+        };
+        sent(channel.reply(reply.finish(header.unique, outcome)));
+    }
+}
+
+fn sent(result: io::Result<()>) {
+    if let Err(e) = result {
+        crate::log(format_args!("a reply was refused: {e}"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Operations on names: looking up, making, linking, renaming, removing.
+
+use xact_base::{Errno, Error, Ino, Result};
+use xact_fs::api::check_name;
+use xact_fs::{Attr, RenameHow, View};
+
+use super::{Place, Server, caller};
+use crate::abi::{EntryOut, InHeader, OpenOut};
+use crate::control::FOLDER;
+use crate::node::Node;
+use crate::reply::{self, Reply, VALID_SECS};
+use crate::request::Operation;
+
+/// How often a lookup is tried anew when what it found went away meanwhile.
+const LOOKUP_TRIES: u32 = 8;
+
+/// `.xact` in the root of the base or of a view is the server's. `EPERM` for who would make,
+/// remove or rename it.
+pub fn check_changed(dir: Ino, name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if is_reserved(dir, name) { Err(Errno::EPERM.into()) } else { Ok(()) }
+}
+
+pub fn is_reserved(dir: Ino, name: &[u8]) -> bool {
+    dir == Ino::ROOT && name == FOLDER.as_bytes()
+}
+
+impl Server {
+    pub(super) fn lookup(&self, place: &Place<'_>, dir: Ino, name: &[u8], reply: &mut Reply) -> Result<()> {
+        check_name(name)?;
+        if is_reserved(dir, name) {
+            return match place {
+                Place::Base(_) => {
+                    reply.put(&self.hidden_entry(Node::Hidden)?);
+                    Ok(())
+                }
+                Place::Tx { .. } | Place::Past { .. } => Err(Errno::ENOENT.into()),
+            };
+        }
+        for _ in 0..LOOKUP_TRIES {
+            let attr = match place.view().lookup(dir, name) {
+                Ok(attr) => attr,
+                Err(Error::Posix(Errno::ENOENT)) => {
+                    // The kernel may remember that it is not there.
+                    reply.put(&EntryOut { entry_valid: VALID_SECS, ..Default::default() });
+                    return Ok(());
+                }
+                Err(e) => return Err(e),
+            };
+            if let Some(entry) = hold_checked(place, &attr)? {
+                reply.put(&entry);
+                return Ok(());
+            }
+        }
+        Err(Errno::ESTALE.into())
+    }
+
+    /// MKNOD, MKDIR, TMPFILE, SYMLINK and LINK: all reply with the entry.
+    pub(super) fn make(
+        &self,
+        place: &Place<'_>,
+        dir: Ino,
+        header: &InHeader,
+        operation: &Operation<'_>,
+        reply: &mut Reply,
+    ) -> Result<()> {
+        let view = place.view();
+        let name = match operation {
+            Operation::Mknod { name, .. }
+            | Operation::Mkdir { name, .. }
+            | Operation::Symlink { name, .. }
+            | Operation::Link { name, .. } => {
+                check_changed(dir, name)?;
+                *name
+            }
+            _ => b"",
+        };
+        let perm = |mode: u32| (mode & 0o7777) as u16;
+        let by = |umask| caller(header, umask);
+        let attr = match operation {
+            Operation::Mknod { args, .. } => {
+                let is_file = args.mode & libc::S_IFMT == libc::S_IFREG;
+                match view.make_node(&by(args.umask), dir, name, args.mode as u16, u64::from(args.rdev)) {
+                    // It came to be after the kernel had looked, by a commit. ESTALE makes the
+                    // kernel look again: an open without O_EXCL then opens it, with its
+                    // permissions checked, and everybody else learns that it exists.
+                    Err(Error::Posix(Errno::EEXIST)) if is_file => return Err(Errno::ESTALE.into()),
+                    made => made?,
+                }
+            }
+            Operation::Mkdir { args, .. } => view.make_dir(&by(args.umask), dir, name, perm(args.mode))?,
+            Operation::Symlink { target, .. } => view.make_symlink(&by(0), dir, name, target)?,
+            Operation::Link { old_node, .. } => {
+                view.link(&by(0), self.same_view(place, *old_node)?, dir, name)?
+            }
+            Operation::Tmpfile { args } => view.make_unnamed(&by(args.umask), dir, perm(args.mode))?,
+            _ => return Err(Errno::EIO.into()),
+        };
+        if !matches!(operation, Operation::Tmpfile { .. }) {
+            view.hold(attr.ino)?;
+        }
+        place.add_lookup(attr.ino);
+        reply.put(&reply::entry_out(place.node(attr.ino).id(), place.st_ino(attr.ino), &attr));
+        if matches!(operation, Operation::Tmpfile { .. }) {
+            reply.put(&OpenOut { open_flags: FOPEN_KEEP_CACHE, ..Default::default() });
+        }
+        Ok(())
+    }
+
+    pub(super) fn unlink(&self, place: &Place<'_>, dir: Ino, header: &InHeader, name: &[u8]) -> Result<()> {
+        check_changed(dir, name)?;
+        place.view().unlink(&caller(header, 0), dir, name)
+    }
+
+    pub(super) fn rmdir(&self, place: &Place<'_>, dir: Ino, header: &InHeader, name: &[u8]) -> Result<()> {
+        check_changed(dir, name)?;
+        place.view().remove_dir(&caller(header, 0), dir, name)
+    }
+
+    pub(super) fn rename(
+        &self,
+        place: &Place<'_>,
+        (dir, old): (Ino, &[u8]),
+        (new_dir, new): (u64, &[u8]),
+        flags: u32,
+        header: &InHeader,
+    ) -> Result<()> {
+        let new_dir = self.same_view(place, new_dir)?;
+        check_changed(dir, old)?;
+        check_changed(new_dir, new)?;
+        let how = match flags {
+            0 => RenameHow::Replace,
+            libc::RENAME_NOREPLACE => RenameHow::NoReplace,
+            libc::RENAME_EXCHANGE => RenameHow::Exchange,
+            libc::RENAME_WHITEOUT => RenameHow::Whiteout,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        place.view().rename(&caller(header, 0), (dir, old), (new_dir, new), how)
+    }
+
+    /// Inode of a second node of an operation: `EXDEV` unless it is in the same view.
+    pub(super) fn same_view(&self, place: &Place<'_>, id: u64) -> Result<Ino> {
+        match (Node::from_id(id), place.view_nr()) {
+            (Some(Node::Base(ino)), None) => Ok(ino),
+            (Some(Node::View(nr, ino)), Some(ours)) if nr == ours => Ok(ino),
+            _ => Err(Errno::EXDEV.into()),
+        }
+    }
+}
+
+/// `FOPEN_KEEP_CACHE`.
+const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+
+/// Holds what a lookup found and makes the kernel's entry of it. `None`: between lookup and hold
+/// a commit removed it, and its number may be another inode's by now.
+pub fn hold_checked(place: &Place<'_>, found: &Attr) -> Result<Option<EntryOut>> {
+    let gone = |e: &Error| matches!(e, Error::Posix(Errno::ESTALE | Errno::ENOENT));
+    let view: &dyn View = place.view();
+    match view.hold(found.ino) {
+        Ok(()) => {}
+        Err(e) if gone(&e) => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    match view.attr(found.ino) {
+        Ok(attr) if attr.generation == found.generation && attr.kind == found.kind => {
+            place.add_lookup(attr.ino);
+            Ok(Some(reply::entry_out(place.node(attr.ino).id(), place.st_ino(attr.ino), &attr)))
+        }
+        other => {
+            view.release(found.ino, 1);
+            match other {
+                Err(e) if !gone(&e) => Err(e),
+                _ => Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Snapshots of the volume, asked for by ioctl on any file of the mount.
+
+use std::sync::Arc;
+
+use xact::SnapshotInfo;
+use xact_base::{Errno, Error, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::Server;
+use crate::abi::{InHeader, IoctlOut};
+use crate::control::{self, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, WHY_MAX};
+use crate::node::Node;
+use crate::reply::Reply;
+
+impl Server {
+    /// Answers with the struct also where it failed: the reason is in it.
+    pub(super) fn snapshot_ioctl(&self, header: &InHeader, input: &[u8], reply: &mut Reply) -> Result<()> {
+        self.owner_only(header)?;
+        let (mut request, _) = Snapshot::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
+        let done = self.snapshot(&mut request);
+        request.why_len = explain(&mut request.why, &done);
+        put_result(reply, &done, &request);
+        Ok(())
+    }
+
+    /// On a control channel: makes the differences its list of changes.
+    pub(super) fn snapshot_diff_ioctl(
+        &self,
+        channel: u32,
+        header: &InHeader,
+        input: &[u8],
+        reply: &mut Reply,
+    ) -> Result<()> {
+        self.owner_only(header)?;
+        let (mut request, _) = SnapshotDiff::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
+        let name = |name: &[u8], len: u32| {
+            let name = name.get(..len as usize).and_then(|name| std::str::from_utf8(name).ok());
+            name.map(str::to_owned).ok_or(Errno::EINVAL)
+        };
+        let old = name(&request.old, request.old_len)?;
+        let new = name(&request.new, request.new_len)?;
+        let done = self.host.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
+        let done = done.map(|found| self.registry.set_diff(channel, Arc::new(found)));
+        request.why_len = explain(&mut request.why, &done);
+        put_result(reply, &done, &request);
+        Ok(())
+    }
+
+    fn snapshot(&self, request: &mut Snapshot) -> Result<()> {
+        let len = request.name_len as usize;
+        let name = request.name.get(..len).and_then(|name| std::str::from_utf8(name).ok());
+        let no_name = || Error::Usage("a snapshot's name is text of at most 100 bytes".into());
+        match request.action {
+            control::SNAPSHOT_CREATE => self.host.create_snapshot(name.ok_or_else(no_name)?),
+            control::SNAPSHOT_DELETE => self.host.delete_snapshot(name.ok_or_else(no_name)?),
+            control::SNAPSHOT_TELL => {
+                let snapshots = self.host.snapshots()?;
+                let told = snapshots.get(request.index as usize).ok_or(Errno::ENOENT)?;
+                tell(request, told);
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+}
+
+/// Says why it failed; gives the number of bytes.
+fn explain(why: &mut [u8; WHY_MAX], done: &Result<()>) -> u32 {
+    let Err(error) = done else { return 0 };
+    let text = error.to_string();
+    let len = text.len().min(WHY_MAX);
+    why[..len].copy_from_slice(&text.as_bytes()[..len]);
+    len as u32
+}
+
+fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {
+    let result = done.as_ref().map_or_else(|e| -e.errno().0, |()| 0);
+    reply.put(&IoctlOut { result, ..Default::default() });
+    reply.put(answer);
+}
+
+impl Server {
+    /// A snapshot of this name was created or deleted: another one of it is not any more, and the kernel
+    /// must list anew.
+    pub(crate) fn snapshot_changed(self: &Arc<Self>, name: &str) {
+        self.past.close(name);
+        self.forget_later(Node::Snapshots);
+        self.forget_later(Node::Images);
+    }
+}
+
+fn tell(request: &mut Snapshot, told: &SnapshotInfo) {
+    let SnapshotInfo { name, generation, time, own_bytes } = told;
+    let len = name.len().min(SNAPSHOT_NAME_MAX);
+    request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+    request.name_len = len as u32;
+    (request.generation, request.time, request.own_bytes) = (*generation, *time, *own_bytes);
+}

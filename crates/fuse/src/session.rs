@@ -1,0 +1,178 @@
+//! A session: from mounting to the last reply.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use xact_base::{Error, Result};
+
+use crate::channel::{Channel, Received};
+use crate::host::Host;
+use crate::init::{self, Agreed, BUFFER};
+use crate::mount::{self, MountOptions};
+use crate::pool::Pool;
+use crate::reply::Reply;
+use crate::request::{self, Operation};
+use crate::server::Server;
+use crate::signals::{self, Watch};
+
+/// What the kernel reads ahead of a program that reads in sequence, in KiB. Its default of 128
+/// makes eight requests of what could be one.
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// A volume that is mounted and being served.
+pub struct Session {
+    server: Arc<Server>,
+    pool: Arc<Pool<Server>>,
+    unmounter: Unmounter,
+    watch: Option<Watch>,
+}
+
+/// Ends a session from another thread.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    at: PathBuf,
+    /// Number of the connection in `/sys/fs/fuse/connections`.
+    connection: Option<u32>,
+}
+
+/// Mounts `host` on `mountpoint` and serves it on threads of its own. When this returns, the
+/// mount is usable.
+///
+/// `Usage` errors say what is in the way: no such folder, no /dev/fuse, no permission.
+pub fn serve(host: Arc<dyn Host>, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
+    let wrong = |e: io::Error| Error::Usage(format!("cannot mount on {}: {e}", mountpoint.display()));
+    // canonicalize would fail on the dead mount that mount::mount has a better message for.
+    let at = std::path::absolute(mountpoint).map_err(wrong)?;
+    let at = at.canonicalize().unwrap_or(at);
+    let device = mount::mount(&at, options)?;
+    let channel = Channel::new(device);
+    let started = start(host, channel);
+    let (server, pool) = match started {
+        Ok(started) => started,
+        Err(e) => {
+            // Nobody serves it: leaving it there would hang whoever looks at it.
+            let _ = mount::unmount(&at, true);
+            return Err(e);
+        }
+    };
+    let device = mount::device_number(&at).ok();
+    if let Some((major, minor)) = device {
+        // Needs root; without it reads are as fast as the kernel's default lets them be.
+        let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let _ = std::fs::write(path, READ_AHEAD_KIB.to_string());
+    }
+    let unmounter = Unmounter { at, connection: device.map(|(_, minor)| minor) };
+    Ok(Session { server, pool, unmounter, watch: None })
+}
+
+fn start(host: Arc<dyn Host>, channel: Channel) -> Result<(Arc<Server>, Arc<Pool<Server>>)> {
+    let io = |e| Error::io("serving /dev/fuse", e);
+    let agreed = handshake(&channel)?;
+    let server = Arc::new(Server::new(host.clone(), channel.share().map_err(io)?, agreed));
+    let watching = Arc::downgrade(&server);
+    host.watch_snapshots(Box::new(move |name| {
+        if let Some(server) = watching.upgrade() {
+            server.snapshot_changed(name);
+        }
+    }));
+    let pool = Pool::start(channel, server.clone()).map_err(io)?;
+    Ok((server, pool))
+}
+
+/// Answers INIT, the first request.
+fn handshake(channel: &Channel) -> Result<Agreed> {
+    let io = |e| Error::io("starting FUSE", e);
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let len = match channel.receive(&mut buffer).map_err(io)? {
+            Received::Request(len) => len,
+            Received::Nothing => continue,
+            Received::Closed => return Err(Error::Usage("the mount was undone while it was made".into())),
+        };
+        let mut reply = Reply::new();
+        let (unique, asked) = match request::decode(&buffer[..len]) {
+            Ok((header, Operation::Init(asked))) => (header.unique, asked),
+            _ => return Err(Error::Usage("the kernel did not start with INIT".into())),
+        };
+        let (answer, agreed) = init::negotiate(&asked)?;
+        reply.put(&answer);
+        channel.send(reply.finish(unique, Ok(()))).map_err(io)?;
+        if asked.major == crate::abi::KERNEL_VERSION {
+            return Ok(agreed);
+        }
+    }
+}
+
+impl Session {
+    /// Keeps SIGTERM and SIGINT for [`Session::unmount_on_signals`]: to be called before any
+    /// thread is started, the volume's included.
+    pub fn block_signals() {
+        signals::block();
+    }
+
+    /// From now on the first SIGTERM or SIGINT unmounts as [`Unmounter::unmount`] does, a second
+    /// one ends the session at once: open files then answer `ENOTCONN`.
+    pub fn unmount_on_signals(&mut self) -> Result<()> {
+        let unmounter = self.unmounter.clone();
+        let server = self.server.clone();
+        let watch = Watch::start(move |count| {
+            if count > 1 {
+                return unmounter.abort();
+            }
+            // What was done until now is safe, however long the rest takes.
+            if let Err(e) = server.sync() {
+                crate::log(format_args!("sync before unmounting: {e}"));
+            }
+            match unmounter.unmount() {
+                Ok(true) => {}
+                Ok(false) => crate::log(format_args!(
+                    "{} is in use: it is out of the tree, and served until the last file on it is closed",
+                    unmounter.at.display()
+                )),
+                Err(e) => crate::log(format_args!("cannot unmount {}: {e}", unmounter.at.display())),
+            }
+        });
+        self.watch = Some(watch.map_err(|e| Error::io("starting the signal thread", e))?);
+        Ok(())
+    }
+
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Returns when the volume is unmounted, by whomever, the last request is answered, and
+    /// transactions that were open are aborted. Closing the volume is the caller's.
+    pub fn wait(self) {
+        self.pool.wait();
+        self.server.shut_down();
+        if let Some(watch) = self.watch {
+            watch.stop();
+        }
+    }
+}
+
+impl Unmounter {
+    /// Unmounts. If files on it are open or it is somebody's working directory, it is taken out
+    /// of the tree, and the session goes on until the last of them is gone: then false.
+    pub fn unmount(&self) -> io::Result<bool> {
+        match mount::unmount(&self.at, false) {
+            Ok(()) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                mount::unmount(&self.at, true)?;
+                Ok(false)
+            }
+            // Somebody else was faster.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Cuts the connection: who has a file open gets `ENOTCONN`.
+    fn abort(&self) {
+        let Some(connection) = self.connection else { return };
+        if let Err(e) = mount::abort_connection(connection) {
+            crate::log(format_args!("cannot cut connection {connection}: {e}"));
+        }
+    }
+}
