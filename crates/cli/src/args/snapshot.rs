@@ -1,0 +1,135 @@
+//! Arguments of `xact snapshot`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use xact::{AUTOMATIC, KeepRules};
+
+/// Keep, list and write out states of a volume with generations
+///
+/// A snapshot keeps the whole volume as it was at one moment, under a name. Creating one costs one
+/// commit, whatever the volume's size. It takes space only for what changes afterwards, and that
+/// from the volume's pool ('xact mkfs --pool-size'): when the pool is full, the volume says "no
+/// space" until a snapshot is deleted.
+///
+/// The volume is named by its mount (or any path on it) or, while it is not mounted, by its image. On a
+/// mount, the files of each snapshot are in MNT/.xact/snapshots/NAME, to look at and to copy from.
+#[derive(Debug, Args)]
+pub struct Snapshot {
+    #[command(subcommand)]
+    pub command: SnapshotCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// Keep the volume as it is now
+    Create(SnapshotName),
+    /// Tell which snapshots there are, from the oldest to the newest
+    List {
+        /// The mount, or the image file or block device.
+        #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+        at: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make the volume what it was when a snapshot was created
+    ///
+    /// All at once: a crash leaves it as it was before or as in the snapshot. What was done since and
+    /// is in no snapshot is lost. The snapshot stays. The volume must not be mounted.
+    Restore {
+        /// The image file or block device.
+        #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
+        image: PathBuf,
+        /// Name of the snapshot.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Delete a snapshot, and free what it alone has kept
+    Delete(SnapshotName),
+    Prune(Prune),
+    /// Tell what differs between two snapshots, or a snapshot and now
+    ///
+    /// By path: added, deleted, modified, renamed, or other attributes. Costs what differs, not what there
+    /// is. A file counts as modified by its size and time of modification.
+    Diff {
+        /// The mount, or the image file or block device.
+        #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+        at: PathBuf,
+        /// The older snapshot.
+        #[arg(value_name = "OLD")]
+        old: String,
+        /// The newer one. Default: the volume as it is now.
+        #[arg(value_name = "NEW")]
+        new: Option<String>,
+        /// Print how many there are of each kind, and by how much files grew.
+        #[arg(long, conflicts_with = "json")]
+        stat: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a snapshot, or the volume as it is, out as a plain ext4 image
+    ///
+    /// Linux mounts the image and e2fsck checks it. It is a sparse file; free space takes none. Of a
+    /// mounted volume, a snapshot is written out (--name), while work on the volume goes on.
+    Export {
+        /// The mount, or the image file or block device.
+        #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+        at: PathBuf,
+        /// The new image file.
+        #[arg(value_name = "OUT", value_hint = clap::ValueHint::FilePath)]
+        out: PathBuf,
+        /// The snapshot. Default: the volume as it is now.
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Print the path of a file that is a snapshot as an ext4 image, without a copy
+    ///
+    /// The file can be read as long as the snapshot is kept and the volume is mounted: by 'e2fsck -fn',
+    /// by 'mount -o ro,loop'. To look into snapshots by hand, go to MNT/.xact/snapshots.
+    Image {
+        /// The mount, or any path on it. An image can be mounted with 'xact mount -o ro' for this.
+        #[arg(value_name = "MNT", value_hint = clap::ValueHint::DirPath)]
+        at: PathBuf,
+        /// Name of the snapshot.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+/// Delete the snapshots that no rule keeps
+///
+/// A snapshot stays if any rule keeps it. Hours, days and so on are those of UTC. Prints the names of
+/// those that are deleted, from the oldest on; each is a deletion of its own.
+#[derive(Debug, Args)]
+pub struct Prune {
+    /// The mount, or the image file or block device.
+    #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+    pub at: PathBuf,
+    /// What to keep, such as last=3,daily=7,weekly=4.
+    ///
+    /// last=N: the newest N. hourly, daily, weekly, monthly, yearly=N: the newest of each of the last N
+    /// hours (and so on) that have one. within=TIME: all that are not older than 90s, 30m, 12h, 7d or 4w.
+    #[arg(long, value_name = "RULES")]
+    pub keep: KeepRules,
+    /// Only of those whose names begin with this; '' for all.
+    #[arg(long, value_name = "TEXT", default_value = AUTOMATIC)]
+    pub prefix: String,
+    /// Delete nothing, and print what would be deleted.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotName {
+    /// The mount, or the image file or block device.
+    #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+    pub at: PathBuf,
+    /// Name of the snapshot: up to 100 bytes, without '/' and control characters.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}

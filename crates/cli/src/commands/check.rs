@@ -1,0 +1,132 @@
+//! `xact check`: a full check that repairs nothing.
+
+use serde::Serialize;
+use xact_base::{Error, Site};
+use xact_check::{Problem, Report};
+use xact_device::OpenMode;
+
+use crate::args::Check;
+use crate::exit::{Exit, Failure, Result};
+use crate::image;
+use crate::output::{print, print_json};
+use crate::progress::Steps;
+use crate::size::text as size;
+
+#[derive(Debug, Serialize)]
+struct Checked {
+    image: String,
+    sound: bool,
+    /// All of them, though `problems` may be cut short.
+    problem_count: u64,
+    problems: Vec<Found>,
+    remarks: Vec<String>,
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    others: u64,
+    used_blocks: u64,
+    used_inodes: u64,
+    /// Of a volume with generations: how many there are, the newest and the snapshots.
+    generations: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    /// `superblock`, `journal`, `root`, `group`, `inode` or `block`.
+    kind: &'static str,
+    /// Number of the group, inode or block.
+    number: Option<u64>,
+    what: String,
+}
+
+pub fn check(args: &Check) -> Result<()> {
+    let device = image::open(&args.image, OpenMode::ReadOnly)?;
+    let device_bytes = device.size_bytes();
+    let mut steps = Steps::new();
+    let report = match xact_check::check(device, &mut |step, share| steps.at(step, share)) {
+        // Nothing can be built on what is broken there; that is a finding too.
+        Err(Error::Corrupt(found)) => {
+            let problem = Problem { site: found.site, what: found.what.into() };
+            Report { problems: vec![problem], problem_count: 1, ..Report::default() }
+        }
+        result => result.map_err(|e| Failure::volume(&args.image, e))?,
+    };
+    drop(steps);
+    if args.json {
+        print_json(&Checked::of(args, &report))?;
+    } else {
+        print(&sentences(args, &report, device_bytes))?;
+    }
+    if report.is_sound() {
+        return Ok(());
+    }
+    let (name, count) = (args.image.display(), report.problem_count);
+    let message = format!("{name}: {count} problem{} found", if count == 1 { "" } else { "s" });
+    let hint = match report.generations {
+        0 => "xact repairs nothing: 'e2fsck -f IMG' does.",
+        _ => "A generation that is whole can be written out ('xact snapshot export') or restored.",
+    };
+    Err(Failure::new(Exit::Damaged, message).hint(hint))
+}
+
+fn sentences(args: &Check, report: &Report, device_bytes: u64) -> String {
+    let mut text = String::new();
+    for problem in &report.problems {
+        text += &format!("{problem}\n");
+    }
+    let left_out = report.problem_count - report.problems.len() as u64;
+    if left_out > 0 {
+        text += &format!("... and {left_out} more\n");
+    }
+    for remark in &report.remarks {
+        text += &format!("note: {remark}\n");
+    }
+    let totals = report.totals;
+    text += &format!(
+        "{}: {}, {} files, {} directories, {} symbolic links, {} others\n",
+        args.image.display(),
+        size(device_bytes),
+        totals.files,
+        totals.directories,
+        totals.symlinks,
+        totals.others
+    );
+    if report.generations > 1 {
+        text += &format!("{} snapshots, checked as well\n", report.generations - 1);
+    }
+    text
+}
+
+impl Checked {
+    fn of(args: &Check, report: &Report) -> Checked {
+        let totals = report.totals;
+        Checked {
+            image: args.image.display().to_string(),
+            sound: report.is_sound(),
+            problem_count: report.problem_count,
+            problems: report.problems.iter().map(Found::of).collect(),
+            remarks: report.remarks.clone(),
+            files: totals.files,
+            directories: totals.directories,
+            symlinks: totals.symlinks,
+            others: totals.others,
+            used_blocks: totals.used_blocks,
+            used_inodes: totals.used_inodes,
+            generations: report.generations,
+        }
+    }
+}
+
+impl Found {
+    fn of(problem: &Problem) -> Found {
+        let (kind, number) = match problem.site {
+            Site::Superblock => ("superblock", None),
+            Site::JournalSuperblock => ("journal", None),
+            Site::Root => ("root", None),
+            Site::Group(group) => ("group", Some(group.0.into())),
+            Site::Inode(ino) => ("inode", Some(ino.0.into())),
+            Site::Block(block) => ("block", Some(block.0)),
+        };
+        Found { kind, number, what: problem.what.clone() }
+    }
+}

@@ -1,0 +1,180 @@
+//! `xact mkfs`: makes a volume, and does not overwrite one by mistake.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use xact::mkfs::{JournalSize, MkfsOptions, MkfsReport};
+use xact_device::OpenMode;
+
+use crate::args::{EngineKind, Mkfs};
+use crate::exit::{Failure, Result};
+use crate::image;
+use crate::output::{print, print_json};
+use crate::progress::Progress;
+use crate::size::{text as size_text, uuid_text};
+
+/// The smallest volume that mkfs is asked for; below it ext4's own structures hardly fit.
+const SMALLEST: u64 = 256 << 10;
+
+#[derive(Debug, Serialize)]
+struct Made {
+    image: String,
+    uuid: String,
+    size_bytes: u64,
+    block_size_bytes: u32,
+    groups: u32,
+    inodes: u32,
+    journal_bytes: u64,
+    /// Behind the volume, for metadata that generations move.
+    pool_bytes: u64,
+    reserved_bytes: u64,
+}
+
+pub fn mkfs(args: &Mkfs) -> Result<()> {
+    let place = prepare(args)?;
+    let result = make(args, &place);
+    if result.is_err() && place.new {
+        // Nothing but an empty file of ours; if it cannot be removed, it is still just that.
+        let _ = fs::remove_file(&args.image);
+    }
+    let made = result?;
+    if args.json {
+        return print_json(&made);
+    }
+    print(&format!(
+        "{}: {} in blocks of {}, {} inodes, {}\n",
+        made.image,
+        size_text(made.size_bytes),
+        size_text(made.block_size_bytes.into()),
+        made.inodes,
+        match (made.pool_bytes, made.journal_bytes) {
+            (0, 0) => "no journal".to_string(),
+            (0, bytes) => format!("a journal of {}", size_text(bytes)),
+            (bytes, _) => format!("generations, with a pool of {}", size_text(bytes)),
+        }
+    ))
+}
+
+/// What was found at the image's path, and is ready to be written.
+struct Place {
+    /// The file was made just now.
+    new: bool,
+    /// It reads as zeros all over.
+    zeroed: bool,
+}
+
+fn prepare(args: &Mkfs) -> Result<Place> {
+    let name = args.image.display();
+    if args.pool_size.is_some() && args.engine != EngineKind::Generations {
+        return Err(Failure::usage("--pool-size is for --engine generations"));
+    }
+    if let Some(size) = args.size.filter(|&size| size < SMALLEST) {
+        return Err(Failure::usage(format!("a volume of {} is too small", size_text(size)))
+            .hint(format!("The smallest is {}.", size_text(SMALLEST))));
+    }
+    match fs::metadata(&args.image) {
+        Ok(about) if about.is_file() => {
+            refuse_contents(args)?;
+            let Some(size) = args.size.or((about.len() > 0).then_some(about.len())) else {
+                return Err(Failure::usage(format!("{name} is empty")).hint("Give it a size with --size."));
+            };
+            let file = OpenOptions::new().write(true).open(&args.image);
+            // Cut to nothing first, so that the file is sparse and its old contents are gone.
+            file.and_then(|file| file.set_len(0).and_then(|()| file.set_len(size)))
+                .map_err(|e| cannot_size(&args.image, size, e))?;
+            Ok(Place { new: false, zeroed: true })
+        }
+        Ok(_) => {
+            refuse_contents(args)?;
+            if args.size.is_some() {
+                return Err(Failure::usage(
+                    "--size is for image files: a block device has the size that it has",
+                ));
+            }
+            Ok(Place { new: false, zeroed: false })
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let Some(size) = args.size else {
+                return Err(Failure::usage(format!("{name} does not exist"))
+                    .hint("Say how large the new image is to be, such as --size 1G."));
+            };
+            let made = File::create_new(&args.image);
+            let file = made.map_err(|e| Failure::system(format_args!("create {name}"), e))?;
+            file.set_len(size).map_err(|e| {
+                let _ = fs::remove_file(&args.image);
+                cannot_size(&args.image, size, e)
+            })?;
+            Ok(Place { new: true, zeroed: true })
+        }
+        Err(e) => Err(Failure::system(format_args!("look at {name}"), e)),
+    }
+}
+
+fn cannot_size(image: &Path, size: u64, error: io::Error) -> Failure {
+    Failure::system(format_args!("make {} {} large", image.display(), size_text(size)), error)
+}
+
+/// Refuses an image that is in use; and, without `--force`, one that holds anything.
+fn refuse_contents(args: &Mkfs) -> Result<()> {
+    // Refused where anybody has it open.
+    drop(image::open(&args.image, OpenMode::ReadWrite)?);
+    let contents = image::contents(&args.image)
+        .map_err(|e| Failure::system(format_args!("read {}", args.image.display()), e))?;
+    match contents {
+        Some(what) if !args.force => {
+            Err(Failure::usage(format!("{} already holds {what}", args.image.display()))
+                .hint("Nothing was changed. To give it up for a new volume, add --force."))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn make(args: &Mkfs, place: &Place) -> Result<Made> {
+    let device = image::open(&args.image, OpenMode::ReadWrite)?;
+    let options = options(args, place);
+    let (device, progress) = Progress::over(device, format!("making {}", args.image.display()));
+    let report = match args.engine {
+        EngineKind::Generations => xact::mkfs::mkfs_generations(&device, &options, args.pool_size),
+        EngineKind::Journal | EngineKind::None => xact::mkfs::mkfs(&*device, &options),
+    };
+    let report = report.map_err(|e| Failure::volume(&args.image, e))?;
+    drop(progress);
+    Ok(Made::of(&args.image, &report))
+}
+
+fn options(args: &Mkfs, place: &Place) -> MkfsOptions {
+    let journal = match (args.engine, args.journal_size) {
+        (EngineKind::None, _) | (_, Some(0)) => JournalSize::None,
+        (_, None) => JournalSize::Default,
+        (_, Some(bytes)) => JournalSize::Bytes(bytes),
+    };
+    MkfsOptions {
+        label: args.label.clone(),
+        uuid: args.uuid,
+        block_size: args.block_size,
+        inode_ratio: args.inode_ratio,
+        journal,
+        reserved_percent: args.reserved_percent,
+        zeroed: place.zeroed,
+        ..MkfsOptions::default()
+    }
+}
+
+impl Made {
+    fn of(image: &Path, report: &MkfsReport) -> Made {
+        let block = u64::from(report.block_size);
+        Made {
+            image: image.display().to_string(),
+            uuid: uuid_text(&report.uuid),
+            size_bytes: report.blocks * block,
+            block_size_bytes: report.block_size,
+            groups: report.groups,
+            inodes: report.inodes,
+            journal_bytes: u64::from(report.journal_blocks) * block,
+            pool_bytes: report.pool_bytes,
+            reserved_bytes: report.reserved_blocks * block,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The commands but `run`, one file each.
+
+mod check;
+mod convert;
+mod info;
+mod journal;
+mod mkfs;
+mod mode;
+mod mount;
+mod pages;
+mod recover;
+mod snapshot;
+mod stat;
+mod sync;
+mod umount;
+
+pub use check::check;
+pub use convert::convert;
+pub use info::info;
+pub use journal::journal;
+pub use mkfs::mkfs;
+pub use mode::mode;
+pub use mount::mount;
+pub use pages::{completions, man};
+pub use recover::recover;
+pub use snapshot::snapshot;
+pub use stat::stat;
+pub use sync::sync;
+pub use umount::umount;

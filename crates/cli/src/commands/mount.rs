@@ -1,0 +1,158 @@
+//! `xact mount`: opens a volume and serves it, as a daemon or in the foreground.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+use std::time::Duration;
+
+use xact::{AccessTimes, Error, KeepRules, Schedule, Volume, VolumeOptions};
+use xact_device::OpenMode;
+use xact_fuse::{MountOptions, Served, Session};
+
+use crate::args::Mount;
+use crate::daemon::{self, Side};
+use crate::exit::{Exit, Failure, Result};
+use crate::log::{self, Log, Prepared, Target};
+use crate::{image, output, volume_options};
+
+const NAME: &str = "xact mount";
+
+/// The call, checked, with paths that hold in any current folder.
+struct Plan {
+    image: PathBuf,
+    mount_point: PathBuf,
+    volume: VolumeOptions,
+    mount: MountOptions,
+    snapshots: Option<(Duration, KeepRules)>,
+    log: Target,
+}
+
+pub fn mount(args: &Mount) -> Result<()> {
+    let plan = Plan::new(args)?;
+    if args.foreground {
+        let log = log::prepare(&plan.log)?;
+        return serve(&plan, log, || ());
+    }
+    match daemon::fork()? {
+        Side::Command(outcome) => {
+            if outcome.is_ok() && plan.log == Target::Nowhere {
+                output::note(NAME, "there is no syslog here: --log FILE keeps the daemon's messages");
+            }
+            outcome
+        }
+        Side::Daemon(caller) => {
+            let mut caller = Some(caller);
+            let log = log::prepare(&plan.log);
+            let served =
+                log.and_then(|log| serve(&plan, log, || caller.take().into_iter().for_each(|c| c.ready())));
+            let code = match (&served, caller) {
+                (Ok(()), _) => 0,
+                (Err(failure), Some(caller)) => {
+                    caller.failed(failure);
+                    failure.code()
+                }
+                (Err(failure), None) => failure.code(),
+            };
+            process::exit(code.into())
+        }
+    }
+}
+
+impl Plan {
+    fn new(args: &Mount) -> Result<Plan> {
+        let image = args
+            .image
+            .canonicalize()
+            .map_err(|e| Failure::system(format_args!("find the image {}", args.image.display()), e))?;
+        let mount_point = mount_point(&args.mount_point)?;
+        let mut mount = MountOptions::new(&image);
+        let mut volume = VolumeOptions {
+            cache_bytes: args.cache_size,
+            commit_interval: args.commit_interval,
+            mounted_at: Some(mount_point.as_os_str().as_bytes().to_vec()),
+            ..VolumeOptions::default()
+        };
+        for option in args.options.iter().filter(|option| !option.is_empty()) {
+            let wrong = |why: String| Failure::usage(format!("-o {option}: {why}"));
+            if !volume_options::set(&mut volume, option).map_err(wrong)? {
+                mount.set(option).map_err(|e| wrong(e.to_string()))?;
+            }
+        }
+        volume.read_only = mount.read_only;
+        // For /proc/mounts: the kernel itself keeps no access times on a FUSE mount.
+        if volume.access.times == AccessTimes::NoAtime {
+            mount.set("noatime").expect("a flag of its own");
+        }
+        if !Path::new("/dev/fuse").exists() {
+            return Err(Failure::new(Exit::Unavailable, "/dev/fuse is missing: this system has no FUSE")
+                .hint("Load it with 'modprobe fuse'; a container needs '--device /dev/fuse'."));
+        }
+        Ok(Plan {
+            snapshots: args.snapshot_every.map(|every| (every, args.snapshot_keep)),
+            volume,
+            image,
+            mount_point,
+            mount,
+            log: Target::choose(args.log.as_deref(), args.foreground)?,
+        })
+    }
+}
+
+fn mount_point(path: &Path) -> Result<PathBuf> {
+    let point = crate::mounts::absolute(path)?;
+    match std::fs::metadata(&point) {
+        Ok(about) if about.is_dir() => Ok(point),
+        Ok(_) => Err(Failure::usage(format!("{} is not a folder", point.display()))),
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(Failure::new(
+            Exit::Unavailable,
+            format!("the daemon of what is mounted at {} is gone", point.display()),
+        )
+        .hint(format!("Take it away first: xact umount {}", path.display()))),
+        Err(e) => Err(Failure::system(format_args!("mount on {}", point.display()), e)),
+    }
+}
+
+/// Opens the volume, mounts it, says `ready`, serves until it is unmounted, closes the volume.
+fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
+    let wrong = |e| Failure::volume(&plan.image, e);
+    // Before any thread is started, so that each has the mask.
+    Session::block_signals();
+    let mode = if plan.volume.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    let device = image::open(&plan.image, mode)?;
+    let volume = xact::Volume::open(device, &plan.volume).map_err(wrong)?;
+    let served = session(plan, &volume, log, ready);
+    // Also where it could not be mounted: the volume was opened, and is to be left clean.
+    let closed = volume.close();
+    if let Err(e) = &closed {
+        eprintln!("xact: {}: not closed cleanly: {e}", plan.image.display());
+    }
+    served?.finish();
+    closed.map_err(wrong)
+}
+
+/// Mounts, says `ready`, and serves until it is unmounted. Returns the running log.
+fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce()) -> Result<Log> {
+    let served = Arc::new(Served::new(volume.clone()));
+    let mut session =
+        xact_fuse::serve(served, &plan.mount_point, &plan.mount).map_err(|e| not_mounted(plan, e))?;
+    session.unmount_on_signals().map_err(|e| not_mounted(plan, e))?;
+    let log = log.start().map_err(|e| Failure::system("start the log", e))?;
+    let schedule = plan.snapshots.map(|(every, rules)| {
+        let failed = |error: &Error| eprintln!("xact: no automatic snapshot: {error}");
+        Schedule::start(volume, every, rules, failed).map_err(|e| Failure::volume(&plan.image, e))
+    });
+    let schedule = schedule.transpose()?;
+    ready();
+    session.wait();
+    drop(schedule);
+    Ok(log)
+}
+
+/// What stands in the way of mounting is not the volume's fault, nor a wrong use of the command.
+fn not_mounted(plan: &Plan, error: Error) -> Failure {
+    match error {
+        Error::Usage(text) => Failure::new(Exit::Unavailable, text),
+        error => Failure::volume(&plan.image, error),
+    }
+}

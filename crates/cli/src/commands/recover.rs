@@ -1,0 +1,67 @@
+//! `xact recover`: what mounting does to a volume that a crash left, without mounting it.
+
+use serde::Serialize;
+use xact::VolumeOptions;
+use xact_consistency::mmp::Mmp;
+use xact_consistency::{EngineOptions, RecoveryReport};
+use xact_device::OpenMode;
+
+use crate::args::Recover;
+use crate::exit::{Failure, Result};
+use crate::image;
+use crate::output::{print, print_json};
+use crate::progress::Progress;
+
+#[derive(Debug, Serialize)]
+struct Recovered {
+    image: String,
+    /// Whether the journal held anything.
+    replayed: bool,
+    transactions: u32,
+    blocks_written: u64,
+    revoked_copies: u64,
+    /// The crash interrupted the last commit, which was dropped.
+    dropped_torn_commit: bool,
+}
+
+pub fn recover(args: &Recover) -> Result<()> {
+    let wrong = |e| Failure::volume(&args.image, e);
+    let device = image::open(&args.image, OpenMode::ReadWrite)?;
+    let (device, progress) = Progress::over(device, format!("recovering {}", args.image.display()));
+    let claim = Mmp::acquire(&device).map_err(wrong)?;
+    let report = xact_consistency::recover(&device, &EngineOptions::default()).map_err(wrong)?;
+    claim.map_or(Ok(()), Mmp::release).map_err(wrong)?;
+    if !args.journal_only {
+        // Opening frees the orphans; closing makes all of it durable and marks the volume clean.
+        let volume = xact_fs::open(device, &VolumeOptions::default()).map_err(wrong)?;
+        volume.close().map_err(wrong)?;
+    }
+    drop(progress);
+    let recovered = Recovered::of(args, &report);
+    if args.json { print_json(&recovered) } else { print(&recovered.sentence()) }
+}
+
+impl Recovered {
+    fn of(args: &Recover, report: &RecoveryReport) -> Recovered {
+        Recovered {
+            image: args.image.display().to_string(),
+            replayed: report.replayed,
+            transactions: report.transactions,
+            blocks_written: report.blocks_written,
+            revoked_copies: report.revoked_copies,
+            dropped_torn_commit: report.dropped_torn_commit,
+        }
+    }
+
+    fn sentence(&self) -> String {
+        let torn =
+            if self.dropped_torn_commit { ", dropped a commit that the crash interrupted" } else { "" };
+        match self.replayed {
+            false => format!("{}: the journal is empty, there was nothing to replay\n", self.image),
+            true => format!(
+                "{}: replayed {} jbd2 transactions, {} blocks{torn}\n",
+                self.image, self.transactions, self.blocks_written
+            ),
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! `xact stat`: figures of a mounted volume.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use serde::Serialize;
+use xact::ModeChoice;
+use xact_base::{LatencySnapshot, LatencySummary};
+use xact_fuse::control::Counters;
+
+use crate::args::Stat;
+use crate::exit::{Failure, Result};
+use crate::output::{print, print_json};
+use crate::size::text as size_text;
+use crate::{control, mounts};
+
+#[derive(Debug, Serialize)]
+struct Figures {
+    mount: String,
+    image: String,
+    read_only: bool,
+    /// Whether this is the view of a transaction.
+    in_transaction: bool,
+    size_bytes: u64,
+    free_bytes: u64,
+    /// Free for users other than root.
+    available_bytes: u64,
+    inodes: u64,
+    free_inodes: u64,
+    /// How it is journaled; see `xact mode`.
+    modes: BTreeMap<&'static str, Option<&'static str>>,
+    /// Since the volume was mounted.
+    counters: Activity,
+    /// In it now, of file data, and the most that may be.
+    cached_bytes: u64,
+    cache_limit_bytes: u64,
+}
+
+/// The figures of a mount at one moment.
+struct Reading {
+    counters: Counters,
+    fsync: LatencySnapshot,
+    commit: LatencySnapshot,
+}
+
+impl Reading {
+    fn of(mount_point: &Path) -> Result<Reading> {
+        let counters = control::counters(mount_point)?;
+        let latencies = control::latencies(mount_point)?;
+        Ok(Reading { counters, fsync: (&latencies.fsync).into(), commit: (&latencies.commit).into() })
+    }
+
+    /// Of a mount on which nothing was done yet.
+    fn at_first() -> Reading {
+        let none = LatencySnapshot::default;
+        Reading { counters: Counters::default(), fsync: none(), commit: none() }
+    }
+}
+
+/// How long something took, in seconds; all 0 where it was not done.
+#[derive(Debug, Clone, Copy, Serialize, PartialEq)]
+struct Took {
+    count: u64,
+    median_s: f64,
+    mean_s: f64,
+    p99_s: f64,
+    worst_s: f64,
+}
+
+impl From<LatencySummary> for Took {
+    fn from(summary: LatencySummary) -> Took {
+        let LatencySummary { count, mean, median, p99, worst } = summary;
+        let [mean_s, median_s, p99_s, worst_s] = [mean, median, p99, worst].map(|time| time.as_secs_f64());
+        Took { count, median_s, mean_s, p99_s, worst_s }
+    }
+}
+
+impl Took {
+    fn text(&self) -> String {
+        if self.count == 0 {
+            return "none".into();
+        }
+        let [median, mean, p99, worst] =
+            [self.median_s, self.mean_s, self.p99_s, self.worst_s].map(|seconds| seconds * 1e3);
+        format!(
+            "{}, each {median:.3} ms (median), {mean:.3} (mean), {p99:.3} (99th percentile), {worst:.3} (worst)",
+            self.count
+        )
+    }
+}
+
+/// What was done in a stretch of time.
+#[derive(Debug, Clone, Copy, Serialize, PartialEq)]
+struct Activity {
+    commits: u64,
+    committed_blocks: u64,
+    journaled_data_blocks: u64,
+    checkpoint_writes: u64,
+    checkpoint_writes_saved: u64,
+    new_blocks: u64,
+    overwritten_blocks: u64,
+    device_reads: u64,
+    device_read_bytes: u64,
+    device_writes: u64,
+    device_written_bytes: u64,
+    device_flushes: u64,
+    /// Flushes before which nothing had been written since the one before.
+    device_empty_flushes: u64,
+    /// 0 without a commit.
+    device_writes_per_commit: f64,
+    device_flushes_per_commit: f64,
+    /// Share of the written data that was new; 0 where none was written.
+    new_share: f64,
+    /// Blocks that were looked for in the caches, and the share that was there; 0 without any.
+    data_lookups: u64,
+    data_hit_share: f64,
+    metadata_lookups: u64,
+    metadata_hit_share: f64,
+    /// Syncs of files (fsync, fdatasync), and commits.
+    fsync: Took,
+    commit: Took,
+}
+
+impl Activity {
+    /// What `now` has on top of `before`.
+    fn between(Reading { counters: before, fsync, commit }: &Reading, reading: &Reading) -> Activity {
+        let now = &reading.counters;
+        let share = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 };
+        let commits = now.commits - before.commits;
+        let device_writes = now.device_writes - before.device_writes;
+        let device_flushes = now.device_flushes - before.device_flushes;
+        let new_blocks = now.new_blocks - before.new_blocks;
+        let overwritten_blocks = now.overwritten_blocks - before.overwritten_blocks;
+        let data_hits = now.data_hits - before.data_hits;
+        let data_misses = now.data_misses - before.data_misses;
+        let metadata_hits = now.metadata_hits - before.metadata_hits;
+        let metadata_misses = now.metadata_misses - before.metadata_misses;
+        Activity {
+            commits,
+            committed_blocks: now.committed_blocks - before.committed_blocks,
+            journaled_data_blocks: now.journaled_data_blocks - before.journaled_data_blocks,
+            checkpoint_writes: now.checkpoint_writes - before.checkpoint_writes,
+            checkpoint_writes_saved: now.checkpoint_writes_saved - before.checkpoint_writes_saved,
+            new_blocks,
+            overwritten_blocks,
+            device_reads: now.device_reads - before.device_reads,
+            device_read_bytes: now.device_read_bytes - before.device_read_bytes,
+            device_writes,
+            device_written_bytes: now.device_written_bytes - before.device_written_bytes,
+            device_flushes,
+            device_empty_flushes: now.device_empty_flushes - before.device_empty_flushes,
+            device_writes_per_commit: share(device_writes, commits),
+            device_flushes_per_commit: share(device_flushes, commits),
+            new_share: share(new_blocks, new_blocks + overwritten_blocks),
+            data_lookups: data_hits + data_misses,
+            data_hit_share: share(data_hits, data_hits + data_misses),
+            metadata_lookups: metadata_hits + metadata_misses,
+            metadata_hit_share: share(metadata_hits, metadata_hits + metadata_misses),
+            fsync: reading.fsync.since(fsync).summary().into(),
+            commit: reading.commit.since(commit).summary().into(),
+        }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "commits: {}, of {} blocks, {} of them file data\n\
+             places:  {} blocks written from the journal, {} never had to be\n\
+             data:    {} blocks to new places, {} over old contents ({:.0}% new)\n\
+             device:  {} writes of {}, {} flushes ({} of them of nothing), {} reads of {}; {:.1} writes and \
+             {:.1} flushes a commit\n\
+             cache:   {:.1}% of {} blocks of data were in it, {:.1}% of {} of metadata\n\
+             syncs:   {}\n\
+             commits: {}\n",
+            self.commits,
+            self.committed_blocks,
+            self.journaled_data_blocks,
+            self.checkpoint_writes,
+            self.checkpoint_writes_saved,
+            self.new_blocks,
+            self.overwritten_blocks,
+            100.0 * self.new_share,
+            self.device_writes,
+            size_text(self.device_written_bytes),
+            self.device_flushes,
+            self.device_empty_flushes,
+            self.device_reads,
+            size_text(self.device_read_bytes),
+            self.device_writes_per_commit,
+            self.device_flushes_per_commit,
+            100.0 * self.data_hit_share,
+            self.data_lookups,
+            100.0 * self.metadata_hit_share,
+            self.metadata_lookups,
+            self.fsync.text(),
+            self.commit.text(),
+        )
+    }
+}
+
+pub fn stat(args: &Stat) -> Result<()> {
+    let mount = mounts::containing(&args.at)?;
+    if let Some(every) = args.watch {
+        return watch(&mount.point, every, args.json);
+    }
+    let space = statvfs(&mount.point)
+        .map_err(|e| Failure::system(format_args!("look at {}", mount.point.display()), e))?;
+    let reading = Reading::of(&mount.point)?;
+    let (_, modes) = control::modes(&mount.point)?;
+    let figures = Figures {
+        mount: mount.point.display().to_string(),
+        image: mount.source.display().to_string(),
+        read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
+        in_transaction: mount.is_view(),
+        size_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+        free_bytes: space.f_bfree.saturating_mul(space.f_frsize),
+        available_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+        inodes: space.f_files,
+        free_inodes: space.f_ffree,
+        modes: modes.names().into_iter().collect(),
+        cached_bytes: reading.counters.data_bytes,
+        cache_limit_bytes: reading.counters.data_limit_bytes,
+        counters: Activity::between(&Reading::at_first(), &reading),
+    };
+    if args.json {
+        return print_json(&figures);
+    }
+    print(&format!(
+        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\nmodes:   {}\n{}data in cache: {} of at most {}\n",
+        figures.image,
+        figures.mount,
+        match (figures.read_only, figures.in_transaction) {
+            (true, _) => ", read-only",
+            (_, true) => ", inside a transaction",
+            _ => "",
+        },
+        size_text(figures.free_bytes),
+        size_text(figures.size_bytes),
+        size_text(figures.available_bytes),
+        figures.free_inodes,
+        figures.inodes,
+        modes_text(modes),
+        figures.counters.text(),
+        size_text(figures.cached_bytes),
+        size_text(figures.cache_limit_bytes),
+    ))
+}
+
+fn modes_text(modes: ModeChoice) -> String {
+    let words = modes.names().into_iter().map(|(name, value)| format!("{name}={}", value.unwrap_or("?")));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Until it is interrupted, or nobody reads it any more.
+fn watch(mount_point: &Path, every: Duration, json: bool) -> Result<()> {
+    let mut before = Reading::of(mount_point)?;
+    loop {
+        std::thread::sleep(every);
+        let now = Reading::of(mount_point)?;
+        let activity = Activity::between(&before, &now);
+        before = now;
+        let text = match json {
+            true => serde_json::to_string(&activity).expect("figures have plain fields"),
+            false => activity.text(),
+        };
+        match io::stdout().write_all((text + "\n").as_bytes()) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(|e| Failure::system("write the output", e))?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_nothing_are_nothing() {
+        let activity = Activity::between(&Reading::at_first(), &Reading::at_first());
+        assert_eq!((activity.device_writes_per_commit, activity.new_share), (0.0, 0.0));
+        assert_eq!((activity.data_hit_share, activity.fsync.count), (0.0, 0));
+        let counters = Counters {
+            commits: 4,
+            device_writes: 6,
+            new_blocks: 3,
+            overwritten_blocks: 1,
+            ..Counters::default()
+        };
+        let now = Reading { counters, ..Reading::at_first() };
+        let activity = Activity::between(&Reading::at_first(), &now);
+        assert_eq!((activity.device_writes_per_commit, activity.new_share), (1.5, 0.75));
+        assert_eq!(Activity::between(&now, &now).commits, 0);
+    }
+}

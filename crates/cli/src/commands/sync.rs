@@ -1,0 +1,9 @@
+//! `xact sync`: everything done so far on a mount becomes durable.
+
+use crate::args::Sync;
+use crate::exit::Result;
+use crate::{control, mounts};
+
+pub fn sync(args: &Sync) -> Result<()> {
+    control::sync(&mounts::containing(&args.at)?.point)
+}

@@ -1,0 +1,153 @@
+//! `xact umount`: takes a mount away and waits for the daemon to let go of the image.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use xact_fuse::client::Channel;
+use xact_fuse::control::Standing;
+
+use crate::args::Umount;
+use crate::exit::{Exit, Failure, Result};
+use crate::mounts::{self, Mount};
+use crate::output;
+
+const NAME: &str = "xact umount";
+
+/// After this time without the image a person is told what is being waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait. A daemon that takes longer goes on by itself.
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub fn umount(args: &Umount) -> Result<()> {
+    let mount = mounts::mounted_at(&args.mount_point)?;
+    // The kernel would unmount all the same: these have the volume in a namespace of their own, and
+    // the daemon would go on until the last of them has ended.
+    if let users @ [_, ..] = processes(|process| has_view(process, &mount)).as_slice() {
+        return Err(busy(&mount.point, users));
+    }
+    let open = kept_transactions(&mount);
+    take_away(&mount)?;
+    if !open.is_empty() {
+        output::note(NAME, &format!("open transactions were dropped: {}", open.join(", ")));
+    }
+    wait_for_image(&mount)
+}
+
+/// Transactions that were left open, as "7 (make install)". The mount may be dead, or none of ours.
+fn kept_transactions(mount: &Mount) -> Vec<String> {
+    let list = Channel::open(&mount.point).and_then(|channel| channel.list()).unwrap_or_default();
+    let kept = list.iter().filter(|info| info.standing == Standing::Kept);
+    kept.map(|info| format!("{} ({})", info.id, String::from_utf8_lossy(&info.label))).collect()
+}
+
+fn take_away(mount: &Mount) -> Result<()> {
+    match unmount(&mount.point, UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => with_fusermount(&mount.point),
+        Err(Errno::BUSY) => Err(busy(&mount.point, &users_of(&mount.point))),
+        Err(e) => Err(Failure::system(format_args!("unmount {}", mount.point.display()), e)),
+    }
+}
+
+/// An ordinary user may not unmount, but may have the setuid helper unmount what is theirs.
+fn with_fusermount(point: &Path) -> Result<()> {
+    let output = Command::new("fusermount3").arg("-u").arg("--").arg(point).output().map_err(|e| {
+        Failure::system("run fusermount3, which unmounts for ordinary users", e)
+            .hint("Install the package fuse3, or unmount as root.")
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("busy") {
+        return Err(busy(point, &users_of(point)));
+    }
+    Err(Failure::new(Exit::NoPermission, format!("cannot unmount {}: {}", point.display(), said.trim())))
+}
+
+/// The daemon holds a lock on the image until everything is written and the journal is closed.
+fn wait_for_image(mount: &Mount) -> Result<()> {
+    // An image that is gone or out of reach cannot be waited for; the mount is gone all the same.
+    let Ok(image) = File::open(&mount.source) else { return Ok(()) };
+    let start = Instant::now();
+    let mut told = false;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match flock(&image, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Ok(()) => return Ok(()),
+            Err(e) => {
+                return Err(Failure::system(format_args!("wait for {}", mount.source.display()), e));
+            }
+        }
+        if start.elapsed() > LIMIT {
+            return Err(Failure::new(
+                Exit::Unavailable,
+                format!(
+                    "{} is unmounted, but its daemon still has {} open",
+                    mount.point.display(),
+                    mount.source.display()
+                ),
+            )
+            .hint("A program inside 'xact run' may still use the volume: the daemon ends after it."));
+        }
+        if !told && start.elapsed() > PATIENCE {
+            output::note(NAME, &format!("waiting for the daemon to finish {}", mount.source.display()));
+            told = true;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn busy(point: &Path, users: &[String]) -> Failure {
+    let failure = Failure::new(Exit::Unavailable, format!("{} is in use", point.display()));
+    match users {
+        [] => failure.hint("Close what is open on it, and leave it with every shell that is in it."),
+        users => failure.hint(format!("In use by: {}. End these, then try again.", users.join(", "))),
+    }
+}
+
+/// Processes with a folder or an open file on the mount.
+fn users_of(point: &Path) -> Vec<String> {
+    processes(|process| uses(process, point).unwrap_or(false))
+}
+
+/// Processes for which `wanted` holds, as "name (pid)"; at most ten, and only those that this user
+/// may look at.
+fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .filter_map(|entry| {
+            let process = entry.ok()?.path();
+            let pid = process.file_name()?.to_str()?.parse::<u32>().ok()?;
+            if !wanted(&process) {
+                return None;
+            }
+            let name = fs::read_to_string(process.join("comm")).ok()?;
+            Some(format!("{} ({pid})", name.trim()))
+        })
+        .take(10)
+        .collect()
+}
+
+/// Whether the process is inside a transaction of the volume.
+fn has_view(process: &Path, mount: &Mount) -> bool {
+    let table = mounts::of_process(process).unwrap_or_default();
+    table.iter().any(|m| m.device == mount.device && m.is_view())
+}
+
+fn uses(process: &Path, point: &Path) -> io::Result<bool> {
+    let on_mount = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(point));
+    if on_mount(process.join("cwd")) || on_mount(process.join("root")) || on_mount(process.join("exe")) {
+        return Ok(true);
+    }
+    Ok(fs::read_dir(process.join("fd"))?.flatten().any(|entry| on_mount(entry.path())))
+}

@@ -1,0 +1,320 @@
+//! What this command asks of a mount, over its control channel, in the command's own errors.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use xact::ModeChoice;
+use xact_consistency::SnapshotInfo;
+use xact_fuse::client::{self, Channel, CommitError, TxChange};
+use xact_fuse::control::{
+    COMMIT_RETAIN, Counters, Latencies, MODES_GET, MODES_SET, Modes, Reason, SNAPSHOT_CREATE,
+    SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_TELL, Snapshot as SnapshotRequest, SnapshotDiff, Standing,
+};
+
+use crate::exit::{Exit, Failure, Result, exit_of_errno};
+
+/// Makes everything done on the mount durable.
+pub fn sync(mount_point: &Path) -> Result<()> {
+    client::sync(mount_point).map_err(|e| failure(mount_point, "make everything durable", e))
+}
+
+/// Keeps the mounted volume as it is now.
+pub fn create_snapshot(mount_point: &Path, name: &str) -> Result<()> {
+    about_snapshot(mount_point, "create a snapshot", snapshot_request(SNAPSHOT_CREATE, name)?).map(|_| ())
+}
+
+pub fn delete_snapshot(mount_point: &Path, name: &str) -> Result<()> {
+    about_snapshot(mount_point, "delete a snapshot", snapshot_request(SNAPSHOT_DELETE, name)?).map(|_| ())
+}
+
+/// From the oldest to the newest.
+pub fn snapshots(mount_point: &Path) -> Result<Vec<SnapshotInfo>> {
+    let mut found = Vec::new();
+    loop {
+        let mut request = snapshot_request(SNAPSHOT_TELL, "")?;
+        request.index = found.len() as u32;
+        match client::snapshot(mount_point, &mut request) {
+            Ok(()) => {}
+            Err((e, _)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(found),
+            Err((e, why)) => return Err(told_failure(mount_point, "list the snapshots", e, &why)),
+        }
+        let len = (request.name_len as usize).min(request.name.len());
+        found.push(SnapshotInfo {
+            name: String::from_utf8_lossy(&request.name[..len]).into_owned(),
+            generation: request.generation,
+            time: request.time,
+            own_bytes: request.own_bytes,
+        });
+    }
+}
+
+/// What differs from a snapshot to another, or to now.
+pub fn diff_snapshots(mount_point: &Path, old: &str, new: Option<&str>) -> Result<Vec<TxChange>> {
+    let mut request = SnapshotDiff::new(old, new.unwrap_or(""))
+        .ok_or_else(|| Failure::usage(format!("a name has at most {SNAPSHOT_NAME_MAX} bytes")))?;
+    let doing = "compare snapshots";
+    let channel = Channel::open(mount_point).map_err(|e| failure(mount_point, doing, e))?;
+    channel.diff_snapshots(&mut request).map_err(|(e, why)| told_failure(mount_point, doing, e, &why))
+}
+
+fn snapshot_request(action: u32, name: &str) -> Result<SnapshotRequest> {
+    SnapshotRequest::new(action, name).ok_or_else(|| {
+        Failure::usage(format!("'{name}' is longer than the {SNAPSHOT_NAME_MAX} bytes that a name has"))
+    })
+}
+
+fn about_snapshot(mount_point: &Path, doing: &str, mut request: SnapshotRequest) -> Result<()> {
+    client::snapshot(mount_point, &mut request)
+        .map_err(|(error, why)| told_failure(mount_point, doing, error, &why))
+}
+
+fn told_failure(mount_point: &Path, doing: &str, error: io::Error, why: &str) -> Failure {
+    match error.raw_os_error() {
+        Some(errno @ (libc::EINVAL | libc::ENOSPC)) if !why.is_empty() => {
+            Failure::new(exit_of_errno(errno), why.to_owned())
+        }
+        _ => failure(mount_point, doing, error),
+    }
+}
+
+/// Figures of the mounted volume since it was mounted.
+pub fn counters(mount_point: &Path) -> Result<Counters> {
+    client::counters(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))
+}
+
+/// How long syncs and commits took since the volume was mounted.
+pub fn latencies(mount_point: &Path) -> Result<Latencies> {
+    client::latencies(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))
+}
+
+/// The mounted volume's own modes, and those that it is mounted with.
+pub fn modes(mount_point: &Path) -> Result<(ModeChoice, ModeChoice)> {
+    let mut request = Modes::new(MODES_GET, [0; 8]);
+    client::modes(mount_point, &mut request)
+        .map_err(|(error, why)| told_failure(mount_point, "ask for the modes", error, &why))?;
+    Ok((ModeChoice::from_numbers(request.stored), ModeChoice::from_numbers(request.effective)))
+}
+
+/// Keeps modes as the mounted volume's own; they count from its next mount on.
+pub fn set_modes(mount_point: &Path, modes: ModeChoice) -> Result<()> {
+    let mut request = Modes::new(MODES_SET, modes.numbers());
+    client::modes(mount_point, &mut request)
+        .map_err(|(error, why)| told_failure(mount_point, "keep the modes", error, &why))
+}
+
+/// Whether an xact daemon serves the mount. Does not fail: a mount that cannot be asked is none.
+pub fn serves(mount_point: &Path) -> io::Result<bool> {
+    match client::version(mount_point) {
+        Ok(_) => Ok(true),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS)) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// A control channel of a mount, for whatever is not bound to one transaction.
+pub fn channel(mount_point: &Path) -> Result<Channel> {
+    Channel::open(mount_point).map_err(|e| failure(mount_point, "reach the daemon", e))
+}
+
+/// A transaction on a channel of its own. Unless it is kept, it aborts when this is dropped, and
+/// when this process dies.
+pub struct Transaction {
+    channel: Channel,
+    mount_point: PathBuf,
+    id: u64,
+}
+
+impl Transaction {
+    /// Begins one with `BEGIN_…` flags.
+    pub fn begin(mount_point: &Path, flags: u32) -> Result<Transaction> {
+        let channel = channel(mount_point)?;
+        let (id, _) = channel.begin(flags).map_err(|e| failure(mount_point, "begin a transaction", e))?;
+        Ok(Transaction { channel, mount_point: mount_point.to_path_buf(), id })
+    }
+
+    /// Begins another when this one has ended; works from inside its view too.
+    pub fn begin_again(&mut self, flags: u32) -> Result<()> {
+        let begun = self.channel.begin(flags);
+        (self.id, _) = begun.map_err(|e| failure(&self.mount_point, "begin a transaction", e))?;
+        Ok(())
+    }
+
+    /// A kept one.
+    pub fn attach(mount_point: &Path, id: u64) -> Result<Transaction> {
+        let channel = channel(mount_point)?;
+        match channel.attach(id) {
+            Ok(()) => Ok(Transaction { channel, mount_point: mount_point.to_path_buf(), id }),
+            Err(e) => Err(not_open(mount_point, &channel, id, e)),
+        }
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Returns when the changes are visible to everybody, and durable unless `flags` say otherwise.
+    pub fn commit(&self, flags: u32) -> Result<()> {
+        self.channel.commit(flags).map_err(|e| self.refused(&e, flags & COMMIT_RETAIN != 0))
+    }
+
+    /// What [`COMMIT_ONLY`](xact_fuse::control::COMMIT_ONLY) and [`Transaction::drop_selected`] are about.
+    pub fn select(&self, paths: &[Vec<u8>]) -> Result<()> {
+        paths.iter().try_for_each(|path| {
+            let wrong = |e| failure(&self.mount_point, "name a path to the daemon", e);
+            self.channel.select(path).map_err(wrong)
+        })
+    }
+
+    pub fn drop_selected(&self) -> Result<()> {
+        self.channel.drop_selected().map_err(|e| self.refused(&e, true))
+    }
+
+    /// From now on it outlives this process.
+    pub fn keep(&self, timeout_s: u32, label: &[u8]) -> Result<()> {
+        self.channel
+            .keep(timeout_s, label)
+            .map_err(|e| failure(&self.mount_point, "keep the transaction open", e))
+    }
+
+    /// As [`Transaction::keep`] for one that was kept before, with the time and label that it has: what
+    /// processes that were left behind have open in its view goes stale.
+    pub fn keep_on(&self) -> Result<()> {
+        let doing = "keep the transaction open";
+        let info = self.channel.info(self.id, false).map_err(|e| failure(&self.mount_point, doing, e))?;
+        let left = info.left.map_or(0, |left| (left.as_secs() as u32).max(1));
+        self.keep(left, &info.label)
+    }
+
+    pub fn abort(&self) -> Result<()> {
+        self.channel.abort().map_err(|e| failure(&self.mount_point, "abort", e))
+    }
+
+    fn refused(&self, error: &CommitError, stays_open: bool) -> Failure {
+        match error.errno {
+            libc::ENOTCONN | libc::ECONNABORTED => {
+                failure(&self.mount_point, "commit", io::Error::from_raw_os_error(error.errno))
+            }
+            _ => refused(error, stays_open.then_some(self.id)),
+        }
+    }
+}
+
+/// Why a kept transaction cannot be had.
+pub fn not_open(mount_point: &Path, channel: &Channel, id: u64, error: io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            let ended = channel.info(id, false).ok().map(|info| info.standing);
+            let what = match ended {
+                Some(Standing::Committed) => "was committed",
+                Some(Standing::Dropped) => "was dropped",
+                Some(Standing::TimedOut) => "was dropped, since its time had run out",
+                Some(Standing::Running | Standing::Kept) => "is no kept one: it ends with its program",
+                None => "is not open on this mount",
+            };
+            Failure::new(Exit::NoInput, format!("transaction {id} {what}"))
+                .hint("'xact tx list' lists those that are open.")
+        }
+        Some(libc::EBUSY) => {
+            Failure::new(Exit::Unavailable, format!("transaction {id} is being decided over just now"))
+                .hint("Another 'xact tx' or 'xact run --tx' has it: wait for that to end.")
+        }
+        Some(libc::EPERM) => {
+            Failure::new(Exit::NoPermission, format!("transaction {id} belongs to another user"))
+        }
+        _ => failure(mount_point, &format!("reach transaction {id}"), error),
+    }
+}
+
+pub fn failure(mount_point: &Path, doing: &str, error: io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::ENOTCONN | libc::ECONNABORTED) => Failure::new(
+            Exit::Io,
+            format!("cannot {doing}: the daemon of the mount at {} is gone", mount_point.display()),
+        )
+        .hint("'xact umount' takes the mount away; mounting the image again recovers it."),
+        Some(libc::EROFS) => Failure::new(
+            Exit::NoPermission,
+            format!("cannot {doing}: {} is mounted read-only", mount_point.display()),
+        ),
+        _ => Failure::system(format_args!("{doing} on {}", mount_point.display()), error),
+    }
+}
+
+/// A commit that the volume refused; `open` is the transaction where it stays open.
+fn refused(error: &CommitError, open: Option<u64>) -> Failure {
+    let exit = match error.reason {
+        Reason::Conflict => Exit::Conflict,
+        Reason::NoSpace | Reason::TooLarge => Exit::NoSpace,
+        Reason::ReadOnly => Exit::NoPermission,
+        Reason::Io => Exit::Io,
+        Reason::TooOld => Exit::Conflict,
+        Reason::NotApart => Exit::Usage,
+        Reason::None | Reason::Other => exit_of_errno(error.errno),
+    };
+    let failure = match &error.path {
+        Some(path) => {
+            let path = path.display().to_string();
+            let text = format!("not committed: conflict on {path}: {}", error.why);
+            Failure::new(exit, text).path(path).winner(error.winner)
+        }
+        None if error.reason == Reason::NotApart => return Failure::new(exit, &*error.why),
+        None => Failure::new(exit, format!("not committed: {}", error.why)),
+    };
+    let nothing = match open {
+        Some(id) => format!("Nothing was changed, and transaction {id} is still open."),
+        None => "Nothing was changed.".to_string(),
+    };
+    match exit {
+        _ if error.reason == Reason::TooLarge => failure.hint(format!(
+            "{nothing} Do it in smaller parts, or make the volume with a larger journal (xact mkfs \
+             --journal-size): a transaction may take half of it.",
+        )),
+        Exit::Conflict if open.is_some() => failure.hint(format!(
+            "{nothing} Look at it with 'xact tx diff', save from it what you need, and drop it."
+        )),
+        Exit::Conflict => failure.hint(format!("{nothing} Run it again to try on the new state.")),
+        Exit::NoSpace => failure.hint(format!("{nothing} Free some space, or do less at once.")),
+        Exit::Io => failure.hint("The log of the daemon says more; check the volume with e2fsck."),
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conflict_says_where_and_what_to_do() {
+        let error = CommitError {
+            errno: libc::EAGAIN,
+            reason: Reason::Conflict,
+            path: Some("/a/b".into()),
+            winner: Some(3),
+            why: "changed since, by transaction 3".into(),
+        };
+        let failure = refused(&error, None);
+        assert_eq!(failure.exit, Exit::Conflict);
+        assert_eq!(failure.path.as_deref(), Some("/a/b"));
+        assert!(
+            failure
+                .to_string()
+                .contains("conflict on /a/b: changed since, by transaction 3\n  Nothing was changed. R")
+        );
+        assert_eq!(failure.winner, Some(3));
+        assert!(refused(&error, Some(7)).to_string().contains("transaction 7 is still open"));
+    }
+
+    #[test]
+    fn a_full_volume_has_its_own_code() {
+        let why = "no space left on the volume".to_string();
+        let failure = refused(
+            &CommitError { errno: libc::ENOSPC, reason: Reason::NoSpace, path: None, winner: None, why },
+            None,
+        );
+        assert_eq!((failure.exit, failure.path.clone()), (Exit::NoSpace, None));
+    }
+}

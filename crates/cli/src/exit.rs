@@ -1,0 +1,259 @@
+//! Exit codes, and the one type for a command that failed.
+//!
+//! The codes follow `sysexits.h` where it has a fitting one, so that scripts can tell a mistake in
+//! the call from a full volume and from a conflict that is worth another try.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use xact_base::Error;
+
+/// What the process tells its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// The command was called wrongly, or would do what it may not without `--force`.
+    Usage = 64,
+    /// A check found problems.
+    Damaged = 65,
+    /// An image, folder or file that was named does not exist.
+    NoInput = 66,
+    /// Nothing is mounted there, or it is in use.
+    Unavailable = 69,
+    /// The operating system refused a resource (a process, a namespace, memory).
+    System = 71,
+    /// No space, on the volume or for the image.
+    NoSpace = 73,
+    /// The device failed, or the volume is damaged.
+    Io = 74,
+    /// Somebody else changed what the transaction read or wrote. Another try may succeed.
+    Conflict = 75,
+    /// Not permitted.
+    NoPermission = 77,
+    /// The volume uses a feature that xact does not have.
+    Unsupported = 78,
+}
+
+impl Exit {
+    /// The exit with this code, as another xact process gave it.
+    pub fn from_code(code: u8) -> Exit {
+        use Exit::*;
+        let all = [Usage, Damaged, NoInput, Unavailable, NoSpace, Io, Conflict, NoPermission, Unsupported];
+        all.into_iter().find(|exit| *exit as u8 == code).unwrap_or(System)
+    }
+}
+
+/// The table in `--help` and in the man pages.
+pub const HELP: &str = "\
+Exit codes:
+  0    success
+  64   wrong usage, or --force is needed
+  65   'xact check' found problems
+  66   an image, folder or file that was named does not exist
+  69   nothing is mounted there, or it is in use
+  71   the operating system refused a process, a namespace or memory
+  73   no space
+  74   I/O error, or a damaged volume
+  75   conflict: another change came first; trying again may succeed
+  77   no permission
+  78   the volume uses a feature that xact does not support";
+
+/// What `xact run` adds to the table.
+pub const RUN_HELP: &str = "\
+Exit codes of run:
+  The exit status of CMD if that failed; then nothing was changed.
+  126 if CMD could not be executed, 127 if it was not found, 128+N if signal N ended it.
+  0 means: CMD succeeded, and everything it did is durable (with --keep: the transaction is open).
+  1 with the message 'not committed, as you said': the answer to --ask was no.
+  75 conflict, 74 I/O, 73 no space, and the other codes of xact itself come with a message
+  that begins with 'xact run: error:'; --status-file tells them apart for programs.";
+
+/// A command that failed: the code, and what a person is told.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub exit: Exit,
+    /// What happened and where, in one line.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The path on the volume that a conflict is about.
+    pub path: Option<String>,
+    /// The transaction that came first in a conflict; none where it was a program outside of any.
+    pub winner: Option<u64>,
+    /// 126 or 127, where the command of `xact run` could not be run.
+    shell_code: Option<u8>,
+}
+
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure { exit, message: message.into(), hint: None, path: None, winner: None, shell_code: None }
+    }
+
+    /// A command that could not be run, with the code that a shell gives.
+    pub fn of_shell(code: u8, message: impl Into<String>) -> Failure {
+        Failure { shell_code: Some(code), ..Failure::new(Exit::NoInput, message) }
+    }
+
+    /// The exit code of the process.
+    pub fn code(&self) -> u8 {
+        self.shell_code.unwrap_or(self.exit as u8)
+    }
+
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, message)
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The path on the volume that it is about.
+    pub fn path(mut self, path: String) -> Failure {
+        self.path = Some(path);
+        self
+    }
+
+    /// Who came first in a conflict.
+    pub fn winner(mut self, winner: Option<u64>) -> Failure {
+        self.winner = winner;
+        self
+    }
+
+    /// With another code.
+    pub fn exit(mut self, exit: Exit) -> Failure {
+        self.exit = exit;
+        self
+    }
+
+    /// An error of the operating system; `doing` completes "cannot …".
+    pub fn system(doing: impl fmt::Display, error: impl Into<io::Error>) -> Failure {
+        let error = error.into();
+        Failure::new(exit_of_io(&error), format!("cannot {doing}: {}", plain(&error)))
+    }
+
+    /// An error of the volume at `path`.
+    pub fn volume(path: &Path, error: Error) -> Failure {
+        let mut failure = Failure::new(exit_of(&error), format!("{}: {error}", path.display()));
+        if let Error::Conflict { path, .. } = error {
+            failure.path = Some(path);
+        }
+        failure
+    }
+}
+
+impl From<xact_inside::Error> for Failure {
+    fn from(error: xact_inside::Error) -> Failure {
+        match error {
+            xact_inside::Error::InTheWay { what, hint } => Failure::usage(what).hint(hint),
+            xact_inside::Error::System { doing, error, resource, hint } => {
+                let failure = Failure::system(doing, error);
+                let failure = match (resource, failure.exit) {
+                    (true, exit) if exit != Exit::NoPermission => failure.exit(Exit::System),
+                    _ => failure,
+                };
+                hint.map_or(failure.clone(), |hint| failure.hint(hint))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n  {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The text of an error of the operating system without "(os error N)".
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}
+
+pub fn exit_of_io(error: &io::Error) -> Exit {
+    match error.raw_os_error() {
+        Some(code) => exit_of_errno(code),
+        None => match error.kind() {
+            io::ErrorKind::NotFound => Exit::NoInput,
+            io::ErrorKind::PermissionDenied => Exit::NoPermission,
+            io::ErrorKind::InvalidInput => Exit::Usage,
+            _ => Exit::Io,
+        },
+    }
+}
+
+pub fn exit_of_errno(code: i32) -> Exit {
+    match code {
+        libc::ENOENT | libc::ENOTDIR | libc::ENXIO => Exit::NoInput,
+        libc::EPERM | libc::EACCES | libc::EROFS => Exit::NoPermission,
+        libc::EBUSY | libc::EAGAIN | libc::ENOTCONN | libc::ENODEV | libc::ETXTBSY => Exit::Unavailable,
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Exit::NoSpace,
+        libc::ENOMEM | libc::EMFILE | libc::ENFILE => Exit::System,
+        libc::EINVAL | libc::EISDIR | libc::EEXIST | libc::ENAMETOOLONG => Exit::Usage,
+        libc::EOPNOTSUPP | libc::ENOSYS => Exit::Unsupported,
+        _ => Exit::Io,
+    }
+}
+
+fn exit_of(error: &Error) -> Exit {
+    match error {
+        Error::Io { source, .. } => match exit_of_io(source) {
+            // A device that fails is an I/O error whatever its number; these two are not failures
+            // of the device but of the way it was opened.
+            exit @ (Exit::NoInput | Exit::NoPermission | Exit::Unavailable | Exit::NoSpace) => exit,
+            _ => Exit::Io,
+        },
+        Error::Corrupt(_) | Error::Poisoned(_) => Exit::Io,
+        Error::Unsupported(_) => Exit::Unsupported,
+        Error::NoSpace | Error::TooLarge { .. } => Exit::NoSpace,
+        Error::Conflict { .. } => Exit::Conflict,
+        Error::ReadOnly => Exit::NoPermission,
+        Error::Ended | Error::TooOld | Error::InUse(_) => Exit::Unavailable,
+        Error::Usage(_) => Exit::Usage,
+        Error::Posix(errno) => exit_of_errno(errno.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_every_code() {
+        use Exit::*;
+        for exit in
+            [Usage, Damaged, NoInput, Unavailable, System, NoSpace, Io, Conflict, NoPermission, Unsupported]
+        {
+            assert!(HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?} is not in the table");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_volume_have_their_codes() {
+        let path = Path::new("disk.img");
+        let exit = |error| Failure::volume(path, error).exit;
+        assert_eq!(exit(Error::NoSpace), Exit::NoSpace);
+        assert_eq!(exit(Error::Unsupported("encryption".into())), Exit::Unsupported);
+        assert_eq!(exit(Error::io("read", io::Error::from_raw_os_error(libc::EIO))), Exit::Io);
+        assert_eq!(
+            exit(Error::io("open", io::Error::from_raw_os_error(libc::EWOULDBLOCK))),
+            Exit::Unavailable
+        );
+        let conflict = Failure::volume(path, Error::Conflict { path: "/a".into(), why: "changed", by: None });
+        assert_eq!((conflict.exit, conflict.path.as_deref()), (Exit::Conflict, Some("/a")));
+    }
+
+    #[test]
+    fn texts_have_no_os_error_numbers() {
+        let failure = Failure::system("open x", io::Error::from_raw_os_error(libc::ENOENT)).hint("Make it.");
+        assert_eq!(failure.to_string(), "cannot open x: No such file or directory\n  Make it.");
+        assert_eq!(failure.exit, Exit::NoInput);
+    }
+}

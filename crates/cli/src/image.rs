@@ -1,0 +1,127 @@
+//! Images and block devices, looked at before anything is done to them: is it there, does anybody
+//! use it, what does it hold.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use xact_device::{BlockDevice, FileDevice, OpenMode};
+
+use crate::exit::{Exit, Failure, Result, plain};
+
+/// Opens the device that `image` names, for this process alone if it is to be written.
+pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+    if mode == OpenMode::ReadWrite {
+        refuse_attached(image)?;
+    }
+    match FileDevice::open(image, mode) {
+        Ok(device) => Ok(Arc::new(device)),
+        Err(e) => Err(cannot_open(image, mode, &e)),
+    }
+}
+
+fn cannot_open(image: &Path, mode: OpenMode, error: &io::Error) -> Failure {
+    let name = image.display();
+    match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::WouldBlock, _) | (_, Some(libc::EBUSY)) => {
+            Failure::new(Exit::Unavailable, format!("{name} is in use: it is mounted, or being worked on"))
+                .hint("'findmnt -t fuse,ext4' lists mounts; xact umount takes one away.")
+        }
+        (io::ErrorKind::InvalidInput, _) => {
+            Failure::usage(format!("{name} is neither an image file nor a block device"))
+        }
+        (io::ErrorKind::NotFound, _) => Failure::new(Exit::NoInput, format!("{name} does not exist"))
+            .hint("'xact mkfs IMG --size 1G' makes a volume in a new image file."),
+        (io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem, _)
+            if mode == OpenMode::ReadWrite =>
+        {
+            Failure::new(Exit::NoPermission, format!("{name} cannot be written: {}", plain(error)))
+                .hint("A volume that may only be read can be mounted with -o ro.")
+        }
+        _ => Failure::system(format_args!("open {name}"), io::Error::from(error.kind()))
+            .exit(crate::exit::exit_of_io(error)),
+    }
+}
+
+/// The kernel takes no lock on a file behind a loop device, so this looks at them. Two writers on
+/// one image would ruin it.
+fn refuse_attached(image: &Path) -> Result<()> {
+    let Ok(about) = fs::metadata(image) else { return Ok(()) };
+    // Not every system has loop devices.
+    let Ok(devices) = fs::read_dir("/sys/block") else { return Ok(()) };
+    for device in devices.flatten() {
+        let Ok(backing) = fs::read_to_string(device.path().join("loop/backing_file")) else { continue };
+        let same = fs::metadata(backing.trim_end_matches('\n'))
+            .is_ok_and(|other| (other.dev(), other.ino()) == (about.dev(), about.ino()));
+        if same {
+            let name = device.file_name();
+            let name = name.to_string_lossy();
+            return Err(Failure::new(
+                Exit::Unavailable,
+                format!("{} is attached to the loop device /dev/{name}", image.display()),
+            )
+            .hint(format!("Unmount it, or detach it with 'losetup -d /dev/{name}'.")));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes at the start that are looked at to tell what a device holds.
+const LOOKED_AT: u64 = 128 << 10;
+
+/// What the start of an image or device holds, as a noun phrase; `None` where it is all zeros.
+pub fn contents(image: &Path) -> io::Result<Option<&'static str>> {
+    let mut start = Vec::new();
+    File::open(image)?.take(LOOKED_AT).read_to_end(&mut start)?;
+    if start.iter().all(|&byte| byte == 0) {
+        return Ok(None);
+    }
+    let known: [(&'static str, usize, &[u8]); 11] = [
+        ("an ext2, ext3 or ext4 file system", 0x438, b"\x53\xef"),
+        ("an XFS file system", 0, b"XFSB"),
+        ("a Btrfs file system", 0x10040, b"_BHRfS_M"),
+        ("an F2FS file system", 0x400, b"\x10\x20\xf5\xf2"),
+        ("a SquashFS file system", 0, b"hsqs"),
+        ("an ISO 9660 image", 0x8001, b"CD001"),
+        ("an NTFS file system", 3, b"NTFS    "),
+        ("an encrypted volume (LUKS)", 0, b"LUKS\xba\xbe"),
+        ("swap space", 4086, b"SWAPSPACE2"),
+        ("a partition table (GPT)", 512, b"EFI PART"),
+        ("a boot sector or partition table", 510, b"\x55\xaa"),
+    ];
+    let found = known.iter().find(|(_, at, magic)| start.get(*at..at + magic.len()) == Some(*magic));
+    Ok(Some(found.map_or("data", |(what, _, _)| what)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn zeros_are_nothing_and_the_rest_is_named() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(contents(image.path()).unwrap(), None);
+        image.as_file().write_all_at(b"short", 0).unwrap();
+        assert_eq!(contents(image.path()).unwrap(), Some("data"));
+        image.as_file().set_len(1 << 20).unwrap();
+        image.as_file().write_all_at(&[0x53, 0xef], 0x438).unwrap();
+        assert_eq!(contents(image.path()).unwrap(), Some("an ext2, ext3 or ext4 file system"));
+        image.as_file().write_all_at(&[0; 0x500], 0).unwrap();
+        assert_eq!(contents(image.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn failures_say_what_to_do() {
+        let missing = open(Path::new("/no/such.img"), OpenMode::ReadWrite).err().unwrap();
+        assert_eq!(missing.exit, Exit::NoInput);
+        assert!(missing.to_string().contains("xact mkfs"));
+        assert_eq!(open(Path::new("/"), OpenMode::ReadOnly).err().unwrap().exit, Exit::Usage);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let _held = open(file.path(), OpenMode::ReadWrite).ok().unwrap();
+        let busy = open(file.path(), OpenMode::ReadWrite).err().unwrap();
+        assert_eq!(busy.exit, Exit::Unavailable);
+    }
+}

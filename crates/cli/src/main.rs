@@ -1,0 +1,67 @@
+//! The `xact` command. No file-system logic: it parses, calls the layers below, and tells a person
+//! what came of it.
+
+mod args;
+mod commands;
+mod control;
+mod daemon;
+mod exit;
+mod image;
+mod log;
+mod logger;
+mod mounts;
+mod output;
+mod progress;
+mod run;
+mod size;
+mod tx;
+mod volume_options;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use args::{Cli, Command};
+use exit::Exit;
+
+fn main() -> ExitCode {
+    logger::install();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where not even this can be printed there is nobody to tell.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(Exit::Usage as u8),
+            };
+        }
+    };
+    let (name, outcome) = match cli.command {
+        Command::Mkfs(args) => ("xact mkfs", commands::mkfs(&args)),
+        Command::Mount(args) => ("xact mount", commands::mount(&args)),
+        Command::Umount(args) => ("xact umount", commands::umount(&args)),
+        Command::Sync(args) => ("xact sync", commands::sync(&args)),
+        // `run` reports its own errors: they also go to its status file.
+        Command::Run(args) => return ExitCode::from(run::run(&args)),
+        Command::Tx(args) => (tx::name(&args), tx::tx(&args)),
+        Command::Journal(args) => ("xact journal", commands::journal(&args)),
+        Command::Mode(args) => ("xact mode", commands::mode(&args)),
+        Command::Stat(args) => ("xact stat", commands::stat(&args)),
+        Command::Recover(args) => ("xact recover", commands::recover(&args)),
+        Command::Check(args) => ("xact check", commands::check(&args)),
+        Command::Convert(args) => ("xact convert", commands::convert(&args)),
+        Command::Snapshot(args) => ("xact snapshot", commands::snapshot(&args)),
+        Command::Info(args) => ("xact info", commands::info(&args)),
+        Command::Completions(args) => ("xact completions", commands::completions(&args)),
+        Command::Man(args) => ("xact man", commands::man(&args)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::error(name, &failure);
+            ExitCode::from(failure.code())
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `xact run --ask`: shows the changes and asks a person what to do with them.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+
+use crate::control::Transaction;
+use crate::exit::{Exit, Failure, Result};
+use crate::tx::show;
+
+/// What to do with a transaction whose command has succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    Commit,
+    Drop,
+    Keep,
+    /// It was kept before.
+    KeepOn,
+}
+
+/// The terminal of the person, wherever standard input and output go.
+pub struct Terminal(File);
+
+impl Terminal {
+    pub fn open() -> Result<Terminal> {
+        File::options().read(true).write(true).open("/dev/tty").map(Terminal).map_err(|e| {
+            Failure::system("ask on the terminal", e)
+                .exit(Exit::Usage)
+                .hint("Without a terminal, use --keep and decide with 'xact tx'.")
+        })
+    }
+
+    pub fn ask(&self, transaction: &Transaction) -> Result<Answer> {
+        let wrong = |e| Failure::system("ask on the terminal", e);
+        let (channel, id) = (transaction.channel(), transaction.id());
+        let changes = channel.diff(id).map_err(|e| Failure::system("list the changes", e))?;
+        (&self.0).write_all(show::names(&changes).as_bytes()).map_err(wrong)?;
+        if changes.is_empty() {
+            writeln!(&self.0, "nothing has changed").map_err(wrong)?;
+        }
+        let mut lines = BufReader::new(&self.0);
+        loop {
+            write!(&self.0, "Commit? yes, no, keep open, or show the diff [y/n/k/d] ").map_err(wrong)?;
+            let mut line = String::new();
+            // The end of the terminal's input is no yes.
+            if lines.read_line(&mut line).map_err(wrong)? == 0 {
+                return Ok(Answer::Drop);
+            }
+            match line.trim().to_ascii_lowercase().as_str() {
+                "y" | "yes" => return Ok(Answer::Commit),
+                "n" | "no" => return Ok(Answer::Drop),
+                "k" | "keep" => return Ok(Answer::Keep),
+                "d" | "diff" => {
+                    let patch = show::patch(channel, id, &changes)?;
+                    (&self.0).write_all(&patch).map_err(wrong)?;
+                }
+                _ => {}
+            }
+        }
+    }
+}

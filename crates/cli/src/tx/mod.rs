@@ -1,0 +1,224 @@
+//! `xact tx`: open transactions, looked at and decided over.
+
+mod patch;
+mod paths;
+pub mod show;
+
+use std::path::Path;
+
+use serde::Serialize;
+use xact_fuse::client::{Channel, TxChange, TxInfo};
+use xact_fuse::control::{COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide, Standing};
+
+use crate::args::{Decide, Diff, Tx, TxBegin, TxCommand, TxCommit, TxDrop, TxList, TxStatus};
+use crate::control::{self, Transaction};
+use crate::exit::{Failure, Result};
+use crate::mounts::{self, Mount};
+use crate::output::{print, print_bytes, print_json};
+use crate::run::begin_flags;
+use crate::size::{self, span};
+
+/// Name of the command for messages.
+pub fn name(args: &Tx) -> &'static str {
+    match args.command {
+        TxCommand::Begin(_) => "xact tx begin",
+        TxCommand::List(_) => "xact tx list",
+        TxCommand::Status(_) => "xact tx status",
+        TxCommand::Diff(_) => "xact tx diff",
+        TxCommand::Commit(_) => "xact tx commit",
+        TxCommand::Drop(_) => "xact tx drop",
+    }
+}
+
+pub fn tx(args: &Tx) -> Result<()> {
+    match &args.command {
+        TxCommand::Begin(args) => begin(args),
+        TxCommand::List(args) => list(args),
+        TxCommand::Status(args) => status(args),
+        TxCommand::Diff(args) => diff(args),
+        TxCommand::Commit(args) => commit(args),
+        TxCommand::Drop(args) => drop_all(args),
+    }
+}
+
+/// The volume itself: inside a transaction there is no way to others.
+fn volume_at(at: &Path) -> Result<Mount> {
+    let mount = mounts::containing(at)?;
+    if mount.is_view() {
+        return Err(Failure::usage("inside a transaction there are no others")
+            .hint("Run 'xact tx' outside of 'xact run'."));
+    }
+    Ok(mount)
+}
+
+fn begin(args: &TxBegin) -> Result<()> {
+    let mount = volume_at(&args.at)?;
+    let transaction = Transaction::begin(&mount.point, begin_flags(args.isolation))?;
+    transaction.keep(args.timeout, b"xact tx begin")?;
+    print(&format!("{}\n", transaction.id()))
+}
+
+/// What is told of a transaction.
+#[derive(Debug, Serialize)]
+struct Told {
+    id: u64,
+    standing: &'static str,
+    uid: u32,
+    /// The command that was run in it.
+    label: String,
+    age_seconds: u64,
+    /// Until it is dropped; null for never.
+    seconds_left: Option<u64>,
+}
+
+impl Told {
+    fn of(info: &TxInfo) -> Told {
+        Told {
+            id: info.id,
+            standing: match info.standing {
+                Standing::Running => "running",
+                Standing::Kept => "open",
+                Standing::Committed => "committed",
+                Standing::Dropped => "dropped",
+                Standing::TimedOut => "timed-out",
+            },
+            uid: info.uid,
+            label: String::from_utf8_lossy(&info.label).into_owned(),
+            age_seconds: info.age.as_secs(),
+            seconds_left: info.left.map(|left| left.as_secs()),
+        }
+    }
+}
+
+fn list(args: &TxList) -> Result<()> {
+    let mount = volume_at(&args.at)?;
+    let channel = control::channel(&mount.point)?;
+    let all = channel.list().map_err(|e| control::failure(&mount.point, "list transactions", e))?;
+    if args.json {
+        return print_json(&all.iter().map(Told::of).collect::<Vec<_>>());
+    }
+    let mut text = String::new();
+    for info in &all {
+        let told = Told::of(info);
+        let left = info.left.map_or("for good".to_string(), |left| format!("for {}", span(left)));
+        let left = if info.standing == Standing::Kept { left } else { String::new() };
+        let line = format!(
+            "{:<6} {:<8} {left:<10} since {:<8} user {:<6} {}",
+            told.id,
+            told.standing,
+            span(info.age),
+            told.uid,
+            told.label
+        );
+        text += line.trim_end();
+        text.push('\n');
+    }
+    print(&text)
+}
+
+fn status(args: &TxStatus) -> Result<()> {
+    let (mount, channel) = reach(&args.which)?;
+    let id = args.which.id;
+    let info = channel.info(id, false).map_err(|e| control::not_open(&mount.point, &channel, id, e))?;
+    let told = Told::of(&info);
+    // What has ended has no changes to be told any more.
+    let changes = match info.standing {
+        Standing::Running | Standing::Kept => {
+            let wrong = |e| control::not_open(&mount.point, &channel, id, e);
+            Some(Extent::of(&channel.diff(id).map_err(wrong)?))
+        }
+        Standing::Committed | Standing::Dropped | Standing::TimedOut => None,
+    };
+    if args.json {
+        return print_json(&Status { told, changes });
+    }
+    let meaning = match info.standing {
+        Standing::Running => "running: it ends with its program",
+        Standing::Kept => "open: commit or drop it",
+        Standing::Committed => "committed",
+        Standing::Dropped => "dropped: nothing was changed",
+        Standing::TimedOut => "dropped, since its time had run out: nothing was changed",
+    };
+    let mut text =
+        format!("transaction {id}: {meaning}\nbegun:   {} ago\nuser:    {}\n", span(info.age), told.uid);
+    if !told.label.is_empty() {
+        text += &format!("command: {}\n", told.label);
+    }
+    if let Some(left) = info.left {
+        text += &format!("left:    {}\n", span(left));
+    }
+    if let Some(Extent { paths, file_bytes }) = changes {
+        text +=
+            &format!("changes: {paths} paths; files of {} were made or written\n", size::text(file_bytes));
+    }
+    print(&text)
+}
+
+/// How much a transaction changes.
+#[derive(Debug, Serialize)]
+struct Extent {
+    paths: usize,
+    /// Sizes of the files that are new or have other contents: what a commit writes at the most, about.
+    file_bytes: u64,
+}
+
+impl Extent {
+    fn of(changes: &[TxChange]) -> Extent {
+        let written = |change: &&TxChange| matches!(change.kind, ChangeKind::Added | ChangeKind::Modified);
+        let is_file = |new: &ChangeSide| new.mode & libc::S_IFMT == libc::S_IFREG;
+        let size = |change: &TxChange| change.new.filter(is_file).map_or(0, |new| new.size);
+        Extent { paths: changes.len(), file_bytes: changes.iter().filter(written).map(size).sum() }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Status {
+    #[serde(flatten)]
+    told: Told,
+    /// None of a transaction that has ended.
+    changes: Option<Extent>,
+}
+
+fn reach(which: &Decide) -> Result<(Mount, Channel)> {
+    let mount = volume_at(&which.at)?;
+    let channel = control::channel(&mount.point)?;
+    Ok((mount, channel))
+}
+
+fn diff(args: &Diff) -> Result<()> {
+    let (mount, channel) = reach(&args.which)?;
+    let id = args.which.id;
+    let paths = paths::on_volume(&args.paths, &mount)?;
+    let all = channel.diff(id).map_err(|e| control::not_open(&mount.point, &channel, id, e))?;
+    let changes = show::below(all, &paths)?;
+    if args.json {
+        print_json(&show::json(&changes))
+    } else if args.patch {
+        print_bytes(&show::patch(&channel, id, &changes)?)
+    } else if args.stat {
+        print(&show::stat(&channel, id, &changes)?)
+    } else {
+        print(&show::names(&changes))
+    }
+}
+
+fn commit(args: &TxCommit) -> Result<()> {
+    let mount = volume_at(&args.which.at)?;
+    let paths = paths::on_volume(&args.only, &mount)?;
+    let transaction = Transaction::attach(&mount.point, args.which.id)?;
+    transaction.select(&paths)?;
+    let only = if paths.is_empty() { 0 } else { COMMIT_ONLY };
+    let ordered = if args.ordered { COMMIT_ORDERED } else { 0 };
+    transaction.commit(COMMIT_RETAIN | only | ordered)
+}
+
+fn drop_all(args: &TxDrop) -> Result<()> {
+    let mount = volume_at(&args.which.at)?;
+    let paths = paths::on_volume(&args.only, &mount)?;
+    let transaction = Transaction::attach(&mount.point, args.which.id)?;
+    if paths.is_empty() {
+        return transaction.abort();
+    }
+    transaction.select(&paths)?;
+    transaction.drop_selected()
+}
