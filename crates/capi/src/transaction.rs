@@ -1,0 +1,124 @@
+//! A transaction of this process: on a channel of its own, or within the one that it runs in.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use xact_fuse::client::{Channel, CommitError, Inner};
+use xact_fuse::control::{COMMIT_RETAIN, Reason};
+
+use crate::place::Place;
+
+/// A transaction, with the folder in its view that it was begun at.
+pub struct Tx {
+    kind: Kind,
+    dir: File,
+}
+
+enum Kind {
+    Own {
+        channel: Channel,
+        id: u64,
+    },
+    /// A savepoint in the transaction that this process runs in.
+    Within(Inner),
+}
+
+/// Why a commit was refused.
+pub struct Failed {
+    pub errno: i32,
+    pub reason: Reason,
+    pub winner: Option<u64>,
+    pub path: Option<Vec<u8>>,
+    pub why: String,
+}
+
+impl Failed {
+    pub fn of(error: CommitError) -> Failed {
+        Failed {
+            errno: error.errno,
+            reason: error.reason,
+            winner: error.winner,
+            path: error.path.map(|path| path.into_os_string().into_vec()),
+            why: error.why,
+        }
+    }
+
+    pub fn of_io(error: &io::Error) -> Failed {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        Failed { errno, reason: Reason::Other, winner: None, path: None, why: error.to_string() }
+    }
+
+    pub fn of_errno(errno: i32) -> Failed {
+        Failed::of_io(&io::Error::from_raw_os_error(errno))
+    }
+
+    pub fn of_inside(error: &xact_inside::Error) -> Failed {
+        Failed { why: error.to_string(), ..Failed::of_errno(error.errno()) }
+    }
+}
+
+impl Tx {
+    pub fn begin(at: &Path, flags: u32) -> io::Result<Tx> {
+        let place = Place::of(at)?;
+        match Inner::begin(&place.mount) {
+            Ok(inner) => return Ok(Tx { dir: File::open(at)?, kind: Kind::Within(inner) }),
+            // In no transaction.
+            Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {}
+            Err(e) => return Err(e),
+        }
+        let channel = Channel::open(&place.mount)?;
+        let (id, root) = channel.begin(flags)?;
+        // Closing the channel aborts, where the folder is none any more.
+        let dir = File::open(root.join(place.below))?;
+        Ok(Tx { dir, kind: Kind::Own { channel, id } })
+    }
+
+    /// 0 within another one.
+    pub fn id(&self) -> u64 {
+        match &self.kind {
+            Kind::Own { id, .. } => *id,
+            Kind::Within(_) => 0,
+        }
+    }
+
+    pub fn dir(&self) -> &File {
+        &self.dir
+    }
+
+    /// Where it is refused and was to be retained, it comes back.
+    pub fn commit(self, flags: u32) -> Result<(), (Option<Tx>, Failed)> {
+        let Tx { kind, dir } = self;
+        match kind {
+            Kind::Own { channel, id } => match channel.commit(flags) {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    let retained = flags & COMMIT_RETAIN != 0;
+                    let left = retained.then_some(Tx { kind: Kind::Own { channel, id }, dir });
+                    Err((left, Failed::of(error)))
+                }
+            },
+            Kind::Within(inner) => inner.release().map_err(|e| (None, Failed::of_io(&e))),
+        }
+    }
+
+    pub fn abort(self) -> io::Result<()> {
+        match self.kind {
+            Kind::Own { channel, .. } => channel.abort(),
+            Kind::Within(inner) => inner.roll_back(),
+        }
+    }
+
+    pub fn savepoint(&self) -> io::Result<u64> {
+        Inner::of(&self.dir).map(|inner| inner.number())
+    }
+
+    pub fn roll_back(&self, number: u64) -> io::Result<()> {
+        Inner::again(&self.dir, number)?.roll_back()
+    }
+
+    pub fn release(&self, number: u64) -> io::Result<()> {
+        Inner::again(&self.dir, number)?.release()
+    }
+}

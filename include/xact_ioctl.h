@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Control of a mounted xact volume, version 2.
+ *
+ * A transaction belongs to a control channel, which is a nameless file on the mount:
+ *
+ *     int ch = open("MNT/.xact", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+ *     struct xact_begin begin = {0};
+ *     ioctl(ch, XACT_IOC_BEGIN, &begin);
+ *     ... work in MNT/.xact/tx/<begin.id>/root, or bind it over MNT in a mount namespace ...
+ *     struct xact_commit commit = {0};
+ *     if (ioctl(ch, XACT_IOC_COMMIT, &commit) < 0) ... commit.reason, commit.path, commit.why ...
+ *
+ * When the last descriptor of the channel is closed (exit and death included), a transaction
+ * that was not committed is aborted, unless it was kept (XACT_IOC_KEEP): then it stays open,
+ * until somebody attaches it to a channel and commits or aborts it there, or its time runs out.
+ * A channel has one transaction at a time, and may begin another when it has ended. Anybody may
+ * begin one; only its owner and root may look at it or attach it.
+ *
+ * The numbers carry the structs' sizes: a struct that grows gets a new number, and the old one
+ * stays. What is marked "in: 0" must be 0, else EINVAL.
+ */
+#ifndef XACT_IOCTL_H
+#define XACT_IOCTL_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define XACT_ABI 2
+
+struct xact_version {
+	__u32 abi;		/* XACT_ABI of the daemon */
+	__u32 reserved;
+};
+
+#define XACT_BEGIN_SNAPSHOT 1	/* what was only read is not validated */
+
+struct xact_begin {
+	__u32 flags;		/* in: XACT_BEGIN_... */
+	__u32 reserved;		/* in: 0 */
+	__u64 id;		/* out: names the folder MNT/.xact/tx/ID */
+};
+
+enum xact_reason {		/* and the errno of the ioctl */
+	XACT_REASON_NONE = 0,		/* it did not fail */
+	XACT_REASON_CONFLICT = 1,	/* EAGAIN: others changed what it read or wrote, see path */
+	XACT_REASON_NO_SPACE = 2,	/* ENOSPC */
+	XACT_REASON_TOO_LARGE = 3,	/* EFBIG: more than the journal takes at once */
+	XACT_REASON_READ_ONLY = 4,	/* EROFS */
+	XACT_REASON_IO = 5,		/* EIO, EUCLEAN: the device failed, or the volume is damaged */
+	XACT_REASON_OTHER = 6,
+	XACT_REASON_TOO_OLD = 7,	/* ESTALE: others changed more since its begin than is remembered */
+	XACT_REASON_NOT_APART = 8,	/* EINVAL: the selected changes are none, or need the rest */
+};
+
+#define XACT_PATH_MAX 4096
+#define XACT_WHY_MAX 256
+
+#define XACT_COMMIT_ORDERED 1	/* visible at once, durable together with what comes later */
+#define XACT_COMMIT_RETAIN 2	/* a transaction whose commit is refused stays open */
+#define XACT_COMMIT_ONLY 4	/* the selected changes; the transaction goes on with the rest */
+
+struct xact_commit {
+	__u32 flags;		/* in: XACT_COMMIT_... */
+	__u32 reason;		/* out: enum xact_reason */
+	__u64 winner;		/* out: the transaction that came first; 0: a call outside of any */
+	__u32 path_len;		/* out: bytes in path */
+	__u32 why_len;		/* out: bytes in why */
+	__u8 path[XACT_PATH_MAX];	/* out: from the volume's root, not terminated */
+	__u8 why[XACT_WHY_MAX];	/* out: a sentence for people */
+};
+
+struct xact_status {
+	__u32 active;		/* 1 while the channel has a transaction */
+	__u32 reserved;
+	__u64 id;		/* its number, else 0 */
+};
+
+/* A path is from the volume's root and not terminated; what is at and below it is meant. */
+struct xact_select {
+	__u32 len;
+	__u32 reserved;		/* in: 0 */
+	__u8 path[XACT_PATH_MAX];
+};
+
+#define XACT_LABEL_MAX 256
+
+struct xact_keep {
+	__u32 timeout_s;	/* 0: never */
+	__u32 label_len;
+	__u8 label[XACT_LABEL_MAX];	/* for people, such as the command that was run in it */
+};
+
+enum xact_standing {
+	XACT_RUNNING = 1,	/* it belongs to an open channel and ends with it */
+	XACT_KEPT = 2,		/* it stays open until somebody decides */
+	XACT_COMMITTED = 3,	/* of those that have ended, kept ones are remembered for a while */
+	XACT_DROPPED = 4,
+	XACT_TIMED_OUT = 5,
+};
+
+#define XACT_INFO_NEXT 1	/* the next open transaction above id, of those one may look at */
+
+struct xact_info {
+	__u64 id;		/* in and out */
+	__u32 flags;		/* in: 0 or XACT_INFO_NEXT */
+	__u32 standing;		/* out: enum xact_standing */
+	__u32 uid;		/* out: its owner */
+	__u32 label_len;	/* out */
+	__u64 age_ms;		/* out: since its begin */
+	__u64 left_ms;		/* out: until its time runs out; 0: never */
+	__u8 label[XACT_LABEL_MAX];
+};
+
+#define XACT_PAGE 15360
+
+struct xact_diff {
+	__u64 id;		/* in */
+	__u64 index;		/* in: the first change wanted, 0 makes the list anew; out: the next */
+	__u32 done;		/* out: that was the last one */
+	__u32 len;		/* out: bytes in data: struct xact_change and its paths, repeatedly */
+	__u8 data[XACT_PAGE];
+};
+
+enum xact_change_kind {
+	XACT_ADDED = 1,
+	XACT_DELETED = 2,
+	XACT_MODIFIED = 3,
+	XACT_RENAMED = 4,
+	XACT_ATTRIBUTES = 5,
+};
+
+struct xact_change_side {
+	__u64 ino;
+	__u64 size;
+	__u32 mode;		/* as st_mode */
+	__u32 uid;
+	__u32 gid;
+	__u32 reserved;
+};
+
+struct xact_change {
+	__u32 kind;		/* enum xact_change_kind */
+	__u32 path_len;		/* bytes of the path, which follows the struct */
+	__u32 from_len;		/* bytes of where a renamed one was, which follows the path */
+	__u32 reserved;
+	struct xact_change_side old_side;	/* all 0: there was, or is, nothing */
+	struct xact_change_side new_side;
+};
+
+struct xact_read {
+	__u64 id;		/* in */
+	__u64 ino;		/* in: of a side of a change */
+	__u64 offset;		/* in */
+	__u32 side;		/* in: 0 what was there, 1 what is there now */
+	__u32 len;		/* out: bytes in data, 0 at the end */
+	__u8 data[XACT_PAGE];
+};
+
+struct xact_savepoint {
+	__u64 number;
+};
+
+struct xact_counters {		/* out, all: since the volume was mounted */
+	__u64 commits;		/* of the journal */
+	__u64 committed_blocks;
+	__u64 journaled_data_blocks;	/* of those: file data */
+	__u64 checkpoint_writes;	/* blocks that went from the journal to their place */
+	__u64 checkpoint_writes_saved;	/* and that never had to: changed or freed before */
+	__u64 new_blocks;	/* of file data, written to new places */
+	__u64 overwritten_blocks;	/* of file data, written over old contents */
+	__u64 device_reads;
+	__u64 device_read_bytes;
+	__u64 device_writes;
+	__u64 device_written_bytes;
+	__u64 device_flushes;
+	__u64 device_empty_flushes;	/* of those: with nothing written since the one before */
+	__u64 data_hits;	/* blocks of file data that reads found in the cache */
+	__u64 data_misses;	/* and that they had to read */
+	__u64 data_bytes;	/* cached */
+	__u64 data_limit_bytes;
+	__u64 metadata_hits;
+	__u64 metadata_misses;
+	__u64 reserved[5];
+};
+
+struct xact_times {		/* out: how long something took, each time since the mount */
+	__u64 sum_ns;
+	__u64 worst_ns;
+	__u32 buckets[416];	/* by microseconds: 16 of one each, then 16 to each doubling */
+};
+
+struct xact_latencies {
+	struct xact_times fsync;
+	struct xact_times commit;
+};
+
+#define XACT_MODES_GET 1
+#define XACT_MODES_SET 2	/* for root, and for who mounted the volume */
+
+struct xact_modes {
+	__u32 action;		/* in */
+	__u32 why_len;		/* out */
+	__u8 stored[8];		/* in or out: the volume's own, as numbers; docs/FORMAT.md */
+	__u8 effective[8];	/* out: those that it is mounted with */
+	__u8 why[XACT_WHY_MAX];	/* out, on errors: a sentence for people */
+};
+
+/* On any file or folder of the mount. */
+#define XACT_SNAPSHOT_CREATE 1
+#define XACT_SNAPSHOT_DELETE 2
+#define XACT_SNAPSHOT_TELL 3	/* ENOENT: there are no more */
+
+/* Snapshots of a volume with generations; for root, and for who mounted it (else EPERM). */
+struct xact_snapshot {
+	__u32 action;		/* in: XACT_SNAPSHOT_... */
+	__u32 index;		/* in, to tell: which, 0 is the oldest */
+	__u64 generation;	/* out: the one that is kept */
+	__u64 time;		/* out: when it was made, seconds since 1970 */
+	__u64 own_bytes;	/* out: of the pool, that deleting it alone would free */
+	__u32 name_len;		/* in or out */
+	__u32 why_len;		/* out */
+	__u8 name[100];		/* in or out: not terminated */
+	__u32 reserved;
+	__u8 why[XACT_WHY_MAX];	/* out, on errors: a sentence for people */
+};
+
+/* Compares two snapshots, or one and the volume as it is now, and makes that the channel's list of
+ * changes: XACT_IOC_DIFF with the id 0 tells it. Who may is as above. */
+struct xact_snapshot_diff {
+	__u32 old_len;		/* in */
+	__u32 new_len;		/* in: 0 for now */
+	__u32 why_len;		/* out */
+	__u32 reserved;
+	__u8 old_name[100];	/* in: not terminated */
+	__u8 new_name[100];
+	__u8 why[XACT_WHY_MAX];	/* out, on errors: a sentence for people */
+};
+
+/* On any file or folder of the mount. */
+#define XACT_IOC_SNAPSHOT _IOWR(0xea, 32, struct xact_snapshot)
+#define XACT_IOC_VERSION _IOR(0xea, 0, struct xact_version)
+#define XACT_IOC_SYNC _IO(0xea, 5)	/* returns when everything done so far is durable */
+#define XACT_IOC_COUNTERS _IOR(0xea, 33, struct xact_counters)
+#define XACT_IOC_MODES _IOWR(0xea, 34, struct xact_modes)
+#define XACT_IOC_LATENCIES _IOR(0xea, 35, struct xact_latencies)
+
+/* On a control channel. */
+#define XACT_IOC_BEGIN _IOWR(0xea, 1, struct xact_begin)	/* EBUSY: it has a transaction */
+/* The transaction ends, whatever the outcome. ENOENT: the channel has none. */
+#define XACT_IOC_COMMIT _IOWR(0xea, 2, struct xact_commit)
+#define XACT_IOC_ABORT _IO(0xea, 3)				/* ENOENT: the channel has none */
+#define XACT_IOC_STATUS _IOR(0xea, 4, struct xact_status)
+
+/* Adds to what XACT_COMMIT_ONLY and XACT_IOC_DROP mean; both forget it. */
+#define XACT_IOC_SELECT _IOW(0xea, 6, struct xact_select)
+/* Drops the selected changes, and the transaction goes on; reason NOT_APART: see why. */
+#define XACT_IOC_DROP _IOWR(0xea, 7, struct xact_commit)
+/* The channel's transaction outlives the channel. What is open in its view goes stale: whoever
+ * looks again finds it under MNT/.xact/tx/ID/root. */
+#define XACT_IOC_KEEP _IOW(0xea, 8, struct xact_keep)
+/* Makes the kept transaction begin.id the channel's. EBUSY: another channel has it. ENOENT, EPERM */
+#define XACT_IOC_ATTACH _IOW(0xea, 9, struct xact_begin)
+#define XACT_IOC_INFO _IOWR(0xea, 10, struct xact_info)	/* ENOENT: there is none */
+/* What a transaction would change. Neither counts as read in it. */
+#define XACT_IOC_DIFF _IOWR(0xea, 11, struct xact_diff)
+#define XACT_IOC_READ _IOWR(0xea, 12, struct xact_read)
+#define XACT_IOC_SNAPSHOT_DIFF _IOWR(0xea, 36, struct xact_snapshot_diff)
+
+/*
+ * Savepoints: a begin within a transaction. On a control channel, or on any file or folder in the
+ * view, so that a program inside needs no channel. ROLLBACK undoes everything since the savepoint,
+ * RELEASE makes it part of what is around it; both end the savepoint and all later ones.
+ * EINVAL: there is none of that number.
+ */
+#define XACT_IOC_SAVEPOINT _IOR(0xea, 13, struct xact_savepoint)
+#define XACT_IOC_ROLLBACK _IOW(0xea, 14, struct xact_savepoint)
+#define XACT_IOC_RELEASE _IOW(0xea, 15, struct xact_savepoint)
+
+#endif
