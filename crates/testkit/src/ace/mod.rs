@@ -1,0 +1,424 @@
+//! Bounded enumeration (ACE, of CrashMonkey, OSDI 2018): every sequence of one operation and every
+//! sequence of two over a few names, with each way to make them durable at each place, on each
+//! kind of volume. Small sequences find most of what large ones find, and say what it was.
+//!
+//! - `alphabet`: the operations and names
+//! - here: sequences, by a name that tells them, and the exploration of many of them
+
+mod alphabet;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::crash::Effort;
+use crate::explorer::{Finding, Plan, Recovered, Subject, Summary, explore};
+use crate::files::FileWorkload;
+use crate::image::Image;
+use crate::model::{History, Op, State};
+use crate::recording::{Recording, Time};
+use crate::rng::Rng;
+use crate::session::{Done, End, Files, Session};
+use crate::tree::Tree;
+use crate::workloads;
+
+use alphabet::{Letter, Writer, letters};
+
+/// One operation, and what makes it durable: 0 nothing, else the so-many-th way that there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Step {
+    letter: usize,
+    sync: usize,
+}
+
+/// A sequence by its numbers. As text: `ace/adaptive/durable/12.0/7.3` does operation 12, then 7 with
+/// the third way to sync, in the setting `adaptive`; what operation 12 needs was durable before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sequence {
+    setting: &'static str,
+    /// Whether what the first operation needs is durable before it.
+    durable: bool,
+    steps: Vec<Step>,
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ace/{}/{}", self.setting, if self.durable { "durable" } else { "fresh" })?;
+        self.steps.iter().try_for_each(|step| write!(f, "/{}.{}", step.letter, step.sync))
+    }
+}
+
+impl FromStr for Sequence {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sequence, String> {
+        let bad = || format!("'{text}' is no sequence (ace/adaptive/durable/12.0/7.3)");
+        let mut fields = text.split('/');
+        let mut field = || fields.next().ok_or_else(bad);
+        if field()? != "ace" {
+            return Err(bad());
+        }
+        let (setting, durable) = (field()?, field()? == "durable");
+        let setting = SETTINGS.into_iter().find(|known| *known == setting).ok_or_else(bad)?;
+        let step = |text: &str| {
+            let (letter, sync) = text.split_once('.').ok_or_else(bad)?;
+            Ok(Step { letter: letter.parse().map_err(|_| bad())?, sync: sync.parse().map_err(|_| bad())? })
+        };
+        let steps = fields.map(step).collect::<Result<_, String>>()?;
+        Ok(Sequence { setting, durable, steps })
+    }
+}
+
+/// The volumes and mount options that sequences run in; the first is the default of a mount.
+pub const SETTINGS: [&str; 7] =
+    ["adaptive", "ordered", "single", "journal", "selective", "ext3", "generations"];
+
+/// The workload whose volume and options a setting has.
+fn volume_of(setting: &str) -> FileWorkload {
+    let like = match setting {
+        "adaptive" => "adaptive-mix",
+        "ordered" => "mix",
+        "single" => "single-mix",
+        "journal" => "journal-mix",
+        "selective" => "selective-mix",
+        "ext3" => "mix-ext3",
+        "generations" => "gen-mix",
+        other => unreachable!("no setting {other}"),
+    };
+    FileWorkload { threads: Vec::new(), ..workloads::find(like).expect("a workload of this name") }
+}
+
+/// Files without extents have no blocks that are reserved and not written, as in Linux.
+fn is_there(op: &Op, setting: &str) -> bool {
+    setting != "ext3" || !matches!(op, Op::Reserve { .. } | Op::ZeroRange { .. })
+}
+
+/// What a sequence comes to: operations before the recording, and in it.
+struct Script {
+    before: Vec<Op>,
+    ops: Vec<Op>,
+}
+
+/// The folder that is always there.
+const FOLDER: &str = "/A";
+
+fn first_state() -> State {
+    let mut state = State::new(FIRST_FILE);
+    state.apply(&Op::Mkdir { path: FOLDER.into(), perm: 0o755 }).expect("an empty volume takes a folder");
+    state
+}
+
+const FIRST_FILE: u32 = 2;
+
+impl Sequence {
+    /// `None` where the operations do not go together, or one has not so many ways to sync.
+    fn write(&self, letters: &[Letter]) -> Option<Script> {
+        let mut writer = Writer::new(first_state());
+        let mut before = vec![Op::Mkdir { path: FOLDER.into(), perm: 0o755 }];
+        for (n, step) in self.steps.iter().enumerate() {
+            let letter = letters.get(step.letter)?;
+            if !writer.prepare(letter) {
+                return None;
+            }
+            if n == 0 && self.durable {
+                before.append(&mut writer.ops);
+            }
+            if !writer.push(letter.op.clone()) {
+                return None;
+            }
+            if let Some(nth) = step.sync.checked_sub(1) {
+                writer.push(writer.syncs(&letter.op).into_iter().nth(nth)?);
+            }
+        }
+        Some(Script { before, ops: writer.ops })
+    }
+
+    /// Every sequence of `length` operations in a setting that ends in a sync: those with `first` as
+    /// their first operation and preparation, for whoever shares the work.
+    fn all_from(setting: &'static str, length: usize, first: usize, durable: bool) -> Vec<Sequence> {
+        let letters = letters();
+        let mut open = vec![Sequence { setting, durable, steps: Vec::new() }];
+        for n in 0..length {
+            let last = n + 1 == length;
+            let mut next = Vec::new();
+            for sequence in open {
+                for letter in if n == 0 { first..first + 1 } else { 0..letters.len() } {
+                    if !is_there(&letters[letter].op, setting) {
+                        continue;
+                    }
+                    for sync in usize::from(last).. {
+                        let mut longer = sequence.clone();
+                        longer.steps.push(Step { letter, sync });
+                        if longer.write(&letters).is_none() {
+                            break;
+                        }
+                        next.push(longer);
+                    }
+                }
+            }
+            open = next;
+        }
+        open
+    }
+
+    /// A sequence of `length` operations, drawn by lot.
+    fn random(setting: &'static str, length: usize, letters: &[Letter], rng: &mut Rng) -> Sequence {
+        const WAYS: u64 = 6;
+        loop {
+            let steps = (1..=length).map(|n| {
+                let least = u64::from(n == length);
+                let letter = rng.below(letters.len() as u64) as usize;
+                Step { letter, sync: (least + rng.below(WAYS)) as usize }
+            });
+            let steps = steps.collect();
+            let sequence = Sequence { setting, durable: rng.one_in(2), steps };
+            let is_there = sequence.steps.iter().all(|step| is_there(&letters[step.letter].op, setting));
+            if is_there && sequence.write(letters).is_some() {
+                return sequence;
+            }
+        }
+    }
+}
+
+/// A sequence under the explorer.
+pub struct AceWorkload {
+    name: String,
+    volume: FileWorkload,
+    script: Script,
+}
+
+impl AceWorkload {
+    /// Errors: a text that is no sequence, or one that cannot be.
+    pub fn find(name: &str) -> Result<AceWorkload, String> {
+        let sequence: Sequence = name.parse()?;
+        AceWorkload::of(&sequence, &volume_of(sequence.setting), &letters())
+            .ok_or_else(|| format!("the operations of {name} do not go together"))
+    }
+
+    fn of(sequence: &Sequence, volume: &FileWorkload, letters: &[Letter]) -> Option<AceWorkload> {
+        let script = sequence.write(letters)?;
+        Some(AceWorkload { name: sequence.to_string(), volume: volume.clone(), script })
+    }
+}
+
+fn perform(session: &mut Session, op: &Op) -> Done {
+    let Op::Commit { ops, durable } = op else { return session.run(op.clone()) };
+    let end = if *durable { End::Commit } else { End::CommitOrdered };
+    session.transaction(|tx| {
+        ops.iter().try_for_each(|op| tx.run(op.clone()))?;
+        Ok(end)
+    })
+}
+
+impl Subject for AceWorkload {
+    type Run = History;
+    type Tree = Tree;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn record(&self, _seed: u64) -> Result<(Recording, History), String> {
+        let (device, volume) = self.volume.start()?;
+        let mut session = Session::new(&volume, device.clone(), "", FIRST_FILE);
+        let mut work = || -> Done {
+            self.script.before.iter().try_for_each(|op| perform(&mut session, op))?;
+            session.sync()?;
+            device.restart_recording();
+            self.script.ops.iter().try_for_each(|op| perform(&mut session, op))
+        };
+        work().map_err(|e| format!("{}: {e}", self.name))?;
+        Ok((device.recording(), self.volume.history(vec![session.finish()])))
+    }
+
+    fn moment(&self, run: &History, time: Time) -> u64 {
+        run.moment(time)
+    }
+
+    fn recover(&self, image: &Image) -> Result<Recovered<Tree>, String> {
+        self.volume.recover(image)
+    }
+
+    fn judge(&self, run: &History, time: Time, tree: &Tree) -> Result<(), String> {
+        self.volume.judge(run, time, tree)
+    }
+
+    fn inspect(&self, image: &Image) -> Result<(), String> {
+        self.volume.inspect(image)
+    }
+
+    fn second_opinion(&self, image: &Image) -> Option<Result<Tree, String>> {
+        self.volume.second_opinion(image)
+    }
+
+    fn story(&self, run: &History, time: Time) -> String {
+        run.story(time)
+    }
+
+    fn difference(&self, ours: &Tree, theirs: &Tree) -> String {
+        ours.difference(theirs)
+    }
+}
+
+/// Which sequences, and how hard to look at each.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub setting: &'static str,
+    /// Operations of a sequence.
+    pub length: usize,
+    /// Draws so many by lot instead of taking all.
+    pub sample: Option<u64>,
+    pub plan: Plan,
+}
+
+impl Bounds {
+    pub fn new(setting: &'static str, length: usize, seed: u64) -> Bounds {
+        let plan = Plan {
+            seed,
+            effort: Effort { exhaustive: 2, per_point: 6, noise: false },
+            nested_one_in: 0,
+            inspect_one_in: 40,
+            second_one_in: 0,
+            rotten_one_in: 0,
+            states: 10_000,
+            threads: 1,
+            progress: false,
+            ..Plan::quick()
+        };
+        Bounds { setting, length, sample: None, plan }
+    }
+}
+
+/// What came of many sequences.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub sequences: u64,
+    pub summary: Summary,
+}
+
+impl Outcome {
+    pub fn row(&self) -> String {
+        let seconds = self.summary.elapsed.as_secs_f64();
+        format!(
+            "{:<30}{:>9} sequences{:>10} states{:>8} by e2fsck{:>7} by the kernel{:>4} findings{:>8.1} s{:>8.0} states/s",
+            self.summary.workload,
+            self.sequences,
+            self.summary.states,
+            self.summary.inspected,
+            self.summary.second_opinions,
+            self.summary.findings.len(),
+            seconds,
+            self.summary.states as f64 / seconds.max(0.001),
+        )
+    }
+}
+
+/// Explores every sequence within the bounds, on `threads` threads.
+pub fn explore_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
+    const DRAWN_AT_ONCE: u64 = 16;
+    let started = Instant::now();
+    let letters = letters();
+    let volume = volume_of(bounds.setting);
+    let batches = match bounds.sample {
+        Some(count) => count.div_ceil(DRAWN_AT_ONCE),
+        None => 2 * letters.len() as u64,
+    };
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let total = Mutex::new(Outcome::default());
+    let failure = Mutex::new(None);
+    let batch = |number: u64| match bounds.sample {
+        Some(_) => {
+            let mut rng = Rng::of(&[bounds.plan.seed, number]);
+            (0..DRAWN_AT_ONCE)
+                .map(|_| Sequence::random(bounds.setting, bounds.length, &letters, &mut rng))
+                .collect()
+        }
+        None => Sequence::all_from(bounds.setting, bounds.length, number as usize / 2, number % 2 == 1),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Relaxed);
+                    if number >= batches || stop.load(Relaxed) {
+                        break;
+                    }
+                    for sequence in batch(number) {
+                        let workload = AceWorkload::of(&sequence, &volume, &letters)
+                            .expect("sequences are made of what goes together");
+                        match explore(&workload, &bounds.plan) {
+                            Ok(summary) => total.lock().add(summary),
+                            Err(why) => *failure.lock() = Some(why),
+                        }
+                        let enough = total.lock().summary.findings.len() >= bounds.plan.findings;
+                        if enough || failure.lock().is_some() {
+                            stop.store(true, Relaxed);
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(why) = failure.into_inner() {
+        return Err(why);
+    }
+    let mut outcome = total.into_inner();
+    outcome.summary.workload = format!("ace {} of {}", bounds.setting, bounds.length);
+    outcome.summary.elapsed = started.elapsed();
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn add(&mut self, one: Summary) {
+        self.sequences += 1;
+        let sum = &mut self.summary;
+        sum.events += one.events;
+        sum.points += one.points;
+        sum.states += one.states;
+        sum.nested += one.nested;
+        sum.inspected += one.inspected;
+        sum.second_opinions += one.second_opinions;
+        sum.findings.extend(one.findings);
+    }
+}
+
+/// Explores, prints the row and the findings, and gives the outcome.
+pub fn report_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
+    let outcome = explore_all(bounds, threads)?;
+    println!("{}", outcome.row());
+    outcome.summary.findings.iter().for_each(Finding::print);
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_sequences_round_trip() {
+        let letters = letters();
+        let mut rng = Rng::new(1);
+        for length in 1..=3 {
+            let sequence = Sequence::random("selective", length, &letters, &mut rng);
+            assert_eq!(sequence.to_string().parse::<Sequence>().unwrap(), sequence);
+        }
+        assert!("ace/none/fresh/1.1".parse::<Sequence>().is_err());
+        assert!("ace/ordered/fresh/1".parse::<Sequence>().is_err());
+    }
+
+    #[test]
+    fn all_of_one_operation_end_in_a_sync_and_differ() {
+        let all: Vec<String> = (0..letters().len())
+            .flat_map(|first| Sequence::all_from("ordered", 1, first, true))
+            .map(|sequence| sequence.to_string())
+            .collect();
+        assert!(all.len() > 2 * letters().len(), "{}", all.len());
+        assert!(all.iter().all(|name| !name.ends_with(".0")));
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+}

@@ -1,0 +1,178 @@
+//! The crash explorer from the command line: `make crash-long`, and lines that replay a finding.
+
+use std::ops::RangeInclusive;
+use std::process::ExitCode;
+
+use xact_testkit::ace::{self, AceWorkload, Bounds};
+use xact_testkit::blocks::BlockWorkload;
+use xact_testkit::canaries::{self, Canary};
+use xact_testkit::explorer::{Plan, Replay, Replayed, Subject, Summary, replay, report};
+use xact_testkit::workloads;
+
+const USAGE: &str = "\
+usage: crash [--long] [--seeds N] [--seed N] [WORKLOAD...]     explore (all workloads if none is named)
+       crash --ace N [--sample N] [--seed N] [SETTING...]      every sequence of N operations
+       crash --faults                                          each rule left out: who notices
+       crash --replay 'LINE'                                   try the state of a finding again
+       crash --list
+
+  --long      every state there is time for, instead of a sample
+  --seeds N   so many runs of each workload, with seeds 1 to N (1; with --long 4)
+  --seed N    only this seed
+  --sample N  so many sequences, drawn by lot, instead of all
+";
+
+const THREADS: usize = 2;
+
+enum Job {
+    Explore { plan: Plan, seeds: RangeInclusive<u64>, names: Vec<String> },
+    Ace { bounds: Vec<Bounds> },
+    Faults,
+    Replay(Replay),
+    List,
+}
+
+fn job() -> Result<Job, String> {
+    let mut args = std::env::args().skip(1);
+    let mut plan = Plan::quick();
+    let (mut seeds, mut length, mut sample) = (None, None, None);
+    let mut names = Vec::new();
+    while let Some(arg) = args.next() {
+        let number = |args: &mut dyn Iterator<Item = String>| -> Result<u64, String> {
+            args.next().and_then(|v| v.parse().ok()).ok_or_else(|| format!("{arg} needs a number\n\n{USAGE}"))
+        };
+        match arg.as_str() {
+            "--long" => plan = Plan::thorough(),
+            "--seeds" => seeds = Some(1..=number(&mut args)?),
+            "--seed" => {
+                let seed = number(&mut args)?;
+                seeds = Some(seed..=seed);
+            }
+            "--ace" => length = Some(number(&mut args)? as usize),
+            "--sample" => sample = Some(number(&mut args)?),
+            "--replay" => {
+                let line = args.next().ok_or_else(|| format!("--replay needs a line\n\n{USAGE}"))?;
+                return Ok(Job::Replay(line.parse()?));
+            }
+            "--faults" => return Ok(Job::Faults),
+            "--list" => return Ok(Job::List),
+            _ if arg.starts_with('-') => return Err(format!("unknown argument {arg}\n\n{USAGE}")),
+            _ => names.push(arg),
+        }
+    }
+    if let Some(length) = length {
+        let seed = seeds.map_or(1, |seeds| *seeds.start());
+        if let Some(name) = names.iter().find(|name| !ace::SETTINGS.contains(&name.as_str())) {
+            return Err(format!("no setting is called {name}; there are: {}", ace::SETTINGS.join(" ")));
+        }
+        let chosen = |setting: &&str| names.is_empty() || names.iter().any(|name| name == setting);
+        let bounds = ace::SETTINGS.into_iter().filter(chosen);
+        let bounds = bounds.map(|setting| Bounds { sample, ..Bounds::new(setting, length, seed) }).collect();
+        return Ok(Job::Ace { bounds });
+    }
+    let standard = if plan.depth > 1 { 1..=4 } else { 1..=1 };
+    Ok(Job::Explore { plan, seeds: seeds.unwrap_or(standard), names })
+}
+
+fn explore(plan: Plan, seeds: RangeInclusive<u64>, names: &[String]) -> Result<bool, String> {
+    let known: Vec<String> = all_names();
+    if let Some(name) = names.iter().find(|n| !known.contains(n)) {
+        return Err(format!("no workload is called {name}; there are: {}", known.join(" ")));
+    }
+    let chosen = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    let mut rows: Vec<Summary> = Vec::new();
+    println!("{}", Summary::HEADER);
+    for seed in seeds {
+        let plan = Plan { seed, ..plan };
+        for workload in BlockWorkload::all().iter().filter(|w| chosen(w.name)) {
+            rows.push(report(workload, &plan)?);
+        }
+        for workload in workloads::all().iter().chain(&workloads::on_generations()).filter(|w| chosen(w.name))
+        {
+            rows.push(report(workload, &plan)?);
+        }
+    }
+    let sum = |what: fn(&Summary) -> u64| rows.iter().map(what).sum::<u64>();
+    let findings = sum(|s| s.findings.len() as u64);
+    println!(
+        "{} runs: {} states, {} crashes of recoveries, {} checked by e2fsck, {} by the kernel, {findings} findings",
+        rows.len(),
+        sum(|s| s.states),
+        sum(|s| s.nested),
+        sum(|s| s.inspected),
+        sum(|s| s.second_opinions),
+    );
+    Ok(findings == 0)
+}
+
+fn enumerate(bounds: &[Bounds]) -> Result<bool, String> {
+    let mut findings = 0;
+    for bounds in bounds {
+        findings += ace::report_all(bounds, THREADS)?.summary.findings.len();
+    }
+    Ok(findings == 0)
+}
+
+fn faults() -> Result<bool, String> {
+    println!("{}", Canary::HEADER);
+    let mut all_found = true;
+    for canary in canaries::ALL {
+        match canary.hunt() {
+            Ok(found) => println!("{}", canary.row(&found)),
+            Err(why) => {
+                all_found = false;
+                println!("MISSED {why}");
+            }
+        }
+    }
+    Ok(all_found)
+}
+
+fn all_names() -> Vec<String> {
+    let engine = BlockWorkload::all().into_iter().map(|w| w.name.to_owned());
+    let files = workloads::all().into_iter().chain(workloads::on_generations());
+    engine.chain(files.map(|w| w.name.to_owned())).collect()
+}
+
+fn try_again(line: &Replay) -> Result<bool, String> {
+    fn again<S: Subject>(subject: &S, line: &Replay) -> Result<Replayed, String> {
+        replay(subject, line, &Plan { seed: line.seed, ..Plan::quick() })
+    }
+    let name = &line.workload;
+    let replayed = if name.starts_with("ace/") {
+        again(&AceWorkload::find(name)?, line)?
+    } else if let Some(workload) = workloads::find(name) {
+        again(&workload, line)?
+    } else if let Some(workload) = BlockWorkload::all().into_iter().find(|w| w.name == name) {
+        again(&workload, line)?
+    } else {
+        return Err(format!("no workload is called {name}"));
+    };
+    println!("{}", replayed.story);
+    match &replayed.finding {
+        Some(finding) => println!("FINDING {}", finding.what),
+        None => println!("nothing wrong with this state"),
+    }
+    Ok(replayed.finding.is_none())
+}
+
+fn main() -> ExitCode {
+    let result = job().and_then(|job| match job {
+        Job::Explore { plan, seeds, names } => explore(plan, seeds, &names),
+        Job::Ace { bounds } => enumerate(&bounds),
+        Job::Faults => faults(),
+        Job::Replay(line) => try_again(&line),
+        Job::List => {
+            println!("{}", all_names().join("\n"));
+            Ok(true)
+        }
+    });
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("crash: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Canaries: for each ordering rule that can be left out, a workload in which the explorer must see
+//! that it is. A rule whose loss nobody sees is one that nothing here protects.
+
+use std::time::{Duration, Instant};
+
+use xact_consistency::Fault;
+
+use crate::blocks::BlockWorkload;
+use crate::explorer::{Plan, Replay, Subject, explore, replay};
+use crate::files::FileWorkload;
+use crate::workloads;
+
+/// A rule to leave out, and where that shows.
+#[derive(Debug, Clone, Copy)]
+pub struct Canary {
+    pub fault: Fault,
+    pub workload: &'static str,
+}
+
+/// How a fault was found.
+#[derive(Debug)]
+pub struct Found {
+    /// States that were judged until then, those of runs in which nothing was found included.
+    pub states: u64,
+    /// Runs until then, this one included.
+    pub runs: usize,
+    pub elapsed: Duration,
+    pub replay: String,
+    pub what: String,
+}
+
+const fn canary(fault: Fault, workload: &'static str) -> Canary {
+    Canary { fault, workload }
+}
+
+/// All canaries; some faults are seen by the engine's own workloads and by those on files, where
+/// different promises break.
+pub const ALL: &[Canary] = &[
+    canary(Fault::NoFlushBeforeCommitBlock, "engine-mix"),
+    canary(Fault::NoFlushBeforeCommitBlock, "append"),
+    canary(Fault::NoFlushBeforeCommitBlock, "tx-overwrite"),
+    canary(Fault::NoFlushAfterCommitBlock, "engine-mix"),
+    canary(Fault::NoFlushAfterCommitBlock, "append"),
+    canary(Fault::NoFlushOfData, "engine-single"),
+    canary(Fault::NoFlushOfData, "single-append"),
+    canary(Fault::NoTransactionChecksum, "engine-single"),
+    canary(Fault::NoTransactionChecksum, "single-tx"),
+    canary(Fault::DiscardAtOnce, "discard-reuse"),
+    canary(Fault::NoRevoke, "engine-reuse"),
+    canary(Fault::NoRevoke, "reuse"),
+    canary(Fault::NoRevoke, "mode-reuse"),
+    // An array of pointers that comes back by a replay is written over its block's next owner.
+    canary(Fault::NoRevoke, "arrays-ext3"),
+    canary(Fault::NoFlushBeforeTail, "engine-checkpoint"),
+    canary(Fault::NoFlushBeforeTail, "wrap"),
+    canary(Fault::AcceptBadChecksum, "engine-mix"),
+    canary(Fault::NoEscape, "engine-forged"),
+    canary(Fault::DataBesideItsCopy, "switch"),
+    canary(Fault::TailPastBase, "patches-wrap"),
+    canary(Fault::ActionsAtOnce, "engine-reuse"),
+    canary(Fault::ActionsAtOnce, "refill"),
+    canary(Fault::NoFlushAfterReplay, "engine-mix"),
+    canary(Fault::NoFlushAfterReplay, "names"),
+    canary(Fault::CheckpointUncommitted, "engine-checkpoint"),
+    canary(Fault::SizeBeforeData, "mix"),
+    canary(Fault::ActionsAtOnce, "gen-refill"),
+    canary(Fault::OverwritePlace, "gen-append"),
+    canary(Fault::NoFlushBeforeRoot, "gen-append"),
+    canary(Fault::NoFlushAfterRoot, "gen-append"),
+    canary(Fault::OneRootSlot, "gen-append"),
+    canary(Fault::AcceptTornRoot, "gen-append"),
+    canary(Fault::SweepOverHome, "gen-sweep"),
+    canary(Fault::OverwriteHeld, "gen-snapshots"),
+    canary(Fault::FreeHeld, "gen-snapshots"),
+];
+
+impl Canary {
+    /// Explores until the fault is found and the line that tells it replays it. What the engine's own
+    /// threads write comes at other moments in another run, so both may take several tries. Errors:
+    /// it was not found.
+    pub fn hunt(&self) -> Result<Found, String> {
+        let fault = Some(self.fault);
+        if let Some(workload) = BlockWorkload::all().into_iter().find(|w| w.name == self.workload) {
+            return self.hunt_in(&BlockWorkload { fault, ..workload });
+        }
+        let workload =
+            workloads::find(self.workload).ok_or_else(|| format!("no workload {}", self.workload))?;
+        self.hunt_in(&FileWorkload { fault, ..workload })
+    }
+
+    fn hunt_in<S: Subject>(&self, subject: &S) -> Result<Found, String> {
+        const RUNS: usize = 40;
+        const SEEDS: u64 = 5;
+        let started = Instant::now();
+        let mut states = 0;
+        for run in 0..RUNS {
+            let plan = Plan {
+                seed: 1 + run as u64 % SEEDS,
+                findings: 1,
+                threads: 1,
+                second_one_in: 0,
+                // Copies are only compared with their checksums where the log is damaged.
+                rotten_one_in: if self.fault == Fault::AcceptBadChecksum { 1 } else { 0 },
+                progress: false,
+                ..Plan::quick()
+            };
+            let summary = explore(subject, &plan)?;
+            states += summary.states;
+            let Some(finding) = summary.findings.into_iter().next() else { continue };
+            let line: Replay = finding.replay.parse()?;
+            // A run in which the engine's threads wrote at other moments may not have the line's state.
+            if replay(subject, &line, &plan).is_ok_and(|again| again.finding.is_some()) {
+                let elapsed = started.elapsed();
+                let (replay, what) = (finding.replay, finding.what);
+                return Ok(Found { states, runs: run + 1, elapsed, replay, what });
+            }
+        }
+        Err(format!("{:?} was not found by {} with a line that replays", self.fault, self.workload))
+    }
+
+    pub const HEADER: &'static str =
+        "fault                     workload            states   runs    time  what gives it away";
+
+    /// A line of the table.
+    pub fn row(&self, found: &Found) -> String {
+        let what = found.what.lines().next().unwrap_or_default();
+        format!(
+            "{:<26}{:<18}{:>8}{:>7}{:>7.1}s  {what:.110}",
+            format!("{:?}", self.fault),
+            self.workload,
+            found.states,
+            found.runs,
+            found.elapsed.as_secs_f64()
+        )
+    }
+}

@@ -1,0 +1,284 @@
+//! Everything about one crashed device: recovery, oracle, other witnesses, crashes of the recovery.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use xact_device::SECTOR_BYTES;
+
+use crate::crash::{CrashState, choices};
+use crate::image::Image;
+use crate::recording::{Cursor, Part, Recording};
+use crate::rng::Rng;
+
+use super::replay::{Replay, crash};
+use super::report::{describe, describe_part};
+use super::{Finding, Plan, Recovered, Subject};
+
+/// How an error begins that was a panic.
+const PANIC: &str = "panic: ";
+/// Overwrites a sector with noise.
+pub(super) fn rot(image: &mut Image, sector: u64) {
+    let mut rng = Rng::of(&[sector, 0x0072_6f74]);
+    let noise: Vec<u8> = (0..SECTOR_BYTES).map(|_| rng.next() as u8).collect();
+    image.write(&noise, sector * SECTOR_BYTES as u64);
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub states: AtomicU64,
+    pub nested: AtomicU64,
+    pub inspected: AtomicU64,
+    pub second: AtomicU64,
+    pub shown: AtomicU64,
+}
+
+pub(super) struct Job<'a, S: Subject> {
+    pub subject: &'a S,
+    pub plan: &'a Plan,
+    pub recording: &'a Recording,
+    pub run: &'a S::Run,
+    shape: u32,
+    /// Digests of closed devices that were inspected.
+    inspected: Mutex<HashSet<u128>>,
+    pub findings: Mutex<Vec<Finding>>,
+    pub counts: Counts,
+    pub stop: AtomicBool,
+}
+
+impl<'a, S: Subject> Job<'a, S> {
+    pub fn new(subject: &'a S, plan: &'a Plan, recording: &'a Recording, run: &'a S::Run) -> Job<'a, S> {
+        Job {
+            subject,
+            plan,
+            recording,
+            run,
+            shape: recording.shape(),
+            inspected: Mutex::new(HashSet::new()),
+            findings: Mutex::new(Vec::new()),
+            counts: Counts::default(),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Everything about one crashed device.
+    pub fn examine(&self, state: CrashState, image: &Image) {
+        self.counts.states.fetch_add(1, Relaxed);
+        let lot = image.digest() as u64 ^ self.plan.seed;
+        let time = self.recording.time_of(state.point);
+        let path = [state];
+        let recovered = match self.recover(image) {
+            Ok(recovered) => recovered,
+            Err(why) => return self.found(&path, &format!("recovery: {why}")),
+        };
+        if let Err(why) = self.subject.judge(self.run, time, &recovered.tree) {
+            return self.found(&path, &why);
+        }
+        if drawn(lot, self.plan.inspect_one_in)
+            && let Err(why) = self.inspect(&recovered.closed)
+        {
+            return self.found(&path, &why);
+        }
+        if drawn(lot.rotate_left(16), self.plan.second_one_in)
+            && let Some(theirs) = self.subject.second_opinion(image)
+        {
+            self.counts.second.fetch_add(1, Relaxed);
+            // Of a torn commit block whose first sector is whole Linux since 6.7 takes the commit, and
+            // e2fsprogs drops it: both may be, as nobody was told of it.
+            let torn = path[0].parts.iter().any(|p| matches!(p, Part::Sectors(_)));
+            match theirs {
+                Ok(theirs) if theirs == recovered.tree => {}
+                Ok(theirs) if torn && self.subject.judge(self.run, time, &theirs).is_ok() => {}
+                Ok(theirs) => {
+                    let how = self.subject.difference(&recovered.tree, &theirs);
+                    return self.found(&path, &format!("the kernel recovers another tree: {how}"));
+                }
+                Err(why) => return self.found(&path, &format!("the kernel's recovery: {why}")),
+            }
+        }
+        if drawn(lot.rotate_left(32), self.plan.nested_one_in) {
+            self.crash_recovery(&path, &recovered.recording, &recovered.tree, self.plan.depth);
+        }
+        if drawn(lot.rotate_left(48), self.plan.rotten_one_in) {
+            let sectors = self.subject.guarded(image);
+            if sectors.is_empty() {
+                return;
+            }
+            let [mut state] = path;
+            let sector = *Rng::new(lot).pick(&sectors);
+            state.rotten = Some(sector);
+            let mut image = image.clone();
+            rot(&mut image, sector);
+            self.examine_rotten(state, &image);
+        }
+    }
+
+    /// A device that lost a sector of the log: an error, or nothing wrong.
+    pub fn examine_rotten(&self, state: CrashState, image: &Image) {
+        let time = self.recording.time_of(state.point);
+        match self.recover(image) {
+            Ok(recovered) => {
+                if let Err(why) = self.subject.judge(self.run, time, &recovered.tree) {
+                    self.found(&[state], &format!("with a rotten sector of the log: {why}"));
+                }
+            }
+            Err(why) if why.starts_with(PANIC) => self.found(&[state], &why),
+            Err(_) => {}
+        }
+    }
+
+    /// Crashes a recovery at each of its own writes, and recovers again.
+    fn crash_recovery(&self, path: &[CrashState], recording: &Recording, expected: &S::Tree, depth: usize) {
+        if depth == 0 {
+            return;
+        }
+        let mut seen = HashSet::new();
+        let mut cursor = Cursor::new(recording);
+        let expected_states = recording.points() as u64 * self.plan.nested_effort.per_point as u64;
+        let keep_one_in = expected_states.div_ceil(self.plan.nested_states.max(1)).max(1);
+        loop {
+            let mut rng = Rng::of(&[self.plan.seed, path[0].point as u64, cursor.point() as u64]);
+            if !rng.one_in(keep_one_in) {
+                if !cursor.advance() {
+                    break;
+                }
+                continue;
+            }
+            let sectors: Vec<usize> =
+                cursor.pending().iter().map(|&i| recording.events[i].sectors()).collect();
+            for parts in choices(&sectors, &self.plan.nested_effort, &mut rng) {
+                let image = cursor.crash(&parts);
+                if !seen.insert(image.digest()) || self.stop.load(Relaxed) {
+                    continue;
+                }
+                let mut path = path.to_vec();
+                path.push(CrashState { point: cursor.point(), parts, rotten: None });
+                if let Some(again) = self.recover_again(&path, &image, expected)
+                    && drawn(image.digest() as u64, 10 * self.plan.nested_one_in)
+                {
+                    self.crash_recovery(&path, &again.recording, expected, depth - 1);
+                }
+            }
+            if !cursor.advance() {
+                break;
+            }
+        }
+    }
+
+    fn recover_again(
+        &self,
+        path: &[CrashState],
+        image: &Image,
+        expected: &S::Tree,
+    ) -> Option<Recovered<S::Tree>> {
+        self.counts.nested.fetch_add(1, Relaxed);
+        let again = match self.recover(image) {
+            Ok(again) => again,
+            Err(why) => {
+                self.found(path, &format!("recovery after a crash in recovery: {why}"));
+                return None;
+            }
+        };
+        if again.tree != *expected {
+            let how = self.subject.difference(expected, &again.tree);
+            self.found(path, &format!("a crash in recovery changes the tree: {how}"));
+            return None;
+        }
+        if drawn(image.digest() as u64, self.plan.inspect_one_in)
+            && let Err(why) = self.inspect(&again.closed)
+        {
+            self.found(path, &why);
+            return None;
+        }
+        Some(again)
+    }
+
+    pub fn replay_nested(
+        &self,
+        first: &CrashState,
+        rest: &[CrashState],
+        image: &Image,
+    ) -> Result<(), String> {
+        let mut path = vec![first.clone()];
+        let mut recovered = self.recover(image)?;
+        for state in rest {
+            let image = crash(&recovered.recording, state)?;
+            path.push(state.clone());
+            match self.recover_again(&path, &image, &recovered.tree) {
+                Some(again) => recovered.recording = again.recording,
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn recover(&self, image: &Image) -> Result<Recovered<S::Tree>, String> {
+        match catch_unwind(AssertUnwindSafe(|| self.subject.recover(image))) {
+            Ok(result) => result,
+            Err(panic) => {
+                let text = panic
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+                Err(format!("{PANIC}{}", text.unwrap_or_default()))
+            }
+        }
+    }
+
+    fn inspect(&self, image: &Image) -> Result<(), String> {
+        if !self.inspected.lock().insert(image.digest()) {
+            return Ok(());
+        }
+        self.counts.inspected.fetch_add(1, Relaxed);
+        self.subject.inspect(image)
+    }
+
+    fn found(&self, path: &[CrashState], what: &str) {
+        let replay = Replay {
+            workload: self.subject.name().to_owned(),
+            seed: self.plan.seed,
+            shape: self.shape,
+            states: path.to_vec(),
+        };
+        let mut text = what.to_owned();
+        self.describe_events(&path[0], &mut text);
+        if !self.subject.repeats() {
+            let story = self.subject.story(self.run, self.recording.time_of(path[0].point));
+            let _ = write!(text, "\n{story}");
+        }
+        let finding = Finding { replay: replay.to_string(), what: text };
+        let mut findings = self.findings.lock();
+        findings.push(finding);
+        if findings.len() >= self.plan.findings {
+            self.stop.store(true, Relaxed);
+        }
+    }
+
+    /// Adds which writes the crash lost or tore.
+    fn describe_events(&self, state: &CrashState, text: &mut String) {
+        const SHOWN: usize = 12;
+        let cursor = Cursor::at(self.recording, state.point);
+        let mut shown = 0;
+        for (&index, part) in cursor.pending().iter().zip(&state.parts) {
+            if *part == Part::All {
+                continue;
+            }
+            let event = &self.recording.events[index];
+            shown += 1;
+            if shown <= SHOWN {
+                let tag = event.tag.as_deref().unwrap_or("");
+                let _ = write!(text, "\n    {} {} {tag}", describe_part(part), describe(&event.action));
+            }
+        }
+        if shown > SHOWN {
+            let _ = write!(text, "\n    and {} more", shown - SHOWN);
+        }
+    }
+}
+
+/// Whether a state is in a sample of one in `n`; the same for the same state, always.
+fn drawn(lot: u64, n: u64) -> bool {
+    n != 0 && Rng::new(lot).one_in(n)
+}

@@ -1,0 +1,120 @@
+//! The crash explorer: stops a recorded run at every write and flush, makes the devices that a
+//! crash there may leave, recovers each, crashes the recovery too, and asks the oracle.
+//!
+//! It knows nothing of file systems: what is recorded, recovered and judged is a [`Subject`]'s.
+//!
+//! - `plan`: how much of it; `states`: which devices
+//! - `job`: what is done with one device
+//! - `report`, `replay`: findings, and the lines that bring them back
+
+mod job;
+mod plan;
+mod replay;
+mod report;
+mod states;
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::image::Image;
+use crate::recording::{Recording, Time};
+
+pub use plan::Plan;
+pub use replay::{Replay, Replayed, replay};
+pub use report::{Finding, Summary, report};
+
+use job::Job;
+use report::progress;
+use states::States;
+
+/// What the explorer crashes.
+pub trait Subject: Sync {
+    /// What the oracle knows of a recorded run: what was done and what was acknowledged when.
+    type Run: Sync;
+    /// What a recovered device holds, for the oracle and for comparing recoveries.
+    type Tree: PartialEq + Send;
+
+    /// Name in replay lines.
+    fn name(&self) -> &str;
+
+    /// Runs the workload on a recording device. The same seed gives the same run.
+    fn record(&self, seed: u64) -> Result<(Recording, Self::Run), String>;
+
+    /// Two times with equal moments have the same legal states.
+    fn moment(&self, run: &Self::Run, time: Time) -> u64;
+
+    /// Opens the crashed device as a user would.
+    fn recover(&self, image: &Image) -> Result<Recovered<Self::Tree>, String>;
+
+    /// Whether a crash at `time` may leave `tree`; if not, why.
+    fn judge(&self, run: &Self::Run, time: Time, tree: &Self::Tree) -> Result<(), String>;
+
+    /// Checks a recovered and cleanly closed device by other means (e2fsck).
+    fn inspect(&self, image: &Image) -> Result<(), String>;
+
+    /// What another implementation finds on the crashed device; `None` where there is none.
+    fn second_opinion(&self, image: &Image) -> Option<Result<Self::Tree, String>>;
+
+    /// Sectors whose loss must be noticed, or not matter: the copies in the journal.
+    fn guarded(&self, image: &Image) -> Vec<u64> {
+        let _ = image;
+        Vec::new()
+    }
+
+    /// Whether two runs with one seed do the same; if not, findings tell what was done.
+    fn repeats(&self) -> bool {
+        true
+    }
+
+    /// What had been done by `time`, for those who look into a finding.
+    fn story(&self, run: &Self::Run, time: Time) -> String {
+        let _ = (run, time);
+        String::new()
+    }
+
+    /// How two trees differ, for findings.
+    fn difference(&self, ours: &Self::Tree, theirs: &Self::Tree) -> String;
+}
+
+/// A device after recovery.
+pub struct Recovered<Tree> {
+    pub tree: Tree,
+    /// What recovery wrote, up to the point where the device is usable.
+    pub recording: Recording,
+    /// The device after a clean close.
+    pub closed: Image,
+}
+
+/// Explores one workload.
+pub fn explore<S: Subject>(subject: &S, plan: &Plan) -> Result<Summary, String> {
+    let started = Instant::now();
+    let (recording, run) = subject.record(plan.seed)?;
+    let job = Job::new(subject, plan, &recording, &run);
+    let queue = Mutex::new(States::new(&job));
+    let work = || {
+        while !job.stop.load(Relaxed) {
+            let Some((state, image)) = queue.lock().next() else { break };
+            job.examine(state, &image);
+            progress(&job, started);
+        }
+    };
+    if plan.threads > 1 {
+        std::thread::scope(|scope| (0..plan.threads).for_each(|_| drop(scope.spawn(work))));
+    } else {
+        work();
+    }
+    let states = job.counts.states.load(Relaxed);
+    Ok(Summary {
+        workload: subject.name().to_owned(),
+        events: recording.events.len(),
+        points: recording.points(),
+        states,
+        nested: job.counts.nested.load(Relaxed),
+        inspected: job.counts.inspected.load(Relaxed),
+        second_opinions: job.counts.second.load(Relaxed),
+        findings: job.findings.into_inner(),
+        elapsed: started.elapsed(),
+    })
+}

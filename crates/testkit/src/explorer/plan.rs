@@ -1,0 +1,65 @@
+//! How much to explore.
+
+use crate::crash::Effort;
+
+/// How much to explore. Rates are "one in so many states", 0 for never.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub seed: u64,
+    pub effort: Effort,
+    /// For crashes during recovery.
+    pub nested_effort: Effort,
+    /// Crashes within crashes: 0 crashes the run only, 1 also its recovery, and so on.
+    pub depth: usize,
+    pub nested_one_in: u64,
+    /// Crashes of one recovery at the most, about; above, a seeded sample of its points.
+    pub nested_states: u64,
+    pub inspect_one_in: u64,
+    pub second_one_in: u64,
+    pub rotten_one_in: u64,
+    /// States to judge at the most; above, a seeded sample of the points.
+    pub states: u64,
+    pub threads: usize,
+    /// Stop at so many findings.
+    pub findings: usize,
+    /// A line on the terminal that tells how far it is.
+    pub progress: bool,
+}
+
+impl Plan {
+    /// For tests: seconds per workload.
+    pub fn quick() -> Plan {
+        Plan {
+            seed: 1,
+            effort: Effort { exhaustive: 5, per_point: 24, noise: false },
+            nested_effort: Effort { exhaustive: 3, per_point: 6, noise: false },
+            depth: 1,
+            nested_one_in: 8,
+            nested_states: 60,
+            inspect_one_in: 8,
+            second_one_in: 150,
+            rotten_one_in: 4,
+            states: 1500,
+            threads: 2,
+            findings: 3,
+            progress: true,
+        }
+    }
+
+    /// For `make crash-long`: minutes per workload.
+    pub fn thorough() -> Plan {
+        Plan {
+            effort: Effort { exhaustive: 7, per_point: 300, noise: false },
+            nested_effort: Effort { exhaustive: 5, per_point: 24, noise: false },
+            depth: 2,
+            nested_one_in: 20,
+            nested_states: 100,
+            inspect_one_in: 4,
+            second_one_in: 60,
+            rotten_one_in: 2,
+            states: 40_000,
+            findings: 10,
+            ..Plan::quick()
+        }
+    }
+}

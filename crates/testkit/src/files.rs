@@ -1,0 +1,279 @@
+//! Whole volumes under the explorer: workloads of operations on files, judged by the model.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use xact::{DataMode, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
+use xact_base::{Error, Ino};
+use xact_consistency::{CommitWrites, Fault};
+use xact_fs::Caller;
+
+use crate::blocks::{log_copies, with_file};
+use crate::device::SimDevice;
+use crate::explorer::{Recovered, Subject};
+use crate::generations;
+use crate::image::Image;
+use crate::model::{History, Lane, Promise};
+use crate::recording::{Recording, Time};
+use crate::rng::Rng;
+use crate::session::{Done, Files, Session, Stop};
+use crate::tools::{KernelMount, e2fsck, formatted, repair, superblock_is_whole};
+use crate::tree::Tree;
+
+/// What a volume is made with: arguments of mke2fs, and its size.
+#[derive(Debug, Clone, Copy)]
+pub struct Format {
+    pub options: &'static [&'static str],
+    pub size: &'static str,
+    /// Bytes behind the volume for the pool of a volume with generations.
+    pub pool_bytes: Option<u64>,
+}
+
+impl Format {
+    /// A new volume.
+    pub fn make(&self) -> Image {
+        let image = formatted(self.options, self.size);
+        match self.pool_bytes {
+            None => image,
+            Some(pool_bytes) => generations::give(&image, pool_bytes),
+        }
+    }
+}
+
+/// Small blocks and a small journal: many blocks change, and the log goes round soon.
+pub const SMALL: Format = Format { options: &["-b", "1024", "-J", "size=1"], size: "8M", pool_bytes: None };
+
+/// A thread's part of a workload.
+pub type Script = fn(&mut Session, &mut Rng) -> Done;
+
+/// Judges a recovered tree.
+pub type Check = fn(&Tree) -> Result<(), String>;
+
+/// A workload: what its threads do, each in a folder of its own if there are several.
+#[derive(Clone)]
+pub struct FileWorkload {
+    pub name: &'static str,
+    pub format: Format,
+    pub threads: Vec<Script>,
+    /// Done first, and made durable, by the first thread.
+    pub prepare: Option<Script>,
+    pub commit_writes: CommitWrites,
+    pub data_mode: DataMode,
+    pub inode_update: InodeUpdate,
+    pub log_records: LogRecords,
+    /// Freed blocks are discarded.
+    pub discard: bool,
+    /// What a recovered tree must be besides what the model says.
+    pub also: Option<Check>,
+    /// A rule to break, to see whether it is noticed.
+    pub fault: Option<Fault>,
+}
+
+fn text(e: Error) -> String {
+    e.to_string()
+}
+
+/// With these every write is the workload's own, so that runs repeat.
+pub fn quiet_options() -> VolumeOptions {
+    VolumeOptions {
+        commit_interval: Duration::from_secs(86_400),
+        flusher: false,
+        cache_bytes: 16 << 20,
+        ..VolumeOptions::default()
+    }
+}
+
+/// Opens a crashed volume, reads all of it, and closes it.
+pub fn recover(image: &Image, options: &VolumeOptions) -> Result<Recovered<Tree>, String> {
+    let device = SimDevice::new(image.clone());
+    let volume = Volume::open(device.clone(), options).map_err(text)?;
+    let recording = device.recording();
+    let tree = Tree::of_view(&*volume.base())?;
+    volume.close().map_err(|e| format!("closing after recovery: {e}"))?;
+    Ok(Recovered { tree, recording, closed: device.image() })
+}
+
+impl FileWorkload {
+    fn options(&self) -> VolumeOptions {
+        VolumeOptions {
+            modes: ModeChoice {
+                data: Some(self.data_mode),
+                commit_writes: Some(self.commit_writes),
+                inode_update: Some(self.inode_update),
+                timestamps: Some(self.inode_update),
+                log_records: Some(self.log_records),
+            },
+            discard: self.discard,
+            fault: self.fault,
+            ..quiet_options()
+        }
+    }
+
+    fn prefix(&self, thread: usize) -> String {
+        if self.threads.len() == 1 { String::new() } else { format!("/t{thread}") }
+    }
+
+    /// Runs the threads side by side and gives their lanes.
+    fn run_threads(&self, sessions: Vec<Session>, seed: u64) -> Result<Vec<Lane>, String> {
+        let run = |thread: usize, session: &mut Session| {
+            (self.threads[thread])(session, &mut Rng::of(&[seed, thread as u64]))
+        };
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = sessions
+                .into_iter()
+                .enumerate()
+                .map(|(thread, mut session)| {
+                    scope.spawn(move || {
+                        let result = run(thread, &mut session);
+                        (result, session.finish())
+                    })
+                })
+                .collect();
+            let mut lanes = Vec::new();
+            for handle in handles {
+                let (result, lane) = handle.join().map_err(|_| "the workload panicked".to_owned())?;
+                if let Err(Stop::Wrong(why)) = result {
+                    let story = self.history(vec![lane]).story(Time::MAX);
+                    return Err(format!("{why}\n{story}"));
+                }
+                lanes.push(lane);
+            }
+            Ok(lanes)
+        })
+    }
+}
+
+impl FileWorkload {
+    /// What the lanes did, with what the settings promise.
+    pub fn history(&self, lanes: Vec<Lane>) -> History {
+        let promise = match (self.inode_update, self.data_mode) {
+            (InodeUpdate::Immediate, _) | (_, DataMode::Writeback) => Promise::Sectors,
+            (_, DataMode::Journal | DataMode::Selective) => Promise::Writes,
+            (_, DataMode::Ordered | DataMode::Adaptive) => Promise::Sizes,
+        };
+        History { lanes, promise }
+    }
+
+    /// A new volume, opened.
+    pub fn start(&self) -> Result<(Arc<SimDevice>, Arc<Volume>), String> {
+        let device = SimDevice::new(self.format.make());
+        let volume = Volume::open(device.clone(), &self.options()).map_err(text)?;
+        Ok((device, volume))
+    }
+
+    /// Runs the workload on a new volume. `before` may spoil the device once the volume is prepared;
+    /// a thread that is told of an error then ends.
+    pub fn run_with(
+        &self,
+        seed: u64,
+        before: impl FnOnce(&SimDevice),
+    ) -> Result<(Arc<SimDevice>, History), String> {
+        const FILES_PER_THREAD: u32 = 10_000;
+        let (device, volume) = self.start()?;
+        let mut sessions = Vec::new();
+        for thread in 0..self.threads.len() {
+            let prefix = self.prefix(thread);
+            if let Some(name) = prefix.strip_prefix('/') {
+                volume.base().make_dir(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o755).map_err(text)?;
+            }
+            let first = 2 + thread as u32 * FILES_PER_THREAD;
+            sessions.push(Session::new(&volume, device.clone(), &prefix, first));
+        }
+        if let [only] = &mut sessions[..] {
+            only.adopt().map_err(|e| e.to_string())?;
+        }
+        if let Some(prepare) = self.prepare {
+            prepare(&mut sessions[0], &mut Rng::of(&[seed])).map_err(|e| e.to_string())?;
+        }
+        // Everybody's syncs are promises to everybody; this one is known to the first lane only.
+        sessions[0].sync().map_err(|e| e.to_string())?;
+        device.restart_recording();
+        before(&device);
+        let lanes = self.run_threads(sessions, seed)?;
+        Ok((device, self.history(lanes)))
+    }
+}
+
+impl Subject for FileWorkload {
+    type Run = History;
+    type Tree = Tree;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn record(&self, seed: u64) -> Result<(Recording, History), String> {
+        let (device, history) = self.run_with(seed, |_| ())?;
+        Ok((device.recording(), history))
+    }
+
+    fn moment(&self, run: &History, time: Time) -> u64 {
+        run.moment(time)
+    }
+
+    fn recover(&self, image: &Image) -> Result<Recovered<Tree>, String> {
+        recover(image, &self.options())
+    }
+
+    fn judge(&self, run: &History, time: Time, tree: &Tree) -> Result<(), String> {
+        run.judge(time, tree)?;
+        self.also.map_or(Ok(()), |also| also(tree))
+    }
+
+    fn inspect(&self, image: &Image) -> Result<(), String> {
+        match self.format.pool_bytes {
+            None => with_file(image, |file| e2fsck(file.path())),
+            Some(_) => generations::inspect(image),
+        }
+    }
+
+    /// The kernel has no generations, so of those it is asked for what it sees in the exported one.
+    fn second_opinion(&self, image: &Image) -> Option<Result<Tree, String>> {
+        // Nobody else may replay a log with patches. And many kernels are built without quota files
+        // (CONFIG_QFMT_V2), and then mount none for writing.
+        let quotas = self.format.options.iter().any(|options| options.contains("quota"));
+        if quotas || self.log_records == LogRecords::SubBlock {
+            return None;
+        }
+        let exported = match self.format.pool_bytes {
+            None => Ok(image.clone()),
+            Some(_) => generations::export(image, None),
+        };
+        let image = match exported {
+            Ok(image) => image,
+            Err(why) => return Some(Err(why)),
+        };
+        Some(with_file(&image, |file| {
+            // Where a crash has torn the superblock, whose checksum stands in another sector than its
+            // flags, the kernel refuses the volume and e2fsck must mend it first.
+            if !superblock_is_whole(&image) {
+                repair(file.path())?;
+            }
+            let mount = KernelMount::new(file.path(), "noatime")?;
+            let tree = Tree::of_path(mount.path());
+            mount.unmount();
+            file.spoilt();
+            e2fsck(file.path()).map_err(|e| format!("after the kernel: {e}"))?;
+            tree
+        }))
+    }
+
+    fn repeats(&self) -> bool {
+        self.threads.len() == 1
+    }
+
+    fn story(&self, run: &History, time: Time) -> String {
+        run.story(time)
+    }
+
+    fn guarded(&self, image: &Image) -> Vec<u64> {
+        // Without checksums nobody can notice; and in the last of the transactions written at once
+        // nobody can tell damage from a crash.
+        let bare = self.format.options.iter().any(|o| o.contains("^metadata_csum,"));
+        if bare || self.commit_writes == CommitWrites::Single { Vec::new() } else { log_copies(image) }
+    }
+
+    fn difference(&self, ours: &Tree, theirs: &Tree) -> String {
+        ours.difference(theirs)
+    }
+}

@@ -1,0 +1,33 @@
+//! What xact is tested with: a simulated device, a crash explorer, and a model file system that
+//! knows what was promised (docs/CRASH.md).
+//!
+//! - [`image`], [`recording`], [`device`]: a device that records writes and flushes, and the devices
+//!   that a crash at any point may leave.
+//! - [`crash`], [`explorer`]: which of these to try, and how; findings with a line that replays them.
+//! - [`ace`]: every short sequence of operations.
+//! - [`blocks`]: workloads on the journal engine alone.
+//! - [`canaries`]: rules left out, which the explorer must notice.
+//! - [`files`], [`workloads`]: workloads on whole volumes.
+//! - [`damage`]: a volume with one of everything, and what programs do to it when it is damaged.
+//! - [`fuzz`]: what the fuzz targets do with their bytes.
+//! - [`tools`]: e2fsprogs and the kernel as witnesses.
+//! - [`model`], [`session`], [`tree`]: operations by path, what they mean, and what may be left of
+//!   them.
+pub mod ace;
+pub mod blocks;
+pub mod canaries;
+pub mod crash;
+pub mod damage;
+pub mod device;
+pub mod explorer;
+pub mod files;
+pub mod fuzz;
+pub mod generations;
+pub mod image;
+pub mod model;
+pub mod recording;
+pub mod rng;
+pub mod session;
+pub mod tools;
+pub mod tree;
+pub mod workloads;

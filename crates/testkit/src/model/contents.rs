@@ -1,0 +1,239 @@
+//! What a crash may leave inside a file (docs/CRASH.md, R2, R4, R7, R10 to R13, and the table of
+//! the data modes).
+//!
+//! 1. Each 512-byte sector of a file is, as a whole, what it was at one moment from the last
+//!    promise about this file on; with the truncations and the commits of transactions among the
+//!    first `k` steps done to it, and nothing that belongs to a transaction beyond `k`.
+//!    A rename over another file promises the data that the file had then, if it is among them.
+//! 2. Its size is one that it had at a moment since the last promise, cut by the truncations since.
+//!    A transaction that set it did so for good.
+//! 3. In all modes but [`Promise::Sectors`] the size comes with the data: no sector is older than the
+//!    moment that the size is of.
+//! 4. With [`Promise::Writes`] all sectors are of the moment that the size is of.
+//!
+//! A write-back that one commit does not take goes over several, in order of the file; workloads keep
+//! below that.
+
+use std::sync::Arc;
+
+use xact_fs::RenameHow;
+
+use super::history::Lane;
+use super::op::Op;
+use super::stamp;
+use super::state::{Id, edit};
+
+const SECTOR: usize = xact_device::SECTOR_BYTES;
+
+/// What a setting promises of writes that nobody has synced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Promise {
+    /// Each sector old or new, and sizes in between: inode updates as ext4 makes them.
+    Sectors,
+    /// What a size covers is there (data modes `ordered` and `adaptive`).
+    #[default]
+    Sizes,
+    /// A file is as it was at one moment (data modes `journal` and `selective`).
+    Writes,
+}
+
+/// The steps of a lane between which a file is judged.
+#[derive(Clone, Copy)]
+pub struct Moments {
+    /// After so many the contents were made durable.
+    pub synced: usize,
+    /// So many have happened to names and attributes.
+    pub k: usize,
+    /// So many had begun.
+    pub begun: usize,
+}
+
+/// Metadata operations that act on the inside of a file.
+fn forces(op: &Op) -> bool {
+    matches!(op, Op::Truncate { .. } | Op::Commit { .. })
+}
+
+/// Does to `bytes` what `step` did to the inside of `id`.
+fn redo(lane: &Lane, step: usize, id: Id, bytes: &mut Vec<u8>) {
+    let op = &lane.steps[step].op;
+    let Op::Commit { ops, .. } = op else {
+        if op.is_inside() {
+            edit(bytes, id, op);
+        }
+        return;
+    };
+    // Within a transaction names may have moved, so each operation is resolved in its own state.
+    let mut state = lane.states[step].clone();
+    for op in ops {
+        if op.is_inside() && op.path().is_some_and(|p| state.resolve(p) == Ok(id)) {
+            edit(bytes, id, op);
+        }
+        let _ = state.apply(op);
+    }
+}
+
+/// Whether a step renames `id` over another file.
+fn replaces(lane: &Lane, step: usize, id: Id) -> bool {
+    let Op::Rename { from, to, how: RenameHow::Replace } = &lane.steps[step].op else { return false };
+    let before = &lane.states[step];
+    before.resolve(from) == Ok(id) && before.resolve(to).is_ok_and(|old| old != id)
+}
+
+/// The contents that a file may have, each by the step after which it had them.
+struct Legal {
+    contents: Vec<(usize, Arc<Vec<u8>>)>,
+    /// Sizes, by the step likewise.
+    sizes: Vec<(usize, usize)>,
+}
+
+/// Whether a crash may leave `got` of a file; if not, why.
+pub fn judge_file(lane: &Lane, promise: Promise, id: Id, got: &[u8], moments: Moments) -> Result<(), String> {
+    let legal = Legal::of(lane, id, moments);
+    legal.check_sizes(got)?;
+    let newest = legal.check_sectors(got)?;
+    // Holes are punched by metadata alone, which does not wait for what was written before.
+    let zeroed = |w: usize, sector: usize| {
+        (w..moments.begun).any(|s| lane.steps[s].touched.contains(&id) && zeroes(&lane.steps[s].op, sector))
+    };
+    if legal.is_of_one_moment(promise, got, &newest, zeroed) {
+        return Ok(());
+    }
+    let oldest = (0..newest.len()).min_by_key(|&n| newest[n]).unwrap_or(0);
+    Err(format!(
+        "size {} is of no moment up to step {}, after which sector {} was changed: {}",
+        got.len(),
+        newest.get(oldest).copied().unwrap_or(0),
+        oldest,
+        stamp::describe(got.get(oldest * SECTOR..got.len().min((oldest + 1) * SECTOR)).unwrap_or_default()),
+    ))
+}
+
+impl Legal {
+    fn of(lane: &Lane, id: Id, Moments { synced, k, begun }: Moments) -> Legal {
+        let at = |v: usize| lane.states[v].node(id).and_then(|n| n.file());
+        let born = (0..=begun).find(|&v| at(v).is_some()).expect("the file exists after k steps");
+        // A rename over another file brings the data along (what is there of it when it is done).
+        let brought = (0..k).rfind(|&s| replaces(lane, s, id)).unwrap_or(0);
+        let base = synced.max(born).max(brought);
+        let touching = |step: usize| lane.steps[step].touched.contains(&id);
+        let is_commit = |s: usize| matches!(lane.steps[s].op, Op::Commit { .. });
+        // A transaction beyond k is not there.
+        let end = (k..begun).find(|&s| is_commit(s) && touching(s)).unwrap_or(begun);
+        let forced: Vec<usize> = (0..k).filter(|&s| touching(s) && forces(&lane.steps[s].op)).collect();
+
+        // Growth waits for the data below it and so may be missing; what a truncation among the
+        // first k cut off may not come back; a transaction that changes the size does so for good.
+        let sets_size = |s: usize| {
+            is_commit(s) && at(s).zip(at(s + 1)).is_none_or(|(before, after)| before.len() != after.len())
+        };
+        let sized = forced.iter().rfind(|&&s| sets_size(s)).map_or(base, |s| base.max(s + 1));
+        let sizes = (sized..=k.max(base)).filter_map(|v| {
+            let cuts = forced.iter().filter(|&&s| s >= v).filter_map(|&s| match &lane.steps[s].op {
+                Op::Truncate { size, .. } => Some(*size as usize),
+                _ => None,
+            });
+            at(v).map(|bytes| (v, cuts.fold(bytes.len(), usize::min)))
+        });
+        let mut legal = Legal { contents: Vec::new(), sizes: sizes.collect() };
+        for v in (base..=end).rev() {
+            let Some(bytes) = at(v) else { continue };
+            let mut later = forced.iter().copied().filter(|&s| s >= v).peekable();
+            // Newer contents come first; of equal ones the newest counts.
+            let known = |bytes: &Arc<Vec<u8>>| legal.contents.iter().any(|(_, other)| other == bytes);
+            if later.peek().is_none() {
+                if !legal.contents.last().is_some_and(|(_, other)| Arc::ptr_eq(other, bytes)) {
+                    legal.contents.push((v, bytes.clone()));
+                }
+                continue;
+            }
+            let mut bytes = Vec::clone(bytes);
+            later.for_each(|step| redo(lane, step, id, &mut bytes));
+            let bytes = Arc::new(bytes);
+            if !known(&bytes) {
+                legal.contents.push((v, bytes));
+            }
+        }
+        // What was written in place after a truncation or a transaction that is lost landed on data
+        // that is still there.
+        let lost = |s: &usize| touching(*s) && forces(&lane.steps[*s].op);
+        if let Some(first) = (k.max(base)..begun).find(lost)
+            && let Some(bytes) = at(first)
+        {
+            let mut bytes = Vec::clone(bytes);
+            for step in (first..begun).filter(|&s| touching(s) && !lost(&s)) {
+                let (Some(before), Some(after)) = (at(step), at(step + 1)) else { break };
+                bytes.resize(bytes.len().max(after.len()), 0);
+                for (offset, &byte) in after.iter().enumerate().filter(|(n, b)| before.get(*n) != Some(b)) {
+                    bytes[offset] = byte;
+                }
+                legal.contents.push((step + 1, Arc::new(bytes.clone())));
+            }
+        }
+        legal
+    }
+
+    fn check_sizes(&self, got: &[u8]) -> Result<(), String> {
+        let sizes = self.sizes.iter().map(|(_, size)| *size);
+        let (least, most) = sizes.fold((usize::MAX, 0), |(l, m), size| (l.min(size), m.max(size)));
+        if got.len() < least || got.len() > most {
+            return Err(format!("size {} is not within {least}..={most}", got.len()));
+        }
+        Ok(())
+    }
+
+    /// Rules 3 and 4, where `newest` are the last moments that the sectors may be of.
+    fn is_of_one_moment(
+        &self,
+        promise: Promise,
+        got: &[u8],
+        newest: &[usize],
+        zeroed: impl Fn(usize, usize) -> bool,
+    ) -> bool {
+        let oldest = newest.iter().copied().min().unwrap_or(usize::MAX);
+        let had_size = |by: usize| self.sizes.iter().any(|&(v, size)| v <= by && size == got.len());
+        match promise {
+            Promise::Sectors => true,
+            Promise::Sizes => had_size(oldest),
+            Promise::Writes => self.contents.iter().any(|(w, bytes)| {
+                let mut sectors = got.chunks(SECTOR).enumerate();
+                had_size((*w).min(oldest))
+                    && sectors.all(|(n, sector)| {
+                        reads_as(bytes, n * SECTOR, sector) || (zeroed(*w, n) && reads_as(&[], 0, sector))
+                    })
+            }),
+        }
+    }
+
+    /// For each sector the last moment that it may be of.
+    fn check_sectors(&self, got: &[u8]) -> Result<Vec<usize>, String> {
+        let newest = got.chunks(SECTOR).enumerate().map(|(n, sector)| {
+            let fits = self.contents.iter().filter(|(_, bytes)| reads_as(bytes, n * SECTOR, sector));
+            fits.map(|(v, _)| *v).max().ok_or_else(|| {
+                format!(
+                    "at offset {} is {}, which is none of the {} contents it may have (the newest: {})",
+                    n * SECTOR,
+                    stamp::describe(sector),
+                    self.contents.len(),
+                    self.contents.first().map_or("none".to_owned(), |(_, b)| stamp::describe(
+                        b.get(n * SECTOR..b.len().min((n + 1) * SECTOR)).unwrap_or_default()
+                    )),
+                )
+            })
+        });
+        newest.collect()
+    }
+}
+
+/// Whether `op` makes a sector of its file read as zeros.
+fn zeroes(op: &Op, sector: usize) -> bool {
+    let (Op::Punch { offset, len, .. } | Op::ZeroRange { offset, len, .. }) = op else { return false };
+    let start = (sector * SECTOR) as u64;
+    *offset <= start && start + SECTOR as u64 <= offset + len
+}
+
+/// Whether `bytes`, with zeros after their end, hold `part` at `offset`.
+fn reads_as(bytes: &[u8], offset: usize, part: &[u8]) -> bool {
+    let have = bytes.len().saturating_sub(offset).min(part.len());
+    part[..have] == bytes[offset.min(bytes.len())..offset.min(bytes.len()) + have]
+        && part[have..].iter().all(|&b| b == 0)
+}

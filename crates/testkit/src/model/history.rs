@@ -1,0 +1,188 @@
+//! What a workload did, when, and what it was promised.
+
+use crate::recording::Time;
+use crate::tree::Tree;
+
+use super::contents::Promise;
+use super::op::Op;
+use super::state::{Id, State};
+
+/// One operation that changed something or asked for durability.
+#[derive(Debug, Clone)]
+pub struct Step {
+    pub op: Op,
+    pub began: Time,
+    /// When it was acknowledged; `None` where it failed on the way and may have happened or not.
+    pub ended: Option<Time>,
+    /// Inodes it changed (for a sync: the one it is about).
+    pub touched: Vec<Id>,
+}
+
+impl Step {
+    pub fn acknowledged(&self, time: Time) -> bool {
+        self.ended.is_some_and(|t| t < time)
+    }
+}
+
+/// The operations of one thread, which has a folder to itself.
+#[derive(Debug, Clone)]
+pub struct Lane {
+    /// Its folder; "" is the whole volume.
+    pub prefix: String,
+    pub steps: Vec<Step>,
+    /// `states[i]` is the state after the first `i` steps.
+    pub states: Vec<State>,
+}
+
+impl Lane {
+    /// Files get numbers from `first_id` on, which is above [`super::ROOT`].
+    pub fn new(prefix: &str, first_id: Id) -> Lane {
+        Lane { prefix: prefix.to_owned(), steps: Vec::new(), states: vec![State::new(first_id)] }
+    }
+
+    /// Takes a volume's tree for the state before all steps.
+    pub fn begin_with(&mut self, tree: &Tree) {
+        assert!(self.steps.is_empty(), "a lane begins once");
+        self.states[0].adopt(tree);
+    }
+
+    pub fn now(&self) -> &State {
+        self.states.last().expect("a lane has its first state")
+    }
+
+    /// Adds a step that the model agrees with.
+    pub fn push(&mut self, op: Op, began: Time, ended: Option<Time>) -> Result<(), xact_base::Errno> {
+        let mut state = self.now().clone();
+        let mut touched = state.apply(&op)?;
+        if let (true, Some(path)) = (op.is_sync(), op.path()) {
+            touched = vec![state.resolve(path)?];
+        }
+        self.steps.push(Step { op, began, ended, touched });
+        self.states.push(state);
+        Ok(())
+    }
+
+    /// Steps that had begun at `time`.
+    pub fn begun(&self, time: Time) -> usize {
+        self.steps.partition_point(|s| s.began < time)
+    }
+
+    /// Steps that had ended when something began at `time`; those are what it covers.
+    fn ended_before(&self, time: Time) -> usize {
+        self.steps.iter().take_while(|s| s.acknowledged(time)).count()
+    }
+
+    /// How many steps must be there after a crash at `time`, for what this lane was promised.
+    fn promised(&self, time: Time) -> usize {
+        let mut floor = 0;
+        for (s, step) in self.steps.iter().enumerate().filter(|(_, s)| s.acknowledged(time)) {
+            let covered = match &step.op {
+                Op::Sync => s,
+                // One without effect is no commit.
+                Op::Commit { durable: true, .. } if !self.states[s].same(&self.states[s + 1]) => s + 1,
+                Op::Fsync { .. } => self.last_change(s, step.touched[0], true),
+                Op::Fdatasync { .. } => self.last_change(s, step.touched[0], false),
+                _ => continue,
+            };
+            floor = floor.max(covered);
+        }
+        floor
+    }
+
+    /// One past the last of the first `before` steps that an fsync (`all`) or fdatasync of `id`
+    /// covers.
+    fn last_change(&self, before: usize, id: Id, all: bool) -> usize {
+        let covers = |n: usize, step: &Step| {
+            let metadata = match &step.op {
+                // Data, even where whole blocks come or go.
+                Op::Truncate { .. } | Op::Commit { .. } => true,
+                op if op.is_inside() => false,
+                op if op.is_sync() => false,
+                _ => all || self.states[n].node(id).is_none(),
+            };
+            metadata && step.touched.contains(&id)
+        };
+        (0..before).rev().find(|&n| covers(n, &self.steps[n])).map_or(0, |n| n + 1)
+    }
+
+    /// The state whose contents of `id` are durable at `time`, for what this lane was promised.
+    fn synced(&self, time: Time, id: Id) -> usize {
+        let covers = |step: &Step| match &step.op {
+            Op::Sync => true,
+            Op::Fsync { .. } | Op::Fdatasync { .. } => step.touched[0] == id,
+            _ => false,
+        };
+        let last = self.steps.iter().rposition(|s| s.acknowledged(time) && covers(s));
+        last.unwrap_or(0)
+    }
+}
+
+/// A finished run.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub lanes: Vec<Lane>,
+    pub promise: Promise,
+}
+
+impl History {
+    /// Two times with the same moment have the same legal states.
+    pub fn moment(&self, time: Time) -> u64 {
+        let mut sum = 0;
+        for step in self.lanes.iter().flat_map(|l| &l.steps) {
+            let promise = step.op.is_sync() || matches!(step.op, Op::Commit { .. });
+            sum += (step.began < time) as u64 + ((promise && step.acknowledged(time)) as u64) * (1 << 32);
+        }
+        sum
+    }
+
+    /// The steps begun by `time`, each with when it was and whether it was acknowledged; and how many
+    /// of them are promised.
+    pub fn story(&self, time: Time) -> String {
+        let mut out = Vec::new();
+        for (number, lane) in self.lanes.iter().enumerate() {
+            out.push(format!("lane '{}'", lane.prefix));
+            for (n, step) in lane.steps[..lane.begun(time)].iter().enumerate() {
+                let ended = match step.ended {
+                    Some(t) if t < time => format!("{t}"),
+                    _ => "not acknowledged".to_owned(),
+                };
+                out.push(format!(
+                    "{:4}  {}..{ended}  {} (files {:?})",
+                    n + 1,
+                    step.began,
+                    step.op,
+                    step.touched
+                ));
+            }
+            out.push(format!("the first {} are promised", self.floor(number, time)));
+        }
+        out.join("\n")
+    }
+
+    /// Of `lane`, how many steps must be there after a crash at `time`.
+    pub fn floor(&self, lane: usize, time: Time) -> usize {
+        let own = self.lanes[lane].promised(time);
+        self.syncs_elsewhere(lane, time)
+            .map(|began| self.lanes[lane].ended_before(began))
+            .fold(own, usize::max)
+    }
+
+    /// The state of `lane` whose contents of `id` are durable at `time`.
+    pub fn synced(&self, lane: usize, time: Time, id: Id) -> usize {
+        let own = self.lanes[lane].synced(time, id);
+        self.syncs_elsewhere(lane, time)
+            .map(|began| self.lanes[lane].ended_before(began))
+            .fold(own, usize::max)
+    }
+
+    /// When the acknowledged syncs of other lanes began.
+    fn syncs_elsewhere(&self, lane: usize, time: Time) -> impl Iterator<Item = Time> {
+        self.lanes
+            .iter()
+            .enumerate()
+            .filter(move |(n, _)| *n != lane)
+            .flat_map(|(_, l)| &l.steps)
+            .filter(move |s| s.op == Op::Sync && s.acknowledged(time))
+            .map(|s| s.began)
+    }
+}

@@ -1,0 +1,144 @@
+//! Which trees a crash may leave (docs/CRASH.md in code).
+//!
+//! For each lane, some number `k` of its steps must explain the tree:
+//! 1. `k` is at least what was promised (fsync, sync, commit) and at most what had begun.
+//! 2. Names, kinds, owners, permissions, attributes, link counts and symlinks are exactly those
+//!    after `k` steps: metadata operations form a prefix.
+//! 3. The inside of each file is what `contents` says.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::recording::Time;
+use crate::tree::{Body, Entry, Tree};
+
+use super::contents::{Moments, judge_file};
+use super::history::History;
+use super::stamp;
+use super::state::{Content, Id, State};
+
+impl History {
+    /// Whether a crash at `time` may leave `tree`; if not, the rule that it breaks and where.
+    pub fn judge(&self, time: Time, tree: &Tree) -> Result<(), String> {
+        for lane in 0..self.lanes.len() {
+            self.judge_lane(lane, time, tree)?;
+        }
+        Ok(())
+    }
+
+    fn judge_lane(&self, number: usize, time: Time, tree: &Tree) -> Result<(), String> {
+        let lane = &self.lanes[number];
+        let tree = tree.below(&lane.prefix);
+        let (floor, begun) = (self.floor(number, time), lane.begun(time));
+        let mut names_differ = Vec::new();
+        let mut contents_differ = Vec::new();
+        for k in (floor..=begun).rev() {
+            match match_names(&lane.states[k], &tree) {
+                Err(why) => names_differ.push((k, why)),
+                Ok(files) => match self.judge_contents(number, time, k, begun, &files) {
+                    Ok(()) => return Ok(()),
+                    Err(why) => contents_differ.push((k, why)),
+                },
+            }
+        }
+        // Where the names are right for some k, it is the contents that tell.
+        let why = reasons(if contents_differ.is_empty() { names_differ } else { contents_differ });
+        let last = |n: usize| n.checked_sub(1).map_or("nothing".to_owned(), |n| lane.steps[n].op.to_string());
+        Err(format!(
+            "lane '{}': no prefix of {floor} (promised: {}) to {begun} (begun: {}) steps explains it: {why}",
+            lane.prefix,
+            last(floor),
+            last(begun),
+        ))
+    }
+
+    fn judge_contents(
+        &self,
+        number: usize,
+        time: Time,
+        k: usize,
+        begun: usize,
+        files: &BTreeMap<Id, &Entry>,
+    ) -> Result<(), String> {
+        let lane = &self.lanes[number];
+        for (&id, entry) in files {
+            let Body::File(bytes) = &entry.body else { continue };
+            let synced = self.synced(number, time, id);
+            judge_file(lane, self.promise, id, bytes, Moments { synced, k, begun })
+                .map_err(|why| format!("file {id} ({}): {why}", path_of(&lane.states[k], id)))?;
+        }
+        Ok(())
+    }
+}
+
+/// The distinct reasons against each k, newest first.
+fn reasons(mut list: Vec<(usize, String)>) -> String {
+    const SHOWN: usize = 6;
+    list.dedup_by(|a, b| a.1 == b.1);
+    let more = list.len().saturating_sub(SHOWN);
+    list.truncate(SHOWN);
+    let mut text: Vec<String> = list.into_iter().map(|(k, why)| format!("not {k} steps: {why}")).collect();
+    if more > 0 {
+        text.push(format!("and {more} more"));
+    }
+    text.join("; ")
+}
+
+fn path_of(state: &State, id: Id) -> String {
+    let path = state.paths().into_iter().find(|(_, i)| *i == id).map(|(p, _)| p).unwrap_or_default();
+    String::from_utf8_lossy(&path).into_owned()
+}
+
+/// Compares everything but the contents of files; gives the entry of each.
+fn match_names<'a>(state: &State, tree: &'a Tree) -> Result<BTreeMap<Id, &'a Entry>, String> {
+    let mut found = BTreeMap::new();
+    let mut inodes: HashMap<u64, Id> = HashMap::new();
+    let paths = state.paths();
+    let links = state.all_links();
+    for (path, id) in &paths {
+        let shown = String::from_utf8_lossy(path);
+        let node = state.node(*id).expect("named nodes exist");
+        let entry = tree.entries.get(path).ok_or_else(|| format!("{shown} is missing"))?;
+        let before = inodes.insert(entry.ino, *id);
+        if before.is_some_and(|other| other != *id)
+            || found.get(id).is_some_and(|e: &&Entry| e.ino != entry.ino)
+        {
+            return Err(format!("{shown}: wrong inode {}", entry.ino));
+        }
+        macro_rules! same {
+            ($what:literal, $ours:expr, $theirs:expr) => {
+                if $ours != $theirs {
+                    return Err(format!(concat!("{} has ", $what, " {:?}, not {:?}"), shown, $ours, $theirs));
+                }
+            };
+        }
+        same!("kind", entry.kind, node.kind());
+        same!("mode", entry.perm, node.perm);
+        same!("owner", (entry.uid, entry.gid), (node.uid, node.gid));
+        if entry.xattrs != node.xattrs {
+            let list = |map: &BTreeMap<Vec<u8>, Vec<u8>>| {
+                let show = |(name, value): (&Vec<u8>, &Vec<u8>)| {
+                    format!("{} ({})", String::from_utf8_lossy(name), stamp::describe(value))
+                };
+                map.iter().map(show).collect::<Vec<_>>().join(", ")
+            };
+            return Err(format!(
+                "{shown} has attributes [{}], not [{}]",
+                list(&entry.xattrs),
+                list(&node.xattrs)
+            ));
+        }
+        same!("link count", entry.nlink, links[id]);
+        if let Content::Symlink(target) = &node.content {
+            same!("target", entry.body, Body::Symlink(target.clone().into_bytes()));
+        }
+        found.insert(*id, entry);
+    }
+    // All of the model's paths are there, and the root; so one more is one too many.
+    if tree.entries.len() > paths.len() + 1 {
+        let known: HashSet<_> = paths.iter().map(|(path, _)| path).collect();
+        let extra = tree.entries.keys().find(|path| *path != b"/" && !known.contains(path));
+        let extra = String::from_utf8_lossy(extra.expect("more entries than paths"));
+        return Err(format!("{extra} should not be there"));
+    }
+    Ok(found)
+}

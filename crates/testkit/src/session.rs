@@ -1,0 +1,470 @@
+//! Does operations by path on a view, and keeps the model's history of them in step.
+
+use std::sync::Arc;
+
+use xact::{Durability, Transaction, TxOptions, Volume};
+use xact_base::{Errno, Error, Ino};
+use xact_fs::{Allocate, Caller, RenameHow, SetAttr, View, WriteHow, XattrHow};
+
+use xact_layout::inode::flag;
+
+use crate::device::SimDevice;
+use crate::generations::SNAPSHOT_MARK;
+use crate::model::{Lane, Op};
+use crate::tree::Tree;
+
+/// Why a workload ends early.
+#[derive(Debug)]
+pub enum Stop {
+    /// The device was made to fail, and the volume said so: what a fault workload wants.
+    Failed(Error),
+    /// xact and the model disagree, without any crash.
+    Wrong(String),
+}
+
+impl From<String> for Stop {
+    fn from(text: String) -> Stop {
+        Stop::Wrong(text)
+    }
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Stop::Failed(e) => write!(f, "{e}"),
+            Stop::Wrong(text) => f.write_str(text),
+        }
+    }
+}
+
+pub type Done = Result<(), Stop>;
+
+/// How a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Commit,
+    /// Visible at once, durable with what follows.
+    CommitOrdered,
+    Abort,
+}
+
+/// One thread's work on a volume.
+pub struct Session {
+    volume: Arc<Volume>,
+    base: Arc<dyn View>,
+    clock: Arc<SimDevice>,
+    lane: Lane,
+    generation: u32,
+}
+
+/// Operations by path, on the base or in a transaction.
+pub trait Files {
+    fn run(&mut self, op: Op) -> Done;
+    /// A number for the next write.
+    fn generation(&mut self) -> u32;
+    /// Size of a file as the model knows it.
+    fn size(&self, path: &str) -> u64;
+
+    fn create(&mut self, path: &str) -> Done {
+        self.run(Op::Create { path: path.into(), perm: 0o644 })
+    }
+    fn mkdir(&mut self, path: &str) -> Done {
+        self.run(Op::Mkdir { path: path.into(), perm: 0o755 })
+    }
+    fn symlink(&mut self, target: &str, path: &str) -> Done {
+        self.run(Op::Symlink { path: path.into(), target: target.into() })
+    }
+    fn link(&mut self, from: &str, to: &str) -> Done {
+        self.run(Op::Link { from: from.into(), to: to.into() })
+    }
+    fn unlink(&mut self, path: &str) -> Done {
+        self.run(Op::Unlink { path: path.into() })
+    }
+    fn rmdir(&mut self, path: &str) -> Done {
+        self.run(Op::Rmdir { path: path.into() })
+    }
+    fn rename(&mut self, from: &str, to: &str) -> Done {
+        self.run(Op::Rename { from: from.into(), to: to.into(), how: RenameHow::Replace })
+    }
+    fn exchange(&mut self, from: &str, to: &str) -> Done {
+        self.run(Op::Rename { from: from.into(), to: to.into(), how: RenameHow::Exchange })
+    }
+    fn chmod(&mut self, path: &str, perm: u16) -> Done {
+        self.run(Op::Chmod { path: path.into(), perm })
+    }
+    fn set_xattr(&mut self, path: &str, name: &str, value: &[u8]) -> Done {
+        self.run(Op::SetXattr { path: path.into(), name: name.into(), value: value.to_vec() })
+    }
+    fn truncate(&mut self, path: &str, size: u64) -> Done {
+        self.run(Op::Truncate { path: path.into(), size })
+    }
+    fn write(&mut self, path: &str, offset: u64, len: u64) -> Done {
+        let generation = self.generation();
+        self.run(Op::Write { path: path.into(), offset, len, generation })
+    }
+    fn append(&mut self, path: &str, len: u64) -> Done {
+        self.write(path, self.size(path), len)
+    }
+    /// As `chattr +j` and `-j`.
+    fn set_journaled(&mut self, path: &str, on: bool) -> Done {
+        self.run(Op::Journal { path: path.into(), on })
+    }
+    fn punch(&mut self, path: &str, offset: u64, len: u64) -> Done {
+        self.run(Op::Punch { path: path.into(), offset, len })
+    }
+    fn fsync(&mut self, path: &str) -> Done {
+        self.run(Op::Fsync { path: path.into() })
+    }
+    fn fdatasync(&mut self, path: &str) -> Done {
+        self.run(Op::Fdatasync { path: path.into() })
+    }
+    fn sync(&mut self) -> Done {
+        self.run(Op::Sync)
+    }
+}
+
+impl Session {
+    /// A session whose paths are below `prefix` ("" for the whole volume), which is empty. Files
+    /// get numbers of the model from `first_id` on.
+    pub fn new(volume: &Arc<Volume>, clock: Arc<SimDevice>, prefix: &str, first_id: u32) -> Session {
+        Session {
+            volume: volume.clone(),
+            base: volume.base(),
+            clock,
+            lane: Lane::new(prefix, first_id),
+            generation: 0,
+        }
+    }
+
+    /// Begins with what is on the volume already.
+    pub fn adopt(&mut self) -> Done {
+        let tree = Tree::of_view(&*self.base)?;
+        self.lane.begin_with(&tree);
+        Ok(())
+    }
+
+    /// Goes on after the volume was closed and opened again.
+    pub fn reopened(&mut self, volume: &Arc<Volume>) {
+        self.volume = volume.clone();
+        self.base = volume.base();
+    }
+
+    pub fn finish(self) -> Lane {
+        self.lane
+    }
+
+    /// Inode of a path.
+    pub fn ino(&self, path: &str) -> Result<Ino, Stop> {
+        resolve(&*self.base, &self.lane.prefix, path).map_err(|e| Stop::Wrong(format!("{path}: {e}")))
+    }
+
+    /// Keeps a file although its name may go.
+    pub fn hold(&self, path: &str) -> Result<Ino, Stop> {
+        let ino = self.ino(path)?;
+        self.base.hold(ino).map_err(Stop::Failed)?;
+        Ok(ino)
+    }
+
+    pub fn release(&self, ino: Ino) {
+        self.base.release(ino, 1);
+    }
+
+    /// Keeps the volume as it is, under a name that tells its tree; a file that is named after the
+    /// snapshot says, as soon as it is there, that the snapshot must be.
+    pub fn snapshot(&mut self, number: u64) -> Result<String, Stop> {
+        self.sync()?;
+        let tree = Tree::of_view(&*self.base)?;
+        let name = format!("{number}-{:016x}", tree.digest());
+        self.clock.tag(Some("creating a snapshot"));
+        self.volume.create_snapshot(&name).map_err(Stop::Failed)?;
+        self.create(&format!("/{SNAPSHOT_MARK}{name}"))?;
+        self.sync()?;
+        Ok(name)
+    }
+
+    pub fn delete_snapshot(&mut self, name: &str) -> Done {
+        self.unlink(&format!("/{SNAPSHOT_MARK}{name}"))?;
+        self.sync()?;
+        self.clock.tag(Some("deleting a snapshot"));
+        self.volume.delete_snapshot(name).map_err(Stop::Failed)
+    }
+
+    /// A transaction, which ends as `work` says.
+    pub fn transaction(&mut self, work: impl FnOnce(&mut InTransaction<'_>) -> Result<End, Stop>) -> Done {
+        let open = self.volume.begin(TxOptions::default());
+        let mut inside = self.inside(&open);
+        let end = work(&mut inside)?;
+        let ops = inside.ops;
+        self.end(&open, ops, end)
+    }
+
+    fn inside<'a>(&'a mut self, open: &'a Transaction) -> InTransaction<'a> {
+        InTransaction {
+            view: open,
+            prefix: &self.lane.prefix,
+            state: self.lane.now().clone(),
+            generation: &mut self.generation,
+            ops: Vec::new(),
+        }
+    }
+
+    /// A transaction of two parts, of which the first, all that is at and below `paths`, is committed
+    /// by itself (`xact tx commit --only`), and the rest as `end` says.
+    pub fn transaction_in_parts(
+        &mut self,
+        paths: &[&str],
+        part: impl FnOnce(&mut InTransaction<'_>) -> Done,
+        rest: impl FnOnce(&mut InTransaction<'_>) -> Done,
+        end: End,
+    ) -> Done {
+        let open = self.volume.begin(TxOptions::default());
+        let mut inside = self.inside(&open);
+        part(&mut inside)?;
+        let first = std::mem::take(&mut inside.ops);
+        rest(&mut inside)?;
+        let second = inside.ops;
+        let prefixed: Vec<String> = paths.iter().map(|path| format!("{}{path}", self.lane.prefix)).collect();
+        self.clock.tag(Some("commit of a part of a transaction"));
+        let began = self.clock.tick();
+        let result = open.commit_only(&prefixed, Durability::Durable, || ());
+        let ended = self.clock.tick();
+        self.note(Op::Commit { ops: first, durable: true }, began, ended, result)?;
+        self.end(&open, second, end)
+    }
+
+    /// A transaction that is told that its snapshot is too old, since others have changed more since
+    /// its begin than is remembered; it leaves nothing.
+    pub fn transaction_too_late(
+        &mut self,
+        inside: impl FnOnce(&mut InTransaction<'_>) -> Done,
+        outside: impl FnOnce(&mut Session) -> Done,
+    ) -> Done {
+        let open = self.volume.begin(TxOptions::default());
+        inside(&mut self.inside(&open))?;
+        outside(self)?;
+        self.clock.tag(Some("commit of a transaction that is too old"));
+        match open.commit_with(Durability::Durable) {
+            Err(Error::TooOld) => Ok(()),
+            other => Err(Stop::Wrong(format!("a transaction that should be too old: {other:?}"))),
+        }
+    }
+
+    fn end(&mut self, open: &Transaction, ops: Vec<Op>, end: End) -> Done {
+        let durability = match end {
+            End::Abort => {
+                open.abort();
+                return Ok(());
+            }
+            End::Commit => Durability::Durable,
+            End::CommitOrdered => Durability::Ordered,
+        };
+        let op = Op::Commit { ops, durable: end == End::Commit };
+        self.clock.tag(Some("commit of a transaction"));
+        let began = self.clock.tick();
+        let result = open.commit_with(durability);
+        let ended = self.clock.tick();
+        self.note(op, began, ended, result)
+    }
+
+    /// Records the outcome of `op`, which must be what the model says.
+    fn note(&mut self, op: Op, began: u64, ended: u64, result: xact_base::Result<()>) -> Done {
+        let shown = op.to_string();
+        match result {
+            Ok(()) => self
+                .lane
+                .push(op, began, Some(ended))
+                .map_err(|e| Stop::Wrong(format!("{shown} succeeded, the model says: {e}"))),
+            // Where an operation is wrong in two ways, which errno it gives is pjdfstest's business.
+            Err(Error::Posix(errno)) => match self.lane.now().clone().apply(&op) {
+                Err(_) => Ok(()),
+                Ok(_) => Err(Stop::Wrong(format!("{shown} gave {errno}, the model sees no reason"))),
+            },
+            // Refused for want of space, cleanly: nothing happened.
+            Err(Error::NoSpace) => Ok(()),
+            Err(error @ (Error::Conflict { .. } | Error::TooLarge { .. } | Error::Corrupt(_))) => {
+                Err(Stop::Wrong(format!("{shown}: {error}")))
+            }
+            Err(error) => {
+                let _ = self.lane.push(op, began, None);
+                Err(Stop::Failed(error))
+            }
+        }
+    }
+}
+
+impl Files for Session {
+    fn run(&mut self, op: Op) -> Done {
+        self.clock.tag(Some(&op.to_string()));
+        let file = |path: &str| self.lane.now().resolve(path).unwrap_or(0);
+        let began = self.clock.tick();
+        let result = perform(&*self.base, &self.lane.prefix, &op, &file);
+        let ended = self.clock.tick();
+        self.note(op, began, ended, result)
+    }
+
+    fn generation(&mut self) -> u32 {
+        self.generation += 1;
+        self.generation
+    }
+
+    fn size(&self, path: &str) -> u64 {
+        size(self.lane.now(), path)
+    }
+}
+
+fn size(state: &crate::model::State, path: &str) -> u64 {
+    let file = state.resolve(path).ok().and_then(|id| state.node(id)).and_then(|n| n.file());
+    file.map_or(0, |bytes| bytes.len() as u64)
+}
+
+/// The inside of a transaction.
+pub struct InTransaction<'a> {
+    view: &'a Transaction,
+    prefix: &'a str,
+    state: crate::model::State,
+    generation: &'a mut u32,
+    ops: Vec<Op>,
+}
+
+impl InTransaction<'_> {
+    /// A part that is undone, as if it had never been, unless `work` says to keep it.
+    pub fn savepoint(&mut self, work: impl FnOnce(&mut Self) -> Result<bool, Stop>) -> Done {
+        let savepoint = self.view.savepoint().map_err(Stop::Failed)?;
+        let (state, done) = (self.state.clone(), self.ops.len());
+        if work(self)? {
+            return self.view.release_savepoint(savepoint).map_err(Stop::Failed);
+        }
+        self.view.roll_back(savepoint).map_err(Stop::Failed)?;
+        self.state = state;
+        self.ops.truncate(done);
+        Ok(())
+    }
+}
+
+impl Files for InTransaction<'_> {
+    fn run(&mut self, op: Op) -> Done {
+        let file = |path: &str| self.state.resolve(path).unwrap_or(0);
+        let result = perform(self.view, self.prefix, &op, &file);
+        match (result, self.state.apply(&op)) {
+            (Ok(()), Ok(_)) => {
+                if !op.is_sync() {
+                    self.ops.push(op);
+                }
+                Ok(())
+            }
+            (Err(Error::Posix(_)), Err(_)) => Ok(()),
+            // Refused for want of space, cleanly: nothing happened.
+            (Err(Error::NoSpace), _) => Ok(()),
+            (Err(error @ (Error::Io { .. } | Error::Poisoned(_))), _) => Err(Stop::Failed(error)),
+            (ours, model) => Err(Stop::Wrong(format!(
+                "{op} gave {ours:?}, the model says {model:?}; in a transaction, after {}",
+                self.ops.iter().map(|op| op.to_string()).collect::<Vec<_>>().join("; ")
+            ))),
+        }
+    }
+
+    fn generation(&mut self) -> u32 {
+        *self.generation += 1;
+        *self.generation
+    }
+
+    fn size(&self, path: &str) -> u64 {
+        size(&self.state, path)
+    }
+}
+
+fn resolve(view: &dyn View, prefix: &str, path: &str) -> xact_base::Result<Ino> {
+    let mut ino = Ino::ROOT;
+    for name in prefix.split('/').chain(path.split('/')).filter(|n| !n.is_empty()) {
+        ino = view.lookup(ino, name.as_bytes())?.ino;
+    }
+    Ok(ino)
+}
+
+/// Does `op` on `view`. `file` gives the model's number of a file, for its stamps.
+fn perform(view: &dyn View, prefix: &str, op: &Op, file: &dyn Fn(&str) -> u32) -> xact_base::Result<()> {
+    let caller = &Caller::ROOT;
+    let at = |path: &str| resolve(view, prefix, path);
+    let place = |path: &'_ str| -> xact_base::Result<(Ino, Vec<u8>)> {
+        let (dir, name) = path.rsplit_once('/').ok_or(Error::Posix(Errno::EINVAL))?;
+        Ok((at(dir)?, name.as_bytes().to_vec()))
+    };
+    match op {
+        Op::Create { path, perm } => {
+            let (dir, name) = place(path)?;
+            view.make_node(caller, dir, &name, xact_fs::FileKind::Regular.mode_bits() | perm, 0).map(drop)
+        }
+        Op::Mkdir { path, perm } => {
+            let (dir, name) = place(path)?;
+            view.make_dir(caller, dir, &name, *perm).map(drop)
+        }
+        Op::Symlink { path, target } => {
+            let (dir, name) = place(path)?;
+            view.make_symlink(caller, dir, &name, target.as_bytes()).map(drop)
+        }
+        Op::Link { from, to } => {
+            let (dir, name) = place(to)?;
+            view.link(caller, at(from)?, dir, &name).map(drop)
+        }
+        Op::Unlink { path } => {
+            let (dir, name) = place(path)?;
+            view.unlink(caller, dir, &name)
+        }
+        Op::Rmdir { path } => {
+            let (dir, name) = place(path)?;
+            view.remove_dir(caller, dir, &name)
+        }
+        Op::Rename { from, to, how } => {
+            let (from, to) = (place(from)?, place(to)?);
+            view.rename(caller, (from.0, &from.1), (to.0, &to.1), *how)
+        }
+        Op::Chmod { path, perm } => {
+            let change = SetAttr { perm: Some(*perm), ..SetAttr::default() };
+            view.set_attr(caller, at(path)?, &change).map(drop)
+        }
+        Op::Chown { path, uid, gid } => {
+            let change = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
+            view.set_attr(caller, at(path)?, &change).map(drop)
+        }
+        Op::SetXattr { path, name, value } => {
+            view.set_xattr(caller, at(path)?, name.as_bytes(), value, XattrHow::Set)
+        }
+        Op::RemoveXattr { path, name } => view.remove_xattr(caller, at(path)?, name.as_bytes()),
+        Op::Truncate { path, size } => {
+            let change = SetAttr { size: Some(*size), ..SetAttr::default() };
+            view.set_attr(caller, at(path)?, &change).map(drop)
+        }
+        Op::Write { path, offset, len, generation } => {
+            let bytes = crate::model::stamp::bytes(file(path), *generation, *offset, *len);
+            view.write(at(path)?, *offset, &bytes, WriteHow::default()).map(drop)
+        }
+        Op::Punch { path, offset, len } => {
+            view.allocate(&Caller::ROOT, at(path)?, *offset, *len, Allocate::PunchHole)
+        }
+        Op::ZeroRange { path, offset, len, keep_size } => view.allocate(
+            &Caller::ROOT,
+            at(path)?,
+            *offset,
+            *len,
+            Allocate::ZeroRange { keep_size: *keep_size },
+        ),
+        Op::Journal { path, on } => {
+            let ino = at(path)?;
+            let old = view.attr(ino)?.flags;
+            let flags = if *on { old | flag::JOURNAL_DATA } else { old & !flag::JOURNAL_DATA };
+            let change = SetAttr { flags: Some(flags), ..SetAttr::default() };
+            view.set_attr(caller, ino, &change).map(drop)
+        }
+        Op::Reserve { path, offset, len, keep_size } => view.allocate(
+            &Caller::ROOT,
+            at(path)?,
+            *offset,
+            *len,
+            Allocate::Reserve { keep_size: *keep_size },
+        ),
+        Op::Fsync { path } => view.sync_file(at(path)?, false),
+        Op::Fdatasync { path } => view.sync_file(at(path)?, true),
+        Op::Sync => view.sync_all(),
+        Op::Commit { .. } => unreachable!("commits go through Session::transaction"),
+    }
+}

@@ -1,0 +1,345 @@
+//! What programs do, and what is known to be delicate.
+
+use crate::rng::Rng;
+use crate::session::{Done, End, Files, Session};
+use crate::tree::Tree;
+
+/// Write a new file, fsync, rename it over the old one.
+pub fn replace(s: &mut Session, rng: &mut Rng) -> Done {
+    s.create("/config")?;
+    s.append("/config", 3000)?;
+    s.fsync("/config")?;
+    for _ in 0..12 {
+        s.create("/config.new")?;
+        s.append("/config.new", 1 + rng.below(6000))?;
+        s.fsync("/config.new")?;
+        s.rename("/config.new", "/config")?;
+        if rng.one_in(3) {
+            s.fsync("/")?;
+        }
+    }
+    Ok(())
+}
+
+/// The same without the fsync: the rename brings the data along, but may itself be missing.
+pub fn replace_unsynced(s: &mut Session, rng: &mut Rng) -> Done {
+    s.create("/other")?;
+    s.create("/config")?;
+    s.append("/config", 3000)?;
+    s.sync()?;
+    for _ in 0..12 {
+        s.create("/config.new")?;
+        s.append("/config.new", 1 + rng.below(6000))?;
+        s.rename("/config.new", "/config")?;
+        s.append("/config", rng.below(300))?;
+        if rng.one_in(2) {
+            s.append("/other", 10)?;
+            s.fsync("/other")?;
+        }
+    }
+    Ok(())
+}
+
+/// A log: small appends, each made durable; now and then it is cut.
+pub fn append(s: &mut Session, rng: &mut Rng) -> Done {
+    s.create("/log")?;
+    for _ in 0..40 {
+        s.append("/log", 1 + rng.below(2500))?;
+        if rng.one_in(2) {
+            s.fsync("/log")?
+        } else {
+            s.fdatasync("/log")?
+        }
+        if rng.one_in(8) {
+            s.truncate("/log", 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// The four kinds of write of the paper on delayed inode update (DIU-1), two files at a time, of which
+/// one is synced: the other's size must be one that it had.
+pub fn two_appends(s: &mut Session, _: &mut Rng) -> Done {
+    const KIB: u64 = 1024;
+    for round in 0..5u64 {
+        let (a, b) = (format!("/a{round}"), format!("/b{round}"));
+        for path in [&a, &b] {
+            s.create(path)?;
+            s.append(path, 14 * KIB)?;
+        }
+        s.sync()?;
+        for (path, kind) in [(&a, round + 1), (&b, round)] {
+            match kind % 4 {
+                // Unaligned and allocating; size-changing in a block that is there; aligned and
+                // allocating; size-preserving.
+                0 => s.append(path, 6 * KIB)?,
+                1 => s.append(path, KIB)?,
+                2 => s.write(path, 16 * KIB, 4 * KIB)?,
+                _ => s.write(path, 4 * KIB, 2 * KIB)?,
+            }
+        }
+        s.fsync(&a)?;
+    }
+    Ok(())
+}
+
+/// The sizes that the files of [`two_appends`] had between two calls.
+pub fn no_half_append(tree: &Tree) -> Result<(), String> {
+    const SIZES_KIB: [usize; 4] = [0, 14, 15, 20];
+    for (path, entry) in &tree.entries {
+        if let Some(bytes) = entry.bytes()
+            && !SIZES_KIB.iter().any(|kib| bytes.len() == kib * 1024)
+        {
+            let path = String::from_utf8_lossy(path);
+            return Err(format!("{path} is {} bytes long, which it never was", bytes.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Many small commits in a small journal, until it has gone round more than once.
+pub fn wrap(s: &mut Session, rng: &mut Rng) -> Done {
+    const FOLDERS: u64 = 12;
+    for n in 0..FOLDERS {
+        s.mkdir(&format!("/f{n}"))?;
+    }
+    for n in 0..150u64 {
+        let folder = rng.below(FOLDERS);
+        for part in 0..3 {
+            let path = format!("/f{}/n{n}-{part}", (folder + part) % FOLDERS);
+            s.create(&path)?;
+            if part == 0 {
+                s.append(&path, 1500)?;
+                s.fsync(&path)?;
+            }
+        }
+        if n > 20 && rng.one_in(2) {
+            s.unlink(&format!("/f{}/n{}-0", rng.below(FOLDERS), n - rng.below(20)))?;
+        }
+    }
+    s.sync()
+}
+
+/// Blocks go from folders to files and back: what was freed must not come back over what came
+/// after it (revoke).
+pub fn reuse(s: &mut Session, rng: &mut Rng) -> Done {
+    for round in 0..5u64 {
+        let folder = format!("/dir{round}");
+        s.mkdir(&folder)?;
+        // Several blocks of names.
+        let names = 25 + rng.below(20);
+        for n in 0..names {
+            s.create(&format!("{folder}/{}{n}", "a-long-name-that-fills-blocks-".repeat(4)))?;
+        }
+        s.sync()?;
+        for n in 0..names {
+            s.unlink(&format!("{folder}/{}{n}", "a-long-name-that-fills-blocks-".repeat(4)))?;
+        }
+        s.rmdir(&folder)?;
+        s.sync()?;
+        for n in 0..4 {
+            let path = format!("/file{round}-{n}");
+            s.create(&path)?;
+            s.append(&path, 8000 + rng.below(8000))?;
+        }
+        s.fsync(&format!("/file{round}-0"))?;
+        s.sync()?;
+        if round > 1 {
+            for n in 0..4 {
+                s.unlink(&format!("/file{}-{n}", round - 2))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Files that lose their last name while somebody holds them, and long truncations.
+pub fn orphans(s: &mut Session, rng: &mut Rng) -> Done {
+    for round in 0..6u64 {
+        let path = format!("/held{round}");
+        s.create(&path)?;
+        s.append(&path, 20_000 + rng.below(20_000))?;
+        s.fsync(&path)?;
+        let held = s.hold(&path)?;
+        s.unlink(&path)?;
+        let large = format!("/large{round}");
+        s.create(&large)?;
+        s.append(&large, 60_000)?;
+        s.sync()?;
+        s.truncate(&large, rng.below(3000))?;
+        if rng.one_in(2) {
+            s.sync()?;
+        }
+        s.append(&large, 5000)?;
+        if rng.one_in(2) {
+            s.release(held);
+        }
+        s.fsync(&large)?;
+    }
+    Ok(())
+}
+
+/// Files of many extents: every other block written, then the gaps, then holes.
+pub fn fragments(s: &mut Session, rng: &mut Rng) -> Done {
+    s.create("/f")?;
+    for n in 0..60u64 {
+        s.write("/f", n * 2048, 1024)?;
+        if n % 20 == 19 {
+            s.fsync("/f")?;
+        }
+    }
+    for _ in 0..20 {
+        s.write("/f", rng.below(60) * 2048 + 1024, 1024)?;
+    }
+    s.fdatasync("/f")?;
+    for _ in 0..8 {
+        s.punch("/f", rng.below(100) * 1024, 3000)?;
+        if rng.one_in(3) {
+            s.fsync("/f")?;
+        }
+    }
+    s.truncate("/f", 50_000)?;
+    s.fsync("/f")?;
+    s.truncate("/f", 0)?;
+    s.append("/f", 3000)?;
+    s.fsync("/f")
+}
+
+/// Block-mapped files whose arrays of pointers, single and double, come and go; the blocks of those
+/// that went become data.
+pub fn arrays(s: &mut Session, rng: &mut Rng) -> Done {
+    const SINGLE: u64 = 12 << 10;
+    const DOUBLE: u64 = SINGLE + (256 << 10);
+    for round in 0..5u64 {
+        let map = format!("/map{round}");
+        s.create(&map)?;
+        s.append(&map, 20_000)?;
+        s.write(&map, DOUBLE - 3000 + rng.below(3000), 5000)?;
+        s.sync()?;
+        match rng.below(3) {
+            0 => s.truncate(&map, rng.below(SINGLE))?,
+            1 => s.punch(&map, 11 << 10, DOUBLE + (5 << 10))?,
+            _ => s.unlink(&map)?,
+        }
+        s.sync()?;
+        for n in 0..3 {
+            let path = format!("/data{round}-{n}");
+            s.create(&path)?;
+            s.append(&path, 8000 + rng.below(8000))?;
+        }
+        s.fsync(&format!("/data{round}-0"))?;
+        if rng.one_in(2) {
+            s.sync()?;
+        }
+    }
+    s.sync()
+}
+
+/// A volume that fills up, is emptied, and filled again.
+pub fn full(s: &mut Session, rng: &mut Rng) -> Done {
+    const CHUNK: u64 = 400_000;
+    for round in 0..2u64 {
+        for n in 0..16u64 {
+            let path = format!("/big{round}-{n}");
+            s.create(&path)?;
+            s.append(&path, CHUNK)?;
+            s.fsync(&path)?;
+        }
+        s.sync()?;
+        for n in 0..16u64 {
+            if !rng.one_in(3) || round == 0 {
+                s.unlink(&format!("/big{round}-{n}"))?;
+            }
+        }
+    }
+    s.sync()
+}
+
+/// A volume so full that new files want the blocks of those just deleted.
+pub fn refill(s: &mut Session, rng: &mut Rng) -> Done {
+    const FILES: u64 = 16;
+    const CHUNK: u64 = 400_000;
+    let mut names: Vec<String> = (0..FILES).map(|n| format!("/old{n}")).collect();
+    for name in &names {
+        s.create(name)?;
+        s.append(name, CHUNK)?;
+    }
+    s.sync()?;
+    for round in 0..6 {
+        let victim = rng.below(names.len() as u64) as usize;
+        s.unlink(&names.swap_remove(victim))?;
+        let name = format!("/new{round}");
+        s.create(&name)?;
+        s.append(&name, CHUNK - 1000)?;
+        s.fsync(&name)?;
+        names.push(name);
+    }
+    Ok(())
+}
+
+const MANY: u64 = 520;
+
+/// As many metadata blocks as a small pool has under pressure.
+pub fn many_folders(s: &mut Session, _rng: &mut Rng) -> Done {
+    for n in 0..MANY {
+        s.mkdir(&format!("/m{n}"))?;
+    }
+    s.sync()
+}
+
+/// Small commits here and there among them, so that each meets blocks at home and blocks that are
+/// not, and others are brought home meanwhile.
+pub fn in_many_folders(s: &mut Session, rng: &mut Rng) -> Done {
+    for n in 0..10 {
+        for part in 0..70 + rng.below(50) {
+            let path = format!("/m{}/f{n}-{part}", rng.below(MANY));
+            s.create(&path)?;
+            if rng.one_in(6) {
+                s.append(&path, 700)?;
+            }
+        }
+        s.sync()?;
+    }
+    Ok(())
+}
+
+/// Snapshots come and go while the files in them are overwritten, cut, deleted and made anew.
+pub fn snapshots(s: &mut Session, rng: &mut Rng) -> Done {
+    const FILES: u64 = 4;
+    let mut kept = Vec::new();
+    s.mkdir("/d")?;
+    for n in 0..FILES {
+        s.create(&format!("/d/f{n}"))?;
+        s.append(&format!("/d/f{n}"), 5000)?;
+    }
+    for round in 0..5 {
+        let name = s.snapshot(round)?;
+        kept.push(name);
+        for _ in 0..5 {
+            let path = format!("/d/f{}", rng.below(FILES));
+            match rng.below(7) {
+                0..=2 => s.write(&path, rng.below(4000), 1 + rng.below(2500))?,
+                3 => s.append(&path, 1 + rng.below(3000))?,
+                4 => s.truncate(&path, rng.below(3000))?,
+                5 => {
+                    s.unlink(&path)?;
+                    s.create(&path)?;
+                    s.append(&path, 4000)?;
+                }
+                _ => s.transaction(|tx| {
+                    tx.write(&path, 1000, 1500)?;
+                    tx.chmod(&path, 0o600)?;
+                    Ok(End::Commit)
+                })?,
+            }
+            if rng.one_in(2) {
+                s.fsync(&path)?;
+            }
+        }
+        if kept.len() > 2 || rng.one_in(4) {
+            let name = kept.swap_remove(rng.below(kept.len() as u64) as usize);
+            s.delete_snapshot(&name)?;
+        }
+    }
+    s.sync()
+}

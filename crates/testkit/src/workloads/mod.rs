@@ -1,0 +1,240 @@
+//! The workloads on files.
+
+mod idioms;
+mod modes;
+pub(crate) mod random;
+mod transactions;
+
+use xact::{DataMode, InodeUpdate, LogRecords};
+use xact_consistency::CommitWrites;
+
+use crate::files::{FileWorkload, Format, SMALL, Script};
+use crate::image::Image;
+
+const LARGE_BLOCKS: Format =
+    Format { options: &["-b", "4096", "-J", "size=4"], size: "16M", pool_bytes: None };
+/// As Debian 12's mke2fs makes it, whatever is installed.
+const OLD_DEFAULTS: Format = Format {
+    options: &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum_seed,^orphan_file"],
+    size: "8M",
+    pool_bytes: None,
+};
+const NEW_DEFAULTS: Format = Format {
+    options: &["-b", "1024", "-J", "size=1", "-O", "metadata_csum_seed,orphan_file"],
+    size: "8M",
+    pool_bytes: None,
+};
+const NO_CHECKSUMS: Format = Format {
+    options: &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum,^64bit"],
+    size: "8M",
+    pool_bytes: None,
+};
+
+const GENERATIONS: Format =
+    Format { options: &["-b", "1024", "-O", "^has_journal"], size: "8M", pool_bytes: Some(SMALL_POOL) };
+const GENERATIONS_4K: Format =
+    Format { options: &["-b", "4096", "-O", "^has_journal"], size: "16M", pool_bytes: Some(8 << 20) };
+const SMALL_POOL: u64 = 2 << 20;
+
+/// Some files and folders lie in their inodes at first.
+const INLINE: Format =
+    Format { options: &["-b", "1024", "-J", "size=1", "-O", "inline_data"], size: "8M", pool_bytes: None };
+
+/// Block-mapped files, no checksums anywhere.
+const EXT3: Format = Format {
+    options: &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum,^extents,^64bit,^flex_bg,^huge_file"],
+    size: "8M",
+    pool_bytes: None,
+};
+
+/// What everybody uses is counted in files of the volume, with what is counted.
+const QUOTAS: Format = Format {
+    options: &["-b", "1024", "-J", "size=1", "-I", "256", "-O", "quota,project"],
+    size: "8M",
+    pool_bytes: None,
+};
+
+fn workload(name: &'static str, script: Script) -> FileWorkload {
+    FileWorkload {
+        name,
+        format: SMALL,
+        threads: vec![script],
+        prepare: None,
+        commit_writes: CommitWrites::TwoStep,
+        data_mode: DataMode::Ordered,
+        inode_update: InodeUpdate::Delayed,
+        log_records: LogRecords::Block,
+        discard: false,
+        also: None,
+        fault: None,
+    }
+}
+
+/// With commits in a single write.
+fn single(name: &'static str, script: Script) -> FileWorkload {
+    FileWorkload { commit_writes: CommitWrites::Single, ..workload(name, script) }
+}
+
+/// With the bytes that changed in the log, not the blocks.
+fn sub_block(name: &'static str, workload: FileWorkload) -> FileWorkload {
+    FileWorkload { name, log_records: LogRecords::SubBlock, ..workload }
+}
+
+fn in_mode(data_mode: DataMode, workload: FileWorkload) -> FileWorkload {
+    FileWorkload { data_mode, ..workload }
+}
+
+/// All of them, without faults.
+pub fn all() -> Vec<FileWorkload> {
+    vec![
+        workload("names", random::names),
+        workload("data", random::data),
+        workload("mix", random::mix),
+        FileWorkload { format: LARGE_BLOCKS, ..workload("mix-4k", random::mix) },
+        FileWorkload { format: OLD_DEFAULTS, ..workload("mix-old", random::mix) },
+        FileWorkload { format: NEW_DEFAULTS, ..workload("mix-new", random::mix) },
+        FileWorkload { format: NO_CHECKSUMS, ..workload("mix-nosum", random::mix) },
+        FileWorkload { format: INLINE, ..workload("mix-inline", random::mix) },
+        FileWorkload { format: INLINE, ..single("data-inline", random::data) },
+        FileWorkload { format: EXT3, ..workload("data-ext3", random::data) },
+        FileWorkload { format: EXT3, ..workload("mix-ext3", random::mix) },
+        FileWorkload { format: EXT3, ..workload("reuse-ext3", idioms::reuse) },
+        FileWorkload { format: EXT3, ..workload("arrays-ext3", idioms::arrays) },
+        FileWorkload { format: EXT3, ..workload("tx-ext3", transactions::mix) },
+        FileWorkload { format: QUOTAS, ..workload("mix-quota", random::mix) },
+        FileWorkload { format: QUOTAS, ..workload("orphans-quota", idioms::orphans) },
+        FileWorkload { format: QUOTAS, ..single("tx-quota", transactions::mix) },
+        FileWorkload {
+            threads: vec![random::mix, random::data, random::names],
+            ..workload("threads", random::mix)
+        },
+        workload("replace", idioms::replace),
+        workload("replace-unsynced", idioms::replace_unsynced),
+        workload("append", idioms::append),
+        workload("wrap", idioms::wrap),
+        workload("reuse", idioms::reuse),
+        workload("orphans", idioms::orphans),
+        FileWorkload { discard: true, ..workload("discard-reuse", idioms::reuse) },
+        FileWorkload { discard: true, ..workload("discard-refill", idioms::refill) },
+        FileWorkload { discard: true, ..single("discard-tx", transactions::overwrite) },
+        workload("fragments", idioms::fragments),
+        workload("full", idioms::full),
+        workload("refill", idioms::refill),
+        workload("tx", transactions::mix),
+        FileWorkload { format: LARGE_BLOCKS, ..workload("tx-4k", transactions::mix) },
+        workload("tx-overwrite", transactions::overwrite),
+        workload("tx-large", transactions::large),
+        workload("tx-savepoints", transactions::savepoints),
+        single("tx-parts", transactions::parts),
+        single("tx-too-late", transactions::too_late),
+        FileWorkload {
+            threads: vec![transactions::mix, transactions::overwrite, random::mix],
+            ..workload("tx-threads", transactions::mix)
+        },
+        single("single-mix", random::mix),
+        FileWorkload { format: LARGE_BLOCKS, ..single("single-mix-4k", random::mix) },
+        FileWorkload { format: NO_CHECKSUMS, ..single("single-mix-nosum", random::mix) },
+        single("single-append", idioms::append),
+        single("single-wrap", idioms::wrap),
+        single("single-reuse", idioms::reuse),
+        single("single-tx", transactions::mix),
+        FileWorkload {
+            threads: vec![random::mix, transactions::overwrite, random::names],
+            ..single("single-threads", random::mix)
+        },
+        in_mode(DataMode::Journal, workload("journal-mix", random::mix)),
+        in_mode(DataMode::Journal, single("journal-data", random::data)),
+        in_mode(DataMode::Journal, single("journal-tx", transactions::mix)),
+        in_mode(DataMode::Journal, workload("journal-reuse", modes::reuse)),
+        in_mode(DataMode::Selective, workload("selective-mix", random::mix)),
+        in_mode(DataMode::Selective, single("selective-data", random::data)),
+        in_mode(DataMode::Selective, single("selective-tx", transactions::overwrite)),
+        in_mode(DataMode::Adaptive, single("adaptive-mix", random::mix)),
+        FileWorkload {
+            format: LARGE_BLOCKS,
+            ..in_mode(DataMode::Adaptive, single("adaptive-mix-4k", random::mix))
+        },
+        in_mode(DataMode::Adaptive, single("adaptive-append", idioms::append)),
+        in_mode(DataMode::Adaptive, single("adaptive-replace", idioms::replace)),
+        in_mode(DataMode::Adaptive, single("adaptive-wrap", idioms::wrap)),
+        in_mode(DataMode::Adaptive, single("adaptive-tx", transactions::mix)),
+        in_mode(DataMode::Adaptive, single("adaptive-full", idioms::full)),
+        FileWorkload {
+            threads: vec![random::mix, transactions::overwrite, random::data],
+            ..in_mode(DataMode::Adaptive, single("adaptive-threads", random::mix))
+        },
+        FileWorkload {
+            format: LARGE_BLOCKS,
+            also: Some(idioms::no_half_append),
+            ..workload("two-appends", idioms::two_appends)
+        },
+        sub_block("patches-mix", in_mode(DataMode::Adaptive, single("", random::mix))),
+        sub_block("patches-two-step", workload("", random::mix)),
+        sub_block("patches-wrap", in_mode(DataMode::Adaptive, single("", idioms::wrap))),
+        sub_block("patches-reuse", in_mode(DataMode::Journal, single("", modes::reuse))),
+        sub_block("patches-switch", single("", modes::switch)),
+        sub_block("patches-tx", in_mode(DataMode::Selective, single("", transactions::mix))),
+        sub_block("patches-ext3", FileWorkload { format: EXT3, ..single("", random::mix) }),
+        sub_block(
+            "patches-threads",
+            FileWorkload {
+                threads: vec![random::mix, transactions::overwrite, random::data],
+                ..in_mode(DataMode::Journal, single("", random::mix))
+            },
+        ),
+        workload("switch", modes::switch),
+        single("single-switch", modes::switch),
+        workload("mode-reuse", modes::reuse),
+        single("single-mode-reuse", modes::reuse),
+    ]
+}
+
+/// A new volume with generations.
+pub fn generations_volume() -> Image {
+    GENERATIONS.make()
+}
+
+/// The same on volumes with generations.
+pub fn on_generations() -> Vec<FileWorkload> {
+    const NAMES: [(&str, &str); 18] = [
+        ("names", "gen-names"),
+        ("data", "gen-data"),
+        ("mix", "gen-mix"),
+        ("mix-4k", "gen-mix-4k"),
+        ("threads", "gen-threads"),
+        ("replace", "gen-replace"),
+        ("replace-unsynced", "gen-replace-unsynced"),
+        ("append", "gen-append"),
+        ("wrap", "gen-wrap"),
+        ("reuse", "gen-reuse"),
+        ("orphans", "gen-orphans"),
+        ("fragments", "gen-fragments"),
+        ("full", "gen-full"),
+        ("refill", "gen-refill"),
+        ("tx", "gen-tx"),
+        ("tx-overwrite", "gen-tx-overwrite"),
+        ("tx-large", "gen-tx-large"),
+        ("tx-threads", "gen-tx-threads"),
+    ];
+    let all = all();
+    NAMES
+        .iter()
+        .map(|(of, name)| {
+            let workload = all.iter().find(|w| w.name == *of).expect("a workload of this name");
+            let large = workload.format.options.contains(&"4096");
+            let format = if large { GENERATIONS_4K } else { GENERATIONS };
+            FileWorkload { name, format, ..workload.clone() }
+        })
+        .chain([FileWorkload { format: GENERATIONS, ..workload("gen-snapshots", idioms::snapshots) }])
+        .chain([FileWorkload {
+            name: "gen-sweep",
+            format: GENERATIONS,
+            prepare: Some(idioms::many_folders),
+            ..workload("", idioms::in_many_folders)
+        }])
+        .collect()
+}
+
+pub fn find(name: &str) -> Option<FileWorkload> {
+    all().into_iter().chain(on_generations()).find(|w| w.name == name)
+}

@@ -1,0 +1,63 @@
+//! Files whose data goes through the journal, beside others, and files that change from one to the
+//! other (`chattr +j` and `-j`).
+
+use crate::rng::Rng;
+use crate::session::{Done, Files, Session};
+
+/// Two files, each journaled now and then, that are overwritten, cut and synced in turn.
+pub fn switch(s: &mut Session, rng: &mut Rng) -> Done {
+    const FILES: [&str; 2] = ["/a", "/b"];
+    for path in FILES {
+        s.create(path)?;
+        s.append(path, 12_000)?;
+    }
+    s.sync()?;
+    for _ in 0..60 {
+        let path = *rng.pick(&FILES);
+        let size = s.size(path);
+        match rng.below(12) {
+            0 | 1 => s.set_journaled(path, true)?,
+            2 | 3 => s.set_journaled(path, false)?,
+            4 => s.append(path, 1 + rng.below(3000))?,
+            5 => s.truncate(path, rng.below(14_000))?,
+            6 if size > 4000 => s.punch(path, rng.below(size - 3000), 3000)?,
+            _ if size > 0 => s.write(path, rng.below(size), 1 + rng.below(2000))?,
+            _ => s.append(path, 9000)?,
+        }
+        match rng.below(4) {
+            0 => s.fsync(path)?,
+            1 => s.fdatasync(path)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Blocks go from a file of one kind to a file of the other: a replay must not bring the journaled
+/// contents of the first back over those of the second (JOJ-5).
+pub fn reuse(s: &mut Session, rng: &mut Rng) -> Done {
+    s.mkdir("/d")?;
+    for round in 0..14u64 {
+        let path = format!("/d/f{round}");
+        s.create(&path)?;
+        if round.is_multiple_of(2) {
+            s.set_journaled(&path, true)?;
+        }
+        s.append(&path, 3000 + rng.below(4000))?;
+        s.fsync(&path)?;
+        if rng.one_in(2) {
+            s.write(&path, rng.below(2000), 900)?;
+            s.fdatasync(&path)?;
+        }
+        if rng.one_in(3) {
+            s.truncate(&path, 0)?;
+            s.fsync(&path)?;
+            s.append(&path, 2000)?;
+            s.fsync(&path)?;
+        } else {
+            s.unlink(&path)?;
+            s.fsync("/d")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! Transactions among other operations.
+
+use super::random::{data_operation, name_operation};
+use crate::rng::Rng;
+use crate::session::{Done, End, Files, InTransaction, Session};
+
+fn end(rng: &mut Rng) -> End {
+    *rng.pick(&[End::Commit, End::Commit, End::CommitOrdered, End::Abort])
+}
+
+/// Random operations, some inside transactions and some outside.
+pub fn mix(s: &mut Session, rng: &mut Rng) -> Done {
+    s.mkdir("/d")?;
+    for path in ["/a", "/b", "/d/a"] {
+        s.create(path)?;
+        s.append(path, 3000)?;
+    }
+    for _ in 0..30 {
+        let end = end(rng);
+        s.transaction(|tx| {
+            for _ in 0..1 + rng.below(6) {
+                if rng.one_in(2) {
+                    name_operation(tx, rng)?;
+                } else {
+                    data_operation(tx, rng)?;
+                }
+                if rng.one_in(6) {
+                    tx.sync()?;
+                }
+            }
+            Ok(end)
+        })?;
+        for _ in 0..rng.below(3) {
+            data_operation(s, rng)?;
+        }
+        if rng.one_in(6) {
+            s.sync()?;
+        }
+    }
+    Ok(())
+}
+
+/// A table of records, some of which each transaction changes; two files that must always agree.
+pub fn overwrite(s: &mut Session, rng: &mut Rng) -> Done {
+    const RECORDS: u64 = 60;
+    const RECORD_BYTES: u64 = 700;
+    for path in ["/table", "/copy"] {
+        s.create(path)?;
+        s.append(path, RECORDS * RECORD_BYTES)?;
+    }
+    s.sync()?;
+    for _ in 0..15 {
+        let end = end(rng);
+        s.transaction(|tx| {
+            for _ in 0..1 + rng.below(4) {
+                let at = rng.below(RECORDS) * RECORD_BYTES;
+                tx.write("/table", at, RECORD_BYTES)?;
+                tx.write("/copy", at, RECORD_BYTES)?;
+            }
+            Ok(end)
+        })?;
+        if rng.one_in(4) {
+            s.write("/table", rng.below(RECORDS) * RECORD_BYTES, 100)?;
+        }
+    }
+    Ok(())
+}
+
+/// Transactions with parts within parts, some of which are rolled back.
+pub fn savepoints(s: &mut Session, rng: &mut Rng) -> Done {
+    const DEPTH: u64 = 3;
+    fn part(tx: &mut InTransaction<'_>, rng: &mut Rng, depth: u64) -> Done {
+        for _ in 0..1 + rng.below(4) {
+            match rng.below(4) {
+                0 if depth < DEPTH => tx.savepoint(|tx| {
+                    part(tx, rng, depth + 1)?;
+                    Ok(rng.one_in(2))
+                })?,
+                1 => name_operation(tx, rng)?,
+                _ => data_operation(tx, rng)?,
+            }
+        }
+        Ok(())
+    }
+    s.mkdir("/d")?;
+    for path in ["/a", "/b", "/d/a"] {
+        s.create(path)?;
+        s.append(path, 5000)?;
+    }
+    for _ in 0..16 {
+        let end = end(rng);
+        s.transaction(|tx| {
+            part(tx, rng, 0)?;
+            tx.savepoint(|tx| {
+                part(tx, rng, 1)?;
+                Ok(rng.one_in(2))
+            })?;
+            part(tx, rng, 1)?;
+            Ok(end)
+        })?;
+        data_operation(s, rng)?;
+    }
+    Ok(())
+}
+
+/// Transactions of which a part is committed before the rest, which may be dropped.
+pub fn parts(s: &mut Session, rng: &mut Rng) -> Done {
+    for folder in ["/one", "/two"] {
+        s.mkdir(folder)?;
+        s.create(&format!("{folder}/table"))?;
+        s.append(&format!("{folder}/table"), 9000)?;
+    }
+    s.sync()?;
+    for round in 0..12u64 {
+        let change = |tx: &mut InTransaction<'_>, rng: &mut Rng, folder: &str| -> Done {
+            let new = format!("{folder}/new{round}");
+            tx.create(&new)?;
+            tx.append(&new, 1 + rng.below(4000))?;
+            tx.write(&format!("{folder}/table"), rng.below(8000), 700)?;
+            if round > 2 && rng.one_in(2) {
+                tx.rename(&new, &format!("{folder}/kept"))?;
+            }
+            Ok(())
+        };
+        let end = end(rng);
+        let mut other = Rng::of(&[rng.next()]);
+        s.transaction_in_parts(
+            &["/one"],
+            |tx| change(tx, rng, "/one"),
+            |tx| change(tx, &mut other, "/two"),
+            end,
+        )?;
+        if rng.one_in(3) {
+            s.write("/two/table", rng.below(8000), 300)?;
+        }
+    }
+    Ok(())
+}
+
+/// Transactions that stay open while others change more than is remembered for them.
+pub fn too_late(s: &mut Session, rng: &mut Rng) -> Done {
+    // More than an eighth of the workloads' cache.
+    const PARTS: u64 = 8;
+    const PART: u64 = 330_000;
+    s.create("/table")?;
+    s.append("/table", 9000)?;
+    s.create("/bulk")?;
+    for _ in 0..PARTS {
+        s.append("/bulk", PART)?;
+    }
+    s.sync()?;
+    for round in 0..2 {
+        s.transaction_too_late(
+            |tx| {
+                tx.write("/table", 1000, 2000)?;
+                tx.create(&format!("/never{round}"))?;
+                tx.append(&format!("/never{round}"), 3000)
+            },
+            |s| {
+                for part in 0..PARTS {
+                    s.write("/bulk", part * PART, PART)?;
+                    s.fdatasync("/bulk")?;
+                    s.write("/table", rng.below(8000), 500)?;
+                }
+                Ok(())
+            },
+        )?;
+        s.transaction(|tx| {
+            tx.write("/table", 3000, 2000)?;
+            Ok(End::Commit)
+        })?;
+    }
+    Ok(())
+}
+
+/// Transactions with more data than the journal holds, and more names than one block of them.
+pub fn large(s: &mut Session, rng: &mut Rng) -> Done {
+    for round in 0..3u64 {
+        let end = if round == 1 { End::Abort } else { End::Commit };
+        s.transaction(|tx| {
+            let folder = format!("/tree{round}");
+            tx.mkdir(&folder)?;
+            for n in 0..30 {
+                let path = format!("{folder}/a-file-with-a-name-of-some-length-{n}");
+                tx.create(&path)?;
+                tx.append(&path, rng.below(60_000))?;
+            }
+            // What is made and unmade in a transaction never happened.
+            let gone = format!("{folder}/gone");
+            tx.create(&gone)?;
+            tx.append(&gone, 200_000)?;
+            tx.unlink(&gone)?;
+            Ok(end)
+        })?;
+    }
+    s.transaction(|tx| {
+        for n in 0..20 {
+            tx.unlink(&format!("/tree0/a-file-with-a-name-of-some-length-{n}"))?;
+        }
+        tx.rename("/tree0", "/tree2/inside")?;
+        Ok(End::Commit)
+    })
+}

@@ -1,0 +1,208 @@
+//! Devices that fail: what was acknowledged stays, the volume says so and writes no more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use xact::{Caller, Error, Ino, Volume, VolumeOptions};
+use xact_fs::{FileKind, SetAttr, View, WriteHow};
+use xact_testkit::damage::exercise;
+use xact_testkit::device::{Call, Fault, Harm, SimDevice};
+use xact_testkit::explorer::Subject;
+use xact_testkit::files::FileWorkload;
+use xact_testkit::image::Image;
+use xact_testkit::model::History;
+use xact_testkit::recording::{Cursor, Part};
+use xact_testkit::tools::{ImageFile, formatted, must_run};
+use xact_testkit::workloads;
+
+/// Runs the workload until the fault bites, then lets the machine die: nothing of what was not
+/// flushed is left, all of it is, or one part of it.
+fn survives(name: &str, fault: &Fault) -> bool {
+    let workload = workloads::find(name).unwrap();
+    let (device, history) = workload.run_with(1, |device: &SimDevice| device.inject(fault.clone())).unwrap();
+    let recording = device.recording();
+    let bitten = recording.events.iter().any(|e| e.outcome != xact_testkit::recording::Outcome::Done);
+    let point = recording.events.len();
+    let cursor = Cursor::at(&recording, point);
+    let pending = cursor.pending().len();
+    let mut choices = vec![vec![Part::None; pending], vec![Part::All; pending]];
+    for n in 0..pending.min(20) {
+        let mut one = vec![Part::All; pending];
+        one[n] = Part::None;
+        choices.push(one);
+    }
+    for parts in choices {
+        judge(&workload, &history, &cursor, &parts, recording.end, fault);
+    }
+    bitten
+}
+
+fn judge(w: &FileWorkload, history: &History, cursor: &Cursor<'_>, parts: &[Part], end: u64, fault: &Fault) {
+    let recovered = w.recover(&cursor.crash(parts)).unwrap_or_else(|e| panic!("{fault:?}: {e}"));
+    w.judge(history, end, &recovered.tree).unwrap_or_else(|e| panic!("{fault:?}: {e}"));
+    w.inspect(&recovered.closed).unwrap_or_else(|e| panic!("{fault:?}: {e}"));
+}
+
+fn every(call: Call, name: &str, step: usize) {
+    let mut bites = 0;
+    for nth in (0..60).step_by(step) {
+        for for_good in [false, true] {
+            bites += survives(name, &Fault { call, range: None, nth, for_good, harm: Harm::Error }) as u32;
+        }
+    }
+    assert!(bites > 10, "the faults must bite, {bites} did");
+}
+
+#[test]
+fn failed_writes() {
+    every(Call::Write, "mix", 3);
+    every(Call::Write, "tx", 3);
+    every(Call::Write, "tx-ext3", 5);
+    every(Call::Write, "adaptive-tx", 5);
+    every(Call::Write, "gen-mix", 5);
+}
+
+#[test]
+fn failed_flushes() {
+    every(Call::Flush, "append", 3);
+    every(Call::Flush, "tx", 3);
+    every(Call::Flush, "single-mix", 3);
+}
+
+/// A failed read harms nobody but the caller.
+#[test]
+fn failed_reads() {
+    for name in ["mix", "tx", "orphans", "fragments"] {
+        for nth in 0..16 {
+            survives(
+                name,
+                &Fault { call: Call::Read, range: None, nth, for_good: nth % 2 == 0, harm: Harm::Error },
+            );
+        }
+    }
+}
+
+/// Volumes of all kinds; what repairs them is a recovery, or e2fsck where there is no journal.
+const FORMATS: [(&str, &[&str]); 4] = [
+    ("ext4", &["-b", "1024", "-J", "size=1"]),
+    ("ext3", &["-b", "1024", "-J", "size=1", "-O", "^extents,^metadata_csum,^64bit,^flex_bg"]),
+    ("ext2", &["-b", "1024", "-O", "^has_journal,^extents,^metadata_csum,^64bit,^flex_bg"]),
+    ("no journal", &["-b", "1024", "-O", "^has_journal"]),
+];
+
+fn options() -> VolumeOptions {
+    VolumeOptions {
+        commit_interval: Duration::from_secs(86_400),
+        flusher: false,
+        cache_bytes: 8 << 20,
+        ..VolumeOptions::default()
+    }
+}
+
+fn make(view: &dyn View, n: u64) -> Result<(), Error> {
+    let mode = FileKind::Regular.mode_bits() | 0o644;
+    let ino = view.make_node(&Caller::ROOT, Ino::ROOT, format!("file-{n}").as_bytes(), mode, 0)?.ino;
+    view.write(ino, 0, &contents(n), WriteHow::default())?;
+    view.sync_file(ino, false)
+}
+
+fn contents(n: u64) -> Vec<u8> {
+    (0..700 * (1 + n % 20)).map(|i| (i * 7 + n) as u8).collect()
+}
+
+/// The volume after its repair.
+fn repaired(image: &Image, has_journal: bool) -> Arc<Volume> {
+    let mut image = image.clone();
+    if !has_journal {
+        let mut file = ImageFile::default();
+        file.put(&image).unwrap();
+        let path = file.path().to_str().unwrap().to_owned();
+        // 1 is "corrected".
+        must_run("sh", &["-c", &format!("e2fsck -fy {path} || test $? -eq 1")]);
+        image = Image::from_file(&std::fs::File::open(file.path()).unwrap()).unwrap();
+    }
+    Volume::open(SimDevice::new(image), &options()).expect("opening what is repaired")
+}
+
+/// Makes files, each with its fsync, until the device fails; looks at the volume then and afterwards.
+fn fails_at(format: (&str, &[&str]), fault: &Fault) -> bool {
+    const FILES: u64 = 24;
+    let what = format!("{}, {fault:?}", format.0);
+    let device = SimDevice::new(formatted(format.1, "8M"));
+    let volume = Volume::open(device.clone(), &options()).unwrap();
+    let view = volume.base();
+    make(&*view, 0).unwrap();
+    device.inject(fault.clone());
+    let Some((made, error)) = (1..FILES).find_map(|n| make(&*view, n).err().map(|error| (n, error))) else {
+        return false;
+    };
+    assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{what}: the caller is told '{error}'");
+    assert!(volume.health().is_err(), "{what}: the volume goes on");
+    assert!(make(&*view, FILES).is_err(), "{what}: something is made after the error");
+    assert!(view.sync_all().is_err(), "{what}: a sync claims what a failed one has lost");
+    // What is there can be read on.
+    let mut bytes = Vec::new();
+    let first = view.lookup(Ino::ROOT, b"file-0").unwrap();
+    view.read(first.ino, 0, first.size as usize, &mut bytes).unwrap();
+    assert_eq!(bytes, contents(0), "{what}");
+    let _ = volume.close();
+    device.clear_faults();
+
+    let volume = repaired(&device.image(), !format.1.iter().any(|option| option.contains("^has_journal")));
+    let view = volume.base();
+    for n in 0..made {
+        let attr = view.lookup(Ino::ROOT, format!("file-{n}").as_bytes());
+        let attr = attr.unwrap_or_else(|error| panic!("{what}: file {n}, synced, is gone: {error}"));
+        let mut bytes = Vec::new();
+        view.read(attr.ino, 0, attr.size as usize, &mut bytes).unwrap();
+        assert_eq!(bytes, contents(n), "{what}: file {n}, synced");
+    }
+    make(&*view, FILES).unwrap();
+    volume.close().unwrap();
+    true
+}
+
+#[test]
+fn the_volume_stops_at_the_error_and_keeps_what_was_synced() {
+    for format in FORMATS {
+        for call in [Call::Write, Call::Flush] {
+            let mut bites = 0;
+            for nth in [0, 1, 2, 3, 5, 8, 13, 21] {
+                for for_good in [false, true] {
+                    let fault = Fault { call, range: None, nth, for_good, harm: Harm::Error };
+                    bites += u32::from(fails_at(format, &fault));
+                }
+            }
+            assert!(bites >= 10, "{}: {call:?} failed {bites} times only", format.0);
+        }
+    }
+}
+
+/// A read that fails is told to whoever reads; the volume lives on, and the next read finds what is there.
+#[test]
+fn a_failed_read_is_one_callers() {
+    for (name, mke2fs) in FORMATS {
+        let (errors, image) = exercise(formatted(mke2fs, "8M"));
+        assert!(!errors.iter().any(|error| !matches!(error, Error::Posix(_))), "{name}: {errors:?}");
+        let mut bites = 0;
+        for nth in 0..12 {
+            let device = SimDevice::new(image.clone());
+            let volume = Volume::open(device.clone(), &options()).unwrap();
+            // The first commit has to read the superblock that it changes, and one that fails stops all.
+            let change = SetAttr { perm: Some(0o700), ..SetAttr::default() };
+            volume.base().set_attr(&Caller::ROOT, Ino::ROOT, &change).unwrap();
+            volume.sync().unwrap();
+            device.inject(Fault { call: Call::Read, range: None, nth, for_good: false, harm: Harm::Error });
+            let first = make(&*volume.base(), nth);
+            bites += u32::from(first.is_err());
+            if let Err(error) = first {
+                assert!(matches!(error, Error::Io { .. }), "{name}, read {nth}: told '{error}'");
+                volume.health().unwrap_or_else(|e| panic!("{name}, read {nth}: stopped by it: {e}"));
+                make(&*volume.base(), 100 + nth).unwrap_or_else(|e| panic!("{name}, read {nth}: then {e}"));
+            }
+            device.clear_faults();
+            volume.close().unwrap();
+        }
+        assert!(bites > 0, "{name}: no read was asked for");
+    }
+}
