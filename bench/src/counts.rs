@@ -1,0 +1,60 @@
+//! What a loop device was asked to do, as the kernel counts it below everybody.
+
+use std::fs;
+use std::io;
+use std::ops::Sub;
+
+/// Totals from `/sys/block/loopN/stat`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub flushes: u64,
+}
+
+const STAT_SECTOR_BYTES: u64 = 512;
+
+impl Counts {
+    /// Of a device named like `loop3`.
+    pub fn of(device: &str) -> io::Result<Counts> {
+        let text = fs::read_to_string(format!("/sys/block/{device}/stat"))?;
+        let fields: Vec<u64> = text.split_whitespace().filter_map(|f| f.parse().ok()).collect();
+        // Documentation/block/stat.rst: reads, merges, sectors, ticks; the same of writes; in
+        // flight, two times; the four of discards; flushes and their time.
+        let [reads, _, read_sectors, _, writes, _, written_sectors, ..] = fields[..] else {
+            return Err(io::Error::other(format!("/sys/block/{device}/stat is not as expected")));
+        };
+        let flushes = *fields.get(15).ok_or_else(|| io::Error::other("this kernel counts no flushes"))?;
+        Ok(Counts {
+            reads,
+            read_bytes: read_sectors * STAT_SECTOR_BYTES,
+            writes,
+            written_bytes: written_sectors * STAT_SECTOR_BYTES,
+            flushes,
+        })
+    }
+}
+
+impl Counts {
+    /// With only the writes that carry data. The kernel counts a flush that was asked for alone, as
+    /// each of a program's is, as a write too; those of its own file systems precede writes.
+    pub fn without_lone_flushes(self) -> Counts {
+        Counts { writes: self.writes.saturating_sub(self.flushes), ..self }
+    }
+}
+
+impl Sub for Counts {
+    type Output = Counts;
+
+    fn sub(self, before: Counts) -> Counts {
+        Counts {
+            reads: self.reads - before.reads,
+            read_bytes: self.read_bytes - before.read_bytes,
+            writes: self.writes - before.writes,
+            written_bytes: self.written_bytes - before.written_bytes,
+            flushes: self.flushes - before.flushes,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The loads. Each is a list of phases; a phase is timed, and its device I/O is counted until all
+//! that it put off is written too.
+
+mod files;
+pub mod programs;
+pub mod sqlite;
+mod synced;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::counts::Counts;
+use crate::system::{Server, System};
+use crate::volume::{LoopDevice, Mount, Result};
+
+/// How long single operations took, in microseconds.
+#[derive(Debug, Clone)]
+pub struct Latency {
+    pub median: f64,
+    pub mean: f64,
+    pub p99: f64,
+    pub p9999: f64,
+    pub worst: f64,
+}
+
+impl Latency {
+    /// # Panics
+    /// Of none at all.
+    pub fn of(mut times: Vec<Duration>) -> Latency {
+        times.sort_unstable();
+        let us = |d: Duration| d.as_secs_f64() * 1e6;
+        let at = |share: f64| us(times[((times.len() - 1) as f64 * share).round() as usize]);
+        let mean = us(times.iter().sum()) / times.len() as f64;
+        Latency { median: at(0.5), mean, p99: at(0.99), p9999: at(0.9999), worst: at(1.0) }
+    }
+}
+
+/// What a program says of its own speed.
+#[derive(Debug, Clone, Copy)]
+pub struct Rated {
+    /// Units a second.
+    pub rate: f64,
+    pub units: f64,
+}
+
+/// What a phase came to.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    pub phase: String,
+    /// Work done a second.
+    pub rate: f64,
+    /// What the work is counted in ("op", "MiB").
+    pub unit: &'static str,
+    pub units: f64,
+    pub latency: Option<Latency>,
+    pub counts: Counts,
+}
+
+/// One load on one mounted volume.
+pub struct Bench<'a, 'm> {
+    pub mount: &'a mut Mount<'m>,
+    pub device: &'a LoopDevice,
+    /// Loads are this much of their full size.
+    pub scale: f64,
+    /// A folder on the system's own disk with what loads bring along.
+    pub supplies: &'a Path,
+    pub samples: Vec<Sample>,
+}
+
+impl Bench<'_, '_> {
+    /// `full` items at full size.
+    pub fn count(&self, full: u64) -> u64 {
+        ((full as f64 * self.scale) as u64).max(1)
+    }
+
+    /// Times `work`, which does `units` of something.
+    pub fn phase(
+        &mut self,
+        phase: impl Into<String>,
+        unit: &'static str,
+        units: f64,
+        work: impl FnOnce(&mut Mount<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let before = self.device.counts()?;
+        let started = Instant::now();
+        work(self.mount)?;
+        let rate = units / started.elapsed().as_secs_f64();
+        self.note(phase.into(), unit, units, rate, None, before)
+    }
+
+    /// As [`Bench::phase`] where the work times itself.
+    pub fn phase_with_rate(
+        &mut self,
+        phase: impl Into<String>,
+        unit: &'static str,
+        work: impl FnOnce(&mut Mount<'_>) -> Result<Rated>,
+    ) -> Result<()> {
+        let before = self.device.counts()?;
+        let Rated { rate, units } = work(self.mount)?;
+        self.note(phase.into(), unit, units, rate, None, before)
+    }
+
+    /// As [`Bench::phase`] where the work times each of its units.
+    pub fn phase_with_latency(
+        &mut self,
+        phase: impl Into<String>,
+        unit: &'static str,
+        work: impl FnOnce(&mut Mount<'_>) -> Result<Vec<Duration>>,
+    ) -> Result<()> {
+        let before = self.device.counts()?;
+        let started = Instant::now();
+        let times = work(self.mount)?;
+        let units = times.len() as f64;
+        let rate = units / started.elapsed().as_secs_f64();
+        self.note(phase.into(), unit, units, rate, Some(Latency::of(times)), before)
+    }
+
+    /// Counts what the phase asked of the device until all that it put off is written.
+    fn note(
+        &mut self,
+        phase: String,
+        unit: &'static str,
+        units: f64,
+        rate: f64,
+        latency: Option<Latency>,
+        before: Counts,
+    ) -> Result<()> {
+        self.mount.settle()?;
+        let mut counts = self.device.counts()? - before;
+        if self.mount.system().server != Server::Kernel {
+            counts = counts.without_lone_flushes();
+        }
+        self.samples.push(Sample { phase, rate, unit, units, latency, counts });
+        Ok(())
+    }
+}
+
+/// A load: its name for the command line, who takes turns in it, and what it does.
+pub struct Load {
+    pub name: &'static str,
+    pub systems: &'static [System],
+    /// Names of systems that the others are compared with.
+    pub baselines: &'static [&'static str],
+    pub run: fn(&mut Bench<'_, '_>) -> Result<()>,
+}
+
+/// Of `make bench`.
+const fn load(name: &'static str, run: fn(&mut Bench<'_, '_>) -> Result<()>) -> Load {
+    const PEERS: &[System] = &[System::XACT, System::KERNEL, System::FUSE2FS];
+    Load { name, systems: PEERS, baselines: &["kernel", "fuse2fs"], run }
+}
+
+pub const ALL: &[Load] = &[
+    load("append", synced::append),
+    load("overwrite", synced::overwrite),
+    load("files", files::create_stat_unlink),
+    load("small-writes", files::small_writes),
+    load("sequential", files::sequential),
+    load("untar", programs::untar),
+    load("postmark", programs::postmark),
+    load("dbench", programs::dbench),
+    load("sqlite", sqlite::transactions),
+    load("run", programs::commit),
+];
+
+/// `map_err` with what was done.
+pub(crate) fn because<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> String {
+    move |e| format!("{what}: {e}")
+}

@@ -1,0 +1,92 @@
+//! SQLite, unmodified. The driver is Python's, the same for everybody.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::{Bench, Rated};
+use crate::volume::{Result, run};
+
+/// Rows of an integer key and 100 characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// In a table that is made anew.
+    Insert,
+    /// Each row once, in random order.
+    Update,
+    Delete,
+}
+
+impl Operation {
+    pub const ALL: [Operation; 3] = [Operation::Insert, Operation::Update, Operation::Delete];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Insert => "insert",
+            Operation::Update => "update",
+            Operation::Delete => "delete",
+        }
+    }
+}
+
+/// How SQLite is used.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    /// `PRAGMA journal_mode`.
+    pub journal: &'static str,
+    /// `PRAGMA synchronous`.
+    pub synchronous: &'static str,
+    pub rows: u64,
+    pub rows_a_transaction: u64,
+}
+
+const SCRIPT: &str = r#"
+import random, sqlite3, sys, time
+path, operation, journal, synchronous, rows, batch = *sys.argv[1:5], int(sys.argv[5]), int(sys.argv[6])
+db = sqlite3.connect(path, isolation_level=None)
+assert db.execute(f"PRAGMA journal_mode={journal}").fetchone()[0] == journal.lower()
+db.execute(f"PRAGMA synchronous={synchronous}")
+ids = list(range(rows))
+if operation == "insert":
+    db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
+    statement, letter = "INSERT INTO t VALUES (:id, :v)", "a"
+elif operation == "update":
+    statement, letter = "UPDATE t SET v = :v WHERE id = :id", "b"
+else:
+    statement, letter = "DELETE FROM t WHERE id = :id", ""
+if operation != "insert":
+    random.Random(1).shuffle(ids)
+started = time.perf_counter()
+for first in range(0, rows, batch):
+    if batch > 1:
+        db.execute("BEGIN")
+    for n in ids[first:first + batch]:
+        db.execute(statement, {"id": n, "v": letter * 100})
+    if batch > 1:
+        db.execute("COMMIT")
+print(-(-rows // batch) / (time.perf_counter() - started))
+values = db.execute("SELECT count(*), count(DISTINCT v), max(v) FROM t").fetchone()
+assert values == ((0, 0, None) if operation == "delete" else (rows, 1, letter * 100)), values
+assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+db.close()
+"#;
+
+/// Runs one kind of operation over all rows of the database at `path`.
+pub fn operate(path: &Path, operation: Operation, usage: Usage) -> Result<Rated> {
+    let mut command = Command::new("python3");
+    command.args(["-c", SCRIPT]).arg(path).args([operation.name(), usage.journal, usage.synchronous]);
+    command.args([usage.rows, usage.rows_a_transaction].map(|n| n.to_string()));
+    let output = run(&mut command)?;
+    let rate = output.trim().parse().map_err(|e| format!("SQLite's driver says {output:?}: {e}"))?;
+    Ok(Rated { rate, units: usage.rows.div_ceil(usage.rows_a_transaction) as f64 })
+}
+
+/// One row a transaction.
+pub fn transactions(bench: &mut Bench<'_, '_>) -> Result<()> {
+    for (phase, journal, full) in [("SQLite WAL", "WAL", 5000), ("SQLite DELETE", "DELETE", 2000)] {
+        let usage = Usage { journal, synchronous: "FULL", rows: bench.count(full), rows_a_transaction: 1 };
+        bench.phase_with_rate(phase, "tx", |mount| {
+            operate(&mount.dir().join(format!("{journal}.db")), Operation::Insert, usage)
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Reliable and fast journaling: a file server's load (figure 8), as Filebench's personality of that
+//! name has it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Chart, Claim, Figure, bound};
+use crate::loads::{Bench, Load, Rated, because};
+use crate::report::Section;
+use crate::system::System;
+use crate::volume::Result;
+
+const SYSTEMS: &[System] = &[
+    System::KERNEL.named("kernel data", "noatime,data=journal"),
+    System::KERNEL.named("kernel ordered", "noatime,data=ordered"),
+    System::KERNEL.named("kernel writeback", "noatime,data=writeback"),
+    System::XACT.named(
+        "xact data, stock",
+        "noatime,data=journal,nojournal_async_commit,inode_update=immediate,timestamps=immediate",
+    ),
+    System::XACT.named(
+        "xact ordered, stock",
+        "noatime,data=ordered,nojournal_async_commit,inode_update=immediate,timestamps=immediate",
+    ),
+    System::XACT.named("xact selective", "noatime,data=selective"),
+    System::XACT.named("xact adaptive", "noatime,data=adaptive"),
+];
+
+pub const FIGURES: &[Figure] = &[Figure {
+    load: Load {
+        name: "rfj-fileserver",
+        systems: SYSTEMS,
+        baselines: &["xact data, stock", "xact ordered, stock", "kernel data"],
+        run: file_server,
+    },
+    paper: "RFJ",
+    title: "A file server with 50 clients (figure 8)",
+    about: "10,000 files of 128 KiB; each client makes a file and writes it whole, appends up to 16 KiB to \
+            one, reads one whole, deletes one, and asks for one's attributes. In the paper selective \
+            journaling is about 5 times as fast as data journaling, and ahead of ordered.",
+    chart: Chart::Rates,
+    claims,
+}];
+
+const CLIENTS: u64 = 50;
+const FOLDERS: u64 = 20;
+const FILE_BYTES: usize = 128 << 10;
+const APPEND_BYTES: u64 = 16 << 10;
+
+/// A file of the set; whoever has it locked works with it alone, as in Filebench.
+struct Slot {
+    path: PathBuf,
+    exists: bool,
+}
+
+/// Marsaglia's xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+fn file_server(bench: &mut Bench<'_, '_>) -> Result<()> {
+    let count = bench.count(10_000).max(4 * CLIENTS);
+    let slots = fill(bench.mount.dir(), count)?;
+    bench.mount.settle()?;
+    let seconds = (30.0 * bench.scale).max(3.0);
+    bench.phase_with_rate("file server", "op", |_| {
+        let operations = AtomicU64::new(0);
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (1..=CLIENTS)
+                .map(|n| {
+                    let (slots, operations) = (&slots, &operations);
+                    scope.spawn(move || -> Result<()> {
+                        let mut random = Random(n * 0x9E37_79B9_7F4A_7C15);
+                        while started.elapsed() < Duration::from_secs_f64(seconds) {
+                            one_turn(slots, &mut random, operations)?;
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            running.into_iter().try_for_each(|t| t.join().map_err(|_| "a client panicked".to_owned())?)
+        })?;
+        let units = operations.load(Ordering::Relaxed) as f64;
+        Ok(Rated { rate: units / started.elapsed().as_secs_f64(), units })
+    })
+}
+
+/// Four fifths of the set are there at first, so that there are names to make.
+fn fill(dir: &Path, count: u64) -> Result<Vec<Mutex<Slot>>> {
+    for n in 0..FOLDERS {
+        fs::create_dir(dir.join(format!("d{n}"))).map_err(because("mkdir"))?;
+    }
+    let content = vec![7u8; FILE_BYTES];
+    (0..count)
+        .map(|n| {
+            let path = dir.join(format!("d{}/f{n}", n % FOLDERS));
+            let exists = n % 5 != 0;
+            if exists {
+                fs::write(&path, &content).map_err(because("fill"))?;
+            }
+            Ok(Mutex::new(Slot { path, exists }))
+        })
+        .collect()
+}
+
+/// Runs `work` on a file that is free and there, or not there.
+fn with_one<T>(
+    slots: &[Mutex<Slot>],
+    random: &mut Random,
+    exists: bool,
+    work: impl FnOnce(&mut Slot) -> Result<T>,
+) -> Result<T> {
+    loop {
+        let slot = &slots[random.below(slots.len() as u64) as usize];
+        // A panic of another client ends the load in its own thread.
+        let Ok(mut slot) = slot.try_lock() else { continue };
+        if slot.exists == exists {
+            return work(&mut slot);
+        }
+    }
+}
+
+fn one_turn(slots: &[Mutex<Slot>], random: &mut Random, operations: &AtomicU64) -> Result<()> {
+    let done = || operations.fetch_add(1, Ordering::Relaxed);
+    with_one(slots, random, false, |slot| {
+        let mut file = File::create(&slot.path).map_err(because("create"))?;
+        file.write_all(&vec![1; FILE_BYTES]).map_err(because("write"))?;
+        slot.exists = true;
+        Ok(())
+    })?;
+    done();
+    let append = random.below(2 * APPEND_BYTES) as usize + 1;
+    with_one(slots, random, true, |slot| {
+        let mut file = OpenOptions::new().append(true).open(&slot.path).map_err(because("open"))?;
+        file.write_all(&vec![2; append.min(APPEND_BYTES as usize)]).map_err(because("append"))
+    })?;
+    done();
+    with_one(slots, random, true, |slot| {
+        let mut content = Vec::new();
+        let mut file = File::open(&slot.path).map_err(because("open"))?;
+        file.read_to_end(&mut content).map_err(because("read"))?;
+        if content.len() < FILE_BYTES {
+            return Err(format!("{} is only {} bytes long", slot.path.display(), content.len()));
+        }
+        Ok(())
+    })?;
+    done();
+    with_one(slots, random, true, |slot| {
+        fs::remove_file(&slot.path).map_err(because("delete"))?;
+        slot.exists = false;
+        Ok(())
+    })?;
+    done();
+    with_one(slots, random, true, |slot| fs::metadata(&slot.path).map(drop).map_err(because("stat")))?;
+    done();
+    Ok(())
+}
+
+/// RFJ-5.
+fn claims(section: &Section) -> Vec<Claim> {
+    let Some(row) = section.row("file server") else { return Vec::new() };
+    let ratio = |base| row.ratio("xact selective", base);
+    let claims = [
+        bound("RFJ-5", "selective is about 5 times data", ratio("xact data, stock"), |r| r >= 4.5),
+        bound("RFJ-5", "selective is ahead of ordered", ratio("xact ordered, stock"), |r| r > 1.0),
+        bound("RFJ-5", "selective against the kernel's data=journal", ratio("kernel data"), |r| r >= 4.5),
+    ];
+    claims.into_iter().flatten().collect()
+}

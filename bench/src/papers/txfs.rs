@@ -1,0 +1,373 @@
+//! TxFS: programming idioms (table 1) and programs (table 2), as they are, with a transaction around them and
+//! nothing else changed, and rewritten without what transactions make needless.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use xact::{Caller, Durability, View, Volume, VolumeOptions};
+use xact_fuse::client::Channel;
+use xact_fuse::control::COMMIT_ORDERED;
+
+use super::{Chart, Claim, Figure, bound};
+use crate::loads::{Bench, Load, Rated, because};
+use crate::report::Section;
+use crate::system::{Server, System};
+use crate::volume::{Result, run};
+
+const PLAIN: &str = "xact";
+const WRAPPED: &str = "xact, wrapped";
+const REWRITTEN: &str = "xact, rewritten";
+const SYSTEMS: &[System] =
+    &[System::KERNEL, System::XACT, System::XACT.named(WRAPPED, ""), System::XACT.named(REWRITTEN, "")];
+const TWO_WAYS: &[System] = &[System::KERNEL, System::XACT, System::XACT.named(WRAPPED, "")];
+const BASELINES: &[&str] = &["xact", "kernel"];
+
+const fn figure(
+    name: &'static str,
+    systems: &'static [System],
+    run: fn(&mut Bench<'_, '_>) -> Result<()>,
+    title: &'static str,
+    about: &'static str,
+    claims: fn(&Section) -> Vec<Claim>,
+) -> Figure {
+    let load = Load { name, systems, baselines: BASELINES, run };
+    Figure { load, paper: "TxFS", title, about, chart: Chart::Rates, claims }
+}
+
+pub const FIGURES: &[Figure] = &[
+    figure(
+        "txfs-idioms",
+        SYSTEMS,
+        idioms,
+        "Programming idioms (table 1)",
+        "Six threads each make a file, delete it and sync the folder (wrapped: in a transaction; rewritten: all \
+         turns of a thread in one; also in process, without a mount). A log is written and synced, a file is \
+         updated and synced, the log is deleted (rewritten: no log). Three files of 10 MB are made before 10 MB \
+         of a fourth are overwritten (with fsync, or as a chain of ordered commits). The paper has 133, 1.20 \
+         (rewritten 1.55) and 1.38 times.",
+        idiom_claims,
+    ),
+    figure(
+        "txfs-sqlite",
+        SYSTEMS,
+        |bench| database(bench, "update", "SQLite, a row a transaction", 1000),
+        "SQLite with one thread (table 2)",
+        "Single rows of 10,000 are updated, with a rollback journal (rewritten: without one). The paper has 1.14 \
+         times by wrapping alone, 1.31 rewritten.",
+        |section| claims(section, "SQLite, a row a transaction", 1.14, 1.31),
+    ),
+    figure(
+        "txfs-tpcc",
+        SYSTEMS,
+        |bench| database(bench, "tpcc", "TPC-C", 1000),
+        "TPC-C on SQLite (table 2)",
+        "All five transactions of the standard in its mix, one warehouse, without think times; a rollback journal \
+         (rewritten: none). The paper has 1.61 times.",
+        |section| claims(section, "TPC-C", 1.0, 1.61),
+    ),
+    figure(
+        "txfs-mail",
+        SYSTEMS,
+        |bench| database(bench, "mail", "mail with an attachment", 500),
+        "A mail store as Android's (table 2)",
+        "An attachment of 16 KiB is written and synced, with its folder, before the row that refers to it is \
+         inserted. The paper has 2.31 times.",
+        |section| claims(section, "mail with an attachment", 1.0, 2.31),
+    ),
+    figure(
+        "txfs-git",
+        TWO_WAYS,
+        git,
+        "git commit (table 2)",
+        "Commits of one changed file, each under 'xact run'. The paper has 1.00 times.",
+        |section| {
+            let ratio = section.row("git commit").and_then(|row| row.ratio(WRAPPED, PLAIN));
+            bound("TX-22", "git commit in a transaction, 1.00 times", ratio, |r| r >= 0.95)
+                .into_iter()
+                .collect()
+        },
+    ),
+];
+
+/// How a program uses transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Plain,
+    Wrapped,
+    Rewritten,
+}
+
+impl Mode {
+    fn of(system: System) -> Mode {
+        match system.name {
+            WRAPPED => Mode::Wrapped,
+            REWRITTEN => Mode::Rewritten,
+            _ => Mode::Plain,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Plain => "plain",
+            Mode::Wrapped => "wrapped",
+            Mode::Rewritten => "rewritten",
+        }
+    }
+}
+
+/// Runs `work` in `mount`, or in a transaction's view of it.
+fn within(
+    channel: Option<&Channel>,
+    mount: &Path,
+    flags: u32,
+    work: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    let Some(channel) = channel else { return work(mount) };
+    let (_, root) = channel.begin(0).map_err(because("begin"))?;
+    work(&root)?;
+    channel.commit(flags).map_err(|e| format!("commit: {}", e.why))
+}
+
+fn channel(mode: Mode, mount: &Path) -> Result<Option<Channel>> {
+    (mode != Mode::Plain).then(|| Channel::open(mount).map_err(because("a control channel"))).transpose()
+}
+
+fn sync_folder(path: &Path) -> Result<()> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(because("sync a folder"))
+}
+
+fn idioms(bench: &mut Bench<'_, '_>) -> Result<()> {
+    let mode = Mode::of(bench.mount.system());
+    create_unlink_sync(bench, mode)?;
+    if bench.mount.system().server == Server::Xact {
+        in_process(bench, mode)?;
+    }
+    logging(bench, mode)?;
+    ordering(bench, mode)
+}
+
+const THREADS: u64 = 6;
+
+/// Runs `turns` turns in each of the threads.
+fn in_threads(work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let running: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || work(n))).collect();
+        running.into_iter().try_for_each(|t| t.join().map_err(|_| "a thread panicked".to_owned())?)
+    })
+}
+
+fn create_unlink_sync(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
+    let turns = bench.count(1000);
+    bench.phase("create/unlink/sync", "op", (turns * THREADS) as f64, |mount| {
+        let dir = mount.dir();
+        for n in 0..THREADS {
+            fs::create_dir(dir.join(format!("thread{n}"))).map_err(because("mkdir"))?;
+        }
+        let turn = |root: &Path, n: u64| {
+            let folder = root.join(format!("thread{n}"));
+            File::create(folder.join("file")).map_err(because("create"))?;
+            fs::remove_file(folder.join("file")).map_err(because("unlink"))?;
+            sync_folder(&folder)
+        };
+        in_threads(|n| {
+            let channel = channel(mode, dir)?;
+            match mode {
+                Mode::Rewritten => {
+                    within(channel.as_ref(), dir, 0, |root| (0..turns).try_for_each(|_| turn(root, n)))
+                }
+                _ => (0..turns).try_for_each(|_| within(channel.as_ref(), dir, 0, |root| turn(root, n))),
+            }
+        })
+    })
+}
+
+/// The same without a mount, on an image of its own.
+fn in_process(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
+    let turns = bench.count(1000);
+    let image = bench.supplies.join("in-process.img");
+    run(Command::new(bench.mount.xact()).args(["mkfs", "--force", "--size", "512M"]).arg(&image))?;
+    let volume = Volume::open_path(&image, &VolumeOptions::default()).map_err(because("open"))?;
+    let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
+    let root = xact::Ino::ROOT;
+    let turn = |view: &dyn View, n: u64| -> xact::Result<()> {
+        let name = format!("file{n}");
+        view.make_node(&caller, root, name.as_bytes(), libc::S_IFREG as u16 | 0o644, 0)?;
+        view.unlink(&caller, root, name.as_bytes())?;
+        view.sync_file(root, false)
+    };
+    bench.phase("create/unlink/sync in process", "op", (turns * THREADS) as f64, |_| {
+        in_threads(|n| {
+            let all = || -> xact::Result<()> {
+                let transacted = |volume: &Arc<Volume>, turns: u64| {
+                    let transaction = volume.begin(Default::default());
+                    (0..turns).try_for_each(|_| turn(&*transaction, n))?;
+                    transaction.commit_with(Durability::Durable)
+                };
+                match mode {
+                    Mode::Plain => (0..turns).try_for_each(|_| turn(&*volume.base(), n)),
+                    Mode::Wrapped => (0..turns).try_for_each(|_| transacted(&volume, 1)),
+                    Mode::Rewritten => transacted(&volume, turns),
+                }
+            };
+            all().map_err(because("in process"))
+        })
+    })?;
+    volume.close().map_err(because("close"))?;
+    fs::remove_file(&image).map_err(because("remove the image"))
+}
+
+const UPDATE_BYTES: usize = 64 << 10;
+const UPDATED_FILE_BYTES: u64 = 16 << 20;
+
+fn logging(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
+    let turns = bench.count(300);
+    fs::write(bench.mount.dir().join("original"), vec![1; UPDATED_FILE_BYTES as usize])
+        .map_err(because("fill"))?;
+    bench.mount.settle()?;
+    let update = vec![2u8; UPDATE_BYTES];
+    bench.phase("update through a log", "op", turns as f64, |mount| {
+        let channel = channel(mode, mount.dir())?;
+        for n in 0..turns {
+            let offset = n * 7919 % (UPDATED_FILE_BYTES / UPDATE_BYTES as u64) * UPDATE_BYTES as u64;
+            within(channel.as_ref(), mount.dir(), 0, |root| {
+                let log = root.join("log");
+                if mode != Mode::Rewritten {
+                    let mut file = File::create(&log).map_err(because("create the log"))?;
+                    file.write_all(&update)
+                        .and_then(|()| file.sync_all())
+                        .map_err(because("write the log"))?;
+                    sync_folder(root)?;
+                }
+                let original = File::options().write(true).open(root.join("original"));
+                let original = original.map_err(because("open"))?;
+                original.write_all_at(&update, offset).map_err(because("update"))?;
+                if mode != Mode::Rewritten {
+                    original.sync_all().map_err(because("sync"))?;
+                    fs::remove_file(&log).map_err(because("unlink the log"))?;
+                    sync_folder(root)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    })
+}
+
+fn ordering(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
+    const PART: usize = 10_000_000;
+    let turns = bench.count(10);
+    fs::write(bench.mount.dir().join("data"), vec![1; 4 * PART]).map_err(because("fill"))?;
+    bench.mount.settle()?;
+    let content = vec![2u8; PART];
+    bench.phase("three files before an update", "op", turns as f64, |mount| {
+        let channel = channel(mode, mount.dir())?;
+        for turn in 0..turns {
+            for n in 0..3 {
+                within(channel.as_ref(), mount.dir(), COMMIT_ORDERED, |root| {
+                    let mut file =
+                        File::create(root.join(format!("file{turn}.{n}"))).map_err(because("create"))?;
+                    file.write_all(&content).map_err(because("write"))?;
+                    if mode == Mode::Plain { file.sync_all().map_err(because("sync")) } else { Ok(()) }
+                })?;
+            }
+            within(channel.as_ref(), mount.dir(), 0, |root| {
+                let data = File::options().write(true).open(root.join("data")).map_err(because("open"))?;
+                data.write_all_at(&content, turn % 4 * PART as u64).map_err(because("update"))?;
+                if mode == Mode::Plain { data.sync_all().map_err(because("sync")) } else { Ok(()) }
+            })?;
+        }
+        Ok(())
+    })
+}
+
+const DRIVER: &str = include_str!("txfs.py");
+
+/// A load of the driver, which finds the C library beside the program that is measured.
+fn database(bench: &mut Bench<'_, '_>, load: &str, phase: &str, full: u64) -> Result<()> {
+    let mode = Mode::of(bench.mount.system());
+    let count = bench.count(full).max(20).to_string();
+    bench.phase_with_rate(phase, "tx", |mount| {
+        let mut command = Command::new("python3");
+        let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../python");
+        command.env("LIBXACT", mount.xact().with_file_name("libxact_c.so")).env("PYTHONPATH", package);
+        command.env("PYTHONDONTWRITEBYTECODE", "1").args(["-c", DRIVER, load, mode.name()]);
+        let output = run(command.arg(mount.dir()).arg(&count))?;
+        let numbers: Option<Vec<f64>> = output.split_whitespace().map(|word| word.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some(&[rate, units]) => Ok(Rated { rate, units }),
+            _ => Err(format!("the driver says {output:?}")),
+        }
+    })
+}
+
+fn git(bench: &mut Bench<'_, '_>) -> Result<()> {
+    let mode = Mode::of(bench.mount.system());
+    let commits = bench.count(50);
+    let repository = bench.mount.dir().join("repository");
+    let shown = repository.display().to_string();
+    let git = |arguments: &[&str]| {
+        let settings =
+            ["-c", "safe.directory=*", "-c", "user.name=xact", "-c", "user.email=xact@example.org"];
+        let mut command = Command::new("git");
+        command.env("GIT_CONFIG_GLOBAL", "/dev/null").args(settings).args(["-C", &shown]).args(arguments);
+        command
+    };
+    run(Command::new("git").args(["init", "-q"]).arg(&repository))?;
+    bench.phase("git commit", "op", commits as f64, |mount| {
+        for n in 0..commits {
+            fs::write(repository.join("file"), n.to_string()).map_err(because("write"))?;
+            run(&mut git(&["add", "file"]))?;
+            let commit = git(&["commit", "-q", "-m", "commit"]);
+            if mode == Mode::Plain {
+                run(&mut { commit })?;
+            } else {
+                let mut wrapped = Command::new(mount.xact());
+                wrapped.args(["run", "--at"]).arg(mount.dir()).arg("--").arg(commit.get_program());
+                wrapped.args(commit.get_args()).env("GIT_CONFIG_GLOBAL", "/dev/null");
+                run(&mut wrapped)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn claims(section: &Section, phase: &str, wrapped: f64, rewritten: f64) -> Vec<Claim> {
+    let Some(row) = section.row(phase) else { return Vec::new() };
+    let says = |how: &str, times: f64| format!("{phase}, {how}, {times} times");
+    let best =
+        [row.ratio(WRAPPED, PLAIN), row.ratio(REWRITTEN, PLAIN)].into_iter().flatten().reduce(f64::max);
+    let claims = [
+        bound("TX-22", &says("wrapped", wrapped), row.ratio(WRAPPED, PLAIN), |r| r >= wrapped),
+        bound("TX-22", &says("rewritten", rewritten), best, |r| r >= rewritten),
+        bound("TX-22", &says("against kernel ext4", 1.0), row.ratio(REWRITTEN, "kernel"), |r| r >= 1.0),
+    ];
+    claims.into_iter().flatten().collect()
+}
+
+fn idiom_claims(section: &Section) -> Vec<Claim> {
+    let ratio = |phase: &str, system: &str| section.row(phase).and_then(|row| row.ratio(system, PLAIN));
+    let writes = |system: &str| {
+        let row = section.row("create/unlink/sync")?;
+        row.of(system, |sample| sample.counts.writes as f64)
+    };
+    let claims = [
+        bound(
+            "TX-22",
+            "create/unlink/sync in process, 133 times",
+            ratio("create/unlink/sync in process", REWRITTEN),
+            |r| r >= 133.0,
+        ),
+        bound("TX-8", "create/unlink/sync mounted, device writes", writes(REWRITTEN), |writes| writes == 0.0),
+        bound("TX-22", "a log, wrapped, 1.20 times", ratio("update through a log", WRAPPED), |r| r >= 1.20),
+        bound("TX-22", "a log, rewritten, 1.55 times", ratio("update through a log", REWRITTEN), |r| {
+            r >= 1.55
+        }),
+        bound("TX-22", "ordering, 1.38 times", ratio("three files before an update", WRAPPED), |r| r >= 1.38),
+    ];
+    claims.into_iter().flatten().collect()
+}

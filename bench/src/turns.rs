@@ -1,0 +1,78 @@
+//! The run: loads in rounds, in which the systems take turns on one device.
+
+use std::path::Path;
+
+use crate::loads::{Bench, Load};
+use crate::memory::MemoryLimit;
+use crate::report::Report;
+use crate::system::{Server, System};
+use crate::volume::{LoopDevice, Mount, Result};
+
+/// How much is measured, and with what.
+pub struct Turns<'a> {
+    pub rounds: usize,
+    pub scale: f64,
+    /// Only the systems of these names; all where it is empty.
+    pub systems: &'a [String],
+    pub device: LoopDevice,
+    /// A folder on the system's own disk.
+    pub out: &'a Path,
+    /// The program.
+    pub xact: &'a Path,
+}
+
+impl Turns<'_> {
+    /// What was measured, and a line for each failure: a load that fails on a system is left out of
+    /// the report of that system.
+    pub fn run(&self, loads: &[&Load]) -> (Report, Vec<String>) {
+        let mut report = Report::default();
+        let mut failures = Vec::new();
+        for round in 0..self.rounds {
+            for load in loads {
+                let systems = self.systems_of(load);
+                report.open(load.name, systems.clone(), load.baselines);
+                for turn in 0..systems.len() {
+                    // Nobody is always first.
+                    let system = systems[(turn + round) % systems.len()];
+                    eprintln!("round {} of {}: {} on {}", round + 1, self.rounds, load.name, system.name);
+                    if let Err(why) = self.measure(load, system, &mut report) {
+                        eprintln!("  failed: {why}");
+                        failures.push(format!("{} on {}: {why}", load.name, system.name));
+                    }
+                }
+            }
+        }
+        (report, failures)
+    }
+
+    fn systems_of(&self, load: &Load) -> Vec<System> {
+        let chosen = |s: &&System| self.systems.is_empty() || self.systems.iter().any(|n| n == s.name);
+        load.systems.iter().filter(chosen).copied().collect()
+    }
+
+    fn measure(&self, load: &Load, system: System, report: &mut Report) -> Result<()> {
+        self.device.format(system.format, self.xact)?;
+        let mut mount = Mount::new(&self.device, system, &self.out.join("mnt"), self.xact)?;
+        let mut bench = Bench {
+            mount: &mut mount,
+            device: &self.device,
+            scale: self.scale,
+            supplies: self.out,
+            samples: Vec::new(),
+        };
+        let limit = match (system.server, system.memory) {
+            (Server::Kernel, Some(bytes)) => Some(MemoryLimit::new(bytes)?),
+            _ => None,
+        };
+        let result = (load.run)(&mut bench);
+        let samples = bench.samples;
+        drop(limit);
+        mount.unmount()?;
+        result?;
+        self.device.check(system.format, self.xact).map_err(|e| format!("the volume is damaged: {e}"))?;
+        for sample in samples {
+            report.add(load.name, &system, sample);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! The loop device that everybody is measured on, and the three ways to mount it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::counts::Counts;
+use crate::system::{Format, Server, System};
+
+pub type Result<T> = std::result::Result<T, String>;
+
+/// Runs a command to its end; its output is only of interest where it fails.
+pub fn run(command: &mut Command) -> Result<String> {
+    let shown = format!("{command:?}");
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{shown}: {e}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{shown}: {}: {}", output.status, text.trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A preallocated image on a loop device.
+pub struct LoopDevice {
+    /// `loop3`.
+    name: String,
+    image: PathBuf,
+}
+
+impl LoopDevice {
+    pub fn new(image: &Path, size_bytes: u64) -> Result<LoopDevice> {
+        let text = |e: io::Error| format!("{}: {e}", image.display());
+        let fresh = fs::metadata(image).map(|m| m.len()).unwrap_or(0) != size_bytes;
+        if fresh {
+            // Written once, so that no peer pays for the first use of a block of the image.
+            let _ = fs::remove_file(image);
+            let mib = (size_bytes >> 20).to_string();
+            let target = format!("of={}", image.display());
+            run(Command::new("dd").args([
+                "if=/dev/zero",
+                &target,
+                "bs=1M",
+                &format!("count={mib}"),
+                "conv=fsync",
+            ]))?;
+        }
+        fs::metadata(image).map_err(text)?;
+        let device = run(Command::new("losetup").args(["-f", "--show", "--direct-io=on"]).arg(image))?;
+        let name = device.trim().trim_start_matches("/dev/").to_owned();
+        Ok(LoopDevice { name, image: image.to_owned() })
+    }
+
+    pub fn path(&self) -> PathBuf {
+        Path::new("/dev").join(&self.name)
+    }
+
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    pub fn counts(&self) -> Result<Counts> {
+        Counts::of(&self.name).map_err(|e| e.to_string())
+    }
+
+    /// Makes the volume that a system wants. `xact` is the program.
+    pub fn format(&self, format: Format, xact: &Path) -> Result<()> {
+        let mut command = Command::new("mke2fs");
+        // No discard: it would punch holes into the image, which somebody would have to fill again.
+        command.args(["-q", "-F", "-t", "ext4", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]);
+        match format {
+            Format::Ext4 => {}
+            Format::NoJournal => drop(command.args(["-O", "^has_journal"])),
+            Format::Generations => {
+                command = Command::new(xact);
+                command.args(["mkfs", "--force", "--engine", "generations"]);
+            }
+        }
+        run(command.arg(self.path())).map(drop)
+    }
+
+    /// Says `Err` where a check finds anything: a fast file system that loses data is no peer.
+    pub fn check(&self, format: Format, xact: &Path) -> Result<()> {
+        let mut command = match format {
+            Format::Ext4 | Format::NoJournal => Command::new("e2fsck"),
+            Format::Generations => Command::new(xact),
+        };
+        let how = if format == Format::Generations { "check" } else { "-fn" };
+        run(command.arg(how).arg(self.path())).map(drop)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = run(Command::new("losetup").arg("-d").arg(self.path()));
+    }
+}
+
+/// A mounted volume; unmounts when dropped.
+pub struct Mount<'a> {
+    device: &'a LoopDevice,
+    system: System,
+    dir: PathBuf,
+    /// The server of a FUSE mount, which runs in the foreground.
+    process: Option<Child>,
+    xact: PathBuf,
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl<'a> Mount<'a> {
+    pub fn new(device: &'a LoopDevice, system: System, dir: &Path, xact: &Path) -> Result<Mount<'a>> {
+        fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let mut mount = Mount { device, system, dir: dir.to_owned(), process: None, xact: xact.to_owned() };
+        mount.start()?;
+        Ok(mount)
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let mut command = match self.system.server {
+            Server::Kernel => Command::new("mount"),
+            Server::Fuse2fs => Command::new("fuse2fs"),
+            Server::Xact => Command::new(&self.xact),
+        };
+        let mut options = match self.system.server {
+            Server::Kernel => "rw".to_owned(),
+            Server::Fuse2fs => "rw,fakeroot,allow_other".to_owned(),
+            Server::Xact => "allow_other".to_owned(),
+        };
+        if !self.system.options.is_empty() {
+            options = format!("{options},{}", self.system.options);
+        }
+        match self.system.server {
+            Server::Kernel => drop(command.args(["-t", "ext4"])),
+            Server::Fuse2fs => drop(command.arg("-f")),
+            Server::Xact => drop(command.args(["mount", "--foreground"])),
+        }
+        if let (Server::Xact, Some(bytes)) = (self.system.server, self.system.memory) {
+            command.args(["--cache-size", &bytes.to_string()]);
+        }
+        command.args(["-o", &options]).arg(self.device.path()).arg(&self.dir);
+        if self.system.server == Server::Kernel {
+            run(&mut command)?;
+        } else {
+            let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+            self.process = Some(child.map_err(|e| format!("{command:?}: {e}"))?);
+        }
+        self.wait_until_there()
+    }
+
+    fn wait_until_there(&mut self) -> Result<()> {
+        let started = Instant::now();
+        while !is_mounted(&self.dir) {
+            if let Some(status) = self.process.as_mut().and_then(|s| s.try_wait().ok().flatten()) {
+                return Err(format!("{} ended instead of mounting: {status}", self.system.name));
+            }
+            if started.elapsed() > PATIENCE {
+                return Err(format!("{} does not mount", self.system.name));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The first look waits for the server's handshake.
+        fs::metadata(&self.dir).map_err(|e| format!("{}: {e}", self.dir.display()))?;
+        Ok(())
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn system(&self) -> System {
+        self.system
+    }
+
+    pub fn xact(&self) -> &Path {
+        &self.xact
+    }
+
+    /// Has everything written that was put off, so that the counts of a load are whole.
+    pub fn settle(&self) -> Result<()> {
+        match self.system.server {
+            Server::Kernel => run(Command::new("sync").arg("-f").arg(&self.dir)).map(drop),
+            Server::Xact => run(Command::new(&self.xact).arg("sync").arg(&self.dir)).map(drop),
+            // sync(2) does not reach a FUSE server; an fsync makes fuse2fs flush all that it has.
+            Server::Fuse2fs => {
+                let file = fs::File::create(self.dir.join(".settle"));
+                file.and_then(|f| f.sync_all()).map_err(|e| e.to_string())
+            }
+        }
+    }
+
+    /// Unmounts, empties the kernel's caches, mounts again: the next reads come from the device.
+    pub fn cool(&mut self) -> Result<()> {
+        self.end()?;
+        fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| format!("drop_caches: {e}"))?;
+        self.start()
+    }
+
+    pub fn unmount(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let started = Instant::now();
+        while is_mounted(&self.dir) {
+            let result = run(Command::new("umount").arg(&self.dir));
+            if result.is_err() && started.elapsed() > PATIENCE {
+                return result.map(drop);
+            }
+            if result.is_err() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        if let Some(mut process) = self.process.take() {
+            // The server writes out its last when the mount is gone.
+            let status = process.wait().map_err(|e| e.to_string())?;
+            if !status.success() {
+                return Err(format!("{} ended with {status}", self.system.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        if let Err(why) = self.end() {
+            eprintln!("{why}");
+        }
+    }
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|at| Path::new(at) == dir))
+}
