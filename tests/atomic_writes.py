@@ -1,0 +1,119 @@
+"""What the atomic-write ioctls on a mount do, called directly. usage: atomic_writes.py MNT"""
+
+import errno
+import fcntl
+import os
+import signal
+import sys
+
+START, COMMIT, ABORT, GET_FEATURES = 0xF501, 0xF502, 0xF505, 0x8004F50C
+PAGE = 4096
+mnt = sys.argv[1]
+
+
+def refused(code, call, *args):
+    try:
+        call(*args)
+    except OSError as e:
+        assert e.errno == code, f"errno {e.errno} instead of {code}"
+        return
+    raise AssertionError(f"{call.__name__}{args} was not refused")
+
+
+class Other:
+    """Another process, which does one thing after the other and tells what came of it."""
+
+    def __init__(self, path):
+        (their_in, self.ask), (self.told, their_out) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(their_in), os.close(their_out)
+            return
+        os.close(self.ask), os.close(self.told)
+        fd = os.open(path, os.O_RDWR)
+        while command := os.read(their_in, 1):
+            try:
+                match command:
+                    case b"r":
+                        said = os.pread(fd, PAGE, 0)[:1]
+                    case b"b":
+                        said = b"%d" % os.fstat(fd).st_size
+                    case b"s":
+                        said = b"%d" % fcntl.ioctl(fd, START)
+                    case b"w":
+                        said = b"%d" % os.pwrite(fd, b"w" * PAGE, 0)
+                    case b"2":
+                        said = b"%d" % os.pwrite(fd, b"2" * PAGE, PAGE)
+            except OSError as e:
+                said = b"errno %d" % e.errno
+            os.write(their_out, said)
+        os._exit(0)
+
+    def __call__(self, command):
+        os.write(self.ask, command)
+        return os.read(self.told, 100)
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+path = f"{mnt}/file"
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+os.pwrite(fd, b"a" * PAGE * 4, 0)
+assert int.from_bytes(fcntl.ioctl(fd, GET_FEATURES, b"\0" * 4), sys.byteorder) & 4
+other = Other(path)
+assert other(b"r") == b"a"
+
+# Nobody sees a section before its end, and everybody from then on.
+fcntl.ioctl(fd, START)
+refused(errno.EINVAL, fcntl.ioctl, fd, START)
+assert other(b"s") == b"errno %d" % errno.EBUSY
+os.pwrite(fd, b"b" * PAGE, 0)
+os.pwrite(fd, b"b" * PAGE * 2, PAGE * 5)
+assert other(b"r") == b"a" and other(b"b") == b"%d" % (PAGE * 4)
+# Whole pages only.
+refused(errno.EINVAL, os.pwrite, fd, b"x" * 100, 0)
+refused(errno.EINVAL, os.pwrite, fd, b"x" * PAGE, 100)
+fcntl.ioctl(fd, COMMIT)
+assert other(b"r") == b"b" and other(b"b") == b"%d" % (PAGE * 7) and os.pread(fd, PAGE, 0) == b"b" * PAGE
+assert os.pread(fd, PAGE, PAGE * 6) == b"b" * PAGE and os.pread(fd, PAGE, PAGE * 4) == b"\0" * PAGE
+refused(errno.EINVAL, fcntl.ioctl, fd, COMMIT)
+
+# An aborted one has not been.
+fcntl.ioctl(fd, START)
+os.pwrite(fd, b"c" * PAGE, 0)
+os.pwrite(fd, b"c" * PAGE, PAGE * 20)
+fcntl.ioctl(fd, ABORT)
+assert os.pread(fd, PAGE, 0) == b"b" * PAGE and os.fstat(fd).st_size == PAGE * 7
+refused(errno.EINVAL, fcntl.ioctl, fd, ABORT)
+
+# Another process writes: elsewhere in the file both happen, in the same block the section does not.
+fcntl.ioctl(fd, START)
+os.pwrite(fd, b"d" * PAGE, 0)
+assert other(b"2") == b"4096"
+fcntl.ioctl(fd, COMMIT)
+assert os.pread(fd, PAGE * 2, 0) == b"d" * PAGE + b"2" * PAGE
+fcntl.ioctl(fd, START)
+os.pwrite(fd, b"e" * PAGE, 0)
+assert other(b"w") == b"4096"
+refused(errno.EAGAIN, fcntl.ioctl, fd, COMMIT)
+assert os.pread(fd, PAGE, 0) == b"w" * PAGE and other(b"r") == b"w"
+
+# A process that dies in it leaves nothing, and nothing in the way of the next one.
+for _ in range(20):
+    assert other(b"s") == b"0" and other(b"w") == b"4096" and other(b"2") == b"4096"
+    os.pwrite(fd, b"f" * PAGE, PAGE * 3)
+    other.kill()
+    assert os.pread(fd, PAGE * 2, 0) == b"w" * PAGE + b"2" * PAGE
+    fcntl.ioctl(fd, START)
+    os.pwrite(fd, b"g" * PAGE, 0)
+    fcntl.ioctl(fd, COMMIT)
+    other = Other(path)
+    assert other(b"r") == b"g" and os.pread(fd, PAGE, PAGE * 3) == b"f" * PAGE
+    os.pwrite(fd, b"w" * PAGE, 0)
+
+# Only files, and not in a transaction.
+folder = os.open(mnt, os.O_RDONLY)
+refused(errno.ENOTTY, fcntl.ioctl, folder, START)
+print("all as it should be")

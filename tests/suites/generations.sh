@@ -1,0 +1,304 @@
+# timeout: 1800
+# Volumes with generations: what holds on a volume with a journal holds there, and what they have besides.
+
+source "$TESTS/suites/posix.sh"
+source "$TESTS/suites/programs.sh"
+ENGINE=generations
+
+test_generations_pjdfstest() { test_pjdfstest_on_the_mount; }
+test_generations_pjdfstest_in_a_transaction() { test_pjdfstest_in_a_transaction; }
+test_generations_fsx() { test_fsx_on_the_mount; }
+test_generations_git() { test_git_on_the_mount; }
+test_generations_git_in_a_transaction() { test_git_in_a_transaction; }
+test_generations_sqlite() { test_sqlite_on_the_mount; }
+test_generations_sqlite_in_a_transaction() { test_sqlite_in_a_transaction; }
+
+# Neither Linux nor e2fsck touches such a volume, not even by the backups of its superblock.
+test_generations_others_keep_off() {
+    volume disk.img --size 512M --block-size 4K
+    cp disk.img before
+    mkdir mnt
+    ! mount -t ext4 -o loop disk.img mnt 2>/dev/null || fail "Linux mounts it"
+    ! e2fsck -fy disk.img >/dev/null 2>&1 || fail "e2fsck repairs it"
+    ! e2fsck -fy -b 32768 -B 4096 disk.img >/dev/null 2>&1 || fail "e2fsck repairs it by a backup"
+    cmp disk.img before
+    sound disk.img
+}
+
+# A killed daemon leaves nothing to be recovered: everything acknowledged is there at once.
+test_generations_after_a_kill() {
+    volume disk.img
+    in_foreground disk.img mnt
+    mkdir mnt/folder
+    seq 10000 >mnt/folder/file
+    "$XACT" sync mnt
+    echo lost >mnt/unsynced
+    kill -9 "$DAEMON"
+    wait "$DAEMON" || true
+    umount -l mnt
+    "$XACT" snapshot export disk.img crashed
+    sound crashed
+    kernel_mounted crashed kernel ro
+    seq 10000 | cmp - kernel/folder/file
+    kernel_unmounted kernel
+    mounted disk.img mnt
+    seq 10000 | cmp - mnt/folder/file
+    unmounted mnt
+    sound disk.img
+}
+
+# Snapshots keep what was there, byte for byte, whatever is done to the volume afterwards.
+test_generations_snapshots() {
+    needs jq
+    volume disk.img
+    mounted disk.img mnt
+    mkdir mnt/tree
+    python3 "$TESTS/grow_tree.py" mnt/tree 7 400
+    describe_tree mnt >first
+    unmounted mnt
+    "$XACT" snapshot create disk.img first
+    mounted disk.img mnt
+    # Overwritten in place, and then deleted, so that their blocks are given to others.
+    find mnt/tree -type f -size +0 -exec dd if=/dev/urandom of={} bs=2000 count=2 conv=notrunc status=none \;
+    find mnt/tree -type f -links 1 -name '*1*' -delete
+    dd if=/dev/urandom of=mnt/large bs=1M count=8 status=none
+    describe_tree mnt >second
+    unmounted mnt
+    "$XACT" snapshot create disk.img second
+    mounted disk.img mnt
+    rm -r mnt/tree mnt/large
+    unmounted mnt
+    equal names "first second" "$("$XACT" snapshot list disk.img --json | jq -r '[.[].name] | join(" ")')"
+    local name
+    for name in first second; do
+        "$XACT" snapshot export disk.img "$name.img" --name $name
+        sound $name.img
+        kernel_mounted $name.img kernel ro
+        describe_tree kernel >"$name.kernel"
+        kernel_unmounted kernel
+        cmp $name "$name.kernel"
+    done
+    exits 64 'there is a snapshot' -- "$XACT" snapshot create disk.img first
+    exits 64 'there is no snapshot' -- "$XACT" snapshot delete disk.img third
+    # Back to the first, on to the second, and back again: the volume is what it was, and goes on.
+    for name in first second first; do
+        "$XACT" snapshot restore disk.img $name
+        sound disk.img
+        mounted disk.img mnt
+        describe_tree mnt >restored
+        cmp $name restored
+        dd if=/dev/urandom of=mnt/new bs=1M count=2 status=none
+        find mnt/tree -type f -links 1 -size +0 -exec dd if=/dev/urandom of={} bs=1000 count=1 conv=notrunc status=none \;
+        exits 69 'in use' -- "$XACT" snapshot restore disk.img $name
+        unmounted mnt
+    done
+    "$XACT" snapshot delete disk.img first
+    "$XACT" snapshot export disk.img again.img --name second
+    cmp <(e2fsck -fn again.img 2>&1 | tail -n 1 | sed 's/.*: //') <(e2fsck -fn second.img 2>&1 | tail -n 1 | sed 's/.*: //')
+    "$XACT" snapshot delete disk.img second
+    equal names "" "$("$XACT" snapshot list disk.img)"
+    sound disk.img
+}
+
+# The same while the volume is mounted and programs work on it.
+test_generations_snapshots_of_a_mount() {
+    needs jq sqlite3
+    volume disk.img
+    mounted disk.img mnt
+    mkdir mnt/files
+    sqlite3 mnt/db 'create table t(x)'
+    local round
+    for round in 1 2 3 4 5 6; do
+        seq "$round" "$round" 40000 >mnt/files/overwritten
+        sqlite3 mnt/db "insert into t values ($round); pragma wal_checkpoint" >/dev/null
+        describe_tree mnt/files >"files$round"
+        "$XACT" snapshot create mnt "s$round"
+        (seq 100000 >mnt/files/overwritten) &
+        "$XACT" run --at mnt -- sh -c "echo $round >mnt/files/from-transaction$round"
+        wait $!
+    done
+    "$XACT" snapshot delete mnt/files s2
+    "$XACT" snapshot delete mnt s5
+    equal names "s1 s3 s4 s6" "$("$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
+    exits 64 'there is a snapshot' -- "$XACT" snapshot create mnt s1
+    exits 64 'there is no snapshot' -- "$XACT" snapshot delete mnt s2
+    exits 64 'longer than the 100' -- "$XACT" snapshot create mnt "$(printf '%0101d' 0)"
+    unmounted mnt
+    for round in 1 3 4 6; do
+        "$XACT" snapshot export disk.img out.img --name "s$round"
+        sound out.img
+        kernel_mounted out.img kernel
+        describe_tree kernel/files | cmp - "files$round"
+        equal "rows of s$round" "$round" "$(sqlite3 kernel/db 'select count(*) from t')"
+        kernel_unmounted kernel
+        rm out.img
+    done
+    sound disk.img
+}
+
+# Looked into on the mount, as files and as ext4 images, while the volume changes.
+test_generations_snapshots_to_look_into() {
+    volume disk.img
+    mounted disk.img mnt
+    mkdir mnt/tree
+    python3 "$TESTS/grow_tree.py" mnt/tree 3 200
+    describe_tree mnt/tree >first
+    seq 1000 >mnt/open
+    exec 3<mnt/open
+    rm mnt/open
+    "$XACT" snapshot create mnt first
+    exec 3<&-
+    rm -r mnt/tree
+    mkdir mnt/tree
+    python3 "$TESTS/grow_tree.py" mnt/tree 4 200
+    "$XACT" snapshot create mnt second
+    local past=mnt/.xact/snapshots image
+    equal names "first second" "$(ls $past | xargs)"
+    describe_tree $past/first/tree | cmp - first
+    ! touch $past/first/new 2>error || fail "a snapshot was changed"
+    grep -q 'Read-only' error || fail "$(<error)"
+    [[ ! -e $past/first/.xact ]] || fail "a snapshot has a folder of its own"
+    # Copied back: another file than the one that is there now, with its attributes.
+    rm -r mnt/tree
+    cp -a $past/first/tree mnt/tree
+    describe_tree mnt/tree | cmp - first
+    image=$("$XACT" snapshot image mnt/tree first)
+    sound "$image"
+    mkdir kernel
+    mount -o ro,loop "$image" kernel
+    describe_tree kernel/tree | cmp - first
+    [[ ! -e kernel/open ]] || fail "a deleted file is back"
+    umount kernel
+    "$XACT" snapshot export mnt out.img --name first
+    sound out.img
+    exits 64 'name a snapshot' -- "$XACT" snapshot export mnt other.img
+    exits 64 "no snapshot 'third'" -- "$XACT" snapshot image mnt third
+    # Deleted while somebody looks.
+    exec 3<$past/first/tree
+    "$XACT" snapshot delete mnt first
+    equal names second "$(ls $past)"
+    ! stat /proc/self/fd/3/unseen >/dev/null 2>error || fail "there is a file that was never there"
+    grep -q 'Stale file handle' error || fail "a deleted snapshot answers: $(<error)"
+    exec 3<&-
+    # Another one of the same name is another one.
+    "$XACT" snapshot create mnt first
+    [[ -d $past/first/tree ]] || fail "the new one cannot be looked into"
+    unmounted mnt
+    sound disk.img
+    # And of a volume that is mounted to be read only.
+    mounted disk.img mnt -o ro
+    describe_tree mnt/.xact/snapshots/second >/dev/null
+    sound mnt/.xact/images/second
+    unmounted mnt
+}
+
+# To generations and back, with and without a journal; Linux reads what comes out.
+test_generations_convert() {
+    local engine
+    for engine in journal none; do
+        rm -f disk.img
+        volume disk.img --size 100M --engine $engine
+        mounted disk.img mnt
+        python3 "$TESTS/grow_tree.py" mnt 9 200
+        describe_tree mnt >before
+        exits 69 'in use' -- "$XACT" convert disk.img --to generations
+        unmounted mnt
+        "$XACT" convert disk.img --to generations
+        "$XACT" info disk.img | grep xact_generations >/dev/null || fail "no generations"
+        sound disk.img
+        mounted disk.img mnt
+        describe_tree mnt | cmp - before
+        "$XACT" snapshot create mnt one
+        seq 20000 >mnt/new
+        unmounted mnt
+        exits 64 'already' -- "$XACT" convert disk.img --to generations
+        exits 64 'delete the snapshots' -- "$XACT" convert disk.img --to ext4
+        "$XACT" snapshot delete disk.img one
+        "$XACT" convert disk.img --to ext4
+        sound disk.img
+        equal size 104857600 "$(stat -c %s disk.img)"
+        kernel_mounted disk.img kernel
+        seq 20000 | cmp - kernel/new
+        rm kernel/new
+        kernel_unmounted kernel
+        sound disk.img
+    done
+}
+
+test_generations_what_differs() {
+    needs jq
+    volume disk.img
+    mounted disk.img mnt
+    python3 "$TESTS/grow_tree.py" mnt 5 300
+    "$XACT" snapshot create mnt before
+    equal nothing "" "$("$XACT" snapshot diff mnt before)"
+    mkdir mnt/new
+    seq 5000 >mnt/new/file
+    equal "the new ones" "added /new added /new/file" "$("$XACT" snapshot diff mnt before | xargs)"
+    "$XACT" snapshot create mnt after
+    rm -r mnt/new
+    equal json '"deleted /new","deleted /new/file"' \
+        "$("$XACT" snapshot diff mnt after --json | jq -c '.[] | "\(.change) \(.path)"' | paste -sd,)"
+    equal back "" "$("$XACT" snapshot diff mnt before)"
+    exits 64 'no snapshot' -- "$XACT" snapshot diff mnt none
+    unmounted mnt
+    "$XACT" snapshot diff disk.img before after --stat | grep -q '^2 changes, files 23.3 KiB larger, 0 bytes smaller$' ||
+        fail "$("$XACT" snapshot diff disk.img before after --stat)"
+}
+
+# By themselves, while the volume is mounted and changes, and pruned by rules.
+test_generations_snapshots_by_themselves() {
+    needs jq
+    volume disk.img
+    exits 64 'no number' -- "$XACT" mount disk.img mnt --snapshot-every 1s --snapshot-keep last=x
+    mounted disk.img mnt --snapshot-every 1s --snapshot-keep last=2
+    local past=mnt/.xact/snapshots seen="" round
+    automatic() { ls $past | grep '^auto-'; }
+    has_new() { [[ $(automatic | tail -n 1) != "$seen" && $(cat "$past/$(automatic | tail -n 1)/file" 2>/dev/null) == "$round" ]]; }
+    two_left() { [[ $(automatic | wc -l) -eq 2 ]]; }
+    "$XACT" snapshot create mnt by-hand
+    for round in 1 2 3 4; do
+        echo $round >mnt/file
+        wait_until "a snapshot of round $round" has_new
+        seen=$(automatic | tail -n 1)
+    done
+    wait_until "the older ones to go" two_left
+    [[ -d $past/by-hand ]] || fail "the schedule deleted what it has not made"
+    unmounted mnt
+    sound disk.img
+    exits 64 'keep no snapshot' -- "$XACT" snapshot prune disk.img --keep ''
+    equal "dry run" 1 "$("$XACT" snapshot prune disk.img --keep last=1 --dry-run | wc -l)"
+    equal deleted 1 "$("$XACT" snapshot prune disk.img --keep last=1 --json | jq '.deleted | length')"
+    mounted disk.img mnt
+    equal "all pruned" "by-hand" "$("$XACT" snapshot prune mnt --prefix '' --keep last=1)"
+    equal left 1 "$(ls $past | wc -l)"
+    unmounted mnt
+    sound disk.img
+    volume plain.img --engine journal
+    exits 64 'only a volume with generations' -- "$XACT" mount plain.img mnt --snapshot-every 1h
+}
+
+test_generations_snapshots_need_generations() {
+    volume disk.img --engine journal
+    exits 64 'no generations' -- "$XACT" snapshot create disk.img one
+    mounted disk.img mnt
+    exits 64 'only a volume with generations' -- "$XACT" snapshot create mnt one
+    unmounted mnt
+}
+
+test_generations_of_all_sizes() {
+    local size
+    for size in 8M 32M 100M 600M 20G; do
+        volume disk.img --size $size --force
+        mounted disk.img mnt
+        seq 1000 >mnt/file
+        unmounted mnt
+        "$XACT" snapshot create disk.img one
+        [[ $size == 20G ]] || sound disk.img
+        mounted disk.img mnt
+        seq 1000 | cmp - mnt/file
+        unmounted mnt
+    done
+    exits 64 'too small' -- "$XACT" mkfs small.img --size 64M --engine generations --pool-size 200K
+    exits 64 'for --engine generations' -- "$XACT" mkfs small.img --size 64M --pool-size 8M
+}

@@ -1,0 +1,242 @@
+# xact mount and umount: what a user meets, and what is refused, each with its message and code.
+
+test_mount_and_umount() {
+    volume disk.img --label data
+    mounted disk.img mnt
+    equal "type in df" fuse "$(df --output=fstype mnt | tail -n 1)"
+    equal "source in df" "$WORK/disk.img" "$(df --output=source mnt | tail -n 1)"
+    echo x >mnt/file
+    "$XACT" sync mnt
+    "$XACT" stat mnt | grep -q "disk.img on $WORK/mnt"
+    equal mount "$WORK/mnt" "$("$XACT" stat --json mnt/file | jq -r .mount)"
+    # The counters move with what is done: an fsync of a small append is one commit, with its data, which
+    # here begins in the first block of 1 KiB and ends in the fifth.
+    local before
+    before=$("$XACT" stat --json mnt | jq .counters)
+    dd if=/dev/zero of=mnt/file bs=4096 count=1 oflag=append conv=notrunc,fsync status=none
+    equal "an append with fsync" '{"c":1,"d":5,"n":5}' "$("$XACT" stat --json mnt |
+        jq -c --argjson b "$before" '.counters | {c: (.commits - $b.commits),
+            d: (.journaled_data_blocks - $b.journaled_data_blocks),
+            n: (.new_blocks + .overwritten_blocks - $b.new_blocks - $b.overwritten_blocks)}')"
+    timeout 5 "$XACT" stat --watch 0.1 --json mnt | head -n 2 | jq -e 'has("commits")' >watched
+    equal "lines of --watch" 2 "$(grep -c true watched)"
+    unmounted mnt
+    [[ ! -e mnt/file ]]
+    sound disk.img
+    mounted disk.img mnt
+    equal content x "$(cat mnt/file)"
+    unmounted mnt
+}
+
+test_the_daemon_lets_go_of_what_the_caller_has_open() {
+    volume disk.img
+    mkdir mnt
+    # Would wait for ever if the daemon kept the pipe; and the daemon's folder is not the caller's.
+    "$XACT" mount disk.img mnt 2>&1 7>pipe | cat
+    mkdir other
+    unmounted mnt
+}
+
+test_a_second_mount_is_refused() {
+    volume disk.img
+    mounted disk.img mnt
+    mkdir other
+    exits 69 'disk.img is in use' -- "$XACT" mount disk.img other
+    exits 69 'disk.img is in use' -- "$XACT" mount -o ro disk.img other
+    exits 69 'disk.img is in use' -- "$XACT" recover disk.img
+    exits 69 'disk.img is in use' -- "$XACT" mkfs --force disk.img
+    unmounted mnt
+    sound disk.img
+}
+
+test_an_image_that_the_kernel_has_is_refused() {
+    volume disk.img
+    kernel_mounted disk.img mnt
+    mkdir other
+    exits 69 'attached to the loop device' -- "$XACT" mount disk.img other
+    kernel_unmounted mnt
+}
+
+test_read_only_mounts() {
+    volume disk.img
+    mounted disk.img mnt
+    echo x >mnt/file
+    unmounted mnt
+    cp disk.img before.img
+    mounted disk.img mnt -o ro
+    mkdir other
+    mounted disk.img other -o ro
+    equal content 'x x' "$(cat mnt/file other/file | xargs)"
+    exits 1 'Read-only file system' -- touch mnt/new
+    equal "read_only" true "$("$XACT" stat --json mnt | jq .read_only)"
+    exits 77 'read-only' -- "$XACT" run --at mnt -- cat mnt/file
+    unmounted other
+    unmounted mnt
+    cmp before.img disk.img
+}
+
+test_bad_images() {
+    needs mke2fs
+    mkdir mnt
+    exits 66 'no/such.img' -- "$XACT" mount no/such.img mnt
+    truncate -s 10M empty.img
+    exits 64 'empty.img: not an ext2, ext3 or ext4 volume' -- "$XACT" mount empty.img mnt
+    local i
+    for i in $(seq 20); do
+        head -c 100000 /dev/urandom >noise.img
+        exits 64 'noise.img: not an ext2, ext3 or ext4 volume' -- "$XACT" mount noise.img mnt
+    done
+    mke2fs -q -t ext4 -O encrypt encrypted.img 64M
+    exits 78 'encrypt' -- "$XACT" mount encrypted.img mnt
+    mke2fs -q -t ext4 -O verity verity.img 64M
+    exits 78 'verity.*read-only' -- "$XACT" mount verity.img mnt
+    "$XACT" mount -o ro verity.img mnt
+    unmounted mnt
+    volume short.img --size 64M
+    truncate -s 20M short.img
+    exits 74 'short.img' -- "$XACT" mount short.img mnt
+    volume torn.img --size 64M
+    printf '\xff\xff\xff\xff' | dd of=torn.img bs=1 seek=$((1024 + 4)) conv=notrunc status=none
+    exits 74 'torn.img: .*superblock' -- "$XACT" mount torn.img mnt
+    ! mountpoint -q mnt || fail "something is mounted"
+}
+
+test_bad_arguments() {
+    volume disk.img
+    mkdir mnt
+    touch file
+    exits 66 'no/such' -- "$XACT" mount disk.img no/such
+    exits 64 'file is not a folder' -- "$XACT" mount disk.img file
+    exits 64 'frobnicate' -- "$XACT" mount -o ro,frobnicate disk.img mnt
+    exits 64 'is no size' -- "$XACT" mount --cache-size many disk.img mnt
+    exits 64 'is no time' -- "$XACT" mount --commit-interval never disk.img mnt
+    exits 66 'cannot write the log' -- "$XACT" mount --log no/such/log disk.img mnt
+    exits 64 'neither an image file nor a block device' -- "$XACT" mount "$WORK" mnt
+    ! mountpoint -q mnt || fail "something is mounted"
+}
+
+test_no_permission() {
+    needs setpriv
+    volume disk.img
+    chmod 600 disk.img
+    mkdir mnt
+    as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
+    exits 77 'disk.img cannot be written: Permission denied' -- as_nobody "$XACT" mount disk.img mnt
+    chmod 444 disk.img
+    exits 77 'can be mounted with -o ro' -- as_nobody "$XACT" mount disk.img mnt
+    mounted disk.img mnt -o noallow_other
+    exits 77 'another user' -- as_nobody "$XACT" sync mnt
+    unmounted mnt
+}
+
+test_an_ordinary_user_mounts() {
+    needs setpriv fusermount3
+    [[ $(stat -c %a /dev/fuse) == 666 ]] || chmod 666 /dev/fuse
+    volume disk.img
+    mkdir mnt
+    chown nobody disk.img mnt
+    as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
+    as_nobody "$XACT" mount disk.img mnt
+    # The root folder of the volume is root's.
+    exits 1 'Permission denied' -- as_nobody touch mnt/file
+    as_nobody "$XACT" run --at mnt -- ls mnt >/dev/null
+    as_nobody "$XACT" umount mnt
+    sound disk.img
+}
+
+test_without_dev_fuse() {
+    needs unshare
+    volume disk.img
+    mkdir mnt
+    exits 69 '/dev/fuse is missing' -- unshare --mount sh -c "mount -t tmpfs none /dev && exec '$XACT' mount disk.img mnt"
+}
+
+test_umount_of_a_mount_in_use_names_who() {
+    volume disk.img
+    mounted disk.img mnt
+    (cd mnt && exec sleep 100) &
+    local job=$!
+    wait_until "the user of the mount" sh -c "readlink /proc/$job/cwd | grep -q mnt"
+    exits 69 "mnt is in use" -- "$XACT" umount mnt
+    has "$WORK/exits.err" "sleep \\($job\\)|bash \\($job\\)"
+    kill $job
+    wait $job 2>/dev/null || true
+    unmounted mnt
+    sound disk.img
+}
+
+test_signals_unmount_cleanly() {
+    local signal
+    for signal in TERM INT; do
+        volume disk.img --force
+        # The shell makes background jobs ignore SIGINT.
+        mkdir -p mnt
+        env --default-signal=INT "$XACT" mount --foreground disk.img mnt &
+        DAEMON=$!
+        wait_until "the mount" mountpoint -q mnt
+        echo x >mnt/file
+        kill -$signal $DAEMON
+        wait $DAEMON
+        ! mountpoint -q mnt || fail "still mounted"
+        sound disk.img
+        mounted disk.img mnt
+        equal content x "$(cat mnt/file)"
+        unmounted mnt
+    done
+}
+
+test_a_killed_daemon_is_named_and_taken_away() {
+    volume disk.img
+    in_foreground disk.img mnt
+    echo x >mnt/file
+    "$XACT" sync mnt
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    exits 69 'daemon .* is gone' -- "$XACT" sync mnt
+    exits 69 'daemon .* is gone' -- "$XACT" run --at mnt true
+    exits 69 'xact umount' -- "$XACT" mount disk.img mnt
+    unmounted mnt
+    mounted disk.img mnt
+    equal content x "$(cat mnt/file)"
+    unmounted mnt
+    sound disk.img
+}
+
+test_a_full_volume_can_delete_and_unmount() {
+    volume disk.img --size 32M
+    mounted disk.img mnt
+    exits 1 'No space left' -- dd if=/dev/zero of=mnt/large bs=1M count=100
+    # Fill what is left with names.
+    local i
+    for i in $(seq 5000); do mkdir "mnt/d$i" 2>/dev/null || break; done
+    [[ $i -lt 5000 ]] || fail "5000 folders fit into a full volume"
+    exits 73 -- "$XACT" run --at mnt -- sh -c 'dd if=/dev/zero of=mnt/more bs=1M count=50 2>/dev/null; true'
+    "$XACT" run --at mnt -- rm mnt/large
+    # The kernel lets go of a deleted file a moment after the call.
+    wait_until "the space of the deleted file" sh -c 'echo x >mnt/file'
+    rm -r mnt/d*
+    unmounted mnt
+    sound disk.img
+}
+
+test_the_log_goes_to_a_file() {
+    volume disk.img
+    mounted disk.img mnt --log log
+    [[ -e log ]]
+    unmounted mnt
+    lacks log 'panicked'
+}
+
+test_the_cache_keeps_its_limit() {
+    volume disk.img --size 1G
+    in_foreground disk.img mnt --cache-size 32M
+    dd if=/dev/urandom of=mnt/large bs=1M count=300 status=none
+    cat mnt/large >/dev/null
+    local kib
+    kib=$(awk '/^VmHWM/ { print $2 }' "/proc/$DAEMON/status")
+    report "peak memory of the daemon with --cache-size 32M: $((kib / 1024)) MiB"
+    [[ $kib -lt $((160 << 10)) ]] || fail "the daemon took $kib KiB"
+    unmounted mnt
+    wait "$DAEMON"
+    sound disk.img
+}

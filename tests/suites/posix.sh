@@ -1,0 +1,200 @@
+# timeout: 900
+# POSIX behaviour: pjdfstest and fsx, on the mount and inside a transaction.
+#
+# Expected of pjdfstest: what kernel ext4 gives with the same configuration, 383 passed, 0 failed, 15
+# skipped: 13 tests of EROFS, which remount; 2 of EXDEV, which need a second file system. The C library
+# knows how many links a file may have by the type of the file system, and of FUSE it does not know:
+# there it is told (config/link_max.c). In a transaction link_count_max is skipped, for 65,000 links are
+# more than one takes.
+# tests/config/pjdfstest.exceptions lists tests that may fail, each with its reason.
+
+# pjdfstest measures the longest path against its own folder, and trips over its own arithmetic
+# when that path has certain lengths: this one is not among them.
+POSIX_FOLDER=posix
+
+conformance() { # FOLDER, SKIPPED, PREFIX OF THE COMMAND…
+    local folder=$1/$POSIX_FOLDER skipped=$2 failures
+    shift 2
+    mkdir "$folder"
+    "$@" pjdfstest -c "$TESTS/config/pjdfstest.toml" -p "$folder" >pjdfstest.log 2>&1 || true
+    has pjdfstest.log '^Summary: '
+    report "$(grep '^Summary: ' pjdfstest.log)"
+    failures=$(awk '$NF == "FAILED" { print $1 }' pjdfstest.log | sort)
+    equal "tests that failed but should not" '' \
+        "$(comm -23 <(printf '%s\n' "$failures" | sed '/^$/d') <(exceptions))"
+    equal "skipped" "$skipped" "$(awk '$NF == "skipped"' pjdfstest.log | wc -l)"
+    equal "all" 398 "$(sed -nE 's/^Summary: .* ([0-9]+) total$/\1/p' pjdfstest.log)"
+}
+
+exceptions() {
+    sed -E 's/ *#.*//; /^$/d' "$TESTS/config/pjdfstest.exceptions" | sort
+}
+
+# Of fsx, for each seed. Some ten minutes go into 5 times 100,000 on two cores: make qualify WORDS=fsx.
+OPERATIONS=${FSX_OPERATIONS:-20000}
+SEEDS=${FSX_SEEDS:-5}
+
+exerciser() { # FILE
+    local seed
+    for seed in $(seq "$SEEDS"); do
+        fsx -q -q -f "$TESTS/config/fsx.toml" -S $seed -N "$OPERATIONS" -P "$WORK" "$1" >fsx.log 2>&1 ||
+            fail "fsx -S $seed -N $OPERATIONS: $(tail -n 30 fsx.log)"
+    done
+    report "$SEEDS seeds of $OPERATIONS operations"
+}
+
+# A volume by the word for it: 1k, 2k and 4k are the block sizes of ext4; ext3, ext2.
+posix_volume() { # IMG, KIND
+    case $2 in
+    [124]k) volume "$1" --size 1G --block-size "${2^^}" ;;
+    ext[23])
+        truncate -s 1G "$1"
+        mke2fs -q -t "$2" -b 1024 "$1"
+        ;;
+    *) fail "no kind of volume: $2" ;;
+    esac
+}
+
+# The volumes of the next test; all: POSIX_VOLUMES="1k 2k 4k ext3 ext2".
+test_pjdfstest_on_the_mount() {
+    needs pjdfstest mke2fs cc
+    local kind
+    cc -shared -fPIC -o link_max.so "$TESTS/config/link_max.c"
+    for kind in ${POSIX_VOLUMES:-4k}; do
+        posix_volume disk.img "$kind"
+        mounted disk.img mnt -o allow_other
+        conformance "$WORK/mnt" 15 env LD_PRELOAD="$WORK/link_max.so"
+        report "on $kind"
+        unmounted mnt
+        sound disk.img
+        rm disk.img
+    done
+}
+
+test_pjdfstest_in_a_transaction() {
+    needs pjdfstest
+    volume disk.img --size 1G
+    mounted disk.img mnt -o allow_other
+    conformance "$WORK/mnt" 16 "$XACT" run --at mnt --
+    unmounted mnt
+    sound disk.img
+}
+
+test_fsx_on_the_mount() {
+    needs fsx
+    volume disk.img
+    mounted disk.img mnt
+    exerciser mnt/file
+    unmounted mnt
+    sound disk.img
+}
+
+test_fsx_in_a_transaction() {
+    needs fsx
+    volume disk.img
+    mounted disk.img mnt
+    local seed
+    for seed in $(seq "$SEEDS"); do
+        "$XACT" run --at mnt -- fsx -q -q -f "$TESTS/config/fsx.toml" -S $seed -N "$OPERATIONS" \
+            -P "$WORK" "mnt/file$seed" >fsx.log 2>&1 ||
+            fail "fsx -S $seed -N $OPERATIONS: $(tail -n 30 fsx.log)"
+        [[ -s mnt/file$seed ]]
+    done
+    unmounted mnt
+    sound disk.img
+}
+
+# as UID GID COMMAND…: without privileges.
+as() {
+    local uid=$1 gid=$2
+    shift 2
+    setpriv --reuid "$uid" --regid "$gid" --clear-groups -- "$@"
+}
+
+test_reserved_blocks_are_for_whom_they_are_reserved() {
+    needs setpriv
+    local kernel options
+    for options in "-t ext4 -b 4096 -m 10" "-t ext4 -b 1024 -m 5" "-t ext2 -b 1024 -m 20"; do
+        rm -f disk.img
+        truncate -s 100M disk.img
+        # shellcheck disable=SC2086  # words
+        mke2fs -q -F $options -E root_owner=1000:1000 disk.img
+        tune2fs -u 1001 -g 1002 disk.img >/dev/null
+        kernel_mounted disk.img mnt
+        kernel=$(stat -fc '%b %f %a %c %d %s' mnt)
+        kernel_unmounted mnt
+        mounted disk.img mnt
+        equal "statfs with $options" "$kernel" "$(stat -fc '%b %f %a %c %d %s' mnt)"
+        chmod 1777 mnt
+        as 1000 1000 touch mnt/another
+        exits 1 'No space left' -- as 1000 1000 dd if=/dev/zero of=mnt/user bs=16K status=none
+        [[ $(stat -fc %a mnt) -lt 20 ]] || fail "a user stopped too early: $(stat -f mnt)"
+        exits 1 'No space left' -- as 1000 1000 dd if=/dev/zero of=mnt/another bs=64K count=1 status=none
+        if [[ $options == *ext4* ]]; then
+            exits 1 'No space left' -- as 1000 1000 fallocate -n -l 1M mnt/another
+            exits 1 'No space left' -- as 1000 1000 fallocate -z -l 1M mnt/another
+        fi
+        as 1001 1000 dd if=/dev/zero of=mnt/by-user bs=64K count=2 status=none
+        as 1000 1002 dd if=/dev/zero of=mnt/by-group bs=64K count=2 status=none
+        dd if=/dev/zero of=mnt/by-root bs=64K count=2 status=none
+        unmounted mnt
+        sound disk.img
+    done
+}
+
+# read_anew PATH: reads a file past the kernel's cache; or a folder, which it has not listed before.
+read_anew() {
+    if [[ -d $1 ]]; then ls "$1" >/dev/null; else dd if="$1" of=/dev/null iflag=direct status=none; fi
+}
+
+# atime PATH
+atime() { stat -c %X "$1"; }
+
+OLD=1000000000
+
+aged() { # PATH…: read long ago, and changed before that
+    touch -d "@$((OLD - 1000))" -m "$@"
+    touch -d "@$OLD" -a "$@"
+}
+
+test_access_times() {
+    local options read folder fresh name was after
+    # What a read makes of the times of a file and a folder that are old, and of a file read today.
+    for options in "noatime - - -" "relatime new new -" "strictatime new new new" "relatime,nodiratime new - -" \
+        "strictatime,lazytime new new new"; do
+        read -r options read folder fresh <<<"$options"
+        rm -f disk.img
+        volume disk.img
+        mounted disk.img mnt -o "$options"
+        mkdir mnt/folder
+        for name in file fresh quiet folder/inner; do echo x >mnt/$name; done
+        chattr +A mnt/quiet
+        unmounted mnt
+        mounted disk.img mnt -o "$options"
+        aged mnt/file mnt/quiet mnt/folder
+        touch -a mnt/fresh
+        read_anew mnt/fresh
+        was=$(atime mnt/fresh)
+        sleep 1.1
+        for name in file quiet fresh folder; do read_anew mnt/$name; done
+        check_time() { # NAME EXPECTED BEFORE
+            local now
+            now=$(atime "mnt/$1")
+            if [[ $2 == new ]]; then
+                [[ $now -gt $3 ]] || fail "$options: the read of $1 set no time"
+            else
+                equal "$options: time of $1" "$3" "$now"
+            fi
+        }
+        check_time quiet - $OLD
+        check_time file $read $OLD
+        check_time folder $folder $OLD
+        check_time fresh $fresh "$was"
+        after=$(atime mnt/file)
+        unmounted mnt
+        sound disk.img
+        kernel_mounted disk.img mnt ro
+        equal "$options: kept" "$after" "$(atime mnt/file)"
+        kernel_unmounted mnt
+    done
+}

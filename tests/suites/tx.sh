@@ -1,0 +1,350 @@
+# timeout: 200
+# xact tx: transactions that are looked at and decided over later; and how xact run treats conflicts.
+
+fresh() { # [ARGUMENTS OF xact mount…]
+    volume disk.img
+    mounted disk.img mnt "$@"
+    printf 'one\ntwo\n' >mnt/file
+    mkdir mnt/folder
+    echo x >mnt/folder/x
+}
+afterwards() {
+    unmounted mnt
+    sound disk.img
+}
+tx() { "$XACT" tx "$1" --at mnt "${@:2}"; }
+# Runs a shell script in a transaction that stays open; its number goes to ID.
+kept() { # SCRIPT [ARGUMENTS OF xact run…]
+    "$XACT" run --at mnt --keep --status-file status "${@:2}" -- sh -c "$1" 2>said
+    equal outcome kept "$(jq -r .outcome status)"
+    ID=$(jq .transaction status)
+}
+
+test_look_first_decide_later() {
+    fresh
+    kept 'echo three >>mnt/file; mkdir mnt/new; echo y >mnt/new/y; mv mnt/folder/x mnt/new/x; chmod 700 mnt/folder'
+    has said "transaction $ID is open"
+    equal "seen outside" 'one two' "$(xargs <mnt/file)"
+    tx diff "$ID" >diff
+    diff diff - <<'END'
+modified    /file
+attributes  /folder
+added       /new
+renamed     /folder/x -> /new/x
+added       /new/y
+END
+    tx diff "$ID" --patch mnt/file >patch
+    diff patch - <<'END'
+diff --git a/file b/file
+--- a/file
++++ b/file
+@@ -1,2 +1,3 @@
+ one
+ two
++three
+END
+    tx diff "$ID" --stat >stat
+    has stat '^/file  \+1 -0 lines$'
+    tx diff "$ID" --json new >json
+    equal paths '/new /new/x /new/y' "$(jq -r '.[].path' json | xargs)"
+    equal mode 0755 "$(jq -r '.[0].new.mode' json)"
+    tx list >list
+    has list "^$ID +open .* sh -c"
+    equal standing open "$(tx status "$ID" --json | jq -r .standing)"
+    equal extent '5 16' "$(tx status "$ID" --json | jq -r '.changes | "\(.paths) \(.file_bytes)"')"
+    has <(tx status "$ID") '^changes: 5 paths'
+    tx commit "$ID"
+    equal "seen outside" 'one two three' "$(xargs <mnt/file)"
+    equal moved 'x y' "$(ls mnt/new | xargs)"
+    equal list '' "$(tx list)"
+    has <(tx status "$ID") "transaction $ID: committed"
+    exits 66 'was committed' -- tx commit "$ID"
+    afterwards
+}
+
+test_a_patch_applies() {
+    needs git patch
+    fresh
+    seq 1000 >mnt/numbers
+    cp -r mnt before
+    kept 'sed -i "s/^500$/five hundred/" mnt/numbers; rm mnt/file; printf "no newline" >mnt/n; ln -s to mnt/link
+          echo "#!" >mnt/tool; chmod +x mnt/tool; mv mnt/folder/x mnt/y; head -c 9000 /dev/zero >mnt/zero'
+    tx diff "$ID" --patch >patch
+    has patch 'Binary files /dev/null and b/zero differ'
+    # git apply refuses what it cannot make.
+    tx diff "$ID" --patch numbers file n link tool y >text
+    (cd before && git apply --unsafe-paths ../text)
+    tx commit "$ID"
+    rm mnt/zero
+    rmdir before/folder 2>/dev/null || true
+    rmdir mnt/folder
+    rm -rf before/lost+found mnt/lost+found
+    diff -r --no-dereference before mnt
+    equal link to "$(readlink before/link)"
+    [[ -x before/tool ]]
+    mkdir mnt/lost+found
+    afterwards
+}
+
+test_drop() {
+    fresh
+    describe_tree mnt >before
+    kept 'rm -r mnt/folder; echo >mnt/file; echo >mnt/new'
+    exits 64 'changes nothing at or below /nothing' -- tx drop "$ID" --only mnt/nothing
+    tx drop "$ID"
+    describe_tree mnt | diff before -
+    exits 66 'was dropped' -- tx diff "$ID"
+    exits 66 'is not open on this mount' -- tx diff 99
+    afterwards
+}
+
+test_parts() {
+    fresh
+    kept 'mkdir -p mnt/a/b; echo 1 >mnt/a/b/1; echo 2 >mnt/a/2; rm -r mnt/folder; echo four >>mnt/file'
+    tx commit "$ID" --only mnt/a/b/1
+    equal committed 'a a/b a/b/1 file folder folder/x lost+found' "$(cd mnt && find * | sort | xargs)"
+    tx drop "$ID" --only /folder/x a/2
+    # The folder came back with the file.
+    equal left 'modified /file' "$(tx diff "$ID" | xargs)"
+    # The rest is of a newer instant, and can be worked in.
+    echo outside >mnt/outside
+    "$XACT" run --at mnt --tx "$ID" -- sh -c 'cat mnt/a/b/1 mnt/folder/x; echo five >>mnt/file' >said
+    equal "seen inside" '1 x' "$(xargs <said)"
+    equal left 'modified /file' "$(tx diff "$ID" | xargs)"
+    tx commit "$ID" --ordered
+    equal content 'one two four five' "$(xargs <mnt/file)"
+    equal all 'a a/b a/b/1 file folder folder/x lost+found outside' "$(cd mnt && find * | sort | xargs)"
+    afterwards
+}
+
+test_begin_and_work_in_the_folder() {
+    fresh
+    local id
+    id=$(tx begin --timeout 0)
+    echo new >"mnt/.xact/tx/$id/root/new"
+    [[ ! -e mnt/new ]]
+    has <(tx list) "^$id +open +for good"
+    tx commit "$id"
+    equal content new "$(cat mnt/new)"
+    afterwards
+}
+
+test_looking_is_not_reading() {
+    fresh
+    kept 'echo y >mnt/folder/x'
+    echo three >>mnt/file
+    tx diff "$ID" --patch >/dev/null
+    tx commit "$ID"
+    afterwards
+}
+
+test_refused_commit_stays_open() {
+    fresh
+    kept 'echo mine >mnt/file; echo new >mnt/new'
+    echo theirs >mnt/file
+    exits 75 "conflict on /file: .*, by a program outside.*" -- tx commit "$ID"
+    grep -q "transaction $ID is still open" exits.err
+    equal "still there" mine "$("$XACT" run --at mnt --tx "$ID" -- cat mnt/file)"
+    tx drop "$ID"
+    equal content theirs "$(cat mnt/file)"
+    afterwards
+}
+
+test_time_runs_out() {
+    in_foreground_fresh() { volume disk.img && in_foreground disk.img mnt; }
+    in_foreground_fresh
+    kept 'echo new >mnt/new' --timeout 1s
+    gone() { [[ $("$XACT" tx status --at mnt "$ID" --json | jq -r .standing) == timed-out ]]; }
+    wait_until "the transaction to time out" gone
+    exits 66 'its time had run out' -- tx commit "$ID"
+    has "$WORK/daemon.log" "transaction $ID is dropped: its time has run out"
+    [[ ! -e mnt/new ]]
+    afterwards
+}
+
+test_open_transactions_end_with_the_mount() {
+    volume disk.img
+    in_foreground disk.img mnt
+    kept 'echo new >mnt/new'
+    "$XACT" umount mnt 2>said
+    has said "open transactions were dropped: $ID \(sh -c"
+    wait "$DAEMON"
+    has "$WORK/daemon.log" "transaction $ID .* was open and is dropped"
+    sound disk.img
+}
+
+test_whose_it_is() {
+    fresh
+    chmod 777 mnt
+    local other=(setpriv --reuid 99 --regid 99 --clear-groups)
+    kept 'echo new >mnt/new'
+    exits 77 'belongs to another user' -- "${other[@]}" "$XACT" tx drop "$ID" --at mnt
+    exits 77 '' -- "${other[@]}" "$XACT" tx diff "$ID" --at mnt
+    equal "list of another" '' "$("${other[@]}" "$XACT" tx list --at mnt)"
+    local theirs
+    theirs=$("${other[@]}" "$XACT" tx begin --at mnt)
+    has <(tx list) "^$theirs +open .*user 99"
+    tx drop "$theirs"
+    tx drop "$ID"
+    afterwards
+}
+
+test_processes_left_behind_are_out() {
+    fresh
+    mkfifo ask answer
+    kept '(exec >left 2>&1; read -r _ <answer; echo late >mnt/late && echo wrote) & echo now >mnt/now'
+    echo go >answer
+    wait_until "the process left behind" grep -q . left
+    lacks left wrote
+    equal changes 'added /now' "$(tx diff "$ID" | xargs)"
+    tx drop "$ID"
+    afterwards
+}
+
+test_retry() {
+    fresh
+    echo 0 >tries
+    # Each of the first two tries is beaten by a write outside, in the same file.
+    outside() { # writes when it is told to
+        while read -r n; do
+            echo "theirs $n" >mnt/file
+            echo done >answer
+        done <ask
+    }
+    mkfifo ask answer
+    cat >script <<'END'
+n=$(cat tries)
+echo $((n + 1)) >tries
+cat mnt/file >/dev/null
+if [ "$n" -lt 2 ]; then echo "$n" >&7; read -r _ <answer; fi
+echo "mine after $n" >>mnt/file
+END
+    outside &
+    exec 7>ask
+    "$XACT" run --at mnt --retry 3 --status-file status -- sh script 2>said
+    exec 7>&-
+    wait
+    has said 'conflict on /file: .*, by a program outside of any transaction: trying again, 2 of 3'
+    equal tries 3 "$(jq .tries status)"
+    equal content 'theirs 1 mine after 2' "$(xargs <mnt/file)"
+    echo 0 >tries
+    outside &
+    exec 7>ask
+    exits 75 'conflict on /file' -- "$XACT" run --at mnt --retry 1 --status-file status -- sh script
+    exec 7>&-
+    wait
+    equal tries 2 "$(jq .tries status)"
+    equal winner null "$(jq .winner status)"
+    afterwards
+}
+
+test_the_winner_is_named() {
+    fresh
+    kept 'echo first >mnt/file'
+    local first=$ID
+    kept 'echo second >mnt/file'
+    tx commit "$first"
+    exits 75 "conflict on /file: .*, by transaction $first" -- tx commit "$ID"
+    tx drop "$ID"
+    afterwards
+}
+
+test_snapshot_isolation() {
+    fresh
+    kept 'cat mnt/folder/x >mnt/copy'
+    echo changed >mnt/folder/x
+    exits 75 '/folder/x' -- tx commit "$ID"
+    tx drop "$ID"
+    echo x >mnt/folder/x
+    kept 'cat mnt/folder/x >mnt/copy' --isolation snapshot
+    echo changed >mnt/folder/x
+    tx commit "$ID"
+    equal content x "$(cat mnt/copy)"
+    afterwards
+}
+
+# Two that write different pages of one file, both opened by a kernel that asks for its size and times.
+test_different_pages_of_one_file() {
+    fresh
+    head -c 65536 /dev/zero >mnt/pages
+    local write='dd of=mnt/pages conv=notrunc bs=4096 count=1 status=none'
+    kept "printf a | $write seek=1; stat mnt/pages >/dev/null"
+    local first=$ID
+    kept "printf b | $write seek=9"
+    printf c | dd of=mnt/pages conv=notrunc bs=4096 seek=14 status=none
+    tx commit "$first"
+    tx commit "$ID"
+    equal pages abc "$(tr -d '\0' <mnt/pages)"
+    kept "cat mnt/file >/dev/null; printf d | $write seek=1"
+    first=$ID
+    kept "printf e | $write seek=1"
+    tx commit "$first"
+    exits 75 '/pages: its contents were changed' -- tx commit "$ID"
+    tx drop "$ID"
+    # Who only looks at the times depends on them.
+    kept 'stat mnt/pages >mnt/looked'
+    printf f | dd of=mnt/pages conv=notrunc bs=4096 seek=3 status=none
+    exits 75 '/pages: it was written' -- tx commit "$ID"
+    tx drop "$ID"
+    afterwards
+}
+
+test_ask() {
+    needs script
+    fresh
+    local answer
+    for answer in n y; do
+        echo "$answer" | script -qec "'$XACT' run --at mnt --ask --status-file status -- sh -c 'echo $answer >mnt/asked'" \
+            /dev/null >said || true
+        has said 'added       /asked'
+        has said 'Commit\?'
+        if [[ $answer == n ]]; then
+            equal outcome declined "$(jq -r .outcome status)"
+            equal code 1 "$(jq -r .exit_code status)"
+            [[ ! -e mnt/asked ]]
+        fi
+    done
+    equal outcome committed "$(jq -r .outcome status)"
+    equal content y "$(cat mnt/asked)"
+    exits 64 'cannot ask on the terminal' -- setsid "$XACT" run --at mnt --ask -- touch mnt/no
+    [[ ! -e mnt/no ]]
+    afterwards
+}
+
+# Others change more than is remembered while a transaction is open.
+test_snapshot_too_old() {
+    fresh --cache-size 16M
+    head -c 8M /dev/urandom >mnt/large
+    "$XACT" sync mnt
+    kept 'head -c 1 mnt/large >/dev/null; echo new >mnt/new'
+    local i
+    for i in 1 2 3; do
+        head -c 8M /dev/urandom | dd of=mnt/large conv=notrunc bs=1M status=none
+    done
+    exits 75 'too old' -- tx commit "$ID"
+    tx drop "$ID"
+    afterwards
+}
+
+test_a_thousand_open() {
+    fresh
+    cat >many.py <<'END'
+import fcntl, os, struct
+channels = []
+for i in range(1000):
+    channel = os.open("mnt/.xact", os.O_TMPFILE | os.O_RDWR, 0o600)
+    begin = bytearray(16)
+    fcntl.ioctl(channel, 0xc010ea01, begin)
+    number = struct.unpack("IIQ", begin)[2]
+    with open(f"mnt/.xact/tx/{number}/root/file-{i}", "w") as file:
+        file.write(str(i))
+    channels.append(channel)
+assert len(os.listdir("mnt")) == 3
+for channel in channels:
+    fcntl.ioctl(channel, 0xd118ea02, bytearray(24 + 4096 + 256))
+assert len(os.listdir("mnt")) == 1003
+END
+    ulimit -n 4096
+    python3 many.py
+    afterwards
+}

@@ -1,0 +1,168 @@
+"""Tests of the Python package on the mounted volume $MNT."""
+
+import contextlib
+import errno
+import os
+import queue
+import sqlite3
+import subprocess
+import threading
+import unittest
+from pathlib import Path
+
+import xact
+
+MNT = Path(os.environ["MNT"])
+HERE = MNT / "folder"
+
+
+def outside(name):
+    """What a thread that is in no transaction finds in a file."""
+    found = []
+
+    def look():
+        path = HERE / name
+        found.append(path.read_text() if path.exists() else None)
+
+    ready.put(look)
+    done.get()
+    return found[0]
+
+
+# A thread that was there before, and so is in no transaction.
+ready, done = queue.SimpleQueue(), queue.SimpleQueue()
+
+
+def serve():
+    while True:
+        ready.get()()
+        done.put(None)
+
+
+threading.Thread(target=serve, daemon=True).start()
+
+
+class Around(unittest.TestCase):
+    def setUp(self):
+        for path in HERE.iterdir():
+            path.unlink()
+
+    def test_all_or_nothing(self):
+        with self.assertRaises(ZeroDivisionError):
+            with xact.transaction(MNT):
+                (HERE / "a").write_text("1")
+                1 / 0
+        self.assertFalse((HERE / "a").exists())
+        with xact.transaction(MNT) as tx:
+            self.assertGreater(tx.id, 0)
+            (HERE / "a").write_text("2")
+            db = sqlite3.connect(HERE / "b.db")
+            db.execute("create table t (x)")
+            db.execute("insert into t values (1)")
+            db.commit()
+            db.close()
+            subprocess.run(["sh", "-c", f"cat {HERE}/a >{HERE}/c"], check=True)
+            self.assertIsNone(outside("a"))
+        self.assertEqual((HERE / "a").read_text() + (HERE / "c").read_text(), "22")
+        with contextlib.closing(sqlite3.connect(HERE / "b.db")) as db:
+            self.assertEqual(db.execute("select * from t").fetchall(), [(1,)])
+
+    def test_files_that_are_open(self):
+        with open(HERE / "a", "w+") as before:
+            with xact.transaction(MNT):
+                before.write("joined")
+                before.flush()
+                inside = open(HERE / "b", "w")
+                self.assertEqual(outside("a"), "")
+            self.assertEqual(outside("a"), "joined")
+            inside.write("goes on")
+            inside.close()
+            self.assertEqual(outside("b"), "goes on")
+
+    def test_parts(self):
+        with xact.transaction(MNT) as tx:
+            (HERE / "a").write_text("outer")
+            with self.assertRaises(KeyError):
+                with tx.savepoint():
+                    (HERE / "a").write_text("undone")
+                    raise KeyError
+            with xact.transaction():
+                (HERE / "b").write_text("inner")
+            with self.assertRaises(KeyError):
+                with xact.transaction():
+                    (HERE / "b").write_text("undone")
+                    raise KeyError
+        self.assertEqual((HERE / "a").read_text() + (HERE / "b").read_text(), "outerinner")
+
+    def test_conflict(self):
+        (HERE / "a").write_text("0")
+
+        def other():
+            ready.put(lambda: (HERE / "a").write_text("theirs"))
+            done.get()
+
+        with self.assertRaises(xact.Conflict) as caught:
+            with xact.transaction(MNT):
+                (HERE / "a").write_text("mine")
+                other()
+        self.assertEqual((caught.exception.path, caught.exception.winner), ("/folder/a", 0))
+        self.assertEqual(caught.exception.errno, errno.EAGAIN)
+        self.assertIn("cannot commit", str(caught.exception))
+        self.assertEqual((HERE / "a").read_text(), "theirs")
+        tries = []
+
+        def action(tx):
+            tries.append(tx.id)
+            (HERE / "a").write_text(f"try {len(tries)}")
+            if len(tries) < 3:
+                other()
+            return "result"
+
+        self.assertEqual(xact.run(action, xact.transaction(MNT)), "result")
+        self.assertEqual((len(set(tries)), (HERE / "a").read_text()), (3, "try 3"))
+        with self.assertRaises(xact.Conflict):
+            xact.run(lambda tx: (tries.clear(), action(tx)), xact.transaction(MNT), tries=2)
+
+    def test_ends_early(self):
+        with xact.transaction(MNT, ordered=True, snapshot=True) as tx:
+            (HERE / "a").write_text("a")
+            tx.commit()
+            self.assertEqual(outside("a"), "a")
+            (HERE / "a").write_text("after")
+        with xact.transaction(MNT) as tx:
+            (HERE / "a").write_text("never")
+            tx.abort()
+        self.assertEqual((HERE / "a").read_text(), "after")
+
+    def test_errors_say_what_is_wrong(self):
+        with self.assertRaisesRegex(xact.Error, "cannot begin a transaction: .*"):
+            xact.transaction("/proc").__enter__()
+        deleted = open(HERE / "gone", "w")
+        (HERE / "gone").unlink()
+        with deleted, self.assertRaisesRegex(xact.Error, "gone .* is a deleted file") as caught:
+            xact.transaction(MNT).__enter__()
+        self.assertEqual(caught.exception.errno, errno.EBUSY)
+
+    def test_folder(self):
+        with xact.folder(HERE) as one, xact.folder(HERE) as two:
+            Path(one.path, "a").write_text("1")
+            Path(two.path, "b").write_text("2")
+            os.close(os.open("c", os.O_CREAT | os.O_WRONLY, dir_fd=two.dir_fd))
+            with self.assertRaises(KeyError):
+                with two.savepoint():
+                    Path(two.path, "b").write_text("undone")
+                    raise KeyError
+            self.assertEqual(os.listdir(HERE), [])
+        self.assertEqual(sorted(os.listdir(HERE)), ["a", "b", "c"])
+        self.assertEqual((HERE / "b").read_text(), "2")
+        with self.assertRaises(xact.Error):
+            xact.folder("/no/such/folder").__enter__()
+        with self.assertRaises(xact.Conflict) as caught:
+            with xact.folder(HERE) as tx:
+                Path(tx.path, "a").write_text("mine")
+                (HERE / "a").write_text("theirs")
+        self.assertEqual(caught.exception.path, "/folder/a")
+
+
+if __name__ == "__main__":
+    unittest.main()
