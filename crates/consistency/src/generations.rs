@@ -65,7 +65,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result, Site};
+use xact_base::{BlockNr, CommitId, Error, Result, Site};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
@@ -76,6 +76,7 @@ use crate::fault::{Fault, Faults};
 use crate::metadata::Metadata;
 use crate::options::EngineOptions;
 use crate::pipeline::{Action, Pipeline};
+use crate::shared::{Shared, engine_of_shared, shared_fields};
 use crate::superblock_home::{self, Health};
 use crate::volume::Volume;
 
@@ -275,21 +276,14 @@ impl Drop for GenerationsEngine {
 }
 
 impl Generations {
-    fn commit_when_due(&self) {
-        while let Some(due) = self.pipeline.wait_due(self.commit_interval) {
-            if !due.crowded && self.metadata.is_unchanged() && !self.pipeline.has_actions() {
-                self.pipeline.is_young_again(due.commit);
-                continue;
-            }
-            // A failure has poisoned the volume, which ends the loop.
-            let _ = self.commit(due.commit);
-        }
-    }
-
     fn start(&self, credits: u32, room: Room) -> Result<CommitId> {
         self.check_open()?;
         self.pipeline.start(credits, || self.room.check(room))
     }
+}
+
+impl Shared for Generations {
+    shared_fields!();
 
     fn commit(&self, commit: CommitId) -> Result<()> {
         let ticket = self.volume.flush_ticket();
@@ -303,37 +297,10 @@ impl Generations {
         // since; in all other cases the flush has happened and this does nothing.
         self.guard(self.volume.flush_for(ticket))
     }
-
-    /// Any failure of the engine's own work leaves it in an unknown state: poison.
-    fn guard<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result {
-            self.poison(&error.to_string());
-        }
-        result
-    }
-
-    fn poison(&self, why: &str) {
-        self.volume.poison.set(why);
-        self.pipeline.give_up();
-    }
-
-    fn check_open(&self) -> Result<()> {
-        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
-    }
 }
 
 impl Engine for GenerationsEngine {
-    fn block_size(&self) -> usize {
-        self.shared.volume.block_size
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.shared.read_only
-    }
-
-    fn read(&self, block: BlockNr) -> Result<BlockRef> {
-        self.shared.metadata.read(block)
-    }
+    engine_of_shared!(shared);
 
     fn start(&self, credits: u32) -> Result<CommitId> {
         self.shared.start(credits, Room::Any)
@@ -347,43 +314,11 @@ impl Engine for GenerationsEngine {
         self.shared.room.check(Room::Any)
     }
 
-    fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
-        self.shared.pipeline.extend(commit, more)
-    }
-
-    fn stop(&self, commit: CommitId, unused: u32) {
-        self.shared.pipeline.stop(commit, unused);
-    }
-
-    fn update(&self, commit: CommitId, block: BlockNr, change: &mut dyn FnMut(&mut [u8])) -> Result<bool> {
-        self.shared.metadata.update(commit, block, change)
-    }
-
-    fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
-        self.shared.metadata.create(commit, block, contents)
-    }
-
-    fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
-        self.shared.metadata.forget(commit, block)
-    }
-
     fn on_durable(&self, commit: CommitId, action: Action) {
         if self.shared.faults.has(Fault::ActionsAtOnce) {
             return action();
         }
         self.shared.pipeline.on_durable(commit, action);
-    }
-
-    fn commit(&self, commit: CommitId) -> Result<()> {
-        self.shared.commit(commit)
-    }
-
-    fn durable(&self) -> CommitId {
-        self.shared.pipeline.durable()
-    }
-
-    fn running(&self) -> CommitId {
-        self.shared.pipeline.running()
     }
 
     fn flush_data(&self) -> Result<()> {
@@ -393,17 +328,6 @@ impl Engine for GenerationsEngine {
             return self.shared.commit(moved);
         }
         self.shared.guard(self.shared.volume.flush())
-    }
-
-    fn sync(&self) -> Result<()> {
-        if self.shared.read_only {
-            return Ok(());
-        }
-        self.shared.commit(self.shared.pipeline.running())
-    }
-
-    fn max_credits(&self) -> u32 {
-        self.shared.pipeline.max_alone()
     }
 
     fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
@@ -440,14 +364,6 @@ impl Engine for GenerationsEngine {
         Ok(())
     }
 
-    fn poison(&self, why: &str) {
-        self.shared.poison(why);
-    }
-
-    fn health(&self) -> Result<()> {
-        self.shared.volume.poison.check()
-    }
-
     fn close(&self) -> Result<()> {
         if self.shared.read_only {
             return Ok(());
@@ -471,10 +387,6 @@ impl Engine for GenerationsEngine {
             device: self.shared.volume.counts(),
             ..EngineStats::default()
         }
-    }
-
-    fn commit_times(&self) -> LatencySnapshot {
-        self.shared.pipeline.times.snapshot()
     }
 
     fn generations(&self) -> Option<&GenerationsEngine> {

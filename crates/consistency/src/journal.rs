@@ -77,7 +77,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result};
+use xact_base::{BlockNr, CommitId, Error, Result};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::jbd2::{Checksums, Features};
@@ -89,6 +89,7 @@ use crate::metadata::Metadata;
 use crate::options::{CommitWrites, EngineOptions, LogRecords};
 use crate::pipeline::{Action, Pipeline};
 use crate::recovery::{self, RecoveryReport};
+use crate::shared::{Shared, engine_of_shared, shared_fields};
 use crate::superblock_home::{self, Flags, SuperblockPlace};
 use crate::volume::Volume;
 
@@ -263,17 +264,6 @@ impl Journal {
         ])
     }
 
-    fn commit_when_due(&self) {
-        while let Some(due) = self.pipeline.wait_due(self.commit_interval) {
-            if !due.crowded && self.metadata.is_unchanged() && !self.pipeline.has_actions() {
-                self.pipeline.is_young_again(due.commit);
-                continue;
-            }
-            // A failure has poisoned the volume, which ends the loop.
-            let _ = self.commit(due.commit);
-        }
-    }
-
     fn checkpoint_when_due(&self) {
         loop {
             {
@@ -303,38 +293,6 @@ impl Journal {
         }
     }
 
-    fn max_credits(&self) -> u32 {
-        self.pipeline.max_alone()
-    }
-
-    /// Any failure of the engine's own work leaves it in an unknown state: poison.
-    fn guard<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result {
-            self.poison(&error.to_string());
-        }
-        result
-    }
-
-    fn poison(&self, why: &str) {
-        self.volume.poison.set(why);
-        self.pipeline.give_up();
-    }
-
-    fn check_open(&self) -> Result<()> {
-        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
-    }
-
-    fn commit(&self, commit: CommitId) -> Result<()> {
-        let ticket = self.volume.data_ticket();
-        if self.pipeline.durable() >= commit {
-            return Ok(());
-        }
-        self.pipeline.make_durable(commit, || self.guard(self.commit_running()))?;
-        // A commit whose last flush had begun before this call says nothing about data written
-        // since; in all other cases a flush has covered the data and this does nothing.
-        self.guard(self.volume.flush_for(ticket))
-    }
-
     fn empty_log(&self) -> Result<()> {
         self.checkpoint(0)?;
         let state = self.log.state.lock();
@@ -360,38 +318,27 @@ impl Journal {
     }
 }
 
+impl Shared for Journal {
+    shared_fields!();
+
+    fn commit(&self, commit: CommitId) -> Result<()> {
+        let ticket = self.volume.data_ticket();
+        if self.pipeline.durable() >= commit {
+            return Ok(());
+        }
+        self.pipeline.make_durable(commit, || self.guard(self.commit_running()))?;
+        // A commit whose last flush had begun before this call says nothing about data written
+        // since; in all other cases a flush has covered the data and this does nothing.
+        self.guard(self.volume.flush_for(ticket))
+    }
+}
+
 impl Engine for JournalEngine {
-    fn block_size(&self) -> usize {
-        self.journal.volume.block_size
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.journal.read_only
-    }
-
-    fn read(&self, block: BlockNr) -> Result<BlockRef> {
-        self.journal.metadata.read(block)
-    }
+    engine_of_shared!(journal);
 
     fn start(&self, credits: u32) -> Result<CommitId> {
         self.journal.check_open()?;
         self.journal.pipeline.start(credits, || Ok(()))
-    }
-
-    fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
-        self.journal.pipeline.extend(commit, more)
-    }
-
-    fn stop(&self, commit: CommitId, unused: u32) {
-        self.journal.pipeline.stop(commit, unused);
-    }
-
-    fn update(&self, commit: CommitId, block: BlockNr, change: &mut dyn FnMut(&mut [u8])) -> Result<bool> {
-        self.journal.metadata.update(commit, block, change)
-    }
-
-    fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
-        self.journal.metadata.create(commit, block, contents)
     }
 
     fn journals_data(&self) -> bool {
@@ -416,10 +363,6 @@ impl Engine for JournalEngine {
         self.journal.metadata.forget_data(commit, start, blocks)
     }
 
-    fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
-        self.journal.metadata.forget(commit, block)
-    }
-
     fn on_durable(&self, commit: CommitId, action: Action) {
         if self.journal.faults.has(Fault::ActionsAtOnce) {
             return action();
@@ -427,32 +370,9 @@ impl Engine for JournalEngine {
         self.journal.pipeline.on_durable(commit, action);
     }
 
-    fn commit(&self, commit: CommitId) -> Result<()> {
-        self.journal.commit(commit)
-    }
-
-    fn durable(&self) -> CommitId {
-        self.journal.pipeline.durable()
-    }
-
-    fn running(&self) -> CommitId {
-        self.journal.pipeline.running()
-    }
-
     fn flush_data(&self) -> Result<()> {
         self.journal.check_open()?;
         self.journal.guard(self.journal.volume.flush_data())
-    }
-
-    fn sync(&self) -> Result<()> {
-        if self.journal.read_only {
-            return Ok(());
-        }
-        self.journal.commit(self.journal.pipeline.running())
-    }
-
-    fn max_credits(&self) -> u32 {
-        self.journal.max_credits()
     }
 
     fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
@@ -490,14 +410,6 @@ impl Engine for JournalEngine {
         self.journal.volume.discard(start, blocks)
     }
 
-    fn poison(&self, why: &str) {
-        self.journal.poison(why);
-    }
-
-    fn health(&self) -> Result<()> {
-        self.journal.volume.poison.check()
-    }
-
     fn close(&self) -> Result<()> {
         if self.journal.read_only {
             return Ok(());
@@ -523,9 +435,5 @@ impl Engine for JournalEngine {
             metadata_misses: self.journal.metadata.cache.lookups().1,
             device: self.journal.volume.counts(),
         }
-    }
-
-    fn commit_times(&self) -> LatencySnapshot {
-        self.journal.pipeline.times.snapshot()
     }
 }

@@ -20,6 +20,7 @@ mod options;
 mod pipeline;
 mod poison;
 pub mod recovery;
+mod shared;
 mod superblock_home;
 mod volume;
 

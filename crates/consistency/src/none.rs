@@ -30,6 +30,7 @@ use crate::journal::location;
 use crate::metadata::Metadata;
 use crate::options::EngineOptions;
 use crate::pipeline::{Action, Pipeline};
+use crate::shared::{Shared, engine_of_shared, shared_fields};
 use crate::superblock_home::{self, Flags, Health, SuperblockPlace};
 use crate::volume::Volume;
 
@@ -110,26 +111,6 @@ impl Drop for NoneEngine {
 }
 
 impl Home {
-    fn commit_when_due(&self) {
-        while let Some(due) = self.pipeline.wait_due(self.commit_interval) {
-            if !due.crowded && self.metadata.is_unchanged() && !self.pipeline.has_actions() {
-                self.pipeline.is_young_again(due.commit);
-                continue;
-            }
-            // A failure has poisoned the volume, which ends the loop.
-            let _ = self.commit(due.commit);
-        }
-    }
-
-    fn commit(&self, commit: CommitId) -> Result<()> {
-        let ticket = self.volume.flush_ticket();
-        if self.pipeline.durable() >= commit {
-            return Ok(());
-        }
-        self.pipeline.make_durable(commit, || self.guard(self.write_back()))?;
-        self.guard(self.volume.flush_for(ticket))
-    }
-
     /// Leader: writes what the running commit changed home.
     fn write_back(&self) -> Result<()> {
         let commit = self.pipeline.lock()?;
@@ -179,92 +160,36 @@ impl Home {
         // Durable by this flush: "clean"; all that it speaks of was by the flush of the last commit.
         self.volume.flush()
     }
+}
 
-    fn guard<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result {
-            self.poison(&error.to_string());
+impl Shared for Home {
+    shared_fields!();
+
+    fn commit(&self, commit: CommitId) -> Result<()> {
+        let ticket = self.volume.flush_ticket();
+        if self.pipeline.durable() >= commit {
+            return Ok(());
         }
-        result
-    }
-
-    fn poison(&self, why: &str) {
-        self.volume.poison.set(why);
-        self.pipeline.give_up();
-    }
-
-    fn check_open(&self) -> Result<()> {
-        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+        self.pipeline.make_durable(commit, || self.guard(self.write_back()))?;
+        self.guard(self.volume.flush_for(ticket))
     }
 }
 
 impl Engine for NoneEngine {
-    fn block_size(&self) -> usize {
-        self.home.volume.block_size
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.home.read_only
-    }
-
-    fn read(&self, block: BlockNr) -> Result<BlockRef> {
-        self.home.metadata.read(block)
-    }
+    engine_of_shared!(home);
 
     fn start(&self, credits: u32) -> Result<CommitId> {
         self.home.check_open()?;
         self.home.pipeline.start(credits, || Ok(()))
     }
 
-    fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
-        self.home.pipeline.extend(commit, more)
-    }
-
-    fn stop(&self, commit: CommitId, unused: u32) {
-        self.home.pipeline.stop(commit, unused);
-    }
-
-    fn update(&self, commit: CommitId, block: BlockNr, change: &mut dyn FnMut(&mut [u8])) -> Result<bool> {
-        self.home.metadata.update(commit, block, change)
-    }
-
-    fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
-        self.home.metadata.create(commit, block, contents)
-    }
-
-    fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
-        self.home.metadata.forget(commit, block)
-    }
-
     fn on_durable(&self, commit: CommitId, action: Action) {
         self.home.pipeline.on_durable(commit, action);
-    }
-
-    fn commit(&self, commit: CommitId) -> Result<()> {
-        self.home.commit(commit)
-    }
-
-    fn durable(&self) -> CommitId {
-        self.home.pipeline.durable()
-    }
-
-    fn running(&self) -> CommitId {
-        self.home.pipeline.running()
     }
 
     fn flush_data(&self) -> Result<()> {
         self.home.check_open()?;
         self.home.guard(self.home.volume.flush())
-    }
-
-    fn sync(&self) -> Result<()> {
-        if self.home.read_only {
-            return Ok(());
-        }
-        self.home.commit(self.home.pipeline.running())
-    }
-
-    fn max_credits(&self) -> u32 {
-        self.home.pipeline.max_alone()
     }
 
     fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
@@ -286,14 +211,6 @@ impl Engine for NoneEngine {
         self.home.check_open()?;
         self.home.volume.poison.check()?;
         self.home.volume.discard(start, blocks)
-    }
-
-    fn poison(&self, why: &str) {
-        self.home.poison(why);
-    }
-
-    fn health(&self) -> Result<()> {
-        self.home.volume.poison.check()
     }
 
     fn close(&self) -> Result<()> {

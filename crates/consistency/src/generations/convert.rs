@@ -25,6 +25,7 @@ use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use super::export::{self, Seen};
 use super::{GenerationsEngine, sweep};
 use crate::cache::BlockSource;
+use crate::shared::Shared;
 use crate::superblock_home::{self, Flags};
 use crate::volume::Volume;
 

@@ -29,6 +29,7 @@ use super::pool::Pool;
 use super::{Generations, GenerationsEngine, State};
 use crate::engine::Room;
 use crate::fault::Fault;
+use crate::shared::Shared;
 
 /// A snapshot as a user sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -294,7 +294,7 @@ impl Journal {
             self.checkpoint(capacity - len)?;
         }
         // Committed blocks that are not home stay in memory; a large log must not fill it.
-        let most = (self.cache_bytes / self.volume.block_size).max(self.max_credits() as usize);
+        let most = (self.cache_bytes / self.volume.block_size).max(self.pipeline.max_alone() as usize);
         while self.pinned_blocks.load(Relaxed) > most && self.log.used() > 0 {
             self.checkpoint(self.log.used() / 2)?;
         }

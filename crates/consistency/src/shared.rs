@@ -1,0 +1,158 @@
+//! What the engines do alike, written once.
+//!
+//! Each engine is a handle on something that its callers and its threads share: a volume, the
+//! pipeline of commits, and the metadata on its way through them. What follows from these three alone
+//! is here: the background thread, the poisoning, and most of the trait `Engine`.
+
+use std::time::Duration;
+
+use xact_base::{CommitId, Error, Result};
+
+use crate::metadata::Metadata;
+use crate::pipeline::Pipeline;
+use crate::volume::Volume;
+
+/// What an engine's callers and its threads share.
+pub(crate) trait Shared: Send + Sync + 'static {
+    fn volume(&self) -> &Volume;
+    fn pipeline(&self) -> &Pipeline;
+    fn metadata(&self) -> &Metadata;
+    fn is_read_only(&self) -> bool;
+    /// Age at which a commit is written without being asked for.
+    fn commit_interval(&self) -> Duration;
+    /// See [`crate::Engine::commit`].
+    fn commit(&self, commit: CommitId) -> Result<()>;
+
+    /// Body of the thread that commits what has become old or crowded; ends with the pipeline.
+    fn commit_when_due(&self) {
+        while let Some(due) = self.pipeline().wait_due(self.commit_interval()) {
+            if !due.crowded && self.metadata().is_unchanged() && !self.pipeline().has_actions() {
+                self.pipeline().is_young_again(due.commit);
+                continue;
+            }
+            // A failure has poisoned the volume, which ends the loop.
+            let _ = self.commit(due.commit);
+        }
+    }
+
+    /// Any failure of the engine's own work leaves it in an unknown state: poison.
+    fn guard<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.poison(&error.to_string());
+        }
+        result
+    }
+
+    fn poison(&self, why: &str) {
+        self.volume().poison.set(why);
+        self.pipeline().give_up();
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+}
+
+/// `Shared`'s access to the fields that every implementation has under the same names.
+macro_rules! shared_fields {
+    () => {
+        fn volume(&self) -> &$crate::volume::Volume {
+            &self.volume
+        }
+
+        fn pipeline(&self) -> &$crate::pipeline::Pipeline {
+            &self.pipeline
+        }
+
+        fn metadata(&self) -> &$crate::metadata::Metadata {
+            &self.metadata
+        }
+
+        fn is_read_only(&self) -> bool {
+            self.read_only
+        }
+
+        fn commit_interval(&self) -> std::time::Duration {
+            self.commit_interval
+        }
+    };
+}
+
+/// The methods of `Engine` that are the same in every engine; `$shared` is its field with the `Shared`.
+macro_rules! engine_of_shared {
+    ($shared:ident) => {
+        fn block_size(&self) -> usize {
+            self.$shared.volume.block_size
+        }
+
+        fn is_read_only(&self) -> bool {
+            self.$shared.read_only
+        }
+
+        fn read(&self, block: BlockNr) -> Result<BlockRef> {
+            self.$shared.metadata.read(block)
+        }
+
+        fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
+            self.$shared.pipeline.extend(commit, more)
+        }
+
+        fn stop(&self, commit: CommitId, unused: u32) {
+            self.$shared.pipeline.stop(commit, unused);
+        }
+
+        fn update(
+            &self,
+            commit: CommitId,
+            block: BlockNr,
+            change: &mut dyn FnMut(&mut [u8]),
+        ) -> Result<bool> {
+            self.$shared.metadata.update(commit, block, change)
+        }
+
+        fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+            self.$shared.metadata.create(commit, block, contents)
+        }
+
+        fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
+            self.$shared.metadata.forget(commit, block)
+        }
+
+        fn commit(&self, commit: CommitId) -> Result<()> {
+            self.$shared.commit(commit)
+        }
+
+        fn durable(&self) -> CommitId {
+            self.$shared.pipeline.durable()
+        }
+
+        fn running(&self) -> CommitId {
+            self.$shared.pipeline.running()
+        }
+
+        fn sync(&self) -> Result<()> {
+            if self.$shared.read_only {
+                return Ok(());
+            }
+            self.$shared.commit(self.$shared.pipeline.running())
+        }
+
+        fn max_credits(&self) -> u32 {
+            self.$shared.pipeline.max_alone()
+        }
+
+        fn poison(&self, why: &str) {
+            self.$shared.poison(why);
+        }
+
+        fn health(&self) -> Result<()> {
+            self.$shared.volume.poison.check()
+        }
+
+        fn commit_times(&self) -> xact_base::LatencySnapshot {
+            self.$shared.pipeline.times.snapshot()
+        }
+    };
+}
+
+pub(crate) use {engine_of_shared, shared_fields};
