@@ -45,6 +45,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushOfData, "single-append"),
     canary(Fault::NoTransactionChecksum, "engine-single"),
     canary(Fault::NoTransactionChecksum, "single-tx"),
+    canary(Fault::NoTransactionChecksum, "adaptive-tx-overwrite"),
     canary(Fault::DiscardAtOnce, "discard-reuse"),
     canary(Fault::NoRevoke, "engine-reuse"),
     canary(Fault::NoRevoke, "reuse"),

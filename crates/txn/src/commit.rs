@@ -43,6 +43,10 @@ pub(crate) struct Commit<'a> {
     pub mounted: bool,
 }
 
+fn blocks_with_contents(node: &Node) -> u64 {
+    node.file.blocks.values().filter(|block| block.is_some()).count() as u64
+}
+
 /// Flags that people set; the rest is the file system's own bookkeeping.
 fn user_flags(flags: u32) -> u32 {
     flags & flag::USER_MODIFIABLE
@@ -93,7 +97,9 @@ impl<'a> Commit<'a> {
     /// Files whose contents change, with what they become.
     pub fn files(&self, block_size: u32) -> impl Iterator<Item = (Ino, NewContents)> {
         let block_size = u64::from(block_size);
-        self.nodes().filter(|(_, node)| changes_contents(node)).map(move |(ino, node)| {
+        let changed = || self.nodes().filter(|(_, node)| changes_contents(node));
+        let in_commit = changed().map(|(_, node)| blocks_with_contents(node)).sum();
+        changed().map(move |(ino, node)| {
             let file = &node.file;
             let mut reserved = Ranges::default();
             for range in file.reserved.iter() {
@@ -104,7 +110,7 @@ impl<'a> Commit<'a> {
             }
             let blocks = file.blocks.iter().map(|(at, block)| (*at, block.clone())).collect();
             let reserved = reserved.iter().map(file_blocks).collect();
-            (ino, NewContents { blocks, cut: file.base_end, reserved, is_new: node.born })
+            (ino, NewContents { blocks, cut: file.base_end, reserved, is_new: node.born, in_commit })
         })
     }
 
@@ -170,7 +176,7 @@ impl<'a> Commit<'a> {
                 project: new.project.unwrap_or(old.project),
             };
             if node.born {
-                let contents = node.file.blocks.values().filter(|block| block.is_some()).count() as u64;
+                let contents = blocks_with_contents(node);
                 let own = u64::from(old.kind == FileKind::Directory);
                 tree.expect_charge(payer, contents + own, 1);
             } else if payer != (Payer { uid: old.uid, gid: old.gid, project: old.project }) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use xact::mkfs::{MkfsOptions, mkfs};
 use xact::{
-    BlockDevice, Caller, DataMode, Ino, InodeUpdate, MemoryDevice, ModeChoice, SetAttr, View, Volume,
-    VolumeOptions,
+    BlockDevice, Caller, DataMode, Ino, InodeUpdate, MemoryDevice, ModeChoice, SetAttr, TxOptions, View,
+    Volume, VolumeOptions,
 };
 use xact_check::Use;
 use xact_consistency::recovery::inspect::{LoggedState, inspect};
@@ -300,6 +300,40 @@ fn habits_change_safely() {
         crashed.close().unwrap();
         if round % 4 == 3 {
             setup.cut(ino, round % 2 * 3000);
+        }
+    }
+}
+
+/// A transaction of little contents is one write and one flush, with the contents in it; more of them
+/// are too much for the log, and some modes keep data out of it.
+#[test]
+fn contents_of_small_transactions_travel_in_the_commit() {
+    use DataMode::{Adaptive, Journal, Ordered, Selective};
+    for (mode, small, large) in [(Adaptive, 6, 0), (Journal, 6, 40), (Ordered, 0, 0), (Selective, 0, 0)] {
+        let setup = Setup::new(ModeChoice { data: Some(mode), ..ModeChoice::default() }, 64 << 20);
+        let ino = setup.file("file");
+        setup.write(ino, 0, 40 * BLOCK);
+        setup.fsync(ino);
+        for (blocks, logged) in [(6, small), (40, large)] {
+            let before = setup.volume.stats().device;
+            let data = setup.data_of(ino, || {
+                let transaction = setup.volume.begin(TxOptions::default());
+                // Every second block, so that each is a piece of the file by itself.
+                for at in 0..blocks / 2 {
+                    let contents = vec![9; BLOCK as usize];
+                    transaction.write(ino, 2 * at * BLOCK, &contents, WriteHow::default()).unwrap();
+                }
+                transaction
+                    .write(ino, 80 * BLOCK, &vec![9; (blocks / 2 * BLOCK) as usize], WriteHow::default())
+                    .unwrap();
+                transaction.commit().unwrap();
+            });
+            assert_eq!(data, logged, "{mode:?}, {blocks} blocks");
+            let after = setup.volume.stats().device;
+            let (writes, flushes) = (after.writes - before.writes, after.flushes - before.flushes);
+            // Contents that go to their places are flushed before the commit that refers to them.
+            assert_eq!(flushes, if logged > 0 { 1 } else { 2 }, "{mode:?}, {blocks} blocks");
+            assert_eq!(writes == 1, logged > 0, "{mode:?}, {blocks} blocks: {writes} writes");
         }
     }
 }

@@ -98,6 +98,16 @@ impl DataMode {
         self.journals_any(inode, place) || (self == DataMode::Adaptive && habit == Habit::Journal)
     }
 
+    /// Whether a transaction's contents, of so many bytes in all its files, go through the journal in its
+    /// commit. They go to new places in any case, so nothing but the log's room speaks against it.
+    pub(super) fn journals_staged(self, bytes: u64, log_takes: u64) -> bool {
+        match self {
+            DataMode::Adaptive => bytes <= SMALL_SYNC_BYTES.min(log_takes),
+            DataMode::Journal => bytes <= log_takes,
+            DataMode::Writeback | DataMode::Ordered | DataMode::Selective => false,
+        }
+    }
+
     /// Whether the data of a segment goes through the journal.
     pub(super) fn journals(self, inode: &Inode, place: Place, batch: Batch) -> bool {
         self.journals_any(inode, place)

@@ -1,12 +1,15 @@
 //! New contents of files that become part of them in a transaction's commit.
 //!
 //! Crash argument:
-//! 1. *Staging*: the contents go to blocks that are taken in memory only. A crash finds them free.
+//! 1. *Staging*: blocks are taken in memory only, and the contents go there. A crash finds them free.
 //! 2. *Install*: the operation's handle takes the old blocks out of the file and links the new
 //!    ones, and sets the size: all in the commit that carries the rest of the transaction. The
 //!    engine flushes before its commit record, so a commit that is there has its data; a crash
 //!    before it leaves the old blocks, which nobody has touched: the same commit frees them, and
 //!    they cannot be reused before it is durable.
+//! 3. Contents that are few (`data_mode`) are not written when they are staged: install puts them into
+//!    the same commit as blocks of the journal, which is there as a whole or not at all. What the log
+//!    had of an earlier owner of such a block was revoked when it was freed.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -44,6 +47,8 @@ pub struct NewContents {
     pub reserved: Vec<Range<FileBlock>>,
     /// The file is yet to be made.
     pub is_new: bool,
+    /// Blocks with contents in all files of the commit: a few of them travel in the journal.
+    pub in_commit: u64,
 }
 
 /// New contents of a file, written to free blocks and not yet part of it. Dropped, it gives the
@@ -55,6 +60,8 @@ pub struct StagedBlocks {
     runs: Vec<(FileBlock, Run)>,
     /// Places of blocks that are to read as zeros.
     unwritten: Vec<(FileBlock, Run)>,
+    /// The contents go to their places by way of the journal, in the commit.
+    journaled: bool,
 }
 
 impl Drop for StagedBlocks {
@@ -66,7 +73,8 @@ impl Drop for StagedBlocks {
 }
 
 impl Base {
-    /// Writes new contents for a file to free blocks near it. Holds no lock while it writes.
+    /// Takes free blocks near a file for its new contents, and writes these there unless the commit
+    /// will carry them. Holds no lock while it writes.
     pub fn stage_blocks(
         self: &Arc<Self>,
         ino: Ino,
@@ -89,7 +97,10 @@ impl Base {
             }
             result => result?,
         };
-        let mut staged = StagedBlocks { base: self.clone(), new, runs: Vec::new(), unwritten: Vec::new() };
+        let journaled = self.engine.journals_data()
+            && self.modes.data.journals_staged(new.in_commit * self.block_bytes(), self.log_takes());
+        let (runs, unwritten) = (Vec::new(), Vec::new());
+        let mut staged = StagedBlocks { base: self.clone(), new, runs, unwritten, journaled };
         let mut goal = self.allocator.goal_for(ino);
         let mut rest = staged.new.blocks.as_slice();
         loop {
@@ -100,9 +111,11 @@ impl Base {
             staged.runs.push((*at, run));
             goal = run.end();
             let (now, later) = rest.split_at(run.len as usize);
-            let slices: Vec<IoSlice<'_>> =
-                now.iter().filter_map(|(_, data)| data.as_deref().map(IoSlice::new)).collect();
-            self.engine.write_data(run.start, &slices)?;
+            if !journaled {
+                let slices: Vec<IoSlice<'_>> =
+                    now.iter().filter_map(|(_, data)| data.as_deref().map(IoSlice::new)).collect();
+                self.engine.write_data(run.start, &slices)?;
+            }
             rest = later;
         }
         for (mut at, mut len) in holes {
@@ -220,7 +233,7 @@ impl BaseTree<'_> {
         let first_block = if unpacking { u64::from(UNPACK_CREDITS) } else { 0 };
         self.expect_charge(payer, grown, 0);
         self.need_blocks(
-            map.changed + map.new + slack + first_block,
+            map.changed + map.new + slack + first_block + staged.journaled_blocks(),
             runs + gone + map.new + map.freed,
             map.new,
         );
@@ -246,7 +259,8 @@ impl BaseTree<'_> {
         let owner = Owner { ino: Ino::ROOT, generation: 0 };
         let extents = Extents::new(&base.engine, &base.sb, &base.allocator, owner);
         let map = extents.map_changes(&base.unmapped_inode(), staged.replacement());
-        self.need_blocks(map.changed + map.new, staged.run_count() + map.new, map.new);
+        let nodes = map.changed + map.new + staged.journaled_blocks();
+        self.need_blocks(nodes, staged.run_count() + map.new, map.new);
     }
 
     /// Adds `nodes` metadata blocks, and the bitmaps and descriptors of the groups that `runs`
@@ -279,9 +293,16 @@ impl BaseTree<'_> {
             }
             base.versioned.lock().insert(ino);
         }
+        let mut contents = staged.new.blocks.iter().filter_map(|(_, data)| data.as_ref());
         for (at, run) in staged.runs.drain(..) {
             base.allocator.link(handle, run)?;
             base.extents(cell.ino, state).insert(handle, &mut state.inode, at, run, false)?;
+            // The runs have a block for each of the contents, in the same order.
+            for (i, data) in contents.by_ref().take(run.len as usize).enumerate() {
+                if staged.journaled {
+                    handle.journal_data(run.start.offset(i as u64), data.clone(), None)?;
+                }
+            }
         }
         for (at, run) in staged.unwritten.drain(..) {
             base.install_unwritten(handle, cell, state, at, run)?;
@@ -307,6 +328,11 @@ impl StagedBlocks {
     fn run_count(&self) -> u64 {
         // What others have given a place meanwhile may leave of a run the pieces at its ends.
         self.runs.len() as u64 + 2 * self.unwritten.len() as u64
+    }
+
+    /// What of the contents takes room in the commit.
+    fn journaled_blocks(&self) -> u64 {
+        if self.journaled { self.runs.iter().map(|(_, run)| u64::from(run.len)).sum() } else { 0 }
     }
 
     /// What an install brings into the file.

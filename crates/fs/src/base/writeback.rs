@@ -176,6 +176,12 @@ impl Base {
         Ok(more)
     }
 
+    /// Bytes of file data that the log takes at once without filling up.
+    pub(super) fn log_takes(&self) -> u64 {
+        // One handle may have half of the log; a quarter of that leaves room for others.
+        u64::from(self.engine.max_credits() / 4) * self.block_bytes()
+    }
+
     /// Decides which segments go through the journal.
     fn choose_ways(
         &self,
@@ -191,8 +197,7 @@ impl Base {
             synced: how.synced,
             bytes: segments.iter().map(|segment| u64::from(segment.len())).sum::<u64>() * self.block_bytes(),
             habit,
-            // One handle may have half of the log; a quarter of that leaves room for others.
-            log_takes: u64::from(self.engine.max_credits() / 4) * self.block_bytes(),
+            log_takes: self.log_takes(),
             commits: links
                 || state.last_commit > self.engine.durable()
                 || segments.iter().any(|segment| segment.journaled),

@@ -158,6 +158,7 @@ pub fn all() -> Vec<FileWorkload> {
         in_mode(DataMode::Adaptive, single("adaptive-replace", idioms::replace)),
         in_mode(DataMode::Adaptive, single("adaptive-wrap", idioms::wrap)),
         in_mode(DataMode::Adaptive, single("adaptive-tx", transactions::mix)),
+        in_mode(DataMode::Adaptive, single("adaptive-tx-overwrite", transactions::overwrite)),
         in_mode(DataMode::Adaptive, single("adaptive-full", idioms::full)),
         FileWorkload {
             threads: vec![random::mix, transactions::overwrite, random::data],
