@@ -93,14 +93,16 @@ kernel_mounted() { # IMG MNT [OPTIONS]
     mount -t ext4 -o "loop${3:+,$3}" "$1" "$2"
 }
 
-# Waits until the loop device is gone too: another process may still have the mount in a mount
-# namespace of its own, and then it lives on after the umount.
+# Whoever looks at all mounts of the machine keeps one busy for a moment. Waits until the loop device
+# is gone too: another process may still have the mount in a mount namespace of its own, and then it
+# lives on after the umount.
 kernel_unmounted() { # MNT
     local device
     device=$(findmnt -n -o SOURCE --mountpoint "$1")
-    umount "$1"
+    wait_until "nobody to use $1" let_go "$1"
     wait_until "the kernel to let go of $device" detached "$device"
 }
+let_go() { umount "$1" 2>/dev/null; }
 detached() { ! losetup "$1" >/dev/null 2>&1; }
 
 # sound IMG: e2fsck finds nothing to correct, nor to remark; of a volume with generations, in the newest.

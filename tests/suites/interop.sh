@@ -10,7 +10,7 @@ compare() { # FOLDER, WHO LOOKS
 }
 
 # Operations that the kernel, xact and a transaction in it do each time.
-BY_KERNEL=2500 BY_XACT=2000 BY_TRANSACTION=200
+BY_KERNEL=1500 BY_XACT=1200 BY_TRANSACTION=200
 
 through_the_kernel() { # SEED
     kernel_mounted disk.img mnt

@@ -151,43 +151,6 @@ test_recover_of_bad_input() {
     exits 77 'cannot be written' -- setpriv --reuid nobody --regid nogroup --clear-groups "$XACT" recover disk.img
 }
 
-# --- multi-mount protection ----------------------------------------------------------------------
-
-test_multi_mount_protection() {
-    needs dumpe2fs
-    truncate -s 64M disk.img
-    mke2fs -q -t ext4 -O mmp disk.img
-    mounted disk.img mnt
-    echo x >mnt/file
-    "$XACT" sync mnt
-    # As another machine would find it, which no lock on the file tells anything.
-    cp --sparse=always disk.img other.img
-    unmounted mnt
-    sound disk.img
-    # The other machine's number does not change: xact waits, and then takes the volume over.
-    local start=$SECONDS
-    mounted other.img mnt
-    [[ $((SECONDS - start)) -ge 10 ]] || fail "the volume was taken over after $((SECONDS - start)) s"
-    equal content x "$(cat mnt/file)"
-    unmounted mnt
-    sound other.img
-    # It does change: somebody has the volume.
-    local block
-    put_sequence() { # NUMBER
-        printf "\\x$(printf %02x "$1")\\0\\0\\0" | dd of=third.img bs=1 seek=$((block * 4096 + 4)) conv=notrunc status=none
-    }
-    truncate -s 64M third.img
-    mke2fs -q -t ext4 -O mmp,^metadata_csum -b 4096 third.img
-    block=$(dumpe2fs -h third.img 2>/dev/null | sed -nE 's/^MMP block number: +([0-9]+)$/\1/p')
-    put_sequence 5
-    (sleep 4; put_sequence 6) &
-    exits 69 'in use.*machine' -- "$XACT" mount third.img mnt
-    wait
-    # e2fsck has it.
-    printf '\x50\x4d\x4d\xe2' | dd of=third.img bs=1 seek=$((block * 4096 + 4)) conv=notrunc status=none
-    exits 69 'being checked' -- "$XACT" mount third.img mnt
-}
-
 # --- xact check ----------------------------------------------------------------------------------
 
 test_check() {
