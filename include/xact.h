@@ -61,6 +61,7 @@ int fs_tx_begin_at(const char *at, unsigned int flags);
  * those opened in it are stale (ESTALE). So are mappings that were made in it, in both cases.
  *
  * flags of the commit: 0, or XACT_COMMIT_ORDERED (return when it is visible; durable with what comes later),
+ * XACT_COMMIT_CONSOLIDATE (the same, of contents that later commits replace: they are written once, with the last),
  * XACT_COMMIT_RETAIN (where it is refused it stays open).
  * errno: EAGAIN a conflict, ENOSPC, EFBIG, EROFS, EIO; ESTALE there is none, or its snapshot is too old;
  * EPERM it was begun by another process, which forked this one.

@@ -59,6 +59,7 @@ enum xact_reason {		/* and the errno of the ioctl */
 #define XACT_COMMIT_ORDERED 1	/* visible at once, durable together with what comes later */
 #define XACT_COMMIT_RETAIN 2	/* a transaction whose commit is refused stays open */
 #define XACT_COMMIT_ONLY 4	/* the selected changes; the transaction goes on with the rest */
+#define XACT_COMMIT_CONSOLIDATE 8	/* as ORDERED; what later commits replace is never written */
 
 struct xact_commit {
 	__u32 flags;		/* in: XACT_COMMIT_... */

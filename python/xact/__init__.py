@@ -28,6 +28,7 @@ Result = TypeVar("Result")
 
 _SNAPSHOT = 1
 _ORDERED = 1
+_CONSOLIDATE = 8
 
 
 class Error(OSError):
@@ -127,9 +128,9 @@ class Savepoint:
 class Transaction:
     """All file calls of the thread, from the begin to the end of a `with`."""
 
-    def __init__(self, at: Optional[Path], snapshot: bool, ordered: bool) -> None:
+    def __init__(self, at: Optional[Path], snapshot: bool, ordered: bool, consolidate: bool) -> None:
         self._at, self._begin = at, _SNAPSHOT if snapshot else 0
-        self._commit = _ORDERED if ordered else 0
+        self._commit = _CONSOLIDATE if consolidate else _ORDERED if ordered else 0
         self._call = _Open("fs_tx_")
         self._ended = True
 
@@ -210,19 +211,24 @@ def _text(path: Optional[Path]) -> Optional[str]:
     return None if path is None else os.fsdecode(path)
 
 
-def transaction(at: Optional[Path] = None, *, snapshot: bool = False, ordered: bool = False) -> Transaction:
+def transaction(
+    at: Optional[Path] = None, *, snapshot: bool = False, ordered: bool = False, consolidate: bool = False
+) -> Transaction:
     """All file calls of this thread, and of what it starts, in a transaction on the volume that `at` lies on (the
     current folder's, or the only one that is mounted). Within a transaction it is a part of that.
 
-    snapshot: what was only read is not validated. ordered: the commit returns when it is visible.
+    snapshot: what was only read is not validated. ordered: the commit returns when it is visible. consolidate: as
+    ordered, and contents that later transactions replace are written once, with the last of them.
     """
-    return Transaction(at, snapshot, ordered)
+    return Transaction(at, snapshot, ordered, consolidate)
 
 
-def folder(at: Path, *, snapshot: bool = False, ordered: bool = False) -> Folder:
+def folder(
+    at: Path, *, snapshot: bool = False, ordered: bool = False, consolidate: bool = False
+) -> Folder:
     """A transaction on the volume of the folder `at`, of what is done below the result's `path` or `dir_fd`. It needs
     no rights, and any number of them may be open."""
-    return Folder(at, snapshot, ordered)
+    return Folder(at, snapshot, ordered, consolidate)
 
 
 def run(action: Callable[[Transaction], Result], tx: Transaction, tries: int = 10) -> Result:

@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
     assert(xact_tx_rollback(tx, savepoint) == 0 && xact_tx_rollback(tx, savepoint) < 0 && errno == EINVAL);
     assert(xact_tx_savepoint(tx, &savepoint) == 0);
     put(xact_tx_dir(tx), "two", "2");
-    assert(xact_tx_release(tx, savepoint) == 0 && xact_tx_commit(tx, XACT_COMMIT_ORDERED) == 0);
+    assert(xact_tx_release(tx, savepoint) == 0 && xact_tx_commit(tx, XACT_COMMIT_CONSOLIDATE) == 0);
     xact_tx_free(tx);
 
     /* A conflict, with who won. */

@@ -12,6 +12,17 @@ compare() { # FOLDER, WHO LOOKS
 # Operations that the kernel, xact and a transaction in it do each time.
 BY_KERNEL=1500 BY_XACT=1200 BY_TRANSACTION=200
 
+# Linux 6.18 leaves a file type in the '..' of a folder now and then, on volumes whose entries
+# have none, also where xact never was; e2fsck clears that, and nothing else is let through.
+clear_file_types() {
+    local said remarks
+    said=$(e2fsck -fn disk.img 2>&1) && return 0
+    remarks=$(grep -c "^Entry '\.\.' in .* has filetype set\.$" <<<"$said") || return 0
+    [[ $(grep -c '? no$' <<<"$said") -eq $remarks ]] || return 0
+    e2fsck -fy disk.img >/dev/null 2>&1 || [[ $? -eq 1 ]]
+    report "cleared $remarks file types that the kernel had left"
+}
+
 through_the_kernel() { # SEED
     kernel_mounted disk.img mnt
     [[ ! -e expected ]] || compare mnt "the kernel"
@@ -19,6 +30,7 @@ through_the_kernel() { # SEED
     # What is on the volume, not what the kernel has in memory: with inline_data Linux 6.18 loses a
     # zeroed end of a block now and then, which its own next mount shows.
     kernel_unmounted mnt
+    clear_file_types
     sound disk.img
     kernel_mounted disk.img mnt ro
     describe_tree mnt >expected

@@ -23,9 +23,11 @@ pub const BEGIN_SNAPSHOT: u32 = 1;
 
 /// Flags of [`Commit`]. `ORDERED`: it is durable together with what comes later. `RETAIN`: where the
 /// commit is refused, the transaction stays open. `ONLY`: the selected changes, the rest stays.
+/// `CONSOLIDATE`: as `ORDERED`, of contents that later commits are going to replace.
 pub const COMMIT_ORDERED: u32 = 1;
 pub const COMMIT_RETAIN: u32 = 2;
 pub const COMMIT_ONLY: u32 = 4;
+pub const COMMIT_CONSOLIDATE: u32 = 8;
 
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -94,8 +94,9 @@ impl<'a> Commit<'a> {
         all.into_iter().collect()
     }
 
-    /// Files whose contents change, with what they become.
-    pub fn files(&self, block_size: u32) -> impl Iterator<Item = (Ino, NewContents)> {
+    /// Files whose contents change, with what they become; whether they are going to be replaced soon
+    /// is passed on.
+    pub fn files(&self, block_size: u32, replaced_soon: bool) -> impl Iterator<Item = (Ino, NewContents)> {
         let block_size = u64::from(block_size);
         let changed = || self.nodes().filter(|(_, node)| changes_contents(node));
         let in_commit = changed().map(|(_, node)| blocks_with_contents(node)).sum();
@@ -110,7 +111,8 @@ impl<'a> Commit<'a> {
             }
             let blocks = file.blocks.iter().map(|(at, block)| (*at, block.clone())).collect();
             let reserved = reserved.iter().map(file_blocks).collect();
-            (ino, NewContents { blocks, cut: file.base_end, reserved, is_new: node.born, in_commit })
+            let (cut, is_new) = (file.base_end, node.born);
+            (ino, NewContents { blocks, cut, reserved, is_new, in_commit, replaced_soon })
         })
     }
 

@@ -63,6 +63,10 @@ pub enum Durability {
     /// `sync`, or by itself within seconds; a crash before that undoes it as a whole, and with it
     /// all that came after.
     Ordered,
+    /// As `Ordered`, of contents that later commits are going to replace (TX-10): as far as the volume's
+    /// mode lets data into the journal and there is room, they wait there for the next durable commit,
+    /// and what has been replaced by then is never written.
+    Consolidated,
 }
 
 /// How a transaction runs.
@@ -194,7 +198,7 @@ impl<B: VersionedBase> Transaction<B> {
     /// anything waits for the device. Not called where the transaction was aborted.
     pub fn commit_telling(&self, durability: Durability, visible: impl FnOnce()) -> Result<()> {
         let mut inner = self.inner.write();
-        let commit = self.make_visible(&mut inner);
+        let commit = self.make_visible(&mut inner, durability);
         if commit.is_err() && inner.state == TxState::Active {
             self.end_aborted(&mut inner);
         }
@@ -205,7 +209,7 @@ impl<B: VersionedBase> Transaction<B> {
     /// As [`Transaction::commit_telling`], but a transaction whose commit is refused stays open as it
     /// was: it can be looked at, and part of it may still be committed.
     pub fn try_commit(&self, durability: Durability, visible: impl FnOnce()) -> Result<()> {
-        let commit = self.make_visible(&mut self.inner.write())?;
+        let commit = self.make_visible(&mut self.inner.write(), durability)?;
         self.finish(commit, durability, visible)
     }
 
@@ -231,7 +235,7 @@ impl<B: VersionedBase> Transaction<B> {
         part.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
         let commit = self.as_commit(&inner, &part, &reads);
         let mut hold = None;
-        let applied = self.apply(&commit, |tree| hold = Some(tree.open_view_after(&self.base)));
+        let applied = self.apply(&commit, durability, |tree| hold = Some(tree.open_view_after(&self.base)));
         let commit = applied?;
         let hold = hold.expect("opened with the commit");
         let stamp = B::stamp(&hold);
@@ -302,14 +306,14 @@ impl<B: VersionedBase> Transaction<B> {
 
     /// Validates and applies; `None` where there is nothing to apply. Where that is refused the
     /// transaction is as it was.
-    fn make_visible(&self, inner: &mut Inner<B>) -> Result<Option<CommitId>> {
+    fn make_visible(&self, inner: &mut Inner<B>, durability: Durability) -> Result<Option<CommitId>> {
         inner.check_active()?;
         inner.state = TxState::Committing;
         inner.assert_state();
         let mut reads = self.reads.lock();
         let commit = self.as_commit(inner, &inner.overlay, &reads);
         // Without a net effect it is a reader, which saw one instant: it always commits.
-        let result = if commit.is_empty() { Ok(None) } else { self.apply(&commit, |_| ()) };
+        let result = if commit.is_empty() { Ok(None) } else { self.apply(&commit, durability, |_| ()) };
         if result.is_err() {
             inner.state = TxState::Active;
             return result;
@@ -336,11 +340,13 @@ impl<B: VersionedBase> Transaction<B> {
     fn apply(
         &self,
         commit: &Commit<'_>,
+        durability: Durability,
         mut applied: impl FnMut(&mut B::Tree<'_>),
     ) -> Result<Option<CommitId>> {
         let privileged = self.options.owner == 0;
         let mut staged = BTreeMap::new();
-        for (ino, new) in commit.files(self.base.block_size()) {
+        let replaced_soon = durability == Durability::Consolidated;
+        for (ino, new) in commit.files(self.base.block_size(), replaced_soon) {
             staged.insert(ino, self.base.stage(ino, new, privileged)?);
         }
         let files: Vec<Ino> = staged.keys().copied().collect();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use xact::mkfs::{MkfsOptions, mkfs};
 use xact::{
-    BlockDevice, Caller, DataMode, Ino, InodeUpdate, MemoryDevice, ModeChoice, SetAttr, TxOptions, View,
-    Volume, VolumeOptions,
+    BlockDevice, Caller, DataMode, Durability, Ino, InodeUpdate, MemoryDevice, ModeChoice, SetAttr,
+    TxOptions, View, Volume, VolumeOptions,
 };
 use xact_check::Use;
 use xact_consistency::recovery::inspect::{LoggedState, inspect};
@@ -336,4 +336,37 @@ fn contents_of_small_transactions_travel_in_the_commit() {
             assert_eq!(writes == 1, logged > 0, "{mode:?}, {blocks} blocks: {writes} writes");
         }
     }
+}
+
+/// TX-9, TX-10: commits that wait for a durable one write nothing, and what the last of them says is
+/// written once, with it.
+#[test]
+fn what_is_replaced_before_a_durable_commit_is_never_written() {
+    // More than travels in any commit; and all of them together less than one commit takes, since the room
+    // that a replaced block had in it is not given back.
+    const BLOCKS: u64 = 20;
+    let setup = adaptive();
+    let ino = setup.file("file");
+    setup.write(ino, 0, BLOCKS * BLOCK);
+    setup.fsync(ino);
+    let before = setup.volume.stats().device;
+    let commit = |fill: u8, blocks: u64, durability| {
+        let transaction = setup.volume.begin(TxOptions::default());
+        transaction.write(ino, 0, &vec![fill; (blocks * BLOCK) as usize], WriteHow::default()).unwrap();
+        transaction.commit_with(durability).unwrap();
+        setup.volume.stats().device
+    };
+    let data = setup.data_of(ino, || {
+        for fill in 1..5 {
+            let after = commit(fill, BLOCKS, Durability::Consolidated);
+            assert_eq!((after.writes, after.flushes), (before.writes, before.flushes), "commit {fill}");
+        }
+        let after = commit(5, 1, Durability::Durable);
+        assert_eq!((after.writes, after.flushes), (before.writes + 1, before.flushes + 1));
+    });
+    assert_eq!(data, BLOCKS);
+    let mut read = Vec::new();
+    setup.base.read(ino, 0, (BLOCKS * BLOCK) as usize, &mut read).unwrap();
+    assert!(read[..BLOCK as usize].iter().all(|&byte| byte == 5));
+    assert!(read[BLOCK as usize..].iter().all(|&byte| byte == 4));
 }

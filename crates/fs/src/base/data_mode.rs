@@ -100,12 +100,14 @@ impl DataMode {
 
     /// Whether a transaction's contents, of so many bytes in all its files, go through the journal in its
     /// commit. They go to new places in any case, so nothing but the log's room speaks against it.
-    pub(super) fn journals_staged(self, bytes: u64, log_takes: u64) -> bool {
-        match self {
-            DataMode::Adaptive => bytes <= SMALL_SYNC_BYTES.min(log_takes),
-            DataMode::Journal => bytes <= log_takes,
-            DataMode::Writeback | DataMode::Ordered | DataMode::Selective => false,
-        }
+    pub(super) fn journals_staged(self, bytes: u64, replaced_soon: bool, log_takes: u64) -> bool {
+        let most = match self {
+            DataMode::Adaptive if replaced_soon => JOURNAL_SYNC_BYTES,
+            DataMode::Adaptive => SMALL_SYNC_BYTES,
+            DataMode::Journal => u64::MAX,
+            DataMode::Writeback | DataMode::Ordered | DataMode::Selective => return false,
+        };
+        bytes <= most.min(log_takes)
     }
 
     /// Whether the data of a segment goes through the journal.

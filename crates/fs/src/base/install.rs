@@ -49,6 +49,8 @@ pub struct NewContents {
     pub is_new: bool,
     /// Blocks with contents in all files of the commit: a few of them travel in the journal.
     pub in_commit: u64,
+    /// Later commits are going to replace them: more of them may wait in the journal for that.
+    pub replaced_soon: bool,
 }
 
 /// New contents of a file, written to free blocks and not yet part of it. Dropped, it gives the
@@ -97,8 +99,9 @@ impl Base {
             }
             result => result?,
         };
+        let bytes = new.in_commit * self.block_bytes();
         let journaled = self.engine.journals_data()
-            && self.modes.data.journals_staged(new.in_commit * self.block_bytes(), self.log_takes());
+            && self.modes.data.journals_staged(bytes, new.replaced_soon, self.log_takes());
         let (runs, unwritten) = (Vec::new(), Vec::new());
         let mut staged = StagedBlocks { base: self.clone(), new, runs, unwritten, journaled };
         let mut goal = self.allocator.goal_for(ino);

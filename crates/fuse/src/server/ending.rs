@@ -30,7 +30,8 @@ use super::{Server, sent};
 use crate::abi::{InHeader, IoctlOut};
 use crate::channel::Channel;
 use crate::control::{
-    COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason, Standing, WHY_MAX,
+    COMMIT_CONSOLIDATE, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason, Standing,
+    WHY_MAX,
 };
 use crate::host::{Changes, CommitHow};
 use crate::node::Node;
@@ -98,7 +99,11 @@ impl Server {
     ) -> Result<()> {
         let selection = self.registry.take_selection(number);
         let how = CommitHow {
-            durability: if flags & COMMIT_ORDERED != 0 { Durability::Ordered } else { Durability::Durable },
+            durability: match flags & (COMMIT_ORDERED | COMMIT_CONSOLIDATE) {
+                0 => Durability::Durable,
+                COMMIT_ORDERED => Durability::Ordered,
+                _ => Durability::Consolidated,
+            },
             retain: flags & COMMIT_RETAIN != 0,
             only: (flags & COMMIT_ONLY != 0).then_some(selection),
         };

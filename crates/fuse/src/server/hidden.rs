@@ -154,7 +154,10 @@ impl Server {
             }
             (control::IOC_COMMIT, Node::Control(number)) => {
                 let (commit, _) = control::Commit::ref_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-                const KNOWN: u32 = control::COMMIT_ORDERED | control::COMMIT_RETAIN | control::COMMIT_ONLY;
+                const KNOWN: u32 = control::COMMIT_ORDERED
+                    | control::COMMIT_RETAIN
+                    | control::COMMIT_ONLY
+                    | control::COMMIT_CONSOLIDATE;
                 if commit.flags & !KNOWN != 0 {
                     return Err(Errno::EINVAL.into());
                 }
