@@ -61,3 +61,43 @@ END
         sound disk.img
     done
 }
+
+journal_blocks() { # IMG
+    dumpe2fs -h "$1" 2>/dev/null | sed -nE 's/^Total journal blocks: *//p'
+}
+
+# More metadata than the journal takes: it gets longer. Of a volume whose daemon was killed then, the kernel has
+# all of the transaction, and the next mount by xact makes the journal short again.
+test_a_transaction_larger_than_the_journal() {
+    local made
+    truncate -s 300M disk.img
+    mke2fs -q -F -t ext4 -b 4096 -N 60000 -J size=4 disk.img
+    made=$(journal_blocks disk.img)
+    in_foreground disk.img mnt
+    "$XACT" run --at mnt -- python3 -c '
+import os
+os.mkdir("mnt/files")
+for i in range(20000):
+    os.close(os.open(f"mnt/files/{i}", os.O_CREAT | os.O_WRONLY, 0o644))'
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    "$XACT" umount mnt
+    cp --sparse=always disk.img kernels.img
+    kernel_mounted kernels.img mnt
+    equal "files for the kernel" 20000 "$(find mnt/files -type f | wc -l)"
+    kernel_unmounted mnt
+    sound kernels.img
+    [[ $(journal_blocks kernels.img) -gt $made ]] || fail "the journal is not longer"
+
+    mounted disk.img mnt
+    equal "files" 20000 "$(find mnt/files -type f | wc -l)"
+    "$XACT" run --at mnt -- rm -r mnt/files
+    exits 1 -- test -e mnt/files
+    unmounted mnt
+    sound disk.img
+    equal "blocks of the journal" "$made" "$(journal_blocks disk.img)"
+    mounted kernels.img mnt
+    unmounted mnt
+    sound kernels.img
+    equal "blocks of the journal" "$made" "$(journal_blocks kernels.img)"
+}

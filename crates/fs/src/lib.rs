@@ -13,6 +13,7 @@ pub mod convert;
 pub mod dir;
 pub mod extent;
 pub mod inode_table;
+mod journal_map;
 pub mod metadata_blocks;
 pub mod mkfs;
 pub mod modes;

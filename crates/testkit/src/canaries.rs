@@ -62,6 +62,8 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushAfterReplay, "engine-mix"),
     canary(Fault::NoFlushAfterReplay, "names"),
     canary(Fault::CheckpointUncommitted, "engine-checkpoint"),
+    canary(Fault::LongerBeforeInode, "tx-longer-journal"),
+    canary(Fault::ShorterAfterInode, "tx-longer-journal"),
     canary(Fault::SizeBeforeData, "mix"),
     canary(Fault::ActionsAtOnce, "gen-refill"),
     canary(Fault::OverwritePlace, "gen-append"),

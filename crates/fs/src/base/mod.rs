@@ -9,6 +9,7 @@
 //! - `remove`: truncation, holes, deletion over several commits
 //! - `views`, `versions`, `as_of`: the volume as of an instant, for transactions
 //! - `apply`, `install`, `commit_size`: what a transaction's commit does to the volume
+//! - `journal_size`: a longer journal for large commits
 //! - `dir_blocks`: directories over the extent tree
 //! - `whole`: damage, label, trimming, shutdown
 //! - `access`: access times
@@ -28,6 +29,7 @@ mod dir_blocks;
 mod fallocate;
 mod inline;
 mod install;
+mod journal_size;
 mod op;
 mod pattern;
 mod remove;
@@ -66,6 +68,7 @@ use crate::xattr::Xattrs;
 use cell::{Cell, State};
 use cells::Cells;
 use data_cache::DataCache;
+use journal_size::LongJournal;
 use views::Views;
 use whole::Conduct;
 use writeback::{Flusher, WrittenBlocks};
@@ -134,6 +137,7 @@ pub struct Base {
     sync_times: Latencies,
     conduct: Conduct,
     views: Views,
+    long_journal: LongJournal,
     /// Inodes with old versions.
     versioned: Mutex<BTreeSet<Ino>>,
     /// Memory that old versions take, roughly.
@@ -169,6 +173,7 @@ impl Base {
             orphans,
             quotas,
             views: Views::default(),
+            long_journal: LongJournal::default(),
             versioned: Mutex::default(),
             kept_bytes: AtomicU64::new(0),
             options,
@@ -186,6 +191,7 @@ impl Base {
             base.orphans.begin_use(&mut handle)?;
             drop(handle);
             base.clean_up_orphans()?;
+            base.restore_journal()?;
         }
         if options.flusher && !base.engine.is_read_only() {
             // The thread keeps only a weak reference between its rounds, so that a base that is
@@ -242,6 +248,7 @@ impl Base {
                 self.cell(ino)?.holds.store(0, SeqCst);
                 self.delete_if_unused(ino)?;
             }
+            self.restore_journal()?;
             let mut handle = Handle::begin_for(&self.engine, 2, Room::Upkeep)?;
             self.orphans.end_use(&mut handle)?;
             self.allocator.write_counts(&mut handle)?;

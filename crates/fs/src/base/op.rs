@@ -149,6 +149,8 @@ impl Base {
     ) -> Result<R> {
         let mut want: BTreeSet<Ino> = hint.iter().copied().collect();
         let mut made_room = false;
+        // Drawn where the journal had to become longer for this operation.
+        let mut _long_journal;
         loop {
             let mut tree = BaseTree::new(self, needs);
             for &ino in &want {
@@ -174,6 +176,14 @@ impl Base {
                 made_room = true;
                 self.write_back_all(None)?;
                 self.engine.sync()?;
+                continue;
+            }
+            // The journal takes what there is space for.
+            if let (Err(Error::TooLarge { blocks, .. }), false) = (&result, tree.has_changed()) {
+                let (credits, rights) = (u32::try_from(*blocks).unwrap_or(u32::MAX), tree.rights());
+                tree.abandon();
+                drop(tree);
+                _long_journal = self.lengthen_journal(credits, rights.reserve)?;
                 continue;
             }
             // Nor does a transaction's view of the past make it full for others.

@@ -124,6 +124,8 @@ pub fn all() -> Vec<FileWorkload> {
         FileWorkload { format: LARGE_BLOCKS, ..workload("tx-4k", transactions::mix) },
         workload("tx-overwrite", transactions::overwrite),
         workload("tx-large", transactions::large),
+        workload("tx-longer-journal", transactions::longer_journal),
+        single("tx-longer-single", transactions::longer_journal),
         workload("tx-savepoints", transactions::savepoints),
         single("tx-parts", transactions::parts),
         single("tx-too-late", transactions::too_late),

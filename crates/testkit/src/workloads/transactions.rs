@@ -173,6 +173,28 @@ pub fn too_late(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
+/// Transactions that the journal takes only when it is longer, the second of which goes beyond where it
+/// ended before.
+pub fn longer_journal(s: &mut Session, rng: &mut Rng) -> Done {
+    const FOLDERS: u64 = 420;
+    for round in 0..2u64 {
+        s.transaction(|tx| {
+            tx.mkdir(&format!("/tree{round}"))?;
+            (0..FOLDERS).try_for_each(|n| tx.mkdir(&format!("/tree{round}/{n}")))?;
+            Ok(End::Commit)
+        })?;
+        s.create(&format!("/file{round}"))?;
+        s.append(&format!("/file{round}"), 1 + rng.below(5000))?;
+        s.fsync(&format!("/file{round}"))?;
+    }
+    s.transaction(|tx| {
+        (0..FOLDERS).try_for_each(|n| tx.rmdir(&format!("/tree0/{n}")))?;
+        tx.rename("/tree0", "/tree1/inside")?;
+        Ok(End::Commit)
+    })?;
+    s.create("/last")
+}
+
 /// Transactions with more data than the journal holds, and more names than one block of them.
 pub fn large(s: &mut Session, rng: &mut Rng) -> Done {
     for round in 0..3u64 {

@@ -306,23 +306,75 @@ fn fallocate_finds_its_space_at_the_commit() {
     assert_eq!(dump(&*volume.open(), true), in_view);
 }
 
-/// More metadata than the journal takes at once is refused, before anything has changed.
-#[test]
-fn a_commit_that_is_too_large_is_refused() {
-    let volume = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
-    let base = volume.open();
-    let before = dump(&*base, true);
-    let tx = begin(&base);
-    for i in 0..4000 {
+fn make_dirs(tx: &Transaction<Base>, count: u32) {
+    for i in 0..count {
         tx.make_dir(&USER, Ino::ROOT, format!("dir-{i}").as_bytes(), 0o755).unwrap();
     }
-    let refused = tx.commit();
-    assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
-    assert_eq!(dump(&*base, true), before);
-    base.make_dir(&USER, Ino::ROOT, b"one", 0o755).unwrap();
+}
+
+/// More metadata than the journal takes: it gets longer for that, and is as it was made after a clean
+/// end, and after a crash.
+#[test]
+fn a_commit_larger_than_the_journal() {
+    let volume = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
+    let base = volume.open();
+    let made = base.engine().journal().unwrap().size();
+    let tx = begin(&base);
+    make_dirs(&tx, 4000);
+    let in_view = dump(&tx, false);
+    tx.commit().unwrap();
+    let long = base.engine().journal().unwrap().size();
+    assert!(long.blocks > 4 * made.blocks && long.made_with == Some(made.blocks), "{long:?}");
+    // All that a commit wrote is in the log of a crashed volume; what it left of the journal's length
+    // is put right by the next opening.
+    let crashed = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
+    std::fs::copy(&volume.image, &crashed.image).unwrap();
+    // Another one, which takes them all away again.
+    drop(tx);
+    let tx = begin(&base);
+    for i in 0..4000 {
+        tx.remove_dir(&USER, Ino::ROOT, format!("dir-{i}").as_bytes()).unwrap();
+    }
+    tx.commit().unwrap();
+    base.close().unwrap();
+    drop((tx, base));
+    volume.check("after a large removal");
+    let base = volume.open();
+    assert_eq!(base.engine().journal().unwrap().size(), made);
+    assert_eq!(dump(&*base, false).len(), 1, "only lost+found is left");
+
+    let base = crashed.open();
+    assert_eq!(base.engine().journal().unwrap().size(), made);
+    assert_eq!(dump(&*base, false), in_view);
     base.close().unwrap();
     drop(base);
-    volume.check("after a refusal");
+    crashed.check("after a crash with a long journal");
+}
+
+/// A journal can get longer only where there is space for it, and extents to say where.
+#[test]
+fn a_commit_that_no_journal_takes_is_refused() {
+    let refused = |options: &[&str], filled: usize| {
+        let volume = Volume::new(64, options);
+        let base = volume.open();
+        let file = base.make_node(&USER, Ino::ROOT, b"filler", 0o100644, 0).unwrap().ino;
+        base.write(file, 0, &vec![1; filled << 20], WriteHow::default()).unwrap();
+        base.sync_all().unwrap();
+        let before = dump(&*base, true);
+        let tx = begin(&base);
+        make_dirs(&tx, 4000);
+        let refused = tx.commit().unwrap_err();
+        assert_eq!(dump(&*base, true), before);
+        base.make_dir(&USER, Ino::ROOT, b"one", 0o755).unwrap();
+        base.close().unwrap();
+        drop((tx, base));
+        volume.check("after a refusal");
+        refused
+    };
+    let full = refused(&["-b", "1024", "-J", "size=1", "-N", "16000"], 44);
+    assert!(matches!(full, Error::NoSpace), "{full:?}");
+    let ext3 = refused(&["-b", "1024", "-J", "size=1", "-N", "16000", "-O", "^extents,^64bit"], 1);
+    assert!(matches!(ext3, Error::TooLarge { .. }), "{ext3:?}");
 }
 
 /// Thousands of files and random places of one file fit a journal of ordinary size.
