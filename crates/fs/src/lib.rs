@@ -32,8 +32,9 @@ pub use api::{
     VolumeSpace, WriteHow, XattrHow,
 };
 pub use base::{
-    AccessOptions, AccessTimes, Base, BaseOptions, BaseTree, BlockChange, ChangedBy, CommitSize, DataMode,
-    DirGrowth, InodeUpdate, Needs, NewContents, OnError, Shutdown, StagedBlocks, Stamp, ViewHold,
+    AccessOptions, AccessTimes, Base, BaseOptions, BaseTree, BlockChange, BlockContents, ChangedBy,
+    CommitSize, DataMode, DirGrowth, InodeUpdate, Needs, NewContents, OnError, Shutdown, SpilledBlock,
+    StagedBlocks, Stamp, ViewHold,
 };
 pub use modes::{ModeChoice, Modes};
 pub use quota::QuotaLimits;

@@ -8,7 +8,8 @@
 //! - `fallocate`: reserved, punched and zeroed ranges
 //! - `remove`: truncation, holes, deletion over several commits
 //! - `views`, `versions`, `as_of`: the volume as of an instant, for transactions
-//! - `apply`, `install`, `commit_size`: what a transaction's commit does to the volume
+//! - `apply`, `install`, `commit_size`: what a transaction's commit does to the volume; `spill`: what it
+//!   has on the volume before that
 //! - `journal_size`: a longer journal for large commits
 //! - `dir_blocks`: directories over the extent tree
 //! - `whole`: damage, label, trimming, shutdown
@@ -34,6 +35,7 @@ mod op;
 mod pattern;
 mod remove;
 mod shared;
+mod spill;
 mod tree;
 mod versions;
 mod view;
@@ -79,6 +81,7 @@ pub use commit_size::{CommitSize, DirGrowth};
 pub use data_mode::{DataMode, InodeUpdate};
 pub use install::{BlockChange, NewContents, StagedBlocks};
 pub use op::{BaseTree, Needs, Rights};
+pub use spill::{BlockContents, SpilledBlock};
 pub use views::{ChangedBy, Stamp};
 pub use whole::{OnError, Shutdown};
 
