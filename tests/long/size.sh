@@ -26,3 +26,18 @@ END
     sound disk.img
     dumpe2fs -h disk.img 2>/dev/null | grep -qE '^Total journal size: *16M' || fail "the journal is not as it was"
 }
+
+# 4 GiB in one transaction through a small cache.
+test_four_gigabytes() {
+    truncate -s 6G disk.img
+    mke2fs -q -F -t ext4 -b 4096 disk.img
+    in_foreground disk.img mnt --cache-size 32M
+    "$XACT" run --at mnt -- sh -c 'head -c 4G /dev/zero | tr "\0" x >mnt/file'
+    report "the daemon: $(grep VmHWM "/proc/$DAEMON/status")"
+    "$XACT" umount mnt
+    wait "$DAEMON"
+    sound disk.img
+    kernel_mounted disk.img mnt
+    head -c 4G /dev/zero | tr '\0' x | cmp - mnt/file
+    kernel_unmounted mnt
+}

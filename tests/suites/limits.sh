@@ -101,3 +101,34 @@ for i in range(20000):
     sound kernels.img
     equal "blocks of the journal" "$made" "$(journal_blocks kernels.img)"
 }
+
+# Much more than the daemon's cache, through an unmodified program; what it wrote is there afterwards for the
+# kernel, and nothing of it where it fails.
+test_a_transaction_larger_than_memory() {
+    local memory
+    truncate -s 600M disk.img
+    mke2fs -q -F -t ext4 -b 4096 disk.img
+    in_foreground disk.img mnt --cache-size 32M
+    exits 3 -- "$XACT" run --at mnt -- sh -c 'head -c 256M /dev/zero >mnt/gone; exit 3'
+    equal "names after a failure" lost+found "$(ls mnt)"
+    "$XACT" run --at mnt -- python3 -c '
+
+for name in "a", "b":
+    with open(f"mnt/{name}", "wb", buffering=0) as file:
+        for i in range(128):
+            file.write(bytes([i + 1]) * (1 << 20))'
+    memory=$(sed -nE 's/^VmHWM:[[:space:]]*([0-9]+) kB/\1/p' "/proc/$DAEMON/status")
+    report "the daemon had at most $((memory / 1024)) MiB"
+    [[ $memory -lt $((160 << 10)) ]] || fail "the daemon had $memory KiB for 256 MiB of data"
+    "$XACT" umount mnt
+    wait "$DAEMON"
+    sound disk.img
+    kernel_mounted disk.img mnt
+    cmp mnt/a mnt/b
+    python3 -c '
+with open("mnt/a", "rb") as file:
+    for i in range(128):
+        assert file.read(1 << 20) == bytes([i + 1]) * (1 << 20), i
+    assert not file.read()'
+    kernel_unmounted mnt
+}

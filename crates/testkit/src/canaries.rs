@@ -43,6 +43,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushAfterCommitBlock, "append"),
     canary(Fault::NoFlushOfData, "engine-single"),
     canary(Fault::NoFlushOfData, "single-append"),
+    canary(Fault::NoFlushOfData, "tx-spilled"),
     canary(Fault::NoTransactionChecksum, "engine-single"),
     canary(Fault::NoTransactionChecksum, "single-tx"),
     canary(Fault::DiscardAtOnce, "discard-reuse"),

@@ -268,6 +268,18 @@ impl Base {
         journal.forget_size()
     }
 
+    pub(super) fn has_long_journal(&self) -> bool {
+        self.engine.journal().is_some_and(|journal| journal.size().made_with.is_some())
+    }
+
+    /// Makes what was freed, or is the journal's for no reason any more, available. The caller holds no
+    /// lock.
+    pub(super) fn reclaim(&self) -> Result<()> {
+        self.write_back_all(None)?;
+        self.restore_journal()?;
+        self.engine.sync()
+    }
+
     /// As [`Self::restore_journal`], where nobody has needed the length for a while.
     pub(super) fn restore_idle_journal(&self) -> Result<()> {
         if self.long_journal.is_idle() { self.restore_journal() } else { Ok(()) }

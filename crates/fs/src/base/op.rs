@@ -169,13 +169,12 @@ impl Base {
             if matches!(result, Err(Error::NoSpace))
                 && !tree.has_changed()
                 && !made_room
-                && self.allocator.reclaimable() > 0
+                && (self.allocator.reclaimable() > 0 || self.has_long_journal())
             {
                 tree.abandon();
                 drop(tree);
                 made_room = true;
-                self.write_back_all(None)?;
-                self.engine.sync()?;
+                self.reclaim()?;
                 continue;
             }
             // The journal takes what there is space for.

@@ -131,8 +131,7 @@ impl Base {
         let mut reservation = match self.allocator.reserve(count, purpose) {
             // What was freed becomes available with its commit.
             Err(Error::NoSpace) => {
-                self.write_back_all(None)?;
-                self.engine.sync()?;
+                self.reclaim()?;
                 self.allocator.reserve(count, purpose)?
             }
             result => result?,

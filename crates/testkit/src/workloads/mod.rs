@@ -126,6 +126,7 @@ pub fn all() -> Vec<FileWorkload> {
         workload("tx-large", transactions::large),
         workload("tx-longer-journal", transactions::longer_journal),
         single("tx-longer-single", transactions::longer_journal),
+        single("tx-spilled", transactions::spilled),
         workload("tx-savepoints", transactions::savepoints),
         single("tx-parts", transactions::parts),
         single("tx-too-late", transactions::too_late),
