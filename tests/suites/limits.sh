@@ -61,3 +61,74 @@ END
         sound disk.img
     done
 }
+
+journal_blocks() { # IMG
+    dumpe2fs -h "$1" 2>/dev/null | sed -nE 's/^Total journal blocks: *//p'
+}
+
+# More metadata than the journal takes: it gets longer. Of a volume whose daemon was killed then, the kernel has
+# all of the transaction, and the next mount by xact makes the journal short again.
+test_a_transaction_larger_than_the_journal() {
+    local made
+    truncate -s 300M disk.img
+    mke2fs -q -F -t ext4 -b 4096 -N 60000 -J size=4 disk.img
+    made=$(journal_blocks disk.img)
+    in_foreground disk.img mnt
+    "$XACT" run --at mnt -- python3 -c '
+import os
+os.mkdir("mnt/files")
+for i in range(20000):
+    os.close(os.open(f"mnt/files/{i}", os.O_CREAT | os.O_WRONLY, 0o644))'
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    "$XACT" umount mnt
+    cp --sparse=always disk.img kernels.img
+    kernel_mounted kernels.img mnt
+    equal "files for the kernel" 20000 "$(find mnt/files -type f | wc -l)"
+    kernel_unmounted mnt
+    sound kernels.img
+    [[ $(journal_blocks kernels.img) -gt $made ]] || fail "the journal is not longer"
+
+    mounted disk.img mnt
+    equal "files" 20000 "$(find mnt/files -type f | wc -l)"
+    "$XACT" run --at mnt -- rm -r mnt/files
+    exits 1 -- test -e mnt/files
+    unmounted mnt
+    sound disk.img
+    equal "blocks of the journal" "$made" "$(journal_blocks disk.img)"
+    mounted kernels.img mnt
+    unmounted mnt
+    sound kernels.img
+    equal "blocks of the journal" "$made" "$(journal_blocks kernels.img)"
+}
+
+# Much more than the daemon's cache, through an unmodified program; what it wrote is there afterwards for the
+# kernel, and nothing of it where it fails.
+test_a_transaction_larger_than_memory() {
+    local memory
+    truncate -s 600M disk.img
+    mke2fs -q -F -t ext4 -b 4096 disk.img
+    in_foreground disk.img mnt --cache-size 32M
+    exits 3 -- "$XACT" run --at mnt -- sh -c 'head -c 256M /dev/zero >mnt/gone; exit 3'
+    equal "names after a failure" lost+found "$(ls mnt)"
+    "$XACT" run --at mnt -- python3 -c '
+
+for name in "a", "b":
+    with open(f"mnt/{name}", "wb", buffering=0) as file:
+        for i in range(128):
+            file.write(bytes([i + 1]) * (1 << 20))'
+    memory=$(sed -nE 's/^VmHWM:[[:space:]]*([0-9]+) kB/\1/p' "/proc/$DAEMON/status")
+    report "the daemon had at most $((memory / 1024)) MiB"
+    [[ $memory -lt $((160 << 10)) ]] || fail "the daemon had $memory KiB for 256 MiB of data"
+    "$XACT" umount mnt
+    wait "$DAEMON"
+    sound disk.img
+    kernel_mounted disk.img mnt
+    cmp mnt/a mnt/b
+    python3 -c '
+with open("mnt/a", "rb") as file:
+    for i in range(128):
+        assert file.read(1 << 20) == bytes([i + 1]) * (1 << 20), i
+    assert not file.read()'
+    kernel_unmounted mnt
+}

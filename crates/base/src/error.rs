@@ -75,7 +75,7 @@ pub enum Error {
     TooOld,
     /// One transaction needs more journal than there is.
     #[error(
-        "the transaction is too large: it changes {blocks} metadata blocks, and the journal takes {limit} at once"
+        "the transaction is too large: it changes {blocks} metadata blocks, of which one commit takes {limit} here"
     )]
     TooLarge { blocks: u64, limit: u64 },
     /// An earlier device error or corruption stopped all writing.

@@ -270,8 +270,8 @@ fn refused(error: &CommitError, open: Option<u64>) -> Failure {
     };
     match exit {
         _ if error.reason == Reason::TooLarge => failure.hint(format!(
-            "{nothing} Do it in smaller parts, or make the volume with a larger journal (xact mkfs \
-             --journal-size): a transaction may take half of it.",
+            "{nothing} Do it in smaller parts. (On this volume the journal cannot get longer for a transaction; \
+             'xact mkfs' makes volumes where it can.)",
         )),
         Exit::Conflict if open.is_some() => failure.hint(format!(
             "{nothing} Look at it with 'xact tx diff', save from it what you need, and drop it."

@@ -8,6 +8,7 @@ use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result};
 use xact_device::DeviceCounts;
 
 use crate::generations::GenerationsEngine;
+use crate::journal::JournalEngine;
 
 /// The contents of a metadata block at one moment; later changes make new ones.
 pub type BlockRef = Arc<[u8]>;
@@ -176,6 +177,11 @@ pub trait Engine: Send + Sync + 'static {
     /// How long each commit took, from its locking to its durability.
     fn commit_times(&self) -> LatencySnapshot {
         LatencySnapshot::default()
+    }
+
+    /// The engine as that of a volume with a journal, whose length can change.
+    fn journal(&self) -> Option<&JournalEngine> {
+        None
     }
 
     /// The engine as that of a volume with generations, for its snapshots.

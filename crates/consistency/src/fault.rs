@@ -51,6 +51,10 @@ pub enum Fault {
     OverwriteHeld,
     /// Generations: places are freed that the newest snapshot has.
     FreeHeld,
+    /// The log gets longer before the journal's inode is, at home.
+    LongerBeforeInode,
+    /// Files: the journal's inode gets shorter before the log does.
+    ShorterAfterInode,
     /// Files: whatever stores an inode stores its size, whether what it covers is written or not.
     SizeBeforeData,
 }
@@ -58,7 +62,8 @@ pub enum Fault {
 #[cfg(feature = "faults")]
 impl Fault {
     /// Every fault of the journal engine, for a test that goes through them.
-    pub const JOURNAL: [Fault; 13] = [
+    pub const JOURNAL: [Fault; 14] = [
+        Fault::LongerBeforeInode,
         Fault::DataBesideItsCopy,
         Fault::TailPastBase,
         Fault::NoFlushBeforeCommitBlock,
@@ -88,7 +93,7 @@ impl Fault {
     ];
 
     /// Every fault of what is above the engines.
-    pub const FILES: [Fault; 2] = [Fault::SizeBeforeData, Fault::DiscardAtOnce];
+    pub const FILES: [Fault; 3] = [Fault::SizeBeforeData, Fault::DiscardAtOnce, Fault::ShorterAfterInode];
 
     /// All faults, those that two engines have twice.
     pub fn all() -> impl Iterator<Item = Fault> {

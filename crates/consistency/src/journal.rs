@@ -67,6 +67,7 @@ mod checkpoint;
 mod commit;
 pub(crate) mod location;
 pub(crate) mod log;
+mod resize;
 pub(crate) mod superblock;
 
 use std::io::IoSlice;
@@ -94,6 +95,8 @@ use crate::superblock_home::{self, Flags, SuperblockPlace};
 use crate::volume::Volume;
 
 use commit::{Limits, revokes_in};
+pub use resize::JournalSize;
+
 use location::JournalLayout;
 use log::{Log, Ring};
 use superblock::{JournalHead, SharedHead};
@@ -113,6 +116,8 @@ struct Journal {
     log: Log,
     head: SharedHead,
     superblock_place: SuperblockPlace,
+    /// As it was on opening, for where the journal's inode is.
+    superblock: Superblock,
     stock_checksums: Checksums,
     read_only: bool,
     commit_interval: Duration,
@@ -161,9 +166,9 @@ impl JournalEngine {
             return Err(Error::Usage("the volume has no journal".into()));
         }
         let block_size = superblock.block_size() as usize;
-        let mut volume = Volume::new(device, block_size, superblock.blocks_count())?;
+        let volume = Volume::new(device, block_size, superblock.blocks_count())?;
         let layout = JournalLayout::locate(&volume, &superblock)?;
-        volume.reserve(layout.runs().iter().map(|r| r.start.0..r.start.0 + u64::from(r.blocks)).collect());
+        volume.reserve(layout.ranges());
         let mut head = JournalHead::read(&volume, &layout)?;
         // The log is empty, so its format may be chosen.
         let stock_checksums = stock_checksums(&superblock);
@@ -198,6 +203,7 @@ impl JournalEngine {
             log,
             head: SharedHead::new(head),
             superblock_place: SuperblockPlace::of(&superblock),
+            superblock,
             stock_checksums,
             read_only: options.read_only || volume.device_is_read_only(),
             commit_interval: options.commit_interval,
@@ -435,5 +441,9 @@ impl Engine for JournalEngine {
             metadata_misses: self.journal.metadata.cache.lookups().1,
             device: self.journal.volume.counts(),
         }
+    }
+
+    fn journal(&self) -> Option<&JournalEngine> {
+        Some(self)
     }
 }

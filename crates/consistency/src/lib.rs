@@ -33,7 +33,7 @@ use xact_layout::superblock::{Superblock, Support};
 pub use engine::{BlockRef, Engine, EngineStats, Handle, Room};
 pub use fault::{Fault, Faults};
 pub use generations::{GenerationImage, GenerationsEngine, SnapshotInfo};
-pub use journal::JournalEngine;
+pub use journal::{JournalEngine, JournalSize};
 pub use none::NoneEngine;
 pub use options::{CommitWrites, EngineOptions, LogRecords};
 pub use recovery::{RecoveryReport, recover};

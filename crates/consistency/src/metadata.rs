@@ -47,7 +47,7 @@ pub(crate) struct Metadata {
     /// Slots with `SlotState::data`, so that nobody looks for them where there is none.
     data_slots: AtomicUsize,
     /// More freed blocks than this do not fit one commit.
-    max_forgotten: usize,
+    pub max_forgotten: AtomicUsize,
     /// Commits tell of a block what changed.
     sub_block: bool,
 }
@@ -67,6 +67,7 @@ impl Metadata {
         max_forgotten: usize,
     ) -> Metadata {
         let cache = BlockCache::new(cache_bytes, volume.block_size);
+        let max_forgotten = AtomicUsize::new(max_forgotten);
         let (joined, forgotten, data_slots) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         Metadata { volume, source, cache, joined, forgotten, data_slots, max_forgotten, sub_block: false }
     }
@@ -163,10 +164,11 @@ impl Metadata {
         self.volume.check_writable(block, 1)?;
         self.cache.with(block, |_, state| {
             let mut joined = self.joined.lock();
-            if joined.forgotten.len() >= self.max_forgotten {
+            let limit = self.max_forgotten.load(Relaxed);
+            if joined.forgotten.len() >= limit {
                 return Err(Error::TooLarge {
                     blocks: joined.forgotten.len() as u64 + 1,
-                    limit: self.max_forgotten as u64,
+                    limit: limit as u64,
                 });
             }
             if joined.forgotten.insert(block.0, ()).is_none() {

@@ -48,13 +48,13 @@ pub(crate) struct Pipeline {
     durable: AtomicU64,
     /// How long commits took.
     pub times: Latencies,
-    /// Credits that one handle may have if it has the commit for itself: a large user transaction.
-    max_alone: u32,
 }
 
 struct State {
     /// Credits that one commit has.
     max_credits: u32,
+    /// Credits that one handle may have if it has the commit for itself: a large user transaction.
+    max_alone: u32,
     running: CommitId,
     locked: bool,
     handles: u32,
@@ -78,6 +78,7 @@ impl Pipeline {
             volume,
             state: Mutex::new(State {
                 max_credits,
+                max_alone,
                 running: CommitId(1),
                 locked: false,
                 handles: 0,
@@ -96,13 +97,18 @@ impl Pipeline {
             due: Condvar::new(),
             durable: AtomicU64::new(0),
             times: Latencies::default(),
-            max_alone,
         }
     }
 
     /// See [`crate::Engine::max_credits`].
     pub fn max_alone(&self) -> u32 {
-        self.max_alone
+        self.state.lock().max_alone
+    }
+
+    /// Changes what one handle may have. Those that wait for more are refused.
+    pub fn limit_alone(&self, max_alone: u32) {
+        self.state.lock().max_alone = max_alone;
+        self.switched.notify_all();
     }
 
     /// Changes what a commit may have in all, from the running one on. A handle that needs more has
@@ -122,15 +128,15 @@ impl Pipeline {
 
     /// See [`crate::Engine::start`]. `may` says whether it may still begin, after each wait anew.
     pub fn start(&self, credits: u32, may: impl Fn() -> Result<()>) -> Result<CommitId> {
-        if credits > self.max_alone {
-            return Err(Error::TooLarge { blocks: credits.into(), limit: self.max_alone.into() });
-        }
         let mut state = self.state.lock();
         // Whether this is among those that wait for a commit of their own.
         let mut counted = false;
         let begun = loop {
             if let Err(error) = self.volume.poison.check().and_then(|()| may()) {
                 break Err(error);
+            }
+            if credits > state.max_alone {
+                break Err(Error::TooLarge { blocks: credits.into(), limit: state.max_alone.into() });
             }
             // What a commit may have can change while this waits.
             let alone = credits > state.max_credits;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use xact_base::{BlockNr, Error, Result, Site};
 use xact_device::{BlockDevice, CountingDevice, DeviceCounts};
 
@@ -24,7 +24,7 @@ pub(crate) struct Volume {
     /// Blocks that can be read and written: those, and the pool of a generations volume behind them.
     reach: u64,
     /// The journal's own blocks, which nobody may write as anything else.
-    reserved: Vec<Range<u64>>,
+    reserved: RwLock<Vec<Range<u64>>>,
     pub poison: Poison,
     flushes: FlushGate,
     /// The flush that covers all file data written so far.
@@ -43,7 +43,7 @@ impl Volume {
             block_size,
             blocks,
             reach: blocks,
-            reserved: Vec::new(),
+            reserved: RwLock::default(),
             poison: Poison::default(),
             flushes: FlushGate::default(),
             data_ticket: AtomicU64::new(0),
@@ -57,8 +57,8 @@ impl Volume {
     }
 
     /// Keeps everybody but the journal away from these blocks.
-    pub fn reserve(&mut self, ranges: Vec<Range<u64>>) {
-        self.reserved = ranges;
+    pub fn reserve(&self, ranges: Vec<Range<u64>>) {
+        *self.reserved.write() = ranges;
     }
 
     pub fn counts(&self) -> DeviceCounts {
@@ -81,7 +81,7 @@ impl Volume {
     pub fn check_writable(&self, start: BlockNr, count: u64) -> Result<()> {
         self.check_range(start, count)?;
         let end = start.0 + count;
-        if self.reserved.iter().any(|r| start.0 < r.end && r.start < end) {
+        if self.reserved.read().iter().any(|r| start.0 < r.end && r.start < end) {
             return Err(Error::corrupt(Site::Block(start), "block belongs to the journal"));
         }
         Ok(())
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn bounds() {
-        let mut v = volume();
+        let v = volume();
         v.reserve(std::iter::once(10..20).collect());
         assert!(v.check_range(BlockNr(63), 1).is_ok());
         assert!(v.check_range(BlockNr(63), 2).is_err());

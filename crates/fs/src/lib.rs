@@ -13,6 +13,7 @@ pub mod convert;
 pub mod dir;
 pub mod extent;
 pub mod inode_table;
+mod journal_map;
 pub mod metadata_blocks;
 pub mod mkfs;
 pub mod modes;
@@ -31,8 +32,9 @@ pub use api::{
     VolumeSpace, WriteHow, XattrHow,
 };
 pub use base::{
-    AccessOptions, AccessTimes, Base, BaseOptions, BaseTree, BlockChange, ChangedBy, CommitSize, DataMode,
-    DirGrowth, InodeUpdate, Needs, NewContents, OnError, Shutdown, StagedBlocks, Stamp, ViewHold,
+    AccessOptions, AccessTimes, Base, BaseOptions, BaseTree, BlockChange, BlockContents, ChangedBy,
+    CommitSize, DataMode, DirGrowth, InodeUpdate, Needs, NewContents, OnError, Shutdown, SpilledBlock,
+    StagedBlocks, Stamp, ViewHold,
 };
 pub use modes::{ModeChoice, Modes};
 pub use quota::QuotaLimits;

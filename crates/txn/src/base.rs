@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
-use xact_fs::{Attr, DirItem, Entry, Name, NewInode, SeekTo, Tree, VolumeSpace, XattrChanges};
+use xact_fs::{Attr, DirItem, Entry, Name, NewInode, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
 
 pub use xact_fs::{ChangedBy, CommitSize, DirGrowth, NewContents, Stamp};
 
@@ -63,6 +63,18 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     fn reserve_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino>;
     /// Gives back a number that no commit has adopted.
     fn unreserve_inode(&self, ino: Ino);
+
+    /// Bytes of contents that one transaction keeps in memory at the most, about.
+    fn private_bytes_max(&self) -> u64;
+    /// Writes contents of consecutive blocks of a file to places that nobody knows of, behind `after` if
+    /// that can be. `NoSpace`: nothing was written.
+    fn spill(
+        self: &Arc<Self>,
+        ino: Ino,
+        after: Option<&SpilledBlock>,
+        blocks: &[Arc<[u8]>],
+        privileged: bool,
+    ) -> Result<Vec<SpilledBlock>>;
 
     /// Writes new contents for a file that exists or will.
     fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, privileged: bool) -> Result<Self::Staged>;

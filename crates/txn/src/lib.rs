@@ -10,6 +10,7 @@
 //! - `changes`: its net effect, for those who cache the base; `difference`: the same by path, for
 //!   people; `part`: taking some of it apart from the rest
 //! - `savepoint`: going back within it
+//! - `spill`: contents that memory should not hold
 //! - `commit`: validation and application, as one operation on the base
 //! - `base`: what the volume has to offer for that; `real_base`: how the volume does it
 //!
@@ -26,6 +27,7 @@ mod ranges;
 mod reads;
 mod real_base;
 mod savepoint;
+mod spill;
 mod transaction;
 mod tx_data;
 mod tx_tree;

@@ -14,8 +14,8 @@ use xact_fs::posix;
 use xact_fs::quota::Payer;
 use xact_fs::tree::mem::{MemNode, MemTree};
 use xact_fs::{
-    Allocate, Attr, AttrChange, Caller, DirItem, Entry, Name, NewInode, RenameHow, SeekTo, SetAttr, Tree,
-    View, VolumeSpace, WriteHow, XattrChanges, XattrHow,
+    Allocate, Attr, AttrChange, BlockContents, Caller, DirItem, Entry, Name, NewInode, RenameHow, SeekTo,
+    SetAttr, SpilledBlock, Tree, View, VolumeSpace, WriteHow, XattrChanges, XattrHow,
 };
 
 use crate::base::{ChangedBy, CommitSize, CommitTree, NewContents, Stamp, VersionedBase};
@@ -240,6 +240,20 @@ impl VersionedBase for MemBase {
         assert!(state.reserved.remove(&ino), "{ino} was not reserved");
     }
 
+    fn private_bytes_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn spill(
+        self: &Arc<Self>,
+        _: Ino,
+        _: Option<&SpilledBlock>,
+        _: &[Arc<[u8]>],
+        _: bool,
+    ) -> Result<Vec<SpilledBlock>> {
+        unreachable!("a tree in memory has no limit")
+    }
+
     fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, _privileged: bool) -> Result<NewContents> {
         assert!(new.blocks.is_sorted_by_key(|(at, _)| *at));
         assert!(new.reserved.is_sorted_by_key(|range| range.start));
@@ -444,7 +458,10 @@ impl CommitTree for MemCommit<'_> {
             let size = tree.attr(ino)?.size;
             tree.set_size(ino, size.min(u64::from(cut.0) * block_size))?;
         }
-        tree.install(ino, std::mem::take(&mut staged.blocks), size)
+        let blocks = std::mem::take(&mut staged.blocks).into_iter();
+        let bytes = |data: Option<BlockContents>| data.map(|data| data.bytes()).transpose();
+        let blocks = blocks.map(|(at, data)| Ok((at, bytes(data)?))).collect::<Result<_>>()?;
+        tree.install(ino, blocks, size)
     }
 
     fn commit_id(&self) -> Option<CommitId> {

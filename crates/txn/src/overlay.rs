@@ -4,12 +4,11 @@
 //! stamp; where it says nothing, the base holds. It keeps the net effect, not the history: a
 //! name that was made and removed again, or an inode that was born and died, leaves nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xact_base::{FileBlock, Ino};
 use xact_fs::tree::links_with_subdirs;
-use xact_fs::{Attr, AttrChange, Entry, FileKind, XattrChanges};
+use xact_fs::{Attr, AttrChange, BlockContents, Entry, FileKind, XattrChanges};
 
 use crate::ranges::Ranges;
 
@@ -22,6 +21,8 @@ pub(crate) struct Overlay {
     pub nodes: BTreeMap<Ino, Node>,
     /// Numbers of inodes that were born here and are gone, but must not be used by others yet.
     pub limbo: BTreeSet<Ino>,
+    /// Where contents came to memory, in this order; some may be gone since. See `spill`.
+    pub in_memory: VecDeque<(Ino, FileBlock)>,
 }
 
 /// What is different about one inode.
@@ -157,7 +158,7 @@ pub(crate) struct FileChange {
     /// The file was cut: the base's blocks from here on are gone, whatever came after.
     pub base_end: Option<FileBlock>,
     /// Whole blocks; `None` is a hole. A block that is cut by the end of the file is zero behind it.
-    pub blocks: BTreeMap<FileBlock, Option<Arc<[u8]>>>,
+    pub blocks: BTreeMap<FileBlock, Option<BlockContents>>,
     /// Bytes that were given space by fallocate: they read as the rest of the file says.
     pub reserved: Ranges,
 }

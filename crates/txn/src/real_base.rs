@@ -7,7 +7,7 @@ use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{
     Attr, Base, BaseTree, ChangedBy, CommitSize, DirItem, Entry, Name, NewContents, NewInode, SeekTo,
-    StagedBlocks, Stamp, View, ViewHold, VolumeSpace, XattrChanges,
+    SpilledBlock, StagedBlocks, Stamp, View, ViewHold, VolumeSpace, XattrChanges,
 };
 
 use crate::base::{CommitTree, VersionedBase};
@@ -113,6 +113,20 @@ impl VersionedBase for Base {
 
     fn unreserve_inode(&self, ino: Ino) {
         Base::unreserve_inode(self, ino);
+    }
+
+    fn private_bytes_max(&self) -> u64 {
+        Base::private_bytes_max(self)
+    }
+
+    fn spill(
+        self: &Arc<Self>,
+        ino: Ino,
+        after: Option<&SpilledBlock>,
+        blocks: &[Arc<[u8]>],
+        privileged: bool,
+    ) -> Result<Vec<SpilledBlock>> {
+        Base::spill(self, ino, after, blocks, privileged)
     }
 
     fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, privileged: bool) -> Result<StagedBlocks> {

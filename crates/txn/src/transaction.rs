@@ -435,9 +435,27 @@ impl<B: VersionedBase> Transaction<B> {
     /// Runs an operation that may change the overlay. One that fails after its first change has
     /// left half of itself behind, so the transaction cannot go on.
     fn change<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
-        let mut guard = self.inner.write();
-        guard.check_active()?;
-        let inner = &mut *guard;
+        self.change_in(&mut self.inner.write(), action)
+    }
+
+    /// As `change`, for an operation that adds contents, for which it makes room in memory first.
+    fn add_contents<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
+        let mut inner = self.inner.write();
+        inner.check_active()?;
+        let limit = self.base.private_bytes_max() / u64::from(self.base.block_size());
+        let privileged = self.options.owner == 0;
+        inner.overlay.spill(limit as usize, &mut |ino, after, blocks| {
+            self.base.spill(ino, after, blocks, privileged)
+        })?;
+        self.change_in(&mut inner, action)
+    }
+
+    fn change_in<R>(
+        &self,
+        inner: &mut Inner<B>,
+        action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>,
+    ) -> Result<R> {
+        inner.check_active()?;
         let access = Access::Exclusive(&mut inner.overlay);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
         tree.has_savepoints = !inner.savepoints.is_empty();
@@ -538,7 +556,7 @@ impl<B: VersionedBase> View for Transaction<B> {
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64> {
-        self.change(|tree| posix::write(tree, ino, offset, data, how))
+        self.add_contents(|tree| posix::write(tree, ino, offset, data, how))
     }
 
     fn allocate(&self, _: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
@@ -546,7 +564,7 @@ impl<B: VersionedBase> View for Transaction<B> {
     }
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64> {
-        self.change(|tree| posix::copy_range(tree, from, to, len, how))
+        self.add_contents(|tree| posix::copy_range(tree, from, to, len, how))
     }
 
     fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {

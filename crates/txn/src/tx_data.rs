@@ -1,10 +1,10 @@
-//! File contents in a transaction: whole blocks in memory over the base's.
+//! File contents in a transaction: whole blocks over the base's, in memory or spilled.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use xact_base::{Errno, Error, FileBlock, Ino, Result};
-use xact_fs::{Allocate, AttrSet, SeekTo, Tree};
+use xact_fs::{Allocate, AttrSet, BlockContents, SeekTo, Tree};
 
 use crate::base::VersionedBase;
 use crate::overlay::Node;
@@ -12,6 +12,11 @@ use crate::tx_tree::TxTree;
 
 /// What the base tells about a block.
 type Block = Option<Arc<[u8]>>;
+
+/// A block that becomes the transaction's own.
+fn own(block: Option<(FileBlock, Block)>) -> Option<(FileBlock, Option<BlockContents>)> {
+    block.map(|(at, bytes)| (at, bytes.map(BlockContents::Memory)))
+}
 
 impl<B: VersionedBase> TxTree<'_, B> {
     fn block_bytes(&self) -> u64 {
@@ -28,7 +33,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         let node = self.node(ino);
         if let Some(node) = node {
             if let Some(block) = node.file.blocks.get(&at) {
-                return Ok(block.clone());
+                return block.as_ref().map(BlockContents::bytes).transpose();
             }
             if node.born || !node.file.base_has(at) {
                 return Ok(None);
@@ -114,7 +119,8 @@ impl<B: VersionedBase> TxTree<'_, B> {
         let tail = self.tail_before_growth(ino, end)?;
         self.note_reach(ino, end, base_size);
         let node = self.node_mut(ino)?;
-        node.file.blocks.extend(tail);
+        node.file.blocks.extend(own(tail));
+        let mut fresh = Vec::new();
         for at in first..=last {
             let start = at * bs;
             let (from, to) = (offset.max(start), end.min(start + bs));
@@ -124,11 +130,14 @@ impl<B: VersionedBase> TxTree<'_, B> {
                 Some((_, old)) => {
                     // The overlay's own block is changed in place unless a reader has it.
                     let old = match node.file.blocks.remove(&key).flatten() {
-                        Some(own) => {
+                        Some(BlockContents::Memory(own)) => {
                             *old = None;
                             Some(own)
                         }
-                        None => old.take(),
+                        _ => {
+                            fresh.push((ino, key));
+                            old.take()
+                        }
                     };
                     let mut block = old.unwrap_or_else(|| vec![0; bs as usize].into());
                     Arc::make_mut(&mut block)[(from - start) as usize..(to - start) as usize]
@@ -137,9 +146,14 @@ impl<B: VersionedBase> TxTree<'_, B> {
                 }
                 None => Arc::from(new),
             };
-            node.file.blocks.insert(key, Some(block));
+            let before = node.file.blocks.insert(key, Some(BlockContents::Memory(block)));
+            let is_whole = partial.iter().all(|(known, _)| *known != at);
+            if is_whole && !matches!(before, Some(Some(BlockContents::Memory(_)))) {
+                fresh.push((ino, key));
+            }
         }
         node.file.size = node.file.size.max(end);
+        self.overlay_mut().in_memory.extend(fresh);
         Ok(())
     }
 
@@ -168,7 +182,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
             self.depends_on(ino, AttrSet::SIZE);
             let tail = self.tail_before_growth(ino, size)?;
             let file = &mut self.node_mut(ino)?.file;
-            file.blocks.extend(tail);
+            file.blocks.extend(own(tail));
             file.size = size;
             return Ok(());
         }
@@ -186,7 +200,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         }
         if let Some(mut block) = tail_block {
             Arc::make_mut(&mut block)[(size % bs) as usize..].fill(0);
-            node.file.blocks.insert(tail, Some(block));
+            node.file.blocks.insert(tail, Some(BlockContents::Memory(block)));
         }
         Ok(())
     }
@@ -209,7 +223,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         }
         let tail = if keep_size { None } else { self.tail_before_growth(ino, range.end)? };
         let node = self.node_mut(ino)?;
-        node.file.blocks.extend(tail);
+        node.file.blocks.extend(own(tail));
         if how == Allocate::PunchHole {
             node.file.reserved.remove(range.start.div_ceil(bs) * bs..range.end / bs * bs);
         } else {

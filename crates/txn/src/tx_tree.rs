@@ -38,7 +38,7 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
         }
     }
 
-    fn overlay_mut(&mut self) -> &mut Overlay {
+    pub(crate) fn overlay_mut(&mut self) -> &mut Overlay {
         match &mut self.overlay {
             Access::Shared(_) => unreachable!("an operation that only looks has tried to change something"),
             Access::Exclusive(overlay) => overlay,

@@ -191,7 +191,7 @@ impl Journal {
     }
 
     fn write_in_two_steps(&self, start: u32, sequence: u32, body: &Body) -> Result<()> {
-        let ring = &self.log.ring;
+        let ring = self.log.ring();
         ring.write(&self.volume, start, &body.blocks)?;
         // Durable by this flush: the blocks of this transaction, and all data whose write
         // returned before the operations that refer to it ended, since those ended before the
@@ -214,7 +214,7 @@ impl Journal {
         }
         let commit_block = body.commit_block(&self.log.format, sequence, self.faults);
         body.blocks.push(commit_block);
-        self.log.ring.write(&self.volume, start, &body.blocks)
+        self.log.ring().write(&self.volume, start, &body.blocks)
     }
 
     /// Before the first transaction after a clean open: says on the volume that there is a log.
@@ -269,8 +269,9 @@ impl Journal {
             blocks.push(slot);
         }
         {
+            let ring = self.log.ring();
             let mut state = self.log.state.lock();
-            state.head = self.log.ring.advance(start, len);
+            state.head = ring.advance(start, len);
             state.sequence = sequence.wrapping_add(1);
             state.used += len;
             state.committed.push_back(Committed { commit, sequence, start, len, blocks });
@@ -326,5 +327,10 @@ impl Limits {
     pub fn of(revokes_per_block: usize, ring_blocks: u32) -> Limits {
         let quarter = ring_blocks / 4;
         Limits { credits: quarter, alone: ring_blocks / 2, forgotten: quarter as usize * revokes_per_block }
+    }
+
+    /// The least ring in which a handle that is alone may have `credits`; `None` where none can be.
+    pub fn ring_for(credits: u32) -> Option<u32> {
+        credits.checked_mul(2)
     }
 }

@@ -4,6 +4,8 @@
 //! first, so this is a small read-only walker of its own. It knows extent trees and the block
 //! maps of ext3, and it trusts nothing: every number is checked against the volume.
 
+use std::ops::Range;
+
 use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Site};
 use xact_layout::feature::{compat, incompat};
 use xact_layout::group::GroupDesc;
@@ -93,6 +95,18 @@ impl JournalLayout {
             return corrupt("the journal has holes");
         }
         JournalLayout::new(walk.runs)
+    }
+
+    /// The same journal, cut after so many blocks.
+    pub fn first_blocks(&self, blocks: u32) -> Result<JournalLayout> {
+        let runs = self.runs.iter().filter(|run| run.log_block < blocks);
+        let cut = |run: &JournalRun| JournalRun { blocks: run.blocks.min(blocks - run.log_block), ..*run };
+        JournalLayout::new(runs.map(cut).collect())
+    }
+
+    /// Its blocks on the volume.
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        self.runs.iter().map(|run| run.start.0..run.start.0 + u64::from(run.blocks)).collect()
     }
 
     pub fn runs(&self) -> &[JournalRun] {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use xact_base::{CommitId, Error, Result, Site};
 use xact_layout::jbd2::{JournalSuperblock, LogFormat};
 
@@ -92,7 +92,8 @@ pub(crate) struct LogState {
 }
 
 pub(crate) struct Log {
-    pub ring: Ring,
+    /// Changes only while the log is empty and the changer leads.
+    ring: RwLock<Arc<Ring>>,
     pub format: LogFormat,
     pub state: Mutex<LogState>,
     /// Blocks with a copy in the live log or in the commit being written, by the newest such
@@ -103,13 +104,21 @@ pub(crate) struct Log {
 impl Log {
     pub fn new(ring: Ring, format: LogFormat, head: u32, sequence: u32) -> Log {
         let state = LogState { head, sequence, used: 0, committed: VecDeque::new() };
-        Log { ring, format, state: Mutex::new(state), logged: Mutex::default() }
+        Log { ring: RwLock::new(Arc::new(ring)), format, state: Mutex::new(state), logged: Mutex::default() }
+    }
+
+    pub fn ring(&self) -> Arc<Ring> {
+        self.ring.read().clone()
+    }
+
+    pub fn set_ring(&self, ring: Ring) {
+        *self.ring.write() = Arc::new(ring);
     }
 
     /// Blocks that may be used before the tail must move. One always stays free, so that a full
     /// ring and an empty one are not the same.
     pub fn capacity(&self) -> u32 {
-        self.ring.blocks() - 1
+        self.ring.read().blocks() - 1
     }
 
     /// Blocks from the durable tail to the head.

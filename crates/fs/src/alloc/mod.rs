@@ -47,6 +47,7 @@ use xact_layout::superblock::Superblock;
 use crate::api::VolumeSpace;
 use crate::extent::{Extents, Owner};
 use crate::inode_table::InodeTable;
+use crate::journal_map::lasting_runs;
 use crate::metadata_blocks::MetadataBlocks;
 pub(crate) use bitmap::set_bits;
 use group::Group;
@@ -122,7 +123,7 @@ impl Allocator {
         Ok(alloc)
     }
 
-    /// The blocks of the journal inode, if the volume has one.
+    /// The blocks of the journal inode, if the volume has one, without those that it has for a while.
     fn journal_runs(&self) -> Result<Vec<Run>> {
         let mut runs = Vec::new();
         let ino = Ino(self.shared.sb.journal_inum());
@@ -135,7 +136,8 @@ impl Allocator {
                 Ok(true)
             })?;
         }
-        Ok(runs)
+        let made_with = self.shared.engine.journal().and_then(|journal| journal.size().made_with);
+        Ok(lasting_runs(runs, made_with))
     }
 
     /// The superblock as it was on opening: its geometry and features.

@@ -17,12 +17,14 @@ use std::sync::Arc;
 
 use xact_base::{Error, FileBlock, Ino, Result, Run};
 use xact_consistency::Handle;
+use xact_layout::extent::MAX_WRITTEN_LEN;
 
 use super::Base;
 use super::cell::{Cell, Changed, Page, State};
 use super::fallocate::UNWRITTEN_LEN_MAX;
 use super::inline::{UNPACK_CREDITS, is_inline};
 use super::op::BaseTree;
+use super::spill::{BlockContents, SpilledBlock};
 use super::versions::BlockVersion;
 use crate::alloc::Purpose;
 use crate::extent::{Extents, Owner, Replacement};
@@ -30,7 +32,7 @@ use crate::metadata_blocks::CREDITS_PER_BLOCK;
 use crate::quota::{Charge, Payer, Wanted};
 
 /// New contents of one file block; `None` makes it a hole.
-pub type BlockChange = (FileBlock, Option<Arc<[u8]>>);
+pub type BlockChange = (FileBlock, Option<BlockContents>);
 
 /// End of every file.
 const END: FileBlock = FileBlock(u32::MAX);
@@ -60,10 +62,24 @@ pub struct StagedBlocks {
     new: NewContents,
     /// Places of the blocks with contents; empty once they are the file's.
     runs: Vec<(FileBlock, Run)>,
+    /// Contents that have their places already.
+    spilled: Vec<SpilledPart>,
     /// Places of blocks that are to read as zeros.
     unwritten: Vec<(FileBlock, Run)>,
     /// The contents go to their places by way of the journal, in the commit.
     journaled: bool,
+}
+
+/// Spilled blocks that follow each other, in the file and on the volume.
+struct SpilledPart {
+    at: FileBlock,
+    blocks: Vec<SpilledBlock>,
+}
+
+impl SpilledPart {
+    fn run(&self) -> Run {
+        Run { start: self.blocks[0].place(), len: self.blocks.len() as u32 }
+    }
 }
 
 impl Drop for StagedBlocks {
@@ -87,14 +103,13 @@ impl Base {
             return Err(Error::ReadOnly);
         }
         let holes = self.holes_to_fill(ino, &new)?;
-        let count = new.blocks.iter().filter(|(_, data)| data.is_some()).count() as u64
+        let count = new.blocks.iter().filter(|(_, data)| in_memory(data).is_some()).count() as u64
             + holes.iter().map(|(_, len)| u64::from(*len)).sum::<u64>();
         let purpose = Purpose::Data { privileged };
         let mut reservation = match self.allocator.reserve(count, purpose) {
             // What was freed becomes available with its commit.
             Err(Error::NoSpace) => {
-                self.write_back_all(None)?;
-                self.engine.sync()?;
+                self.reclaim()?;
                 self.allocator.reserve(count, purpose)?
             }
             result => result?,
@@ -102,21 +117,25 @@ impl Base {
         let bytes = new.in_commit * self.block_bytes();
         let journaled = self.engine.journals_data()
             && self.modes.data.journals_staged(bytes, new.replaced_soon, self.log_takes());
+        let spilled = spilled_parts(&new);
         let (runs, unwritten) = (Vec::new(), Vec::new());
-        let mut staged = StagedBlocks { base: self.clone(), new, runs, unwritten, journaled };
+        let mut staged = StagedBlocks { base: self.clone(), new, runs, spilled, unwritten, journaled };
         let mut goal = self.allocator.goal_for(ino);
         let mut rest = staged.new.blocks.as_slice();
         loop {
-            let holes = rest.iter().take_while(|(_, data)| data.is_none()).count();
-            rest = &rest[holes..];
+            let others = rest.iter().take_while(|(_, data)| in_memory(data).is_none()).count();
+            rest = &rest[others..];
             let Some((at, _)) = rest.first() else { break };
             let run = self.allocator.take(goal, run_length(rest), purpose, Some(&mut reservation))?;
             staged.runs.push((*at, run));
             goal = run.end();
             let (now, later) = rest.split_at(run.len as usize);
             if !journaled {
-                let slices: Vec<IoSlice<'_>> =
-                    now.iter().filter_map(|(_, data)| data.as_deref().map(IoSlice::new)).collect();
+                let slices: Vec<IoSlice<'_>> = now
+                    .iter()
+                    .filter_map(|(_, data)| in_memory(data))
+                    .map(|bytes| IoSlice::new(bytes))
+                    .collect();
                 self.engine.write_data(run.start, &slices)?;
             }
             rest = later;
@@ -176,9 +195,32 @@ fn add_to_runs(runs: &mut Vec<(u32, u32)>, at: u32) {
     }
 }
 
-/// Blocks at the start of `blocks` that have contents and follow each other.
+fn in_memory(data: &Option<BlockContents>) -> Option<&Arc<[u8]>> {
+    data.as_ref().and_then(BlockContents::in_memory)
+}
+
+/// The contents that were spilled, in the order of the file.
+fn spilled_parts(new: &NewContents) -> Vec<SpilledPart> {
+    let mut parts: Vec<SpilledPart> = Vec::new();
+    for (at, data) in &new.blocks {
+        let Some(BlockContents::Spilled(block)) = data else { continue };
+        match parts.last_mut() {
+            Some(part)
+                if part.at.offset(part.blocks.len() as u32) == *at
+                    && part.run().end() == block.place()
+                    && part.run().len < MAX_WRITTEN_LEN =>
+            {
+                part.blocks.push(block.clone());
+            }
+            _ => parts.push(SpilledPart { at: *at, blocks: vec![block.clone()] }),
+        }
+    }
+    parts
+}
+
+/// Blocks at the start of `blocks` that have contents in memory and follow each other.
 fn run_length(blocks: &[BlockChange]) -> u32 {
-    let follows = |pair: &[BlockChange]| pair[1].1.is_some() && pair[1].0.0 == pair[0].0.0 + 1;
+    let follows = |pair: &[BlockChange]| in_memory(&pair[1].1).is_some() && pair[1].0.0 == pair[0].0.0 + 1;
     1 + blocks.windows(2).take_while(|pair| follows(pair)).count() as u32
 }
 
@@ -296,7 +338,7 @@ impl BaseTree<'_> {
             }
             base.versioned.lock().insert(ino);
         }
-        let mut contents = staged.new.blocks.iter().filter_map(|(_, data)| data.as_ref());
+        let mut contents = staged.new.blocks.iter().filter_map(|(_, data)| in_memory(data));
         for (at, run) in staged.runs.drain(..) {
             base.allocator.link(handle, run)?;
             base.extents(cell.ino, state).insert(handle, &mut state.inode, at, run, false)?;
@@ -306,6 +348,12 @@ impl BaseTree<'_> {
                     handle.journal_data(run.start.offset(i as u64), data.clone(), None)?;
                 }
             }
+        }
+        for part in staged.spilled.drain(..) {
+            let run = part.run();
+            base.allocator.link(handle, run)?;
+            base.extents(cell.ino, state).insert(handle, &mut state.inode, part.at, run, false)?;
+            part.blocks.iter().for_each(SpilledBlock::set_linked);
         }
         for (at, run) in staged.unwritten.drain(..) {
             base.install_unwritten(handle, cell, state, at, run)?;
@@ -330,7 +378,7 @@ impl BaseTree<'_> {
 impl StagedBlocks {
     fn run_count(&self) -> u64 {
         // What others have given a place meanwhile may leave of a run the pieces at its ends.
-        self.runs.len() as u64 + 2 * self.unwritten.len() as u64
+        (self.runs.len() + self.spilled.len()) as u64 + 2 * self.unwritten.len() as u64
     }
 
     /// What of the contents takes room in the commit.
@@ -340,7 +388,8 @@ impl StagedBlocks {
 
     /// What an install brings into the file.
     fn replacement(&self) -> Replacement {
-        let places = || self.runs.iter().chain(&self.unwritten);
+        let spilled = || self.spilled.iter().map(|part| (part.at, part.run()));
+        let places = || self.runs.iter().chain(&self.unwritten).copied().chain(spilled());
         Replacement {
             runs: self.run_count(),
             blocks: places().map(|(_, run)| u64::from(run.len)).sum(),
@@ -382,7 +431,7 @@ impl Base {
     fn cache_installed(&self, cell: &Cell, blocks: Vec<BlockChange>) {
         let mut pages = cell.pages.lock();
         for (at, data) in blocks {
-            if let Some(data) = data {
+            if let Some(BlockContents::Memory(data)) = data {
                 let changed = Changed::default();
                 let page = Page { data, dirty: false, changed, promised: false, referenced: true };
                 let old = pages.map.insert(at.0, page);

@@ -8,7 +8,9 @@
 //! - `fallocate`: reserved, punched and zeroed ranges
 //! - `remove`: truncation, holes, deletion over several commits
 //! - `views`, `versions`, `as_of`: the volume as of an instant, for transactions
-//! - `apply`, `install`, `commit_size`: what a transaction's commit does to the volume
+//! - `apply`, `install`, `commit_size`: what a transaction's commit does to the volume; `spill`: what it
+//!   has on the volume before that
+//! - `journal_size`: a longer journal for large commits
 //! - `dir_blocks`: directories over the extent tree
 //! - `whole`: damage, label, trimming, shutdown
 //! - `access`: access times
@@ -28,10 +30,12 @@ mod dir_blocks;
 mod fallocate;
 mod inline;
 mod install;
+mod journal_size;
 mod op;
 mod pattern;
 mod remove;
 mod shared;
+mod spill;
 mod tree;
 mod versions;
 mod view;
@@ -66,6 +70,7 @@ use crate::xattr::Xattrs;
 use cell::{Cell, State};
 use cells::Cells;
 use data_cache::DataCache;
+use journal_size::LongJournal;
 use views::Views;
 use whole::Conduct;
 use writeback::{Flusher, WrittenBlocks};
@@ -76,6 +81,7 @@ pub use commit_size::{CommitSize, DirGrowth};
 pub use data_mode::{DataMode, InodeUpdate};
 pub use install::{BlockChange, NewContents, StagedBlocks};
 pub use op::{BaseTree, Needs, Rights};
+pub use spill::{BlockContents, SpilledBlock};
 pub use views::{ChangedBy, Stamp};
 pub use whole::{OnError, Shutdown};
 
@@ -134,6 +140,7 @@ pub struct Base {
     sync_times: Latencies,
     conduct: Conduct,
     views: Views,
+    long_journal: LongJournal,
     /// Inodes with old versions.
     versioned: Mutex<BTreeSet<Ino>>,
     /// Memory that old versions take, roughly.
@@ -169,6 +176,7 @@ impl Base {
             orphans,
             quotas,
             views: Views::default(),
+            long_journal: LongJournal::default(),
             versioned: Mutex::default(),
             kept_bytes: AtomicU64::new(0),
             options,
@@ -186,6 +194,7 @@ impl Base {
             base.orphans.begin_use(&mut handle)?;
             drop(handle);
             base.clean_up_orphans()?;
+            base.restore_journal()?;
         }
         if options.flusher && !base.engine.is_read_only() {
             // The thread keeps only a weak reference between its rounds, so that a base that is
@@ -242,6 +251,7 @@ impl Base {
                 self.cell(ino)?.holds.store(0, SeqCst);
                 self.delete_if_unused(ino)?;
             }
+            self.restore_journal()?;
             let mut handle = Handle::begin_for(&self.engine, 2, Room::Upkeep)?;
             self.orphans.end_use(&mut handle)?;
             self.allocator.write_counts(&mut handle)?;

@@ -149,6 +149,8 @@ impl Base {
     ) -> Result<R> {
         let mut want: BTreeSet<Ino> = hint.iter().copied().collect();
         let mut made_room = false;
+        // Drawn where the journal had to become longer for this operation.
+        let mut _long_journal;
         loop {
             let mut tree = BaseTree::new(self, needs);
             for &ino in &want {
@@ -167,13 +169,20 @@ impl Base {
             if matches!(result, Err(Error::NoSpace))
                 && !tree.has_changed()
                 && !made_room
-                && self.allocator.reclaimable() > 0
+                && (self.allocator.reclaimable() > 0 || self.has_long_journal())
             {
                 tree.abandon();
                 drop(tree);
                 made_room = true;
-                self.write_back_all(None)?;
-                self.engine.sync()?;
+                self.reclaim()?;
+                continue;
+            }
+            // The journal takes what there is space for.
+            if let (Err(Error::TooLarge { blocks, .. }), false) = (&result, tree.has_changed()) {
+                let (credits, rights) = (u32::try_from(*blocks).unwrap_or(u32::MAX), tree.rights());
+                tree.abandon();
+                drop(tree);
+                _long_journal = self.lengthen_journal(credits, rights.reserve)?;
                 continue;
             }
             // Nor does a transaction's view of the past make it full for others.

@@ -533,6 +533,7 @@ impl Base {
         let before = Instant::now().checked_sub(DIRTY_AGE_MAX);
         let before = if kicked { None } else { Some(before.unwrap_or_else(Instant::now)) };
         let written = self.write_back_emptied().and_then(|()| self.write_back_all(before));
+        let written = written.and_then(|()| self.restore_idle_journal());
         if let Err(error) = written {
             // The engine has poisoned itself where it was a write error; a read error (an extent
             // block that cannot be read) leaves the data in memory for the next try.

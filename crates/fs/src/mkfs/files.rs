@@ -159,6 +159,7 @@ fn write_journal(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
         max_trans_data: 0,
         checksum_type: 0,
         fast_commit_blocks: 0,
+        made_with: 0,
         head: 0,
     };
     let mut bytes = vec![0; writer.plan.sb.block_size() as usize];

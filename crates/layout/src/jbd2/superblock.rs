@@ -34,7 +34,12 @@ const MAX_TRANS_DATA: usize = 76;
 const CHECKSUM_TYPE: usize = 80;
 const NUM_FC_BLKS: usize = 84;
 const HEAD: usize = 88;
+/// Ours, in what the kernel keeps as padding: [`MADE_WITH_MAGIC`] and a count of blocks.
+const MADE_WITH: usize = 244;
 const CHECKSUM: usize = 252;
+
+/// Says that the journal is longer for a while than it was made.
+const MADE_WITH_MAGIC: u32 = u32::from_be_bytes(*b"xJnl");
 
 /// `JBD2_CRC32C_CHKSUM`, the only kind that the kernel knows for v2 and v3.
 const CHECKSUM_TYPE_CRC32C: u8 = 4;
@@ -102,6 +107,8 @@ pub struct JournalSuperblock {
     pub fast_commit_blocks: u32,
     /// Where the log goes on; valid while the log is empty, 0 where not known.
     pub head: u32,
+    /// Ours: `maxlen` as the journal was made, while it is longer for a large transaction; else 0.
+    pub made_with: u32,
 }
 
 impl JournalSuperblock {
@@ -143,6 +150,7 @@ impl JournalSuperblock {
             checksum_type: if v2 { bytes[CHECKSUM_TYPE] } else { 0 },
             fast_commit_blocks: word(NUM_FC_BLKS),
             head: word(HEAD),
+            made_with: if word(MADE_WITH) == MADE_WITH_MAGIC { word(MADE_WITH + 4) } else { 0 },
         };
         sb.check(bytes)?;
         Ok(sb)
@@ -184,6 +192,9 @@ impl JournalSuperblock {
         }
         if self.start != 0 && !(self.first..self.log_end()).contains(&self.start) {
             return corrupt("has the start of the log outside of it");
+        }
+        if self.made_with != 0 && !(self.first + 1..=self.maxlen).contains(&self.made_with) {
+            return corrupt("says that it was made with another length than it can have been");
         }
         Ok(())
     }
@@ -234,6 +245,11 @@ impl JournalSuperblock {
         bytes[CHECKSUM_TYPE] = self.checksum_type;
         put32(bytes, NUM_FC_BLKS, self.fast_commit_blocks);
         put32(bytes, HEAD, self.head);
+        let was_noted = be32(bytes, MADE_WITH) == MADE_WITH_MAGIC;
+        if self.made_with != 0 || was_noted {
+            put32(bytes, MADE_WITH, if self.made_with != 0 { MADE_WITH_MAGIC } else { 0 });
+            put32(bytes, MADE_WITH + 4, self.made_with);
+        }
         if matches!(self.features.checksums(), Checksums::V2 | Checksums::V3) {
             let sum = superblock_checksum(bytes);
             put32(bytes, CHECKSUM, sum);
@@ -304,7 +320,23 @@ mod tests {
             checksum_type: 0,
             fast_commit_blocks: 0,
             head: 9,
+            made_with: 0,
         }
+    }
+
+    #[test]
+    fn the_length_that_it_was_made_with() {
+        let mut bytes = vec![0; 1024];
+        bytes[MADE_WITH..CHECKSUM].fill(7);
+        let mut sb = sample();
+        sb.encode_into(&mut bytes);
+        assert!(bytes[MADE_WITH..CHECKSUM].iter().all(|&b| b == 7), "what is not ours stays");
+        sb.made_with = 1024;
+        sb.encode_into(&mut bytes);
+        assert_eq!(JournalSuperblock::decode(&bytes).unwrap(), sb);
+        sb.made_with = 0;
+        sb.encode_into(&mut bytes);
+        assert!(bytes[MADE_WITH..CHECKSUM].iter().all(|&b| b == 0));
     }
 
     #[test]
@@ -335,7 +367,7 @@ mod tests {
     #[test]
     fn refusals() {
         type Damage = fn(&mut JournalSuperblock);
-        let damages: [Damage; 7] = [
+        let damages: [Damage; 8] = [
             |s| s.features.incompat |= 0x100,
             |s| s.features.ro_compat = 1,
             |s| s.users = 2,
@@ -343,6 +375,7 @@ mod tests {
             |s| s.block_size = 3000,
             |s| s.first = 5000,
             |s| s.start = 4096,
+            |s| s.made_with = 4097,
         ];
         for damage in damages {
             let mut sb = sample();

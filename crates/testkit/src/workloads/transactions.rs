@@ -173,6 +173,57 @@ pub fn too_late(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
+/// Transactions that the journal takes only when it is longer, the second of which goes beyond where it
+/// ended before.
+pub fn longer_journal(s: &mut Session, rng: &mut Rng) -> Done {
+    const FOLDERS: u64 = 420;
+    for round in 0..2u64 {
+        s.transaction(|tx| {
+            tx.mkdir(&format!("/tree{round}"))?;
+            (0..FOLDERS).try_for_each(|n| tx.mkdir(&format!("/tree{round}/{n}")))?;
+            Ok(End::Commit)
+        })?;
+        s.create(&format!("/file{round}"))?;
+        s.append(&format!("/file{round}"), 1 + rng.below(5000))?;
+        s.fsync(&format!("/file{round}"))?;
+    }
+    s.transaction(|tx| {
+        (0..FOLDERS).try_for_each(|n| tx.rmdir(&format!("/tree0/{n}")))?;
+        tx.rename("/tree0", "/tree1/inside")?;
+        Ok(End::Commit)
+    })?;
+    s.create("/last")
+}
+
+/// Transactions with more data than they may have in memory, one of which ends in nothing.
+pub fn spilled(s: &mut Session, rng: &mut Rng) -> Done {
+    // Of a cache of 16 MiB a transaction has 2 MiB.
+    const PARTS: u64 = 8;
+    const PART: u64 = 330_000;
+    s.create("/table")?;
+    s.append("/table", PART)?;
+    s.sync()?;
+    for (round, end) in [End::Commit, End::Abort, End::Commit].into_iter().enumerate() {
+        s.transaction(|tx| {
+            let new = format!("/new{round}");
+            tx.create(&new)?;
+            tx.write("/table", rng.below(PART / 2), PART / 3)?;
+            for _ in 0..PARTS {
+                tx.append(&new, PART)?;
+            }
+            // Parts that are spilled by now, changed once more.
+            tx.write("/table", rng.below(PART / 2), 3000)?;
+            tx.write(&new, rng.below(PART), 3000)?;
+            Ok(end)
+        })?;
+        if round == 1 {
+            s.unlink("/new0")?;
+            s.sync()?;
+        }
+    }
+    Ok(())
+}
+
 /// Transactions with more data than the journal holds, and more names than one block of them.
 pub fn large(s: &mut Session, rng: &mut Rng) -> Done {
     for round in 0..3u64 {

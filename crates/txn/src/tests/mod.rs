@@ -2,6 +2,7 @@
 
 mod conflicts;
 mod history;
+mod large;
 mod ops;
 mod parts;
 mod random;

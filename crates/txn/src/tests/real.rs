@@ -1,6 +1,7 @@
 //! Transactions on real volumes of mke2fs, checked by e2fsck.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use super::ops::{Op, Rng, USER, dump, run};
 use crate::mem_base::MemBase;
 use crate::{Durability, Isolation, Transaction, TxOptions};
 
-struct Volume {
+pub(super) struct Volume {
     _dir: TempDir,
-    image: PathBuf,
+    pub image: PathBuf,
 }
 
 impl Volume {
-    fn new(size_mib: u64, options: &[&str]) -> Volume {
+    pub fn new(size_mib: u64, options: &[&str]) -> Volume {
         let dir = TempDir::new().unwrap();
         let image = dir.path().join("volume");
         std::fs::File::create(&image).unwrap().set_len(size_mib << 20).unwrap();
@@ -33,21 +34,33 @@ impl Volume {
         Volume { _dir: dir, image }
     }
 
-    fn open(&self) -> Arc<Base> {
+    pub fn open(&self) -> Arc<Base> {
+        self.open_with(VolumeOptions::default().cache_bytes)
+    }
+
+    pub fn open_with(&self, cache_bytes: u64) -> Arc<Base> {
         let device = Arc::new(FileDevice::open(&self.image, OpenMode::ReadWrite).unwrap());
-        let options = VolumeOptions { flusher: false, ..VolumeOptions::default() };
+        let options = VolumeOptions { flusher: false, cache_bytes, ..VolumeOptions::default() };
         xact_fs::open(device, &options).unwrap()
     }
 
-    fn check(&self, what: &str) {
+    pub fn check(&self, what: &str) {
         let check = Command::new("e2fsck").arg("-fn").arg(&self.image).output();
         let check = check.expect("e2fsck is needed (package e2fsprogs)");
         assert!(check.status.success(), "{what}: {}", String::from_utf8_lossy(&check.stdout));
     }
 }
 
-fn begin(base: &Arc<Base>) -> Transaction<Base> {
+pub(super) fn begin(base: &Arc<Base>) -> Transaction<Base> {
     Transaction::begin(base, TxOptions::default())
+}
+
+/// Blocks of a transaction that are on the volume already.
+pub(super) fn spilled_blocks(tx: &Transaction<Base>) -> usize {
+    tx.with_overlay(|overlay| {
+        let blocks = overlay.nodes.values().flat_map(|node| node.file.blocks.values().flatten());
+        blocks.filter(|block| block.in_memory().is_none()).count()
+    })
 }
 
 /// All inodes of a view by path, with what must not change by a commit.
@@ -76,12 +89,25 @@ fn attributes(view: &dyn View) -> BTreeMap<String, Attr> {
 /// after the commit what they were in the transaction; e2fsck has nothing to say.
 #[test]
 fn inside_and_commit_is_the_same_as_outside() {
+    same_as_outside(0..24, VolumeOptions::default().cache_bytes);
+}
+
+/// The same with a memory for a few blocks, so that all others are spilled.
+#[test]
+fn spilled_is_the_same_as_outside() {
+    let spilled = same_as_outside(100..118, 32 << 10);
+    assert!(spilled > 200, "{spilled} blocks were spilled");
+}
+
+/// Returns how many blocks were spilled and still wanted at the commits.
+fn same_as_outside(seeds: Range<u64>, cache_bytes: u64) -> usize {
     let kinds: [&[&str]; 3] = [&["-b", "1024"], &["-b", "4096"], &["-b", "1024", "-O", "^has_journal"]];
-    for seed in 0..24 {
+    let mut spilled = 0;
+    for seed in seeds {
         let mut rng = Rng(seed);
         let options = kinds[seed as usize % kinds.len()];
         let volumes = [Volume::new(16, options), Volume::new(16, options)];
-        let [one, two] = [volumes[0].open(), volumes[1].open()];
+        let [one, two] = [volumes[0].open_with(cache_bytes), volumes[1].open()];
         for round in 0..8 {
             let tx = begin(&one);
             for step in 0..rng.below(50) {
@@ -98,6 +124,7 @@ fn inside_and_commit_is_the_same_as_outside() {
             let last = Op::Create(format!("round-{round}"));
             assert_eq!(run(&tx, &last).comparable(), run(&*two, &last).comparable());
             let in_view = attributes(&tx);
+            spilled += spilled_blocks(&tx);
             tx.commit().unwrap_or_else(|e| panic!("seed {seed}, round {round}: {e}"));
             assert_eq!(attributes(&*one), in_view, "seed {seed}, round {round}");
             assert_eq!(dump(&*one, false), dump(&*two, false), "seed {seed}, round {round}");
@@ -113,6 +140,7 @@ fn inside_and_commit_is_the_same_as_outside() {
         assert_eq!(dump(&*again, true), before, "seed {seed}, opened again");
         again.close().unwrap();
     }
+    spilled
 }
 
 /// Concurrent histories on a real volume, replayed on a tree in memory.
@@ -304,25 +332,6 @@ fn fallocate_finds_its_space_at_the_commit() {
     drop((tx, base));
     volume.check("after fallocate");
     assert_eq!(dump(&*volume.open(), true), in_view);
-}
-
-/// More metadata than the journal takes at once is refused, before anything has changed.
-#[test]
-fn a_commit_that_is_too_large_is_refused() {
-    let volume = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
-    let base = volume.open();
-    let before = dump(&*base, true);
-    let tx = begin(&base);
-    for i in 0..4000 {
-        tx.make_dir(&USER, Ino::ROOT, format!("dir-{i}").as_bytes(), 0o755).unwrap();
-    }
-    let refused = tx.commit();
-    assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
-    assert_eq!(dump(&*base, true), before);
-    base.make_dir(&USER, Ino::ROOT, b"one", 0o755).unwrap();
-    base.close().unwrap();
-    drop(base);
-    volume.check("after a refusal");
 }
 
 /// Thousands of files and random places of one file fit a journal of ordinary size.

@@ -1,0 +1,178 @@
+//! A journal that is longer for a while, for a commit that its log would not take (TX-16).
+//!
+//! Who knows of files gives the journal's inode more blocks, and takes them back (`xact_fs`,
+//! `base/journal_size.rs`); the log's geometry changes here. On the volume:
+//!
+//! ```text
+//!              note        inode's commit,          large commits       shorten      inode's commit,
+//!             the size     home; lengthen                                            home; forget
+//!  MADE ------------> NOTED ------------> LONG ---------------> ... ------> SHORT ------------> MADE
+//!  s_maxlen n         n, made_with n      m, made_with n                    n, made_with n      n
+//!  inode    n         n, then m           m                                 m, then n           n
+//! ```
+//!
+//! Crash argument:
+//! 1. `s_maxlen` is never above the inode's blocks as they are *at home*: whoever recovers finds the
+//!    log through the inode before it replays anything, ours, the kernel and e2fsck alike. So the inode
+//!    is longer at home, by a checkpoint, before `s_maxlen` rises, and shorter only after it fell.
+//! 2. `s_maxlen` changes while the log is empty and its tail, at the head, is durable: no transaction
+//!    is ever looked for in another ring than it was written to. All fields lie in one sector.
+//! 3. The new blocks hold zeros before the inode's commit: what a file held there before cannot be
+//!    taken for a part of the log.
+//! 4. `made_with` is durable before the inode changes, and goes after everything else. So an opening
+//!    that finds it knows that the journal is to become shorter again, however far that had come.
+//!    To others it is padding, and the journal just one of this length.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use xact_base::{BlockNr, Error, Ino, Result, Run, Site};
+
+use super::commit::{Limits, revokes_in};
+use super::location::{JournalLayout, JournalRun};
+use super::log::Ring;
+use super::{Journal, JournalEngine};
+use crate::fault::Fault;
+use crate::shared::Shared;
+
+/// Lengths of a journal, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalSize {
+    pub blocks: u32,
+    /// What it was made with, where it is longer than that or was until a crash.
+    pub made_with: Option<u32>,
+}
+
+impl JournalEngine {
+    pub fn size(&self) -> JournalSize {
+        let head = self.journal.head.lock();
+        let made_with = (head.fields.made_with != 0).then_some(head.fields.made_with);
+        JournalSize { blocks: head.fields.maxlen, made_with }
+    }
+
+    /// Blocks of a journal in which one handle may have `credits`. `TooLarge` where none could be as
+    /// long.
+    pub fn blocks_for(&self, credits: u32) -> Result<u32> {
+        let first = self.journal.head.lock().fields.first;
+        let ring = Limits::ring_for(credits);
+        let limit = self.journal.pipeline.max_alone().into();
+        let blocks = ring.and_then(|ring| ring.checked_add(first));
+        blocks.ok_or(Error::TooLarge { blocks: credits.into(), limit })
+    }
+
+    /// Notes on the volume, durably, what the journal was made with: before its inode gets longer.
+    pub fn note_size(&self) -> Result<()> {
+        self.journal.check_open()?;
+        self.journal.guard(self.journal.note_size())
+    }
+
+    /// Lets the log have all of these blocks, which the journal's inode has by a durable commit.
+    pub fn lengthen(&self, runs: &[Run]) -> Result<()> {
+        let layout = layout_of(runs)?;
+        let _turn = self.journal.pipeline.lead_alone();
+        self.journal.guard(self.journal.lengthen(layout))
+    }
+
+    /// Takes the log back to what the journal was made with; its inode keeps the blocks for now.
+    pub fn shorten(&self) -> Result<()> {
+        let Some(made_with) = self.size().made_with else { return Ok(()) };
+        let _turn = self.journal.pipeline.lead_alone();
+        self.journal.guard(self.journal.shorten(made_with))
+    }
+
+    /// The journal's inode is at home as it was made: nothing is left to be done after a crash.
+    pub fn forget_size(&self) -> Result<()> {
+        let mut head = self.journal.head.lock();
+        head.fields.made_with = 0;
+        // Not flushed: an opening that still finds the note finds nothing to do.
+        self.journal.guard(head.write(&self.journal.volume))
+    }
+}
+
+impl Journal {
+    fn note_size(&self) -> Result<()> {
+        self.volume.poison.check()?;
+        let mut head = self.head.lock();
+        if head.fields.made_with != 0 {
+            return Ok(());
+        }
+        head.fields.made_with = head.fields.maxlen;
+        head.write(&self.volume)?;
+        // Durable by this flush: the note. Without it a crash could leave a longer journal that nobody
+        // knows to be one.
+        self.volume.flush()
+    }
+
+    fn lengthen(&self, layout: JournalLayout) -> Result<()> {
+        self.volume.poison.check()?;
+        if !self.faults.has(Fault::LongerBeforeInode) {
+            self.checkpoint(0)?;
+            if JournalLayout::locate(&self.volume, &self.superblock)? != layout {
+                return Err(Error::corrupt(Site::Inode(Ino::JOURNAL), "has other blocks than it was given"));
+            }
+        }
+        self.set_geometry(layout)
+    }
+
+    fn shorten(&self, made_with: u32) -> Result<()> {
+        self.volume.poison.check()?;
+        let ring = self.log.ring();
+        if ring.end <= made_with {
+            return Ok(());
+        }
+        // From here on nobody begins what only the long log takes; what has begun is written to it.
+        let limits = self.limits(made_with - ring.first);
+        self.pipeline.limit_alone(limits.alone);
+        self.commit_running()?;
+        self.checkpoint(0)?;
+        self.set_geometry(ring.layout.first_blocks(made_with)?)
+    }
+
+    /// The log, which is empty, has these blocks from now on. The caller leads, so nobody writes to it.
+    fn set_geometry(&self, layout: JournalLayout) -> Result<()> {
+        let ring = {
+            let mut state = self.log.state.lock();
+            let mut head = self.head.lock();
+            let fields = &mut head.fields;
+            fields.maxlen = layout.blocks();
+            let ring = Ring::new(layout, fields)?;
+            if !(ring.first..ring.end).contains(&state.head) {
+                state.head = ring.first;
+            }
+            if fields.start != 0 {
+                (fields.start, fields.sequence) = (state.head, state.sequence);
+            } else {
+                fields.head = state.head;
+            }
+            drop(state);
+            head.write(&self.volume)?;
+            ring
+        };
+        // Durable by this flush: the log's new geometry. Without it a shorter journal's inode could be
+        // home before, and in a longer one a recovery would look for the next transaction elsewhere.
+        self.volume.flush()?;
+        let limits = self.limits(ring.blocks());
+        self.volume.reserve(ring.layout.ranges());
+        self.log.set_ring(ring);
+        self.metadata.max_forgotten.store(limits.forgotten, Relaxed);
+        self.pipeline.limit_alone(limits.alone);
+        Ok(())
+    }
+
+    fn limits(&self, ring_blocks: u32) -> Limits {
+        Limits::of(revokes_in(self.commit_writes, &self.log.format), ring_blocks)
+    }
+}
+
+/// Runs in the journal's order, without borders that do not show on the volume.
+fn layout_of(runs: &[Run]) -> Result<JournalLayout> {
+    let mut layout: Vec<JournalRun> = Vec::new();
+    let mut log_block = 0;
+    for run in runs {
+        match layout.last_mut() {
+            Some(last) if last.start.0 + u64::from(last.blocks) == run.start.0 => last.blocks += run.len,
+            _ => layout.push(JournalRun { log_block, start: BlockNr(run.start.0), blocks: run.len }),
+        }
+        log_block += run.len;
+    }
+    JournalLayout::new(layout)
+}
