@@ -18,6 +18,7 @@ use std::sync::Arc;
 use xact_base::{Error, FileBlock, Ino, Result, Run};
 use xact_consistency::Handle;
 use xact_layout::extent::MAX_WRITTEN_LEN;
+use xact_layout::superblock::Superblock;
 
 use super::Base;
 use super::cell::{Cell, Changed, Page, State};
@@ -117,7 +118,7 @@ impl Base {
         let bytes = new.in_commit * self.block_bytes();
         let journaled = self.engine.journals_data()
             && self.modes.data.journals_staged(bytes, new.replaced_soon, self.log_takes());
-        let spilled = spilled_parts(&new);
+        let spilled = spilled_parts(&self.sb, &new);
         let (runs, unwritten) = (Vec::new(), Vec::new());
         let mut staged = StagedBlocks { base: self.clone(), new, runs, spilled, unwritten, journaled };
         let mut goal = self.allocator.goal_for(ino);
@@ -199,8 +200,9 @@ fn in_memory(data: &Option<BlockContents>) -> Option<&Arc<[u8]>> {
     data.as_ref().and_then(BlockContents::in_memory)
 }
 
-/// The contents that were spilled, in the order of the file.
-fn spilled_parts(new: &NewContents) -> Vec<SpilledPart> {
+/// The contents that were spilled, in the order of the file, each part within a group as what is taken at
+/// once: by that its credits are counted.
+fn spilled_parts(sb: &Superblock, new: &NewContents) -> Vec<SpilledPart> {
     let mut parts: Vec<SpilledPart> = Vec::new();
     for (at, data) in &new.blocks {
         let Some(BlockContents::Spilled(block)) = data else { continue };
@@ -208,6 +210,7 @@ fn spilled_parts(new: &NewContents) -> Vec<SpilledPart> {
             Some(part)
                 if part.at.offset(part.blocks.len() as u32) == *at
                     && part.run().end() == block.place()
+                    && sb.group_of(block.place()) == sb.group_of(part.run().start)
                     && part.run().len < MAX_WRITTEN_LEN =>
             {
                 part.blocks.push(block.clone());
