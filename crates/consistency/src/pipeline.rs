@@ -66,6 +66,9 @@ struct State {
     leading: bool,
     /// Somebody waits for room, so the running commit is due now.
     crowded: bool,
+    /// Credits from which on it is due though nobody waits, and whether it has them.
+    enough: u64,
+    is_enough: bool,
     /// Handles that wait for a commit of their own.
     waiting_alone: u32,
     actions: Vec<(CommitId, Action)>,
@@ -86,6 +89,8 @@ impl Pipeline {
                 durable: CommitId(0),
                 leading: false,
                 crowded: false,
+                enough: u64::MAX,
+                is_enough: false,
                 waiting_alone: 0,
                 actions: Vec::new(),
                 stopping: false,
@@ -110,6 +115,11 @@ impl Pipeline {
     pub fn limit_credits(&self, max_credits: u32) {
         self.state.lock().max_credits = max_credits;
         self.switched.notify_all();
+    }
+
+    /// From so many blocks on, the running commit is due at once (SNAP-5).
+    pub fn set_enough(&self, blocks: u64) {
+        self.state.lock().enough = blocks;
     }
 
     pub fn durable(&self) -> CommitId {
@@ -188,6 +198,10 @@ impl Pipeline {
         if state.crowded && unused > 0 {
             self.switched.notify_all();
         }
+        if state.reserved >= state.enough && !state.is_enough {
+            state.is_enough = true;
+            self.due.notify_all();
+        }
     }
 
     /// Leader: closes the running commit to new handles and waits for those in it to end.
@@ -211,6 +225,7 @@ impl Pipeline {
         state.reserved = 0;
         state.since = None;
         state.crowded = false;
+        state.is_enough = false;
         self.switched.notify_all();
     }
 
@@ -298,6 +313,9 @@ impl Pipeline {
             if state.crowded && !state.leading {
                 return Some(Due { commit: state.running, crowded: true });
             }
+            if state.is_enough && !state.leading {
+                return Some(Due { commit: state.running, crowded: false });
+            }
             match state.since.map(|since| since + interval) {
                 Some(at) if at <= Instant::now() && !state.leading => {
                     return Some(Due { commit: state.running, crowded: false });
@@ -314,6 +332,7 @@ impl Pipeline {
     /// Background thread: the running commit turned out to be empty; it begins to age anew.
     pub fn is_young_again(&self, commit: CommitId) {
         let mut state = self.state.lock();
+        state.is_enough = false;
         if state.running == commit && state.handles == 0 && !state.crowded {
             state.since = None;
         } else if let Some(since) = &mut state.since {
