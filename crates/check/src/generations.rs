@@ -166,9 +166,8 @@ fn read(device: &dyn BlockDevice, buf: &mut [u8], offset: u64) -> Result<()> {
 /// What the log behind the root makes of the blocks of the newest generation.
 fn logged_blocks(image: &GenerationDevice, root: &Root) -> Result<BTreeMap<BlockNr, Option<Vec<u8>>>> {
     let block_size = root.shape.block_size as usize;
-    let mut read_area = |block: BlockNr, buf: &mut [u8]| {
-        read(&*image.device, buf, block.0 * block_size as u64)
-    };
+    let mut read_area =
+        |block: BlockNr, buf: &mut [u8]| read(&*image.device, buf, block.0 * block_size as u64);
     read_log(root, LogChecks::default(), &mut read_area)?.contents(block_size, |block| {
         let mut bytes = vec![0; block_size];
         read(image, &mut bytes, block.0 * block_size as u64)?;

@@ -68,7 +68,16 @@ impl Metadata {
     ) -> Metadata {
         let cache = BlockCache::new(cache_bytes, volume.block_size);
         let (joined, forgotten, data_slots) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
-        Metadata { volume, source, cache, joined, forgotten, data_slots, max_forgotten, sub_block: AtomicBool::new(false) }
+        Metadata {
+            volume,
+            source,
+            cache,
+            joined,
+            forgotten,
+            data_slots,
+            max_forgotten,
+            sub_block: AtomicBool::new(false),
+        }
     }
 
     /// Lets commits tell of a block what changed.

@@ -48,6 +48,8 @@ pub(crate) struct Pipeline {
     durable: AtomicU64,
     /// How long commits took.
     pub times: Latencies,
+    /// How long new handles had to wait at each: from `lock` to `switch`.
+    pub held_up: Latencies,
     /// Credits that one handle may have if it has the commit for itself: a large user transaction.
     max_alone: u32,
 }
@@ -56,7 +58,8 @@ struct State {
     /// Credits that one commit has.
     max_credits: u32,
     running: CommitId,
-    locked: bool,
+    /// Since when.
+    locked: Option<Instant>,
     handles: u32,
     /// Credits used, and those that open handles may still use.
     reserved: u64,
@@ -82,7 +85,7 @@ impl Pipeline {
             state: Mutex::new(State {
                 max_credits,
                 running: CommitId(1),
-                locked: false,
+                locked: None,
                 handles: 0,
                 reserved: 0,
                 since: None,
@@ -101,6 +104,7 @@ impl Pipeline {
             due: Condvar::new(),
             durable: AtomicU64::new(0),
             times: Latencies::default(),
+            held_up: Latencies::default(),
             max_alone,
         }
     }
@@ -148,7 +152,7 @@ impl Pipeline {
                 state.waiting_alone = if alone { state.waiting_alone + 1 } else { state.waiting_alone - 1 };
                 counted = alone;
             }
-            if !state.locked {
+            if state.locked.is_none() {
                 // One that needs an empty commit gets the next, before small ones fill it.
                 let first = state.reserved == 0;
                 let fits = state.reserved + u64::from(credits) <= u64::from(state.max_credits);
@@ -192,7 +196,7 @@ impl Pipeline {
         assert!(state.running == commit && state.handles > 0, "a handle ended twice");
         state.handles -= 1;
         state.reserved -= u64::from(unused);
-        if state.handles == 0 && state.locked {
+        if state.handles == 0 && state.locked.is_some() {
             self.drained.notify_all();
         }
         if state.crowded && unused > 0 {
@@ -207,7 +211,7 @@ impl Pipeline {
     /// Leader: closes the running commit to new handles and waits for those in it to end.
     pub fn lock(&self) -> Result<CommitId> {
         let mut state = self.state.lock();
-        state.locked = true;
+        state.locked = Some(Instant::now());
         while state.handles > 0 {
             self.volume.poison.check()?;
             self.drained.wait(&mut state);
@@ -219,9 +223,10 @@ impl Pipeline {
     /// Leader: opens the next commit.
     pub fn switch(&self) {
         let mut state = self.state.lock();
-        assert!(state.locked && state.handles == 0, "only a locked commit without handles is switched");
+        assert!(state.handles == 0, "only a commit without handles is switched");
+        let locked = state.locked.take().expect("only a locked commit is switched");
+        self.held_up.add(locked.elapsed());
         state.running = CommitId(state.running.0 + 1);
-        state.locked = false;
         state.reserved = 0;
         state.since = None;
         state.crowded = false;

@@ -157,6 +157,10 @@ macro_rules! engine_of_shared {
         fn commit_times(&self) -> xact_base::LatencySnapshot {
             self.$shared.pipeline.times.snapshot()
         }
+
+        fn held_up_times(&self) -> xact_base::LatencySnapshot {
+            self.$shared.pipeline.held_up.snapshot()
+        }
     };
 }
 

@@ -318,8 +318,7 @@ fn short_lived_files_are_not_written() {
         let before = volume.stats().device.written_bytes;
         for n in 0..files {
             let name = format!("short{n}");
-            let ino =
-                base.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o100644, 0).unwrap().ino;
+            let ino = base.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o100644, 0).unwrap().ino;
             base.write(ino, 0, &[3; 4 * BLOCK as usize], WriteHow::default()).unwrap();
             base.unlink(&Caller::ROOT, Ino::ROOT, name.as_bytes()).unwrap();
         }

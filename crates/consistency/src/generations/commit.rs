@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use xact_base::{BlockNr, Result};
 use xact_layout::generations::{Pointer, PoolShape, Root, contents_sum};
 
+use super::log::{self, Log};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::snapshots::{Change, ListChange, Settled};
-use super::log::{self, Log};
 use super::{Generations, State, room, sweep};
 use crate::cache::Record;
 use crate::engine::BlockRef;

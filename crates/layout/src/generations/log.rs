@@ -66,7 +66,10 @@ pub struct LogEntry {
 pub enum LogChange {
     Freed,
     /// Bytes by their offset, over what the block held before, or over zeros.
-    Bytes { on_zeros: bool, ranges: Vec<(usize, Vec<u8>)> },
+    Bytes {
+        on_zeros: bool,
+        ranges: Vec<(usize, Vec<u8>)>,
+    },
 }
 
 /// Builds one record.
@@ -307,7 +310,9 @@ pub fn read_log(
             read(first.offset(at + 1), &mut bytes[block_size..])?;
         }
         let volume_blocks = root.shape.volume_blocks;
-        let Some(record) = decode_log_record(&bytes[..len], block_size, volume_blocks, checks)? else { break };
+        let Some(record) = decode_log_record(&bytes[..len], block_size, volume_blocks, checks)? else {
+            break;
+        };
         position = LogPosition { number: position.number + 1, after: record.sum, ..position };
         sum.add(record)?;
         at += taken;

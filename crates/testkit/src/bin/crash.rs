@@ -12,7 +12,7 @@ use xact_testkit::workloads;
 const USAGE: &str = "\
 usage: crash [--long] [--seeds N] [--seed N] [WORKLOAD...]     explore (all workloads if none is named)
        crash --ace N [--sample N] [--seed N] [SETTING...]      every sequence of N operations
-       crash --faults                                          each rule left out: who notices
+       crash --faults [WORKLOAD...]                            each rule left out: who notices
        crash --replay 'LINE'                                   try the state of a finding again
        crash --list
 
@@ -27,7 +27,7 @@ const THREADS: usize = 2;
 enum Job {
     Explore { plan: Plan, seeds: RangeInclusive<u64>, names: Vec<String> },
     Ace { bounds: Vec<Bounds> },
-    Faults,
+    Faults { names: Vec<String> },
     Replay(Replay),
     List,
 }
@@ -54,7 +54,7 @@ fn job() -> Result<Job, String> {
                 let line = args.next().ok_or_else(|| format!("--replay needs a line\n\n{USAGE}"))?;
                 return Ok(Job::Replay(line.parse()?));
             }
-            "--faults" => return Ok(Job::Faults),
+            "--faults" => return Ok(Job::Faults { names: args.collect() }),
             "--list" => return Ok(Job::List),
             _ if arg.starts_with('-') => return Err(format!("unknown argument {arg}\n\n{USAGE}")),
             _ => names.push(arg),
@@ -113,10 +113,11 @@ fn enumerate(bounds: &[Bounds]) -> Result<bool, String> {
     Ok(findings == 0)
 }
 
-fn faults() -> Result<bool, String> {
+fn faults(names: &[String]) -> Result<bool, String> {
     println!("{}", Canary::HEADER);
     let mut all_found = true;
-    for canary in canaries::ALL {
+    let chosen = |canary: &&Canary| names.is_empty() || names.iter().any(|name| name == canary.workload);
+    for canary in canaries::ALL.iter().filter(chosen) {
         match canary.hunt() {
             Ok(found) => println!("{}", canary.row(&found)),
             Err(why) => {
@@ -160,7 +161,7 @@ fn main() -> ExitCode {
     let result = job().and_then(|job| match job {
         Job::Explore { plan, seeds, names } => explore(plan, seeds, &names),
         Job::Ace { bounds } => enumerate(&bounds),
-        Job::Faults => faults(),
+        Job::Faults { names } => faults(&names),
         Job::Replay(line) => try_again(&line),
         Job::List => {
             println!("{}", all_names().join("\n"));
