@@ -162,13 +162,13 @@ impl Generations {
                 }
                 None => writer.bytes(number, true, contents, std::slice::from_ref(&(0..contents.len()))),
             }
-            if writer.len() > room {
+            if writer.size_bytes() > room {
                 return None;
             }
         }
         if !self.faults.has(Fault::NoRevoke) {
             frozen.forgotten.iter().for_each(|block| writer.freed(*block));
         }
-        (writer.len() <= room).then_some(writer)
+        (writer.size_bytes() <= room).then_some(writer)
     }
 }

@@ -114,7 +114,7 @@ impl LogWriter {
     }
 
     /// Bytes so far.
-    pub fn len(&self) -> usize {
+    pub fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
 
