@@ -322,6 +322,8 @@ pub fn read_log(
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::super::{Pointer, PoolShape};
     use super::*;
 
@@ -354,17 +356,17 @@ mod tests {
             match number {
                 0 => {
                     writer.bytes(BlockNr(5), false, &block(1), &[3..6, 100..101]);
-                    writer.bytes(BlockNr(6), false, &block(1), &[0..2]);
+                    writer.bytes(BlockNr(6), false, &block(1), from_ref(&(0..2)));
                 }
                 1 => {
                     writer.freed(BlockNr(6));
-                    writer.bytes(BlockNr(5), false, &block(2), &[4..5]);
-                    writer.bytes(BlockNr(7), true, &block(2), &[whole.clone()]);
-                    writer.bytes(BlockNr(8), true, &block(3), &[whole.clone()]);
+                    writer.bytes(BlockNr(5), false, &block(2), from_ref(&(4..5)));
+                    writer.bytes(BlockNr(7), true, &block(2), from_ref(&whole));
+                    writer.bytes(BlockNr(8), true, &block(3), from_ref(&whole));
                 }
                 _ => {
                     writer.freed(BlockNr(8));
-                    writer.bytes(BlockNr(6), true, &block(9), &[1..2]);
+                    writer.bytes(BlockNr(6), true, &block(9), from_ref(&(1..2)));
                 }
             }
             let (bytes, sum) = writer.finish(1024);
