@@ -114,7 +114,7 @@ fn each_fsync_may_be_a_generation() {
     let before = engine(&device).generation();
     assert!(before > FILES, "generation {before}");
     let report = xact_check::check(copy(&device), &mut |_, _| ()).unwrap();
-    assert!(!report.is_sound() && problems(&report).is_empty(), "{:?}", report.problems);
+    assert!(problems(&report).is_empty(), "{:?}", report.problems);
     for (fsync, generations) in [(Fsync::Generation, 5), (Fsync::Log, 1)] {
         let volume = Volume::open(device.clone(), &options()).unwrap();
         volume.store_modes(ModeChoice { fsync: Some(fsync), ..ModeChoice::default() }).unwrap();
