@@ -5,12 +5,13 @@
 //! 2. From it, every node of every map, every moved block, every block of the list of snapshots:
 //!    checksums, places, and that no place is used for two things.
 //! 3. The pool's bitmap has these places and no others.
-//! 4. Copies of the superblock are in the pool, and those in their own places have the mark that keeps
+//! 4. The intent log, as far as it is whole: what it says can be, and is part of the newest generation.
+//! 5. Copies of the superblock are in the pool, and those in their own places have the mark that keeps
 //!    Linux and e2fsck off.
 //!
 //! Each generation is then checked as the ext4 volume that it is (`crate::check_volume`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use xact_device::BlockDevice;
 use xact_layout::checksum::crc32c;
 use xact_layout::feature::incompat;
 use xact_layout::generations::{
-    MapNode, Pointer, PoolShape, ROOT_BYTES, Root, SnapshotRecord, contents_sum, decode_snapshots, fanout,
+    LogChecks, MapNode, Pointer, PoolShape, ROOT_BYTES, Root, SnapshotRecord, contents_sum, decode_snapshots,
+    fanout, read_log,
 };
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
@@ -38,6 +40,7 @@ enum Use {
     Node { level: u32, first: u64, sum: u32 },
     Block { number: u64, sum: u32 },
     List,
+    Log,
 }
 
 struct Walk<'a> {
@@ -78,15 +81,17 @@ pub(crate) fn generations(
     for (_, map) in &maps {
         walk.map(*map, root.map_levels - 1, 0)?;
     }
+    walk.log_area(&root);
     walk.bitmap(&root)?;
     walk.marks(sb)?;
     let nodes = Arc::new(std::mem::take(&mut walk.nodes));
     let mut found = Vec::new();
     for (snapshot, map) in maps {
-        let image = GenerationDevice {
+        let mut image = GenerationDevice {
             device: device.clone(),
             nodes: nodes.clone(),
             map,
+            logged: BTreeMap::new(),
             shape,
             levels: root.map_levels,
         };
@@ -96,6 +101,11 @@ pub(crate) fn generations(
             if image.place(block.0).is_none() {
                 report.problem(Site::Block(block), "a copy of the superblock is not in the pool");
             }
+        }
+        if snapshot.is_none()
+            && let Some(logged) = report.note(logged_blocks(&image, &root))?
+        {
+            image.logged = logged;
         }
         found.push(Generation { snapshot, image: Arc::new(image) });
     }
@@ -153,6 +163,18 @@ fn read(device: &dyn BlockDevice, buf: &mut [u8], offset: u64) -> Result<()> {
     device.read_at(buf, offset).map_err(|e| Error::io("reading the volume", e))
 }
 
+/// What the log behind the root makes of the blocks of the newest generation.
+fn logged_blocks(image: &GenerationDevice, root: &Root) -> Result<BTreeMap<BlockNr, Option<Vec<u8>>>> {
+    let block_size = root.shape.block_size as usize;
+    let mut read_area =
+        |block: BlockNr, buf: &mut [u8]| read(&*image.device, buf, block.0 * block_size as u64);
+    read_log(root, LogChecks::default(), &mut read_area)?.contents(block_size, |block| {
+        let mut bytes = vec![0; block_size];
+        read(image, &mut bytes, block.0 * block_size as u64)?;
+        Ok(bytes)
+    })
+}
+
 impl Walk<'_> {
     fn block(&self, place: BlockNr) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.shape.block_size as usize];
@@ -191,6 +213,13 @@ impl Walk<'_> {
             }
         }
         Ok(list)
+    }
+
+    fn log_area(&mut self, root: &Root) {
+        let Some((first, blocks)) = root.log else { return };
+        for n in 0..u64::from(blocks) {
+            self.claim(first.offset(n), Use::Log);
+        }
     }
 
     fn map(&mut self, node: Option<Pointer>, level: u32, first: u64) -> Result<()> {
@@ -286,6 +315,8 @@ struct GenerationDevice {
     device: Arc<dyn BlockDevice>,
     nodes: Arc<HashMap<u64, MapNode>>,
     map: Option<Pointer>,
+    /// What the log says of the newest generation's blocks.
+    logged: BTreeMap<BlockNr, Option<Vec<u8>>>,
     shape: PoolShape,
     levels: u32,
 }
@@ -317,8 +348,17 @@ impl BlockDevice for GenerationDevice {
             let at = offset + done as u64;
             let within = at % block_size;
             let part = (block_size - within).min((len - done) as u64);
-            let place = self.place(at / block_size).map_or(at / block_size, |place| place.0);
-            self.device.read_at(&mut buf[done..done + part as usize], place * block_size + within)?;
+            let out = &mut buf[done..done + part as usize];
+            let home = at / block_size;
+            match self.logged.get(&BlockNr(home)) {
+                Some(Some(contents)) => out.copy_from_slice(&contents[within as usize..][..part as usize]),
+                // Freed: the file that has it now has it in its own place.
+                Some(None) => self.device.read_at(out, at)?,
+                None => {
+                    let place = self.place(home).map_or(home, |place| place.0);
+                    self.device.read_at(out, place * block_size + within)?;
+                }
+            }
             done += part as usize;
         }
         Ok(())

@@ -133,10 +133,11 @@ pub struct Mount {
     /// ro: read-only. allow_other, noallow_other: whether users other than the one who mounts may
     /// use it, as permissions say (default: for root yes, for others no; others also need
     /// user_allow_other in /etc/fuse.conf). nosuid, nodev, noexec, sync, dirsync: as in
-    /// mount(8). commit=SECONDS: as --commit-interval.
+    /// mount(8). commit=SECONDS: as --commit-interval. dirty_blocks=N: on a volume with generations, from so
+    /// many changed metadata blocks on the next generation is made at once.
     ///
-    /// data, commit_writes, inode_update, timestamps, log_records: how the volume is journaled, instead of what it
-    /// says itself; see 'xact mode --help'. journal_async_commit, nojournal_async_commit: ext4's names
+    /// data, commit_writes, inode_update, timestamps, log_records, fsync: how the volume is journaled, instead of
+    /// what it says itself; see 'xact mode --help'. journal_async_commit, nojournal_async_commit: ext4's names
     /// for commit_writes=single and two-step.
     ///
     /// noatime (default), relatime, strictatime, nodiratime, lazytime: when reads set access times, as in

@@ -12,6 +12,11 @@ pub fn set(volume: &mut VolumeOptions, option: &str) -> Result<bool, String> {
                 _ => crate::size::parse_seconds(seconds)?,
             };
         }
+        Some(("dirty_blocks", count)) => {
+            let count: u32 = count.parse().map_err(|_| format!("'{count}' is no number of blocks"))?;
+            // As with commit=: 0 is the default.
+            volume.dirty_blocks = (count > 0).then_some(count);
+        }
         None if option == "journal_async_commit" => volume.modes.commit_writes = Some(CommitWrites::Single),
         None if option == "nojournal_async_commit" => {
             volume.modes.commit_writes = Some(CommitWrites::TwoStep);
@@ -47,7 +52,7 @@ pub fn set(volume: &mut VolumeOptions, option: &str) -> Result<bool, String> {
 mod tests {
     use std::time::Duration;
 
-    use xact::{DataMode, InodeUpdate};
+    use xact::{DataMode, Fsync, InodeUpdate};
 
     use super::*;
 
@@ -59,6 +64,11 @@ mod tests {
         assert_eq!(set(&mut volume, "commit=0"), Ok(true));
         assert_eq!(volume.commit_interval, Duration::from_secs(5));
         assert!(set(&mut volume, "commit=soon").is_err());
+        assert_eq!(set(&mut volume, "dirty_blocks=500"), Ok(true));
+        assert_eq!(volume.dirty_blocks, Some(500));
+        assert!(set(&mut volume, "dirty_blocks=many").is_err());
+        assert_eq!(set(&mut volume, "fsync=generation"), Ok(true));
+        assert_eq!(volume.modes.fsync, Some(Fsync::Generation));
         assert_eq!(set(&mut volume, "journal_async_commit"), Ok(true));
         assert_eq!(volume.modes.commit_writes, Some(CommitWrites::Single));
         assert_eq!(set(&mut volume, "nojournal_async_commit"), Ok(true));

@@ -184,6 +184,11 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
+    /// How long operations that were to begin had to wait at each commit, until the next one was open.
+    fn held_up_times(&self) -> LatencySnapshot {
+        LatencySnapshot::default()
+    }
+
     /// The engine as that of a volume with generations, for its snapshots.
     fn generations(&self) -> Option<&GenerationsEngine> {
         None

@@ -55,6 +55,12 @@ pub enum Fault {
     LongerBeforeInode,
     /// Files: the journal's inode gets shorter before the log does.
     ShorterAfterInode,
+    /// Generations: waiters are told before the record in the log is durable.
+    NoFlushAfterRecord,
+    /// Generations: a record of the log is taken as it is, torn or not.
+    AcceptTornRecord,
+    /// Generations: a record of the log is taken whatever generation and record it continues.
+    AcceptStaleRecord,
     /// Files: whatever stores an inode stores its size, whether what it covers is written or not.
     SizeBeforeData,
 }
@@ -80,8 +86,13 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 9] = [
+    pub const GENERATIONS: [Fault; 14] = [
         Fault::ActionsAtOnce,
+        Fault::NoFlushOfData,
+        Fault::NoRevoke,
+        Fault::NoFlushAfterRecord,
+        Fault::AcceptTornRecord,
+        Fault::AcceptStaleRecord,
         Fault::OverwritePlace,
         Fault::NoFlushBeforeRoot,
         Fault::NoFlushAfterRoot,

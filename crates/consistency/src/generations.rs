@@ -24,6 +24,9 @@
 //! 5. Only now are readers sent to the new map, waiters woken, and what n+1 freed is free: places
 //!    of the pool (the next commit takes them), and blocks of files (`on_durable`).
 //!
+//! An `fsync` needs none of this: it writes a record of what changed to a log that continues the generation
+//! on disk (`log`), and the next generation has it too.
+//!
 //! Invariants, which are the crash argument:
 //! 1. Nothing that the durable generation or a snapshot refers to is ever written: a write goes to
 //!    a place that is clear in the pool's bitmap, to the copy of a bitmap block that does not count,
@@ -38,8 +41,8 @@
 //!    the flush behind its root.
 //! 5. After a failed write or flush nothing is written any more.
 //!
-//! What a crash leaves: the newest generation that has a whole root. There is nothing to replay:
-//! opening reads two slots and picks one.
+//! What a crash leaves: the newest generation that has a whole root, with its log. There is nothing to
+//! replay: opening reads two slots, picks one, and reads the log's area, whose size is bounded.
 //!
 //! Locks, in order: a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `live`.
 
@@ -50,6 +53,7 @@ mod format;
 mod held;
 mod image;
 mod live;
+mod log;
 mod map;
 mod pool;
 mod redirect;
@@ -59,8 +63,8 @@ mod sweep;
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -74,17 +78,19 @@ use xact_layout::superblock::Superblock;
 use crate::engine::{BlockRef, Engine, EngineStats, Room};
 use crate::fault::{Fault, Faults};
 use crate::metadata::Metadata;
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, Fsync};
 use crate::pipeline::{Action, Pipeline};
 use crate::shared::{Shared, engine_of_shared, shared_fields};
 use crate::superblock_home::{self, Health};
 use crate::volume::Volume;
 
+use commit::Way;
 pub use convert::{unmark_backups, volume_on};
 pub use format::{default_pool_bytes, format};
 use held::Held;
 pub use image::GenerationImage;
 use live::Live;
+use log::Log;
 use map::{Map, MapReader};
 use pool::Pool;
 use redirect::Redirect;
@@ -110,6 +116,12 @@ struct Generations {
     redirect: Redirect,
     read_only: bool,
     commit_interval: Duration,
+    /// See [`Fsync`].
+    logs: AtomicBool,
+    /// Blocks that the log may speak of.
+    most_logged: usize,
+    /// Dirty blocks from which on a generation is due.
+    enough: u64,
     faults: Faults,
     /// How much of the pool was free after the last commit, and who may begin an operation with that.
     room: room::Left,
@@ -127,6 +139,8 @@ struct State {
     snapshots: Vec<Kept>,
     /// Read when the first generation is made.
     pool: Option<Pool>,
+    /// That of the generation, if this engine has made it.
+    log: Option<Log>,
     /// Where the sweep goes on.
     sweep_at: BlockNr,
 }
@@ -159,8 +173,9 @@ impl GenerationsEngine {
             return Err(Error::corrupt(Site::Root, "the map's levels do not fit the volume"));
         }
         let map = Map::new(root.map_levels, root.map);
+        let logged = log::read(&reader, &root, &map, faults)?;
         if !is_sound {
-            let seen = export::Seen { reader: &reader, map: &map };
+            let seen = export::Seen { reader: &reader, map: &map, logged: Some(&logged) };
             superblock = export::superblock(&seen, shape.block_size as usize)?;
             if superblock.blocks_count() != shape.volume_blocks
                 || superblock.block_size() != shape.block_size
@@ -174,7 +189,7 @@ impl GenerationsEngine {
         let held = Held::new(reader.clone(), superblock.clone(), kept);
         let redirect = Redirect::default();
         redirect.active.store(root.has_moved_data, SeqCst);
-        let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone()));
+        let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone(), logged));
         let credits = commit::max_credits(&reader);
         let shared = Arc::new(Generations {
             pipeline: Pipeline::new(volume.clone(), credits, credits),
@@ -186,14 +201,27 @@ impl GenerationsEngine {
             redirect,
             read_only: options.read_only || volume.device_is_read_only(),
             commit_interval: options.commit_interval,
+            logs: AtomicBool::new(false),
+            most_logged: log::most_blocks(&reader, credits),
+            enough: options.dirty_blocks.unwrap_or(credits / 2).max(1).into(),
             faults,
             room: room::Left::new(&reader),
             commits: AtomicU64::new(0),
             committed_blocks: AtomicU64::new(0),
             swept_blocks: AtomicU64::new(0),
-            state: Mutex::new(State { root, slot, map, snapshots, pool: None, sweep_at: BlockNr(0) }),
+            state: Mutex::new(State {
+                root,
+                slot,
+                map,
+                snapshots,
+                pool: None,
+                log: None,
+                sweep_at: BlockNr(0),
+            }),
             volume,
         });
+        shared.set_fsync(options.fsync);
+        shared.count_logged();
         let mut threads = Vec::new();
         if !shared.read_only {
             if shared.state.lock().root.used > shape.places() / 2 {
@@ -215,6 +243,11 @@ impl GenerationsEngine {
     /// Size of the ext4 volume, and so of its exported images.
     pub fn volume_bytes(&self) -> u64 {
         self.shared.volume.blocks * self.shared.volume.block_size as u64
+    }
+
+    /// Says what `commit` does from now on: the volume's own setting is known when it is open.
+    pub fn set_fsync(&self, fsync: Fsync) {
+        self.shared.set_fsync(fsync);
     }
 
     /// Number of the durable generation.
@@ -280,22 +313,49 @@ impl Generations {
         self.check_open()?;
         self.pipeline.start(credits, || self.room.check(room))
     }
-}
 
-impl Shared for Generations {
-    shared_fields!();
+    fn set_fsync(&self, fsync: Fsync) {
+        self.logs.store(fsync == Fsync::Log, SeqCst);
+        self.metadata.set_sub_block_records(fsync == Fsync::Log);
+    }
 
-    fn commit(&self, commit: CommitId) -> Result<()> {
+    /// What the log has counts among the dirty blocks of the next generation.
+    fn count_logged(&self) {
+        let logged = self.live.logged_blocks() as u64;
+        self.pipeline.set_enough(self.enough.saturating_sub(logged).max(1));
+    }
+
+    fn uses_log(&self) -> bool {
+        self.logs.load(SeqCst)
+    }
+
+    /// Makes a commit durable, as a generation or by the log.
+    fn commit_by(&self, commit: CommitId, as_generation: bool) -> Result<()> {
         let ticket = self.volume.flush_ticket();
         // Data that went the way of metadata is promised to the caller too.
         let commit = commit.max(self.redirect.newest());
         if self.pipeline.durable() >= commit {
             return Ok(());
         }
-        self.pipeline.make_durable(commit, || self.guard(self.commit_running(None)))?;
+        self.pipeline.make_durable(commit, || {
+            let way = if as_generation { Way::Generation } else { Way::Log };
+            self.guard(self.commit_running(way))
+        })?;
         // A generation whose flushes had begun before this call says nothing about data written
         // since; in all other cases the flush has happened and this does nothing.
         self.guard(self.volume.flush_for(ticket))
+    }
+}
+
+impl Shared for Generations {
+    shared_fields!();
+
+    fn commit(&self, commit: CommitId) -> Result<()> {
+        self.commit_by(commit, false)
+    }
+
+    fn commit_wholly(&self, commit: CommitId) -> Result<()> {
+        self.commit_by(commit, true)
     }
 }
 
@@ -341,6 +401,7 @@ impl Engine for GenerationsEngine {
         let volume = &self.shared.volume;
         volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
         let written = self.shared.write_data(start, bufs);
+        volume.note_data();
         if volume.poison.is_set() {
             self.shared.pipeline.give_up();
         }
@@ -351,7 +412,9 @@ impl Engine for GenerationsEngine {
         self.shared.check_open()?;
         let volume = &self.shared.volume;
         volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
-        volume.write(start, bufs)
+        let written = volume.write(start, bufs);
+        volume.note_data();
+        written
     }
 
     fn discard(&self, start: BlockNr, blocks: u64) -> Result<()> {
@@ -372,6 +435,9 @@ impl Engine for GenerationsEngine {
         self.end_threads();
         result?;
         let _turn = self.shared.pipeline.lead_alone();
+        // An fsync may have led the commit that the sync waited for.
+        let ended = self.shared.end_log(&mut self.shared.state.lock());
+        self.shared.guard(ended)?;
         self.shared.volume.poison.close();
         self.shared.pipeline.give_up();
         Ok(())

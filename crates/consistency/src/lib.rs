@@ -35,7 +35,7 @@ pub use fault::{Fault, Faults};
 pub use generations::{GenerationImage, GenerationsEngine, SnapshotInfo};
 pub use journal::{JournalEngine, JournalSize};
 pub use none::NoneEngine;
-pub use options::{CommitWrites, EngineOptions, LogRecords};
+pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};
 pub use recovery::{RecoveryReport, recover};
 
 /// The superblock once what a crash left is replayed, for what must be known before opening. (That of a

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 use xact_base::{BlockNr, CommitId, Error, Result};
@@ -49,7 +49,7 @@ pub(crate) struct Metadata {
     /// More freed blocks than this do not fit one commit.
     pub max_forgotten: AtomicUsize,
     /// Commits tell of a block what changed.
-    sub_block: bool,
+    sub_block: AtomicBool,
 }
 
 /// The running commit's members. Taken by `freeze` while no handle is open.
@@ -69,12 +69,31 @@ impl Metadata {
         let cache = BlockCache::new(cache_bytes, volume.block_size);
         let max_forgotten = AtomicUsize::new(max_forgotten);
         let (joined, forgotten, data_slots) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
-        Metadata { volume, source, cache, joined, forgotten, data_slots, max_forgotten, sub_block: false }
+        Metadata {
+            volume,
+            source,
+            cache,
+            joined,
+            forgotten,
+            data_slots,
+            max_forgotten,
+            sub_block: AtomicBool::new(false),
+        }
     }
 
     /// Lets commits tell of a block what changed.
     pub fn with_sub_block_records(self, sub_block: bool) -> Metadata {
-        Metadata { sub_block, ..self }
+        self.set_sub_block_records(sub_block);
+        self
+    }
+
+    /// The same for blocks that join a commit from now on.
+    pub fn set_sub_block_records(&self, sub_block: bool) {
+        self.sub_block.store(sub_block, Relaxed);
+    }
+
+    fn sub_block(&self) -> bool {
+        self.sub_block.load(Relaxed)
     }
 
     pub fn read(&self, block: BlockNr) -> Result<BlockRef> {
@@ -96,7 +115,7 @@ impl Metadata {
             }
             let is_first = state.joined != Some(commit);
             let contents = state.load(block, &*self.source)?;
-            let before = (self.sub_block && is_first).then(|| contents.clone());
+            let before = (self.sub_block() && is_first).then(|| contents.clone());
             // Where a commit holds the old contents, this makes a copy for the new ones.
             change(Arc::make_mut(contents));
             if let Some(before) = before {
@@ -135,7 +154,7 @@ impl Metadata {
         }
         self.cache.with(block, |slot, state| {
             self.set_data(state, data);
-            if self.sub_block {
+            if self.sub_block() {
                 state.record = next_record(state, commit, record);
             }
             state.newest = Some(contents);

@@ -24,13 +24,28 @@ pub enum LogRecords {
     SubBlock,
 }
 
+/// What an fsync does on a volume with generations (SNAP-12).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// Writes what changed to the intent log. `sync`, age and a full log make a generation.
+    #[default]
+    Log,
+    /// Makes a generation, as the paper does.
+    Generation,
+}
+
 /// Settings of an engine. The defaults are those of a stock ext4 mount.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
     /// The running commit becomes durable at the latest after this time.
     pub commit_interval: Duration,
+    /// With generations: from so many dirty metadata blocks on, those in the intent log included, the next
+    /// one is made at once (SNAP-5). By default half of what a commit can take, so that it is on its way
+    /// before anybody has to wait for it.
+    pub dirty_blocks: Option<u32>,
     pub commit_writes: CommitWrites,
     pub log_records: LogRecords,
+    pub fsync: Fsync,
     /// What a commit refers to is on the device before it (ext4's `data=ordered`). Without it, a
     /// crash may show what the blocks of new data held before (`data=writeback`).
     pub ordered_data: bool,
@@ -49,8 +64,10 @@ impl Default for EngineOptions {
     fn default() -> EngineOptions {
         EngineOptions {
             commit_interval: Duration::from_secs(5),
+            dirty_blocks: None,
             commit_writes: CommitWrites::default(),
             log_records: LogRecords::default(),
+            fsync: Fsync::default(),
             ordered_data: true,
             cache_bytes: 64 << 20,
             read_only: false,

@@ -48,6 +48,8 @@ pub(crate) struct Pipeline {
     durable: AtomicU64,
     /// How long commits took.
     pub times: Latencies,
+    /// How long new handles had to wait at each: from `lock` to `switch`.
+    pub held_up: Latencies,
 }
 
 struct State {
@@ -56,7 +58,8 @@ struct State {
     /// Credits that one handle may have if it has the commit for itself: a large user transaction.
     max_alone: u32,
     running: CommitId,
-    locked: bool,
+    /// Since when.
+    locked: Option<Instant>,
     handles: u32,
     /// Credits used, and those that open handles may still use.
     reserved: u64,
@@ -66,6 +69,9 @@ struct State {
     leading: bool,
     /// Somebody waits for room, so the running commit is due now.
     crowded: bool,
+    /// Credits from which on it is due though nobody waits, and whether it has them.
+    enough: u64,
+    is_enough: bool,
     /// Handles that wait for a commit of their own.
     waiting_alone: u32,
     actions: Vec<(CommitId, Action)>,
@@ -80,13 +86,15 @@ impl Pipeline {
                 max_credits,
                 max_alone,
                 running: CommitId(1),
-                locked: false,
+                locked: None,
                 handles: 0,
                 reserved: 0,
                 since: None,
                 durable: CommitId(0),
                 leading: false,
                 crowded: false,
+                enough: u64::MAX,
+                is_enough: false,
                 waiting_alone: 0,
                 actions: Vec::new(),
                 stopping: false,
@@ -97,6 +105,7 @@ impl Pipeline {
             due: Condvar::new(),
             durable: AtomicU64::new(0),
             times: Latencies::default(),
+            held_up: Latencies::default(),
         }
     }
 
@@ -116,6 +125,11 @@ impl Pipeline {
     pub fn limit_credits(&self, max_credits: u32) {
         self.state.lock().max_credits = max_credits;
         self.switched.notify_all();
+    }
+
+    /// From so many blocks on, the running commit is due at once (SNAP-5).
+    pub fn set_enough(&self, blocks: u64) {
+        self.state.lock().enough = blocks;
     }
 
     pub fn durable(&self) -> CommitId {
@@ -144,7 +158,7 @@ impl Pipeline {
                 state.waiting_alone = if alone { state.waiting_alone + 1 } else { state.waiting_alone - 1 };
                 counted = alone;
             }
-            if !state.locked {
+            if state.locked.is_none() {
                 // One that needs an empty commit gets the next, before small ones fill it.
                 let first = state.reserved == 0;
                 let fits = state.reserved + u64::from(credits) <= u64::from(state.max_credits);
@@ -188,18 +202,22 @@ impl Pipeline {
         assert!(state.running == commit && state.handles > 0, "a handle ended twice");
         state.handles -= 1;
         state.reserved -= u64::from(unused);
-        if state.handles == 0 && state.locked {
+        if state.handles == 0 && state.locked.is_some() {
             self.drained.notify_all();
         }
         if state.crowded && unused > 0 {
             self.switched.notify_all();
+        }
+        if state.reserved >= state.enough && !state.is_enough {
+            state.is_enough = true;
+            self.due.notify_all();
         }
     }
 
     /// Leader: closes the running commit to new handles and waits for those in it to end.
     pub fn lock(&self) -> Result<CommitId> {
         let mut state = self.state.lock();
-        state.locked = true;
+        state.locked = Some(Instant::now());
         while state.handles > 0 {
             self.volume.poison.check()?;
             self.drained.wait(&mut state);
@@ -211,12 +229,14 @@ impl Pipeline {
     /// Leader: opens the next commit.
     pub fn switch(&self) {
         let mut state = self.state.lock();
-        assert!(state.locked && state.handles == 0, "only a locked commit without handles is switched");
+        assert!(state.handles == 0, "only a commit without handles is switched");
+        let locked = state.locked.take().expect("only a locked commit is switched");
+        self.held_up.add(locked.elapsed());
         state.running = CommitId(state.running.0 + 1);
-        state.locked = false;
         state.reserved = 0;
         state.since = None;
         state.crowded = false;
+        state.is_enough = false;
         self.switched.notify_all();
     }
 
@@ -304,6 +324,9 @@ impl Pipeline {
             if state.crowded && !state.leading {
                 return Some(Due { commit: state.running, crowded: true });
             }
+            if state.is_enough && !state.leading {
+                return Some(Due { commit: state.running, crowded: false });
+            }
             match state.since.map(|since| since + interval) {
                 Some(at) if at <= Instant::now() && !state.leading => {
                     return Some(Due { commit: state.running, crowded: false });
@@ -320,6 +343,7 @@ impl Pipeline {
     /// Background thread: the running commit turned out to be empty; it begins to age anew.
     pub fn is_young_again(&self, commit: CommitId) {
         let mut state = self.state.lock();
+        state.is_enough = false;
         if state.running == commit && state.handles == 0 && !state.crowded {
             state.since = None;
         } else if let Some(since) = &mut state.since {

@@ -23,6 +23,11 @@ pub(crate) trait Shared: Send + Sync + 'static {
     /// See [`crate::Engine::commit`].
     fn commit(&self, commit: CommitId) -> Result<()>;
 
+    /// The same, not only for those who wait for it: where an engine has a shorter way for them, without that.
+    fn commit_wholly(&self, commit: CommitId) -> Result<()> {
+        self.commit(commit)
+    }
+
     /// Body of the thread that commits what has become old or crowded; ends with the pipeline.
     fn commit_when_due(&self) {
         while let Some(due) = self.pipeline().wait_due(self.commit_interval()) {
@@ -31,7 +36,7 @@ pub(crate) trait Shared: Send + Sync + 'static {
                 continue;
             }
             // A failure has poisoned the volume, which ends the loop.
-            let _ = self.commit(due.commit);
+            let _ = self.commit_wholly(due.commit);
         }
     }
 
@@ -134,7 +139,7 @@ macro_rules! engine_of_shared {
             if self.$shared.read_only {
                 return Ok(());
             }
-            self.$shared.commit(self.$shared.pipeline.running())
+            self.$shared.commit_wholly(self.$shared.pipeline.running())
         }
 
         fn max_credits(&self) -> u32 {
@@ -151,6 +156,10 @@ macro_rules! engine_of_shared {
 
         fn commit_times(&self) -> xact_base::LatencySnapshot {
             self.$shared.pipeline.times.snapshot()
+        }
+
+        fn held_up_times(&self) -> xact_base::LatencySnapshot {
+            self.$shared.pipeline.held_up.snapshot()
         }
     };
 }

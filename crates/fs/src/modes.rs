@@ -6,7 +6,7 @@
 //! record of ours ([`xact_layout::mode_record`]).
 
 use xact_base::{Error, Result};
-use xact_consistency::{CommitWrites, Handle, LogRecords};
+use xact_consistency::{CommitWrites, Fsync, Handle, LogRecords};
 use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
 use xact_layout::superblock::{
     DEFAULT_JMODE, DEFAULT_JMODE_DATA, DEFAULT_JMODE_ORDERED, DEFAULT_JMODE_WRITEBACK, Superblock,
@@ -28,6 +28,8 @@ const LOG_RECORDS: &[(&str, LogRecords)] =
     &[("block", LogRecords::Block), ("sub-block", LogRecords::SubBlock)];
 const WHEN: &[(&str, InodeUpdate)] =
     &[("immediate", InodeUpdate::Immediate), ("delayed", InodeUpdate::Delayed)];
+
+const FSYNC: &[(&str, Fsync)] = &[("generation", Fsync::Generation), ("log", Fsync::Log)];
 
 /// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its name, its values by
 /// name, and the built-in default. The order is that of the record on disk.
@@ -114,6 +116,8 @@ settings! {
     timestamps: InodeUpdate, WHEN, InodeUpdate::Delayed;
     /// What a commit says of a block that it changed.
     log_records: LogRecords, LOG_RECORDS, LogRecords::Block;
+    /// What an fsync does on a volume with generations.
+    fsync: Fsync, FSYNC, Fsync::Log;
 }
 
 fn by_name<T: Copy>(values: &[(&str, T)], name: &str) -> Result<Option<T>, String> {
@@ -178,7 +182,7 @@ impl Base {
 
     /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening on.
     ///
-    /// Errors: `Usage` where the volume has no journal and the setting is about one; `Unsupported`
+    /// Errors: `Usage` where the volume has no journal, or no generations, and the setting is about that; `Unsupported`
     /// where the bytes for them hold something else.
     pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
         if self.engine().is_read_only() {
@@ -189,9 +193,12 @@ impl Base {
         if about_journal && !self.engine().journals_data() {
             return Err(Error::Usage(
                 "the volume has no journal; of its modes, only inode_update and \
-                timestamps mean anything"
+                timestamps mean anything, and fsync with generations"
                     .into(),
             ));
+        }
+        if modes.fsync.is_some() && self.engine().generations().is_none() {
+            return Err(Error::Usage("the volume has no generations, which the mode fsync is about".into()));
         }
         let sb = superblock::read(&**self.engine(), self.superblock())?;
         if sb.mode_record() == ModeRecord::Foreign {
@@ -221,6 +228,7 @@ mod tests {
             ("inode_update", "immediate"),
             ("timestamps", "delayed"),
             ("log_records", "sub-block"),
+            ("fsync", "generation"),
         ] {
             assert_eq!(choice.set(setting, value), Ok(true));
             assert!(choice.names().contains(&(setting, Some(value))));

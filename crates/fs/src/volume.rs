@@ -25,6 +25,9 @@ pub struct VolumeOptions {
     pub cache_bytes: u64,
     /// What was done becomes durable by itself at the latest after this time.
     pub commit_interval: Duration,
+    /// With generations: so many dirty metadata blocks make the next one due; see
+    /// [`EngineOptions::dirty_blocks`].
+    pub dirty_blocks: Option<u32>,
     /// The modes that count whatever the volume's own are; see [`crate::modes`].
     pub modes: ModeChoice,
     /// Whose limits are enforced on a volume with quotas.
@@ -51,6 +54,7 @@ impl Default for VolumeOptions {
             read_only: false,
             cache_bytes: 256 << 20,
             commit_interval: Duration::from_secs(5),
+            dirty_blocks: None,
             modes: ModeChoice::default(),
             quota_limits: QuotaLimits::default(),
             access: AccessOptions::default(),
@@ -93,6 +97,7 @@ pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc
 fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<Base>> {
     let mut engine_options = EngineOptions {
         commit_interval: options.commit_interval,
+        dirty_blocks: options.dirty_blocks,
         cache_bytes: (options.cache_bytes / 4) as usize,
         read_only: options.read_only,
         #[cfg(feature = "faults")]
@@ -121,7 +126,10 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
         return Err(Error::Unsupported(format!("{features}, for writing (mount it read-only)")));
     }
     // With generations, the superblock is known only now.
-    let stored = modes::stored(&sb);
+    let modes = options.modes.or(modes::stored(&sb)).or_default();
+    if let Some(generations) = engine.generations() {
+        generations.set_fsync(modes.fsync);
+    }
     let base = Base::open(
         engine,
         sb,
@@ -130,7 +138,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
             inode_cache: (options.cache_bytes / 8 / INODE_BYTES) as usize,
             versions_bytes: options.cache_bytes / 8,
             flusher: options.flusher,
-            modes: options.modes.or(stored).or_default(),
+            modes,
             faults,
             quota_limits: options.quota_limits,
             access: options.access,

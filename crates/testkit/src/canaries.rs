@@ -76,6 +76,13 @@ pub const ALL: &[Canary] = &[
     canary(Fault::SweepOverHome, "gen-sweep"),
     canary(Fault::OverwriteHeld, "gen-snapshots"),
     canary(Fault::FreeHeld, "gen-snapshots"),
+    canary(Fault::NoFlushOfData, "gen-log-append"),
+    canary(Fault::NoFlushAfterRecord, "gen-log-append"),
+    canary(Fault::AcceptTornRecord, "gen-log-tx"),
+    canary(Fault::AcceptStaleRecord, "gen-log-wrap"),
+    canary(Fault::NoRevoke, "gen-log-reuse"),
+    canary(Fault::ActionsAtOnce, "gen-log-refill"),
+    canary(Fault::NoFlushBeforeRoot, "gen-log-wrap"),
 ];
 
 impl Canary {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{DataMode, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
+use xact::{DataMode, Fsync, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
 use xact_base::{Error, Ino};
 use xact_consistency::{CommitWrites, Fault};
 use xact_fs::Caller;
@@ -61,6 +61,7 @@ pub struct FileWorkload {
     pub data_mode: DataMode,
     pub inode_update: InodeUpdate,
     pub log_records: LogRecords,
+    pub fsync: Fsync,
     /// Freed blocks are discarded.
     pub discard: bool,
     /// What a recovered tree must be besides what the model says.
@@ -77,6 +78,7 @@ fn text(e: Error) -> String {
 pub fn quiet_options() -> VolumeOptions {
     VolumeOptions {
         commit_interval: Duration::from_secs(86_400),
+        dirty_blocks: Some(u32::MAX),
         flusher: false,
         cache_bytes: 16 << 20,
         ..VolumeOptions::default()
@@ -102,6 +104,7 @@ impl FileWorkload {
                 inode_update: Some(self.inode_update),
                 timestamps: Some(self.inode_update),
                 log_records: Some(self.log_records),
+                fsync: Some(self.fsync),
             },
             discard: self.discard,
             fault: self.fault,

@@ -223,6 +223,11 @@ impl Volume {
         self.base.engine().commit_times()
     }
 
+    /// How long operations that were to begin had to wait at each of them.
+    pub fn held_up_times(&self) -> LatencySnapshot {
+        self.base.engine().held_up_times()
+    }
+
     pub fn stats(&self) -> EngineStats {
         self.base.engine().stats()
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use xact::mkfs::{JournalSize, MkfsOptions, mkfs};
+use xact::mkfs::{JournalSize, MkfsOptions, mkfs, mkfs_generations};
 use xact::{
-    Caller, CommitWrites, DataMode, Ino, LogRecords, MemoryDevice, ModeChoice, SetAttr, View, Volume,
+    Caller, CommitWrites, DataMode, Fsync, Ino, LogRecords, MemoryDevice, ModeChoice, SetAttr, View, Volume,
     VolumeOptions,
 };
 use xact_device::DeviceCounts;
@@ -244,4 +244,87 @@ fn overwrite_and_fsync() {
         assert!(mtime > last);
         last = mtime;
     }
+}
+
+/// A volume with generations, with a file on it and a generation made by this opening.
+fn generations_volume(options: VolumeOptions) -> (Arc<Volume>, Arc<dyn View>, Ino) {
+    let device: Arc<dyn xact::BlockDevice> = Arc::new(MemoryDevice::new(256 << 20));
+    let format = MkfsOptions { block_size: Some(BLOCK as u32), ..MkfsOptions::default() };
+    mkfs_generations(&device, &format, Some(32 << 20)).unwrap();
+    let volume = Volume::open(device, &VolumeOptions { flusher: false, ..options }).unwrap();
+    let base = volume.base();
+    let ino = base.make_node(&Caller::ROOT, Ino::ROOT, b"file", 0o100644, 0).unwrap().ino;
+    base.write(ino, 0, &vec![1; (TIMES * BLOCK) as usize], WriteHow::default()).unwrap();
+    volume.sync().unwrap();
+    (volume, base, ino)
+}
+
+fn generations_with(fsync: Fsync) -> (Arc<Volume>, Arc<dyn View>, Ino) {
+    let modes = ModeChoice { fsync: Some(fsync), ..ModeChoice::default() };
+    generations_volume(VolumeOptions { modes, ..VolumeOptions::default() })
+}
+
+/// SNAP-12: an append with fsync writes the data and one block of the log; a change of names or attributes
+/// only that, and flushes once.
+#[test]
+fn fsync_goes_to_the_log_of_a_generation() {
+    let (volume, base, ino) = generations_with(Fsync::Log);
+    let append = cost_of(&volume, |n| {
+        base.write(ino, (TIMES + n) * BLOCK, &[2; BLOCK as usize], WriteHow::default()).unwrap();
+        base.sync_file(ino, false).unwrap();
+    });
+    assert_eq!((append.writes, append.flushes, append.blocks), (2, 2, 2));
+    let change = cost_of(&volume, |n| {
+        let set = SetAttr { perm: Some(0o600 + (n % 2) as u16), ..SetAttr::default() };
+        base.set_attr(&Caller::ROOT, ino, &set).unwrap();
+        base.sync_file(ino, false).unwrap();
+    });
+    assert_eq!((change.writes, change.flushes, change.blocks), (1, 1, 1));
+    volume.close().unwrap();
+}
+
+/// SNAP-5: so many dirty blocks make the next generation due, before its time.
+#[test]
+fn enough_dirty_blocks_are_a_generation() {
+    let options = VolumeOptions {
+        commit_interval: std::time::Duration::from_secs(3600),
+        dirty_blocks: Some(40),
+        ..VolumeOptions::default()
+    };
+    let (volume, base, _) = generations_volume(options);
+    let before = volume.stats().commits;
+    base.make_node(&Caller::ROOT, Ino::ROOT, b"one", 0o100644, 0).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(volume.stats().commits, before, "few are none");
+    // Each folder has a block of its own.
+    for n in 0..40 {
+        base.make_dir(&Caller::ROOT, Ino::ROOT, format!("{n}").as_bytes(), 0o755).unwrap();
+    }
+    let began = std::time::Instant::now();
+    while volume.stats().commits == before {
+        assert!(began.elapsed().as_secs() < 300, "no generation came");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    volume.close().unwrap();
+}
+
+/// SNAP-6: of files that are deleted before their generation is written nothing reaches the device but the
+/// blocks that others use too, however many files there were.
+#[test]
+fn short_lived_files_are_not_written() {
+    let mut costs = Vec::new();
+    for files in [1, 200] {
+        let (volume, base, _) = generations_with(Fsync::Log);
+        let before = volume.stats().device.written_bytes;
+        for n in 0..files {
+            let name = format!("short{n}");
+            let ino = base.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o100644, 0).unwrap().ino;
+            base.write(ino, 0, &[3; 4 * BLOCK as usize], WriteHow::default()).unwrap();
+            base.unlink(&Caller::ROOT, Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        volume.sync().unwrap();
+        costs.push((volume.stats().device.written_bytes - before) / BLOCK);
+        volume.close().unwrap();
+    }
+    assert!(costs[1] < costs[0] + 20, "blocks for 1 file and for 200: {costs:?}");
 }

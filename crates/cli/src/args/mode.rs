@@ -29,6 +29,9 @@ use clap::{Args, Subcommand};
 /// log_records: block (default): a commit has a copy of each block that it changes. sub-block: of a block
 /// of which little changed, only that. While such a volume is mounted, and after a crash, nobody but xact
 /// can replay its journal: Linux and e2fsck refuse the volume until 'xact recover' or a clean unmount.
+///
+/// fsync, of a volume with generations: log (default): an fsync writes what changed to a log, which the next
+/// generation makes superfluous. generation: it makes a generation. Both promise the same.
 #[derive(Debug, Args)]
 pub struct Mode {
     #[command(subcommand)]

@@ -1,5 +1,6 @@
 //! Making one generation; the argument is at the head of `generations.rs`.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -7,6 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use xact_base::{BlockNr, Result};
 use xact_layout::generations::{Pointer, PoolShape, Root, contents_sum};
 
+use super::log::{self, Log};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::snapshots::{Change, ListChange, Settled};
@@ -62,6 +64,18 @@ fn sweep_size(blocks: usize) -> usize {
     blocks.max(MIN_SWEEP)
 }
 
+/// How a commit becomes durable.
+pub(super) enum Way {
+    /// By a record in the log, if it has room for it.
+    Log,
+    Generation,
+    /// As a generation that changes the snapshots.
+    Snapshots(ListChange),
+}
+
+/// New contents by block, `None` for freed ones.
+type Changes = BTreeMap<u64, Option<BlockRef>>;
+
 /// A generation on its way: what is to be written where.
 struct Draft {
     map: Map,
@@ -71,33 +85,59 @@ struct Draft {
 }
 
 impl Generations {
-    /// Leader: closes the running commit, makes it a generation, and tells who waits.
-    pub(super) fn commit_running(&self, change: Option<ListChange>) -> Result<()> {
+    /// Leader: closes the running commit, makes it durable, and tells who waits.
+    pub(super) fn commit_running(&self, way: Way) -> Result<()> {
         let commit = self.pipeline.lock()?;
         // See `redirect`: no data is written in place from here until all know of the snapshot.
-        let creates = matches!(&change, Some(ListChange { change: Change::Create { .. }, .. }));
+        let creates = matches!(&way, Way::Snapshots(ListChange { change: Change::Create { .. }, .. }));
         let gate = creates.then(|| self.redirect.gate.write());
         let frozen = self.metadata.freeze(commit, |_, _| {});
         self.pipeline.switch();
-        if frozen.is_empty() && change.is_none() {
-            // No generation; but data that was written before must become durable all the same.
+        let mut state = self.state.lock();
+        let nothing = match way {
+            Way::Log => frozen.is_empty(),
+            Way::Generation => frozen.is_empty() && self.live.logged_blocks() == 0,
+            Way::Snapshots(_) => false,
+        };
+        if nothing {
+            // But data that was written before must become durable all the same.
             self.volume.flush()?;
         } else {
-            let blocks = frozen.blocks.len() as u64;
-            let mut state = self.state.lock();
-            self.write_generation(&mut state, frozen, change, Sweep::AsDue)?;
-            self.redirect.published(commit);
-            drop(gate);
             self.commits.fetch_add(1, Relaxed);
-            self.committed_blocks.fetch_add(blocks, Relaxed);
-            self.make_room(&mut state)?;
+            self.committed_blocks.fetch_add(frozen.blocks.len() as u64, Relaxed);
+            if matches!(way, Way::Log) && self.write_record(&mut state.log, &frozen)? {
+                // What is not in memory is read as the log has it from here on.
+                frozen.blocks.iter().for_each(|block| block.slot.lock_any().committing = None);
+                self.redirect.published(commit);
+            } else {
+                let change = if let Way::Snapshots(change) = way { Some(change) } else { None };
+                self.write_generation(&mut state, frozen, change, Sweep::AsDue)?;
+                self.redirect.published(commit);
+                drop(gate);
+                self.make_room(&mut state)?;
+            }
+            self.count_logged();
         }
+        drop(state);
         self.pipeline.finish(commit);
         Ok(())
     }
 
-    /// Makes the generation that has the changes of `frozen`, and in which some blocks are swept
-    /// home. False where there was nothing to do.
+    /// What the next generation changes: what was logged since the last one, and `frozen` after it.
+    fn changes_since_root(&self, frozen: &Frozen, change: Option<&ListChange>) -> Changes {
+        let mut changes = Changes::new();
+        // What was done since a snapshot is gone when that is restored.
+        if !matches!(change, Some(ListChange { change: Change::Restore { .. }, .. })) {
+            changes.extend(self.live.logged());
+        }
+        changes.extend(frozen.forgotten.iter().map(|block| (block.0, None)));
+        let blocks = frozen.blocks.iter().map(|block| (block.slot.block.0, Some(block.contents.clone())));
+        changes.extend(blocks);
+        changes
+    }
+
+    /// Makes the generation that has what was logged and the changes of `frozen`, and in which some blocks
+    /// are swept home. False where there was nothing to do.
     fn write_generation(
         &self,
         state: &mut State,
@@ -112,25 +152,29 @@ impl Generations {
         if let Some(ListChange { change: Change::Restore { index }, .. }) = &change {
             draft.map = state.snapshots[*index].map.clone();
         }
-        let sweeping = sweep == Sweep::All || sweep::is_due(&pool, frozen.blocks.len());
-        self.place_blocks(state, &mut pool, &frozen, sweeping, &mut draft)?;
+        let changes = self.changes_since_root(&frozen, change.as_ref());
+        let sweeping = sweep == Sweep::All || sweep::is_due(&pool, changes.len());
+        self.place_blocks(state, &mut pool, &changes, sweeping, &mut draft)?;
         if sweeping && !matches!(&change, Some(ListChange { change: Change::Restore { .. }, .. })) {
             let (count, effort) = match sweep {
-                Sweep::AsDue => (sweep_size(frozen.blocks.len()), SWEEP_EFFORT),
-                Sweep::Thorough => (sweep_size(frozen.blocks.len()), usize::MAX),
+                Sweep::AsDue => (sweep_size(changes.len()), SWEEP_EFFORT),
+                Sweep::Thorough => (sweep_size(changes.len()), usize::MAX),
                 Sweep::All => (SWEEP_ALL_BLOCKS, usize::MAX),
             };
             let found = self.find_sweepable(state, &draft.map, count, effort)?;
             self.bring_home(found, &mut draft)?;
         }
-        if draft.out.is_empty() && frozen.is_empty() && change.is_none() {
+        if draft.out.is_empty() && changes.is_empty() && change.is_none() {
             state.pool = Some(pool);
             return Ok(false);
         }
         let Draft { mut map, mut out, swept } = draft;
         map.write(&self.reader, generation, &mut || pool.take(), &mut out)?;
-        // From here on nothing is taken any more: see `pool`.
         let mut root = state.root.clone();
+        if root.log.is_none() && self.uses_log() {
+            root.log = log::take_area(&self.reader, &mut pool);
+        }
+        // From here on nothing is taken any more: see `pool`.
         let Settled { snapshots, list } =
             self.settle_snapshots(state, &mut pool, generation, &map, change, &mut root)?;
         pool.write_changed(&mut out);
@@ -166,22 +210,28 @@ impl Generations {
         for block in frozen.blocks.iter().chain(&swept) {
             block.slot.lock_any().committing = None;
         }
-        *state = State { root, slot, map, snapshots, pool: Some(pool), sweep_at: state.sweep_at };
+        // The root has made an end of the log before it; see `log` 5.
+        let log = if self.uses_log() { Log::begin(&root) } else { None };
+        *state = State { root, slot, map, snapshots, pool: Some(pool), log, sweep_at: state.sweep_at };
         Ok(true)
     }
 
-    /// Gives every block of the commit its place: in the pool, or home while the commit sweeps.
+    /// Gives every changed block its place: in the pool, or home while the commit sweeps.
     fn place_blocks(
         &self,
         state: &State,
         pool: &mut Pool,
-        frozen: &Frozen,
+        changes: &Changes,
         sweeping: bool,
         draft: &mut Draft,
     ) -> Result<()> {
         let held = self.held.read().clone();
-        for FrozenBlock { slot, contents, .. } in &frozen.blocks {
-            let block = slot.block;
+        for (&number, contents) in changes {
+            let block = BlockNr(number);
+            let Some(contents) = contents else {
+                draft.map.set(&self.reader, block, None)?;
+                continue;
+            };
             let durable = state.map.get(&self.reader, block)?;
             let overwrite = self.faults.has(Fault::OverwritePlace);
             let anyway = self.faults.has(Fault::SweepOverHome) && self.homes.may_ever(block);
@@ -195,8 +245,13 @@ impl Generations {
             draft.map.set(&self.reader, block, (place != block).then_some(pointer))?;
             draft.out.push((place, contents.clone()));
         }
-        for &block in &frozen.forgotten {
-            draft.map.set(&self.reader, block, None)?;
+        Ok(())
+    }
+
+    /// Makes a generation of what was logged, if anything was.
+    pub(super) fn end_log(&self, state: &mut State) -> Result<()> {
+        if self.live.logged_blocks() > 0 {
+            self.write_generation(state, Frozen::default(), None, Sweep::AsDue)?;
         }
         Ok(())
     }

@@ -45,7 +45,7 @@ impl GenerationsEngine {
         }
         self.shared.guard(self.shared.sweep_all(&mut state))?;
         let (reader, volume) = (&self.shared.reader, &self.shared.volume);
-        let seen = Seen { reader, map: &state.map };
+        let seen = Seen { reader, map: &state.map, logged: None };
         let superblock = export::superblock(&seen, volume.block_size)?;
         let copies: Vec<BlockNr> = sweep::superblock_copies(&superblock).collect();
         let moved = state.map.moved(reader, BlockNr(0), copies.len() + 1)?;

@@ -6,6 +6,7 @@ use xact_layout::group::{BLOCK_UNINIT, GroupDesc};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 
 use super::image::GenerationImage;
+use super::live::Logged;
 use super::map::{Map, MapReader};
 use crate::cache::BlockSource;
 use crate::engine::BlockRef;
@@ -13,14 +14,20 @@ use crate::engine::BlockRef;
 /// What is copied at once; a multiple of every block size.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Metadata blocks as one generation has them.
+/// Metadata blocks as one generation has them, or its log has left them.
 pub(super) struct Seen<'a> {
     pub reader: &'a MapReader,
     pub map: &'a Map,
+    pub logged: Option<&'a Logged>,
 }
 
 impl BlockSource for Seen<'_> {
     fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
+        match self.logged.and_then(|logged| logged.get(&block.0)) {
+            Some(Some(contents)) => return Ok(contents.clone()),
+            Some(None) => return self.reader.volume.read_block(block),
+            None => {}
+        }
         match self.map.get(self.reader, block)? {
             Some(pointer) => self.reader.read(block, pointer),
             None => self.reader.volume.read_block(block),

@@ -92,6 +92,7 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
         used: pool.used(),
         snapshots: None,
         has_moved_data: false,
+        log: None,
         bitmaps: pool.bitmaps(),
     };
     commit::write_root(&volume, &root, 1)?;

@@ -77,7 +77,7 @@ impl Held {
         }
         let mut usage = Vec::with_capacity(self.snapshots.len());
         for map in &self.snapshots {
-            let seen = Seen { reader: &self.reader, map };
+            let seen = Seen { reader: &self.reader, map, logged: None };
             usage.push(match export::block_bitmap(&seen, &self.superblock, group)? {
                 Some(bitmap) => Usage::Bitmap(bitmap),
                 None => Usage::Fixed,

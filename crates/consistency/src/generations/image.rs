@@ -19,7 +19,9 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::Superblock;
 
 use super::export::{self, Seen};
+use super::live::Logged;
 use super::map::{Map, MapReader};
+use crate::cache::BlockSource;
 
 /// Whether a snapshot is still kept.
 #[derive(Default)]
@@ -46,16 +48,23 @@ impl Lease {
 pub struct GenerationImage {
     reader: Arc<MapReader>,
     map: Map,
+    /// What the log says since, of the durable generation.
+    logged: Logged,
     lease: Arc<Lease>,
 }
 
 impl GenerationImage {
-    pub(super) fn new(reader: Arc<MapReader>, map: Map, lease: Arc<Lease>) -> GenerationImage {
-        GenerationImage { reader, map, lease }
+    pub(super) fn new(
+        reader: Arc<MapReader>,
+        map: Map,
+        logged: Logged,
+        lease: Arc<Lease>,
+    ) -> GenerationImage {
+        GenerationImage { reader, map, logged, lease }
     }
 
     fn seen(&self) -> Seen<'_> {
-        Seen { reader: &self.reader, map: &self.map }
+        Seen { reader: &self.reader, map: &self.map, logged: Some(&self.logged) }
     }
 
     fn superblock(&self) -> Result<Superblock> {
@@ -83,7 +92,11 @@ impl GenerationImage {
     /// Blocks from `block` on that are at home, up to `most` of them.
     fn at_home(&self, block: u64, most: u64) -> Result<u64> {
         for n in 0..most {
-            if self.map.get(&self.reader, BlockNr(block + n))?.is_some() {
+            let at_home = match self.logged.get(&(block + n)) {
+                Some(contents) => contents.is_none(),
+                None => self.map.get(&self.reader, BlockNr(block + n))?.is_none(),
+            };
+            if !at_home {
                 return Ok(n);
             }
         }
@@ -103,10 +116,7 @@ impl GenerationImage {
                 len
             } else {
                 let len = buf.len().min(block_size - within);
-                let contents = match self.map.get(&self.reader, BlockNr(block))? {
-                    Some(pointer) => self.reader.read(BlockNr(block), pointer)?,
-                    None => volume.read_block(BlockNr(block))?,
-                };
+                let contents = self.seen().read_block(BlockNr(block))?;
                 buf[..len].copy_from_slice(&contents[within..within + len]);
                 len
             };

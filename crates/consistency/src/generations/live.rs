@@ -1,4 +1,4 @@
-//! The map that readers go by: that of the durable generation.
+//! What readers go by: the map of the durable generation, and what the log has made durable since.
 
 use std::sync::Arc;
 
@@ -6,52 +6,103 @@ use parking_lot::RwLock;
 use xact_base::{BlockNr, Error, Result};
 
 use super::map::{Map, MapReader};
-use crate::cache::BlockSource;
+use crate::cache::{BlockMap, BlockSource};
 use crate::engine::BlockRef;
+
+/// Blocks as the log leaves them, by number; `None`: freed, and so at home if it is anything.
+pub(super) type Logged = BlockMap<Option<BlockRef>>;
 
 pub(super) struct Live {
     reader: Arc<MapReader>,
-    current: RwLock<(u64, Map)>,
+    current: RwLock<Current>,
+}
+
+struct Current {
+    generation: u64,
+    map: Map,
+    logged: Logged,
 }
 
 impl Live {
-    pub fn new(reader: Arc<MapReader>, generation: u64, map: Map) -> Live {
-        Live { reader, current: RwLock::new((generation, map)) }
+    pub fn new(reader: Arc<MapReader>, generation: u64, map: Map, logged: Logged) -> Live {
+        Live { reader, current: RwLock::new(Current { generation, map, logged }) }
     }
 
-    /// Whether a block is in the pool.
+    fn generation(&self) -> u64 {
+        self.current.read().generation
+    }
+
+    /// What the log says of a block, else the map to look in.
+    fn find(&self, block: BlockNr) -> Found {
+        let current = self.current.read();
+        match current.logged.get(&block.0) {
+            Some(contents) => Found::Logged(contents.clone()),
+            None => Found::In(current.generation, current.map.clone()),
+        }
+    }
+
+    /// Whether a block is not at home.
     pub fn has_moved(&self, block: BlockNr) -> Result<bool> {
         loop {
-            let (generation, map) = self.current.read().clone();
-            match map.get(&self.reader, block) {
-                // As in `read_block`.
-                Err(Error::Corrupt(_)) if self.current.read().0 != generation => {}
-                found => return Ok(found?.is_some()),
+            match self.find(block) {
+                Found::Logged(contents) => return Ok(contents.is_some()),
+                Found::In(generation, map) => match map.get(&self.reader, block) {
+                    // As in `read_block`.
+                    Err(Error::Corrupt(_)) if self.generation() != generation => {}
+                    found => return Ok(found?.is_some()),
+                },
             }
         }
     }
 
-    /// The generation is durable: readers go by its map from now on.
+    /// The generation is durable: readers go by its map from now on, which has all that was logged.
     pub fn publish(&self, generation: u64, map: Map) {
-        *self.current.write() = (generation, map);
+        *self.current.write() = Current { generation, map, logged: Logged::default() };
     }
+
+    /// A record of the log is durable: readers take these blocks as it leaves them.
+    pub fn add_logged(&self, blocks: impl Iterator<Item = (u64, Option<BlockRef>)>) {
+        self.current.write().logged.extend(blocks);
+    }
+
+    /// What has been logged since the durable generation.
+    pub fn logged(&self) -> Logged {
+        self.current.read().logged.clone()
+    }
+
+    pub fn logged_blocks(&self) -> usize {
+        self.current.read().logged.len()
+    }
+
+    pub fn is_logged_as_freed(&self, block: BlockNr) -> bool {
+        self.current.read().logged.get(&block.0).is_some_and(Option::is_none)
+    }
+}
+
+enum Found {
+    Logged(Option<BlockRef>),
+    In(u64, Map),
 }
 
 impl BlockSource for Live {
     /// The caller holds the block's slot in the cache, so no commit moves this block meanwhile: a
-    /// commit has the contents of its blocks in memory. But the nodes of the map on the way may be
+    /// commit has the contents of its blocks in memory, and so has the log. But the nodes of the map on the way may be
     /// replaced, and their places used again by the commit after the next. That shows as a wrong
     /// checksum, and the way is looked up again in the newer map.
     fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
         loop {
-            let (generation, map) = self.current.read().clone();
+            let (generation, map) = match self.find(block) {
+                Found::Logged(Some(contents)) => return Ok(contents),
+                Found::Logged(None) => return self.reader.volume.read_block(block),
+                Found::In(generation, map) => (generation, map),
+            };
             let found = match map.get(&self.reader, block) {
                 Ok(Some(pointer)) => self.reader.read(block, pointer),
                 Ok(None) => return self.reader.volume.read_block(block),
                 Err(error) => Err(error),
             };
             match found {
-                Err(Error::Corrupt(_)) if self.current.read().0 != generation => {}
+                Err(Error::Corrupt(_)) if self.generation() != generation => {}
                 found => return found,
             }
         }

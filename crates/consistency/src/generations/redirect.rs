@@ -38,7 +38,7 @@ pub(super) struct Redirect {
 }
 
 impl Redirect {
-    /// A generation is durable and readers go by its map.
+    /// A commit is durable, as a generation or in the log, and readers go by it.
     pub fn published(&self, commit: CommitId) {
         self.pending.lock().retain(|_, last| *last > commit);
     }

@@ -13,6 +13,8 @@
 //!   Those are transactions of the largest size; after two of them in a row removals must wait for a snapshot
 //!   to go. As a rule commits are small, and removals have all from 16 to 4.
 //! - Below 16, a commit takes half of one (or is a single removal): from 4 down, two of them leave some 3.
+//! - One of them takes along what the intent log has made durable since the last generation, 1 at the most
+//!   ([`of_the_log`]); the log's own area is another 1, in use for good.
 //! - Deleting a snapshot takes the blocks of the list. What a removal that has begun still needs is bounded by
 //!   the groups that its blocks lie in.
 //!
@@ -39,6 +41,12 @@ fn for_removals(places: u64) -> u64 {
 /// Places that one commit may take.
 pub(super) fn of_a_commit(places: u64) -> u64 {
     places / 32 * 7
+}
+
+/// Places of the intent log's area at the most, and places that a generation takes at the most for what was
+/// logged, besides its own.
+pub(super) fn of_the_log(places: u64) -> u64 {
+    places / 32
 }
 
 fn of_a_removals_commit(places: u64) -> u64 {

@@ -16,6 +16,7 @@
 //!
 //! Data in the pool goes home by the sweep, as metadata does, when no snapshot is in the way.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use xact_base::{BlockNr, Error, Result, Site};
@@ -23,7 +24,9 @@ use xact_layout::generations::{
     Pointer, Root, SNAPSHOT_NAME_BYTES, SnapshotRecord, contents_sum, decode_snapshots, encode_snapshots,
 };
 
+use super::commit::Way;
 use super::image::{GenerationImage, Lease};
+use super::live::Logged;
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::{Generations, GenerationsEngine, State};
@@ -159,7 +162,9 @@ impl GenerationsEngine {
     pub fn has_changed_since_snapshot(&self) -> bool {
         let state = self.shared.state.lock();
         let newest = state.snapshots.iter().map(|kept| kept.record.generation).max();
-        newest != Some(state.root.generation) || !self.shared.metadata.is_unchanged()
+        newest != Some(state.root.generation)
+            || self.shared.live.logged_blocks() > 0
+            || !self.shared.metadata.is_unchanged()
     }
 
     /// Blocks that a snapshot and another, or the durable generation, have in different places, in the
@@ -168,27 +173,29 @@ impl GenerationsEngine {
     pub fn changed_blocks(&self, old: &str, new: Option<&str>) -> Result<Vec<BlockNr>> {
         let state = self.shared.state.lock();
         let map = |name| find(&state.snapshots, name).map(|index| &state.snapshots[index].map);
+        // What the log has since is as good as changed.
+        let logged = if new.is_none() { self.shared.live.logged() } else { Logged::default() };
         let (old, new) = (map(old)?, new.map_or(Ok(&state.map), map)?);
-        let mut changed = Vec::new();
-        old.differences(&self.shared.reader, new, &mut |block| changed.push(block))?;
-        Ok(changed)
+        let mut changed: BTreeSet<BlockNr> = logged.into_keys().map(BlockNr).collect();
+        old.differences(&self.shared.reader, new, &mut |block| changed.extend([block]))?;
+        Ok(changed.into_iter().collect())
     }
 
-    /// A snapshot as a read-only device; without a name the durable generation, of an engine that
+    /// A snapshot as a read-only device; without a name the durable generation with what its log has, of an engine that
     /// is read-only itself: else the next commits would change what is read.
     ///
     /// Errors: `Usage`.
     pub fn image(&self, snapshot: Option<&str>) -> Result<Arc<GenerationImage>> {
         let state = self.shared.state.lock();
-        let (map, lease) = match snapshot {
+        let (map, logged, lease) = match snapshot {
             Some(name) => {
                 let kept = &state.snapshots[find(&state.snapshots, name)?];
-                (kept.map.clone(), kept.lease.clone())
+                (kept.map.clone(), Logged::default(), kept.lease.clone())
             }
-            None if self.shared.read_only => (state.map.clone(), Arc::default()),
+            None if self.shared.read_only => (state.map.clone(), self.shared.live.logged(), Arc::default()),
             None => return Err(Error::Usage("what changes has no image: create a snapshot first".into())),
         };
-        Ok(Arc::new(GenerationImage::new(self.shared.reader.clone(), map, lease)))
+        Ok(Arc::new(GenerationImage::new(self.shared.reader.clone(), map, logged, lease)))
     }
 }
 
@@ -228,7 +235,7 @@ impl Generations {
             }
             ListChange { change, list }
         };
-        self.guard(self.commit_running(Some(change)))
+        self.guard(self.commit_running(Way::Snapshots(change)))
     }
 
     /// Frees what `map` no longer needs of the durable generation, and carries out a change of the

@@ -11,11 +11,12 @@
 //!  76 checksum of all 4032 bytes with this field as 0
 //!  80 snapshot list: 80 first block (pointer)  92 number of blocks, one after the other
 //!  96 number of bitmap blocks     100 flags: 1: blocks of files may be in the pool
+//! 104 intent log: 104 first block   112 number of blocks
 //! 504 (the second sector) for each bitmap block: its checksum
 //!     then one bit each: which copy of it counts
 //! ```
 
-use xact_base::{Error, Result, Site};
+use xact_base::{BlockNr, Error, Result, Site};
 
 use super::node::{get_pointer, put_pointer};
 use super::{Pointer, PoolShape};
@@ -33,6 +34,7 @@ const SECTORS: usize = ROOT_BYTES / SECTOR;
 const SUM_AT: usize = 76;
 const FLAGS_AT: usize = 100;
 const MOVED_DATA: u32 = 1;
+const LOG_AT: usize = 104;
 const BITMAPS_AT: usize = PAYLOAD;
 
 /// The root of one generation.
@@ -52,6 +54,8 @@ pub struct Root {
     pub snapshots: Option<(Pointer, u32)>,
     /// Blocks of files may be in the pool, not only metadata.
     pub has_moved_data: bool,
+    /// Area of the intent log that continues this generation: first block and number of blocks.
+    pub log: Option<(BlockNr, u32)>,
     /// Checksum of each block of the place bitmap, and which copy counts.
     pub bitmaps: Vec<(u32, usize)>,
 }
@@ -76,6 +80,10 @@ impl Root {
         }
         put_u32(&mut payload, 96, self.bitmaps.len() as u32);
         put_u32(&mut payload, FLAGS_AT, if self.has_moved_data { MOVED_DATA } else { 0 });
+        if let Some((first, blocks)) = self.log {
+            put_u64(&mut payload, LOG_AT, first.0);
+            put_u32(&mut payload, LOG_AT + 8, blocks);
+        }
         let bits_at = BITMAPS_AT + 4 * self.bitmaps.len();
         for (i, (sum, copy)) in self.bitmaps.iter().enumerate() {
             put_u32(&mut payload, BITMAPS_AT + 4 * i, *sum);
@@ -120,12 +128,14 @@ impl Root {
         }
         let map = get_pointer(&payload, 64);
         let snapshots = get_pointer(&payload, 80).map(|first| (first, get_u32(&payload, 92)));
-        let listed = snapshots.is_none_or(|(first, blocks)| {
-            shape.contains(first.place)
-                && blocks > 0
-                && u64::from(blocks) <= shape.device_blocks - first.place.0
-        });
-        if !listed || map.is_some_and(|p| !shape.contains(p.place)) {
+        let log = (get_u64(&payload, LOG_AT) != 0)
+            .then(|| (BlockNr(get_u64(&payload, LOG_AT)), get_u32(&payload, LOG_AT + 8)));
+        let is_run = |first: BlockNr, blocks: u32| {
+            shape.contains(first) && blocks > 0 && u64::from(blocks) <= shape.device_blocks - first.0
+        };
+        let listed = snapshots.is_none_or(|(first, blocks)| is_run(first.place, blocks));
+        let logged = log.is_none_or(|(first, blocks)| is_run(first, blocks));
+        if !listed || !logged || map.is_some_and(|p| !shape.contains(p.place)) {
             return corrupt("points outside the pool");
         }
         let count = u64::from(get_u32(&payload, 96));
@@ -147,6 +157,7 @@ impl Root {
             used: get_u64(&payload, 56),
             snapshots,
             has_moved_data: get_u32(&payload, FLAGS_AT) & MOVED_DATA != 0,
+            log,
             bitmaps: (0..count).map(bitmap).collect(),
         })
     }
@@ -159,7 +170,6 @@ const _: () = assert!(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xact_base::BlockNr;
 
     const SHAPE: PoolShape = PoolShape { block_size: 1024, volume_blocks: 16384, device_blocks: 40_000 };
 
@@ -173,6 +183,7 @@ mod tests {
             used: 55,
             snapshots: Some((Pointer { place: BlockNr(30_000), sum: 9 }, 2)),
             has_moved_data: true,
+            log: Some((BlockNr(25_000), 16)),
             bitmaps: vec![(1, 0), (generation as u32, 1), (3, 1)],
         }
     }

@@ -12,7 +12,8 @@ use xact_testkit::workloads;
 const USAGE: &str = "\
 usage: crash [--long] [--seeds N] [--seed N] [WORKLOAD...]     explore (all workloads if none is named)
        crash --ace N [--sample N] [--seed N] [SETTING...]      every sequence of N operations
-       crash --faults [FAULT...]                               each rule left out, or these: who notices
+       crash --faults [NAME...]                                each rule left out, or these, or in these workloads:
+                                                               who notices
        crash --replay 'LINE'                                   try the state of a finding again
        crash --list
 
@@ -115,10 +116,11 @@ fn enumerate(bounds: &[Bounds]) -> Result<bool, String> {
 
 fn faults(names: &[String]) -> Result<bool, String> {
     let wanted = |canary: &&Canary| {
-        names.is_empty() || names.iter().any(|name| *name == format!("{:?}", canary.fault))
+        names.is_empty()
+            || names.iter().any(|name| *name == format!("{:?}", canary.fault) || name == canary.workload)
     };
     if !names.is_empty() && !canaries::ALL.iter().any(|canary| wanted(&canary)) {
-        return Err(format!("no fault is called {}", names.join(" ")));
+        return Err(format!("no fault or workload of one is called {}", names.join(" ")));
     }
     println!("{}", Canary::HEADER);
     let mut all_found = true;

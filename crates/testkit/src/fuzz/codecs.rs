@@ -9,7 +9,9 @@ use xact_layout::dirent::{DirFormat, Packer, entry_bytes};
 use xact_layout::dirhash::{DirHasher, HashVersion};
 use xact_layout::extent::{self, Expected, Node};
 use xact_layout::feature::{incompat, ro_compat};
-use xact_layout::generations::{MapNode, PoolShape, ROOT_BYTES, Root, decode_snapshots, encode_snapshots};
+use xact_layout::generations::{
+    LogChecks, MapNode, PoolShape, ROOT_BYTES, Root, decode_snapshots, encode_snapshots, read_log,
+};
 use xact_layout::group::GroupDesc;
 use xact_layout::inode::Inode;
 use xact_layout::jbd2::{
@@ -313,6 +315,32 @@ fn pools(bytes: &[u8], choices: &mut Rng) {
     if let Ok(records) = decode_snapshots(&raw, &shape) {
         let again = decode_snapshots(&encode_snapshots(&records, BLOCK), &shape).expect("encoded by us");
         assert_eq!(again, records);
+    }
+    // The bytes as the area of a log, of which nothing is checked that checksums would find.
+    let root = Root {
+        generation: 3,
+        uuid: [1; 16],
+        shape,
+        map_levels: 2,
+        map: None,
+        used: 4,
+        snapshots: None,
+        has_moved_data: false,
+        log: Some((shape.first_place(), (ROOT_BYTES / BLOCK) as u32)),
+        bitmaps: vec![(0, 0); shape.bitmap_blocks() as usize],
+    };
+    raw[..4].copy_from_slice(b"XGLG");
+    let mut area = |block: BlockNr, buf: &mut [u8]| {
+        let at = (block.0 - shape.first_place().0) as usize * BLOCK;
+        buf.copy_from_slice(&raw[at..at + buf.len()]);
+        Ok(())
+    };
+    let checks = LogChecks { sums: false, positions: false };
+    if let Ok(log) = read_log(&root, checks, &mut area) {
+        let contents = log.contents(BLOCK, |_| Ok(vec![7; BLOCK])).expect("nothing is read that fails");
+        assert!(contents.iter().all(|(block, contents)| {
+            block.0 < shape.volume_blocks && contents.as_ref().is_none_or(|contents| contents.len() == BLOCK)
+        }));
     }
 }
 

@@ -5,7 +5,7 @@ mod modes;
 pub(crate) mod random;
 mod transactions;
 
-use xact::{DataMode, InodeUpdate, LogRecords};
+use xact::{DataMode, Fsync, InodeUpdate, LogRecords};
 use xact_consistency::CommitWrites;
 
 use crate::files::{FileWorkload, Format, SMALL, Script};
@@ -64,6 +64,7 @@ fn workload(name: &'static str, script: Script) -> FileWorkload {
         data_mode: DataMode::Ordered,
         inode_update: InodeUpdate::Delayed,
         log_records: LogRecords::Block,
+        fsync: Fsync::Log,
         discard: false,
         also: None,
         fault: None,
@@ -198,8 +199,34 @@ pub fn generations_volume() -> Image {
     GENERATIONS.make()
 }
 
-/// The same on volumes with generations.
+/// The same on volumes with generations, each fsync making one; and some where it goes to the log.
 pub fn on_generations() -> Vec<FileWorkload> {
+    const LOGGED: [(&str, &str); 15] = [
+        ("gen-mix", "gen-log-mix"),
+        ("gen-mix-4k", "gen-log-mix-4k"),
+        ("gen-data", "gen-log-data"),
+        ("gen-threads", "gen-log-threads"),
+        ("gen-append", "gen-log-append"),
+        ("gen-wrap", "gen-log-wrap"),
+        ("gen-reuse", "gen-log-reuse"),
+        ("gen-orphans", "gen-log-orphans"),
+        ("gen-full", "gen-log-full"),
+        ("gen-refill", "gen-log-refill"),
+        ("gen-tx", "gen-log-tx"),
+        ("gen-tx-large", "gen-log-tx-large"),
+        ("gen-tx-threads", "gen-log-tx-threads"),
+        ("gen-snapshots", "gen-log-snapshots"),
+        ("gen-sweep", "gen-log-sweep"),
+    ];
+    let by_generations = each_a_generation();
+    let logged = LOGGED.iter().map(|(of, name)| {
+        let workload = by_generations.iter().find(|w| w.name == *of).expect("a workload of this name");
+        FileWorkload { name, fsync: Fsync::Log, ..workload.clone() }
+    });
+    by_generations.iter().cloned().chain(logged).collect()
+}
+
+fn each_a_generation() -> Vec<FileWorkload> {
     const NAMES: [(&str, &str); 18] = [
         ("names", "gen-names"),
         ("data", "gen-data"),
@@ -236,6 +263,7 @@ pub fn on_generations() -> Vec<FileWorkload> {
             prepare: Some(idioms::many_folders),
             ..workload("", idioms::in_many_folders)
         }])
+        .map(|workload| FileWorkload { fsync: Fsync::Generation, ..workload })
         .collect()
 }
 

@@ -1,0 +1,123 @@
+//! What an fsync costs on a volume with generations, by the log and as a generation, and how long
+//! operations are held up while a commit is closed (SNAP-4, SNAP-12). Prints two tables.
+//!
+//!     cargo run --release -p xact --example generations_cost
+//!
+//! The volume is in memory: device writes, bytes and flushes are counted, and do not depend on the machine.
+//! The times of the second table do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use xact::mkfs::{MkfsOptions, mkfs_generations};
+use xact::{BlockDevice, Caller, Fsync, Ino, MemoryDevice, ModeChoice, View, Volume, VolumeOptions};
+use xact_fs::WriteHow;
+
+const BLOCK: usize = 4096;
+const SYNCS: u64 = 1000;
+
+fn volume(fsync: Fsync) -> xact::Result<Arc<Volume>> {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));
+    let format = MkfsOptions { block_size: Some(BLOCK as u32), ..MkfsOptions::default() };
+    mkfs_generations(&device, &format, Some(64 << 20))?;
+    let modes = ModeChoice { fsync: Some(fsync), ..ModeChoice::default() };
+    let commit_interval = Duration::from_secs(86_400);
+    Volume::open(device, &VolumeOptions { modes, commit_interval, ..VolumeOptions::default() })
+}
+
+fn make(base: &dyn View, dir: Ino, name: &str) -> xact::Result<Ino> {
+    Ok(base.make_node(&Caller::ROOT, dir, name.as_bytes(), 0o100_644, 0)?.ino)
+}
+
+/// Writes, KiB and flushes of each of many fsyncs, all that they cause later included. Before each, 4 KiB
+/// are appended to the file, and `others` files are made elsewhere.
+fn cost(fsync: Fsync, others: u64, append: bool) -> xact::Result<(f64, f64, f64)> {
+    let volume = volume(fsync)?;
+    let base = volume.base();
+    let file = make(&*base, Ino::ROOT, "file")?;
+    let elsewhere = base.make_dir(&Caller::ROOT, Ino::ROOT, b"elsewhere", 0o755)?.ino;
+    volume.sync()?;
+    let before = volume.stats().device;
+    for n in 0..SYNCS {
+        for other in 0..others {
+            make(&*base, elsewhere, &format!("{n}-{other}"))?;
+        }
+        if append {
+            base.write(file, n * BLOCK as u64, &[7; BLOCK], WriteHow::default())?;
+        } else {
+            let set = xact::SetAttr { perm: Some(0o600 + (n % 2) as u16), ..xact::SetAttr::default() };
+            base.set_attr(&Caller::ROOT, file, &set)?;
+        }
+        base.sync_file(file, false)?;
+    }
+    volume.sync()?;
+    let after = volume.stats().device;
+    volume.close()?;
+    let each = |before: u64, after: u64| (after - before) as f64 / SYNCS as f64;
+    Ok((
+        each(before.writes, after.writes),
+        each(before.written_bytes, after.written_bytes) / 1024.0,
+        each(before.flushes, after.flushes),
+    ))
+}
+
+/// Threads that make files, while generations are made one after the other.
+fn held_up(threads: u64) -> xact::Result<()> {
+    const GENERATIONS: u64 = 200;
+    let volume = volume(Fsync::Log)?;
+    let (stop, made) = (AtomicBool::new(false), std::sync::atomic::AtomicU64::new(0));
+    std::thread::scope(|scope| -> xact::Result<()> {
+        let base = volume.base();
+        for thread in 0..threads {
+            let dir = base.make_dir(&Caller::ROOT, Ino::ROOT, format!("t{thread}").as_bytes(), 0o755)?.ino;
+            let (base, stop, made) = (base.clone(), &stop, &made);
+            scope.spawn(move || {
+                for n in 0.. {
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                    let name = format!("{}", n % 1000);
+                    make(&*base, dir, &name).expect("making a file");
+                    base.unlink(&Caller::ROOT, dir, name.as_bytes()).expect("deleting a file");
+                    made.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        for _ in 0..GENERATIONS {
+            std::thread::sleep(Duration::from_millis(5));
+            volume.sync()?;
+        }
+        stop.store(true, Relaxed);
+        Ok(())
+    })?;
+    let waits = volume.held_up_times().summary();
+    let commits = volume.commit_times().summary();
+    println!(
+        "| {threads} | {} | {:.0?} | {:.0?} | {:.0?} | {:.0?} |",
+        made.load(Relaxed),
+        waits.median,
+        waits.p99,
+        waits.worst,
+        commits.median
+    );
+    volume.close()
+}
+
+fn main() -> xact::Result<()> {
+    println!("| each fsync after | fsync= | writes | KiB | flushes |\n|---|---|---|---|---|");
+    for (what, others, append) in [
+        ("a chmod", 0, false),
+        ("an append of 4 KiB", 0, true),
+        ("that and 10 new files", 10, true),
+        ("that and 100 new files", 100, true),
+    ] {
+        for (name, fsync) in [("generation", Fsync::Generation), ("log", Fsync::Log)] {
+            let (writes, kib, flushes) = cost(fsync, others, append)?;
+            println!("| {what} | {name} | {writes:.2} | {kib:.1} | {flushes:.2} |");
+        }
+    }
+    println!("\n| threads | files made and deleted | held up: median | p99 | worst | commit: median |");
+    println!("|---|---|---|---|---|---|");
+    [1, 4, 16].into_iter().try_for_each(held_up)
+}
