@@ -11,6 +11,8 @@
 
 #[cfg(any(test, feature = "mem-tree"))]
 pub mod mem;
+#[cfg(feature = "mem-tree")]
+pub mod random;
 
 use xact_base::{Ino, Result, Timestamp};
 

@@ -95,33 +95,39 @@ impl Channel {
 
     /// Sends a finished reply. A request whose connection is gone has nobody to hear it.
     pub fn send(&self, reply: &[u8]) -> io::Result<()> {
-        // SAFETY: the kernel reads `reply.len()` bytes from it.
-        let n = unsafe { libc::write(self.fd.as_raw_fd(), reply.as_ptr().cast(), reply.len()) };
-        if n < 0 {
-            let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                Some(libc::ENOENT | libc::ENODEV) => Ok(()),
-                _ => Err(error),
-            };
+        self.tell(reply).map(drop)
+    }
+
+    /// Writes to the device; false where nobody is there who would want it.
+    fn tell(&self, message: &[u8]) -> io::Result<bool> {
+        // SAFETY: the kernel reads `message.len()` bytes from it.
+        let n = unsafe { libc::write(self.fd.as_raw_fd(), message.as_ptr().cast(), message.len()) };
+        if n >= 0 {
+            return Ok(true);
         }
-        Ok(())
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV) => Ok(false),
+            _ => Err(error),
+        }
     }
 
     /// Makes the kernel write out the dirty pages of an inode's mappings, then forget its pages
-    /// and attributes. Waits for the pages' READ and WRITE requests: never from a worker.
-    pub fn forget_contents(&self, node: Node) -> io::Result<()> {
+    /// and attributes. Waits for the pages' READ and WRITE requests: never from a worker. As all of
+    /// these, false where the kernel does not know the node.
+    pub fn forget_contents(&self, node: Node) -> io::Result<bool> {
         let body = abi::NotifyInvalInodeOut { ino: node.id(), off: 0, len: 0 };
         self.notify(abi::NOTIFY_INVAL_INODE, body.as_bytes(), &[])
     }
 
     /// As [`Channel::forget_contents`] for the pages of a range (in bytes), with all attributes.
-    pub fn forget_range(&self, node: Node, offset: u64, len: u64) -> io::Result<()> {
+    pub fn forget_range(&self, node: Node, offset: u64, len: u64) -> io::Result<bool> {
         let body = abi::NotifyInvalInodeOut { ino: node.id(), off: offset as i64, len: len as i64 };
         self.notify(abi::NOTIFY_INVAL_INODE, body.as_bytes(), &[])
     }
 
     /// Makes the kernel ask again for an inode's attributes. Waits for nothing.
-    pub fn forget_attributes(&self, node: Node) -> io::Result<()> {
+    pub fn forget_attributes(&self, node: Node) -> io::Result<bool> {
         let body = abi::NotifyInvalInodeOut { ino: node.id(), off: -1, len: 0 };
         self.notify(abi::NOTIFY_INVAL_INODE, body.as_bytes(), &[])
     }
@@ -129,18 +135,18 @@ impl Channel {
     /// Makes the kernel ask again for a name, there or not. With `expire` what it has below the
     /// name (open files, mounts, working directories) is kept if the answer is the same; kernels
     /// before 6.2 cannot. Waits for the lock of the directory: never from a worker.
-    pub fn forget_name(&self, dir: Node, name: &[u8], expire: bool) -> io::Result<()> {
+    pub fn forget_name(&self, dir: Node, name: &[u8], expire: bool) -> io::Result<bool> {
         let flags = if expire { abi::EXPIRE_ONLY } else { 0 };
         let body = abi::NotifyInvalEntryOut { parent: dir.id(), namelen: name.len() as u32, flags };
         self.notify(abi::NOTIFY_INVAL_ENTRY, body.as_bytes(), &[name, b"\0"].concat())
     }
 
-    fn notify(&self, code: i32, body: &[u8], name: &[u8]) -> io::Result<()> {
+    fn notify(&self, code: i32, body: &[u8], name: &[u8]) -> io::Result<bool> {
         let len = size_of::<abi::OutHeader>() + body.len() + name.len();
         let header = abi::OutHeader { len: len as u32, error: code, unique: 0 };
-        match self.send(&[header.as_bytes(), body, name].concat()) {
+        match self.tell(&[header.as_bytes(), body, name].concat()) {
             // The kernel does not know the directory.
-            Err(e) if e.raw_os_error() == Some(libc::ENOTDIR) => Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::ENOTDIR) => Ok(false),
             other => other,
         }
     }

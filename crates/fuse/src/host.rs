@@ -3,17 +3,22 @@
 use std::sync::Arc;
 
 use xact::{
-    Difference, Durability, Isolation, ModeChoice, Modes, Side, Snapshot, SnapshotInfo, SnapshotWatcher,
-    Volume,
+    Audience, Difference, Durability, Isolation, ModeChoice, Modes, Side, Snapshot, SnapshotInfo,
+    SnapshotWatcher, Volume,
 };
 use xact_base::{Ino, Result};
 use xact_fs::View;
 
 use crate::control::{Counters, Latencies};
 
+pub use xact::Changes;
+
 /// A volume to serve.
 pub trait Host: Send + Sync {
     fn base(&self) -> Arc<dyn View>;
+
+    /// Whether somebody holds this inode of the base (`View::hold`).
+    fn is_held(&self, ino: Ino) -> bool;
 
     /// Begins a transaction for the user `uid`.
     fn begin(&self, uid: u32, isolation: Isolation) -> Result<Arc<dyn HostTransaction>>;
@@ -82,11 +87,10 @@ pub trait HostTransaction: Send + Sync {
     /// mappings of these are written to the base before the commit validates.
     fn written_files(&self) -> Vec<Ino>;
 
-    /// Returns when it is as durable as was asked for. `visible` is called once, when the base
-    /// shows the changes and no lock is held: then the kernel is made to forget what they replaced.
-    /// On an error before that nothing has happened; the transaction is aborted, or stays open if it
-    /// was to be retained or committed in part.
-    fn commit(&self, how: &CommitHow, visible: &mut dyn FnMut(Changes)) -> Result<()>;
+    /// Returns when it is as durable as was asked for. The audience sees to it that nobody sees some of
+    /// it beside what was before. On an error before the base shows the changes nothing has happened;
+    /// the transaction is aborted, or stays open if it was to be retained or committed in part.
+    fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()>;
 
     fn abort(&self);
 
@@ -107,13 +111,4 @@ pub trait HostTransaction: Send + Sync {
 
     /// Contents of a file, or the target of a link, on one side of a difference; not a read.
     fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
-}
-
-/// What of the base a commit changed, or of a view a rollback, for the kernel's caches.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Inodes whose attributes or contents differ, directories with changed names included.
-    pub inodes: Vec<Ino>,
-    /// Names that are new, gone, or point at something else: directory and name.
-    pub names: Vec<(Ino, Vec<u8>)>,
 }

@@ -8,6 +8,7 @@
 //!                                    listing), the folder MNT/.xact (hidden), its ioctls (control)
 //!                          opened    the snapshots that somebody looks into
 //!                          registry  which views there are       host    the volume behind them
+//!                          veil      what a commit is about to change, and who waits for that
 //!                          reaper    ends kept transactions whose time has run out
 //!   session: mount, INIT, signals, unmount          client: the control channel, from outside
 //! ```
@@ -34,6 +35,7 @@ mod served;
 mod server;
 mod session;
 mod signals;
+mod veil;
 
 pub use host::{Changes, CommitHow, Host, HostTransaction};
 pub use mount::{MountOptions, unmount};

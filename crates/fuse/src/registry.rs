@@ -408,6 +408,11 @@ impl Registry {
         may.min_by_key(|view| view.transaction.id()).map(|view| tables.tell(view)).ok_or(Errno::ENOENT)
     }
 
+    /// Whether no transaction is open.
+    pub fn is_empty(&self) -> bool {
+        self.tables.read().views.is_empty()
+    }
+
     /// All views, at the end of the session.
     pub fn all(&self) -> Vec<Arc<TxView>> {
         self.tables.read().views.values().cloned().collect()

@@ -111,16 +111,17 @@ pub fn wire_attr(st_ino: u64, attr: &Attr) -> abi::Attr {
     }
 }
 
-pub fn attr_out(st_ino: u64, attr: &Attr) -> abi::AttrOut {
-    abi::AttrOut { attr_valid: VALID_SECS, attr: wire_attr(st_ino, attr), ..Default::default() }
+/// `lifetime`: how long the kernel may trust the attributes, in seconds.
+pub fn attr_out(st_ino: u64, attr: &Attr, lifetime: u64) -> abi::AttrOut {
+    abi::AttrOut { attr_valid: lifetime, attr: wire_attr(st_ino, attr), ..Default::default() }
 }
 
-pub fn entry_out(nodeid: u64, st_ino: u64, attr: &Attr) -> abi::EntryOut {
+pub fn entry_out(nodeid: u64, st_ino: u64, attr: &Attr, lifetime: u64) -> abi::EntryOut {
     abi::EntryOut {
         nodeid,
         generation: u64::from(attr.generation),
         entry_valid: VALID_SECS,
-        attr_valid: VALID_SECS,
+        attr_valid: lifetime,
         attr: wire_attr(st_ino, attr),
         ..Default::default()
     }
@@ -134,7 +135,7 @@ const STATX_ATTRIBUTES: [(u32, u64); 4] = [
     (0x800, libc::STATX_ATTR_ENCRYPTED as u64),
 ];
 
-pub fn statx_out(st_ino: u64, attr: &Attr) -> abi::StatxOut {
+pub fn statx_out(st_ino: u64, attr: &Attr, lifetime: u64) -> abi::StatxOut {
     let time = |t: Timestamp| abi::SxTime { tv_sec: t.secs, tv_nsec: t.nanos, reserved: 0 };
     let birth = if attr.crtime.is_some() { libc::STATX_BTIME } else { 0 };
     let wire = wire_attr(st_ino, attr);
@@ -158,7 +159,7 @@ pub fn statx_out(st_ino: u64, attr: &Attr) -> abi::StatxOut {
         rdev_minor: libc::minor(attr.rdev),
         ..Default::default()
     };
-    abi::StatxOut { attr_valid: VALID_SECS, stat, ..Default::default() }
+    abi::StatxOut { attr_valid: lifetime, stat, ..Default::default() }
 }
 
 pub fn statfs_out(space: &VolumeSpace) -> abi::StatfsOut {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use xact::{
-    Difference, Isolation, ModeChoice, Modes, Side, Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions,
-    TxState, Volume,
+    Audience, Difference, Isolation, ModeChoice, Modes, Side, Snapshot, SnapshotInfo, SnapshotWatcher,
+    TxOptions, TxState, Volume,
 };
 use xact_base::{Ino, Result};
 use xact_fs::View;
@@ -26,6 +26,10 @@ impl Served {
 impl Host for Served {
     fn base(&self) -> Arc<dyn View> {
         self.volume.base()
+    }
+
+    fn is_held(&self, ino: Ino) -> bool {
+        self.volume.is_held(ino)
     }
 
     fn begin(&self, uid: u32, isolation: Isolation) -> Result<Arc<dyn HostTransaction>> {
@@ -136,14 +140,11 @@ impl HostTransaction for ServedTransaction {
         self.transaction.changes().files
     }
 
-    fn commit(&self, how: &CommitHow, visible: &mut dyn FnMut(Changes)) -> Result<()> {
-        // The view is frozen, so this is what the commit applies; of a part it is more than that.
-        let xact::Changes { inodes, names, .. } = self.transaction.changes();
-        let visible = || visible(Changes { inodes, names });
+    fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()> {
         match &how.only {
-            Some(paths) => self.transaction.commit_only(paths, how.durability, visible),
-            None if how.retain => self.transaction.try_commit(how.durability, visible),
-            None => self.transaction.commit_telling(how.durability, visible),
+            Some(paths) => self.transaction.commit_only(paths, how.durability, audience),
+            None if how.retain => self.transaction.try_commit(how.durability, audience),
+            None => self.transaction.commit_before(how.durability, audience),
         }
     }
 
@@ -160,8 +161,7 @@ impl HostTransaction for ServedTransaction {
     }
 
     fn roll_back(&self, savepoint: u64) -> Result<Changes> {
-        let xact::Changes { inodes, names, .. } = self.transaction.roll_back(savepoint)?;
-        Ok(Changes { inodes, names })
+        self.transaction.roll_back(savepoint)
     }
 
     fn release_savepoint(&self, savepoint: u64) -> Result<()> {

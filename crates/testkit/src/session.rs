@@ -226,7 +226,7 @@ impl Session {
         let prefixed: Vec<String> = paths.iter().map(|path| format!("{}{path}", self.lane.prefix)).collect();
         self.clock.tag(Some("commit of a part of a transaction"));
         let began = self.clock.tick();
-        let result = open.commit_only(&prefixed, Durability::Durable, || ());
+        let result = open.commit_only(&prefixed, Durability::Durable, &mut ());
         let ended = self.clock.tick();
         self.note(Op::Commit { ops: first, durable: true }, began, ended, result)?;
         self.end(&open, second, end)

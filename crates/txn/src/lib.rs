@@ -7,7 +7,7 @@
 //! - `overlay`: what it has changed, by inode; `tx_tree`, `tx_data`: the overlay over the base
 //!   as of the transaction's instant, as a [`xact_fs::Tree`]
 //! - `reads`: what it has looked at
-//! - `changes`: its net effect, for those who cache the base; `difference`: the same by path, for
+//! - `changes`: its net effect, for those who cache the base, and when they are told; `difference`: the same by path, for
 //!   people; `part`: taking some of it apart from the rest
 //! - `savepoint`: going back within it
 //! - `spill`: contents that memory should not hold
@@ -38,6 +38,6 @@ mod mem_base;
 mod tests;
 
 pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp, VersionedBase};
-pub use changes::Changes;
+pub use changes::{Audience, Changes};
 pub use difference::{Difference, Side, What};
 pub use transaction::{Durability, Isolation, Transaction, TxOptions, TxState};

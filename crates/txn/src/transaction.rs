@@ -33,7 +33,7 @@ use xact_fs::{
 };
 
 use crate::base::{CommitTree, Stamp, VersionedBase};
-use crate::changes::Changes;
+use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
 use crate::difference::{self, Difference, Side};
 use crate::overlay::Overlay;
@@ -191,26 +191,25 @@ impl<B: VersionedBase> Transaction<B> {
     /// transaction is aborted. After an error of the device in the last step the changes are
     /// visible, but whether a crash keeps them is not known; the volume is read-only then.
     pub fn commit_with(&self, durability: Durability) -> Result<()> {
-        self.commit_telling(durability, || ())
+        self.commit_before(durability, &mut ())
     }
 
-    /// As [`Transaction::commit_with`]; `visible` is called when the base shows the changes, before
-    /// anything waits for the device. Not called where the transaction was aborted.
-    pub fn commit_telling(&self, durability: Durability, visible: impl FnOnce()) -> Result<()> {
+    /// As [`Transaction::commit_with`], before an audience.
+    pub fn commit_before(&self, durability: Durability, audience: &mut dyn Audience) -> Result<()> {
         let mut inner = self.inner.write();
-        let commit = self.make_visible(&mut inner, durability);
+        let commit = self.make_visible(&mut inner, durability, audience);
         if commit.is_err() && inner.state == TxState::Active {
             self.end_aborted(&mut inner);
         }
         drop(inner);
-        self.finish(commit?, durability, visible)
+        self.finish(commit?, durability)
     }
 
-    /// As [`Transaction::commit_telling`], but a transaction whose commit is refused stays open as it
+    /// As [`Transaction::commit_before`], but a transaction whose commit is refused stays open as it
     /// was: it can be looked at, and part of it may still be committed.
-    pub fn try_commit(&self, durability: Durability, visible: impl FnOnce()) -> Result<()> {
-        let commit = self.make_visible(&mut self.inner.write(), durability)?;
-        self.finish(commit, durability, visible)
+    pub fn try_commit(&self, durability: Durability, audience: &mut dyn Audience) -> Result<()> {
+        let commit = self.make_visible(&mut self.inner.write(), durability, audience)?;
+        self.finish(commit, durability)
     }
 
     /// Commits the changes at and below `paths`, with what cannot be had without them: the new
@@ -225,7 +224,7 @@ impl<B: VersionedBase> Transaction<B> {
         &self,
         paths: &[impl AsRef<[u8]>],
         durability: Durability,
-        visible: impl FnOnce(),
+        audience: &mut dyn Audience,
     ) -> Result<()> {
         let mut inner = self.inner.write();
         inner.check_divisible()?;
@@ -235,7 +234,8 @@ impl<B: VersionedBase> Transaction<B> {
         part.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
         let commit = self.as_commit(&inner, &part, &reads);
         let mut hold = None;
-        let applied = self.apply(&commit, durability, |tree| hold = Some(tree.open_view_after(&self.base)));
+        let applied =
+            self.apply(&commit, durability, audience, |tree| hold = Some(tree.open_view_after(&self.base)));
         let commit = applied?;
         let hold = hold.expect("opened with the commit");
         let stamp = B::stamp(&hold);
@@ -245,7 +245,7 @@ impl<B: VersionedBase> Transaction<B> {
         drop(reads);
         (inner.stamp, inner.hold) = (stamp, Some(hold));
         drop(inner);
-        self.finish(commit, durability, visible)
+        self.finish(commit, durability)
     }
 
     /// Drops the changes at and below `paths`, with what cannot stay without them: the deletion of
@@ -296,8 +296,7 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     /// No lock is held while the device works.
-    fn finish(&self, commit: Option<CommitId>, durability: Durability, visible: impl FnOnce()) -> Result<()> {
-        visible();
+    fn finish(&self, commit: Option<CommitId>, durability: Durability) -> Result<()> {
         match (commit, durability) {
             (Some(commit), Durability::Durable) => self.base.wait_durable(commit),
             _ => Ok(()),
@@ -306,14 +305,20 @@ impl<B: VersionedBase> Transaction<B> {
 
     /// Validates and applies; `None` where there is nothing to apply. Where that is refused the
     /// transaction is as it was.
-    fn make_visible(&self, inner: &mut Inner<B>, durability: Durability) -> Result<Option<CommitId>> {
+    fn make_visible(
+        &self,
+        inner: &mut Inner<B>,
+        durability: Durability,
+        audience: &mut dyn Audience,
+    ) -> Result<Option<CommitId>> {
         inner.check_active()?;
         inner.state = TxState::Committing;
         inner.assert_state();
         let mut reads = self.reads.lock();
         let commit = self.as_commit(inner, &inner.overlay, &reads);
         // Without a net effect it is a reader, which saw one instant: it always commits.
-        let result = if commit.is_empty() { Ok(None) } else { self.apply(&commit, durability, |_| ()) };
+        let result =
+            if commit.is_empty() { Ok(None) } else { self.apply(&commit, durability, audience, |_| ()) };
         if result.is_err() {
             inner.state = TxState::Active;
             return result;
@@ -341,6 +346,7 @@ impl<B: VersionedBase> Transaction<B> {
         &self,
         commit: &Commit<'_>,
         durability: Durability,
+        audience: &mut dyn Audience,
         mut applied: impl FnMut(&mut B::Tree<'_>),
     ) -> Result<Option<CommitId>> {
         let privileged = self.options.owner == 0;
@@ -352,11 +358,15 @@ impl<B: VersionedBase> Transaction<B> {
         let files: Vec<Ino> = staged.keys().copied().collect();
         self.base.prepare(&files)?;
         let size = commit.size(privileged);
-        self.base.commit(&commit.inodes(), &size, |tree| {
+        let inodes = commit.inodes();
+        audience.before(&Changes::of(commit.overlay));
+        let result = self.base.commit(&inodes, &size, |tree| {
             let id = commit.run(tree, &mut staged)?;
             applied(tree);
             Ok(id)
-        })
+        });
+        audience.after();
+        result
     }
 
     /// Drops the transaction's changes. Nothing happens where it has ended already.

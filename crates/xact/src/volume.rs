@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
-use xact_base::{Error, LatencySnapshot, Result};
+use xact_base::{Error, Ino, LatencySnapshot, Result};
 use xact_consistency::{Engine, EngineStats, GenerationsEngine, SnapshotInfo};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{Base, ModeChoice, Modes, Shutdown, View, VolumeOptions};
@@ -67,6 +67,11 @@ impl Volume {
     /// The volume as everybody sees it.
     pub fn base(&self) -> Arc<dyn View> {
         self.base.clone()
+    }
+
+    /// Whether somebody holds an inode (`View::hold`).
+    pub fn is_held(&self, ino: Ino) -> bool {
+        self.base.is_held(ino)
     }
 
     /// Begins a transaction on the volume as it is now. Its number, `options.id`, is given here:

@@ -16,6 +16,13 @@ use crate::posix::{self, hint};
 /// Bytes that one copy moves under its locks at the most.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
+impl Base {
+    /// Whether somebody holds an inode ([`View::hold`]).
+    pub fn is_held(&self, ino: Ino) -> bool {
+        self.cells.peek(ino).is_some_and(|cell| cell.holds.load(SeqCst) > 0)
+    }
+}
+
 impl View for Base {
     fn lookup(&self, dir: Ino, name: &Name) -> Result<Attr> {
         self.lookup_now(dir, name)

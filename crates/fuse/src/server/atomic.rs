@@ -39,6 +39,7 @@ use xact_fs::WriteHow;
 
 use super::ending::answer;
 use super::hidden::put;
+use super::veiling::Curtain;
 use super::{Outcome, Server, caller, sent};
 use crate::abi::{self, InHeader, WriteOut};
 use crate::channel::Channel;
@@ -152,7 +153,7 @@ pub(super) struct Sections {
 
 impl Sections {
     fn of(&self, ino: Ino) -> Option<Arc<Section>> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.any() {
             return None;
         }
         self.open.lock().get(&ino).cloned()
@@ -162,6 +163,10 @@ impl Sections {
     fn take(&self, ino: Ino, thread: u32) -> Result<Arc<Section>, Errno> {
         let section = self.of(ino).filter(|section| section.owner.is(thread)).ok_or(Errno::EINVAL)?;
         self.remove(ino, &section).then_some(section).ok_or(Errno::EINVAL)
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
     }
 
     fn remove(&self, ino: Ino, section: &Arc<Section>) -> bool {
@@ -226,7 +231,8 @@ impl Server {
         let ours = section.clone();
         let started = self.spawn(move |server| {
             let how = CommitHow { durability: Durability::Durable, ..CommitHow::default() };
-            let commit = || ours.transaction.commit(&how, &mut |_| server.forget_ranges(ino, &ours));
+            let parts = ours.ranges.lock().clone();
+            let commit = || ours.transaction.commit(&how, &mut Curtain::over_parts(server, parts));
             let result = catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(|_| {
                 server.host.poison("a panic in the commit of an atomic write");
                 Err(Errno::EIO.into())
@@ -329,12 +335,6 @@ impl Server {
         Ok(Outcome::Later)
     }
 
-    fn forget_ranges(&self, ino: Ino, section: &Section) {
-        for &(offset, len) in section.ranges.lock().iter() {
-            self.forget_range(ino, offset, len);
-        }
-    }
-
     fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
         if let Err(e) = self.kernel.forget_range(Node::Base(ino), offset, len) {
             crate::log(format_args!("the kernel did not forget part of node {:#x}: {e}", ino.0));
@@ -352,10 +352,10 @@ impl Server {
                 pending.answer();
             }
         }
-        let any = self.sections.count.load(Ordering::Acquire) > 0;
+        let any = self.sections.any();
         self.sections.watched.store(any, Ordering::Release);
         // One that began in between has seen that it was watched.
-        let any = any || self.sections.count.load(Ordering::Acquire) > 0;
+        let any = any || self.sections.any();
         any.then(|| Instant::now() + LOOK)
     }
 

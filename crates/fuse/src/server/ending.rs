@@ -10,12 +10,9 @@
 //!    validation that follows).
 //! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (Where the commit
 //!    is refused and the transaction retained, the view is opened again.)
-//! 3. The host validates and applies.
-//! 4. The kernel forgets what the commit changed in the base.
-//! 5. The host makes it durable; the kernel forgets what it knew of the view.
-//! 6. The caller is answered: whoever looks from then on sees the new state.
-//!
-//! Between 3 and 4 somebody may still see cached parts of the old state beside new ones.
+//! 3. The host validates and applies, behind a veil (see `veiling`): all of it becomes visible at once.
+//! 4. The host makes it durable; the kernel forgets what it knew of the view.
+//! 5. The caller is answered.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,6 +23,7 @@ use xact::Durability;
 use xact_base::{Errno, Error, Result};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
+use super::veiling::Curtain;
 use super::{Server, sent};
 use crate::abi::{InHeader, IoctlOut};
 use crate::channel::Channel;
@@ -33,7 +31,7 @@ use crate::control::{
     COMMIT_CONSOLIDATE, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason, Standing,
     WHY_MAX,
 };
-use crate::host::{Changes, CommitHow};
+use crate::host::CommitHow;
 use crate::node::Node;
 use crate::registry::{Told, TxView};
 use crate::reply::Reply;
@@ -252,7 +250,7 @@ impl Server {
         })
     }
 
-    fn commit(&self, tx: &TxView, how: &CommitHow) -> Result<()> {
+    fn commit(self: &Arc<Self>, tx: &TxView, how: &CommitHow) -> Result<()> {
         for ino in tx.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
@@ -260,7 +258,7 @@ impl Server {
             self.forget_contents(Node::Base(ino));
         }
         tx.close();
-        let result = tx.transaction.commit(how, &mut |changes| self.forget_changes(&changes));
+        let result = tx.transaction.commit(how, &mut Curtain::new(self));
         if tx.transaction.is_open() {
             // A part was committed: from now on the view is of another instant.
             self.go_on(tx, result.is_ok());
@@ -278,19 +276,6 @@ impl Server {
         tx.transaction.abort();
         self.registry.ended(tx, Standing::Dropped);
         self.forget_view(tx);
-    }
-
-    fn forget_changes(&self, changes: &Changes) {
-        for &ino in &changes.inodes {
-            self.forget_contents(Node::Base(ino));
-        }
-        let base = self.host.base();
-        for (dir, name) in &changes.names {
-            // A name that is only to be looked at anew keeps its inode in the kernel's memory, and
-            // with it the blocks of a file that is gone, until somebody looks.
-            let gone = matches!(base.lookup(*dir, name), Err(Error::Posix(Errno::ENOENT)));
-            self.forget_name(Node::Base(*dir), name, self.agreed.can_expire() && !gone);
-        }
     }
 
     /// Drops the pages that the kernel has of a view's files, and the view's folder.

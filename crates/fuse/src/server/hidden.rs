@@ -19,7 +19,6 @@ use crate::node::Node;
 use crate::reply::{Reply, VALID_SECS};
 use crate::request::Operation;
 use crate::server::attributes;
-use crate::server::names::hold_checked;
 
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -111,7 +110,7 @@ impl Server {
                 let tx = self.registry.view(nr)?;
                 let place = Place::Tx { _pass: tx.enter()?, tx };
                 let root = place.view().attr(Ino::ROOT)?;
-                Ok(hold_checked(&place, &root)?.ok_or(Errno::ESTALE)?)
+                Ok(self.hold_checked(&place, &root)?.ok_or(Errno::ESTALE)?)
             }
             _ => Err(Errno::ENOENT.into()),
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use xact_base::{Ino, Result};
 use xact_fs::FileKind;
 
-use super::names::{hold_checked, is_reserved};
+use super::names::is_reserved;
 use super::{Place, Server};
 use crate::abi::{Dirent, EntryOut, ReadIn};
 use crate::init::MAX_IO;
@@ -58,6 +58,7 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         let view = place.view();
+        let entry_valid = self.lifetime(place, dir);
         let mut names = Vec::new();
         let mut listed = Vec::new();
         let mut len = 0;
@@ -81,8 +82,9 @@ impl Server {
             // what cannot be looked at now, too; the listing goes on.
             let known = match name {
                 b"." | b".." => None,
-                _ => view.attr(item.ino).and_then(|attr| hold_checked(place, &attr)).unwrap_or(None),
+                _ => view.attr(item.ino).and_then(|attr| self.hold_checked(place, &attr)).unwrap_or(None),
             };
+            let known = known.map(|known| EntryOut { entry_valid, ..known });
             let dirent = dirent(place.st_ino(item.ino), item.kind, item.next_cookie, name);
             let fits = reply.put_dirent(limit, Some(&known.unwrap_or_default()), dirent, name);
             debug_assert!(fits, "the sizes were added up before");

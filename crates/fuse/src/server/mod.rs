@@ -12,6 +12,7 @@ mod names;
 mod past;
 mod savepoints;
 mod snapshots;
+mod veiling;
 mod whole;
 
 use std::io;
@@ -35,6 +36,7 @@ use crate::reaper::{Deadlines, Reaper};
 use crate::registry::{Pass, Registry, TxView};
 use crate::reply::{self, Reply};
 use crate::request::{self, Described, Operation};
+use crate::veil::Veils;
 
 /// The server behind one mount.
 pub struct Server {
@@ -50,6 +52,7 @@ pub struct Server {
     job_ended: Condvar,
     reaper: Reaper,
     sections: atomic::Sections,
+    veils: Veils,
 }
 
 impl Deadlines for Server {
@@ -146,6 +149,7 @@ impl Server {
             job_ended: Condvar::new(),
             reaper: Reaper::default(),
             sections: atomic::Sections::default(),
+            veils: Veils::default(),
         }
     }
 
@@ -288,17 +292,19 @@ impl Server {
             }
             Operation::ReadDir { args, plus } => self.read_dir(place, ino, args, *plus, reply),
             Operation::GetAttr => {
-                reply.put(&reply::attr_out(place.st_ino(ino), &view.attr(ino)?));
+                let lifetime = self.lifetime(place, ino);
+                reply.put(&reply::attr_out(place.st_ino(ino), &view.attr(ino)?, lifetime));
                 Ok(())
             }
             Operation::Statx => {
-                reply.put(&reply::statx_out(place.st_ino(ino), &view.attr(ino)?));
+                let lifetime = self.lifetime(place, ino);
+                reply.put(&reply::statx_out(place.st_ino(ino), &view.attr(ino)?, lifetime));
                 Ok(())
             }
             Operation::SetAttr(args) => {
                 let change = attributes::change(args);
                 let attr = view.set_attr(&caller(header, 0), ino, &change)?;
-                reply.put(&reply::attr_out(place.st_ino(ino), &attr));
+                reply.put(&reply::attr_out(place.st_ino(ino), &attr, self.lifetime_of_changed(place)));
                 Ok(())
             }
             Operation::ReadLink => {
@@ -324,18 +330,30 @@ impl Server {
     }
 }
 
+/// How a reply is sent.
+type Send = fn(&Channel, &[u8]) -> io::Result<()>;
+
 impl Handler for Server {
     fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
+        self.respond(channel, request, reply, Channel::reply);
+    }
+}
+
+impl Server {
+    fn respond(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply, send: Send) {
         let (header, operation) = match request::decode(request) {
             Ok(decoded) => decoded,
             Err(errno) => {
                 crate::log(format_args!("a request of {} bytes that cannot be read", request.len()));
                 if let Ok((header, _)) = InHeader::read_from_prefix(request) {
-                    sent(channel.reply(reply.finish(header.unique, Err(errno))));
+                    sent(send(channel, reply.finish(header.unique, Err(errno))));
                 }
                 return;
             }
         };
+        if !self.admits(channel, &header, &operation, request) {
+            return;
+        }
         // A panic ends at this border. What it left half-done must not reach the disk.
         let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, &header, &operation, reply)));
         let outcome = match result {
@@ -352,7 +370,7 @@ impl Handler for Server {
                 Err(Errno::EIO)
             }
         };
-        sent(channel.reply(reply.finish(header.unique, outcome)));
+        sent(send(channel, reply.finish(header.unique, outcome)));
     }
 }
 

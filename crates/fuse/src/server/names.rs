@@ -38,17 +38,18 @@ impl Server {
             };
         }
         for _ in 0..LOOKUP_TRIES {
+            let entry_valid = self.lifetime(place, dir);
             let attr = match place.view().lookup(dir, name) {
                 Ok(attr) => attr,
                 Err(Error::Posix(Errno::ENOENT)) => {
                     // The kernel may remember that it is not there.
-                    reply.put(&EntryOut { entry_valid: VALID_SECS, ..Default::default() });
+                    reply.put(&EntryOut { entry_valid, ..Default::default() });
                     return Ok(());
                 }
                 Err(e) => return Err(e),
             };
-            if let Some(entry) = hold_checked(place, &attr)? {
-                reply.put(&entry);
+            if let Some(entry) = self.hold_checked(place, &attr)? {
+                reply.put(&EntryOut { entry_valid, ..entry });
                 return Ok(());
             }
         }
@@ -100,7 +101,11 @@ impl Server {
             view.hold(attr.ino)?;
         }
         place.add_lookup(attr.ino);
-        reply.put(&reply::entry_out(place.node(attr.ino).id(), place.st_ino(attr.ino), &attr));
+        let lifetime = match operation {
+            Operation::Link { .. } => self.lifetime_of_changed(place),
+            _ => VALID_SECS,
+        };
+        reply.put(&reply::entry_out(place.node(attr.ino).id(), place.st_ino(attr.ino), &attr, lifetime));
         if matches!(operation, Operation::Tmpfile { .. }) {
             reply.put(&OpenOut { open_flags: FOPEN_KEEP_CACHE, ..Default::default() });
         }
@@ -146,32 +151,34 @@ impl Server {
             _ => Err(Errno::EXDEV.into()),
         }
     }
-}
 
-/// `FOPEN_KEEP_CACHE`.
-const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-
-/// Holds what a lookup found and makes the kernel's entry of it. `None`: between lookup and hold
-/// a commit removed it, and its number may be another inode's by now.
-pub fn hold_checked(place: &Place<'_>, found: &Attr) -> Result<Option<EntryOut>> {
-    let gone = |e: &Error| matches!(e, Error::Posix(Errno::ESTALE | Errno::ENOENT));
-    let view: &dyn View = place.view();
-    match view.hold(found.ino) {
-        Ok(()) => {}
-        Err(e) if gone(&e) => return Ok(None),
-        Err(e) => return Err(e),
-    }
-    match view.attr(found.ino) {
-        Ok(attr) if attr.generation == found.generation && attr.kind == found.kind => {
-            place.add_lookup(attr.ino);
-            Ok(Some(reply::entry_out(place.node(attr.ino).id(), place.st_ino(attr.ino), &attr)))
+    /// Holds what a lookup found and makes the kernel's entry of it. `None`: between lookup and hold
+    /// a commit removed it, and its number may be another inode's by now.
+    pub(super) fn hold_checked(&self, place: &Place<'_>, found: &Attr) -> Result<Option<EntryOut>> {
+        let gone = |e: &Error| matches!(e, Error::Posix(Errno::ESTALE | Errno::ENOENT));
+        let view: &dyn View = place.view();
+        match view.hold(found.ino) {
+            Ok(()) => {}
+            Err(e) if gone(&e) => return Ok(None),
+            Err(e) => return Err(e),
         }
-        other => {
-            view.release(found.ino, 1);
-            match other {
-                Err(e) if !gone(&e) => Err(e),
-                _ => Ok(None),
+        // Held before it is asked for, and asked for before the attributes are looked at: see `veiling`.
+        let lifetime = self.lifetime(place, found.ino);
+        match view.attr(found.ino) {
+            Ok(attr) if attr.generation == found.generation && attr.kind == found.kind => {
+                place.add_lookup(attr.ino);
+                Ok(Some(reply::entry_out(place.node(attr.ino).id(), place.st_ino(attr.ino), &attr, lifetime)))
+            }
+            other => {
+                view.release(found.ino, 1);
+                match other {
+                    Err(e) if !gone(&e) => Err(e),
+                    _ => Ok(None),
+                }
             }
         }
     }
 }
+
+/// `FOPEN_KEEP_CACHE`.
+const FOPEN_KEEP_CACHE: u32 = 1 << 1;

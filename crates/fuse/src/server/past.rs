@@ -17,7 +17,7 @@ use super::{Place, Server};
 use crate::abi::{self, EntryOut, LseekOut, ReadIn};
 use crate::init::MAX_IO;
 use crate::node::Node;
-use crate::reply::{self, Reply};
+use crate::reply::{self, Reply, VALID_SECS};
 use crate::request::Operation;
 
 /// What a name of a listing has as its inode: nobody has looked at it yet (`FUSE_UNKNOWN_INO`).
@@ -56,7 +56,7 @@ impl Server {
                 view.hold(Ino::ROOT)?;
                 let place = Place::Past { snapshot: found.clone(), view };
                 let node = place.node(Ino::ROOT);
-                Ok(reply::entry_out(node.id(), place.st_ino(Ino::ROOT), &root))
+                Ok(reply::entry_out(node.id(), place.st_ino(Ino::ROOT), &root, VALID_SECS))
             })
         };
         if entry.is_err() {

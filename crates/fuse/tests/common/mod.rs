@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use xact::{Difference, Isolation, Side, Volume, VolumeOptions};
+use xact::{Audience, Difference, Isolation, Side, Volume, VolumeOptions};
 use xact_base::{Error, Ino, Result, Timestamp};
 use xact_fs::tree::mem::MemTree;
 use xact_fs::*;
@@ -38,7 +38,7 @@ pub struct MemView {
 }
 
 impl MemView {
-    fn new(tree: MemTree) -> Arc<MemView> {
+    pub fn with(tree: MemTree) -> Arc<MemView> {
         Arc::new(MemView {
             tree: Mutex::new(tree),
             ended: AtomicBool::new(false),
@@ -46,6 +46,11 @@ impl MemView {
             unstuck: Condvar::new(),
             syncs: AtomicU64::new(0),
         })
+    }
+
+    /// The tree as it is now.
+    pub fn tree(&self) -> MemTree {
+        self.tree.lock().clone()
     }
 
     fn run<T>(&self, operation: impl FnOnce(&mut MemTree) -> Result<T>) -> Result<T> {
@@ -188,7 +193,7 @@ pub struct MemHost {
 impl MemHost {
     pub fn new() -> Arc<MemHost> {
         Arc::new(MemHost {
-            base: MemView::new(MemTree::new(4096)),
+            base: MemView::with(MemTree::new(4096)),
             last_id: AtomicU64::new(6),
             aborts: Arc::default(),
             poisoned: Mutex::default(),
@@ -197,6 +202,10 @@ impl MemHost {
 }
 
 impl Host for MemHost {
+    fn is_held(&self, ino: Ino) -> bool {
+        self.base.tree.lock().node(ino).is_ok_and(|node| node.holds > 0)
+    }
+
     fn counters(&self) -> xact_fuse::control::Counters {
         Default::default()
     }
@@ -226,7 +235,7 @@ impl Host for MemHost {
         Ok(Arc::new(MemTransaction {
             id: self.last_id.fetch_add(1, Ordering::AcqRel) + 1,
             base: self.base.clone(),
-            view: MemView::new(start.clone()),
+            view: MemView::with(start.clone()),
             start: Mutex::new(start),
             aborts: self.aborts.clone(),
         }))
@@ -285,6 +294,9 @@ fn differences(a: &MemTree, b: &MemTree) -> Changes {
             continue;
         }
         changes.inodes.push(ino);
+        if new.or(old).is_some_and(|node| node.attr.kind == FileKind::Regular) {
+            changes.files.push(ino);
+        }
         let names = |n: Option<&xact_fs::tree::mem::MemNode>| n.map(|n| n.names.clone()).unwrap_or_default();
         let (old, new) = (names(old), names(new));
         for name in old.keys().chain(new.keys()) {
@@ -296,26 +308,8 @@ fn differences(a: &MemTree, b: &MemTree) -> Changes {
     changes
 }
 
-impl HostTransaction for MemTransaction {
-    fn id(&self) -> u64 {
-        self.id
-    }
-
-    fn view(&self) -> Arc<dyn View> {
-        self.view.clone()
-    }
-
-    fn written_files(&self) -> Vec<Ino> {
-        differences(&self.start.lock(), &self.view.tree.lock()).inodes
-    }
-
-    fn is_open(&self) -> bool {
-        !self.view.ended.load(Ordering::Acquire)
-    }
-
-    fn commit(&self, how: &CommitHow, visible: &mut dyn FnMut(Changes)) -> Result<()> {
-        assert!(how.only.is_none(), "parts are a matter of real volumes");
-        self.view.ended.store(!how.retain, Ordering::Release);
+impl MemTransaction {
+    fn apply(&self) -> Result<()> {
         let mut base = self.base.tree.lock();
         let others = differences(&self.start.lock(), &base);
         if let Some((_, name)) = others.names.first() {
@@ -326,7 +320,6 @@ impl HostTransaction for MemTransaction {
             return Err(Error::Conflict { path: ino.to_string(), why: "written by others", by: None });
         }
         let mut new = self.view.tree.lock().clone();
-        let changes = differences(&base, &new);
         // The kernel goes on holding inodes of the base.
         let numbers: Vec<Ino> = base.inodes().map(|(&ino, _)| ino).collect();
         for ino in numbers {
@@ -339,8 +332,34 @@ impl HostTransaction for MemTransaction {
         *base = new;
         drop(base);
         self.view.ended.store(true, Ordering::Release);
-        visible(changes);
         Ok(())
+    }
+}
+
+impl HostTransaction for MemTransaction {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn view(&self) -> Arc<dyn View> {
+        self.view.clone()
+    }
+
+    fn written_files(&self) -> Vec<Ino> {
+        differences(&self.start.lock(), &self.view.tree.lock()).files
+    }
+
+    fn is_open(&self) -> bool {
+        !self.view.ended.load(Ordering::Acquire)
+    }
+
+    fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()> {
+        assert!(how.only.is_none(), "parts are a matter of real volumes");
+        self.view.ended.store(!how.retain, Ordering::Release);
+        audience.before(&differences(&self.start.lock(), &self.view.tree.lock()));
+        let result = self.apply();
+        audience.after();
+        result
     }
 
     fn abort(&self) {

@@ -3,9 +3,10 @@
 mod conflicts;
 mod history;
 mod large;
-mod ops;
 mod parts;
 mod random;
 mod real;
 mod savepoints;
 mod shapes;
+
+use xact_fs::tree::random as ops;

@@ -103,7 +103,7 @@ fn parts_wait_for_savepoints() {
     let tx = Transaction::begin(&base, TxOptions::default());
     run(&tx, &Op::Create("a".into()));
     let savepoint = tx.savepoint().unwrap();
-    assert!(matches!(tx.commit_only(&["a"], Durability::Durable, || ()), Err(Error::Usage(_))));
+    assert!(matches!(tx.commit_only(&["a"], Durability::Durable, &mut ()), Err(Error::Usage(_))));
     assert!(matches!(tx.drop_only(&["a"]), Err(Error::Usage(_))));
     tx.release_savepoint(savepoint).unwrap();
     tx.drop_only(&["a"]).unwrap();

@@ -42,6 +42,49 @@ fn mv(view: &dyn View, from: &str, to: &str, how: RenameHow) {
     view.rename(&USER, (ROOT, from.as_bytes()), (ROOT, to.as_bytes()), how).unwrap();
 }
 
+/// What an audience hears, and whether the base showed the change just then.
+#[derive(Default)]
+struct Heard(Vec<(&'static str, Vec<Vec<u8>>, bool)>, Option<Arc<MemBase>>);
+
+impl Heard {
+    fn note(&mut self, what: &'static str, changes: &crate::Changes) {
+        let names = changes.names.iter().map(|(_, name)| name.clone()).collect();
+        let base = self.1.as_ref().expect("given at the start");
+        self.0.push((what, names, base.lookup(Ino::ROOT, b"new").is_ok()));
+    }
+}
+
+impl crate::Audience for Heard {
+    fn before(&mut self, changes: &crate::Changes) {
+        self.note("before", changes);
+    }
+
+    fn after(&mut self) {
+        self.note("after", &crate::Changes::default());
+    }
+}
+
+#[test]
+fn an_audience_hears_before_and_after() {
+    let base = MemBase::new(1024);
+    let heard = |tx: &Transaction<MemBase>| {
+        let mut heard = Heard(Vec::new(), Some(base.clone()));
+        let done = tx.commit_before(Durability::Durable, &mut heard).is_ok();
+        (done, heard.0)
+    };
+    let begin = || Transaction::begin(&base, TxOptions::default());
+    let (writer, loser, reader) = (begin(), begin(), begin());
+    for tx in [&writer, &loser] {
+        tx.make_node(&USER, Ino::ROOT, b"new", 0o100644, 0).unwrap();
+    }
+    let names = vec![b"new".to_vec()];
+    assert_eq!(heard(&writer), (true, vec![("before", names.clone(), false), ("after", vec![], true)]));
+    // A commit that is refused ends what it has begun.
+    assert_eq!(heard(&loser), (false, vec![("before", names, true), ("after", vec![], true)]));
+    assert_eq!(heard(&reader), (true, vec![]));
+    base.assert_idle();
+}
+
 #[test]
 fn visible_inside_at_once_and_outside_after_the_commit() {
     let base = MemBase::new(1024);

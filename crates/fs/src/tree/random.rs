@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use xact_base::{Errno, Error, Ino, Result};
-use xact_fs::{
+use crate::{
     Allocate, Attr, Caller, FileKind, RenameHow, SeekTo, SetAttr, TimeChange, View, WriteHow, XattrHow,
 };
+use xact_base::{Errno, Error, Ino, Result};
 
-pub(crate) const USER: Caller = Caller { uid: 1000, gid: 100, umask: 0o022 };
+pub const USER: Caller = Caller { uid: 1000, gid: 100, umask: 0o022 };
 
 /// A small generator of pseudo-random numbers: tests are replayed by their seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(pub u64);
+pub struct Rng(pub u64);
 
 impl Rng {
     pub fn below(&mut self, end: u64) -> u64 {
@@ -44,7 +44,7 @@ impl Rng {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Op {
+pub enum Op {
     Stat(String),
     List(String),
     Read(String, u64, usize),
@@ -130,7 +130,7 @@ impl Op {
 
 /// What an operation told its caller.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Told {
+pub enum Told {
     Errno(Errno),
     Done,
     Attr(Attr),
@@ -201,7 +201,7 @@ fn split<'a>(t: &dyn View, path: &'a str) -> Result<(Ino, &'a [u8])> {
 }
 
 /// Runs an operation. Errors other than POSIX outcomes are the test's failure.
-pub(crate) fn run(t: &dyn View, op: &Op) -> Told {
+pub fn run(t: &dyn View, op: &Op) -> Told {
     match try_run(t, op) {
         Ok(told) => told,
         Err(Error::Posix(errno)) => Told::Errno(errno),
@@ -335,7 +335,7 @@ fn done_attr(_: Attr) -> Told {
 /// A tree by path: everything that a program can see of it but inode numbers, the space used,
 /// sizes of directories, and, unless asked for, times. Hard links show as the first path of their
 /// inode.
-pub(crate) fn dump(view: &dyn View, times: bool) -> BTreeMap<String, String> {
+pub fn dump(view: &dyn View, times: bool) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut first: BTreeMap<Ino, String> = BTreeMap::new();
     let mut todo = vec![(String::from("/"), Ino::ROOT, Ino::ROOT)];
