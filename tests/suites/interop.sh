@@ -149,6 +149,40 @@ END
     sound disk.img
 }
 
+# Fast commits that nobody has replayed hold what Linux has acknowledged: refused by name, with nothing written.
+# Linux replays them, and then the volume is like any other. Whether an fsync becomes a fast commit or a full one
+# is up to Linux; after a full one all is there.
+test_fast_commits_that_are_not_replayed() {
+    truncate -s 200M linux.img
+    mke2fs -q -t ext4 -O fast_commit linux.img
+    kernel_mounted linux.img linux commit=600
+    local refused='fast commits that have not been replayed.*mount the volume with Linux once, or run e2fsck'
+    local n refusals=0
+    mkdir mnt
+    for n in $(seq 10); do
+        dd if=/dev/zero of=linux/file bs=5000 count=1 oflag=append conv=notrunc,fsync status=none
+        cp --sparse=always linux.img disk.img
+        cp --sparse=always disk.img before.img
+        if ! "$XACT" recover disk.img >said 2>&1; then
+            refusals=$((refusals + 1))
+            has said "$refused"
+            exits 78 "$refused" -- "$XACT" mount disk.img mnt
+            exits 64 'must be replayed' -- "$XACT" mount -o ro disk.img mnt
+            exits 78 "$refused" -- "$XACT" check disk.img
+            cmp disk.img before.img
+            kernel_mounted disk.img mnt
+            kernel_unmounted mnt
+        fi
+        mounted disk.img mnt
+        equal "size of the file" $((n * 5000)) "$(stat -c %s mnt/file)"
+        unmounted mnt
+        sound disk.img
+    done
+    kernel_unmounted linux
+    [[ $refusals -gt 0 ]] || fail "Linux made no fast commit"
+    report "refused $refusals times of 10"
+}
+
 # A directory of three index levels, made by both in turn.
 test_large_directories() {
     truncate -s 400M disk.img
