@@ -261,3 +261,18 @@ fn a_dirty_log_is_replayed_in_memory() {
     xact_device::BlockDevice::read_at(&*device, &mut after, 0).unwrap();
     assert!(after == bytes, "the check wrote to the device");
 }
+
+#[test]
+fn a_wrong_count_of_who_shares_a_value() {
+    let image = populated(&["-b", "1024", "-J", "size=1", "-O", "ea_inode"]);
+    let debugfs = |request: &str| tool("debugfs", &["-w", "-R", request, image.path_str()], |code| code == 0);
+    let values: Vec<u32> =
+        (11..100).filter(|ino| debugfs(&format!("stat <{ino}>")).contains("Flags: 0x280000")).collect();
+    assert_eq!(values.len(), 6, "five values of their own and one that is shared: {values:?}");
+    assert!(verdict(&image).unwrap().is_sound());
+    debugfs(&format!("set_inode_field <{}> version 7", values[0]));
+    let (sound, said) = e2fsck(&image);
+    assert!(!sound && said.contains("ref count"), "{said}");
+    let problems = verdict(&image).unwrap().problems;
+    assert!(problems.iter().any(|problem| problem.to_string().contains("and counts 7")), "{problems:?}");
+}
