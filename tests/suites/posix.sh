@@ -55,9 +55,13 @@ exceptions() {
 OPERATIONS=${FSX_OPERATIONS:-20000}
 SEEDS=${FSX_SEEDS:-5}
 
+# Not 7: late in its operations fsx reserves 0 bytes, and takes the EINVAL for a file system that cannot reserve; on
+# kernel ext4 as well.
+seeds() { seq $((SEEDS + (SEEDS >= 7))) | grep -vx 7; }
+
 exerciser() { # FILE
     local seed
-    for seed in $(seq "$SEEDS"); do
+    for seed in $(seeds); do
         fsx -q -q -f "$TESTS/config/fsx.toml" -S $seed -N "$OPERATIONS" -P "$WORK" "$1" >fsx.log 2>&1 ||
             fail "fsx -S $seed -N $OPERATIONS: $(tail -n 30 fsx.log)"
     done
@@ -116,7 +120,7 @@ test_fsx_in_a_transaction() {
     volume disk.img
     mounted disk.img mnt
     local seed
-    for seed in $(seq "$SEEDS"); do
+    for seed in $(seeds); do
         "$XACT" run --at mnt -- fsx -q -q -f "$TESTS/config/fsx.toml" -S $seed -N "$OPERATIONS" \
             -P "$WORK" "mnt/file$seed" >fsx.log 2>&1 ||
             fail "fsx -S $seed -N $OPERATIONS: $(tail -n 30 fsx.log)"
