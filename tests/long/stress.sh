@@ -1,6 +1,7 @@
 # timeout: 7200
 # stress-ng's class of file-system stressors, all of them side by side on the mount, for ten minutes.
-# Some want what no FUSE mount has, and say so; what counts is that the mount answers and the volume is sound.
+# Left out is binderfs, which mounts a file system of the kernel's own. Skipped by stress-ng itself: fiemap, a call
+# that the kernel does not hand to FUSE mounts, and verity, a feature that xact refuses to write by name.
 
 test_stress_ng() {
     needs stress-ng
@@ -8,15 +9,17 @@ test_stress_ng() {
     volume disk.img --size 4G
     mounted disk.img mnt -o allow_other
     mkdir mnt/stress
-    stress-ng --class filesystem --all 1 --timeout "$seconds" --temp-path "$WORK/mnt/stress" \
+    stress-ng --class filesystem --all 1 --exclude binderfs --timeout "$seconds" --temp-path "$WORK/mnt/stress" \
         --metrics-brief --oom-avoid >stress.log 2>&1 || status=$?
-    report "stress-ng ended with $status after $seconds s"
-    sed -nE 's/^stress-ng: (fail|error): \[[0-9]+\] (.*)/# \1: \2/p' stress.log | sort | uniq | head -n 40
     mountpoint -q mnt || fail "the mount is gone: $(tail -n 20 stress.log)"
+    equal "what stress-ng says is wrong" '' "$(grep -E '^stress-ng: (fail|error|warn):' stress.log | head -n 40)"
+    equal "exit status of stress-ng" 0 $status
+    equal "stressors skipped" "fiemap verity" \
+        "$(sed -nE 's/.*\] ([a-z]+): .*skipping.*/\1/p' stress.log | sort -u | paste -sd ' ')"
+    report "$(($(grep -o 'dispatching hogs: .*' stress.log | tr -cd , | wc -c) - 1)) other stressors side by side, $seconds s"
     rm -rf mnt/stress
     echo alive >mnt/file
     "$XACT" sync mnt
     unmounted mnt
     sound disk.img
-    has stress.log '(successful|passed|skipped).*run'
 }

@@ -1,10 +1,11 @@
 # timeout: 900
 # POSIX behaviour: pjdfstest and fsx, on the mount and inside a transaction.
 #
-# Expected of pjdfstest: what kernel ext4 gives with the same configuration, 383 passed, 0 failed, 15
-# skipped: 13 tests of EROFS, which remount; 2 of EXDEV, which need a second file system. The C library
-# knows how many links a file may have by the type of the file system, and of FUSE it does not know:
-# there it is told (config/link_max.c). In a transaction link_count_max is skipped, for 65,000 links are
+# Expected of pjdfstest: all of its 398 tests pass, as on kernel ext4. 13 of them, of EROFS, remount the file
+# system, and do so in a run of their own: in the long one some other test leaves a file open, and then they fail
+# on kernel ext4 as well. In a transaction they are skipped, for they would make the mount read-only for all.
+# The C library knows how many links a file may have by the type of the file system, and of FUSE it does not
+# know: there it is told (config/link_max.c). In a transaction link_count_max is skipped, for 65,000 links are
 # more than one takes.
 # tests/config/pjdfstest.exceptions lists tests that may fail, each with its reason.
 
@@ -12,19 +13,39 @@
 # when that path has certain lengths: this one is not among them.
 POSIX_FOLDER=posix
 
-conformance() { # FOLDER, SKIPPED, PREFIX OF THE COMMAND…
-    local folder=$1/$POSIX_FOLDER skipped=$2 failures
+# conformance FOLDER, TEST SKIPPED BESIDES THOSE OF EROFS, PREFIX OF THE COMMAND…
+conformance() {
+    local folder=$1/$POSIX_FOLDER besides=$2 failures
     shift 2
     mkdir "$folder"
-    "$@" pjdfstest -c "$TESTS/config/pjdfstest.toml" -p "$folder" >pjdfstest.log 2>&1 || true
+    # Some tests need two file systems.
+    mkdir -p "$WORK/other"
+    mount -t tmpfs none "$WORK/other"
+    "$@" pjdfstest -c "$TESTS/config/pjdfstest.toml" -s "$WORK/other" -p "$folder" >pjdfstest.log 2>&1 || true
+    umount "$WORK/other"
     has pjdfstest.log '^Summary: '
     report "$(grep '^Summary: ' pjdfstest.log)"
-    failures=$(awk '$NF == "FAILED" { print $1 }' pjdfstest.log | sort)
+    failures=$(outcome FAILED)
     equal "tests that failed but should not" '' \
         "$(comm -23 <(printf '%s\n' "$failures" | sed '/^$/d') <(exceptions))"
-    equal "skipped" "$skipped" "$(awk '$NF == "skipped"' pjdfstest.log | wc -l)"
+    equal "skipped besides those of EROFS" "$besides" "$(outcome skipped | sed '/::erofs_/d')"
+    equal "skipped of EROFS" 13 "$(outcome skipped | grep -c '::erofs_')"
     equal "all" 398 "$(sed -nE 's/^Summary: .* ([0-9]+) total$/\1/p' pjdfstest.log)"
 }
+
+# The tests that remount. mount(8) hands FUSE mounts to a program mount.fuse, where there is one, which takes the
+# source for a program to be started; -i leaves that out.
+read_only_conformance() { # FOLDER
+    mkdir -p bin
+    printf '#!/bin/sh\nexec %s -i "$@"\n' "$(command -v mount)" >bin/mount
+    chmod +x bin/mount
+    sed 's/^allow_remount = false/allow_remount = true/' "$TESTS/config/pjdfstest.toml" >remount.toml
+    env PATH="$WORK/bin:$PATH" pjdfstest -c remount.toml -p "$1/$POSIX_FOLDER" erofs >pjdfstest.log 2>&1 || true
+    has pjdfstest.log '^Summary: 0 failed, 0 skipped, 13 passed'
+}
+
+# Names of the tests of the last run that ended so.
+outcome() { awk -v how="$1" '$NF == how { print $1 }' pjdfstest.log | sort; }
 
 exceptions() {
     sed -E 's/ *#.*//; /^$/d' "$TESTS/config/pjdfstest.exceptions" | sort
@@ -34,9 +55,13 @@ exceptions() {
 OPERATIONS=${FSX_OPERATIONS:-20000}
 SEEDS=${FSX_SEEDS:-5}
 
+# Not 7: late in its operations fsx reserves 0 bytes, and takes the EINVAL for a file system that cannot reserve; on
+# kernel ext4 as well.
+seeds() { seq $((SEEDS + (SEEDS >= 7))) | grep -vx 7; }
+
 exerciser() { # FILE
     local seed
-    for seed in $(seq "$SEEDS"); do
+    for seed in $(seeds); do
         fsx -q -q -f "$TESTS/config/fsx.toml" -S $seed -N "$OPERATIONS" -P "$WORK" "$1" >fsx.log 2>&1 ||
             fail "fsx -S $seed -N $OPERATIONS: $(tail -n 30 fsx.log)"
     done
@@ -63,7 +88,8 @@ test_pjdfstest_on_the_mount() {
     for kind in ${POSIX_VOLUMES:-4k}; do
         posix_volume disk.img "$kind"
         mounted disk.img mnt -o allow_other
-        conformance "$WORK/mnt" 15 env LD_PRELOAD="$WORK/link_max.so"
+        conformance "$WORK/mnt" '' env LD_PRELOAD="$WORK/link_max.so"
+        read_only_conformance "$WORK/mnt"
         report "on $kind"
         unmounted mnt
         sound disk.img
@@ -75,7 +101,7 @@ test_pjdfstest_in_a_transaction() {
     needs pjdfstest
     volume disk.img --size 1G
     mounted disk.img mnt -o allow_other
-    conformance "$WORK/mnt" 16 "$XACT" run --at mnt --
+    conformance "$WORK/mnt" link::link_count_max "$XACT" run --at mnt --
     unmounted mnt
     sound disk.img
 }
@@ -94,7 +120,7 @@ test_fsx_in_a_transaction() {
     volume disk.img
     mounted disk.img mnt
     local seed
-    for seed in $(seq "$SEEDS"); do
+    for seed in $(seeds); do
         "$XACT" run --at mnt -- fsx -q -q -f "$TESTS/config/fsx.toml" -S $seed -N "$OPERATIONS" \
             -P "$WORK" "mnt/file$seed" >fsx.log 2>&1 ||
             fail "fsx -S $seed -N $OPERATIONS: $(tail -n 30 fsx.log)"

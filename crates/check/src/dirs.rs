@@ -277,7 +277,7 @@ fn inline_rest(inode: &Inode) -> Option<Vec<u8>> {
         if (entry.index, entry.name) == (index::SYSTEM, b"data") {
             return match entry.value {
                 Value::Here(value) => Some(value.to_vec()),
-                Value::InInode(_) => None,
+                Value::InInode { .. } => None,
             };
         }
     }

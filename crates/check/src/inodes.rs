@@ -9,6 +9,7 @@ use xact_layout::inode::{GOOD_OLD_BYTES, Inode, flag, mode};
 use crate::Checker;
 use crate::dirs::Directory;
 use crate::map::Mapped;
+use crate::xattrs::InAttributes;
 
 /// Blocks of an inode table that are read at once.
 const PIECE_BLOCKS: u32 = 64;
@@ -114,6 +115,9 @@ impl Checker<'_> {
         if inode.dtime() != 0 && !internal && !is_orphan {
             self.report.problem(site, "is in use and has a time of deletion");
         }
+        if let Some(count) = inode.value_users().filter(|_| is_value) {
+            self.value_counts.insert(ino.0, count);
+        }
         self.check_fields(ino, inode);
         if file_type == 0 {
             if !internal {
@@ -193,7 +197,7 @@ impl Checker<'_> {
         }
     }
 
-    fn check_contents(&mut self, ino: Ino, inode: &Inode, in_attributes: u64) -> Result<()> {
+    fn check_contents(&mut self, ino: Ino, inode: &Inode, in_attributes: InAttributes) -> Result<()> {
         if ino == Ino::RESIZE || ino.0 == 1 {
             // The resize inode's map leads to blocks of the fixed metadata; see `special`.
             return Ok(());
@@ -226,8 +230,9 @@ impl Checker<'_> {
             }
             return Ok(());
         };
-        self.count_usage(ino, inode, mapped.blocks + in_attributes);
-        let sectors = (mapped.blocks + in_attributes) * u64::from(self.volume.sb.block_size() / 512);
+        let blocks = mapped.blocks + in_attributes.blocks;
+        self.count_usage(ino, inode, blocks, 1 + in_attributes.inodes);
+        let sectors = blocks * u64::from(self.volume.sb.block_size() / 512);
         if inode.sectors(&self.volume.sb) != sectors {
             let what = format!("counts {} sectors and has {sectors}", inode.sectors(&self.volume.sb));
             self.report.problem(site, what);
@@ -278,9 +283,9 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A target in the inode: no block but one of attributes (`ext4_inode_is_fast_symlink`).
-    fn is_fast_symlink(&self, inode: &Inode, in_attributes: u64) -> bool {
-        let sectors = in_attributes * u64::from(self.volume.sb.block_size() / 512);
+    /// A target in the inode: no block but those of attributes (`ext4_inode_is_fast_symlink`).
+    fn is_fast_symlink(&self, inode: &Inode, in_attributes: InAttributes) -> bool {
+        let sectors = in_attributes.blocks * u64::from(self.volume.sb.block_size() / 512);
         inode.flags() & flag::EXTENTS == 0 && inode.sectors(&self.volume.sb) == sectors
     }
 

@@ -141,7 +141,9 @@ struct Checker<'a> {
     /// Attribute blocks met so far.
     xattr_blocks: std::collections::BTreeMap<u64, xattrs::SharedBlock>,
     /// Attributes whose value is in an inode, by that inode.
-    value_users: std::collections::BTreeMap<u32, u32>,
+    value_users: std::collections::BTreeMap<u32, u64>,
+    /// How many of them there are, as that inode counts them.
+    value_counts: std::collections::BTreeMap<u32, u64>,
     /// What each user, group and project uses.
     usage: quotas::SeenUsage,
     progress: Progress<'a>,
@@ -160,6 +162,7 @@ impl<'a> Checker<'a> {
             parents: Default::default(),
             xattr_blocks: Default::default(),
             value_users: Default::default(),
+            value_counts: Default::default(),
             usage: Default::default(),
             progress,
         }

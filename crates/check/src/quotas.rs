@@ -29,8 +29,8 @@ impl Checker<'_> {
         sb.has_ro_compat(ro_compat::QUOTA) && QuotaKind::ALL.iter().any(|kind| kind.inode(sb) == ino.0)
     }
 
-    /// Counts an inode in use, with the blocks that were found in it.
-    pub(crate) fn count_usage(&mut self, ino: Ino, inode: &Inode, blocks: u64) {
+    /// Counts an inode in use, with the blocks and inodes that were found to be its owner's.
+    pub(crate) fn count_usage(&mut self, ino: Ino, inode: &Inode, blocks: u64, inodes: u64) {
         let sb = &self.volume.sb;
         let counts = sb.has_ro_compat(ro_compat::QUOTA)
             && (ino == Ino::ROOT || ino >= sb.first_inode())
@@ -46,7 +46,7 @@ impl Checker<'_> {
         {
             let usage = self.usage.by_id.entry((kind, id)).or_default();
             usage.0 += bytes;
-            usage.1 += 1;
+            usage.1 += inodes;
         }
     }
 

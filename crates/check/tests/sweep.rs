@@ -73,6 +73,18 @@ fn populated(options: &[&str]) -> Image {
         let value = "v".repeat(400);
         tool("setfattr", &["-n", "user.large", "-v", &value, path.to_str().unwrap()], |code| code == 0);
     }
+    if image.superblock().has_incompat(xact_layout::feature::incompat::EA_INODE) {
+        // One value of each file, and one that all share. Not of a link with its target in the inode, which
+        // e2fsck 1.47.0 then takes for block numbers.
+        let shared = "s".repeat(9000);
+        for name in ["linear/file-3", "linear/file-4", "linear/file-5", "slow-link", "a/b"] {
+            let path = root(name);
+            for (attribute, value) in [("trusted.shared", &shared), ("trusted.own", &name.repeat(500))] {
+                let arguments = ["-h", "-n", attribute, "-v", value, path.to_str().unwrap()];
+                tool("setfattr", &arguments, |code| code == 0);
+            }
+        }
+    }
     tool("mkfifo", &[root("fifo").to_str().unwrap()], |code| code == 0);
     tool("mknod", &[root("null").to_str().unwrap(), "c", "1", "3"], |code| code == 0);
     drop(sparse);
@@ -183,6 +195,7 @@ fn volumes_without_checksums() {
 fn newer_features() {
     let features = "orphan_file,metadata_csum_seed,inline_data,large_dir";
     sweep("new", &["-b", "1024", "-J", "size=1", "-O", features], 2);
+    sweep("values in inodes", &["-b", "1024", "-J", "size=1", "-O", "ea_inode"], 3);
     sweep("meta_bg", &["-b", "1024", "-J", "size=1", "-O", "meta_bg,^resize_inode,mmp", "-g", "1024"], 3);
 }
 
@@ -247,4 +260,19 @@ fn a_dirty_log_is_replayed_in_memory() {
     let mut after = vec![0; bytes.len()];
     xact_device::BlockDevice::read_at(&*device, &mut after, 0).unwrap();
     assert!(after == bytes, "the check wrote to the device");
+}
+
+#[test]
+fn a_wrong_count_of_who_shares_a_value() {
+    let image = populated(&["-b", "1024", "-J", "size=1", "-O", "ea_inode"]);
+    let debugfs = |request: &str| tool("debugfs", &["-w", "-R", request, image.path_str()], |code| code == 0);
+    let values: Vec<u32> =
+        (11..100).filter(|ino| debugfs(&format!("stat <{ino}>")).contains("Flags: 0x280000")).collect();
+    assert_eq!(values.len(), 6, "five values of their own and one that is shared: {values:?}");
+    assert!(verdict(&image).unwrap().is_sound());
+    debugfs(&format!("set_inode_field <{}> version 7", values[0]));
+    let (sound, said) = e2fsck(&image);
+    assert!(!sound && said.contains("ref count"), "{said}");
+    let problems = verdict(&image).unwrap().problems;
+    assert!(problems.iter().any(|problem| problem.to_string().contains("and counts 7")), "{problems:?}");
 }

@@ -213,7 +213,7 @@ impl<'a> Xattrs<'a> {
             }
             let value = match entry.value {
                 Value::Here(value) => value.to_vec(),
-                Value::InInode(ino) => self.value_in_inode(Ino(ino))?,
+                Value::InInode { ino, size_bytes } => self.value_in_inode(Ino(ino), size_bytes.into())?,
             };
             if !is_acl(index) {
                 return Ok(Some(value));
@@ -225,7 +225,7 @@ impl<'a> Xattrs<'a> {
     }
 
     /// A value that fills the blocks of an inode of its own (feature `ea_inode`).
-    fn value_in_inode(&self, ino: Ino) -> Result<Vec<u8>> {
+    fn value_in_inode(&self, ino: Ino, size_bytes: u64) -> Result<Vec<u8>> {
         let corrupt = |what| Err(Error::corrupt(Site::Inode(ino), what));
         let inode = self.table.read(ino)?;
         if inode.flags() & flag::EA_INODE == 0 || !inode.is_regular() {
@@ -233,6 +233,9 @@ impl<'a> Xattrs<'a> {
         }
         if inode.size() > MAX_VALUE_IN_INODE_BYTES {
             return corrupt("attribute value is too long");
+        }
+        if inode.size() != size_bytes {
+            return corrupt("attribute value is not as long as its attribute says");
         }
         let owner = Owner { ino, generation: inode.generation() };
         let extents = Extents::new(self.engine, self.sb, self.blocks, owner);
@@ -356,7 +359,7 @@ fn value_here(value: Value<'_>) -> Result<&[u8]> {
     match value {
         Value::Here(value) => Ok(value),
         // Such volumes are opened for reading only.
-        Value::InInode(_) => {
+        Value::InInode { .. } => {
             Err(Error::Unsupported("changing attribute values in inodes of their own".into()))
         }
     }

@@ -236,6 +236,15 @@ impl Inode {
         self.set_time(0x0C, 0x84, time);
     }
 
+    /// Of an inode that holds an attribute's value: how many attributes have it, which Linux keeps in the fields
+    /// for the time of change and the version. `None` for one of Lustre, which has no such count
+    /// (`ext2fs_get_ea_inode_ref`).
+    pub fn value_users(&self) -> Option<u64> {
+        let (atime, ctime) = (get_u32(&self.bytes, 0x08), get_u32(&self.bytes, 0x0C));
+        let count = u64::from(ctime) << 32 | u64::from(get_u32(&self.bytes, 0x24));
+        (atime != ctime).then_some(count)
+    }
+
     pub fn mtime(&self) -> Timestamp {
         self.time(0x10, 0x88)
     }

@@ -79,7 +79,10 @@ pub struct Entry<'a> {
 pub enum Value<'a> {
     Here(&'a [u8]),
     /// In an inode of its own (feature `ea_inode`).
-    InInode(u32),
+    InInode {
+        ino: u32,
+        size_bytes: u32,
+    },
 }
 
 /// Checks each entry as it gives it; after an error it gives no more.
@@ -128,7 +131,7 @@ impl<'a> Entries<'a> {
                 let value = start.checked_add(size).and_then(|end| bytes.get(start..end));
                 Value::Here(value.ok_or("attribute's value lies outside of its area")?)
             }
-            inode => Value::InInode(inode),
+            ino => Value::InInode { ino, size_bytes: size as u32 },
         };
         self.at = next;
         Ok(Some(Entry { index: rest[1], name, value }))
