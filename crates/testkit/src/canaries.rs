@@ -80,7 +80,6 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushAfterRecord, "gen-log-append"),
     canary(Fault::AcceptTornRecord, "gen-log-tx"),
     canary(Fault::AcceptStaleRecord, "gen-log-wrap"),
-    canary(Fault::NoRevoke, "gen-log-reuse"),
     canary(Fault::ActionsAtOnce, "gen-log-refill"),
     canary(Fault::NoFlushBeforeRoot, "gen-log-wrap"),
 ];

@@ -166,9 +166,7 @@ impl Generations {
                 return None;
             }
         }
-        if !self.faults.has(Fault::NoRevoke) {
-            frozen.forgotten.iter().for_each(|block| writer.freed(*block));
-        }
+        frozen.forgotten.iter().for_each(|block| writer.freed(*block));
         (writer.size_bytes() <= room).then_some(writer)
     }
 }
