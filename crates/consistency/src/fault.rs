@@ -86,10 +86,9 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 14] = [
+    pub const GENERATIONS: [Fault; 13] = [
         Fault::ActionsAtOnce,
         Fault::NoFlushOfData,
-        Fault::NoRevoke,
         Fault::NoFlushAfterRecord,
         Fault::AcceptTornRecord,
         Fault::AcceptStaleRecord,
