@@ -4,7 +4,7 @@ test_modes_are_kept_with_the_volume() {
     needs dumpe2fs jq
     volume disk.img
     modes() { "$XACT" mode get --json "$1" | jq -c "$2"; }
-    equal "what a new volume says" '[null,null,null,null,null]' "$(modes disk.img '[.volume[]]')"
+    equal "what a new volume says" '[null,null,null,null,null,null]' "$(modes disk.img '[.volume[]]')"
     equal "what counts" '"adaptive"' "$(modes disk.img .effective.data)"
     cp disk.img before.img
     exits 64 "there is no 'fast'; there are writeback, ordered" -- "$XACT" mode set disk.img data=fast
@@ -12,7 +12,7 @@ test_modes_are_kept_with_the_volume() {
     exits 64 'NAME=VALUE' -- "$XACT" mode set disk.img data
     cmp before.img disk.img
     "$XACT" mode set disk.img data=selective commit_writes=two-step timestamps=immediate
-    equal "stored" '["two-step","selective",null,null,"immediate"]' "$(modes disk.img '[.volume[]]')"
+    equal "stored" '["two-step","selective",null,null,null,"immediate"]' "$(modes disk.img '[.volume[]]')"
     sound disk.img
     # Nobody else sees them.
     kernel_mounted disk.img kernel
@@ -43,7 +43,7 @@ test_modes_are_kept_with_the_volume() {
     tune2fs -o journal_data_writeback disk.img >/dev/null
     equal "set by tune2fs" '"writeback"' "$(modes disk.img .volume.data)"
     "$XACT" mode set disk.img data=default commit_writes=default
-    equal "all taken back" '[null,null,null,null,null]' "$(modes disk.img '[.volume[]]')"
+    equal "all taken back" '[null,null,null,null,null,null]' "$(modes disk.img '[.volume[]]')"
     sound disk.img
 }
 

@@ -348,3 +348,16 @@ END
     python3 many.py
     afterwards
 }
+
+# A kernel that was told of a name by a listing does not look it up.
+test_paths_of_what_was_listed() {
+    fresh
+    unmounted mnt
+    mounted disk.img mnt
+    kept 'ls -l mnt/folder; echo y >>mnt/folder/x'
+    equal "what changed" 'modified /folder/x' "$(tx diff "$ID" | xargs)"
+    tx commit "$ID" --only mnt/folder/x
+    equal contents 'x y' "$(xargs <mnt/folder/x)"
+    tx drop "$ID"
+    afterwards
+}

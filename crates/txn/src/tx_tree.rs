@@ -291,6 +291,8 @@ impl<B: VersionedBase> Tree for TxTree<'_, B> {
         if !node.is_some_and(|node| node.born) {
             self.reads.lock().listings.insert(dir);
             if cookie < ADDED_COOKIES {
+                // A kernel may never look a name up that it was told here.
+                let mut told = Vec::new();
                 self.base.list_at(dir, cookie, self.stamp, &mut |item| {
                     let changed = node.and_then(|node| node.names.get(item.name));
                     let item = match changed.map(|change| change.now) {
@@ -298,9 +300,15 @@ impl<B: VersionedBase> Tree for TxTree<'_, B> {
                         Some(None) => return true,
                         Some(Some(now)) => DirItem { ino: now.ino, kind: now.kind, ..item },
                     };
+                    let (name, ino) = (item.name.to_vec(), item.ino);
                     stopped = !each(item);
+                    if !stopped && name != b"." && name != b".." {
+                        told.push((name, ino));
+                    }
                     !stopped
                 })?;
+                let mut reads = self.reads.lock();
+                told.iter().for_each(|(name, ino)| reads.paths.met(dir, name, *ino));
             }
         }
         if stopped {

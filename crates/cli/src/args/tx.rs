@@ -110,6 +110,7 @@ pub struct Diff {
 /// All of it becomes visible at once and durable. Where the commit is refused (others have changed
 /// what the transaction has read or written, or there is no space), it stays open.
 #[derive(Debug, Args)]
+#[command(override_usage = "xact tx commit [OPTIONS] <ID> [--only <PATH>...]")]
 pub struct TxCommit {
     #[command(flatten)]
     pub which: Decide,
@@ -126,6 +127,7 @@ pub struct TxCommit {
 ///
 /// Nothing of what is dropped has happened.
 #[derive(Debug, Args)]
+#[command(override_usage = "xact tx drop [OPTIONS] <ID> [--only <PATH>...]")]
 pub struct TxDrop {
     #[command(flatten)]
     pub which: Decide,
