@@ -277,7 +277,11 @@ fn write_entries(
         let start = end - padded(value.len());
         bytes[at] = name.len() as u8;
         bytes[at + 1] = attribute.index;
-        put_u16(bytes, at + 2, if value.is_empty() { 0 } else { (start - base) as u16 });
+        // An entry that begins with four zeros is the end of the list. One without a prefix and a name,
+        // which only others make, must not look like that.
+        let is_nameless = name.is_empty() && attribute.index == 0;
+        let offset = if value.is_empty() && !is_nameless { 0 } else { start - base };
+        put_u16(bytes, at + 2, offset as u16);
         put_u32(bytes, at + 8, value.len() as u32);
         bytes[at + ENTRY_BYTES..at + ENTRY_BYTES + name.len()].copy_from_slice(name);
         bytes[start..start + value.len()].copy_from_slice(value);
