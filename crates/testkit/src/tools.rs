@@ -126,16 +126,6 @@ pub fn e2fsck(path: &Path) -> Result<(), String> {
     }
 }
 
-/// `e2fsck -fy`: mends what it finds. Errors where it cannot.
-pub fn repair(path: &Path) -> Result<(), String> {
-    const MENDED: i32 = 1;
-    let output = run("e2fsck", &["-fy", path.to_str().expect("paths of tests are text")]);
-    match output.status.code() {
-        Some(0..=MENDED) => Ok(()),
-        code => Err(format!("e2fsck -fy exits with {code:?}: {}", text_of(&output).replace('\n', " | "))),
-    }
-}
-
 /// Whether the checksum of the superblock is right, if it has one.
 pub fn superblock_is_whole(image: &Image) -> bool {
     const CHECKSUM_AT: usize = 0x3FC;
