@@ -13,7 +13,7 @@ use xact_testkit::recording::{Recording, Time};
 use xact_testkit::tree::Tree;
 use xact_testkit::{generations, workloads};
 
-/// Explored by `make crash-long` alone, until a rare finding is understood: once in some runs the
+/// Compared with the kernel by `make crash-long` alone, until a rare finding is understood: once in some runs the
 /// superblock of an exported generation has errors noted (`EXT4_ERROR_FS`), so that the kernel clears the
 /// list of orphans instead of deleting them (`docs/HACKING.md`).
 const OPEN_FINDING: [&str; 2] = ["gen-tx-threads", "gen-log-tx-threads"];
@@ -22,10 +22,11 @@ const OPEN_FINDING: [&str; 2] = ["gen-tx-threads", "gen-log-tx-threads"];
 fn the_generations_engine_keeps_its_promises() {
     println!("{}", Summary::HEADER);
     for workload in workloads::on_generations() {
+        let mut plan = Plan::quick();
         if OPEN_FINDING.contains(&workload.name) {
-            continue;
+            plan.second_one_in = 0;
         }
-        let summary = report(&workload, &Plan::quick()).unwrap();
+        let summary = report(&workload, &plan).unwrap();
         assert!(summary.findings.is_empty(), "{}: {:?}", workload.name, summary.findings);
         assert!(summary.states > 20, "{summary:?}");
     }
