@@ -10,6 +10,7 @@ use super::Base;
 use super::cell::State;
 use super::inline::{self, is_inline};
 use super::op::BaseTree;
+use super::shared::require_dir;
 use crate::alloc::Purpose;
 use crate::api::{DirItem, Entry, FileKind, Name};
 use crate::dir::{Dir, DirBlocks, DirEntry, ListItem};
@@ -48,7 +49,10 @@ impl Base {
         }
     }
 
+    /// What the name points at; `ENOTDIR` where `ino` is no directory. Every look-up comes by here, also
+    /// those that only guess which inodes to lock: another kind of file must not pass for a damaged directory.
     pub(super) fn find_entry(&self, ino: Ino, state: &State, name: &Name) -> Result<Option<Entry>> {
+        require_dir(state)?;
         let found = self.dir(ino, state)?.lookup(&Reading { base: self, ino, state }, name)?;
         found.map(|entry| self.complete(ino, entry)).transpose()
     }

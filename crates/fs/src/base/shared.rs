@@ -34,7 +34,6 @@ impl Base {
     pub(super) fn lookup_now(&self, dir: Ino, name: &Name) -> Result<Attr> {
         loop {
             let entry = self.with_shared(dir, |_, state| {
-                require_dir(state)?;
                 self.find_entry(dir, state, name)?.ok_or(Error::Posix(Errno::ENOENT))
             })?;
             match self.attr_now(entry.ino) {
@@ -109,6 +108,6 @@ impl Base {
     }
 }
 
-fn require_dir(state: &State) -> Result<()> {
+pub(super) fn require_dir(state: &State) -> Result<()> {
     if state.inode.is_directory() { Ok(()) } else { Err(Error::Posix(Errno::ENOTDIR)) }
 }
