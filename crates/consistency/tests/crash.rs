@@ -161,7 +161,7 @@ impl Subject for Journaled {
         if output.status.success() { Ok(()) } else { Err(format!("e2fsck: {text}")) }
     }
 
-    fn second_opinion(&self, image: &Image) -> Option<Result<Vec<Found>, String>> {
+    fn second_opinion(&self, image: &Image, _: &Vec<Found>) -> Option<Result<Vec<Found>, String>> {
         let file = ImageFile::of_bytes(&[]);
         image.write_to(&std::fs::File::create(&file.path).unwrap()).unwrap();
         let output = try_run("debugfs", &["-w", "-R", "jr", file.str()]);

@@ -572,7 +572,7 @@ impl Subject for BlockWorkload {
         with_file(image, |file| e2fsck(file.path()))
     }
 
-    fn second_opinion(&self, image: &Image) -> Option<Result<Vec<u8>, String>> {
+    fn second_opinion(&self, image: &Image, _: &Vec<u8>) -> Option<Result<Vec<u8>, String>> {
         Some(with_file(image, |file| {
             KernelMount::new(file.path(), "")?.unmount();
             file.spoilt();

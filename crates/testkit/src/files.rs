@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact::{DataMode, Fsync, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
-use xact_base::{Error, Ino};
+use xact_base::{Error, Ino, Timestamp};
 use xact_consistency::{CommitWrites, Fault};
 use xact_fs::Caller;
 
@@ -93,6 +93,12 @@ pub fn recover(image: &Image, options: &VolumeOptions) -> Result<Recovered<Tree>
     let tree = Tree::of_view(&*volume.base())?;
     volume.close().map_err(|e| format!("closing after recovery: {e}"))?;
     Ok(Recovered { tree, recording, closed: device.image() })
+}
+
+/// The kernel's clock for files, which lags some milliseconds behind [`Timestamp::now`].
+fn coarse_now() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Timestamp { secs: now.tv_sec, nanos: now.tv_nsec as u32 }
 }
 
 impl FileWorkload {
@@ -231,7 +237,7 @@ impl Subject for FileWorkload {
     }
 
     /// The kernel has no generations, so of those it is asked for what it sees in the exported one.
-    fn second_opinion(&self, image: &Image) -> Option<Result<Tree, String>> {
+    fn second_opinion(&self, image: &Image, ours: &Tree) -> Option<Result<Tree, String>> {
         // Nobody else may replay a log with patches. And many kernels are built without quota files
         // (CONFIG_QFMT_V2), and then mount none for writing.
         let quotas = self.format.options.iter().any(|options| options.contains("quota"));
@@ -253,12 +259,13 @@ impl Subject for FileWorkload {
             return None;
         }
         Some(with_file(&image, |file| {
+            let since = coarse_now();
             let mount = KernelMount::new(file.path(), "noatime")?;
             let tree = Tree::of_path(mount.path());
             mount.unmount();
             file.spoilt();
             e2fsck(file.path()).map_err(|e| format!("after the kernel: {e}"))?;
-            tree
+            tree.map(|theirs| theirs.with_truncations_dated_as(ours, since))
         }))
     }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use xact_base::Ino;
+use xact_base::{Ino, Timestamp};
 use xact_fs::{FileKind, View};
 
 /// Bytes of a name or path.
@@ -223,6 +223,21 @@ impl Tree {
             }
         });
         Tree { entries: entries.collect() }
+    }
+
+    /// With `other`'s times for the files that have been dated at `since` (seconds) or later here: the kernel
+    /// dates a file anew (`ext4_truncate`) when it finishes a truncation that a crash cut off.
+    #[must_use]
+    pub fn with_truncations_dated_as(mut self, other: &Tree, since: Timestamp) -> Tree {
+        let since = (since.secs, since.nanos);
+        for (path, entry) in &mut self.entries {
+            let truncated =
+                entry.kind == FileKind::Regular && entry.mtime == entry.ctime && entry.mtime >= since;
+            if let Some(theirs) = other.entries.get(path).filter(|_| truncated) {
+                (entry.mtime, entry.ctime) = (theirs.mtime, theirs.ctime);
+            }
+        }
+        self
     }
 
     /// The first few differences, as text; empty if there is none.

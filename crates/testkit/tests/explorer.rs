@@ -111,7 +111,7 @@ impl Subject for Register {
         Ok(())
     }
 
-    fn second_opinion(&self, _image: &Image) -> Option<Result<u64, String>> {
+    fn second_opinion(&self, _image: &Image, _: &u64) -> Option<Result<u64, String>> {
         None
     }
 

@@ -123,7 +123,7 @@ impl<P: Program> Subject for Recorded<P> {
         e2fsck(file.path())
     }
 
-    fn second_opinion(&self, _: &Image) -> Option<Result<Tree, String>> {
+    fn second_opinion(&self, _: &Image, _: &Tree) -> Option<Result<Tree, String>> {
         None
     }
 

@@ -250,8 +250,8 @@ impl Subject for AceWorkload {
         self.volume.inspect(image)
     }
 
-    fn second_opinion(&self, image: &Image) -> Option<Result<Tree, String>> {
-        self.volume.second_opinion(image)
+    fn second_opinion(&self, image: &Image, ours: &Tree) -> Option<Result<Tree, String>> {
+        self.volume.second_opinion(image, ours)
     }
 
     fn story(&self, run: &History, time: Time) -> String {

@@ -82,7 +82,7 @@ impl<'a, S: Subject> Job<'a, S> {
             return self.found(&path, &why);
         }
         if drawn(lot.rotate_left(16), self.plan.second_one_in)
-            && let Some(theirs) = self.subject.second_opinion(image)
+            && let Some(theirs) = self.subject.second_opinion(image, &recovered.tree)
         {
             self.counts.second.fetch_add(1, Relaxed);
             // Of a torn commit block whose first sector is whole Linux since 6.7 takes the commit, and

@@ -54,8 +54,9 @@ pub trait Subject: Sync {
     /// Checks a recovered and cleanly closed device by other means (e2fsck).
     fn inspect(&self, image: &Image) -> Result<(), String>;
 
-    /// What another implementation finds on the crashed device; `None` where there is none.
-    fn second_opinion(&self, image: &Image) -> Option<Result<Self::Tree, String>>;
+    /// What another implementation finds on the crashed device; `None` where there is none. Given what was
+    /// recovered by ours, to leave out what legitimately differs.
+    fn second_opinion(&self, image: &Image, ours: &Self::Tree) -> Option<Result<Self::Tree, String>>;
 
     /// Sectors whose loss must be noticed, or not matter: the copies in the journal.
     fn guarded(&self, image: &Image) -> Vec<u64> {
