@@ -492,3 +492,27 @@ test_the_view_is_open_to_its_owner_only() {
     wait $job
     afterwards
 }
+
+# The root of a chroot is no mount point by itself.
+test_in_a_chroot() {
+    volume disk.img
+    mkdir -p root/mnt
+    local folder
+    for folder in bin lib lib64 usr etc proc dev; do
+        if [[ -L /$folder ]]; then
+            cp -a "/$folder" root/
+        elif [[ -d /$folder ]]; then
+            mkdir "root/$folder"
+            mount --rbind "/$folder" "root/$folder"
+        fi
+    done
+    touch root/xact
+    mount --bind "$XACT" root/xact
+    mounted disk.img root/mnt
+    chroot root /xact run --at /mnt -- sh -c 'echo new >/mnt/file'
+    equal content new "$(cat root/mnt/file)"
+    exits 3 -- chroot root /xact run --at /mnt -- sh -c 'rm /mnt/file; exit 3'
+    equal content new "$(cat root/mnt/file)"
+    unmounted root/mnt
+    sound disk.img
+}

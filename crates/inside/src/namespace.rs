@@ -122,7 +122,7 @@ impl Namespace {
             });
         }
         let folder = current_folder(mount)?;
-        mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        keep_to_ourselves(&table)
             .map_err(|e| Error::refused("make the mounts of the new namespace private", e, None))?;
         // Opened in this namespace, since mounts of another one cannot be bound.
         let views = mount.point.join(FOLDER).join("tx");
@@ -166,6 +166,17 @@ impl Namespace {
 }
 
 /// The topmost file systems mounted inside the volume, each held by a descriptor.
+/// What is mounted in this namespace from now on stays in it.
+fn keep_to_ourselves(table: &[Mount]) -> rustix::io::Result<()> {
+    match mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC) {
+        // The root of a chroot need not be a mount point. The table has the mounts that can be seen from it.
+        Err(Errno::INVAL) => {
+            table.iter().try_for_each(|mount| mount_change(&mount.point, MountPropagationFlags::DOWNSTREAM))
+        }
+        done => done,
+    }
+}
+
 fn mounted_inside(table: &[Mount], same: &[&Mount]) -> Result<Vec<(OwnedFd, PathBuf)>> {
     let mut points: Vec<&Path> = Vec::new();
     for mount in table {
