@@ -281,7 +281,7 @@ pub enum Isolation {
 ///
 /// Its space, and what it has asked of the device since it was mounted: commits, writes, bytes and
 /// flushes, how many blocks checkpoints wrote and how many they never had to, how much of the data
-/// was new and how much overwrote something.
+/// was new and how much overwrote something. Of a volume with generations, how full its pool is, and of what.
 #[derive(Debug, Args)]
 pub struct Stat {
     /// The mount, or any path on it. Default: the current folder.
@@ -333,7 +333,8 @@ pub struct Check {
 
 /// Tell what an image holds
 ///
-/// Reads the superblock only: works on any ext2, ext3 or ext4 volume, mounted or not.
+/// Reads the superblock only: works on any ext2, ext3 or ext4 volume, mounted or not. (Of a volume with
+/// generations that nobody has mounted, the newest generation's superblock, and how full the pool is.)
 #[derive(Debug, Args)]
 pub struct Info {
     /// The image file or block device.

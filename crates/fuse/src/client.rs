@@ -230,6 +230,13 @@ impl Channel {
         Ok(read.data[..read.data.len().min(read.len as usize)].to_vec())
     }
 
+    /// As [`pool`], also where the view that the caller is in has ended.
+    pub fn pool(&self) -> io::Result<control::Pool> {
+        let mut pool = control::Pool::default();
+        self.ioctl(control::IOC_POOL, pool.as_mut_bytes())?;
+        Ok(pool)
+    }
+
     pub fn abort(&self) -> io::Result<()> {
         self.ioctl(control::IOC_ABORT, &mut [])
     }
@@ -326,6 +333,13 @@ pub fn counters(mount: &Path) -> io::Result<Counters> {
     let mut counters = Counters::default();
     ioctl(&File::open(mount)?, control::IOC_COUNTERS, counters.as_mut_bytes())?;
     Ok(counters)
+}
+
+/// How full the pool of the volume is that is mounted at `mount`; all 0 where it has none.
+pub fn pool(mount: &Path) -> io::Result<control::Pool> {
+    let mut pool = control::Pool::default();
+    ioctl(&File::open(mount)?, control::IOC_POOL, pool.as_mut_bytes())?;
+    Ok(pool)
 }
 
 /// How long syncs and commits took on the volume that is mounted at `mount`.

@@ -9,7 +9,7 @@ use xact::{
 use xact_base::{Ino, Result};
 use xact_fs::View;
 
-use crate::control::{Counters, Latencies};
+use crate::control::{Counters, Latencies, Pool};
 
 pub use xact::Changes;
 
@@ -51,8 +51,17 @@ pub trait Host: Send + Sync {
 
     fn latencies(&self) -> Latencies;
 
+    /// All 0 where there is none.
+    fn pool(&self) -> Result<Pool>;
+
+    /// Whether it is a full pool that leaves no space.
+    fn is_pool_full(&self) -> bool;
+
     /// The modes that it is open with.
     fn modes(&self) -> Modes;
+
+    /// Those of them that whoever opened it asked for.
+    fn mode_options(&self) -> ModeChoice;
 
     /// The modes that the volume itself asks for, at the next opening.
     fn stored_modes(&self) -> Result<ModeChoice>;

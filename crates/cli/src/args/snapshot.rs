@@ -14,6 +14,9 @@ use xact::{AUTOMATIC, KeepRules};
 ///
 /// The volume is named by its mount (or any path on it) or, while it is not mounted, by its image. On a
 /// mount, the files of each snapshot are in MNT/.xact/snapshots/NAME, to look at and to copy from.
+///
+/// Inside a transaction ('xact run') snapshots are neither created nor deleted: that would happen at once, and
+/// stay if the transaction fails.
 #[derive(Debug, Args)]
 pub struct Snapshot {
     #[command(subcommand)]

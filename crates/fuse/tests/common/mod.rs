@@ -218,6 +218,18 @@ impl Host for MemHost {
         xact::Modes::default()
     }
 
+    fn pool(&self) -> Result<xact_fuse::control::Pool> {
+        Ok(xact_fuse::control::Pool::default())
+    }
+
+    fn is_pool_full(&self) -> bool {
+        false
+    }
+
+    fn mode_options(&self) -> xact::ModeChoice {
+        xact::ModeChoice::default()
+    }
+
     fn stored_modes(&self) -> Result<xact::ModeChoice> {
         Ok(xact::ModeChoice::default())
     }
