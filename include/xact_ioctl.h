@@ -276,9 +276,11 @@ struct xact_snapshot_diff {
 /* Makes the kept transaction begin.id the channel's. EBUSY: another channel has it. ENOENT, EPERM */
 #define XACT_IOC_ATTACH _IOW(0xea, 9, struct xact_begin)
 #define XACT_IOC_INFO _IOWR(0xea, 10, struct xact_info)	/* ENOENT: there is none */
-/* What a transaction would change. Neither counts as read in it. */
+/* What a transaction would change. None of these counts as read in it. */
 #define XACT_IOC_DIFF _IOWR(0xea, 11, struct xact_diff)
 #define XACT_IOC_READ _IOWR(0xea, 12, struct xact_read)
+/* The same file by file, as for a patch: renamed folders as their files, each path once. */
+#define XACT_IOC_DIFF_BY_FILE _IOWR(0xea, 16, struct xact_diff)
 #define XACT_IOC_SNAPSHOT_DIFF _IOWR(0xea, 36, struct xact_snapshot_diff)
 
 /*

@@ -192,11 +192,20 @@ impl Channel {
 
     /// What a transaction would change, by path.
     pub fn diff(&self, id: u64) -> io::Result<Vec<TxChange>> {
+        self.list_changes(control::IOC_DIFF, id)
+    }
+
+    /// The same file by file, as for patches: each path once, no folders renamed.
+    pub fn diff_by_file(&self, id: u64) -> io::Result<Vec<TxChange>> {
+        self.list_changes(control::IOC_DIFF_BY_FILE, id)
+    }
+
+    fn list_changes(&self, command: u32, id: u64) -> io::Result<Vec<TxChange>> {
         let mut changes = Vec::new();
         let mut diff = Box::new(Diff::new_zeroed());
         diff.id = id;
         while diff.done == 0 {
-            self.ioctl(control::IOC_DIFF, diff.as_mut_bytes())?;
+            self.ioctl(command, diff.as_mut_bytes())?;
             let mut data = &diff.data[..diff.data.len().min(diff.len as usize)];
             while let Some((change, rest)) = TxChange::parse(data) {
                 changes.push(change);

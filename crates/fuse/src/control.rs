@@ -449,6 +449,7 @@ pub const IOC_READ: u32 = ioc(3, 12, size_of::<ReadSide>());
 pub const IOC_SAVEPOINT: u32 = ioc(2, 13, size_of::<Savepoint>());
 pub const IOC_ROLLBACK: u32 = ioc(1, 14, size_of::<Savepoint>());
 pub const IOC_RELEASE: u32 = ioc(1, 15, size_of::<Savepoint>());
+pub const IOC_DIFF_BY_FILE: u32 = ioc(3, 16, size_of::<Diff>());
 pub const IOC_SNAPSHOT: u32 = ioc(3, 32, size_of::<Snapshot>());
 pub const IOC_SNAPSHOT_DIFF: u32 = ioc(3, 36, size_of::<SnapshotDiff>());
 pub const IOC_COUNTERS: u32 = ioc(2, 33, size_of::<Counters>());

@@ -118,6 +118,9 @@ pub trait HostTransaction: Send + Sync {
     /// What a commit would change, by path.
     fn diff(&self) -> Result<Vec<Difference>>;
 
+    /// The same file by file, as for patches.
+    fn diff_by_file(&self) -> Result<Vec<Difference>>;
+
     /// Contents of a file, or the target of a link, on one side of a difference; not a read.
     fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
 }

@@ -192,6 +192,10 @@ impl HostTransaction for ServedTransaction {
         self.transaction.diff()
     }
 
+    fn diff_by_file(&self) -> Result<Vec<Difference>> {
+        self.transaction.diff_by_file()
+    }
+
     fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         self.transaction.peek_contents(side, ino, offset, len, out)
     }

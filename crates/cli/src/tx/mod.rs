@@ -194,7 +194,7 @@ fn diff(args: &Diff) -> Result<()> {
     if args.json {
         print_json(&show::json(&changes))
     } else if args.patch {
-        print_bytes(&show::patch(&channel, id, &changes)?)
+        print_bytes(&show::patch(&channel, id, &paths)?)
     } else if args.stat {
         print(&show::stat(&channel, id, &changes)?)
     } else {
