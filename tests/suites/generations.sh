@@ -80,9 +80,12 @@ test_generations_snapshots() {
     done
     exits 64 'there is a snapshot' -- "$XACT" snapshot create disk.img first
     exits 64 'there is no snapshot' -- "$XACT" snapshot delete disk.img third
-    # Back to the first, on to the second, and back again: the volume is what it was, and goes on.
+    # Back to the first, on to the second, and back again: the volume is what it was, and goes on. Its settings
+    # are no part of that.
+    "$XACT" mode set disk.img timestamps=immediate
     for name in first second first; do
         "$XACT" snapshot restore disk.img $name
+        equal "modes after a restore" '"immediate"' "$("$XACT" mode get --json disk.img | jq -c .volume.timestamps)"
         sound disk.img
         mounted disk.img mnt
         describe_tree mnt >restored
@@ -90,6 +93,8 @@ test_generations_snapshots() {
         dd if=/dev/urandom of=mnt/new bs=1M count=2 status=none
         find mnt/tree -type f -links 1 -size +0 -exec dd if=/dev/urandom of={} bs=1000 count=1 conv=notrunc status=none \;
         exits 69 'in use' -- "$XACT" snapshot restore disk.img $name
+        exits 69 "First 'xact umount .*/mnt', then 'xact snapshot restore .*/disk.img $name'" -- \
+            "$XACT" snapshot restore mnt $name
         unmounted mnt
     done
     "$XACT" snapshot delete disk.img first

@@ -39,7 +39,8 @@ pub enum SnapshotCommand {
     /// Make the volume what it was when a snapshot was created
     ///
     /// All at once: a crash leaves it as it was before or as in the snapshot. What was done since and
-    /// is in no snapshot is lost. The snapshot stays. The volume must not be mounted.
+    /// is in no snapshot is lost. The snapshot stays, and so do the volume's settings: its modes ('xact mode') and
+    /// its label. The volume must not be mounted.
     Restore {
         /// The image file or block device.
         #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
