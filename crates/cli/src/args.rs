@@ -91,12 +91,17 @@ pub struct Mkfs {
     /// the device, from 4M to 1G.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub pool_size: Option<u64>,
-    /// Size of the journal; 0 for none. Default: by the size of the volume.
+    /// With a journal: its size; 0 for none. Default: by the size of the volume.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub journal_size: Option<u64>,
     /// Percent of the volume that only root may fill, at most 50.
     #[arg(long, value_name = "PERCENT", default_value_t = 5)]
     pub reserved_percent: u8,
+    /// Whose the root folder of the volume is, by number. Default: whoever makes the volume.
+    ///
+    /// Without a group, it is the one of the same number.
+    #[arg(long, value_name = "UID[:GID]", value_parser = size::parse_owner)]
+    pub root_owner: Option<(u32, u32)>,
     /// Make the volume even where IMG holds something already, which is lost.
     #[arg(long)]
     pub force: bool,

@@ -1,4 +1,4 @@
-//! Values on the command line: sizes, times, UUIDs.
+//! Values on the command line: sizes, times, UUIDs, owners.
 
 use std::time::Duration;
 
@@ -88,6 +88,16 @@ pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     Ok(pairs.map(|[high, low]| (high << 4 | low) as u8))
 }
 
+/// An owner and a group by number: `1000:100`; without a group, the one of the same number.
+pub fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let (uid, gid) = text.split_once(':').unwrap_or((text, text));
+    // The highest number is what chown(2) takes for "leave it".
+    let number = |text: &str| text.parse::<u32>().ok().filter(|&id| id != u32::MAX);
+    number(uid)
+        .zip(number(gid))
+        .ok_or_else(|| format!("'{text}' is no owner: give numbers, such as 1000:1000 (see 'id')"))
+}
+
 /// The usual form of a UUID, 8-4-4-4-12.
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
@@ -171,6 +181,15 @@ mod tests {
             ["", "123", "123e4567-e89b-12d3-a456-42661417400x", "123e4567-e89b-12d3-a456-4266141740000"]
         {
             assert!(parse_uuid(word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn owners_are_numbers() {
+        assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
+        assert_eq!(parse_owner("0"), Ok((0, 0)));
+        for word in ["", ":", "1:", ":1", "root", "1:2:3", "-1", "4294967295"] {
+            assert!(parse_owner(word).is_err(), "{word}");
         }
     }
 
