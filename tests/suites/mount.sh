@@ -41,7 +41,7 @@ test_a_second_mount_is_refused() {
     volume disk.img
     mounted disk.img mnt
     mkdir other
-    exits 69 'disk.img is in use' -- "$XACT" mount disk.img other
+    exits 69 "disk.img is in use: it is mounted at $PWD/mnt" -- "$XACT" mount disk.img other
     exits 69 'disk.img is in use' -- "$XACT" mount -o ro disk.img other
     exits 69 'disk.img is in use' -- "$XACT" recover disk.img
     exits 69 'disk.img is in use' -- "$XACT" mkfs --force disk.img
@@ -69,7 +69,7 @@ test_read_only_mounts() {
     equal content 'x x' "$(cat mnt/file other/file | xargs)"
     exits 1 'Read-only file system' -- touch mnt/new
     equal "read_only" true "$("$XACT" stat --json mnt | jq .read_only)"
-    exits 77 'read-only' -- "$XACT" run --at mnt -- cat mnt/file
+    exits 77 'mnt is mounted read-only: there are no transactions on it' -- "$XACT" run --at mnt -- cat mnt/file
     unmounted other
     unmounted mnt
     cmp before.img disk.img

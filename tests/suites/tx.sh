@@ -23,7 +23,7 @@ kept() { # SCRIPT [ARGUMENTS OF xact run…]
 test_look_first_decide_later() {
     fresh
     kept 'echo three >>mnt/file; mkdir mnt/new; echo y >mnt/new/y; mv mnt/folder/x mnt/new/x; chmod 700 mnt/folder'
-    has said "transaction $ID is open"
+    has said "transaction $ID is open: see it with 'xact tx diff $ID --at mnt'"
     equal "seen outside" 'one two' "$(xargs <mnt/file)"
     tx diff "$ID" >diff
     diff diff - <<'END'
@@ -49,7 +49,7 @@ END
     equal paths '/new /new/x /new/y' "$(jq -r '.[].path' json | xargs)"
     equal mode 0755 "$(jq -r '.[0].new.mode' json)"
     tx list >list
-    has list "^$ID +open .* sh -c"
+    has list "^$ID +open +(24|23) h left +begun [0-9]+ s ago .* sh -c"
     equal standing open "$(tx status "$ID" --json | jq -r .standing)"
     equal extent '5 16' "$(tx status "$ID" --json | jq -r '.changes | "\(.paths) \(.file_bytes)"')"
     has <(tx status "$ID") '^changes: 5 paths'
@@ -178,7 +178,7 @@ test_begin_and_work_in_the_folder() {
     id=$(tx begin --timeout 0)
     echo new >"mnt/.xact/tx/$id/root/new"
     [[ ! -e mnt/new ]]
-    has <(tx list) "^$id +open +for good"
+    has <(tx list) "^$id +open +no time limit +begun [0-9]+ s ago +user 0 +xact tx begin$"
     tx commit "$id"
     equal content new "$(cat mnt/new)"
     afterwards
@@ -222,9 +222,17 @@ test_open_transactions_end_with_the_mount() {
     in_foreground disk.img mnt
     kept 'echo new >mnt/new'
     "$XACT" umount mnt 2>said
-    has said "open transactions were dropped: $ID \(sh -c"
+    has said "transaction $ID \(sh -c .*\) was open and is dropped: nothing of it has happened"
     wait "$DAEMON"
     has "$WORK/daemon.log" "transaction $ID .* was open and is dropped"
+    sound disk.img
+    # The same where the daemon is told to end.
+    : >daemon.log
+    in_foreground disk.img mnt
+    kept 'echo new >mnt/new' --timeout 0
+    kill -TERM "$DAEMON"
+    wait "$DAEMON"
+    has daemon.log "transaction $ID .* was open and is dropped: the mount ends"
     sound disk.img
 }
 
@@ -352,7 +360,7 @@ test_ask() {
         echo "$answer" | script -qec "'$XACT' run --at mnt --ask --status-file status -- sh -c 'echo $answer >mnt/asked'" \
             /dev/null >said || true
         has said 'added       /asked'
-        has said 'Commit\?'
+        has said 'Commit this\?'
         if [[ $answer == n ]]; then
             equal outcome declined "$(jq -r .outcome status)"
             equal code 1 "$(jq -r .exit_code status)"

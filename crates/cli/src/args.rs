@@ -95,7 +95,7 @@ pub struct Mkfs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub journal_size: Option<u64>,
     /// Percent of the volume that only root may fill, at most 50.
-    #[arg(long, value_name = "PERCENT", default_value_t = 5)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = size::parse_number::<u8>)]
     pub reserved_percent: u8,
     /// Whose the root folder of the volume is, by number. Default: whoever makes the volume.
     ///
@@ -187,7 +187,8 @@ fn snapshot_every(text: &str) -> Result<Duration, String> {
 /// Take a mount away
 ///
 /// Makes everything durable, takes the mount away, and returns when the daemon has let go of the
-/// image. Also takes away what a killed daemon left behind.
+/// image. Also takes away what a killed daemon left behind. Transactions that were left open ('xact tx list') are
+/// dropped, and named on standard error.
 #[derive(Debug, Args)]
 pub struct Umount {
     /// The folder where the volume is mounted.
@@ -246,6 +247,7 @@ pub struct Run {
     ///
     /// It finds standard input where the last run has left it.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(value_parser = size::parse_number::<u32>)]
     pub retry: u32,
     /// Return when the changes are visible, in order with all else: they become durable together
     /// with the next durable commit, fsync or sync, or within seconds.
@@ -256,6 +258,7 @@ pub struct Run {
     pub isolation: Isolation,
     /// Run CMD in the kept transaction ID, which stays open.
     #[arg(long, value_name = "ID", conflicts_with_all = ["keep", "ask", "retry", "ordered", "isolation"])]
+    #[arg(value_parser = size::parse_number::<u64>)]
     pub tx: Option<u64>,
     /// Write how it ended to FILE, as JSON. FILE itself is never part of the transaction.
     ///

@@ -146,7 +146,13 @@ pub fn serves(mount_point: &Path) -> io::Result<bool> {
 
 /// A control channel of a mount, for whatever is not bound to one transaction.
 pub fn channel(mount_point: &Path) -> Result<Channel> {
-    Channel::open(mount_point).map_err(|e| failure(mount_point, "reach the daemon", e))
+    Channel::open(mount_point).map_err(|e| match e.raw_os_error() {
+        Some(libc::EROFS) => Failure::new(
+            Exit::NoPermission,
+            format!("{} is mounted read-only: there are no transactions on it", mount_point.display()),
+        ),
+        _ => failure(mount_point, "reach the daemon", e),
+    })
 }
 
 /// A transaction on a channel of its own. Unless it is kept, it aborts when this is dropped, and

@@ -1,5 +1,6 @@
 //! Values on the command line: sizes, times, UUIDs, owners.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A number of bytes: `4096`, `64k`, `512M`, `1.5G`, `2TiB`. Units are powers of 1024.
@@ -26,6 +27,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
         }
         _ => Err(wrong()),
     }
+}
+
+/// A whole number.
+pub fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("'{text}' is no number that fits here"))
 }
 
 /// A size below 4 GiB.
@@ -160,6 +166,7 @@ mod tests {
         {
             assert!(parse(word).is_err(), "{word}");
         }
+        assert_eq!((parse_number("7"), parse_number::<u8>("256").is_err()), (Ok(7u8), true));
         assert_eq!(parse_u32("4K"), Ok(4096));
         assert!(parse_u32("4G").is_err());
     }

@@ -75,7 +75,7 @@ pub struct TxStatus {
 #[derive(Debug, Args)]
 pub struct Decide {
     /// The transaction's number.
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = size::parse_number::<u64>)]
     pub id: u64,
     /// The mount, or any path on it. Default: the volume that the current folder is on.
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]

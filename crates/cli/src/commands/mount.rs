@@ -32,7 +32,7 @@ struct Plan {
 pub fn mount(args: &Mount) -> Result<()> {
     let plan = Plan::new(args)?;
     if args.foreground {
-        let log = log::prepare(&plan.log)?;
+        let log = log::prepare(&plan.log, &plan.image)?;
         return serve(&plan, log, || ());
     }
     match daemon::fork()? {
@@ -44,7 +44,7 @@ pub fn mount(args: &Mount) -> Result<()> {
         }
         Side::Daemon(caller) => {
             let mut caller = Some(caller);
-            let log = log::prepare(&plan.log);
+            let log = log::prepare(&plan.log, &plan.image);
             let served =
                 log.and_then(|log| serve(&plan, log, || caller.take().into_iter().for_each(|c| c.ready())));
             let code = match (&served, caller) {
