@@ -96,7 +96,8 @@ typedef struct xact_tx xact_tx;
 
 /*
  * Begins a transaction on the volume that the folder `at` lies on. flags: 0 or XACT_BEGIN_SNAPSHOT.
- * errno: ENOENT, ENOTDIR, EACCES: no such folder; EOPNOTSUPP, EISDIR, ENOENT: no xact volume; EROFS.
+ * errno: ENOENT, ENOTDIR, EACCES: no such folder; ENODEV: it is on no xact volume; EROFS. xact_tx_why(NULL) says
+ * it in a sentence.
  * A handle may be used by one thread at a time, different handles by different threads.
  */
 xact_tx *xact_tx_begin(const char *at, unsigned int flags);
@@ -114,7 +115,8 @@ int xact_tx_savepoint(xact_tx *tx, uint64_t *number);
 int xact_tx_rollback(xact_tx *tx, uint64_t number);
 int xact_tx_release(xact_tx *tx, uint64_t number);
 
-/* Of the last commit that was refused; the strings are valid until the next one. */
+/* Of the last commit that was refused; the strings are valid until the next one. With NULL, xact_tx_why tells why
+ * the last xact_tx_begin of this thread failed. */
 int xact_tx_reason(xact_tx *tx);
 const char *xact_tx_conflict_path(xact_tx *tx);
 uint64_t xact_tx_winner(xact_tx *tx);

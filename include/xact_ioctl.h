@@ -185,6 +185,16 @@ struct xact_counters {		/* out, all: since the volume was mounted */
 	__u64 reserved[5];
 };
 
+struct xact_pool {		/* out, all: in bytes; 0 on volumes without generations */
+	__u64 size;
+	__u64 used;
+	__u64 snapshots;	/* of those in use: held by snapshots alone */
+	__u64 log;		/* of those in use: the intent log's */
+	__u64 waiting;		/* changed metadata that takes room with the next generation */
+	__u64 needed;		/* what has to be free for anything to be added */
+	__u64 reserved[2];
+};
+
 struct xact_times {		/* out: how long something took, each time since the mount */
 	__u64 sum_ns;
 	__u64 worst_ns;
@@ -197,7 +207,8 @@ struct xact_latencies {
 };
 
 #define XACT_MODES_GET 1
-#define XACT_MODES_SET 2	/* for root, and for who mounted the volume */
+#define XACT_MODES_SET 2	/* for root, and for who mounted the volume; EINVAL inside a transaction */
+#define XACT_MODES_OPTIONS 3	/* stored: those that the mount's options say */
 
 struct xact_modes {
 	__u32 action;		/* in */
@@ -212,7 +223,8 @@ struct xact_modes {
 #define XACT_SNAPSHOT_DELETE 2
 #define XACT_SNAPSHOT_TELL 3	/* ENOENT: there are no more */
 
-/* Snapshots of a volume with generations; for root, and for who mounted it (else EPERM). */
+/* Snapshots of a volume with generations; for root, and for who mounted it (else EPERM). CREATE and DELETE are
+ * refused inside a transaction (EINVAL): they would happen at once. */
 struct xact_snapshot {
 	__u32 action;		/* in: XACT_SNAPSHOT_... */
 	__u32 index;		/* in, to tell: which, 0 is the oldest */
@@ -244,6 +256,7 @@ struct xact_snapshot_diff {
 #define XACT_IOC_SYNC _IO(0xea, 5)	/* returns when everything done so far is durable */
 #define XACT_IOC_COUNTERS _IOR(0xea, 33, struct xact_counters)
 #define XACT_IOC_MODES _IOWR(0xea, 34, struct xact_modes)
+#define XACT_IOC_POOL _IOR(0xea, 37, struct xact_pool)
 #define XACT_IOC_LATENCIES _IOR(0xea, 35, struct xact_latencies)
 
 /* On a control channel. */
@@ -263,9 +276,11 @@ struct xact_snapshot_diff {
 /* Makes the kept transaction begin.id the channel's. EBUSY: another channel has it. ENOENT, EPERM */
 #define XACT_IOC_ATTACH _IOW(0xea, 9, struct xact_begin)
 #define XACT_IOC_INFO _IOWR(0xea, 10, struct xact_info)	/* ENOENT: there is none */
-/* What a transaction would change. Neither counts as read in it. */
+/* What a transaction would change. None of these counts as read in it. */
 #define XACT_IOC_DIFF _IOWR(0xea, 11, struct xact_diff)
 #define XACT_IOC_READ _IOWR(0xea, 12, struct xact_read)
+/* The same file by file, as for a patch: renamed folders as their files, each path once. */
+#define XACT_IOC_DIFF_BY_FILE _IOWR(0xea, 16, struct xact_diff)
 #define XACT_IOC_SNAPSHOT_DIFF _IOWR(0xea, 36, struct xact_snapshot_diff)
 
 /*

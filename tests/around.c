@@ -257,6 +257,9 @@ static void refusals(const char *mnt) {
     OK(munmap(map, 4096));
     close(fd);
     FAILS(ENODEV, fs_tx_begin_at("/proc", 0));
+    assert(!strcmp(fs_tx_why(), "/proc is not on a mounted xact volume"));
+    FAILS(ESTALE, fs_tx_commit(0));
+    assert(!strcmp(fs_tx_why(), "this thread has no open transaction"));
     FAILS(ENOENT, fs_tx_begin_at("/no/such", 0));
     /* From elsewhere the only volume that is mounted is meant. */
     OK(chdir("/"));

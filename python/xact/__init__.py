@@ -188,8 +188,7 @@ class Folder(Transaction):
         assert self._at is not None
         handle = _xact.xact_tx_begin(os.fsencode(self._at), self._begin)
         if not handle:
-            code = ctypes.get_errno()
-            raise Error(code, f"cannot begin a transaction: {os.strerror(code)}", _text(self._at))
+            raise self._call.error("cannot begin a transaction", _text(self._at))
         self._handle = handle
         self._call = _Open("xact_tx_", handle)
         self.dir_fd = _xact.xact_tx_dir(handle)

@@ -78,7 +78,11 @@ int main(int argc, char **argv) {
     assert(xact_tx_abort(tx) == 0);
     xact_tx_free(tx);
     xact_tx_free(NULL);
-    assert(!xact_tx_begin("/proc", 0) && !xact_tx_begin("/no/such", 0) && errno == ENOENT);
+    assert(!xact_tx_begin("/no/such", 0) && errno == ENOENT);
+    assert(!xact_tx_begin("/proc", 0) && errno == ENODEV);
+    assert(!strcmp(xact_tx_why(NULL), "/proc is not on a mounted xact volume") && xact_tx_why(NULL) == fs_tx_why());
+    snprintf(outside, sizeof outside, "%s/one", argv[1]);
+    assert(!xact_tx_begin(outside, 0) && errno == ENOTDIR && strstr(xact_tx_why(NULL), "/one: Not a directory"));
     return 0;
 }
 END

@@ -15,6 +15,8 @@ test_wrong_calls_are_usage_errors() {
     exits 64 'unrecognized subcommand' -- "$XACT" mont
     exits 64 'unexpected argument' -- "$XACT" info --no-such-option x
     exits 64 'required' -- "$XACT" info
+    exits 64 "'x' is no number" -- "$XACT" run --retry x -- true
+    exits 64 "'x' is no number" -- "$XACT" tx diff x
 }
 
 test_no_colours_off_a_terminal() {
@@ -54,6 +56,7 @@ test_info_reads_what_mke2fs_wrote() {
 
 test_info_of_bad_input() {
     exits 66 'cannot read .*/no/such' -- "$XACT" info /no/such
+    exits 64 'is a folder: name the image' -- "$XACT" info "$WORK"
     truncate -s 100 short.img
     exits 74 'short.img is too short' -- "$XACT" info short.img
     truncate -s 1M empty.img
@@ -72,7 +75,7 @@ test_umount_where_nothing_is() {
 test_sync_and_run_where_nothing_is() {
     exits 66 'cannot look at /no/such' -- "$XACT" sync /no/such
     exits 69 'is not on a mounted xact volume' -- "$XACT" sync "$WORK"
-    exits 69 'xact run: error: .*is not on a mounted xact volume' -- "$XACT" run true
+    exits 69 'xact run: error: the current folder is not on a mounted xact volume' -- "$XACT" run true
     exits 69 'xact mount IMG MNT' -- "$XACT" run --at / -- true
     exits 64 'required' -- "$XACT" run
 }

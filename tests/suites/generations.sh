@@ -80,9 +80,12 @@ test_generations_snapshots() {
     done
     exits 64 'there is a snapshot' -- "$XACT" snapshot create disk.img first
     exits 64 'there is no snapshot' -- "$XACT" snapshot delete disk.img third
-    # Back to the first, on to the second, and back again: the volume is what it was, and goes on.
+    # Back to the first, on to the second, and back again: the volume is what it was, and goes on. Its settings
+    # are no part of that.
+    "$XACT" mode set disk.img timestamps=immediate
     for name in first second first; do
         "$XACT" snapshot restore disk.img $name
+        equal "modes after a restore" '"immediate"' "$("$XACT" mode get --json disk.img | jq -c .volume.timestamps)"
         sound disk.img
         mounted disk.img mnt
         describe_tree mnt >restored
@@ -90,6 +93,8 @@ test_generations_snapshots() {
         dd if=/dev/urandom of=mnt/new bs=1M count=2 status=none
         find mnt/tree -type f -links 1 -size +0 -exec dd if=/dev/urandom of={} bs=1000 count=1 conv=notrunc status=none \;
         exits 69 'in use' -- "$XACT" snapshot restore disk.img $name
+        exits 69 "First 'xact umount .*/mnt', then 'xact snapshot restore .*/disk.img $name'" -- \
+            "$XACT" snapshot restore mnt $name
         unmounted mnt
     done
     "$XACT" snapshot delete disk.img first
@@ -122,6 +127,10 @@ test_generations_snapshots_of_a_mount() {
     equal names "s1 s3 s4 s6" "$("$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
     exits 64 'there is a snapshot' -- "$XACT" snapshot create mnt s1
     exits 64 'there is no snapshot' -- "$XACT" snapshot delete mnt s2
+    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside
+    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot delete mnt s1
+    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot prune mnt --keep last=1 --prefix s
+    equal "told inside" "s1 s3 s4 s6" "$("$XACT" run --at mnt -- "$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
     exits 64 'longer than the 100' -- "$XACT" snapshot create mnt "$(printf '%0101d' 0)"
     unmounted mnt
     for round in 1 3 4 6; do
@@ -276,6 +285,42 @@ test_generations_snapshots_by_themselves() {
     sound disk.img
     volume plain.img --engine journal
     exits 64 'only a volume with generations' -- "$XACT" mount plain.img mnt --snapshot-every 1h
+}
+
+# What a full pool is told by, and what makes room in it.
+test_generations_full_pool() {
+    needs jq
+    volume disk.img --size 128M --pool-size 4M
+    pool() { "$XACT" stat --json mnt | jq "$1"; }
+    mounted disk.img mnt --log log
+    equal "at first" 'false 0' "$(pool '"\(.pool.full) \(.pool.snapshot_bytes)"' | jq -r .)"
+    lacks <("$XACT" stat mnt) 'must be free'
+    local round
+    for ((round = 1; round < 40; round++)); do
+        "$XACT" snapshot create mnt "s$round" 2>said || break
+        # Until files cannot be made any more.
+        (for i in $(seq 300); do echo $round.$i >mnt/file$i || exit; done) 2>/dev/null || true
+    done
+    [[ $round -gt 2 && $round -lt 40 ]] || fail "full after $round rounds"
+    has said "no space left in the volume's pool, which is full until a snapshot is deleted"
+    has said 'Snapshots hold [0-9.]+ [KM]iB of its pool'
+    has log "xact: the pool is full: .*delete snapshots"
+    equal "told once" 1 "$(grep -c 'pool is full' log)"
+    equal full true "$(pool .pool.full)"
+    has <("$XACT" stat mnt) '^pool: +[0-9.]+ MiB used of 4.0 MiB: .* by snapshots'
+    has <("$XACT" stat mnt) '^ +full: 2.0 MiB must be free'
+    exits 1 'No space left' -- touch mnt/new
+    exits 73 'not committed: no space left in the volume.s pool' -- "$XACT" run --at mnt -- mkdir mnt/new
+    grep -q 'Nothing was changed. Snapshots hold' exits.err || fail "no way out is told: $(cat exits.err)"
+    "$XACT" snapshot prune mnt --keep last=1 --prefix s >/dev/null
+    equal "with room again" false "$(pool .pool.full)"
+    touch mnt/new
+    has <("$XACT" info disk.img) '^pool: +not told while the volume is in use'
+    unmounted mnt
+    has <("$XACT" info disk.img) '^pool: +.* used of 4.0 MiB'
+    equal "no journal, no pool" null "$(volume plain.img --engine journal && "$XACT" info --json plain.img | jq .pool)"
+    lacks <("$XACT" check disk.img) '^note'
+    sound disk.img
 }
 
 test_generations_snapshots_need_generations() {

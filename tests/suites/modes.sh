@@ -27,11 +27,21 @@ test_modes_are_kept_with_the_volume() {
         "$("$XACT" stat --json mnt | jq -c '.modes | [.data, .commit_writes, .inode_update, .timestamps]')"
     "$XACT" mode get mnt >said
     has said '^data +journal +by a mount option; the volume says selective$'
-    has said '^inode_update +delayed +the volume says nothing$'
+    has said '^inode_update +delayed +by default$'
+    has said '^commit_writes +two-step +as the volume says$'
+    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" mode set mnt data=ordered
+    equal "set inside" '"selective"' "$(modes mnt .volume.data)"
     # Set while it is mounted: durable at once, counts from the next mount on.
     "$XACT" mode set mnt data=ordered timestamps=default
     equal "set on a mount" '["journal","ordered",null]' \
         "$(modes mnt '[.effective.data, .volume.data, .volume.timestamps]')"
+    equal "whence" '["option","volume","before-mount","default"]' \
+        "$(modes mnt '.source | [.data, .commit_writes, .timestamps, .fsync]')"
+    "$XACT" mode get mnt >said
+    has said '^timestamps +immediate +since it was mounted; from the next mount on delayed, by default$'
+    "$XACT" mode set mnt inode_update=immediate
+    has <("$XACT" mode get mnt) '^inode_update +delayed .* from the next mount on immediate$'
+    "$XACT" mode set mnt inode_update=default
     unmounted mnt
     mounted disk.img mnt
     equal "the next mount" '["ordered","two-step"]' "$(modes mnt '[.effective.data, .effective.commit_writes]')"

@@ -41,7 +41,7 @@ test_a_second_mount_is_refused() {
     volume disk.img
     mounted disk.img mnt
     mkdir other
-    exits 69 'disk.img is in use' -- "$XACT" mount disk.img other
+    exits 69 "disk.img is in use: it is mounted at $PWD/mnt" -- "$XACT" mount disk.img other
     exits 69 'disk.img is in use' -- "$XACT" mount -o ro disk.img other
     exits 69 'disk.img is in use' -- "$XACT" recover disk.img
     exits 69 'disk.img is in use' -- "$XACT" mkfs --force disk.img
@@ -69,7 +69,7 @@ test_read_only_mounts() {
     equal content 'x x' "$(cat mnt/file other/file | xargs)"
     exits 1 'Read-only file system' -- touch mnt/new
     equal "read_only" true "$("$XACT" stat --json mnt | jq .read_only)"
-    exits 77 'read-only' -- "$XACT" run --at mnt -- cat mnt/file
+    exits 77 'mnt is mounted read-only: there are no transactions on it' -- "$XACT" run --at mnt -- cat mnt/file
     unmounted other
     unmounted mnt
     cmp before.img disk.img
@@ -127,6 +127,66 @@ test_no_permission() {
     mounted disk.img mnt -o noallow_other
     exits 77 'another user' -- as_nobody "$XACT" sync mnt
     unmounted mnt
+    # Not the mount point's fault that it is somebody else's.
+    chmod 666 disk.img
+    exits 77 'cannot mount on .*/mnt: .*no write access' -- as_nobody "$XACT" mount disk.img mnt
+    [[ $(stat -c %a /dev/fuse) == 666 ]] || chmod 666 /dev/fuse
+}
+
+# Whose the root folder is.
+test_root_owner() {
+    needs setpriv
+    chmod 777 .
+    as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
+    owner() { debugfs -R 'stat <2>' "$1" 2>/dev/null | sed -nE 's/^User: +([0-9]+) +Group: +([0-9]+) .*/\1:\2/p'; }
+    as_nobody "$XACT" mkfs mine.img --size 64M >/dev/null
+    equal "who made it" "$(id -u nobody):$(id -g nobody)" "$(owner mine.img)"
+    sound mine.img
+    "$XACT" mkfs root.img --size 64M >/dev/null
+    equal "made by root" 0:0 "$(owner root.img)"
+    "$XACT" mkfs other.img --size 64M --root-owner 1234:5678 >/dev/null
+    equal "as said" 1234:5678 "$(owner other.img)"
+    exits 64 'is no owner' -- "$XACT" mkfs other.img --size 64M --root-owner me --force
+    sound other.img
+    # So a user's own volume is of use to that user.
+    needs fusermount3
+    [[ $(stat -c %a /dev/fuse) == 666 ]] || chmod 666 /dev/fuse
+    mkdir mnt
+    chown nobody mnt
+    as_nobody "$XACT" mount mine.img mnt
+    as_nobody "$XACT" run --at mnt -- touch mnt/file
+    [[ -e mine.img ]] && as_nobody test -e mnt/file
+    as_nobody "$XACT" umount mnt
+    sound mine.img
+}
+
+# What cannot be is refused before anything is lost.
+test_mkfs_of_what_does_not_fit() {
+    volume disk.img --size 64M
+    cp disk.img before.img
+    local wrong
+    while read -r wrong; do
+        # shellcheck disable=SC2086
+        exits 64 -- "$XACT" mkfs disk.img --force $wrong
+        cmp before.img disk.img
+        # shellcheck disable=SC2086
+        exits 64 -- "$XACT" mkfs new.img --size 64M $wrong
+        [[ ! -e new.img ]]
+    done <<'END'
+--engine none --journal-size 4M
+--engine generations --journal-size 4M
+--pool-size 4M
+--engine generations --pool-size 64M
+--engine generations --pool-size 1G
+--block-size 3K
+--label seventeen-letters
+--reserved-percent 60
+--journal-size 60M
+END
+    exits 64 'a pool of 1 GiB in an image of 64 MiB leaves 0 bytes' -- \
+        "$XACT" mkfs new.img --size 64M --engine generations --pool-size 1G
+    exits 64 'pool of 4 MiB' -- "$XACT" mkfs new.img --size 4M --engine generations
+    "$XACT" mkfs new.img --size 64M --engine none --journal-size 0 >/dev/null
 }
 
 test_an_ordinary_user_mounts() {

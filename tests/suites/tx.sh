@@ -23,7 +23,7 @@ kept() { # SCRIPT [ARGUMENTS OF xact run…]
 test_look_first_decide_later() {
     fresh
     kept 'echo three >>mnt/file; mkdir mnt/new; echo y >mnt/new/y; mv mnt/folder/x mnt/new/x; chmod 700 mnt/folder'
-    has said "transaction $ID is open"
+    has said "transaction $ID is open: see it with 'xact tx diff $ID --at mnt'"
     equal "seen outside" 'one two' "$(xargs <mnt/file)"
     tx diff "$ID" >diff
     diff diff - <<'END'
@@ -49,7 +49,7 @@ END
     equal paths '/new /new/x /new/y' "$(jq -r '.[].path' json | xargs)"
     equal mode 0755 "$(jq -r '.[0].new.mode' json)"
     tx list >list
-    has list "^$ID +open .* sh -c"
+    has list "^$ID +open +(24|23) h left +begun [0-9]+ s ago .* sh -c"
     equal standing open "$(tx status "$ID" --json | jq -r .standing)"
     equal extent '5 16' "$(tx status "$ID" --json | jq -r '.changes | "\(.paths) \(.file_bytes)"')"
     has <(tx status "$ID") '^changes: 5 paths'
@@ -62,27 +62,82 @@ END
     afterwards
 }
 
+# Whoever applies the patch to what was before has what is after, as far as Git knows of it.
 test_a_patch_applies() {
     needs git patch
     fresh
     seq 1000 >mnt/numbers
-    cp -r mnt before
-    kept 'sed -i "s/^500$/five hundred/" mnt/numbers; rm mnt/file; printf "no newline" >mnt/n; ln -s to mnt/link
-          echo "#!" >mnt/tool; chmod +x mnt/tool; mv mnt/folder/x mnt/y; head -c 9000 /dev/zero >mnt/zero'
+    mkdir -p mnt/folder/deep mnt/target
+    echo y >mnt/folder/deep/y
+    echo over >mnt/target/over
+    echo 1 >mnt/one
+    echo 2 >mnt/two
+    echo plain >mnt/becomes-a-link
+    echo plain >mnt/becomes-a-folder
+    echo plain >mnt/script
+    echo plain >mnt/secret
+    echo spaces >'mnt/with spaces'
+    : >mnt/empty
+    ln -s file mnt/link
+    cp -a mnt before
+    cp -a mnt patched
+    kept 'cd mnt
+        sed -i "s/^500$/five hundred/" numbers
+        rm file empty
+        printf "no newline" >n
+        : >new-empty
+        ln -s to new-link
+        ln -sfn numbers link
+        echo "#!" >tool
+        chmod +x tool script
+        chmod 600 secret
+        mv folder moved
+        echo more >>moved/deep/y
+        mv moved/x .
+        mv n target/over
+        mv one three; mv two one; mv three two
+        rm becomes-a-link becomes-a-folder
+        ln -s x becomes-a-link
+        mkdir becomes-a-folder hollow
+        echo in >becomes-a-folder/inside
+        echo more >>"with spaces"
+        echo odd >"$(printf "a\ttab and \\"quotes\\"")"
+        mkfifo pipe'
+    tx diff "$ID" --patch >patch
+    has patch '^rename from folder/deep/y$'
+    has patch '^rename to moved/deep/y$'
+    has patch '^attributes of /secret$'
+    has patch '^new folder /hollow$'
+    has patch '^new special file /pipe$'
+    (cd before && git apply ../patch)
+    # A part of it, and the other tool, which deletes no empty files and changes no links.
+    tx diff "$ID" --patch mnt/numbers >part
+    equal part 1 "$(grep -c '^diff --git' part)"
+    tx diff "$ID" --patch numbers file target new-empty new-link tool script folder moved x one two 'with spaces' >part
+    patch -d patched -p1 -s <part
+    tx commit "$ID"
+    rm mnt/pipe
+    rmdir mnt/hollow
+    diff -r --no-dereference -x lost+found before mnt
+    equal "a changed link" numbers "$(readlink before/link)"
+    equal "a new link" x "$(readlink before/becomes-a-link)"
+    local tree
+    for tree in before patched; do
+        [[ -x $tree/tool && -x $tree/script && ! -x $tree/numbers ]] || fail "modes in $tree: $(ls -l $tree)"
+    done
+    for file in numbers target/over new-empty tool script moved/deep/y x one two 'with spaces'; do
+        cmp "patched/$file" "mnt/$file"
+    done
+    equal "a new link by patch" to "$(readlink patched/new-link)"
+    [[ ! -e patched/file && ! -e patched/folder ]]
+
+    kept 'head -c 9000 /dev/zero >mnt/zero; echo x >>mnt/x; mv mnt/target/over mnt/target/under'
     tx diff "$ID" --patch >patch
     has patch 'Binary files /dev/null and b/zero differ'
-    # git apply refuses what it cannot make.
-    tx diff "$ID" --patch numbers file n link tool y >text
-    (cd before && git apply --unsafe-paths ../text)
+    (cd before && exits 1 'binary patch' -- git apply ../patch && git apply --exclude zero ../patch)
     tx commit "$ID"
     rm mnt/zero
-    rmdir before/folder 2>/dev/null || true
-    rmdir mnt/folder
-    rm -rf before/lost+found mnt/lost+found
-    diff -r --no-dereference before mnt
-    equal link to "$(readlink before/link)"
-    [[ -x before/tool ]]
-    mkdir mnt/lost+found
+    diff -r --no-dereference -x lost+found before mnt
     afterwards
 }
 
@@ -123,7 +178,7 @@ test_begin_and_work_in_the_folder() {
     id=$(tx begin --timeout 0)
     echo new >"mnt/.xact/tx/$id/root/new"
     [[ ! -e mnt/new ]]
-    has <(tx list) "^$id +open +for good"
+    has <(tx list) "^$id +open +no time limit +begun [0-9]+ s ago +user 0 +xact tx begin$"
     tx commit "$id"
     equal content new "$(cat mnt/new)"
     afterwards
@@ -167,9 +222,17 @@ test_open_transactions_end_with_the_mount() {
     in_foreground disk.img mnt
     kept 'echo new >mnt/new'
     "$XACT" umount mnt 2>said
-    has said "open transactions were dropped: $ID \(sh -c"
+    has said "transaction $ID \(sh -c .*\) was open and is dropped: nothing of it has happened"
     wait "$DAEMON"
     has "$WORK/daemon.log" "transaction $ID .* was open and is dropped"
+    sound disk.img
+    # The same where the daemon is told to end.
+    : >daemon.log
+    in_foreground disk.img mnt
+    kept 'echo new >mnt/new' --timeout 0
+    kill -TERM "$DAEMON"
+    wait "$DAEMON"
+    has daemon.log "transaction $ID .* was open and is dropped: the mount ends"
     sound disk.img
 }
 
@@ -297,7 +360,7 @@ test_ask() {
         echo "$answer" | script -qec "'$XACT' run --at mnt --ask --status-file status -- sh -c 'echo $answer >mnt/asked'" \
             /dev/null >said || true
         has said 'added       /asked'
-        has said 'Commit\?'
+        has said 'Commit this\?'
         if [[ $answer == n ]]; then
             equal outcome declined "$(jq -r .outcome status)"
             equal code 1 "$(jq -r .exit_code status)"

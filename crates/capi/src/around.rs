@@ -77,7 +77,7 @@ pub fn commit(flags: u32) -> Result<(), Failed> {
         }
         None => match around.own.take() {
             Some(own) => own.commit(flags, &mut around.own),
-            None => (true, Err(Failed::of_errno(libc::ESTALE))),
+            None => (true, Err(Failed::none_open())),
         },
     })
 }
@@ -89,7 +89,7 @@ pub fn abort() -> Result<(), Failed> {
             (around.is_over(), done.map_err(|e| Failed::of_io(&e)))
         }
         None => {
-            let result = around.own.take().map_or(Err(Failed::of_errno(libc::ESTALE)), Own::abort);
+            let result = around.own.take().map_or_else(|| Err(Failed::none_open()), Own::abort);
             (true, result)
         }
     })
@@ -98,9 +98,9 @@ pub fn abort() -> Result<(), Failed> {
 /// Does what ends a begin; it says whether all of it is over.
 fn end(action: impl FnOnce(&mut Around) -> (bool, Result<(), Failed>)) -> Result<(), Failed> {
     AROUND.with_borrow_mut(|slot| {
-        let around = slot.as_mut().ok_or(Failed::of_errno(libc::ESTALE))?;
+        let around = slot.as_mut().ok_or_else(Failed::none_open)?;
         if around.process != std::process::id() {
-            return Err(Failed::of_errno(libc::EPERM));
+            return Err(Failed::of_parent());
         }
         let (over, result) = action(around);
         if over {
@@ -124,7 +124,7 @@ pub fn status() -> (u32, u64) {
 /// Does something with the folder of the view, for savepoints.
 pub fn in_view<R>(action: impl FnOnce(&File) -> io::Result<R>) -> Result<R, Failed> {
     AROUND.with_borrow(|around| {
-        let around = around.as_ref().ok_or(Failed::of_errno(libc::ESTALE))?;
+        let around = around.as_ref().ok_or_else(Failed::none_open)?;
         action(&around.folder).map_err(|e| Failed::of_io(&e))
     })
 }

@@ -17,7 +17,12 @@ thread_local! {
 
 /// Runs what a function does that can tell more of its failure than `errno`.
 fn telling(action: impl FnOnce() -> Result<c_int, Failed>) -> c_int {
-    border(-1, || {
+    telling_or(-1, action)
+}
+
+/// As `telling`, with what is returned on a failure.
+pub fn telling_or<R>(wrong: R, action: impl FnOnce() -> Result<R, Failed>) -> R {
+    border(wrong, || {
         action().map_err(|failed| {
             let errno = failed.errno;
             TOLD.set(Some(Told::of(failed)));
@@ -26,7 +31,8 @@ fn telling(action: impl FnOnce() -> Result<c_int, Failed>) -> c_int {
     })
 }
 
-fn told<R>(otherwise: R, of: impl FnOnce(&Told) -> R) -> R {
+/// Something of the last call of this thread that failed.
+pub fn told<R>(otherwise: R, of: impl FnOnce(&Told) -> R) -> R {
     TOLD.with_borrow(|told| told.as_ref().map_or(otherwise, of))
 }
 

@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::transaction::Tx;
+use crate::calls::{fs_tx_why, telling_or};
+use crate::transaction::{Failed, Tx};
 use crate::{Told, border, errno_of};
 
 /// `struct xact_tx`: a transaction, and what became of it.
@@ -37,13 +38,13 @@ impl Handle {
 /// `at` is a string of C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_begin(at: *const c_char, flags: c_uint) -> *mut Handle {
-    border(std::ptr::null_mut(), || {
+    telling_or(std::ptr::null_mut(), || {
         if at.is_null() {
-            return Err(libc::EINVAL);
+            return Err(Failed::of_errno(libc::EINVAL));
         }
         // SAFETY: a string of C, as the caller promises.
         let at = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(at) }.to_bytes()));
-        let tx = Tx::begin(at, flags).map_err(|e| errno_of(&e))?;
+        let tx = Tx::begin(at, flags)?;
         let id = tx.id();
         Ok(Box::into_raw(Box::new(Handle { open: Some(tx), id, failed: None })))
     })
@@ -165,9 +166,12 @@ pub unsafe extern "C" fn xact_tx_conflict_path(tx: *mut Handle) -> *const c_char
 }
 
 /// # Safety
-/// `tx` is an open handle; the string is used before its next commit.
+/// `tx` is an open handle, or null after a begin that failed; the string is used before its next commit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_why(tx: *mut Handle) -> *const c_char {
+    if tx.is_null() {
+        return fs_tx_why();
+    }
     border(std::ptr::null(), || {
         // SAFETY: as the caller promises.
         let told = unsafe { handle(tx) }?.failed.as_ref();

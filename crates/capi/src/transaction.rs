@@ -1,11 +1,12 @@
 //! A transaction of this process: on a channel of its own, or within the one that it runs in.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use xact_fuse::client::{Channel, CommitError, Inner};
+use xact_fuse::client::{Channel, CommitError, Inner, version};
 use xact_fuse::control::{COMMIT_RETAIN, Reason};
 
 use crate::place::Place;
@@ -46,8 +47,37 @@ impl Failed {
     }
 
     pub fn of_io(error: &io::Error) -> Failed {
+        let text = error.to_string();
+        let why = match error.raw_os_error() {
+            Some(libc::ESTALE) => "the transaction has ended",
+            Some(libc::ENOTCONN | libc::ECONNABORTED) => "the daemon of the mount is gone",
+            _ => text.split(" (os error").next().unwrap_or(&text),
+        };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        Failed { errno, reason: Reason::Other, winner: None, path: None, why: error.to_string() }
+        Failed { errno, reason: Reason::Other, winner: None, path: None, why: why.to_owned() }
+    }
+
+    /// As `of_io`, with what it is about before it.
+    fn about(what: impl Display, error: &io::Error) -> Failed {
+        let failed = Failed::of_io(error);
+        Failed { why: format!("{what}: {}", failed.why), ..failed }
+    }
+
+    /// No xact volume is where one was looked for.
+    fn no_volume(at: &Path) -> Failed {
+        let why = format!("{} is not on a mounted xact volume", at.display());
+        Failed { why, ..Failed::of_errno(libc::ENODEV) }
+    }
+
+    /// There is nothing that could be ended.
+    pub fn none_open() -> Failed {
+        Failed { why: "this thread has no open transaction".into(), ..Failed::of_errno(libc::ESTALE) }
+    }
+
+    /// This process is a child of the one that began the transaction.
+    pub fn of_parent() -> Failed {
+        let why = "the transaction was begun by the process that forked this one".into();
+        Failed { why, ..Failed::of_errno(libc::EPERM) }
     }
 
     pub fn of_errno(errno: i32) -> Failed {
@@ -60,18 +90,30 @@ impl Failed {
 }
 
 impl Tx {
-    pub fn begin(at: &Path, flags: u32) -> io::Result<Tx> {
-        let place = Place::of(at)?;
+    pub fn begin(at: &Path, flags: u32) -> Result<Tx, Failed> {
+        let wrong = |e: io::Error| Failed::about(at.display(), &e);
+        if !at.metadata().map_err(wrong)?.is_dir() {
+            return Err(wrong(io::Error::from_raw_os_error(libc::ENOTDIR)));
+        }
+        let place = Place::of(at).map_err(wrong)?;
+        version(&place.mount).map_err(|e| match e.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM | libc::ENOTCONN) => wrong(e),
+            // Other file systems know nothing of it.
+            _ => Failed::no_volume(at),
+        })?;
         match Inner::begin(&place.mount) {
-            Ok(inner) => return Ok(Tx { dir: File::open(at)?, kind: Kind::Within(inner) }),
+            Ok(inner) => {
+                let dir = File::open(at).map_err(wrong)?;
+                return Ok(Tx { dir, kind: Kind::Within(inner) });
+            }
             // In no transaction.
             Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {}
-            Err(e) => return Err(e),
+            Err(e) => return Err(wrong(e)),
         }
-        let channel = Channel::open(&place.mount)?;
-        let (id, root) = channel.begin(flags)?;
+        let channel = Channel::open(&place.mount).map_err(wrong)?;
+        let (id, root) = channel.begin(flags).map_err(wrong)?;
         // Closing the channel aborts, where the folder is none any more.
-        let dir = File::open(root.join(place.below))?;
+        let dir = File::open(root.join(place.below)).map_err(wrong)?;
         Ok(Tx { dir, kind: Kind::Own { channel, id } })
     }
 

@@ -91,12 +91,17 @@ pub struct Mkfs {
     /// the device, from 4M to 1G.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub pool_size: Option<u64>,
-    /// Size of the journal; 0 for none. Default: by the size of the volume.
+    /// With a journal: its size; 0 for none. Default: by the size of the volume.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub journal_size: Option<u64>,
     /// Percent of the volume that only root may fill, at most 50.
-    #[arg(long, value_name = "PERCENT", default_value_t = 5)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = size::parse_number::<u8>)]
     pub reserved_percent: u8,
+    /// Whose the root folder of the volume is, by number. Default: whoever makes the volume.
+    ///
+    /// Without a group, it is the one of the same number.
+    #[arg(long, value_name = "UID[:GID]", value_parser = size::parse_owner)]
+    pub root_owner: Option<(u32, u32)>,
     /// Make the volume even where IMG holds something already, which is lost.
     #[arg(long)]
     pub force: bool,
@@ -182,7 +187,8 @@ fn snapshot_every(text: &str) -> Result<Duration, String> {
 /// Take a mount away
 ///
 /// Makes everything durable, takes the mount away, and returns when the daemon has let go of the
-/// image. Also takes away what a killed daemon left behind.
+/// image. Also takes away what a killed daemon left behind. Transactions that were left open ('xact tx list') are
+/// dropped, and named on standard error.
 #[derive(Debug, Args)]
 pub struct Umount {
     /// The folder where the volume is mounted.
@@ -241,6 +247,7 @@ pub struct Run {
     ///
     /// It finds standard input where the last run has left it.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(value_parser = size::parse_number::<u32>)]
     pub retry: u32,
     /// Return when the changes are visible, in order with all else: they become durable together
     /// with the next durable commit, fsync or sync, or within seconds.
@@ -251,6 +258,7 @@ pub struct Run {
     pub isolation: Isolation,
     /// Run CMD in the kept transaction ID, which stays open.
     #[arg(long, value_name = "ID", conflicts_with_all = ["keep", "ask", "retry", "ordered", "isolation"])]
+    #[arg(value_parser = size::parse_number::<u64>)]
     pub tx: Option<u64>,
     /// Write how it ended to FILE, as JSON. FILE itself is never part of the transaction.
     ///
@@ -281,7 +289,7 @@ pub enum Isolation {
 ///
 /// Its space, and what it has asked of the device since it was mounted: commits, writes, bytes and
 /// flushes, how many blocks checkpoints wrote and how many they never had to, how much of the data
-/// was new and how much overwrote something.
+/// was new and how much overwrote something. Of a volume with generations, how full its pool is, and of what.
 #[derive(Debug, Args)]
 pub struct Stat {
     /// The mount, or any path on it. Default: the current folder.
@@ -333,7 +341,8 @@ pub struct Check {
 
 /// Tell what an image holds
 ///
-/// Reads the superblock only: works on any ext2, ext3 or ext4 volume, mounted or not.
+/// Reads the superblock only: works on any ext2, ext3 or ext4 volume, mounted or not. (Of a volume with
+/// generations that nobody has mounted, the newest generation's superblock, and how full the pool is.)
 #[derive(Debug, Args)]
 pub struct Info {
     /// The image file or block device.

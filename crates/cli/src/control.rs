@@ -7,11 +7,13 @@ use xact::ModeChoice;
 use xact_consistency::SnapshotInfo;
 use xact_fuse::client::{self, Channel, CommitError, TxChange};
 use xact_fuse::control::{
-    COMMIT_RETAIN, Counters, Latencies, MODES_GET, MODES_SET, Modes, Reason, SNAPSHOT_CREATE,
-    SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_TELL, Snapshot as SnapshotRequest, SnapshotDiff, Standing,
+    COMMIT_RETAIN, Counters, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool, Reason,
+    SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_TELL, Snapshot as SnapshotRequest,
+    SnapshotDiff, Standing,
 };
 
 use crate::exit::{Exit, Failure, Result, exit_of_errno};
+use crate::size::text as size_text;
 
 /// Makes everything done on the mount durable.
 pub fn sync(mount_point: &Path) -> Result<()> {
@@ -71,7 +73,12 @@ fn about_snapshot(mount_point: &Path, doing: &str, mut request: SnapshotRequest)
 fn told_failure(mount_point: &Path, doing: &str, error: io::Error, why: &str) -> Failure {
     match error.raw_os_error() {
         Some(errno @ (libc::EINVAL | libc::ENOSPC)) if !why.is_empty() => {
-            Failure::new(exit_of_errno(errno), why.to_owned())
+            let failure = Failure::new(exit_of_errno(errno), why.to_owned());
+            let hint = match errno {
+                libc::ENOSPC => about_the_pool(client::pool(mount_point)),
+                _ => None,
+            };
+            hint.map_or(failure.clone(), |hint| failure.hint(hint))
         }
         _ => failure(mount_point, doing, error),
     }
@@ -89,10 +96,20 @@ pub fn latencies(mount_point: &Path) -> Result<Latencies> {
 
 /// The mounted volume's own modes, and those that it is mounted with.
 pub fn modes(mount_point: &Path) -> Result<(ModeChoice, ModeChoice)> {
-    let mut request = Modes::new(MODES_GET, [0; 8]);
+    let told = ask_modes(mount_point, MODES_GET)?;
+    Ok((ModeChoice::from_numbers(told.stored), ModeChoice::from_numbers(told.effective)))
+}
+
+/// Those that its mount options say.
+pub fn mode_options(mount_point: &Path) -> Result<ModeChoice> {
+    Ok(ModeChoice::from_numbers(ask_modes(mount_point, MODES_OPTIONS)?.stored))
+}
+
+fn ask_modes(mount_point: &Path, action: u32) -> Result<Modes> {
+    let mut request = Modes::new(action, [0; 8]);
     client::modes(mount_point, &mut request)
         .map_err(|(error, why)| told_failure(mount_point, "ask for the modes", error, &why))?;
-    Ok((ModeChoice::from_numbers(request.stored), ModeChoice::from_numbers(request.effective)))
+    Ok(request)
 }
 
 /// Keeps modes as the mounted volume's own; they count from its next mount on.
@@ -100,6 +117,22 @@ pub fn set_modes(mount_point: &Path, modes: ModeChoice) -> Result<()> {
     let mut request = Modes::new(MODES_SET, modes.numbers());
     client::modes(mount_point, &mut request)
         .map_err(|(error, why)| told_failure(mount_point, "keep the modes", error, &why))
+}
+
+/// How full the volume's pool is; `None` where it has none.
+pub fn pool(mount_point: &Path) -> Result<Option<Pool>> {
+    let pool = client::pool(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))?;
+    Ok((pool.size > 0).then_some(pool))
+}
+
+/// What to do about a full pool, if that is what leaves no space on the volume.
+fn about_the_pool(pool: io::Result<Pool>) -> Option<String> {
+    let pool = pool.ok().filter(|pool| pool.size.saturating_sub(pool.used) < pool.needed)?;
+    let held = size_text(pool.snapshots);
+    Some(format!(
+        "Snapshots hold {held} of its pool, and 'xact stat' tells more: 'xact snapshot list', 'delete' and 'prune' make \
+         room."
+    ))
 }
 
 /// Whether an xact daemon serves the mount. Does not fail: a mount that cannot be asked is none.
@@ -113,7 +146,13 @@ pub fn serves(mount_point: &Path) -> io::Result<bool> {
 
 /// A control channel of a mount, for whatever is not bound to one transaction.
 pub fn channel(mount_point: &Path) -> Result<Channel> {
-    Channel::open(mount_point).map_err(|e| failure(mount_point, "reach the daemon", e))
+    Channel::open(mount_point).map_err(|e| match e.raw_os_error() {
+        Some(libc::EROFS) => Failure::new(
+            Exit::NoPermission,
+            format!("{} is mounted read-only: there are no transactions on it", mount_point.display()),
+        ),
+        _ => failure(mount_point, "reach the daemon", e),
+    })
 }
 
 /// A transaction on a channel of its own. Unless it is kept, it aborts when this is dropped, and
@@ -198,7 +237,13 @@ impl Transaction {
             libc::ENOTCONN | libc::ECONNABORTED => {
                 failure(&self.mount_point, "commit", io::Error::from_raw_os_error(error.errno))
             }
-            _ => refused(error, stays_open.then_some(self.id)),
+            _ => {
+                let full = match error.reason {
+                    Reason::NoSpace => about_the_pool(self.channel.pool()),
+                    _ => None,
+                };
+                refused(error, stays_open.then_some(self.id), full)
+            }
         }
     }
 }
@@ -240,12 +285,16 @@ pub fn failure(mount_point: &Path, doing: &str, error: io::Error) -> Failure {
             Exit::NoPermission,
             format!("cannot {doing}: {} is mounted read-only", mount_point.display()),
         ),
+        Some(libc::ENOSPC) => {
+            let failure = Failure::system(format_args!("{doing} on {}", mount_point.display()), error);
+            about_the_pool(client::pool(mount_point)).map_or(failure.clone(), |hint| failure.hint(hint))
+        }
         _ => Failure::system(format_args!("{doing} on {}", mount_point.display()), error),
     }
 }
 
-/// A commit that the volume refused; `open` is the transaction where it stays open.
-fn refused(error: &CommitError, open: Option<u64>) -> Failure {
+/// A commit that the volume refused; `open` is the transaction where it stays open, `room` how there will be space.
+fn refused(error: &CommitError, open: Option<u64>, room: Option<String>) -> Failure {
     let exit = match error.reason {
         Reason::Conflict => Exit::Conflict,
         Reason::NoSpace | Reason::TooLarge => Exit::NoSpace,
@@ -277,7 +326,10 @@ fn refused(error: &CommitError, open: Option<u64>) -> Failure {
             "{nothing} Look at it with 'xact tx diff', save from it what you need, and drop it."
         )),
         Exit::Conflict => failure.hint(format!("{nothing} Run it again to try on the new state.")),
-        Exit::NoSpace => failure.hint(format!("{nothing} Free some space, or do less at once.")),
+        Exit::NoSpace => {
+            let room = room.unwrap_or_else(|| "Free some space, or do less at once.".into());
+            failure.hint(format!("{nothing} {room}"))
+        }
         Exit::Io => failure.hint("The log of the daemon says more; check the volume with e2fsck."),
         _ => failure,
     }
@@ -296,7 +348,7 @@ mod tests {
             winner: Some(3),
             why: "changed since, by transaction 3".into(),
         };
-        let failure = refused(&error, None);
+        let failure = refused(&error, None, None);
         assert_eq!(failure.exit, Exit::Conflict);
         assert_eq!(failure.path.as_deref(), Some("/a/b"));
         assert!(
@@ -305,7 +357,7 @@ mod tests {
                 .contains("conflict on /a/b: changed since, by transaction 3\n  Nothing was changed. R")
         );
         assert_eq!(failure.winner, Some(3));
-        assert!(refused(&error, Some(7)).to_string().contains("transaction 7 is still open"));
+        assert!(refused(&error, Some(7), None).to_string().contains("transaction 7 is still open"));
     }
 
     #[test]
@@ -314,7 +366,9 @@ mod tests {
         let failure = refused(
             &CommitError { errno: libc::ENOSPC, reason: Reason::NoSpace, path: None, winner: None, why },
             None,
+            Some("Delete snapshots.".into()),
         );
+        assert_eq!(failure.hint.as_deref(), Some("Nothing was changed. Delete snapshots."));
         assert_eq!((failure.exit, failure.path.clone()), (Exit::NoSpace, None));
     }
 }

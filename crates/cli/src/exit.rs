@@ -149,6 +149,7 @@ impl From<xact_inside::Error> for Failure {
     fn from(error: xact_inside::Error) -> Failure {
         match error {
             xact_inside::Error::InTheWay { what, hint } => Failure::usage(what).hint(hint),
+            xact_inside::Error::NoVolume(what) => Failure::new(Exit::Unavailable, what),
             xact_inside::Error::System { doing, error, resource, hint } => {
                 let failure = Failure::system(doing, error);
                 let failure = match (resource, failure.exit) {

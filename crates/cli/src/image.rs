@@ -26,8 +26,8 @@ fn cannot_open(image: &Path, mode: OpenMode, error: &io::Error) -> Failure {
     let name = image.display();
     match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::WouldBlock, _) | (_, Some(libc::EBUSY)) => {
-            Failure::new(Exit::Unavailable, format!("{name} is in use: it is mounted, or being worked on"))
-                .hint("'findmnt -t fuse,ext4' lists mounts; xact umount takes one away.")
+            let failure = Failure::new(Exit::Unavailable, format!("{name} is in use{}", by_whom(image)));
+            failure.hint("'xact umount MNT' takes a mount away; what else works on it has to end by itself.")
         }
         (io::ErrorKind::InvalidInput, _) => {
             Failure::usage(format!("{name} is neither an image file nor a block device"))
@@ -43,6 +43,42 @@ fn cannot_open(image: &Path, mode: OpenMode, error: &io::Error) -> Failure {
         _ => Failure::system(format_args!("open {name}"), io::Error::from(error.kind()))
             .exit(crate::exit::exit_of_io(error)),
     }
+}
+
+/// Who has the image, as far as this user may see: `: it is mounted at /mnt`, or the processes that have it open.
+fn by_whom(image: &Path) -> String {
+    let Ok(image) = image.canonicalize() else { return String::new() };
+    let mounts = crate::mounts::all().unwrap_or_default();
+    if let Some(mount) = mounts.iter().find(|mount| mount.source == image) {
+        return format!(": it is mounted at {}", mount.point.display());
+    }
+    // By the names of what is open: to look at the files themselves might hang on a mount that does not answer.
+    let has_it = |process: &Path| {
+        let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        open.into_iter().any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == image))
+    };
+    match processes(has_it).as_slice() {
+        [] => ": it is mounted, or being worked on".into(),
+        users => format!(" by {}", users.join(", ")),
+    }
+}
+
+/// Processes for which `wanted` holds, given their folder in /proc, as "name (pid)"; at most ten, this one not, and
+/// only those that this user may look at.
+pub fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .filter_map(|entry| {
+            let process = entry.ok()?.path();
+            let pid = process.file_name()?.to_str()?.parse::<u32>().ok()?;
+            if pid == std::process::id() || !wanted(&process) {
+                return None;
+            }
+            let name = fs::read_to_string(process.join("comm")).ok()?;
+            Some(format!("{} ({pid})", name.trim()))
+        })
+        .take(10)
+        .collect()
 }
 
 /// The kernel takes no lock on a file behind a loop device, so this looks at them. Two writers on
@@ -123,5 +159,6 @@ mod tests {
         let _held = open(file.path(), OpenMode::ReadWrite).ok().unwrap();
         let busy = open(file.path(), OpenMode::ReadWrite).err().unwrap();
         assert_eq!(busy.exit, Exit::Unavailable);
+        assert!(busy.to_string().contains("is in use"), "{busy}");
     }
 }

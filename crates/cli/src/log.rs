@@ -48,15 +48,16 @@ pub struct Prepared(Sink);
 
 enum Sink {
     Stderr,
-    Syslog,
+    Syslog(String),
     File(File),
     Nowhere,
 }
 
-pub fn prepare(target: &Target) -> Result<Prepared> {
+/// `about` is what the lines are about, where others' are in the same log: the image.
+pub fn prepare(target: &Target, about: &Path) -> Result<Prepared> {
     Ok(Prepared(match target {
         Target::Stderr => Sink::Stderr,
-        Target::Syslog => Sink::Syslog,
+        Target::Syslog => Sink::Syslog(about.display().to_string()),
         Target::Nowhere => Sink::Nowhere,
         Target::File(path) => Sink::File(
             OpenOptions::new()
@@ -77,7 +78,7 @@ impl Prepared {
                 dup2_stderr(File::options().write(true).open("/dev/null")?)?;
                 Ok(Log(None))
             }
-            Sink::Syslog => pump(to_syslog),
+            Sink::Syslog(about) => pump(move |line| to_syslog(&about, line)),
             Sink::File(mut file) => pump(move |line| {
                 let text = format!("{} {line}\n", timestamp(SystemTime::now()));
                 // A log that cannot be written has nowhere to say so.
@@ -112,9 +113,9 @@ impl Log {
     }
 }
 
-fn to_syslog(line: &str) {
+fn to_syslog(about: &str, line: &str) {
     let line = line.strip_prefix("xact: ").unwrap_or(line);
-    let Ok(text) = CString::new(line.replace('\0', "?")) else { return };
+    let Ok(text) = CString::new(format!("{about}: {line}").replace('\0', "?")) else { return };
     // SAFETY: both strings end with NUL; the format takes one string. syslog may be called from
     // any thread. Its tag is the program's name, since openlog was not called.
     unsafe { libc::syslog(libc::LOG_DAEMON | libc::LOG_NOTICE, c"%s".as_ptr(), text.as_ptr()) };

@@ -19,8 +19,12 @@ pub fn containing(path: &Path) -> Result<Mount> {
     })?;
     let mount = all()?.into_iter().find(|m| m.id == id);
     let none = || {
-        Failure::new(Exit::Unavailable, format!("{} is not on a mounted xact volume", path.display()))
-            .hint("Mount one with 'xact mount IMG MNT', or name its folder with --at MNT.")
+        let what = match path {
+            here if here == Path::new(".") => "the current folder".to_owned(),
+            path => path.display().to_string(),
+        };
+        Failure::new(Exit::Unavailable, format!("{what} is not on a mounted xact volume"))
+            .hint("Mount one with 'xact mount IMG MNT', or name the folder where one is mounted.")
     };
     let mount = mount.filter(Mount::is_fuse).ok_or_else(none)?;
     // Asked of the daemon, since other FUSE servers have the same type.

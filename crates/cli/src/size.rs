@@ -1,5 +1,6 @@
-//! Values on the command line: sizes, times, UUIDs.
+//! Values on the command line: sizes, times, UUIDs, owners.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A number of bytes: `4096`, `64k`, `512M`, `1.5G`, `2TiB`. Units are powers of 1024.
@@ -26,6 +27,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
         }
         _ => Err(wrong()),
     }
+}
+
+/// A whole number.
+pub fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("'{text}' is no number that fits here"))
 }
 
 /// A size below 4 GiB.
@@ -86,6 +92,16 @@ pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
         return Err(wrong());
     }
     Ok(pairs.map(|[high, low]| (high << 4 | low) as u8))
+}
+
+/// An owner and a group by number: `1000:100`; without a group, the one of the same number.
+pub fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let (uid, gid) = text.split_once(':').unwrap_or((text, text));
+    // The highest number is what chown(2) takes for "leave it".
+    let number = |text: &str| text.parse::<u32>().ok().filter(|&id| id != u32::MAX);
+    number(uid)
+        .zip(number(gid))
+        .ok_or_else(|| format!("'{text}' is no owner: give numbers, such as 1000:1000 (see 'id')"))
 }
 
 /// The usual form of a UUID, 8-4-4-4-12.
@@ -150,6 +166,7 @@ mod tests {
         {
             assert!(parse(word).is_err(), "{word}");
         }
+        assert_eq!((parse_number("7"), parse_number::<u8>("256").is_err()), (Ok(7u8), true));
         assert_eq!(parse_u32("4K"), Ok(4096));
         assert!(parse_u32("4G").is_err());
     }
@@ -171,6 +188,15 @@ mod tests {
             ["", "123", "123e4567-e89b-12d3-a456-42661417400x", "123e4567-e89b-12d3-a456-4266141740000"]
         {
             assert!(parse_uuid(word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn owners_are_numbers() {
+        assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
+        assert_eq!(parse_owner("0"), Ok((0, 0)));
+        for word in ["", ":", "1:", ":1", "root", "1:2:3", "-1", "4294967295"] {
+            assert!(parse_owner(word).is_err(), "{word}");
         }
     }
 

@@ -60,6 +60,7 @@ mod redirect;
 mod room;
 mod snapshots;
 mod sweep;
+mod usage;
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -96,6 +97,7 @@ use pool::Pool;
 use redirect::Redirect;
 use snapshots::Kept;
 pub use snapshots::SnapshotInfo;
+pub use usage::PoolUse;
 
 /// The engine of volumes whose metadata is found through the map of a generation.
 pub struct GenerationsEngine {

@@ -65,6 +65,8 @@ pub struct MkfsOptions {
     pub zeroed: bool,
     /// Bytes of the device that the volume takes; all of it if `None`.
     pub size_bytes: Option<u64>,
+    /// Owner and group of the root folder.
+    pub root_owner: (u32, u32),
 }
 
 impl Default for MkfsOptions {
@@ -81,6 +83,7 @@ impl Default for MkfsOptions {
             orphan_file: true,
             zeroed: false,
             size_bytes: None,
+            root_owner: (0, 0),
         }
     }
 }
@@ -112,8 +115,7 @@ pub fn mkfs(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<MkfsRepor
     if size_bytes > device.size_bytes() {
         return Err(Error::Usage("the volume is to be larger than its device".into()));
     }
-    let plan = Plan::new(size_bytes, options, random()?)?;
-    let place = Placement::new(&plan)?;
+    let (plan, place) = plan(size_bytes, options)?;
     let mut writer = Writer::new(device, &plan, &place);
     writer.wipe()?;
     files::write(&mut writer, Timestamp::now())?;
@@ -128,6 +130,17 @@ pub fn mkfs(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<MkfsRepor
         journal_blocks: plan.journal_blocks,
         pool_bytes: 0,
     })
+}
+
+/// `Usage` where no volume of this size can be made with these options.
+pub fn check(size_bytes: u64, options: &MkfsOptions) -> Result<()> {
+    plan(size_bytes, options).map(drop)
+}
+
+fn plan(size_bytes: u64, options: &MkfsOptions) -> Result<(Plan, Placement)> {
+    let plan = Plan::new(size_bytes, options, random()?)?;
+    let place = Placement::new(&plan)?;
+    Ok((plan, place))
 }
 
 /// For the UUID and for the seed of directory hashes.

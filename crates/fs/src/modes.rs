@@ -175,6 +175,11 @@ impl Base {
         self.modes
     }
 
+    /// Those of them that whoever opened it asked for ([`VolumeOptions::modes`](crate::VolumeOptions)).
+    pub fn mode_options(&self) -> ModeChoice {
+        self.mode_options
+    }
+
     /// The modes that the volume itself asks for.
     pub fn stored_modes(&self) -> Result<ModeChoice> {
         Ok(stored(&superblock::read(&**self.engine(), self.superblock())?))

@@ -139,6 +139,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
             versions_bytes: options.cache_bytes / 8,
             flusher: options.flusher,
             modes,
+            mode_options: options.modes,
             faults,
             quota_limits: options.quota_limits,
             access: options.access,

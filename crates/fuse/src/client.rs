@@ -192,11 +192,20 @@ impl Channel {
 
     /// What a transaction would change, by path.
     pub fn diff(&self, id: u64) -> io::Result<Vec<TxChange>> {
+        self.list_changes(control::IOC_DIFF, id)
+    }
+
+    /// The same file by file, as for patches: each path once, no folders renamed.
+    pub fn diff_by_file(&self, id: u64) -> io::Result<Vec<TxChange>> {
+        self.list_changes(control::IOC_DIFF_BY_FILE, id)
+    }
+
+    fn list_changes(&self, command: u32, id: u64) -> io::Result<Vec<TxChange>> {
         let mut changes = Vec::new();
         let mut diff = Box::new(Diff::new_zeroed());
         diff.id = id;
         while diff.done == 0 {
-            self.ioctl(control::IOC_DIFF, diff.as_mut_bytes())?;
+            self.ioctl(command, diff.as_mut_bytes())?;
             let mut data = &diff.data[..diff.data.len().min(diff.len as usize)];
             while let Some((change, rest)) = TxChange::parse(data) {
                 changes.push(change);
@@ -228,6 +237,13 @@ impl Channel {
         (read.id, read.ino, read.offset, read.side) = (id, ino, offset, new.into());
         self.ioctl(control::IOC_READ, read.as_mut_bytes())?;
         Ok(read.data[..read.data.len().min(read.len as usize)].to_vec())
+    }
+
+    /// As [`pool`], also where the view that the caller is in has ended.
+    pub fn pool(&self) -> io::Result<control::Pool> {
+        let mut pool = control::Pool::default();
+        self.ioctl(control::IOC_POOL, pool.as_mut_bytes())?;
+        Ok(pool)
     }
 
     pub fn abort(&self) -> io::Result<()> {
@@ -326,6 +342,13 @@ pub fn counters(mount: &Path) -> io::Result<Counters> {
     let mut counters = Counters::default();
     ioctl(&File::open(mount)?, control::IOC_COUNTERS, counters.as_mut_bytes())?;
     Ok(counters)
+}
+
+/// How full the pool of the volume is that is mounted at `mount`; all 0 where it has none.
+pub fn pool(mount: &Path) -> io::Result<control::Pool> {
+    let mut pool = control::Pool::default();
+    ioctl(&File::open(mount)?, control::IOC_POOL, pool.as_mut_bytes())?;
+    Ok(pool)
 }
 
 /// How long syncs and commits took on the volume that is mounted at `mount`.

@@ -112,6 +112,22 @@ pub struct Counters {
     pub reserved: [u64; 5],
 }
 
+/// How full the pool of a volume with generations is, in bytes; all 0 on other volumes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Pool {
+    pub size: u64,
+    pub used: u64,
+    /// Of those in use: held by snapshots alone, and the intent log's.
+    pub snapshots: u64,
+    pub log: u64,
+    /// Changed metadata that takes room with the next generation.
+    pub waiting: u64,
+    /// What has to be free for anything to be added.
+    pub needed: u64,
+    pub reserved: [u64; 2],
+}
+
 /// How long something took, each time since the volume was mounted.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -147,6 +163,8 @@ pub struct Latencies {
 /// What [`Modes`] asks for.
 pub const MODES_GET: u32 = 1;
 pub const MODES_SET: u32 = 2;
+/// Those that the mount's options say, in `stored`.
+pub const MODES_OPTIONS: u32 = 3;
 
 /// The volume's modes, as the numbers that its superblock keeps (0: not said). Setting them is for
 /// root, and for who mounted it.
@@ -431,10 +449,12 @@ pub const IOC_READ: u32 = ioc(3, 12, size_of::<ReadSide>());
 pub const IOC_SAVEPOINT: u32 = ioc(2, 13, size_of::<Savepoint>());
 pub const IOC_ROLLBACK: u32 = ioc(1, 14, size_of::<Savepoint>());
 pub const IOC_RELEASE: u32 = ioc(1, 15, size_of::<Savepoint>());
+pub const IOC_DIFF_BY_FILE: u32 = ioc(3, 16, size_of::<Diff>());
 pub const IOC_SNAPSHOT: u32 = ioc(3, 32, size_of::<Snapshot>());
 pub const IOC_SNAPSHOT_DIFF: u32 = ioc(3, 36, size_of::<SnapshotDiff>());
 pub const IOC_COUNTERS: u32 = ioc(2, 33, size_of::<Counters>());
 pub const IOC_MODES: u32 = ioc(3, 34, size_of::<Modes>());
+pub const IOC_POOL: u32 = ioc(2, 37, size_of::<Pool>());
 pub const IOC_LATENCIES: u32 = ioc(2, 35, size_of::<Latencies>());
 
 /// Name of the hidden folder in the mount's root.

@@ -9,7 +9,7 @@ use xact::{
 use xact_base::{Ino, Result};
 use xact_fs::View;
 
-use crate::control::{Counters, Latencies};
+use crate::control::{Counters, Latencies, Pool};
 
 pub use xact::Changes;
 
@@ -51,8 +51,17 @@ pub trait Host: Send + Sync {
 
     fn latencies(&self) -> Latencies;
 
+    /// All 0 where there is none.
+    fn pool(&self) -> Result<Pool>;
+
+    /// Whether it is a full pool that leaves no space.
+    fn is_pool_full(&self) -> bool;
+
     /// The modes that it is open with.
     fn modes(&self) -> Modes;
+
+    /// Those of them that whoever opened it asked for.
+    fn mode_options(&self) -> ModeChoice;
 
     /// The modes that the volume itself asks for, at the next opening.
     fn stored_modes(&self) -> Result<ModeChoice>;
@@ -108,6 +117,9 @@ pub trait HostTransaction: Send + Sync {
 
     /// What a commit would change, by path.
     fn diff(&self) -> Result<Vec<Difference>>;
+
+    /// The same file by file, as for patches.
+    fn diff_by_file(&self) -> Result<Vec<Difference>>;
 
     /// Contents of a file, or the target of a link, on one side of a difference; not a read.
     fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;

@@ -110,7 +110,7 @@ pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
                 "{at} is the mount of a FUSE daemon that is gone: unmount it (umount {at}) and try again"
             )));
         }
-        Err(e) => return Err(Error::Usage(format!("cannot mount on {}: {e}", at.display()))),
+        Err(e) => return Err(refused(at, &e.to_string())),
     }
     if is_root() {
         let device = open_device().map_err(|e| {
@@ -120,10 +120,23 @@ pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
             Ok(()) => return Ok(device),
             // Root of a container that may not mount: its fusermount3 may.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
-            Err(e) => return Err(Error::Usage(format!("cannot mount on {}: {e}", at.display()))),
+            Err(e) => return Err(refused(at, &e.to_string())),
         }
     }
     mount_by_helper(at, options)
+}
+
+/// Why the system, or fusermount3, does not mount. That somebody may not is told apart (an `Io` error of the
+/// kind `PermissionDenied`).
+fn refused(at: &Path, said: &str) -> Error {
+    let said = said.strip_prefix("fusermount3: ").unwrap_or(said);
+    let said = said.split(" (os error").next().unwrap_or(said);
+    let said = format!("cannot mount on {}: {said}", at.display());
+    let permission = ["ermission denied", "not permitted", "no write access", "user_allow_other"];
+    if permission.iter().any(|words| said.contains(words)) {
+        return Error::io("no permission", io::Error::new(io::ErrorKind::PermissionDenied, said));
+    }
+    Error::Usage(said)
 }
 
 fn mount_directly(device: &OwnedFd, at: &Path, options: &MountOptions) -> io::Result<()> {
@@ -164,7 +177,7 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
         .map_err(usage)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::Usage(format!("cannot mount on {}: {}", at.display(), said.trim())));
+        return Err(refused(at, said.trim()));
     }
     receive_descriptor(&ours).map_err(usage)
 }
@@ -266,6 +279,22 @@ mod tests {
         for wrong in ["", "data=journal", "allow-other"] {
             assert!(matches!(options.set(wrong), Err(Error::Usage(_))), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn who_may_not_is_told_apart() {
+        for said in [
+            "fusermount3: user has no write access to mountpoint /mnt",
+            "fusermount3: mount failed: Operation not permitted",
+            "Permission denied (os error 13)",
+            "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
+        ] {
+            let Error::Io { source, .. } = refused(Path::new("/mnt"), said) else { panic!("{said}") };
+            assert_eq!(source.kind(), io::ErrorKind::PermissionDenied);
+            let told = source.to_string();
+            assert!(told.starts_with("cannot mount on /mnt: ") && !told.contains("fusermount3"), "{told}");
+        }
+        assert!(matches!(refused(Path::new("/mnt"), "No such device (os error 19)"), Error::Usage(_)));
     }
 
     #[test]

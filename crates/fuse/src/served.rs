@@ -9,7 +9,7 @@ use xact::{
 use xact_base::{Ino, Result};
 use xact_fs::View;
 
-use crate::control::{Counters, Latencies};
+use crate::control::{Counters, Latencies, Pool};
 use crate::host::{Changes, CommitHow, Host, HostTransaction};
 
 /// A volume to mount.
@@ -102,8 +102,28 @@ impl Host for Served {
         Latencies { fsync: (&self.volume.sync_times()).into(), commit: (&self.volume.commit_times()).into() }
     }
 
+    fn pool(&self) -> Result<Pool> {
+        Ok(self.volume.pool_use()?.map_or_else(Pool::default, |pool| Pool {
+            size: pool.size_bytes,
+            used: pool.used_bytes,
+            snapshots: pool.snapshot_bytes,
+            log: pool.log_bytes,
+            waiting: pool.waiting_bytes,
+            needed: pool.needed_bytes,
+            reserved: [0; 2],
+        }))
+    }
+
+    fn is_pool_full(&self) -> bool {
+        self.volume.is_pool_full()
+    }
+
     fn modes(&self) -> Modes {
         self.volume.modes()
+    }
+
+    fn mode_options(&self) -> ModeChoice {
+        self.volume.mode_options()
     }
 
     fn stored_modes(&self) -> Result<ModeChoice> {
@@ -170,6 +190,10 @@ impl HostTransaction for ServedTransaction {
 
     fn diff(&self) -> Result<Vec<Difference>> {
         self.transaction.diff()
+    }
+
+    fn diff_by_file(&self) -> Result<Vec<Difference>> {
+        self.transaction.diff_by_file()
     }
 
     fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {

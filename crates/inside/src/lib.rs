@@ -17,6 +17,8 @@ pub enum Error {
     System { doing: String, error: io::Error, resource: bool, hint: Option<&'static str> },
     /// Something is in the way that whoever asked for it can change.
     InTheWay { what: String, hint: String },
+    /// No xact volume is where one was looked for; the text says where.
+    NoVolume(String),
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -36,6 +38,7 @@ impl Error {
         match self {
             Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
             Error::InTheWay { .. } => libc::EBUSY,
+            Error::NoVolume(_) => libc::ENODEV,
         }
     }
 }
@@ -49,6 +52,7 @@ impl fmt::Display for Error {
                 hint.map_or(Ok(()), |hint| write!(f, ". {hint}"))
             }
             Error::InTheWay { what, hint } => write!(f, "{what}. {hint}"),
+            Error::NoVolume(what) => f.write_str(what),
         }
     }
 }

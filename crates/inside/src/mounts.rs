@@ -84,13 +84,20 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// The xact mount that `path` lies in, or without a path the only volume that is mounted. `ENODEV`: there is none
+/// The xact mount that `path` lies in, or without a path the only volume that is mounted. `NoVolume`: there is none
 /// there, or there are several.
 pub fn serving(path: Option<&Path>) -> Result<Mount> {
-    let wrong = |e| Error::system("find a mounted xact volume", e);
-    let none = || wrong(io::Error::from_raw_os_error(libc::ENODEV));
+    let none = || match path {
+        Some(path) => format!("{} is not on a mounted xact volume", path.display()),
+        None => {
+            "the current folder is not on a mounted xact volume, nor is there just one mounted".to_owned()
+        }
+    };
+    let none = || Error::NoVolume(none());
     let is_ours = |mount: &Mount| mount.is_fuse() && xact_fuse::client::version(&mount.point).is_ok();
-    let id = mount_id(CWD, path.unwrap_or(Path::new(".")), AtFlags::empty()).map_err(|e| wrong(e.into()))?;
+    let at = path.unwrap_or(Path::new("."));
+    let id = mount_id(CWD, at, AtFlags::empty())
+        .map_err(|e| Error::system(format_args!("look at {}", at.display()), e))?;
     let table = all()?;
     let there = table.iter().find(|mount| mount.id == id && is_ours(mount));
     match (there, path) {

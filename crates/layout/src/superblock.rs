@@ -336,6 +336,16 @@ impl Superblock {
             .copy_from_slice(&ModeRecord::encode(values));
     }
 
+    /// Takes over what another superblock of the volume says that is not about its files: the label, the
+    /// default modes and mount options, what to do after an error.
+    pub fn take_settings(&mut self, from: &Superblock) {
+        self.set_volume_name(from.volume_name());
+        self.set_errors(from.errors());
+        self.set_default_mount_opts(from.default_mount_opts());
+        let record = MODE_RECORD_AT..MODE_RECORD_AT + MODE_RECORD_BYTES;
+        self.bytes[record.clone()].copy_from_slice(&from.bytes[record]);
+    }
+
     /// Stores the checksum; to be called after the last change.
     pub fn seal(&mut self) {
         if self.has_metadata_csum() {

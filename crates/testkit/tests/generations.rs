@@ -24,8 +24,11 @@ fn the_generations_engine_keeps_its_promises() {
 }
 
 /// Snapshots restored one after the other, and one of them deleted in the end: the tree is always
-/// that of the last one that was acknowledged, or of the one under way.
+/// that of the last one that was acknowledged, or of the one under way, and the volume's label is what it was.
 struct Restores;
+
+/// Of the volume, which is none of a snapshot's.
+const LABEL: &[u8] = b"of now";
 
 /// When a restore began and ended, and the tree that it leads to.
 type Restored = (Time, Time, Tree);
@@ -48,6 +51,8 @@ impl Restores {
             volume.create_snapshot(&name)?;
             made.push((name, tree));
         }
+        // Set after all of them: a restore leaves it.
+        volume.set_label(LABEL)?;
         volume.close()?;
         Ok(made)
     }
@@ -97,7 +102,12 @@ impl Subject for Restores {
     }
 
     fn inspect(&self, image: &Image) -> Result<(), String> {
-        generations::inspect(image)
+        let volume =
+            Volume::open(SimDevice::new(image.clone()), &quiet_options()).map_err(|e| e.to_string())?;
+        match volume.label().map_err(|e| e.to_string())? {
+            label if label == LABEL => generations::inspect(image),
+            label => Err(format!("the label is {:?}", String::from_utf8_lossy(&label))),
+        }
     }
 
     fn second_opinion(&self, _: &Image, _: &Tree) -> Option<Result<Tree, String>> {

@@ -52,6 +52,10 @@ pub(crate) struct Found {
     pub difference: Difference,
     pub names: Vec<NameAt>,
     pub ino: Option<Ino>,
+    /// Of an inode that has changed by itself, its path before.
+    pub was_at: Option<Vec<u8>>,
+    /// What a renamed one has taken the name of.
+    pub replaced: Option<Attr>,
 }
 
 /// Where things are in one of the two states: directory and name by inode.
@@ -139,7 +143,8 @@ pub(crate) fn all(overlay: &Overlay, met: &Paths) -> Vec<Found> {
             old: Some(node.origin),
             new: now(overlay, ino),
         };
-        found.push(Found { difference, names: Vec::new(), ino: Some(ino) });
+        let was_at = Some(old.path(ino));
+        found.push(Found { difference, names: Vec::new(), ino: Some(ino), was_at, replaced: None });
     }
     found.sort_by(|a, b| {
         let key = |found: &Found| (found.difference.path.clone(), found.difference.what);
@@ -203,8 +208,9 @@ fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeS
         };
         explained.extend(source.clone());
         let names = source.into_iter().chain([at]).collect();
-        let replaced = change.base.map(|entry| entry.ino).filter(|ino| gone.contains(ino));
-        found.push(Found { difference, names, ino: replaced });
+        let base = change.base.map(|entry| entry.ino).filter(|ino| gone.contains(ino));
+        let replaced = change.base.and_then(|entry| was(overlay, entry));
+        found.push(Found { difference, names, ino: base, was_at: None, replaced });
     }
     for (dir, name, change) in changes() {
         let at = (dir, name.clone());
@@ -216,7 +222,7 @@ fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeS
             let difference = Difference { what: What::Deleted, path, from: None, old, new: None };
             // What was done to it before goes with it.
             let ino = gone.contains(&base.ino).then_some(base.ino);
-            found.push(Found { difference, names: vec![at], ino });
+            found.push(Found { difference, names: vec![at], ino, was_at: None, replaced: None });
         }
     }
     found

@@ -8,7 +8,7 @@
 //!   as of the transaction's instant, as a [`xact_fs::Tree`]
 //! - `reads`: what it has looked at
 //! - `changes`: its net effect, for those who cache the base, and when they are told; `difference`: the same by path, for
-//!   people; `part`: taking some of it apart from the rest
+//!   people; `by_file`: the same for patches; `part`: taking some of it apart from the rest
 //! - `savepoint`: going back within it
 //! - `spill`: contents that memory should not hold
 //! - `commit`: validation and application, as one operation on the base
@@ -18,6 +18,7 @@
 //! transaction*, or just a *commit*; many transactions may share one.
 
 mod base;
+mod by_file;
 mod changes;
 mod commit;
 mod difference;

@@ -33,6 +33,7 @@ use xact_fs::{
 };
 
 use crate::base::{CommitTree, Stamp, VersionedBase};
+use crate::by_file;
 use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
 use crate::difference::{self, Difference, Side};
@@ -388,6 +389,17 @@ impl<B: VersionedBase> Transaction<B> {
         inner.check_active()?;
         let found = difference::all(&inner.overlay, &self.reads.lock().paths);
         Ok(found.into_iter().map(|found| found.difference).collect())
+    }
+
+    /// What a commit would change, file by file: renamed folders as their files, what a rename has replaced as
+    /// modified, and each path once. In the order of the paths; nothing of it counts as read.
+    pub fn diff_by_file(&self) -> Result<Vec<Difference>> {
+        let inner = self.inner.read();
+        inner.check_active()?;
+        let found = difference::all(&inner.overlay, &self.reads.lock().paths);
+        let (nothing, reads) = (Overlay::default(), Mutex::default());
+        let side = |overlay| TxTree::new(&*self.base, inner.stamp, Access::Shared(overlay), &reads);
+        by_file::of(found, &mut side(&nothing), &mut side(&inner.overlay))
     }
 
     /// Looks at one side of the differences without that counting as read.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 use xact_base::{Error, Ino, LatencySnapshot, Result};
-use xact_consistency::{Engine, EngineStats, GenerationsEngine, SnapshotInfo};
+use xact_consistency::{Engine, EngineStats, GenerationsEngine, PoolUse, SnapshotInfo};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{Base, ModeChoice, Modes, Shutdown, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
@@ -128,6 +128,17 @@ impl Volume {
         Ok(self.generations()?.snapshot_times().into_iter().map(|(name, _)| name).collect())
     }
 
+    /// How full the pool is, and of what; `None` on a volume without generations. Costs a walk through the map
+    /// of the newest.
+    pub fn pool_use(&self) -> Result<Option<PoolUse>> {
+        self.base.engine().generations().map(GenerationsEngine::pool_use).transpose()
+    }
+
+    /// Whether it is a full pool that leaves no space on the volume.
+    pub fn is_pool_full(&self) -> bool {
+        self.base.engine().generations().is_some_and(GenerationsEngine::is_pool_full)
+    }
+
     /// Opens a snapshot for reading, whatever is done to the volume meanwhile.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         Ok(Snapshot::new(self.generations()?.image(Some(name))?))
@@ -193,6 +204,11 @@ impl Volume {
     /// The modes that the volume is open with.
     pub fn modes(&self) -> Modes {
         self.base.modes()
+    }
+
+    /// Those of them that whoever opened it asked for.
+    pub fn mode_options(&self) -> ModeChoice {
+        self.base.mode_options()
     }
 
     /// The modes that the volume itself asks for.

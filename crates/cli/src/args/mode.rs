@@ -57,7 +57,8 @@ pub struct ModeGet {
 
 /// Set a volume's modes
 ///
-/// They count from the next mount on. Nothing else is changed: Linux mounts the volume as before.
+/// They count from the next mount on. Nothing else is changed: Linux mounts the volume as before. Refused
+/// inside a transaction ('xact run'), as it would happen at once.
 #[derive(Debug, Args)]
 pub struct ModeSet {
     /// The mount (or any folder on it), or the image file or block device.

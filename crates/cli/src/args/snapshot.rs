@@ -14,6 +14,9 @@ use xact::{AUTOMATIC, KeepRules};
 ///
 /// The volume is named by its mount (or any path on it) or, while it is not mounted, by its image. On a
 /// mount, the files of each snapshot are in MNT/.xact/snapshots/NAME, to look at and to copy from.
+///
+/// Inside a transaction ('xact run') snapshots are neither created nor deleted: that would happen at once, and
+/// stay if the transaction fails.
 #[derive(Debug, Args)]
 pub struct Snapshot {
     #[command(subcommand)]
@@ -36,7 +39,8 @@ pub enum SnapshotCommand {
     /// Make the volume what it was when a snapshot was created
     ///
     /// All at once: a crash leaves it as it was before or as in the snapshot. What was done since and
-    /// is in no snapshot is lost. The snapshot stays. The volume must not be mounted.
+    /// is in no snapshot is lost. The snapshot stays, and so do the volume's settings: its modes ('xact mode') and
+    /// its label. The volume must not be mounted.
     Restore {
         /// The image file or block device.
         #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]

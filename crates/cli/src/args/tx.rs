@@ -75,7 +75,7 @@ pub struct TxStatus {
 #[derive(Debug, Args)]
 pub struct Decide {
     /// The transaction's number.
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = size::parse_number::<u64>)]
     pub id: u64,
     /// The mount, or any path on it. Default: the volume that the current folder is on.
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
@@ -94,7 +94,12 @@ pub struct Diff {
     /// Show what is at and below these only. A path on the mount, or from the volume's root.
     #[arg(value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// Show the changed lines of text, as a unified diff that patch(1) and git apply take.
+    /// Show the changed lines of text, as a unified diff that git apply and patch(1) take.
+    ///
+    /// To git apply it says all of text, symbolic links, renames, empty files, and whether a file can be
+    /// executed; patch(1) deletes no empty files and changes no symbolic links. Of other bytes than
+    /// text it says 'Binary files ... differ', which nobody can apply: 'git apply --exclude PATH' leaves such a
+    /// file out. Empty folders, special files, other permissions and attributes are no part of a patch.
     #[arg(long, short, conflicts_with_all = ["stat", "json"])]
     pub patch: bool,
     /// Show how many lines and bytes change.

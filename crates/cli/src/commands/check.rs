@@ -91,8 +91,10 @@ fn sentences(args: &Check, report: &Report, device_bytes: u64) -> String {
         totals.symlinks,
         totals.others
     );
-    if report.generations > 1 {
-        text += &format!("{} snapshots, checked as well\n", report.generations - 1);
+    match report.generations {
+        0 | 1 => {}
+        2 => text += "1 snapshot, checked as well\n",
+        more => text += &format!("{} snapshots, checked as well\n", more - 1),
     }
     text
 }

@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde::Serialize;
+use xact_consistency::{EngineOptions, GenerationsEngine, PoolUse};
+use xact_device::OpenMode;
 use xact_layout::feature::{compat, incompat, names, ro_compat};
 use xact_layout::superblock::{
     STATE_CLEAN, STATE_ERRORS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support,
@@ -14,6 +16,7 @@ use xact_layout::superblock::{
 
 use crate::args::Info;
 use crate::exit::{Exit, Failure, Result};
+use crate::image;
 use crate::output::{print, print_json};
 use crate::size::{text as size, uuid_text};
 
@@ -32,6 +35,9 @@ struct Facts {
     free_inodes: u32,
     inode_size_bytes: u16,
     journal: bool,
+    /// It has generations. Their pool is not told while the volume is mounted.
+    generations: bool,
+    pool: Option<Pool>,
     /// The journal holds changes that are not in their places yet.
     needs_recovery: bool,
     /// Unmounted cleanly, and no errors noted.
@@ -44,12 +50,38 @@ struct Facts {
     unsupported: Option<String>,
 }
 
+/// How full the pool of the generations is.
+#[derive(Debug, Serialize)]
+struct Pool {
+    size_bytes: u64,
+    used_bytes: u64,
+    /// Of those in use: held by snapshots alone.
+    snapshot_bytes: u64,
+    /// So much must be free for anything to be added, and is not.
+    full: bool,
+}
+
 pub fn info(args: &Info) -> Result<()> {
-    let facts = Facts::of(&read(&args.image)?);
+    let home = read(&args.image)?;
+    let newest = if home.has_incompat(incompat::XACT_GENERATIONS) { newest(&args.image) } else { None };
+    let facts = match newest {
+        Some((newest, pool)) => {
+            let Facts { label, free_bytes, free_inodes, .. } = Facts::of(&newest);
+            Facts { label, free_bytes, free_inodes, pool: Some(pool), ..Facts::of(&home) }
+        }
+        None => Facts::of(&home),
+    };
     if args.json { print_json(&facts) } else { print(&facts.to_string()) }
 }
 
 fn read(image: &Path) -> Result<Superblock> {
+    if image.is_dir() {
+        return Err(Failure::usage(format!(
+            "{} is a folder: name the image file or block device",
+            image.display()
+        ))
+        .hint("'xact stat' tells of a mounted volume."));
+    }
     let open = |e| Failure::system(format_args!("read {}", image.display()), e);
     let file = File::open(image).map_err(open)?;
     let mut bytes = [0; SUPERBLOCK_BYTES];
@@ -60,6 +92,18 @@ fn read(image: &Path) -> Result<Superblock> {
         _ => open(e),
     })?;
     Superblock::decode(&bytes).map_err(|e| Failure::volume(image, e))
+}
+
+/// The superblock of the newest generation and its pool, where nobody has the volume open and it is sound.
+fn newest(image: &Path) -> Option<(Superblock, Pool)> {
+    let device = image::open(image, OpenMode::ReadOnly).ok()?;
+    let options = EngineOptions { read_only: true, ..EngineOptions::default() };
+    let engine = GenerationsEngine::open(device, options).ok()?;
+    let home = read(image).ok()?;
+    let superblock = xact_fs::superblock::read(&*engine, &home).ok()?;
+    let pool = engine.pool_use().ok()?;
+    let PoolUse { size_bytes, used_bytes, snapshot_bytes, .. } = pool;
+    Some((superblock, Pool { size_bytes, used_bytes, snapshot_bytes, full: pool.is_full() }))
 }
 
 impl Facts {
@@ -84,6 +128,8 @@ impl Facts {
             free_inodes: sb.free_inodes_count(),
             inode_size_bytes: sb.inode_size(),
             journal: sb.has_compat(compat::HAS_JOURNAL),
+            generations: sb.has_incompat(incompat::XACT_GENERATIONS),
+            pool: None,
             needs_recovery,
             clean: sb.state() & STATE_CLEAN != 0 && !errors_noted && !needs_recovery,
             errors_noted,
@@ -131,6 +177,20 @@ impl fmt::Display for Facts {
             size(self.inode_size_bytes.into())
         )?;
         writeln!(out, "journal:     {}", if self.journal { "yes" } else { "no" })?;
+        match &self.pool {
+            Some(pool) => writeln!(
+                out,
+                "pool:        {} used of {}, {} of it by snapshots{}",
+                size(pool.used_bytes),
+                size(pool.size_bytes),
+                size(pool.snapshot_bytes),
+                if pool.full { "; full: delete snapshots" } else { "" }
+            )?,
+            None if self.generations => {
+                writeln!(out, "pool:        not told while the volume is in use: see 'xact stat MNT'")?;
+            }
+            None => {}
+        }
         writeln!(out, "features:    {}", self.features.join(" "))?;
         match &self.unsupported {
             None => writeln!(out, "xact mounts: {}", self.mountable),

@@ -4,8 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 
+use rustix::process::{getegid, geteuid};
 use serde::Serialize;
-use xact::mkfs::{JournalSize, MkfsOptions, MkfsReport};
+use xact::mkfs::{JournalSize, MkfsOptions, MkfsReport, check};
+use xact_consistency::generations::default_pool_bytes;
 use xact_device::OpenMode;
 
 use crate::args::{EngineKind, Mkfs};
@@ -67,19 +69,14 @@ struct Place {
 
 fn prepare(args: &Mkfs) -> Result<Place> {
     let name = args.image.display();
-    if args.pool_size.is_some() && args.engine != EngineKind::Generations {
-        return Err(Failure::usage("--pool-size is for --engine generations"));
-    }
-    if let Some(size) = args.size.filter(|&size| size < SMALLEST) {
-        return Err(Failure::usage(format!("a volume of {} is too small", size_text(size)))
-            .hint(format!("The smallest is {}.", size_text(SMALLEST))));
-    }
+    refuse_what_does_not_fit(args)?;
     match fs::metadata(&args.image) {
         Ok(about) if about.is_file() => {
             refuse_contents(args)?;
             let Some(size) = args.size.or((about.len() > 0).then_some(about.len())) else {
                 return Err(Failure::usage(format!("{name} is empty")).hint("Give it a size with --size."));
             };
+            check_size(args, size)?;
             let file = OpenOptions::new().write(true).open(&args.image);
             // Cut to nothing first, so that the file is sparse and its old contents are gone.
             file.and_then(|file| file.set_len(0).and_then(|()| file.set_len(size)))
@@ -100,6 +97,7 @@ fn prepare(args: &Mkfs) -> Result<Place> {
                 return Err(Failure::usage(format!("{name} does not exist"))
                     .hint("Say how large the new image is to be, such as --size 1G."));
             };
+            check_size(args, size)?;
             let made = File::create_new(&args.image);
             let file = made.map_err(|e| Failure::system(format_args!("create {name}"), e))?;
             file.set_len(size).map_err(|e| {
@@ -110,6 +108,41 @@ fn prepare(args: &Mkfs) -> Result<Place> {
         }
         Err(e) => Err(Failure::system(format_args!("look at {name}"), e)),
     }
+}
+
+fn refuse_what_does_not_fit(args: &Mkfs) -> Result<()> {
+    if args.pool_size.is_some() && args.engine != EngineKind::Generations {
+        return Err(Failure::usage("--pool-size is for --engine generations"));
+    }
+    match (args.engine, args.journal_size) {
+        (EngineKind::Journal, _) | (_, None | Some(0)) => Ok(()),
+        (EngineKind::Generations, _) => Err(Failure::usage("--journal-size is for --engine journal")
+            .hint("With generations there is no journal: --pool-size gives their pool a size.")),
+        (EngineKind::None, _) => Err(Failure::usage("--journal-size is for --engine journal")),
+    }
+}
+
+/// Whether a volume of this size can be what was asked for. Told before an old image is cut to nothing.
+fn check_size(args: &Mkfs, size: u64) -> Result<()> {
+    let pool = match args.engine {
+        EngineKind::Generations => args.pool_size.unwrap_or(default_pool_bytes(size)),
+        EngineKind::Journal | EngineKind::None => 0,
+    };
+    let volume = size.saturating_sub(pool);
+    if volume < SMALLEST && pool > 0 {
+        let (size, pool, left) = (size_text(size), size_text(pool), size_text(volume));
+        return Err(Failure::usage(format!(
+            "a pool of {pool} in an image of {size} leaves {left} for the volume"
+        ))
+        .hint(
+            "The pool is part of the image: give it less with --pool-size, or the image more with --size.",
+        ));
+    }
+    if volume < SMALLEST {
+        return Err(Failure::usage(format!("a volume of {} is too small", size_text(size)))
+            .hint(format!("The smallest is {}.", size_text(SMALLEST))));
+    }
+    check(volume, &options(args, true)).map_err(|e| Failure::volume(&args.image, e))
 }
 
 fn cannot_size(image: &Path, size: u64, error: io::Error) -> Failure {
@@ -133,7 +166,7 @@ fn refuse_contents(args: &Mkfs) -> Result<()> {
 
 fn make(args: &Mkfs, place: &Place) -> Result<Made> {
     let device = image::open(&args.image, OpenMode::ReadWrite)?;
-    let options = options(args, place);
+    let options = options(args, place.zeroed);
     let (device, progress) = Progress::over(device, format!("making {}", args.image.display()));
     let report = match args.engine {
         EngineKind::Generations => xact::mkfs::mkfs_generations(&device, &options, args.pool_size),
@@ -144,9 +177,11 @@ fn make(args: &Mkfs, place: &Place) -> Result<Made> {
     Ok(Made::of(&args.image, &report))
 }
 
-fn options(args: &Mkfs, place: &Place) -> MkfsOptions {
+fn options(args: &Mkfs, zeroed: bool) -> MkfsOptions {
+    // As that of a file that they make.
+    let caller = || (geteuid().as_raw(), getegid().as_raw());
     let journal = match (args.engine, args.journal_size) {
-        (EngineKind::None, _) | (_, Some(0)) => JournalSize::None,
+        (EngineKind::None | EngineKind::Generations, _) | (_, Some(0)) => JournalSize::None,
         (_, None) => JournalSize::Default,
         (_, Some(bytes)) => JournalSize::Bytes(bytes),
     };
@@ -157,7 +192,8 @@ fn options(args: &Mkfs, place: &Place) -> MkfsOptions {
         inode_ratio: args.inode_ratio,
         journal,
         reserved_percent: args.reserved_percent,
-        zeroed: place.zeroed,
+        zeroed,
+        root_owner: args.root_owner.unwrap_or_else(caller),
         ..MkfsOptions::default()
     }
 }

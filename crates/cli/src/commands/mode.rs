@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use xact::{ModeChoice, Volume, VolumeOptions};
+use xact::{ModeChoice, Modes, Volume, VolumeOptions};
 use xact_consistency::EngineOptions;
 use xact_device::OpenMode;
 use xact_fs::modes;
@@ -26,38 +26,93 @@ pub fn mode(args: &Mode) -> Result<()> {
 /// By the name of the setting.
 type Values = BTreeMap<&'static str, Option<&'static str>>;
 
+/// Where the value that counts comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Source {
+    /// A mount option.
+    Option,
+    /// The volume.
+    Volume,
+    /// Nobody says anything else.
+    Default,
+    /// The volume said so, or said nothing, when it was mounted, and does not any more.
+    BeforeMount,
+}
+
 #[derive(Debug, Serialize)]
 struct Told {
     /// What the volume asks for; null: nothing.
     volume: Values,
     /// What counts: of a mount what it was mounted with, else what a mount without options would have.
     effective: Values,
+    /// Why.
+    source: BTreeMap<&'static str, Source>,
     mounted: bool,
 }
 
 fn get(args: &ModeGet) -> Result<()> {
-    let (stored, effective, mounted) = if args.at.is_dir() {
-        let (stored, effective) = control::modes(&mounts::containing(&args.at)?.point)?;
-        (stored, effective, true)
+    let (stored, effective, options, mounted) = if args.at.is_dir() {
+        let point = mounts::containing(&args.at)?.point;
+        let (stored, effective) = control::modes(&point)?;
+        (stored, effective, control::mode_options(&point)?, true)
     } else {
         let stored = modes::stored(&superblock(&args.at)?);
-        (stored, stored.or_default().into(), false)
+        (stored, stored.or_default().into(), ModeChoice::default(), false)
     };
+    let settings = settings(stored, effective, options);
     if args.json {
         let values = |choice: ModeChoice| choice.names().into_iter().collect();
-        return print_json(&Told { volume: values(stored), effective: values(effective), mounted });
+        return print_json(&Told {
+            volume: values(stored),
+            effective: values(effective),
+            source: settings.iter().map(|setting| (setting.name, setting.source)).collect(),
+            mounted,
+        });
     }
-    let mut text = String::new();
-    for ((name, effective), (_, stored)) in effective.names().into_iter().zip(stored.names()) {
-        let effective = effective.unwrap_or("default");
-        let why = match stored {
-            Some(stored) if stored == effective => "as the volume says".to_owned(),
-            Some(stored) => format!("by a mount option; the volume says {stored}"),
-            None => "the volume says nothing".to_owned(),
+    print(&settings.iter().map(Setting::line).collect::<String>())
+}
+
+/// One setting, and where its value comes from.
+struct Setting {
+    name: &'static str,
+    effective: &'static str,
+    /// What the volume says.
+    stored: Option<&'static str>,
+    default: &'static str,
+    source: Source,
+}
+
+fn settings(stored: ModeChoice, effective: ModeChoice, options: ModeChoice) -> Vec<Setting> {
+    let default = ModeChoice::from(Modes::default());
+    let all = effective.names().into_iter().zip(stored.names()).zip(options.names()).zip(default.names());
+    all.map(|((((name, effective), (_, stored)), (_, option)), (_, default))| {
+        let default = default.expect("each setting has a default");
+        let effective = effective.unwrap_or(default);
+        let source = match stored {
+            _ if option.is_some() => Source::Option,
+            Some(stored) if stored == effective => Source::Volume,
+            None if effective == default => Source::Default,
+            _ => Source::BeforeMount,
         };
-        text += &format!("{name:<14}{effective:<11}{why}\n");
+        Setting { name, effective, stored, default, source }
+    })
+    .collect()
+}
+
+impl Setting {
+    fn line(&self) -> String {
+        let said = "since it was mounted; from the next mount on";
+        let why = match (self.source, self.stored) {
+            (Source::Option, Some(stored)) => format!("by a mount option; the volume says {stored}"),
+            (Source::Option, None) => "by a mount option; the volume says nothing".to_owned(),
+            (Source::Volume, _) => "as the volume says".to_owned(),
+            (Source::Default, _) => "by default".to_owned(),
+            (Source::BeforeMount, Some(stored)) => format!("{said} {stored}"),
+            (Source::BeforeMount, None) => format!("{said} {}, by default", self.default),
+        };
+        format!("{:<14}{:<11}{why}\n", self.name, self.effective)
     }
-    print(&text)
 }
 
 /// The superblock of a volume that is not mounted, as the replay of its log would leave it.

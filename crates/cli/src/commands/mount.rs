@@ -1,5 +1,6 @@
 //! `xact mount`: opens a volume and serves it, as a daemon or in the foreground.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -31,7 +32,7 @@ struct Plan {
 pub fn mount(args: &Mount) -> Result<()> {
     let plan = Plan::new(args)?;
     if args.foreground {
-        let log = log::prepare(&plan.log)?;
+        let log = log::prepare(&plan.log, &plan.image)?;
         return serve(&plan, log, || ());
     }
     match daemon::fork()? {
@@ -43,7 +44,7 @@ pub fn mount(args: &Mount) -> Result<()> {
         }
         Side::Daemon(caller) => {
             let mut caller = Some(caller);
-            let log = log::prepare(&plan.log);
+            let log = log::prepare(&plan.log, &plan.image);
             let served =
                 log.and_then(|log| serve(&plan, log, || caller.take().into_iter().for_each(|c| c.ready())));
             let code = match (&served, caller) {
@@ -153,6 +154,14 @@ fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce(
 fn not_mounted(plan: &Plan, error: Error) -> Failure {
     match error {
         Error::Usage(text) => Failure::new(Exit::Unavailable, text),
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            let text = source.to_string();
+            let hint = match text.contains("user_allow_other") {
+                true => "Leave out -o allow_other, or have root put 'user_allow_other' into /etc/fuse.conf.",
+                false => "Who is not root mounts on folders of their own.",
+            };
+            Failure::new(Exit::NoPermission, text).hint(hint)
+        }
         error => Failure::volume(&plan.image, error),
     }
 }

@@ -17,7 +17,7 @@ use xact_fuse::client::TxChange;
 use xact_fuse::control::FOLDER;
 
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};
-use crate::exit::{Failure, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::output::{print, print_json};
 use crate::size::text as size_text;
 use crate::tx::show;
@@ -61,6 +61,12 @@ fn create(args: &SnapshotName) -> Result<()> {
 }
 
 fn restore(image: &Path, name: &str) -> Result<()> {
+    if image.is_dir() {
+        let mount = mounts::containing(image)?;
+        let (point, image) = (mount.point.display(), mount.source.display());
+        return Err(Failure::new(Exit::Unavailable, format!("{image} is in use: it is mounted at {point}"))
+            .hint(format!("First 'xact umount {point}', then 'xact snapshot restore {image} {name}'.")));
+    }
     let wrong = |e: Error| Failure::volume(image, e);
     let engine = open(image, OpenMode::ReadWrite)?;
     engine.restore_snapshot(name).map_err(wrong)?;

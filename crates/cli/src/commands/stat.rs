@@ -9,7 +9,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use serde::Serialize;
 use xact::ModeChoice;
 use xact_base::{LatencySnapshot, LatencySummary};
-use xact_fuse::control::Counters;
+use xact_fuse::control::{Counters, Pool};
 
 use crate::args::Stat;
 use crate::exit::{Failure, Result};
@@ -30,6 +30,8 @@ struct Figures {
     available_bytes: u64,
     inodes: u64,
     free_inodes: u64,
+    /// Of a volume with generations.
+    pool: Option<PoolFigures>,
     /// How it is journaled; see `xact mode`.
     modes: BTreeMap<&'static str, Option<&'static str>>,
     /// Since the volume was mounted.
@@ -37,6 +39,58 @@ struct Figures {
     /// In it now, of file data, and the most that may be.
     cached_bytes: u64,
     cache_limit_bytes: u64,
+}
+
+/// How full the pool is, and of what.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct PoolFigures {
+    size_bytes: u64,
+    used_bytes: u64,
+    /// Of those in use: held by snapshots alone; the intent log's; the rest is the volume's as it is.
+    snapshot_bytes: u64,
+    log_bytes: u64,
+    /// Changed metadata that takes room with the next generation.
+    waiting_bytes: u64,
+    /// What has to be free for anything to be added.
+    needed_bytes: u64,
+    /// It is not.
+    full: bool,
+}
+
+impl PoolFigures {
+    fn of(pool: Pool) -> PoolFigures {
+        PoolFigures {
+            size_bytes: pool.size,
+            used_bytes: pool.used,
+            snapshot_bytes: pool.snapshots,
+            log_bytes: pool.log,
+            waiting_bytes: pool.waiting,
+            needed_bytes: pool.needed,
+            full: pool.size.saturating_sub(pool.used) < pool.needed,
+        }
+    }
+
+    fn text(&self) -> String {
+        let rest = self.used_bytes.saturating_sub(self.snapshot_bytes + self.log_bytes);
+        let mut text = format!(
+            "pool:    {} used of {}: {} by snapshots, {} by the newest generation, {} by its log; {} more with the \
+             next\n",
+            size_text(self.used_bytes),
+            size_text(self.size_bytes),
+            size_text(self.snapshot_bytes),
+            size_text(rest),
+            size_text(self.log_bytes),
+            size_text(self.waiting_bytes),
+        );
+        if self.full {
+            text += &format!(
+                "         full: {} must be free for anything to be added; delete snapshots ('xact snapshot list', \
+                 'delete', 'prune')\n",
+                size_text(self.needed_bytes)
+            );
+        }
+        text
+    }
 }
 
 /// The figures of a mount at one moment.
@@ -164,14 +218,28 @@ impl Activity {
         }
     }
 
+    fn cache_text(&self) -> String {
+        let found = |share: f64, lookups: u64| match lookups {
+            0 => "nothing looked for".to_owned(),
+            _ => format!("{:.1}% of {lookups} blocks were in it", 100.0 * share),
+        };
+        let data = found(self.data_hit_share, self.data_lookups);
+        let metadata = found(self.metadata_hit_share, self.metadata_lookups);
+        format!("data: {data}; metadata: {metadata}")
+    }
+
     fn text(&self) -> String {
+        let new = match self.new_blocks + self.overwritten_blocks {
+            0 => String::new(),
+            _ => format!(" ({:.0}% new)", 100.0 * self.new_share),
+        };
         format!(
             "commits: {}, of {} blocks, {} of them file data\n\
              places:  {} blocks written from the journal, {} never had to be\n\
-             data:    {} blocks to new places, {} over old contents ({:.0}% new)\n\
+             data:    {} blocks to new places, {} over old contents{new}\n\
              device:  {} writes of {}, {} flushes ({} of them of nothing), {} reads of {}; {:.1} writes and \
              {:.1} flushes a commit\n\
-             cache:   {:.1}% of {} blocks of data were in it, {:.1}% of {} of metadata\n\
+             cache:   {}\n\
              syncs:   {}\n\
              commits: {}\n",
             self.commits,
@@ -181,7 +249,6 @@ impl Activity {
             self.checkpoint_writes_saved,
             self.new_blocks,
             self.overwritten_blocks,
-            100.0 * self.new_share,
             self.device_writes,
             size_text(self.device_written_bytes),
             self.device_flushes,
@@ -190,10 +257,7 @@ impl Activity {
             size_text(self.device_read_bytes),
             self.device_writes_per_commit,
             self.device_flushes_per_commit,
-            100.0 * self.data_hit_share,
-            self.data_lookups,
-            100.0 * self.metadata_hit_share,
-            self.metadata_lookups,
+            self.cache_text(),
             self.fsync.text(),
             self.commit.text(),
         )
@@ -219,6 +283,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         available_bytes: space.f_bavail.saturating_mul(space.f_frsize),
         inodes: space.f_files,
         free_inodes: space.f_ffree,
+        pool: control::pool(&mount.point)?.map(PoolFigures::of),
         modes: modes.names().into_iter().collect(),
         cached_bytes: reading.counters.data_bytes,
         cache_limit_bytes: reading.counters.data_limit_bytes,
@@ -228,7 +293,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         return print_json(&figures);
     }
     print(&format!(
-        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\nmodes:   {}\n{}data in cache: {} of at most {}\n",
+        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}modes:   {}\n{}data in cache: {} of at most {}\n",
         figures.image,
         figures.mount,
         match (figures.read_only, figures.in_transaction) {
@@ -241,6 +306,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         size_text(figures.available_bytes),
         figures.free_inodes,
         figures.inodes,
+        figures.pool.map(|pool| pool.text()).unwrap_or_default(),
         modes_text(modes),
         figures.counters.text(),
         size_text(figures.cached_bytes),
@@ -292,5 +358,9 @@ mod tests {
         let activity = Activity::between(&Reading::at_first(), &now);
         assert_eq!((activity.device_writes_per_commit, activity.new_share), (1.5, 0.75));
         assert_eq!(Activity::between(&now, &now).commits, 0);
+        assert!(activity.text().contains("over old contents (75% new)"));
+        let nothing = Activity::between(&now, &now).text();
+        assert!(nothing.contains("data: nothing looked for; metadata: nothing looked for"), "{nothing}");
+        assert!(!nothing.contains('%'), "{nothing}");
     }
 }

@@ -15,6 +15,7 @@ use xact_fuse::control::Standing;
 
 use crate::args::Umount;
 use crate::exit::{Exit, Failure, Result};
+use crate::image::processes;
 use crate::mounts::{self, Mount};
 use crate::output;
 
@@ -34,8 +35,11 @@ pub fn umount(args: &Umount) -> Result<()> {
     }
     let open = kept_transactions(&mount);
     take_away(&mount)?;
-    if !open.is_empty() {
-        output::note(NAME, &format!("open transactions were dropped: {}", open.join(", ")));
+    for transaction in open {
+        output::note(
+            NAME,
+            &format!("transaction {transaction} was open and is dropped: nothing of it has happened"),
+        );
     }
     wait_for_image(&mount)
 }
@@ -118,24 +122,6 @@ fn busy(point: &Path, users: &[String]) -> Failure {
 /// Processes with a folder or an open file on the mount.
 fn users_of(point: &Path) -> Vec<String> {
     processes(|process| uses(process, point).unwrap_or(false))
-}
-
-/// Processes for which `wanted` holds, as "name (pid)"; at most ten, and only those that this user
-/// may look at.
-fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    processes
-        .filter_map(|entry| {
-            let process = entry.ok()?.path();
-            let pid = process.file_name()?.to_str()?.parse::<u32>().ok()?;
-            if !wanted(&process) {
-                return None;
-            }
-            let name = fs::read_to_string(process.join("comm")).ok()?;
-            Some(format!("{} ({pid})", name.trim()))
-        })
-        .take(10)
-        .collect()
 }
 
 /// Whether the process is inside a transaction of the volume.

@@ -35,11 +35,17 @@ impl Terminal {
         let changes = channel.diff(id).map_err(|e| Failure::system("list the changes", e))?;
         (&self.0).write_all(show::names(&changes).as_bytes()).map_err(wrong)?;
         if changes.is_empty() {
-            writeln!(&self.0, "nothing has changed").map_err(wrong)?;
+            writeln!(&self.0, "The command has changed nothing on the volume: there is nothing to decide.")
+                .map_err(wrong)?;
+            return Ok(Answer::Commit);
         }
         let mut lines = BufReader::new(&self.0);
         loop {
-            write!(&self.0, "Commit? yes, no, keep open, or show the diff [y/n/k/d] ").map_err(wrong)?;
+            write!(
+                &self.0,
+                "Commit this? y: yes, n: no, drop it, k: decide later, d: show the lines [y/n/k/d] "
+            )
+            .map_err(wrong)?;
             let mut line = String::new();
             // The end of the terminal's input is no yes.
             if lines.read_line(&mut line).map_err(wrong)? == 0 {
@@ -50,10 +56,10 @@ impl Terminal {
                 "n" | "no" => return Ok(Answer::Drop),
                 "k" | "keep" => return Ok(Answer::Keep),
                 "d" | "diff" => {
-                    let patch = show::patch(channel, id, &changes)?;
+                    let patch = show::patch(channel, id, &[])?;
                     (&self.0).write_all(&patch).map_err(wrong)?;
                 }
-                _ => {}
+                _ => writeln!(&self.0, "Answer with one of the letters.").map_err(wrong)?,
             }
         }
     }

@@ -20,6 +20,7 @@ mod signals;
 mod status;
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::time::Duration;
 
 use xact_fuse::client::Inner;
@@ -181,9 +182,14 @@ fn decide(
         }
         Answer::Keep => {
             transaction.keep(args.timeout, &label(&args.command))?;
+            // As it can be typed where this was.
+            let at = match args.at.as_path() {
+                here if here == Path::new(".") => String::new(),
+                at => format!(" --at {}", at.display()),
+            };
             let text = format!(
-                "transaction {id} is open: see it with 'xact tx diff {id}', then 'xact tx commit {id}' or \
-                 'xact tx drop {id}'"
+                "transaction {id} is open: see it with 'xact tx diff {id}{at}', then 'xact tx commit {id}{at}' or \
+                 'xact tx drop {id}{at}'"
             );
             output::note(NAME, &text);
             Outcome::Kept

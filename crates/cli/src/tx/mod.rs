@@ -100,15 +100,15 @@ fn list(args: &TxList) -> Result<()> {
     let mut text = String::new();
     for info in &all {
         let told = Told::of(info);
-        let left = info.left.map_or("for good".to_string(), |left| format!("for {}", span(left)));
-        let left = if info.standing == Standing::Kept { left } else { String::new() };
+        let left = match (info.standing, info.left) {
+            (Standing::Kept, Some(left)) => format!("{} left", span(left)),
+            (Standing::Kept, None) => "no time limit".to_string(),
+            _ => String::new(),
+        };
+        let begun = format!("begun {} ago", span(info.age));
         let line = format!(
-            "{:<6} {:<8} {left:<10} since {:<8} user {:<6} {}",
-            told.id,
-            told.standing,
-            span(info.age),
-            told.uid,
-            told.label
+            "{:<6} {:<8} {left:<14} {begun:<18} user {:<6} {}",
+            told.id, told.standing, told.uid, told.label
         );
         text += line.trim_end();
         text.push('\n');
@@ -194,7 +194,7 @@ fn diff(args: &Diff) -> Result<()> {
     if args.json {
         print_json(&show::json(&changes))
     } else if args.patch {
-        print_bytes(&show::patch(&channel, id, &changes)?)
+        print_bytes(&show::patch(&channel, id, &paths)?)
     } else if args.stat {
         print(&show::stat(&channel, id, &changes)?)
     } else {

@@ -1,4 +1,7 @@
-//! Unified diffs of a transaction's changes, in the form of `git diff`.
+//! Unified diffs of a transaction's changes, in the form of `git diff`: what `git apply` and patch(1) take.
+//!
+//! Git knows files with their contents, symbolic links, and whether a file can be executed. What is said of
+//! anything else (folders, other permissions, devices) is a line that those who apply patches pass over.
 
 use std::io::Write;
 
@@ -19,34 +22,54 @@ pub enum Contents {
         old: Vec<u8>,
         new: Vec<u8>,
     },
-    /// Bytes that are no text, or too many of them.
-    Binary,
+    /// Bytes that are no text, or too many of them; whether they differ.
+    Binary {
+        differ: bool,
+    },
 }
 
 impl Contents {
     pub fn read(channel: &Channel, id: u64, change: &TxChange) -> Result<Contents> {
-        let too_large = |side: Option<ChangeSide>| side.is_some_and(|side| side.size > TEXT_MAX);
-        if too_large(change.old) || too_large(change.new) {
-            return Ok(Contents::Binary);
+        let has_bytes = |side: &ChangeSide| matches!(side.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFLNK);
+        let (old, new) = (change.old.filter(has_bytes), change.new.filter(has_bytes));
+        let size = |side: Option<ChangeSide>| side.map_or(0, |side| side.size);
+        if size(old).max(size(new)) > TEXT_MAX {
+            return Ok(Contents::Binary { differ: size(old) != size(new) || differ(channel, id, old, new)? });
         }
         let side = |side: Option<ChangeSide>, is_new| match side {
-            Some(side) if matches!(side.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFLNK) => {
-                read_all(channel, id, side.ino, is_new)
-            }
-            _ => Ok(Vec::new()),
+            Some(side) => read_all(channel, id, side.ino, is_new),
+            None => Ok(Vec::new()),
         };
-        let (old, new) = (side(change.old, false)?, side(change.new, true)?);
+        let (old, new) = (side(old, false)?, side(new, true)?);
         let is_text = |bytes: &[u8]| !bytes[..bytes.len().min(LOOKED_AT)].contains(&0);
-        Ok(if is_text(&old) && is_text(&new) { Contents::Text { old, new } } else { Contents::Binary })
+        let is_text = is_text(&old) && is_text(&new);
+        Ok(if is_text { Contents::Text { old, new } } else { Contents::Binary { differ: old != new } })
     }
+}
+
+/// Whether two files of one size hold other bytes, read page by page.
+fn differ(channel: &Channel, id: u64, old: Option<ChangeSide>, new: Option<ChangeSide>) -> Result<bool> {
+    let (Some(old), Some(new)) = (old, new) else { return Ok(true) };
+    let mut at = 0;
+    loop {
+        let (a, b) = (read_at(channel, id, old.ino, false, at)?, read_at(channel, id, new.ino, true, at)?);
+        if a != b || a.is_empty() {
+            return Ok(a != b);
+        }
+        at += a.len() as u64;
+    }
+}
+
+fn read_at(channel: &Channel, id: u64, ino: u64, is_new: bool, at: u64) -> Result<Vec<u8>> {
+    channel
+        .read_side(id, ino, is_new, at)
+        .map_err(|e| Failure::system(format_args!("read inode {ino} in transaction {id}"), e))
 }
 
 fn read_all(channel: &Channel, id: u64, ino: u64, is_new: bool) -> Result<Vec<u8>> {
     let mut all = Vec::new();
     loop {
-        let page = channel
-            .read_side(id, ino, is_new, all.len() as u64)
-            .map_err(|e| Failure::system(format_args!("read inode {ino} in transaction {id}"), e))?;
+        let page = read_at(channel, id, ino, is_new, all.len() as u64)?;
         if page.is_empty() {
             return Ok(all);
         }
@@ -64,52 +87,101 @@ pub fn count_lines(old: &[u8], new: &[u8]) -> (u64, u64) {
     })
 }
 
-/// Adds one change to a patch. What a patch cannot say of it is left as a line that patch(1) skips.
+/// Adds one change to a patch.
 pub fn write(out: &mut Vec<u8>, change: &TxChange, contents: Option<&Contents>) {
-    let new_path = change.path.strip_prefix(b"/").unwrap_or(&change.path);
-    let old_path = change.from.as_deref().map_or(new_path, |from| from.strip_prefix(b"/").unwrap_or(from));
-    let is_dir =
-        |side: Option<ChangeSide>| side.is_some_and(|side| side.mode & libc::S_IFMT == libc::S_IFDIR);
-    if is_dir(change.old) || is_dir(change.new) {
-        let what = match change.kind {
-            ChangeKind::Added => "new folder",
-            ChangeKind::Deleted => "deleted folder",
-            ChangeKind::Renamed => "renamed folder",
-            ChangeKind::Modified | ChangeKind::Attributes => "changed folder",
-        };
-        let from = change.from.as_ref().map(|_| [old_path, b" -> "].concat()).unwrap_or_default();
-        put(out, &[what.as_bytes(), b" ", &from, new_path, b"\n"]);
-        return;
+    let kind = |side: Option<ChangeSide>| side.map(|side| side.mode & libc::S_IFMT);
+    let (was, is) = (kind(change.old), kind(change.new));
+    let known = |kind: Option<u32>| kind.is_none_or(|kind| matches!(kind, libc::S_IFREG | libc::S_IFLNK));
+    if !known(was) || !known(is) {
+        return write_note(out, change, is.or(was).is_some_and(|kind| kind == libc::S_IFDIR));
     }
-    put(out, &[b"diff --git a/", old_path, b" b/", new_path, b"\n"]);
+    // To Git a link in the place of a file is another thing, and not the same one changed.
+    if let (Some(was), Some(is), Some(Contents::Text { old, new })) = (was, is, contents)
+        && was != is
+    {
+        let gone = TxChange { new: None, from: None, ..change.clone() };
+        write(out, &gone, Some(&Contents::Text { old: old.clone(), new: Vec::new() }));
+        let made = TxChange { old: None, from: None, ..change.clone() };
+        return write(out, &made, Some(&Contents::Text { old: Vec::new(), new: new.clone() }));
+    }
+    let path = |path: &[u8]| path.strip_prefix(b"/").unwrap_or(path).to_vec();
+    let new_path = path(&change.path);
+    let old_path = change.from.as_deref().map_or_else(|| new_path.clone(), path);
+    let mut head = Vec::new();
     let mode = |side: ChangeSide| format!("{:06o}\n", git_mode(side.mode)).into_bytes();
     match (change.old, change.new) {
-        (None, Some(new)) => put(out, &[b"new file mode ", &mode(new)]),
-        (Some(old), None) => put(out, &[b"deleted file mode ", &mode(old)]),
+        (None, Some(new)) => put(&mut head, &[b"new file mode ", &mode(new)]),
+        (Some(old), None) => put(&mut head, &[b"deleted file mode ", &mode(old)]),
         (Some(old), Some(new)) if git_mode(old.mode) != git_mode(new.mode) => {
-            put(out, &[b"old mode ", &mode(old), b"new mode ", &mode(new)]);
+            put(&mut head, &[b"old mode ", &mode(old), b"new mode ", &mode(new)]);
         }
         _ => {}
     }
     if change.from.is_some() {
-        put(out, &[b"rename from ", old_path, b"\nrename to ", new_path, b"\n"]);
+        let (from, to) = (quoted(&old_path), quoted(&new_path));
+        put(&mut head, &[b"rename from ", &from, b"\nrename to ", &to, b"\n"]);
     }
-    let here = |side: Option<ChangeSide>, prefix: &[u8], path: &[u8]| match side {
-        Some(_) => [prefix, path].concat(),
+    let here = |side: Option<ChangeSide>, path: Vec<u8>| match side {
+        Some(_) => quoted(&path),
         None => b"/dev/null".to_vec(),
     };
-    let (a, b) = (here(change.old, b"a/", old_path), here(change.new, b"b/", new_path));
+    let (a, b) = ([b"a/", &old_path[..]].concat(), [b"b/", &new_path[..]].concat());
+    let first = [b"diff --git ", &quoted(&a)[..], b" ", &quoted(&b), b"\n"].concat();
+    let (a, b) = (here(change.old, a), here(change.new, b));
     match contents {
         Some(Contents::Text { old, new }) if old != new => {
-            let diff = TextDiff::from_lines(&old[..], &new[..]);
-            put(out, &[b"--- ", &a, b"\n+++ ", &b, b"\n"]);
-            diff.unified_diff().to_writer(&mut *out).expect("writing into memory");
+            // A tab ends a name that has spaces.
+            let end = |name: &[u8]| if name.contains(&b' ') { &b"\t\n"[..] } else { b"\n" };
+            put(&mut head, &[b"--- ", &a, end(&a), b"+++ ", &b, end(&b)]);
+            TextDiff::from_lines(&old[..], &new[..])
+                .unified_diff()
+                .to_writer(&mut head)
+                .expect("writing into memory");
         }
-        Some(Contents::Binary) if change.kind != ChangeKind::Attributes => {
-            put(out, &[b"Binary files ", &a, b" and ", &b, b" differ\n"]);
+        Some(Contents::Binary { differ: true }) => {
+            put(&mut head, &[b"Binary files ", &a, b" and ", &b, b" differ\n"]);
         }
+        _ if head.is_empty() => return write_note(out, change, false),
         _ => {}
     }
+    put(out, &[&first, &head]);
+}
+
+/// A line that those who apply patches pass over.
+fn write_note(out: &mut Vec<u8>, change: &TxChange, is_folder: bool) {
+    let what = match change.kind {
+        ChangeKind::Added => "new",
+        ChangeKind::Deleted => "deleted",
+        ChangeKind::Renamed => "renamed",
+        ChangeKind::Modified => "changed",
+        ChangeKind::Attributes => "attributes of",
+    };
+    let noun = match (is_folder, change.kind) {
+        (true, _) => " folder",
+        (false, ChangeKind::Attributes | ChangeKind::Modified) => "",
+        // Files that Git knows have a diff.
+        (false, _) => " special file",
+    };
+    let from = change.from.as_ref().map(|from| [&quoted(from), &b" -> "[..]].concat()).unwrap_or_default();
+    put(out, &[what.as_bytes(), noun.as_bytes(), b" ", &from, &quoted(&change.path), b"\n"]);
+}
+
+/// A path as Git writes it: in quotes, with escapes, where it would not stay on its line otherwise.
+fn quoted(path: &[u8]) -> Vec<u8> {
+    let plain = |byte: &u8| !byte.is_ascii_control() && !matches!(byte, b'"' | b'\\');
+    if path.iter().all(plain) {
+        return path.to_vec();
+    }
+    let mut text = vec![b'"'];
+    for byte in path {
+        match byte {
+            b'"' | b'\\' => text.extend([b'\\', *byte]),
+            byte if plain(byte) => text.push(*byte),
+            byte => text.extend(format!("\\{byte:03o}").bytes()),
+        }
+    }
+    text.push(b'"');
+    text
 }
 
 /// As Git has modes: whether a file can be executed, and no other permission.
@@ -146,6 +218,33 @@ mod tests {
         let mut out = Vec::new();
         write(&mut out, &change, Some(&contents));
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_git_does_not_know_is_a_note() {
+        let folder = side(libc::S_IFDIR | 0o755);
+        assert_eq!(patch(ChangeKind::Added, None, folder, ("", "")), "new folder /d/f\n");
+        let (old, new) = (side(libc::S_IFREG | 0o644), side(libc::S_IFREG | 0o600));
+        assert_eq!(patch(ChangeKind::Attributes, old, new, ("x", "x")), "attributes of /d/f\n");
+        let fifo = side(libc::S_IFIFO | 0o644);
+        assert_eq!(patch(ChangeKind::Deleted, fifo, None, ("", "")), "deleted special file /d/f\n");
+    }
+
+    #[test]
+    fn a_name_stays_on_its_line() {
+        assert_eq!(quoted(b"a b"), b"a b");
+        assert_eq!(quoted(b"a\nb\\\"\x7f"), br#""a\012b\\\"\177""#);
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_file_is_another_thing() {
+        let (file, link) = (side(libc::S_IFREG | 0o644), side(libc::S_IFLNK | 0o777));
+        assert_eq!(
+            patch(ChangeKind::Modified, file, link, ("x\n", "to")),
+            "diff --git a/d/f b/d/f\ndeleted file mode 100644\n--- a/d/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n\
+             diff --git a/d/f b/d/f\nnew file mode 120000\n--- /dev/null\n+++ b/d/f\n@@ -0,0 +1 @@\n+to\n\
+             \\ No newline at end of file\n"
+        );
     }
 
     #[test]

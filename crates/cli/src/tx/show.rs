@@ -163,7 +163,7 @@ pub fn stat(channel: &Channel, id: u64, changes: &[TxChange]) -> Result<String> 
                     removed += minus;
                     format!("+{plus} -{minus} lines")
                 }
-                Contents::Binary => format!("{} -> {}", size_text(old), size_text(new)),
+                Contents::Binary { .. } => format!("{} -> {}", size_text(old), size_text(new)),
             }
         };
         text += &format!("{}  {what}\n", from_to(change));
@@ -172,10 +172,14 @@ pub fn stat(channel: &Channel, id: u64, changes: &[TxChange]) -> Result<String> 
     Ok(text)
 }
 
-/// A unified diff.
-pub fn patch(channel: &Channel, id: u64, changes: &[TxChange]) -> Result<Vec<u8>> {
+/// A unified diff of what is at or below the paths; of all where none is named.
+pub fn patch(channel: &Channel, id: u64, paths: &[Vec<u8>]) -> Result<Vec<u8>> {
+    let changes = channel
+        .diff_by_file(id)
+        .map_err(|e| Failure::system(format_args!("list the changes of transaction {id}"), e))?;
+    let wanted = |change: &&TxChange| paths.is_empty() || paths.iter().any(|path| concerns(change, path));
     let mut out = Vec::new();
-    for change in changes {
+    for change in changes.iter().filter(wanted) {
         let contents = if has_contents(change.old) || has_contents(change.new) {
             Some(Contents::read(channel, id, change)?)
         } else {

@@ -152,7 +152,11 @@ impl Generations {
         if let Some(ListChange { change: Change::Restore { index }, .. }) = &change {
             draft.map = state.snapshots[*index].map.clone();
         }
-        let changes = self.changes_since_root(&frozen, change.as_ref());
+        let mut changes = self.changes_since_root(&frozen, change.as_ref());
+        if let Some(ListChange { change: Change::Restore { index }, .. }) = &change {
+            let (block, contents) = self.restored_superblock(state, &state.snapshots[*index].map)?;
+            changes.insert(block.0, Some(contents));
+        }
         let sweeping = sweep == Sweep::All || sweep::is_due(&pool, changes.len());
         self.place_blocks(state, &mut pool, &changes, sweeping, &mut draft)?;
         if sweeping && !matches!(&change, Some(ListChange { change: Change::Restore { .. }, .. })) {

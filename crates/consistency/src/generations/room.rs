@@ -21,7 +21,7 @@
 //! Removals take places, too: of metadata that a snapshot holds. So the room for them is large and not endless;
 //! deleting a snapshot always works, and frees what it alone had.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use xact_base::{Error, Result};
 
@@ -59,6 +59,8 @@ pub(super) struct Left {
     for_removals: u64,
     credits: u32,
     removals_credits: u32,
+    /// That there is no room was told, and there has been none since.
+    told: AtomicBool,
 }
 
 impl Left {
@@ -71,13 +73,23 @@ impl Left {
             for_removals: for_removals(places),
             credits: max_credits(reader),
             removals_credits: credits_within(reader, of_a_removals_commit(places)),
+            told: AtomicBool::new(false),
         }
     }
 
     /// After a commit. Gives the credits that the next one may have in all.
     pub fn set(&self, free: u64) -> u32 {
         self.free.store(free, Relaxed);
-        if free >= self.for_all { self.credits } else { self.removals_credits }
+        if free < self.for_all {
+            return self.removals_credits;
+        }
+        self.told.store(false, Relaxed);
+        self.credits
+    }
+
+    /// Whether there is no room for operations of any kind.
+    pub fn is_full(&self) -> bool {
+        self.free.load(Relaxed) < self.for_all
     }
 
     /// `NoSpace` unless an operation of this kind may begin.
@@ -87,6 +99,15 @@ impl Left {
             Room::Removal => self.for_removals,
             Room::Upkeep => 0,
         };
-        if self.free.load(Relaxed) < needed { Err(Error::NoSpace) } else { Ok(()) }
+        if self.free.load(Relaxed) >= needed {
+            return Ok(());
+        }
+        if !self.told.swap(true, Relaxed) {
+            log::warn!(
+                "the pool is full: programs are told \"no space\", and files can only be deleted, until there is room \
+                 in it; see 'xact stat', and delete snapshots ('xact snapshot list', 'delete', 'prune')"
+            );
+        }
+        Err(Error::NoSpace)
     }
 }

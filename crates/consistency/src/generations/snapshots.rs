@@ -11,7 +11,8 @@
 //! - Deleting one is a commit that no longer lists it, and frees what neither the others nor the
 //!   commit itself have. Until that commit is durable the snapshot is held like all others.
 //! - Restoring one is a commit whose map is the snapshot's: all of the volume goes back at once, or
-//!   after a crash none of it. The snapshot stays, so what the volume has at home from then on is
+//!   after a crash none of it. The settings of the volume (its label, its modes) are not part of that: they are
+//!   put into the snapshot's superblock, which the same commit writes. The snapshot stays, so what the volume has at home from then on is
 //!   held, and the first change of it goes to the pool. Nothing may be open but the engine.
 //!
 //! Data in the pool goes home by the sweep, as metadata does, when no snapshot is in the way.
@@ -23,14 +24,17 @@ use xact_base::{BlockNr, Error, Result, Site};
 use xact_layout::generations::{
     Pointer, Root, SNAPSHOT_NAME_BYTES, SnapshotRecord, contents_sum, decode_snapshots, encode_snapshots,
 };
+use xact_layout::superblock::SUPERBLOCK_BYTES;
 
 use super::commit::Way;
+use super::export::{self, Seen};
 use super::image::{GenerationImage, Lease};
 use super::live::Logged;
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::{Generations, GenerationsEngine, State};
-use crate::engine::Room;
+use crate::cache::BlockSource;
+use crate::engine::{BlockRef, Room};
 use crate::fault::Fault;
 use crate::shared::Shared;
 
@@ -125,8 +129,8 @@ impl GenerationsEngine {
         })
     }
 
-    /// Makes the volume what it was when the snapshot was created; what was done since and is in no
-    /// snapshot is gone. The snapshot stays. Nobody may have read anything by this engine yet.
+    /// Makes the tree what it was when the snapshot was created; what was done since and is in no
+    /// snapshot is gone. The snapshot stays, and so do the volume's settings. Nobody may have read anything by this engine yet.
     ///
     /// Errors: `Usage` where there is none of this name; `NoSpace`.
     pub fn restore_snapshot(&self, name: &str) -> Result<()> {
@@ -236,6 +240,21 @@ impl Generations {
             ListChange { change, list }
         };
         self.guard(self.commit_running(Way::Snapshots(change)))
+    }
+
+    /// The block of the superblock as a restore leaves it: the snapshot's, with the settings of now.
+    pub(super) fn restored_superblock(&self, state: &State, snapshot: &Map) -> Result<(BlockNr, BlockRef)> {
+        let block_size = self.volume.block_size;
+        let logged = self.live.logged();
+        let now = Seen { reader: &self.reader, map: &state.map, logged: Some(&logged) };
+        let then = Seen { reader: &self.reader, map: snapshot, logged: None };
+        let mut superblock = export::superblock(&then, block_size)?;
+        superblock.take_settings(&export::superblock(&now, block_size)?);
+        superblock.seal();
+        let (block, at) = (superblock.own_block(), superblock.own_offset());
+        let mut contents = then.read_block(block)?.to_vec();
+        contents[at..at + SUPERBLOCK_BYTES].copy_from_slice(superblock.as_bytes());
+        Ok((block, contents.into()))
     }
 
     /// Frees what `map` no longer needs of the durable generation, and carries out a change of the

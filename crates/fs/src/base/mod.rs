@@ -63,7 +63,7 @@ use crate::alloc::Allocator;
 use crate::api::{Attr, FileKind};
 use crate::extent::{self, Extents, Owner};
 use crate::inode_table::InodeTable;
-use crate::modes::Modes;
+use crate::modes::{ModeChoice, Modes};
 use crate::orphan::Orphans;
 use crate::quota::{QuotaLimits, Quotas, project_of};
 use crate::xattr::Xattrs;
@@ -98,6 +98,8 @@ pub struct BaseOptions {
     /// write at a known point) data stays until a sync or until memory is short.
     pub flusher: bool,
     pub modes: Modes,
+    /// What of them was asked for, and is not the volume's own or a default.
+    pub mode_options: ModeChoice,
     pub faults: Faults,
     pub quota_limits: QuotaLimits,
     pub access: AccessOptions,
@@ -115,6 +117,7 @@ impl Default for BaseOptions {
             versions_bytes: 32 << 20,
             flusher: true,
             modes: Modes::default(),
+            mode_options: ModeChoice::default(),
             faults: Faults::default(),
             quota_limits: QuotaLimits::default(),
             access: AccessOptions::default(),
@@ -135,6 +138,7 @@ pub struct Base {
     cells: Cells,
     cache: DataCache,
     pub(crate) modes: Modes,
+    pub(crate) mode_options: ModeChoice,
     written: WrittenBlocks,
     /// How long `fsync` and `fdatasync` took.
     sync_times: Latencies,
@@ -166,6 +170,7 @@ impl Base {
             cells: Cells::new(options.inode_cache, sb.inode_size()),
             cache: DataCache::new(options.data_cache_bytes, u64::from(sb.block_size())),
             modes: options.modes,
+            mode_options: options.mode_options,
             written: WrittenBlocks::default(),
             sync_times: Latencies::default(),
             conduct: Conduct::new(options.on_error, &sb),

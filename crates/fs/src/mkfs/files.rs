@@ -80,6 +80,8 @@ fn write_root(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
     let block = writer.place.root;
     writer.write(block, &packer.finish())?;
     let mut inode = new_inode(writer.plan, mode::DIRECTORY | 0o755, 3, now);
+    inode.set_uid(writer.plan.root_owner.0);
+    inode.set_gid(writer.plan.root_owner.1);
     set_contents(writer, Ino::ROOT, &mut inode, &[Run { start: block, len: 1 }], None)?;
     writer.set_inode(Ino::ROOT, inode);
     Ok(())

@@ -35,6 +35,7 @@ pub(super) struct Plan {
     /// 0: no orphan file.
     pub orphan_blocks: u32,
     pub zeroed: bool,
+    pub root_owner: (u32, u32),
 }
 
 impl Plan {
@@ -79,7 +80,8 @@ impl Plan {
             .sum();
         let overhead = fixed + u64::from(sb.first_data_block()) + u64::from(journal_blocks);
         sb.set_overhead_clusters(u32::try_from(overhead).unwrap_or(0));
-        Ok(Plan { sb, journal_blocks, orphan_blocks, zeroed: options.zeroed })
+        let MkfsOptions { zeroed, root_owner, .. } = *options;
+        Ok(Plan { sb, journal_blocks, orphan_blocks, zeroed, root_owner })
     }
 
     /// Inodes in use from the start: the reserved ones, lost+found, the orphan file.

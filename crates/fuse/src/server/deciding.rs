@@ -63,13 +63,16 @@ impl Server {
                 };
                 put(reply, &info(&told));
             }
-            control::IOC_DIFF => {
+            control::IOC_DIFF | control::IOC_DIFF_BY_FILE => {
                 let mut diff: Diff = take(input)?;
                 // 0: of snapshots, and made already.
                 if diff.id != 0 {
                     let tx = self.looked_at(diff.id, header)?;
                     if diff.index == 0 {
-                        self.registry.set_diff(number, Arc::new(tx.transaction.diff()?));
+                        let by_file = command == control::IOC_DIFF_BY_FILE;
+                        let made =
+                            if by_file { tx.transaction.diff_by_file() } else { tx.transaction.diff() };
+                        self.registry.set_diff(number, Arc::new(made?));
                     }
                 }
                 fill(&mut diff, &self.registry.diff(number));

@@ -148,7 +148,7 @@ impl Server {
                 server.give_back(number, tx);
             }
             let errno = result.as_ref().err().map(Error::errno);
-            let reported = report(result.as_ref().err());
+            let reported = report(result.as_ref().err(), |error| server.sentence(error));
             answer(&channel, unique, errno, &reported);
         })
     }
@@ -320,8 +320,8 @@ pub(super) fn answer<T: IntoBytes + Immutable>(
     sent(channel.send(reply.finish(unique, Ok(()))));
 }
 
-/// What the caller of a commit is told.
-fn report(error: Option<&Error>) -> Commit {
+/// What the caller of a commit is told; `sentence` says it for people.
+fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Commit {
     let mut commit = Commit::new_zeroed();
     let Some(error) = error else { return commit };
     let reason = match error {
@@ -341,7 +341,7 @@ fn report(error: Option<&Error>) -> Commit {
     commit.reason = reason as u32;
     let why = match error {
         Error::Conflict { why, by, .. } => format!("{why}, by {}", xact_base::winner(*by)),
-        other => other.to_string(),
+        other => sentence(other),
     };
     commit.why_len = fill(&mut commit.why, why.as_bytes());
     commit
@@ -361,6 +361,7 @@ mod tests {
     #[test]
     fn a_conflict_is_reported_with_its_path() {
         let path = "x".repeat(PATH_MAX + 1);
+        let report = |error: Option<&Error>| report(error, Error::to_string);
         let commit = report(Some(&Error::Conflict { path, why: "written by others", by: Some(3) }));
         assert_eq!(commit.reason, Reason::Conflict as u32);
         assert_eq!(commit.path_len as usize, PATH_MAX);

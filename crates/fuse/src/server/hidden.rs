@@ -131,13 +131,14 @@ impl Server {
         match (args.cmd, node) {
             (control::IOC_VERSION, _) => put(reply, &Version { abi: control::ABI, reserved: 0 }),
             (control::IOC_COUNTERS, _) => put(reply, &self.host.counters()),
+            (control::IOC_POOL, _) => put(reply, &self.host.pool()?),
             (control::IOC_LATENCIES, _) => put(reply, &self.host.latencies()),
-            (control::IOC_MODES, _) => self.modes_ioctl(header, input, reply)?,
+            (control::IOC_MODES, _) => self.modes_ioctl(header, node, input, reply)?,
             (control::IOC_SYNC, _) => {
                 self.sync()?;
                 put(reply, &())
             }
-            (control::IOC_SNAPSHOT, _) => self.snapshot_ioctl(header, input, reply)?,
+            (control::IOC_SNAPSHOT, _) => self.snapshot_ioctl(header, node, input, reply)?,
             (control::IOC_SNAPSHOT_DIFF, Node::Control(number)) => {
                 self.snapshot_diff_ioctl(number, header, input, reply)?;
             }

@@ -165,6 +165,26 @@ impl Server {
         if header.uid == 0 || header.uid == owner { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
+    /// An error as a sentence for people: with what has to be known of this volume.
+    fn sentence(&self, error: &Error) -> String {
+        match error {
+            Error::NoSpace if self.host.is_pool_full() => {
+                "no space left in the volume's pool, which is full until a snapshot is deleted".into()
+            }
+            _ => error.to_string(),
+        }
+    }
+
+    /// Refuses, inside a transaction, what would happen to the volume at once and stay if the transaction fails.
+    fn outside_only(&self, node: Node, what: &str) -> Result<()> {
+        match node {
+            Node::View(..) => Err(Error::Usage(format!(
+                "{what} is no part of a transaction: it would happen at once, and stay if the transaction fails"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     fn enter(&self, node: Node) -> Result<(Place<'_>, Ino)> {
         match node {
             Node::Base(ino) => Ok((Place::Base(&*self.base), ino)),

@@ -7,15 +7,22 @@ use zerocopy::FromBytes;
 use super::Server;
 use crate::abi::{InHeader, IoctlOut};
 use crate::control::{self, Modes, WHY_MAX};
+use crate::node::Node;
 use crate::reply::Reply;
 
 impl Server {
     /// Answers with the struct also where it failed: the reason is in it.
-    pub(super) fn modes_ioctl(&self, header: &InHeader, input: &[u8], reply: &mut Reply) -> Result<()> {
+    pub(super) fn modes_ioctl(
+        &self,
+        header: &InHeader,
+        node: Node,
+        input: &[u8],
+        reply: &mut Reply,
+    ) -> Result<()> {
         let (mut request, _) = Modes::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-        let done = self.modes(header, &mut request);
+        let done = self.modes(header, node, &mut request);
         if let Err(error) = &done {
-            let why = error.to_string();
+            let why = self.sentence(error);
             let len = why.len().min(WHY_MAX);
             request.why[..len].copy_from_slice(&why.as_bytes()[..len]);
             request.why_len = len as u32;
@@ -25,11 +32,17 @@ impl Server {
         Ok(())
     }
 
-    fn modes(&self, header: &InHeader, request: &mut Modes) -> Result<()> {
+    fn modes(&self, header: &InHeader, node: Node, request: &mut Modes) -> Result<()> {
         match request.action {
             control::MODES_GET => {}
+            control::MODES_OPTIONS => {
+                request.stored = self.host.mode_options().numbers();
+                request.effective = ModeChoice::from(self.host.modes()).numbers();
+                return Ok(());
+            }
             control::MODES_SET => {
                 self.owner_only(header)?;
+                self.outside_only(node, "setting the volume's modes")?;
                 self.host.store_modes(ModeChoice::from_numbers(request.stored))?;
             }
             _ => return Err(Errno::EINVAL.into()),

@@ -14,11 +14,17 @@ use crate::reply::Reply;
 
 impl Server {
     /// Answers with the struct also where it failed: the reason is in it.
-    pub(super) fn snapshot_ioctl(&self, header: &InHeader, input: &[u8], reply: &mut Reply) -> Result<()> {
+    pub(super) fn snapshot_ioctl(
+        &self,
+        header: &InHeader,
+        node: Node,
+        input: &[u8],
+        reply: &mut Reply,
+    ) -> Result<()> {
         self.owner_only(header)?;
         let (mut request, _) = Snapshot::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-        let done = self.snapshot(&mut request);
-        request.why_len = explain(&mut request.why, &done);
+        let done = self.snapshot(node, &mut request);
+        request.why_len = self.explain(&mut request.why, &done);
         put_result(reply, &done, &request);
         Ok(())
     }
@@ -41,18 +47,33 @@ impl Server {
         let new = name(&request.new, request.new_len)?;
         let done = self.host.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
         let done = done.map(|found| self.registry.set_diff(channel, Arc::new(found)));
-        request.why_len = explain(&mut request.why, &done);
+        request.why_len = self.explain(&mut request.why, &done);
         put_result(reply, &done, &request);
         Ok(())
     }
 
-    fn snapshot(&self, request: &mut Snapshot) -> Result<()> {
+    /// Says why it failed; gives the number of bytes.
+    fn explain(&self, why: &mut [u8; WHY_MAX], done: &Result<()>) -> u32 {
+        let Err(error) = done else { return 0 };
+        let text = self.sentence(error);
+        let len = text.len().min(WHY_MAX);
+        why[..len].copy_from_slice(&text.as_bytes()[..len]);
+        len as u32
+    }
+
+    fn snapshot(&self, node: Node, request: &mut Snapshot) -> Result<()> {
         let len = request.name_len as usize;
         let name = request.name.get(..len).and_then(|name| std::str::from_utf8(name).ok());
         let no_name = || Error::Usage("a snapshot's name is text of at most 100 bytes".into());
         match request.action {
-            control::SNAPSHOT_CREATE => self.host.create_snapshot(name.ok_or_else(no_name)?),
-            control::SNAPSHOT_DELETE => self.host.delete_snapshot(name.ok_or_else(no_name)?),
+            control::SNAPSHOT_CREATE => {
+                self.outside_only(node, "creating a snapshot")?;
+                self.host.create_snapshot(name.ok_or_else(no_name)?)
+            }
+            control::SNAPSHOT_DELETE => {
+                self.outside_only(node, "deleting a snapshot")?;
+                self.host.delete_snapshot(name.ok_or_else(no_name)?)
+            }
             control::SNAPSHOT_TELL => {
                 let snapshots = self.host.snapshots()?;
                 let told = snapshots.get(request.index as usize).ok_or(Errno::ENOENT)?;
@@ -62,15 +83,6 @@ impl Server {
             _ => Err(Errno::EINVAL.into()),
         }
     }
-}
-
-/// Says why it failed; gives the number of bytes.
-fn explain(why: &mut [u8; WHY_MAX], done: &Result<()>) -> u32 {
-    let Err(error) = done else { return 0 };
-    let text = error.to_string();
-    let len = text.len().min(WHY_MAX);
-    why[..len].copy_from_slice(&text.as_bytes()[..len]);
-    len as u32
 }
 
 fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {

@@ -53,6 +53,10 @@ impl Server {
             }
             SETFSLABEL => {
                 privileged(header)?;
+                // It would happen at once, and stay if the transaction fails.
+                if !matches!(node, Node::Base(_)) {
+                    return Err(Errno::EPERM.into());
+                }
                 let end = input.iter().position(|&byte| byte == 0).ok_or(Errno::EINVAL)?;
                 self.whole()?.set_label(&input[..end])?;
                 hidden::put(reply, &());

@@ -218,6 +218,18 @@ impl Host for MemHost {
         xact::Modes::default()
     }
 
+    fn pool(&self) -> Result<xact_fuse::control::Pool> {
+        Ok(xact_fuse::control::Pool::default())
+    }
+
+    fn is_pool_full(&self) -> bool {
+        false
+    }
+
+    fn mode_options(&self) -> xact::ModeChoice {
+        xact::ModeChoice::default()
+    }
+
     fn stored_modes(&self) -> Result<xact::ModeChoice> {
         Ok(xact::ModeChoice::default())
     }
@@ -381,6 +393,9 @@ impl HostTransaction for MemTransaction {
         Err(xact_base::Errno::EOPNOTSUPP.into())
     }
     fn diff(&self) -> Result<Vec<Difference>> {
+        Err(xact_base::Errno::EOPNOTSUPP.into())
+    }
+    fn diff_by_file(&self) -> Result<Vec<Difference>> {
         Err(xact_base::Errno::EOPNOTSUPP.into())
     }
     fn read_side(&self, _: Side, _: Ino, _: u64, _: usize, _: &mut Vec<u8>) -> Result<()> {
