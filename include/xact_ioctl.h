@@ -73,7 +73,7 @@ struct xact_commit {
 
 struct xact_status {
 	__u32 active;		/* 1 while the channel has a transaction */
-	__u32 reserved;
+	__u32 doomed;		/* 1 if it can never commit: a write in it met what others have changed */
 	__u64 id;		/* its number, else 0 */
 };
 

@@ -147,6 +147,31 @@ test_conflict_on_what_was_written() {
     afterwards
 }
 
+test_a_conflict_on_contents_is_told_at_the_write() {
+    fresh
+    echo start >mnt/file
+    mkfifo ask answer
+    "$XACT" run --at mnt --status-file status -- sh -c 'echo go >ask; read -r _ <answer
+        echo inside | dd of=mnt/file conv=notrunc 2>told && exit 1
+        cat mnt/file >seen; mkdir mnt/folder 2>later; exit 7' 2>said &
+    local job=$!
+    read -r _ <ask
+    echo outside >mnt/file
+    echo go >answer
+    CODE=0
+    wait $job || CODE=$?
+    has told 'Resource temporarily unavailable'
+    has later 'Resource temporarily unavailable'
+    equal "still of its begin" start "$(cat seen)"
+    # The command has failed for the conflict, so that is how it ended, and --retry means it.
+    equal code 75 "$CODE"
+    equal outcome conflict "$(outcome status)"
+    equal path /file "$(outcome status .path)"
+    equal content outside "$(cat mnt/file)"
+    [[ ! -e mnt/folder ]]
+    afterwards
+}
+
 test_conflict_on_what_was_read() {
     fresh
     meanwhile 'cat mnt/file >mnt/copy' 'echo outside >mnt/file'

@@ -83,6 +83,9 @@ pub trait HostTransaction: Send + Sync {
 
     fn is_open(&self) -> bool;
 
+    /// Whether its commit is known to be refused.
+    fn is_doomed(&self) -> bool;
+
     /// Inodes of the base whose contents the commit will change. Stores that others made through
     /// mappings of these are written to the base before the commit validates.
     fn written_files(&self) -> Vec<Ino>;

@@ -136,6 +136,10 @@ impl HostTransaction for ServedTransaction {
         self.transaction.state() == TxState::Active
     }
 
+    fn is_doomed(&self) -> bool {
+        self.transaction.is_doomed()
+    }
+
     fn written_files(&self) -> Vec<Ino> {
         self.transaction.changes().files
     }

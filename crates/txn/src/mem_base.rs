@@ -8,6 +8,7 @@ mod commit;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use xact_base::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
 use xact_fs::tree::mem::MemTree;
 use xact_fs::{Attr, DirItem, Entry, Name, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
 
-use crate::base::{CommitSize, NewContents, Stamp, VersionedBase};
+use crate::base::{ChangedBy, CommitSize, NewContents, Stamp, VersionedBase};
 use commit::MemCommit;
 
 #[derive(Debug)]
@@ -170,6 +171,30 @@ impl VersionedBase for MemBase {
 
     fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>> {
         self.past(stamp, |tree| tree.xattr(ino, name))
+    }
+
+    fn blocks_changed_since(
+        &self,
+        ino: Ino,
+        blocks: Range<FileBlock>,
+        since: Stamp,
+    ) -> Result<Option<ChangedBy>> {
+        self.find_changed_block(ino, since, since, &mut |at| blocks.contains(&at)).map(|(by, _)| by)
+    }
+
+    /// Who it was, and in which order, is not kept here.
+    fn find_changed_block(
+        &self,
+        ino: Ino,
+        since: Stamp,
+        _after: Stamp,
+        wanted: &mut dyn FnMut(FileBlock) -> bool,
+    ) -> Result<(Option<ChangedBy>, Stamp)> {
+        let state = self.state.lock();
+        let blocks = |tree: &MemTree| tree.node(ino).map(|node| node.blocks.clone()).unwrap_or_default();
+        let (now, then) = (blocks(&state.tree), blocks(&state.views[&since.0]));
+        let mut changed = now.keys().chain(then.keys()).filter(|at| now.get(at) != then.get(at));
+        Ok((changed.find(|at| wanted(**at)).map(|_| ChangedBy(None)), since))
     }
 
     /// Any number of any size.

@@ -19,6 +19,11 @@
 //! - **Aborted**: nothing is left: overlay, view and reserved inode numbers are given back.
 //!
 //! Calls in any state but Active fail with [`Error::Ended`].
+//!
+//! An active transaction is **doomed** once a change in it has met contents that others have changed
+//! since its begin (TX-4), or that its snapshot is too old: that change, all later ones and every commit
+//! fail with the same error, which has the path. It stays so whatever is rolled back, as what was done
+//! after the failure may have come of it. Reads go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,6 +113,8 @@ struct Inner<B: VersionedBase> {
     stamp: Stamp,
     overlay: Overlay,
     savepoints: Savepoints,
+    /// Why it can never commit.
+    doom: Option<Error>,
     /// Only while the transaction is active.
     hold: Option<B::Hold>,
 }
@@ -121,6 +128,12 @@ impl<B: VersionedBase> Inner<B> {
 
     fn check_active(&self) -> Result<()> {
         if self.state == TxState::Active { Ok(()) } else { Err(Error::Ended) }
+    }
+
+    /// Whether it may change anything, and be committed.
+    fn check_hopeful(&self) -> Result<()> {
+        self.check_active()?;
+        self.doom.clone().map_or(Ok(()), Err)
     }
 
     fn check_divisible(&self) -> Result<()> {
@@ -158,6 +171,7 @@ impl<B: VersionedBase> Transaction<B> {
             stamp: B::stamp(&hold),
             overlay: Overlay::default(),
             savepoints: Savepoints::default(),
+            doom: None,
             hold: Some(hold),
         };
         inner.assert_state();
@@ -172,6 +186,11 @@ impl<B: VersionedBase> Transaction<B> {
 
     pub fn state(&self) -> TxState {
         self.inner.read().state
+    }
+
+    /// Whether it can never commit; the commit says why.
+    pub fn is_doomed(&self) -> bool {
+        self.inner.read().doom.is_some()
     }
 
     pub fn options(&self) -> TxOptions {
@@ -227,6 +246,7 @@ impl<B: VersionedBase> Transaction<B> {
         audience: &mut dyn Audience,
     ) -> Result<()> {
         let mut inner = self.inner.write();
+        inner.check_hopeful()?;
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
         let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit)?;
@@ -311,7 +331,7 @@ impl<B: VersionedBase> Transaction<B> {
         durability: Durability,
         audience: &mut dyn Audience,
     ) -> Result<Option<CommitId>> {
-        inner.check_active()?;
+        inner.check_hopeful()?;
         inner.state = TxState::Committing;
         inner.assert_state();
         let mut reads = self.reads.lock();
@@ -445,13 +465,15 @@ impl<B: VersionedBase> Transaction<B> {
     /// Runs an operation that may change the overlay. One that fails after its first change has
     /// left half of itself behind, so the transaction cannot go on.
     fn change<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
-        self.change_in(&mut self.inner.write(), action)
+        let mut inner = self.inner.write();
+        inner.check_hopeful()?;
+        self.change_in(&mut inner, action)
     }
 
     /// As `change`, for an operation that adds contents, for which it makes room in memory first.
     fn add_contents<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
-        inner.check_active()?;
+        inner.check_hopeful()?;
         let limit = self.base.private_bytes_max() / u64::from(self.base.block_size());
         let privileged = self.options.owner == 0;
         inner.overlay.spill(limit as usize, &mut |ino, after, blocks| {
@@ -470,8 +492,12 @@ impl<B: VersionedBase> Transaction<B> {
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
         tree.has_savepoints = !inner.savepoints.is_empty();
         let result = action(&mut tree);
-        if result.is_err() && tree.changed {
-            inner.end(&self.base, TxState::Aborted, |_| false);
+        let changed = tree.changed;
+        match &result {
+            // Half-way or not: it is never committed, and can be looked at.
+            Err(error @ (Error::Conflict { .. } | Error::TooOld)) => inner.doom = Some(error.clone()),
+            Err(_) if changed => inner.end(&self.base, TxState::Aborted, |_| false),
+            _ => {}
         }
         result
     }
@@ -555,7 +581,7 @@ impl<B: VersionedBase> View for Transaction<B> {
 
     fn release(&self, ino: Ino, count: u64) {
         // In a transaction that has ended, nothing is held any more.
-        let _ = self.change(|tree| {
+        let _ = self.change_in(&mut self.inner.write(), |tree| {
             tree.release(ino, count);
             Ok(())
         });

@@ -168,8 +168,12 @@ impl Server {
                 return Ok(Outcome::Later);
             }
             (control::IOC_STATUS, Node::Control(number)) => {
-                let id = self.registry.of_channel(number).map(|tx| tx.transaction.id());
-                put(reply, &Status { active: id.is_some().into(), reserved: 0, id: id.unwrap_or(0) })
+                let status = self.registry.of_channel(number).map_or_else(Status::default, |tx| Status {
+                    active: 1,
+                    doomed: tx.transaction.is_doomed().into(),
+                    id: tx.transaction.id(),
+                });
+                put(reply, &status)
             }
             (command, Node::View(..) | Node::Control(_)) if savepoints::is_one(command) => {
                 self.savepoint_later(node, channel, header, command, input)?;

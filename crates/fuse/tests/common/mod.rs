@@ -353,6 +353,10 @@ impl HostTransaction for MemTransaction {
         !self.view.ended.load(Ordering::Acquire)
     }
 
+    fn is_doomed(&self) -> bool {
+        false
+    }
+
     fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()> {
         assert!(how.only.is_none(), "parts are a matter of real volumes");
         self.view.ended.store(!how.retain, Ordering::Release);

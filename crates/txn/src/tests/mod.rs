@@ -1,6 +1,7 @@
 //! Transactions over a base in memory.
 
 mod conflicts;
+mod eager;
 mod history;
 mod large;
 mod parts;
