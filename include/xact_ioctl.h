@@ -272,7 +272,7 @@ struct xact_snapshot_diff {
  * Savepoints: a begin within a transaction. On a control channel, or on any file or folder in the
  * view, so that a program inside needs no channel. ROLLBACK undoes everything since the savepoint,
  * RELEASE makes it part of what is around it; both end the savepoint and all later ones.
- * EINVAL: there is none of that number.
+ * EINVAL: there is none of that number. When the process that made it dies before, it is rolled back to.
  */
 #define XACT_IOC_SAVEPOINT _IOR(0xea, 13, struct xact_savepoint)
 #define XACT_IOC_ROLLBACK _IOW(0xea, 14, struct xact_savepoint)

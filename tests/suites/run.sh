@@ -406,6 +406,28 @@ test_a_nested_run_is_undone_by_itself() {
     afterwards
 }
 
+test_a_killed_nested_run_is_undone() {
+    fresh
+    run sh -c "
+        echo outer >mnt/file; echo outer >mnt/kept
+        '$XACT' run --at mnt -- sh -c 'echo inner >mnt/file; echo x >mnt/made; rm mnt/kept
+            \"\$0\" run --at mnt -- sh -c \"mkdir mnt/deeper\"; kill -KILL \$PPID; sleep 0.01' '$XACT'
+        [ \$? -eq 137 ] || exit 1
+        # What comes after the death of the inner one is the outer one's, and stays.
+        echo after >mnt/after
+        echo and on >>mnt/kept
+    "
+    equal all 'after file kept lost+found' "$(ls mnt | xargs)"
+    equal content 'after outer outer and on' "$(cat mnt/after mnt/file mnt/kept | xargs)"
+    # Without anything that reaches the daemon in between, and at the very end.
+    run sh -c "echo base >mnt/file; '$XACT' run --at mnt -- sh -c 'echo inner >mnt/file; kill -KILL \$PPID'; true"
+    equal content base "$(cat mnt/file)"
+    # One that ended well, and one that its process rolled back, are nobody's any more.
+    run sh -c "'$XACT' run --at mnt -- sh -c 'echo good >mnt/file'; '$XACT' run --at mnt -- sh -c 'rm mnt/after; false'; true"
+    equal content 'good after' "$(cat mnt/file mnt/after | xargs)"
+    afterwards
+}
+
 test_processes_left_behind_lose_the_volume() {
     fresh
     # The shell that stays looks every 10 ms, until looking fails.

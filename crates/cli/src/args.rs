@@ -213,8 +213,8 @@ pub struct Sync {
 /// refused. Processes that CMD leaves behind lose the volume when CMD ends: their calls on it fail
 /// with ESTALE.
 ///
-/// Inside a transaction, 'xact run' is a part of it: if CMD fails there, what it did is undone, and
-/// nothing else. If it succeeds, that counts when the transaction around it commits.
+/// Inside a transaction, 'xact run' is a part of it: if CMD fails there, or xact run is killed, what
+/// CMD did is undone, and nothing else. If it succeeds, that counts when the transaction around it commits.
 ///
 /// To look before it counts: --ask shows the changes and asks; --keep leaves the transaction open, to
 /// be looked at and decided over with 'xact tx'.

@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
@@ -28,6 +29,7 @@ use xact_fs::View;
 use crate::control::Standing;
 use crate::host::HostTransaction;
 use crate::node::ViewNr;
+use crate::owner::Owner;
 
 /// Kept transactions that have ended and are remembered.
 const REMEMBERED: usize = 256;
@@ -61,6 +63,10 @@ pub struct TxView {
     pub begun: Instant,
     gate: Arc<RwLock<Gate>>,
     known: Mutex<HashMap<Ino, Known>>,
+    /// Open savepoints in rising order, with the processes that they end with.
+    parts: Mutex<Vec<(u64, Owner)>>,
+    /// Looked at by every operation, so without a lock.
+    has_parts: AtomicBool,
 }
 
 impl TxView {
@@ -74,7 +80,38 @@ impl TxView {
             begun,
             gate: Arc::new(RwLock::new(Gate::Open)),
             known: Mutex::default(),
+            parts: Mutex::default(),
+            has_parts: AtomicBool::new(false),
         }
+    }
+
+    /// A savepoint ends with a process from now on.
+    pub fn add_part(&self, savepoint: u64, owner: Owner) {
+        let mut parts = self.parts.lock();
+        parts.push((savepoint, owner));
+        self.has_parts.store(true, Ordering::Release);
+    }
+
+    /// A savepoint has ended, and all later ones with it.
+    pub fn end_parts(&self, savepoint: u64) {
+        let mut parts = self.parts.lock();
+        parts.retain(|(number, _)| *number < savepoint);
+        self.has_parts.store(!parts.is_empty(), Ordering::Release);
+    }
+
+    pub fn has_parts(&self) -> bool {
+        self.has_parts.load(Ordering::Acquire)
+    }
+
+    /// Runs `undo` with the first savepoint whose process is dead, which has ended then. Whoever comes
+    /// meanwhile waits, so that nothing is done in between.
+    pub fn end_dead_part<R>(&self, undo: impl FnOnce(u64) -> R) -> Option<R> {
+        let mut parts = self.parts.lock();
+        let first = parts.iter().position(|(_, owner)| owner.is_dead())?;
+        let done = undo(parts[first].0);
+        parts.truncate(first);
+        self.has_parts.store(!parts.is_empty(), Ordering::Release);
+        Some(done)
     }
 
     /// Lets an operation in; `ESTALE` when the transaction has ended.

@@ -190,6 +190,7 @@ impl Server {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
             server.registry.freeze(tx);
+            server.undo_dead_parts(tx);
             let view = server.registry.renew(tx);
             server.registry.keep(number, view, label, timeout);
             server.give_back(number, tx);
@@ -250,7 +251,7 @@ impl Server {
         })
     }
 
-    fn commit(self: &Arc<Self>, tx: &TxView, how: &CommitHow) -> Result<()> {
+    fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow) -> Result<()> {
         for ino in tx.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
@@ -258,6 +259,7 @@ impl Server {
             self.forget_contents(Node::Base(ino));
         }
         tx.close();
+        self.undo_dead_parts(tx);
         let result = tx.transaction.commit(how, &mut Curtain::new(self));
         if tx.transaction.is_open() {
             // A part was committed: from now on the view is of another instant.
