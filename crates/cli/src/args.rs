@@ -239,7 +239,8 @@ pub struct Run {
     pub ask: bool,
     /// After a conflict run CMD again, up to N times.
     ///
-    /// It finds standard input where the last run has left it.
+    /// It finds standard input where the last run has left it. After three conflicts in a row, commits of other
+    /// transactions that would collide with what CMD had to do with wait for it, for a while.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub retry: u32,
     /// Return when the changes are visible, in order with all else: they become durable together

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
-use xact::Difference;
+use xact::{Difference, Losses, Lost};
 use xact_base::{Errno, Ino};
 use xact_fs::View;
 
@@ -191,6 +191,8 @@ struct ChannelState {
     tx: Option<Arc<TxView>>,
     /// Paths for a commit or a drop of a part.
     selection: Vec<Vec<u8>>,
+    /// Tries that were lost to conflicts since the last one that was not.
+    losses: Losses,
     /// The list of changes that is being told, page by page.
     diff: Arc<Vec<Difference>>,
 }
@@ -299,6 +301,21 @@ impl Registry {
     /// Takes the channel's transaction from it, to end it or to do what nobody may interfere with.
     pub fn take(&self, channel: u32) -> Option<Arc<TxView>> {
         self.tables.write().channels.get_mut(&channel).and_then(|state| state.tx.take())
+    }
+
+    /// What the channel has lost in a row.
+    pub fn losses(&self, channel: u32) -> Losses {
+        self.tables.read().channels.get(&channel).map(|state| state.losses.clone()).unwrap_or_default()
+    }
+
+    /// A transaction of the channel has ended: it was lost to a conflict, or not.
+    pub fn note_end(&self, channel: u32, lost: Option<Lost>) {
+        if let Some(state) = self.tables.write().channels.get_mut(&channel) {
+            match lost {
+                Some(lost) => state.losses.add(lost),
+                None => state.losses = Losses::default(),
+            }
+        }
     }
 
     /// Gives a transaction that was taken back; returns it where its channel was closed meanwhile

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Mutex, RwLock, RwLockUpgradableReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard};
 use xact_base::{CommitId, Error, Ino, Result};
 use xact_fs::posix;
 use xact_fs::{
@@ -41,10 +41,11 @@ use crate::base::{CommitTree, Stamp, VersionedBase};
 use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
 use crate::difference::{self, Difference, Side};
-use crate::overlay::Overlay;
+use crate::overlay::{Node, Overlay};
 use crate::part::{Keep, Purpose, Selection};
 use crate::reads::Reads;
 use crate::savepoint::Savepoints;
+use crate::turns::{Claim, Losses, Lost, Turns};
 use crate::tx_tree::{Access, TxTree};
 
 /// What a commit checks.
@@ -106,6 +107,10 @@ pub struct Transaction<B: VersionedBase> {
     inner: RwLock<Inner<B>>,
     /// Locked after `inner`.
     reads: Mutex<Reads>,
+    /// Taken before `inner`.
+    turns: Arc<Turns>,
+    /// After a commit that was refused for a conflict.
+    lost: Mutex<Option<Lost>>,
 }
 
 struct Inner<B: VersionedBase> {
@@ -115,6 +120,8 @@ struct Inner<B: VersionedBase> {
     savepoints: Savepoints,
     /// Why it can never commit.
     doom: Option<Error>,
+    /// What it has lost so often that it goes first now.
+    claim: Option<Claim>,
     /// Only while the transaction is active.
     hold: Option<B::Hold>,
 }
@@ -157,6 +164,7 @@ impl<B: VersionedBase> Inner<B> {
         }
         self.savepoints.clear();
         self.hold = None;
+        self.claim = None;
         self.state = state;
         self.assert_state();
     }
@@ -165,13 +173,25 @@ impl<B: VersionedBase> Inner<B> {
 impl<B: VersionedBase> Transaction<B> {
     /// Begins a transaction that sees the base as of now.
     pub fn begin(base: &Arc<B>, options: TxOptions) -> Transaction<B> {
-        let hold = base.open_view();
+        Transaction::begin_after(base, options, &Arc::default(), &Losses::default())
+    }
+
+    /// As [`Transaction::begin`] on a volume with these turns, after tries that were lost: where
+    /// they have weight it goes first, and waits for the commits that run just now.
+    pub fn begin_after(
+        base: &Arc<B>,
+        options: TxOptions,
+        turns: &Arc<Turns>,
+        losses: &Losses,
+    ) -> Transaction<B> {
+        let (claim, hold) = turns.claim(losses, || base.open_view());
         let inner = Inner {
             state: TxState::Active,
             stamp: B::stamp(&hold),
             overlay: Overlay::default(),
             savepoints: Savepoints::default(),
             doom: None,
+            claim,
             hold: Some(hold),
         };
         inner.assert_state();
@@ -181,7 +201,24 @@ impl<B: VersionedBase> Transaction<B> {
             begun: Instant::now(),
             inner: RwLock::new(inner),
             reads: Mutex::default(),
+            turns: turns.clone(),
+            lost: Mutex::default(),
         }
+    }
+
+    /// After a commit that was refused for a conflict: what is to be known for another try.
+    pub fn take_lost(&self) -> Option<Lost> {
+        self.lost.lock().take()
+    }
+
+    /// Waits until those who have lost again and again have had what this would change.
+    fn wait_for_turn(&self) -> RwLockReadGuard<'_, ()> {
+        let own = self.inner.read().claim.as_ref().map(|claim| claim.age);
+        self.turns.wait(own, || {
+            let inner = self.inner.read();
+            let changed = |node: &Node| !node.born && node.is_changed() && !node.changes_dir_times_only();
+            inner.overlay.nodes.iter().filter(|(_, node)| changed(node)).map(|(ino, _)| *ino).collect()
+        })
     }
 
     pub fn state(&self) -> TxState {
@@ -215,8 +252,15 @@ impl<B: VersionedBase> Transaction<B> {
 
     /// As [`Transaction::commit_with`], before an audience.
     pub fn commit_before(&self, durability: Durability, audience: &mut dyn Audience) -> Result<()> {
+        let turn = self.wait_for_turn();
         let mut inner = self.inner.write();
         let commit = self.make_visible(&mut inner, durability, audience);
+        drop(turn);
+        if matches!(commit, Err(Error::Conflict { .. })) {
+            let reads = self.reads.lock();
+            let inodes = self.as_commit(&inner, &inner.overlay, &reads).inodes().into_iter().collect();
+            *self.lost.lock() = Some(Lost { id: self.options.id, inodes, took: self.begun.elapsed() });
+        }
         if commit.is_err() && inner.state == TxState::Active {
             self.end_aborted(&mut inner);
         }
@@ -227,7 +271,9 @@ impl<B: VersionedBase> Transaction<B> {
     /// As [`Transaction::commit_before`], but a transaction whose commit is refused stays open as it
     /// was: it can be looked at, and part of it may still be committed.
     pub fn try_commit(&self, durability: Durability, audience: &mut dyn Audience) -> Result<()> {
+        let turn = self.wait_for_turn();
         let commit = self.make_visible(&mut self.inner.write(), durability, audience)?;
+        drop(turn);
         self.finish(commit, durability)
     }
 
@@ -245,6 +291,7 @@ impl<B: VersionedBase> Transaction<B> {
         durability: Durability,
         audience: &mut dyn Audience,
     ) -> Result<()> {
+        let turn = self.wait_for_turn();
         let mut inner = self.inner.write();
         inner.check_hopeful()?;
         inner.check_divisible()?;
@@ -265,6 +312,7 @@ impl<B: VersionedBase> Transaction<B> {
         drop(reads);
         (inner.stamp, inner.hold) = (stamp, Some(hold));
         drop(inner);
+        drop(turn);
         self.finish(commit, durability)
     }
 

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact::{Durability, Isolation};
+use xact::{Durability, Isolation, Losses};
 use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::WriteHow;
 
@@ -207,7 +207,7 @@ impl Server {
             }
         }
         let owner = Owner::of(header.pid)?;
-        let transaction = self.host.begin(header.uid, Isolation::Snapshot)?;
+        let transaction = self.host.begin(header.uid, Isolation::Snapshot, &Losses::default())?;
         let section = Section { owner, transaction, ranges: Mutex::default(), pending: Mutex::default() };
         let mut open = self.sections.open.lock();
         if open.len() >= SECTIONS_MAX || open.contains_key(&ino) {

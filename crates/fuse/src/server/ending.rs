@@ -146,6 +146,8 @@ impl Server {
             });
             if tx.transaction.is_open() {
                 server.give_back(number, tx);
+            } else {
+                server.registry.note_end(number, tx.transaction.take_lost());
             }
             let errno = result.as_ref().err().map(Error::errno);
             let reported = report(result.as_ref().err());
@@ -224,6 +226,7 @@ impl Server {
         let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
         self.end_later(tx, move |server, tx| {
             server.abort(tx);
+            server.registry.note_end(number, None);
             answer(&channel, unique, None, &());
         })
     }

@@ -8,10 +8,10 @@
 //! ```
 //! and the snapshots (see `past`).
 
-use xact::Isolation;
+use xact::{Isolation, Losses};
 use xact_base::{Errno, Error, Ino, Result};
 
-use super::{Outcome, Place, Server, atomic, savepoints};
+use super::{Outcome, Place, Server, atomic, ending, savepoints};
 use crate::abi::{self, Attr, AttrOut, EntryOut, InHeader, IoctlIn, IoctlOut, OpenOut};
 use crate::channel::Channel;
 use crate::control::{self, Begin, Status, Version};
@@ -148,7 +148,19 @@ impl Server {
                 }
                 let snapshot = begin.flags & control::BEGIN_SNAPSHOT != 0;
                 let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
-                begin.id = self.begin(number, header, isolation)?;
+                let losses = self.registry.losses(number);
+                let (uid, gid) = (header.uid, header.gid);
+                if losses.have_weight() {
+                    // It waits for commits, which wait for workers.
+                    let (channel, unique) = (channel.clone(), header.unique);
+                    self.spawn(move |server| {
+                        let begun = server.begin(number, (uid, gid), isolation, &losses);
+                        begin.id = begun.as_ref().copied().unwrap_or(0);
+                        ending::answer(&channel, unique, begun.err().map(|e| e.errno()), &begin);
+                    })?;
+                    return Ok(Outcome::Later);
+                }
+                begin.id = self.begin(number, (uid, gid), isolation, &losses)?;
                 put(reply, &begin)
             }
             (control::IOC_COMMIT, Node::Control(number)) => {
@@ -202,10 +214,11 @@ impl Server {
         Ok(Outcome::Done)
     }
 
-    fn begin(&self, channel: u32, header: &InHeader, isolation: Isolation) -> Result<u64> {
-        let transaction = self.host.begin(header.uid, isolation)?;
+    /// For the user and group `by`.
+    fn begin(&self, channel: u32, by: (u32, u32), isolation: Isolation, losses: &Losses) -> Result<u64> {
+        let transaction = self.host.begin(by.0, isolation, losses)?;
         let id = transaction.id();
-        if let Err(e) = self.registry.add(channel, transaction.clone(), header.uid, header.gid) {
+        if let Err(e) = self.registry.add(channel, transaction.clone(), by.0, by.1) {
             transaction.abort();
             return Err(e.into());
         }

@@ -9,5 +9,6 @@ mod random;
 mod real;
 mod savepoints;
 mod shapes;
+mod turns;
 
 use xact_fs::tree::random as ops;
