@@ -139,7 +139,11 @@ fn the_older_claim_waits_for_nobody() {
     // An end of any kind is the end of the claim.
     for commits in [false, true] {
         let again = volume.begin(&old);
-        if commits { again.commit().unwrap() } else { again.abort() }
+        if commits {
+            again.commit().unwrap()
+        } else {
+            again.abort()
+        }
         let short = volume.begin(&Losses::default());
         write(&short, a, 4).unwrap();
         short.commit().unwrap();
