@@ -9,8 +9,9 @@
 //!
 //! After a crash in between, recovery finds the inode on the list and goes on from where the
 //! blocks end. The blocks of a folder, which a log revokes one by one, go a few at a time, so that no
-//! handle is refused for them half-way; commits that are full of them take no new handle. Blocks become available for reuse when the commit that freed them is durable, so
-//! no commit that a crash may undo has its blocks overwritten.
+//! handle is refused for them half-way; commits that are full of them take no new handle. Blocks become
+//! available for reuse when the commit that freed them is durable, so no commit that a crash may undo
+//! has its blocks overwritten.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
