@@ -175,8 +175,9 @@ class Transaction:
         if not self._ended:
             if kind is None:
                 self.commit()
-            elif isinstance(error, OSError) and error.errno == errno.EAGAIN and self._call("doomed") == 1:
-                # A call in the block was told of the conflict; the commit says what it is about.
+            elif isinstance(error, Exception) and self._call("doomed") == 1:
+                # A call in the block was told of a conflict, whatever others have made of that (SQLite: an
+                # I/O error); the commit says what it is about.
                 self.commit()
             else:
                 self.abort()
