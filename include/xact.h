@@ -74,6 +74,11 @@ int fs_tx_abort(void);
 int fs_tx_status(void);
 uint64_t fs_tx_id(void);
 
+/* 1 once a change of contents in the transaction was refused (EAGAIN) for what others had changed since its begin:
+ * all that changes anything and every commit fail with the same conflict then, and the commit says what it is about.
+ * Else 0, and under xact run, where it is xact run's to say. */
+int fs_tx_doomed(void);
+
 /*
  * Savepoints, nested at will: fs_tx_rollback undoes everything since one, fs_tx_release keeps it as part of
  * what is around it; both end the savepoint and all later ones. errno EINVAL: there is none of that number.
@@ -109,6 +114,7 @@ int xact_tx_dir(xact_tx *tx);
 /* As their namesakes above; the status is 1 while it is open, 0 when it has ended. */
 uint64_t xact_tx_id(xact_tx *tx);
 int xact_tx_status(xact_tx *tx);
+int xact_tx_doomed(xact_tx *tx);
 int xact_tx_commit(xact_tx *tx, unsigned int flags);
 int xact_tx_abort(xact_tx *tx);
 int xact_tx_savepoint(xact_tx *tx, uint64_t *number);

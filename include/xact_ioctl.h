@@ -73,7 +73,7 @@ struct xact_commit {
 
 struct xact_status {
 	__u32 active;		/* 1 while the channel has a transaction */
-	__u32 reserved;
+	__u32 doomed;		/* 1 if it can never commit: a write in it met what others have changed */
 	__u64 id;		/* its number, else 0 */
 };
 
@@ -287,7 +287,7 @@ struct xact_snapshot_diff {
  * Savepoints: a begin within a transaction. On a control channel, or on any file or folder in the
  * view, so that a program inside needs no channel. ROLLBACK undoes everything since the savepoint,
  * RELEASE makes it part of what is around it; both end the savepoint and all later ones.
- * EINVAL: there is none of that number.
+ * EINVAL: there is none of that number. When the process that made it dies before, it is rolled back to.
  */
 #define XACT_IOC_SAVEPOINT _IOR(0xea, 13, struct xact_savepoint)
 #define XACT_IOC_ROLLBACK _IOW(0xea, 14, struct xact_savepoint)

@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,39 +59,51 @@ static void path(char *to, const char *name, uint64_t number) {
     snprintf(to, PATH_MAX, "%s/%s%llu", folder, name, (unsigned long long)number);
 }
 
-static void fill(int dir, const char *name, uint64_t counter) {
+/* A step of a transaction, which fails where it has met what another one has committed meanwhile. */
+#define STEP(what) do { if (!(what)) { CHECK(errno == EAGAIN); return false; } } while (0)
+
+static bool closed(int fd, bool done) {
+    int error = errno;
+    CHECK(close(fd) == 0);
+    errno = error;
+    return done;
+}
+
+static bool fill(int dir, const char *name, uint64_t counter) {
     uint64_t page[WORDS];
     for (int i = 0; i < WORDS; i++) page[i] = counter;
     int fd = openat(dir, name, O_CREAT | O_WRONLY, 0644);
-    CHECK(fd >= 0 && pwrite(fd, page, PAGE, 0) == PAGE && close(fd) == 0);
+    STEP(fd >= 0 && closed(fd, pwrite(fd, page, PAGE, 0) == PAGE));
+    return true;
 }
 
-/* Everything that tells the counter, in the folder `dir` of a transaction. */
-static void change(int dir, uint64_t counter) {
+/* Everything that tells the counter, in the folder `dir` of a transaction; false where another one has come first. */
+static bool change(int dir, uint64_t counter) {
     char name[64], old[64];
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, "contents%d", i);
-        fill(dir, name, counter);
+        STEP(fill(dir, name, counter));
         snprintf(name, sizeof name, "size%d", i);
         int fd = openat(dir, name, O_CREAT | O_WRONLY, 0644);
-        CHECK(fd >= 0 && ftruncate(fd, (off_t)counter) == 0 && close(fd) == 0);
+        STEP(fd >= 0 && closed(fd, ftruncate(fd, (off_t)counter) == 0));
         snprintf(name, sizeof name, "replaced%d", i);
-        fill(dir, "new", counter);
-        CHECK(renameat(dir, "new", dir, name) == 0);
+        STEP(fill(dir, "new", counter));
+        STEP(renameat(dir, "new", dir, name) == 0);
         snprintf(name, sizeof name, "listed%d/%llu", i, (unsigned long long)counter);
         snprintf(old, sizeof old, "listed%d/%llu", i, (unsigned long long)counter - 1);
-        CHECK(renameat(dir, old, dir, name) == 0);
+        STEP(renameat(dir, old, dir, name) == 0);
         snprintf(name, sizeof name, "xattr%d", i);
         fd = openat(dir, name, O_CREAT | O_WRONLY, 0644);
-        CHECK(fd >= 0 && fsetxattr(fd, "user.counter", &counter, sizeof counter, 0) == 0 && close(fd) == 0);
+        STEP(fd >= 0 && closed(fd, fsetxattr(fd, "user.counter", &counter, sizeof counter, 0) == 0));
     }
     snprintf(name, sizeof name, "made/%llu", (unsigned long long)counter);
     int fd = openat(dir, name, O_CREAT | O_EXCL | O_WRONLY, 0644);
-    CHECK(fd >= 0 && close(fd) == 0);
+    STEP(fd >= 0 && closed(fd, true));
     if (counter > MARKS) {
         snprintf(name, sizeof name, "made/%llu", (unsigned long long)counter - MARKS);
-        CHECK(unlinkat(dir, name, 0) == 0);
+        STEP(unlinkat(dir, name, 0) == 0);
     }
+    return true;
 }
 
 static void *write_on(void *arg) {
@@ -102,7 +115,7 @@ static void *write_on(void *arg) {
         uint64_t counter;
         int fd = openat(dir, "contents0", O_RDONLY);
         CHECK(fd >= 0 && pread(fd, &counter, sizeof counter, 0) == sizeof counter && close(fd) == 0);
-        change(dir, counter + 1);
+        if (!change(dir, counter + 1)) CHECK(xact_tx_doomed(tx) == 1);
         /* Now and then to the disk. */
         if (xact_tx_commit(tx, rand_r(&seed) % 16 ? XACT_COMMIT_ORDERED : 0) == 0)
             commits++;

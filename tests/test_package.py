@@ -123,6 +123,32 @@ class Around(unittest.TestCase):
         with self.assertRaises(xact.Conflict):
             xact.run(lambda tx: (tries.clear(), action(tx)), xact.transaction(MNT), tries=2)
 
+    def test_conflict_in_the_middle(self):
+        (HERE / "a").write_text("0")
+
+        def other():
+            ready.put(lambda: (HERE / "a").write_text("theirs"))
+            done.get()
+
+        tries = []
+
+        def action(tx):
+            tries.append(tx.id)
+            other() if len(tries) < 3 else None
+            with open(HERE / "a", "r+") as file:
+                file.write("ours")
+
+        xact.run(action, xact.transaction(MNT))
+        self.assertEqual((len(tries), (HERE / "a").read_text()), (3, "oursrs"))
+        with self.assertRaises(xact.Conflict) as caught:
+            xact.run(lambda tx: (tries.clear(), action(tx)), xact.transaction(MNT), tries=1)
+        self.assertEqual(caught.exception.path, "/folder/a")
+        self.assertIsInstance(caught.exception.__context__, BlockingIOError)
+        # An error of that number from elsewhere is an error like any other.
+        with self.assertRaises(BlockingIOError):
+            with xact.transaction(MNT):
+                raise BlockingIOError(errno.EAGAIN, "of a socket")
+
     def test_ends_early(self):
         with xact.transaction(MNT, ordered=True, snapshot=True) as tx:
             (HERE / "a").write_text("a")

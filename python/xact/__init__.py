@@ -57,6 +57,7 @@ def _library() -> ctypes.CDLL:
         "savepoint": (ctypes.c_int, [number_out]),
         "rollback": (ctypes.c_int, [number]),
         "release": (ctypes.c_int, [number]),
+        "doomed": (ctypes.c_int, []),
         "id": (number, []),
         "why": (text, []),
         "conflict_path": (text, []),
@@ -173,6 +174,10 @@ class Transaction:
     ) -> None:
         if not self._ended:
             if kind is None:
+                self.commit()
+            elif isinstance(error, Exception) and self._call("doomed") == 1:
+                # A call in the block was told of a conflict, whatever others have made of that (SQLite: an
+                # I/O error); the commit says what it is about.
                 self.commit()
             else:
                 self.abort()

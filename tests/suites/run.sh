@@ -147,6 +147,31 @@ test_conflict_on_what_was_written() {
     afterwards
 }
 
+test_a_conflict_on_contents_is_told_at_the_write() {
+    fresh
+    echo start >mnt/file
+    mkfifo ask answer
+    "$XACT" run --at mnt --status-file status -- sh -c 'echo go >ask; read -r _ <answer
+        echo inside | dd of=mnt/file conv=notrunc 2>told && exit 1
+        cat mnt/file >seen; mkdir mnt/folder 2>later; exit 7' 2>said &
+    local job=$!
+    read -r _ <ask
+    echo outside >mnt/file
+    echo go >answer
+    CODE=0
+    wait $job || CODE=$?
+    has told 'Resource temporarily unavailable'
+    has later 'Resource temporarily unavailable'
+    equal "still of its begin" start "$(cat seen)"
+    # The command has failed for the conflict, so that is how it ended, and --retry means it.
+    equal code 75 "$CODE"
+    equal outcome conflict "$(outcome status)"
+    equal path /file "$(outcome status .path)"
+    equal content outside "$(cat mnt/file)"
+    [[ ! -e mnt/folder ]]
+    afterwards
+}
+
 test_conflict_on_what_was_read() {
     fresh
     meanwhile 'cat mnt/file >mnt/copy' 'echo outside >mnt/file'
@@ -378,6 +403,28 @@ test_a_nested_run_is_undone_by_itself() {
     equal all 'file kept lost+found' "$(ls mnt | xargs)"
     equal content 'outer kept and on' "$(cat mnt/file mnt/kept | xargs)"
     exits 64 'nothing to decide' -- run "$XACT" run --keep --at mnt -- true
+    afterwards
+}
+
+test_a_killed_nested_run_is_undone() {
+    fresh
+    run sh -c "
+        echo outer >mnt/file; echo outer >mnt/kept
+        '$XACT' run --at mnt -- sh -c 'echo inner >mnt/file; echo x >mnt/made; rm mnt/kept
+            \"\$0\" run --at mnt -- sh -c \"mkdir mnt/deeper\"; kill -KILL \$PPID; sleep 0.01' '$XACT'
+        [ \$? -eq 137 ] || exit 1
+        # What comes after the death of the inner one is the outer one's, and stays.
+        echo after >mnt/after
+        echo and on >>mnt/kept
+    "
+    equal all 'after file kept lost+found' "$(ls mnt | xargs)"
+    equal content 'after outer outer and on' "$(cat mnt/after mnt/file mnt/kept | xargs)"
+    # Without anything that reaches the daemon in between, and at the very end.
+    run sh -c "echo base >mnt/file; '$XACT' run --at mnt -- sh -c 'echo inner >mnt/file; kill -KILL \$PPID'; true"
+    equal content base "$(cat mnt/file)"
+    # One that ended well, and one that its process rolled back, are nobody's any more.
+    run sh -c "'$XACT' run --at mnt -- sh -c 'echo good >mnt/file'; '$XACT' run --at mnt -- sh -c 'rm mnt/after; false'; true"
+    equal content 'good after' "$(cat mnt/file mnt/after | xargs)"
     afterwards
 }
 

@@ -301,6 +301,42 @@ END
     afterwards
 }
 
+test_a_long_one_gets_through_between_short_ones() {
+    fresh
+    echo 0 >mnt/counter
+    touch beats
+    short_ones() {
+        while [[ ! -e stop ]]; do
+            "$XACT" run --at mnt --ordered -- sh -c 'n=$(cat mnt/counter); echo $((n + 1)) >mnt/counter' 2>/dev/null &&
+                echo beat >>beats
+        done
+    }
+    # Waits until others have committed what it has read, as long as they can.
+    cat >script <<'END'
+n=$(cat mnt/counter)
+before=$(wc -l <beats)
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    [ "$(wc -l <beats)" -gt $((before + 2)) ] && break
+    sleep 0.1
+done
+echo "$n" >mnt/seen
+END
+    short_ones &
+    short_ones &
+    wait_until "the short ones to get going" test -s beats
+    CODE=0
+    "$XACT" run --at mnt --retry 30 --status-file status -- sh script 2>said || CODE=$?
+    touch stop
+    wait
+    equal code 0 "$CODE"
+    echo "# it took $(jq .tries status) tries"
+    [[ $(jq .tries status) -gt 3 ]]
+    # None of the short ones is lost.
+    equal counter "$(wc -l <beats)" "$(cat mnt/counter)"
+    [[ -s mnt/seen ]]
+    afterwards
+}
+
 test_the_winner_is_named() {
     fresh
     kept 'echo first >mnt/file'

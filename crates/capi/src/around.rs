@@ -121,6 +121,15 @@ pub fn status() -> (u32, u64) {
     })
 }
 
+/// Whether the commit of the transaction is known to be refused; within `xact run` that is its to say.
+pub fn is_doomed() -> Result<bool, Failed> {
+    AROUND.with_borrow(|around| {
+        let around = around.as_ref().ok_or(Failed::of_errno(libc::ESTALE))?;
+        let doomed = around.own.as_ref().map_or(Ok(false), |own| own.channel.is_doomed());
+        doomed.map_err(|e| Failed::of_io(&e))
+    })
+}
+
 /// Does something with the folder of the view, for savepoints.
 pub fn in_view<R>(action: impl FnOnce(&File) -> io::Result<R>) -> Result<R, Failed> {
     AROUND.with_borrow(|around| {

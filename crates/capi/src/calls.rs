@@ -75,6 +75,11 @@ pub extern "C" fn fs_tx_id() -> u64 {
     border(0, || Ok(around::status().1))
 }
 
+#[unsafe(no_mangle)]
+pub extern "C" fn fs_tx_doomed() -> c_int {
+    telling(|| around::is_doomed().map(c_int::from))
+}
+
 /// # Safety
 /// `number` has room for one.
 #[unsafe(no_mangle)]

@@ -77,6 +77,17 @@ pub unsafe extern "C" fn xact_tx_status(tx: *mut Handle) -> c_int {
 /// # Safety
 /// `tx` is an open handle.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn xact_tx_doomed(tx: *mut Handle) -> c_int {
+    border(-1, || {
+        // SAFETY: as the caller promises.
+        let doomed = unsafe { handle(tx) }?.tx()?.is_doomed();
+        doomed.map(c_int::from).map_err(|e| errno_of(&e))
+    })
+}
+
+/// # Safety
+/// `tx` is an open handle.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_commit(tx: *mut Handle, flags: c_uint) -> c_int {
     border(-1, || {
         // SAFETY: as the caller promises.

@@ -125,6 +125,14 @@ impl Tx {
         }
     }
 
+    /// Whether its commit is known to be refused; within another one that is the other's to say.
+    pub fn is_doomed(&self) -> io::Result<bool> {
+        match &self.kind {
+            Kind::Own { channel, .. } => channel.is_doomed(),
+            Kind::Within(_) => Ok(false),
+        }
+    }
+
     pub fn dir(&self) -> &File {
         &self.dir
     }

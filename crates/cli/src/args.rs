@@ -219,8 +219,8 @@ pub struct Sync {
 /// refused. Processes that CMD leaves behind lose the volume when CMD ends: their calls on it fail
 /// with ESTALE.
 ///
-/// Inside a transaction, 'xact run' is a part of it: if CMD fails there, what it did is undone, and
-/// nothing else. If it succeeds, that counts when the transaction around it commits.
+/// Inside a transaction, 'xact run' is a part of it: if CMD fails there, or xact run is killed, what
+/// CMD did is undone, and nothing else. If it succeeds, that counts when the transaction around it commits.
 ///
 /// To look before it counts: --ask shows the changes and asks; --keep leaves the transaction open, to
 /// be looked at and decided over with 'xact tx'.
@@ -245,7 +245,8 @@ pub struct Run {
     pub ask: bool,
     /// After a conflict run CMD again, up to N times.
     ///
-    /// It finds standard input where the last run has left it.
+    /// It finds standard input where the last run has left it. After three conflicts in a row, commits of other
+    /// transactions that would collide with what CMD had to do with wait for it, for a while.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     #[arg(value_parser = size::parse_number::<u32>)]
     pub retry: u32,

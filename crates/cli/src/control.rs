@@ -200,6 +200,11 @@ impl Transaction {
         self.channel.commit(flags).map_err(|e| self.refused(&e, flags & COMMIT_RETAIN != 0))
     }
 
+    /// Whether its commit is known to be refused.
+    pub fn is_doomed(&self) -> Result<bool> {
+        self.channel.is_doomed().map_err(|e| failure(&self.mount_point, "ask for the transaction", e))
+    }
+
     /// What [`COMMIT_ONLY`](xact_fuse::control::COMMIT_ONLY) and [`Transaction::drop_selected`] are about.
     pub fn select(&self, paths: &[Vec<u8>]) -> Result<()> {
         paths.iter().try_for_each(|path| {

@@ -121,6 +121,10 @@ pub trait Engine: Send + Sync + 'static {
     /// The block was freed and is no longer metadata: it is dropped from the running commit, it
     /// is not written to its place any more, and a replay of earlier commits must not bring it
     /// back (revoke). Its new owner may write it only after `commit` is durable.
+    ///
+    /// A log has room for so many of these in a commit; handles begin while it has half of it. So one handle
+    /// forgets no more than [`FORGOTTEN_AT_ONCE`] blocks besides those that it has credits for. `TooLarge`
+    /// where they do more.
     fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()>;
 
     /// Runs `action` once the commit is durable, before those who wait for it are woken. It is
@@ -194,6 +198,10 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 }
+
+/// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs has room for 15,000
+/// in a commit.
+pub const FORGOTTEN_AT_ONCE: u32 = 64;
 
 /// An operation's part of a commit. Dropping it ends the part.
 pub struct Handle {

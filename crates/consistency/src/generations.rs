@@ -313,7 +313,7 @@ impl Drop for GenerationsEngine {
 impl Generations {
     fn start(&self, credits: u32, room: Room) -> Result<CommitId> {
         self.check_open()?;
-        self.pipeline.start(credits, || self.room.check(room))
+        self.pipeline.start(credits, || self.room.check(room), || false)
     }
 
     fn set_fsync(&self, fsync: Fsync) {

@@ -344,7 +344,8 @@ impl Engine for JournalEngine {
 
     fn start(&self, credits: u32) -> Result<CommitId> {
         self.journal.check_open()?;
-        self.journal.pipeline.start(credits, || Ok(()))
+        let metadata = &self.journal.metadata;
+        self.journal.pipeline.start(credits, || Ok(()), || metadata.has_forgotten_much())
     }
 
     fn journals_data(&self) -> bool {

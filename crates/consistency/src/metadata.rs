@@ -178,6 +178,13 @@ impl Metadata {
         true
     }
 
+    /// Whether the running commit has half of the freed blocks that it can have. No handle begins in it
+    /// then; the other half is for those that are open, as a handle that is refused after its first
+    /// change would leave half of an operation.
+    pub fn has_forgotten_much(&self) -> bool {
+        self.forgotten.load(Relaxed) > self.max_forgotten.load(Relaxed) / 2
+    }
+
     pub fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
         self.volume.poison.check()?;
         self.volume.check_writable(block, 1)?;

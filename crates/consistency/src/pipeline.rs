@@ -140,8 +140,14 @@ impl Pipeline {
         self.state.lock().running
     }
 
-    /// See [`crate::Engine::start`]. `may` says whether it may still begin, after each wait anew.
-    pub fn start(&self, credits: u32, may: impl Fn() -> Result<()>) -> Result<CommitId> {
+    /// See [`crate::Engine::start`]. `may` says whether it may still begin, after each wait anew;
+    /// `is_full` whether the running commit should take no more, for other reasons than its credits.
+    pub fn start(
+        &self,
+        credits: u32,
+        may: impl Fn() -> Result<()>,
+        is_full: impl Fn() -> bool,
+    ) -> Result<CommitId> {
         let mut state = self.state.lock();
         // Whether this is among those that wait for a commit of their own.
         let mut counted = false;
@@ -159,10 +165,11 @@ impl Pipeline {
                 counted = alone;
             }
             if state.locked.is_none() {
+                let full = is_full();
                 // One that needs an empty commit gets the next, before small ones fill it.
                 let first = state.reserved == 0;
                 let fits = state.reserved + u64::from(credits) <= u64::from(state.max_credits);
-                if if alone { first } else { fits && !(first && state.waiting_alone > 0) } {
+                if !full && if alone { first } else { fits && !(first && state.waiting_alone > 0) } {
                     break Ok(());
                 }
                 state.crowded = true;

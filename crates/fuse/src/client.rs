@@ -257,6 +257,14 @@ impl Channel {
         Ok((status.active != 0).then_some(status.id))
     }
 
+    /// Whether the channel's transaction can never commit: a change in it has met what others have
+    /// changed. Its commit says what.
+    pub fn is_doomed(&self) -> io::Result<bool> {
+        let mut status = Status::default();
+        self.ioctl(control::IOC_STATUS, status.as_mut_bytes())?;
+        Ok(status.doomed != 0)
+    }
+
     /// Makes everything done so far on the volume durable.
     pub fn sync(&self) -> io::Result<()> {
         self.ioctl(control::IOC_SYNC, &mut [])

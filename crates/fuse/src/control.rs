@@ -63,7 +63,8 @@ pub struct Commit {
 pub struct Status {
     /// 1 while the channel has a transaction.
     pub active: u32,
-    pub reserved: u32,
+    /// 1 if it can never commit, since a change in it has met what others have changed.
+    pub doomed: u32,
     /// Its number, else 0.
     pub id: u64,
 }

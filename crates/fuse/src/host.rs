@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use xact::{
-    Audience, Difference, Durability, Isolation, ModeChoice, Modes, Side, Snapshot, SnapshotInfo,
-    SnapshotWatcher, Volume,
+    Audience, Difference, Durability, Isolation, Losses, Lost, ModeChoice, Modes, Side, Snapshot,
+    SnapshotInfo, SnapshotWatcher, Volume,
 };
 use xact_base::{Ino, Result};
 use xact_fs::View;
@@ -20,8 +20,9 @@ pub trait Host: Send + Sync {
     /// Whether somebody holds this inode of the base (`View::hold`).
     fn is_held(&self, ino: Ino) -> bool;
 
-    /// Begins a transaction for the user `uid`.
-    fn begin(&self, uid: u32, isolation: Isolation) -> Result<Arc<dyn HostTransaction>>;
+    /// Begins a transaction for the user `uid`, after tries that were lost to conflicts. Where these
+    /// have weight it waits for the commits that run.
+    fn begin(&self, uid: u32, isolation: Isolation, losses: &Losses) -> Result<Arc<dyn HostTransaction>>;
 
     /// Keeps the volume as it is now under a name.
     fn create_snapshot(&self, name: &str) -> Result<()>;
@@ -92,6 +93,9 @@ pub trait HostTransaction: Send + Sync {
 
     fn is_open(&self) -> bool;
 
+    /// Whether its commit is known to be refused.
+    fn is_doomed(&self) -> bool;
+
     /// Inodes of the base whose contents the commit will change. Stores that others made through
     /// mappings of these are written to the base before the commit validates.
     fn written_files(&self) -> Vec<Ino>;
@@ -102,6 +106,9 @@ pub trait HostTransaction: Send + Sync {
     fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()>;
 
     fn abort(&self);
+
+    /// After a commit that was refused for a conflict: what is to be known for another try.
+    fn take_lost(&self) -> Option<Lost>;
 
     /// Drops the changes at and below these paths.
     fn drop_only(&self, paths: &[Vec<u8>]) -> Result<()>;

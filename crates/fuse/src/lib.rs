@@ -26,6 +26,7 @@ mod init;
 mod mount;
 mod node;
 mod opened;
+mod owner;
 mod pool;
 mod reaper;
 mod registry;

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 /// Something with deadlines.
 pub trait Deadlines: Send + Sync + 'static {
     /// Does what is due, and tells when something will be due next.
-    fn due(&self) -> Option<Instant>;
+    fn due(self: &Arc<Self>) -> Option<Instant>;
     fn reaper(&self) -> &Reaper;
 }
 

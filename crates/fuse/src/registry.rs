@@ -18,16 +18,18 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
-use xact::Difference;
+use xact::{Difference, Losses, Lost};
 use xact_base::{Errno, Ino};
 use xact_fs::View;
 
 use crate::control::Standing;
 use crate::host::HostTransaction;
 use crate::node::ViewNr;
+use crate::owner::Owner;
 
 /// Kept transactions that have ended and are remembered.
 const REMEMBERED: usize = 256;
@@ -61,6 +63,10 @@ pub struct TxView {
     pub begun: Instant,
     gate: Arc<RwLock<Gate>>,
     known: Mutex<HashMap<Ino, Known>>,
+    /// Open savepoints in rising order, with the processes that they end with.
+    parts: Mutex<Vec<(u64, Owner)>>,
+    /// Looked at by every operation, so without a lock.
+    has_parts: AtomicBool,
 }
 
 impl TxView {
@@ -74,7 +80,38 @@ impl TxView {
             begun,
             gate: Arc::new(RwLock::new(Gate::Open)),
             known: Mutex::default(),
+            parts: Mutex::default(),
+            has_parts: AtomicBool::new(false),
         }
+    }
+
+    /// A savepoint ends with a process from now on.
+    pub fn add_part(&self, savepoint: u64, owner: Owner) {
+        let mut parts = self.parts.lock();
+        parts.push((savepoint, owner));
+        self.has_parts.store(true, Ordering::Release);
+    }
+
+    /// A savepoint has ended, and all later ones with it.
+    pub fn end_parts(&self, savepoint: u64) {
+        let mut parts = self.parts.lock();
+        parts.retain(|(number, _)| *number < savepoint);
+        self.has_parts.store(!parts.is_empty(), Ordering::Release);
+    }
+
+    pub fn has_parts(&self) -> bool {
+        self.has_parts.load(Ordering::Acquire)
+    }
+
+    /// Runs `undo` with the first savepoint whose process is dead, which has ended then. Whoever comes
+    /// meanwhile waits, so that nothing is done in between.
+    pub fn end_dead_part<R>(&self, undo: impl FnOnce(u64) -> R) -> Option<R> {
+        let mut parts = self.parts.lock();
+        let first = parts.iter().position(|(_, owner)| owner.is_dead())?;
+        let done = undo(parts[first].0);
+        parts.truncate(first);
+        self.has_parts.store(!parts.is_empty(), Ordering::Release);
+        Some(done)
     }
 
     /// Lets an operation in; `ESTALE` when the transaction has ended.
@@ -154,6 +191,8 @@ struct ChannelState {
     tx: Option<Arc<TxView>>,
     /// Paths for a commit or a drop of a part.
     selection: Vec<Vec<u8>>,
+    /// Tries that were lost to conflicts since the last one that was not.
+    losses: Losses,
     /// The list of changes that is being told, page by page.
     diff: Arc<Vec<Difference>>,
 }
@@ -262,6 +301,21 @@ impl Registry {
     /// Takes the channel's transaction from it, to end it or to do what nobody may interfere with.
     pub fn take(&self, channel: u32) -> Option<Arc<TxView>> {
         self.tables.write().channels.get_mut(&channel).and_then(|state| state.tx.take())
+    }
+
+    /// What the channel has lost in a row.
+    pub fn losses(&self, channel: u32) -> Losses {
+        self.tables.read().channels.get(&channel).map(|state| state.losses.clone()).unwrap_or_default()
+    }
+
+    /// A transaction of the channel has ended: it was lost to a conflict, or not.
+    pub fn note_end(&self, channel: u32, lost: Option<Lost>) {
+        if let Some(state) = self.tables.write().channels.get_mut(&channel) {
+            match lost {
+                Some(lost) => state.losses.add(lost),
+                None => state.losses = Losses::default(),
+            }
+        }
     }
 
     /// Gives a transaction that was taken back; returns it where its channel was closed meanwhile

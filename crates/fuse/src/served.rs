@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use xact::{
-    Audience, Difference, Isolation, ModeChoice, Modes, Side, Snapshot, SnapshotInfo, SnapshotWatcher,
-    TxOptions, TxState, Volume,
+    Audience, Difference, Isolation, Losses, Lost, ModeChoice, Modes, Side, Snapshot, SnapshotInfo,
+    SnapshotWatcher, TxOptions, TxState, Volume,
 };
 use xact_base::{Ino, Result};
 use xact_fs::View;
@@ -32,10 +32,10 @@ impl Host for Served {
         self.volume.is_held(ino)
     }
 
-    fn begin(&self, uid: u32, isolation: Isolation) -> Result<Arc<dyn HostTransaction>> {
+    fn begin(&self, uid: u32, isolation: Isolation, losses: &Losses) -> Result<Arc<dyn HostTransaction>> {
         self.volume.health()?;
         let options = TxOptions { owner: uid, isolation, mounted: true, ..TxOptions::default() };
-        Ok(Arc::new(ServedTransaction { transaction: self.volume.begin(options) }))
+        Ok(Arc::new(ServedTransaction { transaction: self.volume.begin_after(options, losses) }))
     }
 
     fn create_snapshot(&self, name: &str) -> Result<()> {
@@ -156,6 +156,10 @@ impl HostTransaction for ServedTransaction {
         self.transaction.state() == TxState::Active
     }
 
+    fn is_doomed(&self) -> bool {
+        self.transaction.is_doomed()
+    }
+
     fn written_files(&self) -> Vec<Ino> {
         self.transaction.changes().files
     }
@@ -170,6 +174,10 @@ impl HostTransaction for ServedTransaction {
 
     fn abort(&self) {
         self.transaction.abort();
+    }
+
+    fn take_lost(&self) -> Option<Lost> {
+        self.transaction.take_lost()
     }
 
     fn drop_only(&self, paths: &[Vec<u8>]) -> Result<()> {

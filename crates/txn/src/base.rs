@@ -46,6 +46,24 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>>;
     fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>>;
 
+    /// Who has changed any of these blocks of a file since a stamp whose view is open, if anybody
+    /// has; as far as it is visible now, without the locks of a commit. `TooOld` as for reads.
+    fn blocks_changed_since(
+        &self,
+        ino: Ino,
+        blocks: Range<FileBlock>,
+        since: Stamp,
+    ) -> Result<Option<ChangedBy>>;
+    /// The same of a file's blocks that are `wanted`, those that changed up to `after` perhaps left out;
+    /// and the stamp up to which all others were looked at.
+    fn find_changed_block(
+        &self,
+        ino: Ino,
+        since: Stamp,
+        after: Stamp,
+        wanted: &mut dyn FnMut(FileBlock) -> bool,
+    ) -> Result<(Option<ChangedBy>, Stamp)>;
+
     /// `NoSpace` where an inode, a new one where none is named, cannot hold these changes.
     fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()>;
 

@@ -31,6 +31,9 @@ use crate::overlay::{Node, Overlay};
 use crate::ranges::Ranges;
 use crate::reads::Reads;
 
+/// Why a commit is refused, and a write before it.
+pub(crate) const CONTENTS_CHANGED: &str = "its contents were changed meanwhile";
+
 pub(crate) struct Commit<'a> {
     pub overlay: &'a Overlay,
     pub reads: &'a Reads,
@@ -279,7 +282,7 @@ impl<'a> Commit<'a> {
         blocks: Range<FileBlock>,
     ) -> Result<()> {
         if let Some(by) = tree.blocks_changed_since(ino, blocks, self.stamp)? {
-            return self.conflict(ino, "its contents were changed meanwhile", by);
+            return self.conflict(ino, CONTENTS_CHANGED, by);
         }
         Ok(())
     }

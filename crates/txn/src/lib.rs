@@ -11,6 +11,7 @@
 //!   people; `by_file`: the same for patches; `part`: taking some of it apart from the rest
 //! - `savepoint`: going back within it
 //! - `spill`: contents that memory should not hold
+//! - `turns`: who goes first after many conflicts
 //! - `commit`: validation and application, as one operation on the base
 //! - `base`: what the volume has to offer for that; `real_base`: how the volume does it
 //!
@@ -30,6 +31,7 @@ mod real_base;
 mod savepoint;
 mod spill;
 mod transaction;
+mod turns;
 mod tx_data;
 mod tx_tree;
 
@@ -42,3 +44,4 @@ pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp,
 pub use changes::{Audience, Changes};
 pub use difference::{Difference, Side, What};
 pub use transaction::{Durability, Isolation, Transaction, TxOptions, TxState};
+pub use turns::{Losses, Lost, Turns};

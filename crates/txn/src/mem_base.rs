@@ -4,21 +4,20 @@
 //! on a copy too, which replaces the tree if it succeeds; the first attempt of each is broken off
 //! at some read, as the base does when it needs more locks.
 
+mod commit;
+mod view;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use xact_base::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
-use xact_fs::posix;
-use xact_fs::quota::Payer;
-use xact_fs::tree::mem::{MemNode, MemTree};
-use xact_fs::{
-    Allocate, Attr, AttrChange, BlockContents, Caller, DirItem, Entry, Name, NewInode, RenameHow, SeekTo,
-    SetAttr, SpilledBlock, Tree, View, VolumeSpace, WriteHow, XattrChanges, XattrHow,
-};
+use xact_fs::tree::mem::MemTree;
+use xact_fs::{Attr, DirItem, Entry, Name, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
 
-use crate::base::{ChangedBy, CommitSize, CommitTree, NewContents, Stamp, VersionedBase};
+use crate::base::{ChangedBy, CommitSize, NewContents, Stamp, VersionedBase};
+use commit::MemCommit;
 
 #[derive(Debug)]
 pub(crate) struct MemBase {
@@ -174,6 +173,30 @@ impl VersionedBase for MemBase {
         self.past(stamp, |tree| tree.xattr(ino, name))
     }
 
+    fn blocks_changed_since(
+        &self,
+        ino: Ino,
+        blocks: Range<FileBlock>,
+        since: Stamp,
+    ) -> Result<Option<ChangedBy>> {
+        self.find_changed_block(ino, since, since, &mut |at| blocks.contains(&at)).map(|(by, _)| by)
+    }
+
+    /// Who it was, and in which order, is not kept here.
+    fn find_changed_block(
+        &self,
+        ino: Ino,
+        since: Stamp,
+        _after: Stamp,
+        wanted: &mut dyn FnMut(FileBlock) -> bool,
+    ) -> Result<(Option<ChangedBy>, Stamp)> {
+        let state = self.state.lock();
+        let blocks = |tree: &MemTree| tree.node(ino).map(|node| node.blocks.clone()).unwrap_or_default();
+        let (now, then) = (blocks(&state.tree), blocks(&state.views[&since.0]));
+        let mut changed = now.keys().chain(then.keys()).filter(|at| now.get(at) != then.get(at));
+        Ok((changed.find(|at| wanted(**at)).map(|_| ChangedBy(None)), since))
+    }
+
     /// Any number of any size.
     fn check_xattrs(&self, _ino: Option<Ino>, _changes: &XattrChanges) -> Result<()> {
         Ok(())
@@ -315,386 +338,5 @@ impl VersionedBase for MemBase {
         let mut state = self.state.lock();
         state.durable = state.durable.max(commit.0);
         Ok(())
-    }
-}
-
-/// The base within one commit.
-pub(crate) struct MemCommit<'a> {
-    tree: MemTree,
-    views: &'a BTreeMap<u64, MemTree>,
-    reserved: BTreeSet<Ino>,
-    id: u64,
-    changed: bool,
-    reads_left: Option<u64>,
-    missing: bool,
-    /// The stamp that a view opened after the commit has, and whether one was.
-    next_stamp: u64,
-    opens_view: bool,
-}
-
-impl MemCommit<'_> {
-    fn look(&mut self) -> Result<&mut MemTree> {
-        if !self.changed
-            && let Some(left) = &mut self.reads_left
-        {
-            if *left == 0 {
-                self.missing = true;
-                return Err(Error::Ended);
-            }
-            *left -= 1;
-        }
-        Ok(&mut self.tree)
-    }
-
-    fn change(&mut self) -> &mut MemTree {
-        self.changed = true;
-        &mut self.tree
-    }
-
-    /// An item of an inode then and now.
-    fn differs<R: PartialEq>(
-        &mut self,
-        ino: Ino,
-        since: Stamp,
-        item: impl Fn(&MemNode) -> R,
-    ) -> Result<Option<ChangedBy>> {
-        self.look()?;
-        let now = self.tree.node(ino).ok().map(&item);
-        let then = self.views[&since.0].node(ino).ok().map(&item);
-        // Who it was is not kept here.
-        Ok((now != then).then_some(ChangedBy(None)))
-    }
-}
-
-impl CommitTree for MemCommit<'_> {
-    type Base = MemBase;
-    type Hold = MemHold;
-    type Staged = NewContents;
-
-    fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>> {
-        self.look()?;
-        let item =
-            |tree: &MemTree| tree.node(dir).ok().and_then(|node| node.names.get(name).map(|(e, _)| *e));
-        let differs = item(&self.tree) != item(&self.views[&since.0]);
-        Ok(differs.then_some(ChangedBy(None)))
-    }
-
-    fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        self.differs(dir, since, |node| node.names.clone())
-    }
-
-    fn blocks_changed_since(
-        &mut self,
-        ino: Ino,
-        blocks: Range<FileBlock>,
-        since: Stamp,
-    ) -> Result<Option<ChangedBy>> {
-        self.differs(ino, since, |node| {
-            let inside = node.blocks.iter().filter(|(at, _)| blocks.contains(at));
-            inside.map(|(at, block)| (*at, block.clone())).collect::<Vec<_>>()
-        })
-    }
-
-    fn xattr_changed_since(&mut self, ino: Ino, name: &[u8], since: Stamp) -> Result<Option<ChangedBy>> {
-        self.differs(ino, since, |node| node.xattrs.get(name).cloned())
-    }
-
-    fn check_xattrs(&mut self, _ino: Option<Ino>, _changes: &XattrChanges) -> Result<()> {
-        Ok(())
-    }
-
-    fn any_xattr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        self.differs(ino, since, |node| node.xattrs.clone())
-    }
-
-    fn attr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        self.differs(ino, since, |node| node.attr)
-    }
-
-    fn check_view(&self, _: Stamp) -> Result<()> {
-        Ok(())
-    }
-
-    fn sign(&mut self, _: u64) {}
-
-    fn open_view_after(&mut self, base: &Arc<MemBase>) -> MemHold {
-        self.opens_view = true;
-        MemHold { base: base.clone(), stamp: self.next_stamp }
-    }
-
-    fn exists(&mut self, ino: Ino) -> Result<bool> {
-        self.look()?;
-        Ok(self.tree.node(ino).is_ok())
-    }
-
-    fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
-        assert!(self.reserved.remove(&ino), "{ino} was not reserved");
-        self.change().adopt(ino, Ino::ROOT, new);
-        Ok(())
-    }
-
-    fn expect_charge(&mut self, _: Payer, _: u64, _: u64) {
-        assert!(!self.changed, "a charge is announced before the first change");
-    }
-
-    fn expect_payer(&mut self, ino: Ino, _: Payer) -> Result<()> {
-        assert!(!self.changed, "a charge is announced before the first change");
-        self.look()?.attr(ino).map(drop)
-    }
-
-    fn expect_install(&mut self, ino: Ino, _: &NewContents) -> Result<()> {
-        assert!(!self.changed, "an install is announced before the first change");
-        self.look()?.attr(ino).map(drop)
-    }
-
-    fn expect_new_file(&mut self, _: &NewContents) {
-        assert!(!self.changed, "an install is announced before the first change");
-    }
-
-    fn install(&mut self, ino: Ino, staged: &mut NewContents, size: u64) -> Result<()> {
-        let block_size = self.tree.block_size() as u64;
-        let tree = self.change();
-        if let Some(cut) = staged.cut {
-            let size = tree.attr(ino)?.size;
-            tree.set_size(ino, size.min(u64::from(cut.0) * block_size))?;
-        }
-        let blocks = std::mem::take(&mut staged.blocks).into_iter();
-        let bytes = |data: Option<BlockContents>| data.map(|data| data.bytes()).transpose();
-        let blocks = blocks.map(|(at, data)| Ok((at, bytes(data)?))).collect::<Result<_>>()?;
-        tree.install(ino, blocks, size)
-    }
-
-    fn commit_id(&self) -> Option<CommitId> {
-        Some(CommitId(self.id))
-    }
-}
-
-impl Tree for MemCommit<'_> {
-    fn attr(&mut self, ino: Ino) -> Result<Attr> {
-        self.look()?.attr(ino)
-    }
-
-    fn set_attr(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
-        self.change().set_attr(ino, change)
-    }
-
-    fn add_links(&mut self, ino: Ino, delta: i32) -> Result<()> {
-        self.change().add_links(ino, delta)
-    }
-
-    fn link_max(&self) -> u32 {
-        self.tree.link_max()
-    }
-
-    fn dir_nlink(&self) -> bool {
-        self.tree.dir_nlink()
-    }
-
-    fn target_max(&self) -> usize {
-        self.tree.target_max()
-    }
-
-    fn new_inode(&mut self, parent: Ino, new: &NewInode) -> Result<Ino> {
-        self.change().new_inode(parent, new)
-    }
-
-    fn hold(&mut self, ino: Ino) -> Result<()> {
-        self.change().hold(ino)
-    }
-
-    fn entry(&mut self, dir: Ino, name: &Name) -> Result<Option<Entry>> {
-        self.look()?.entry(dir, name)
-    }
-
-    fn add_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()> {
-        self.change().add_entry(dir, name, entry)
-    }
-
-    fn remove_entry(&mut self, dir: Ino, name: &Name) -> Result<()> {
-        self.change().remove_entry(dir, name)
-    }
-
-    fn set_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()> {
-        self.change().set_entry(dir, name, entry)
-    }
-
-    fn is_empty(&mut self, dir: Ino) -> Result<bool> {
-        self.look()?.is_empty(dir)
-    }
-
-    fn parent(&mut self, dir: Ino) -> Result<Ino> {
-        self.look()?.parent(dir)
-    }
-
-    fn set_parent(&mut self, dir: Ino, parent: Ino) -> Result<()> {
-        self.change().set_parent(dir, parent)
-    }
-
-    fn list(&mut self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()> {
-        self.look()?.list(dir, cookie, each)
-    }
-
-    fn read_link(&mut self, ino: Ino) -> Result<Vec<u8>> {
-        self.look()?.read_link(ino)
-    }
-
-    fn set_link(&mut self, ino: Ino, target: &[u8]) -> Result<()> {
-        self.change().set_link(ino, target)
-    }
-
-    fn read(&mut self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        self.look()?.read(ino, offset, len, out)
-    }
-
-    fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.change().write(ino, offset, data)
-    }
-
-    fn set_size(&mut self, ino: Ino, size: u64) -> Result<()> {
-        assert_eq!(size % self.tree.block_size() as u64, 0, "a commit changes whole blocks");
-        self.change().set_size(ino, size)
-    }
-
-    fn allocate(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.change().allocate(ino, offset, len, how)
-    }
-
-    fn seek(&mut self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
-        self.look()?.seek(ino, offset, to)
-    }
-
-    fn size_max(&self, flags: u32) -> u64 {
-        self.tree.size_max(flags)
-    }
-
-    fn has_extents(&self) -> bool {
-        self.tree.has_extents()
-    }
-
-    fn has_projects(&self) -> bool {
-        self.tree.has_projects()
-    }
-
-    fn xattr(&mut self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.look()?.xattr(ino, name)
-    }
-
-    fn list_xattrs(&mut self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.look()?.list_xattrs(ino)
-    }
-
-    fn set_xattr(&mut self, ino: Ino, name: &[u8], value: Option<&[u8]>) -> Result<()> {
-        self.change().set_xattr(ino, name, value)
-    }
-}
-
-/// The base itself, for operations outside transactions.
-impl View for MemBase {
-    fn lookup(&self, dir: Ino, name: &Name) -> Result<Attr> {
-        self.outside(|t| posix::lookup(t, dir, name))
-    }
-
-    fn attr(&self, ino: Ino) -> Result<Attr> {
-        self.outside(|t| posix::attr(t, ino))
-    }
-
-    fn set_attr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr> {
-        self.outside(|t| posix::set_attr(t, caller, ino, change))
-    }
-
-    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.outside(|t| posix::read_link(t, ino))
-    }
-
-    fn make_node(&self, caller: &Caller, dir: Ino, name: &Name, mode: u16, rdev: u64) -> Result<Attr> {
-        self.outside(|t| posix::make_node(t, caller, dir, name, mode, rdev))
-    }
-
-    fn make_dir(&self, caller: &Caller, dir: Ino, name: &Name, perm: u16) -> Result<Attr> {
-        self.outside(|t| posix::make_dir(t, caller, dir, name, perm))
-    }
-
-    fn make_symlink(&self, caller: &Caller, dir: Ino, name: &Name, target: &[u8]) -> Result<Attr> {
-        self.outside(|t| posix::make_symlink(t, caller, dir, name, target))
-    }
-
-    fn make_unnamed(&self, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr> {
-        self.outside(|t| posix::make_unnamed(t, caller, dir, perm))
-    }
-
-    fn link(&self, _: &Caller, ino: Ino, dir: Ino, name: &Name) -> Result<Attr> {
-        self.outside(|t| posix::link(t, ino, dir, name))
-    }
-
-    fn unlink(&self, _: &Caller, dir: Ino, name: &Name) -> Result<()> {
-        self.outside(|t| posix::unlink(t, dir, name))
-    }
-
-    fn remove_dir(&self, _: &Caller, dir: Ino, name: &Name) -> Result<()> {
-        self.outside(|t| posix::remove_dir(t, dir, name))
-    }
-
-    fn rename(&self, caller: &Caller, from: (Ino, &Name), to: (Ino, &Name), how: RenameHow) -> Result<()> {
-        self.outside(|t| posix::rename(t, caller, from, to, how))
-    }
-
-    fn read_dir(&self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()> {
-        self.outside(|t| posix::read_dir(t, dir, cookie, each))
-    }
-
-    fn hold(&self, ino: Ino) -> Result<()> {
-        self.outside(|t| t.hold(ino))
-    }
-
-    fn release(&self, ino: Ino, count: u64) {
-        self.outside(|t| t.release(ino, count));
-    }
-
-    fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        self.outside(|t| posix::read(t, ino, offset, len, out))
-    }
-
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64> {
-        self.outside(|t| posix::write(t, ino, offset, data, how))
-    }
-
-    fn allocate(&self, _: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.outside(|t| posix::allocate(t, ino, offset, len, how))
-    }
-
-    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64> {
-        self.outside(|t| posix::copy_range(t, from, to, len, how))
-    }
-
-    fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
-        self.outside(|t| posix::seek(t, ino, offset, to))
-    }
-
-    fn sync_file(&self, _: Ino, _: bool) -> Result<()> {
-        Ok(())
-    }
-
-    fn sync_all(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.outside(|t| posix::xattr(t, ino, name))
-    }
-
-    fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.outside(|t| posix::list_xattrs(t, ino))
-    }
-
-    fn set_xattr(&self, _: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
-        self.outside(|t| posix::set_xattr(t, ino, name, value, how))
-    }
-
-    fn remove_xattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.outside(|t| posix::remove_xattr(t, ino, name))
-    }
-
-    fn space(&self) -> Result<VolumeSpace> {
-        VersionedBase::space(self)
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use xact_base::{Ino, Result};
-use xact_fs::{Attr, AttrSet};
+use xact_fs::{Attr, AttrSet, Stamp};
 
 use crate::ranges::Ranges;
 
@@ -29,6 +29,9 @@ pub(crate) struct Reads {
     pub parents: BTreeMap<Ino, Ino>,
     pub xattrs: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
     pub xattr_lists: BTreeSet<Ino>,
+    /// Of files that the transaction has written to: up to where the changes of others were held against
+    /// its own. Those are no reads.
+    pub compared: HashMap<Ino, Stamp>,
     /// By which name an inode was met last, to tell people a path.
     pub paths: Paths,
 }

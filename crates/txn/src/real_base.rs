@@ -63,6 +63,25 @@ impl VersionedBase for Base {
         Base::xattr_at(self, ino, name, stamp)
     }
 
+    fn blocks_changed_since(
+        &self,
+        ino: Ino,
+        blocks: Range<FileBlock>,
+        since: Stamp,
+    ) -> Result<Option<ChangedBy>> {
+        Base::blocks_changed_since(self, ino, blocks, since)
+    }
+
+    fn find_changed_block(
+        &self,
+        ino: Ino,
+        since: Stamp,
+        after: Stamp,
+        wanted: &mut dyn FnMut(FileBlock) -> bool,
+    ) -> Result<(Option<ChangedBy>, Stamp)> {
+        Base::find_changed_block(self, ino, since, after, wanted)
+    }
+
     fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
         Base::check_xattrs(self, ino, changes)
     }

@@ -1,4 +1,4 @@
-//! A user transaction: its life, and its [`View`].
+//! A user transaction: its life. Its [`xact_fs::View`] is in `view`.
 //!
 //! ```text
 //!              begin              commit()              applied: visible to all
@@ -19,28 +19,33 @@
 //! - **Aborted**: nothing is left: overlay, view and reserved inode numbers are given back.
 //!
 //! Calls in any state but Active fail with [`Error::Ended`].
+//!
+//! An active transaction is **doomed** once a change in it has met contents that others have changed
+//! since its begin (TX-4), or that its snapshot is too old: that change, all later ones and every commit
+//! fail with the same error, which has the path. It stays so whatever is rolled back, as what was done
+//! after the failure may have come of it. Reads go on.
+
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Mutex, RwLock, RwLockUpgradableReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use xact_base::{CommitId, Error, Ino, Result};
 use xact_fs::posix;
-use xact_fs::{
-    Allocate, Attr, Caller, DirItem, Entry, FileKind, Name, RenameHow, SeekTo, SetAttr, Tree, View,
-    VolumeSpace, WriteHow, XattrHow,
-};
+use xact_fs::{Attr, FileKind, Tree};
 
 use crate::base::{CommitTree, Stamp, VersionedBase};
 use crate::by_file;
 use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
 use crate::difference::{self, Difference, Side};
-use crate::overlay::Overlay;
+use crate::overlay::{Node, Overlay};
 use crate::part::{Keep, Purpose, Selection};
 use crate::reads::Reads;
 use crate::savepoint::Savepoints;
+use crate::turns::{Claim, Losses, Lost, Turns};
 use crate::tx_tree::{Access, TxTree};
 
 /// What a commit checks.
@@ -102,6 +107,10 @@ pub struct Transaction<B: VersionedBase> {
     inner: RwLock<Inner<B>>,
     /// Locked after `inner`.
     reads: Mutex<Reads>,
+    /// Taken before `inner`.
+    turns: Arc<Turns>,
+    /// After a commit that was refused for a conflict.
+    lost: Mutex<Option<Lost>>,
 }
 
 struct Inner<B: VersionedBase> {
@@ -109,6 +118,10 @@ struct Inner<B: VersionedBase> {
     stamp: Stamp,
     overlay: Overlay,
     savepoints: Savepoints,
+    /// Why it can never commit.
+    doom: Option<Error>,
+    /// What it has lost so often that it goes first now.
+    claim: Option<Claim>,
     /// Only while the transaction is active.
     hold: Option<B::Hold>,
 }
@@ -122,6 +135,12 @@ impl<B: VersionedBase> Inner<B> {
 
     fn check_active(&self) -> Result<()> {
         if self.state == TxState::Active { Ok(()) } else { Err(Error::Ended) }
+    }
+
+    /// Whether it may change anything, and be committed.
+    fn check_hopeful(&self) -> Result<()> {
+        self.check_active()?;
+        self.doom.clone().map_or(Ok(()), Err)
     }
 
     fn check_divisible(&self) -> Result<()> {
@@ -145,6 +164,7 @@ impl<B: VersionedBase> Inner<B> {
         }
         self.savepoints.clear();
         self.hold = None;
+        self.claim = None;
         self.state = state;
         self.assert_state();
     }
@@ -153,12 +173,25 @@ impl<B: VersionedBase> Inner<B> {
 impl<B: VersionedBase> Transaction<B> {
     /// Begins a transaction that sees the base as of now.
     pub fn begin(base: &Arc<B>, options: TxOptions) -> Transaction<B> {
-        let hold = base.open_view();
+        Transaction::begin_after(base, options, &Arc::default(), &Losses::default())
+    }
+
+    /// As [`Transaction::begin`] on a volume with these turns, after tries that were lost: where
+    /// they have weight it goes first, and waits for the commits that run just now.
+    pub fn begin_after(
+        base: &Arc<B>,
+        options: TxOptions,
+        turns: &Arc<Turns>,
+        losses: &Losses,
+    ) -> Transaction<B> {
+        let (claim, hold) = turns.claim(losses, || base.open_view());
         let inner = Inner {
             state: TxState::Active,
             stamp: B::stamp(&hold),
             overlay: Overlay::default(),
             savepoints: Savepoints::default(),
+            doom: None,
+            claim,
             hold: Some(hold),
         };
         inner.assert_state();
@@ -168,11 +201,33 @@ impl<B: VersionedBase> Transaction<B> {
             begun: Instant::now(),
             inner: RwLock::new(inner),
             reads: Mutex::default(),
+            turns: turns.clone(),
+            lost: Mutex::default(),
         }
+    }
+
+    /// After a commit that was refused for a conflict: what is to be known for another try.
+    pub fn take_lost(&self) -> Option<Lost> {
+        self.lost.lock().take()
+    }
+
+    /// Waits until those who have lost again and again have had what this would change.
+    fn wait_for_turn(&self) -> RwLockReadGuard<'_, ()> {
+        let own = self.inner.read().claim.as_ref().map(|claim| claim.age);
+        self.turns.wait(own, || {
+            let inner = self.inner.read();
+            let changed = |node: &Node| !node.born && node.is_changed() && !node.changes_dir_times_only();
+            inner.overlay.nodes.iter().filter(|(_, node)| changed(node)).map(|(ino, _)| *ino).collect()
+        })
     }
 
     pub fn state(&self) -> TxState {
         self.inner.read().state
+    }
+
+    /// Whether it can never commit; the commit says why.
+    pub fn is_doomed(&self) -> bool {
+        self.inner.read().doom.is_some()
     }
 
     pub fn options(&self) -> TxOptions {
@@ -197,8 +252,15 @@ impl<B: VersionedBase> Transaction<B> {
 
     /// As [`Transaction::commit_with`], before an audience.
     pub fn commit_before(&self, durability: Durability, audience: &mut dyn Audience) -> Result<()> {
+        let turn = self.wait_for_turn();
         let mut inner = self.inner.write();
         let commit = self.make_visible(&mut inner, durability, audience);
+        drop(turn);
+        if matches!(commit, Err(Error::Conflict { .. })) {
+            let reads = self.reads.lock();
+            let inodes = self.as_commit(&inner, &inner.overlay, &reads).inodes().into_iter().collect();
+            *self.lost.lock() = Some(Lost { id: self.options.id, inodes, took: self.begun.elapsed() });
+        }
         if commit.is_err() && inner.state == TxState::Active {
             self.end_aborted(&mut inner);
         }
@@ -209,7 +271,9 @@ impl<B: VersionedBase> Transaction<B> {
     /// As [`Transaction::commit_before`], but a transaction whose commit is refused stays open as it
     /// was: it can be looked at, and part of it may still be committed.
     pub fn try_commit(&self, durability: Durability, audience: &mut dyn Audience) -> Result<()> {
+        let turn = self.wait_for_turn();
         let commit = self.make_visible(&mut self.inner.write(), durability, audience)?;
+        drop(turn);
         self.finish(commit, durability)
     }
 
@@ -227,7 +291,9 @@ impl<B: VersionedBase> Transaction<B> {
         durability: Durability,
         audience: &mut dyn Audience,
     ) -> Result<()> {
+        let turn = self.wait_for_turn();
         let mut inner = self.inner.write();
+        inner.check_hopeful()?;
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
         let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit)?;
@@ -246,6 +312,7 @@ impl<B: VersionedBase> Transaction<B> {
         drop(reads);
         (inner.stamp, inner.hold) = (stamp, Some(hold));
         drop(inner);
+        drop(turn);
         self.finish(commit, durability)
     }
 
@@ -312,7 +379,7 @@ impl<B: VersionedBase> Transaction<B> {
         durability: Durability,
         audience: &mut dyn Audience,
     ) -> Result<Option<CommitId>> {
-        inner.check_active()?;
+        inner.check_hopeful()?;
         inner.state = TxState::Committing;
         inner.assert_state();
         let mut reads = self.reads.lock();
@@ -457,13 +524,15 @@ impl<B: VersionedBase> Transaction<B> {
     /// Runs an operation that may change the overlay. One that fails after its first change has
     /// left half of itself behind, so the transaction cannot go on.
     fn change<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
-        self.change_in(&mut self.inner.write(), action)
+        let mut inner = self.inner.write();
+        inner.check_hopeful()?;
+        self.change_in(&mut inner, action)
     }
 
     /// As `change`, for an operation that adds contents, for which it makes room in memory first.
     fn add_contents<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
-        inner.check_active()?;
+        inner.check_hopeful()?;
         let limit = self.base.private_bytes_max() / u64::from(self.base.block_size());
         let privileged = self.options.owner == 0;
         inner.overlay.spill(limit as usize, &mut |ino, after, blocks| {
@@ -482,8 +551,12 @@ impl<B: VersionedBase> Transaction<B> {
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
         tree.has_savepoints = !inner.savepoints.is_empty();
         let result = action(&mut tree);
-        if result.is_err() && tree.changed {
-            inner.end(&self.base, TxState::Aborted, |_| false);
+        let changed = tree.changed;
+        match &result {
+            // Half-way or not: it is never committed, and can be looked at.
+            Err(error @ (Error::Conflict { .. } | Error::TooOld)) => inner.doom = Some(error.clone()),
+            Err(_) if changed => inner.end(&self.base, TxState::Aborted, |_| false),
+            _ => {}
         }
         result
     }
@@ -492,134 +565,5 @@ impl<B: VersionedBase> Transaction<B> {
 impl<B: VersionedBase> Drop for Transaction<B> {
     fn drop(&mut self) {
         self.abort();
-    }
-}
-
-impl<B: VersionedBase> View for Transaction<B> {
-    fn lookup(&self, dir: Ino, name: &Name) -> Result<Attr> {
-        self.look(|tree| posix::lookup(tree, dir, name))
-    }
-
-    fn resolve(&self, dir: Ino, name: &Name) -> Result<Entry> {
-        self.look(|tree| posix::resolve(tree, dir, name))
-    }
-
-    fn attr(&self, ino: Ino) -> Result<Attr> {
-        self.look(|tree| posix::attr(tree, ino))
-    }
-
-    fn set_attr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr> {
-        self.change(|tree| posix::set_attr(tree, caller, ino, change))
-    }
-
-    fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.look(|tree| posix::read_link(tree, ino))
-    }
-
-    fn make_node(&self, caller: &Caller, dir: Ino, name: &Name, mode: u16, rdev: u64) -> Result<Attr> {
-        self.change(|tree| posix::make_node(tree, caller, dir, name, mode, rdev))
-    }
-
-    fn make_dir(&self, caller: &Caller, dir: Ino, name: &Name, perm: u16) -> Result<Attr> {
-        self.change(|tree| posix::make_dir(tree, caller, dir, name, perm))
-    }
-
-    fn make_symlink(&self, caller: &Caller, dir: Ino, name: &Name, target: &[u8]) -> Result<Attr> {
-        self.change(|tree| posix::make_symlink(tree, caller, dir, name, target))
-    }
-
-    fn make_unnamed(&self, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr> {
-        self.change(|tree| posix::make_unnamed(tree, caller, dir, perm))
-    }
-
-    fn link(&self, _caller: &Caller, ino: Ino, dir: Ino, name: &Name) -> Result<Attr> {
-        self.change(|tree| posix::link(tree, ino, dir, name))
-    }
-
-    fn unlink(&self, _caller: &Caller, dir: Ino, name: &Name) -> Result<()> {
-        self.change(|tree| posix::unlink(tree, dir, name))
-    }
-
-    fn remove_dir(&self, _caller: &Caller, dir: Ino, name: &Name) -> Result<()> {
-        self.change(|tree| posix::remove_dir(tree, dir, name))
-    }
-
-    fn rename(&self, caller: &Caller, from: (Ino, &Name), to: (Ino, &Name), how: RenameHow) -> Result<()> {
-        self.change(|tree| posix::rename(tree, caller, from, to, how))
-    }
-
-    fn read_dir(&self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()> {
-        self.look(|tree| posix::read_dir(tree, dir, cookie, each))
-    }
-
-    fn hold(&self, ino: Ino) -> Result<()> {
-        let inner = self.inner.upgradable_read();
-        inner.check_active()?;
-        if inner.overlay.nodes.get(&ino).is_some_and(|node| node.born) {
-            let mut inner = RwLockUpgradableReadGuard::upgrade(inner);
-            let node = inner.overlay.nodes.get_mut(&ino).expect("it was there a moment ago");
-            node.holds += 1;
-            return Ok(());
-        }
-        // The base's inodes stay readable as long as the view is open.
-        TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads).attr(ino).map(drop)
-    }
-
-    fn release(&self, ino: Ino, count: u64) {
-        // In a transaction that has ended, nothing is held any more.
-        let _ = self.change(|tree| {
-            tree.release(ino, count);
-            Ok(())
-        });
-    }
-
-    fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        self.look(|tree| posix::read(tree, ino, offset, len, out))
-    }
-
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64> {
-        self.add_contents(|tree| posix::write(tree, ino, offset, data, how))
-    }
-
-    fn allocate(&self, _: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.change(|tree| posix::allocate(tree, ino, offset, len, how))
-    }
-
-    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64> {
-        self.add_contents(|tree| posix::copy_range(tree, from, to, len, how))
-    }
-
-    fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
-        self.look(|tree| posix::seek(tree, ino, offset, to))
-    }
-
-    fn sync_file(&self, _ino: Ino, _data_only: bool) -> Result<()> {
-        // The commit makes everything durable, and nothing before it can be.
-        self.inner.read().check_active()
-    }
-
-    fn sync_all(&self) -> Result<()> {
-        self.inner.read().check_active()
-    }
-
-    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.look(|tree| posix::xattr(tree, ino, name))
-    }
-
-    fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.look(|tree| posix::list_xattrs(tree, ino))
-    }
-
-    fn set_xattr(&self, _caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
-        self.change(|tree| posix::set_xattr(tree, ino, name, value, how))
-    }
-
-    fn remove_xattr(&self, _caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change(|tree| posix::remove_xattr(tree, ino, name))
-    }
-
-    fn space(&self) -> Result<VolumeSpace> {
-        self.inner.read().check_active()?;
-        self.base.space()
     }
 }

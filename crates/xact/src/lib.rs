@@ -45,4 +45,6 @@ pub use xact_fs::{
     OnError, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
 };
 pub use xact_fs::{convert, mkfs};
-pub use xact_txn::{Audience, Changes, Difference, Durability, Isolation, Side, TxOptions, TxState, What};
+pub use xact_txn::{
+    Audience, Changes, Difference, Durability, Isolation, Losses, Lost, Side, TxOptions, TxState, What,
+};

@@ -11,7 +11,7 @@ use xact_consistency::{Engine, EngineStats, GenerationsEngine, PoolUse, Snapshot
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{Base, ModeChoice, Modes, Shutdown, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
-use xact_txn::TxOptions;
+use xact_txn::{Losses, Turns, TxOptions};
 
 use crate::snapshot::Snapshot;
 
@@ -35,6 +35,7 @@ pub type SnapshotWatcher = Box<dyn Fn(&str) + Send + Sync>;
 /// is left as a crash would leave it, and the next opening recovers it.
 pub struct Volume {
     base: Arc<Base>,
+    turns: Arc<Turns>,
     last_transaction: AtomicU64,
     watcher: RwLock<Option<SnapshotWatcher>>,
     /// Where the volume was opened by path.
@@ -53,7 +54,8 @@ impl Volume {
         options: &VolumeOptions,
     ) -> Result<Arc<Volume>> {
         let base = xact_fs::open(device, options)?;
-        Ok(Arc::new(Volume { base, last_transaction: AtomicU64::new(0), watcher: RwLock::default(), file }))
+        let (last_transaction, turns) = (AtomicU64::new(0), Arc::default());
+        Ok(Arc::new(Volume { base, turns, last_transaction, watcher: RwLock::default(), file }))
     }
 
     /// Opens an image file or a block device, which stays locked while the volume is open.
@@ -77,8 +79,15 @@ impl Volume {
     /// Begins a transaction on the volume as it is now. Its number, `options.id`, is given here:
     /// from 1 on, and to no other while the volume is open.
     pub fn begin(&self, options: TxOptions) -> Arc<Transaction> {
+        self.begin_after(options, &Losses::default())
+    }
+
+    /// As [`Volume::begin`], after tries that were lost to conflicts ([`Transaction::take_lost`]). After some,
+    /// commits that would be in its way wait for it, for a while; so one that is tried again gets through.
+    pub fn begin_after(&self, options: TxOptions, losses: &Losses) -> Arc<Transaction> {
         let id = self.last_transaction.fetch_add(1, Relaxed) + 1;
-        Arc::new(Transaction::begin(&self.base, TxOptions { id, ..options }))
+        let options = TxOptions { id, ..options };
+        Arc::new(Transaction::begin_after(&self.base, options, &self.turns, losses))
     }
 
     /// Makes everything done so far durable.

@@ -156,6 +156,10 @@ fn decide(
 ) -> Result<u8> {
     let id = transaction.id();
     if ended.code() != 0 {
+        // A command that was told of a conflict in the middle has failed for that, and may be run again.
+        if args.tx.is_none() && transaction.is_doomed()? {
+            transaction.commit(0)?;
+        }
         let what = ended.describe(&args.command[0]);
         let outcome = if args.tx.is_some() {
             transaction.keep_on()?;

@@ -1,8 +1,10 @@
 //! The base as of an instant: reads for the private views of transactions.
 //!
 //! Each takes the inode's lock shared for its own duration; see `views.rs` for why that is
-//! enough to see the whole of one instant.
+//! enough to see the whole of one instant. The last two tell what has changed since, to those who
+//! want to know before they ask for a commit.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -11,7 +13,7 @@ use xact_base::{Errno, Error, FileBlock, Ino, Result};
 use super::Base;
 use super::cell::{Cell, State};
 use super::versions::Versions;
-use super::views::Stamp;
+use super::views::{ChangedBy, Stamp};
 use crate::api::{Attr, DirItem, Entry, FileKind, Name, SeekTo};
 
 /// Keeps the volume readable as of one instant until it is dropped.
@@ -245,6 +247,61 @@ impl Base {
             }
             Ok(names)
         })
+    }
+
+    /// Who has changed any of these blocks of a file since a stamp whose view is open, if anybody
+    /// has. Without a change of the volume since then it looks at one number.
+    pub fn blocks_changed_since(
+        &self,
+        ino: Ino,
+        blocks: Range<FileBlock>,
+        since: Stamp,
+    ) -> Result<Option<ChangedBy>> {
+        self.with_changes(ino, since, since, |versions| {
+            let changed = versions.any_block_changed_since(blocks, since);
+            changed.map(|stamp| self.views.changed_by(stamp))
+        })
+        .map(|(changed, _)| changed.flatten())
+    }
+
+    /// Who has changed one of a file's blocks that are `wanted`, of those that changed after `after`,
+    /// which is not before `since`, the stamp of an open view; and the stamp up to which all others
+    /// were looked at.
+    pub fn find_changed_block(
+        &self,
+        ino: Ino,
+        since: Stamp,
+        after: Stamp,
+        wanted: &mut dyn FnMut(FileBlock) -> bool,
+    ) -> Result<(Option<ChangedBy>, Stamp)> {
+        self.with_changes(ino, since, after, |versions| {
+            let found = versions.block_changes_after(after).iter().find(|(_, at)| wanted(*at));
+            found.map(|(stamp, _)| self.views.changed_by(*stamp))
+        })
+        .map(|(found, newest)| (found.flatten(), newest))
+    }
+
+    /// Looks at an inode's old versions, if anything at all has changed after `after`; with the stamp
+    /// up to which they are complete.
+    fn with_changes<R>(
+        &self,
+        ino: Ino,
+        since: Stamp,
+        after: Stamp,
+        look: impl FnOnce(&Versions) -> R,
+    ) -> Result<(Option<R>, Stamp)> {
+        if self.views.newest() == after {
+            return Ok((None, after));
+        }
+        // A cell that has versions is in memory.
+        let Some(cell) = self.cells.peek(ino) else {
+            self.check_view(since)?;
+            return Ok((None, after));
+        };
+        let state = cell.state.read();
+        self.check_view(since)?;
+        let newest = self.views.newest();
+        Ok((Some(look(&state.versions)), newest))
     }
 }
 

@@ -8,15 +8,17 @@
 //! 3. The last one takes the inode off the orphan list.
 //!
 //! After a crash in between, recovery finds the inode on the list and goes on from where the
-//! blocks end. Blocks become available for reuse when the commit that freed them is durable, so
-//! no commit that a crash may undo has its blocks overwritten.
+//! blocks end. The blocks of a folder, which a log revokes one by one, go a few at a time, so that no
+//! handle is refused for them half-way; commits that are full of them take no new handle. Blocks become
+//! available for reuse when the commit that freed them is durable, so no commit that a crash may undo
+//! has its blocks overwritten.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use parking_lot::RwLock;
 use xact_base::{BlockNr, FileBlock, Ino, Result, Run, Timestamp};
-use xact_consistency::{Handle, Room};
+use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, Room};
 use xact_layout::get_u16;
 use xact_layout::inode::flag;
 
@@ -120,6 +122,24 @@ impl Base {
         Ok(BlockVersion::Bytes(bytes.into()))
     }
 
+    /// The part of a range that one handle removes, from the last block that is mapped in it; and
+    /// whether that is all.
+    fn metadata_step(
+        &self,
+        state: &State,
+        ino: Ino,
+        first: FileBlock,
+        past: FileBlock,
+    ) -> Result<(FileBlock, bool)> {
+        let mut end = first;
+        self.extents(ino, state).iterate(&state.inode, first..past, &mut |extent| {
+            end = end.max(extent.end().min(past));
+            Ok(true)
+        })?;
+        let start = FileBlock(end.0.saturating_sub(FORGOTTEN_AT_ONCE)).max(first);
+        Ok((start, start == first))
+    }
+
     /// Removes what one handle has room for, from the end; true when all of the range is gone.
     fn remove_some(
         &self,
@@ -132,6 +152,8 @@ impl Base {
     ) -> Result<bool> {
         // Directory and symbolic-link blocks are metadata to the engine, and must leave it.
         let is_metadata = !state.inode.is_regular();
+        let (first, is_last) =
+            if is_metadata { self.metadata_step(state, ino, first, past)? } else { (first, true) };
         let extents = self.extents(ino, state);
         let progress = extents.remove(handle, &mut state.inode, first..past, &mut |handle, run: Run| {
             if is_metadata {
@@ -143,7 +165,7 @@ impl Base {
             }
             self.allocator.free(handle, run, hold.cloned())
         })?;
-        Ok(progress == Progress::Done)
+        Ok(progress == Progress::Done && is_last)
     }
 
     /// Goes on with a removal in further commits until it is done. The inode's lock is held.

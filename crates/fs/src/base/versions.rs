@@ -89,6 +89,8 @@ pub(super) struct Versions {
     parent: Chain<Ino>,
     names: BTreeMap<Box<[u8]>, Chain<Option<Entry>>>,
     blocks: BTreeMap<FileBlock, Chain<BlockVersion>>,
+    /// Which blocks changed, in rising order of the stamps: for those who have seen the older ones.
+    block_log: Vec<(Stamp, FileBlock)>,
     xattrs: BTreeMap<Box<[u8]>, Chain<Option<Vec<u8>>>>,
 }
 
@@ -133,6 +135,9 @@ impl Versions {
     pub fn keep_block(&mut self, until: Stamp, at: FileBlock, old: BlockVersion) {
         let bytes = old.bytes();
         let kept = self.blocks.entry(at).or_default().push(until, || old);
+        if kept {
+            self.block_log.push((until, at));
+        }
         self.count(kept, bytes);
     }
 
@@ -207,6 +212,12 @@ impl Versions {
         self.blocks.range(blocks).filter_map(|(_, chain)| chain.changed_since(stamp)).max()
     }
 
+    /// Blocks that changed after `stamp`, with the stamps of the changes, oldest first.
+    pub fn block_changes_after(&self, stamp: Stamp) -> &[(Stamp, FileBlock)] {
+        let from = self.block_log.partition_point(|(until, _)| *until <= stamp);
+        &self.block_log[from..]
+    }
+
     pub fn xattr_changed_since(&self, name: &[u8], stamp: Stamp) -> Option<Stamp> {
         self.xattrs.get(name).and_then(|chain| chain.changed_since(stamp))
     }
@@ -223,6 +234,9 @@ impl Versions {
         self.names
             .retain(|name, chain| !chain.prune(oldest, &mut |_| gone += VERSION_BYTES + name.len() as u64));
         self.blocks.retain(|_, chain| !chain.prune(oldest, &mut |block| gone += block.bytes()));
+        let seen_by_all = oldest
+            .map_or(self.block_log.len(), |oldest| self.block_log.partition_point(|(s, _)| *s <= oldest));
+        self.block_log.drain(..seen_by_all);
         self.xattrs.retain(|name, chain| {
             !chain.prune(oldest, &mut |value| gone += xattr_bytes(name, value.as_ref()))
         });

@@ -69,6 +69,12 @@ impl Views {
         }
     }
 
+    /// The stamp of the newest change. Whoever holds an inode's lock, shared or not, finds all changes of
+    /// that inode up to it done: a stamp is drawn under the locks of what changes.
+    pub fn newest(&self) -> Stamp {
+        Stamp(self.clock.load(SeqCst))
+    }
+
     pub fn is_expired(&self, stamp: Stamp) -> bool {
         stamp.0 < self.expired_below.load(SeqCst)
     }

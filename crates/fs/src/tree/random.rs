@@ -200,11 +200,13 @@ fn split<'a>(t: &dyn View, path: &'a str) -> Result<(Ino, &'a [u8])> {
     }
 }
 
-/// Runs an operation. Errors other than POSIX outcomes are the test's failure.
+/// Runs an operation. Errors other than POSIX outcomes, and conflicts within transactions, are the
+/// test's failure.
 pub fn run(t: &dyn View, op: &Op) -> Told {
     match try_run(t, op) {
         Ok(told) => told,
         Err(Error::Posix(errno)) => Told::Errno(errno),
+        Err(conflict @ Error::Conflict { .. }) => Told::Errno(conflict.errno()),
         Err(other) => panic!("{op:?}: {other}"),
     }
 }

@@ -24,16 +24,13 @@
 //! same, the look once a second answers the write, which releases it.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact::{Durability, Isolation};
+use xact::{Durability, Isolation, Losses};
 use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::WriteHow;
 
@@ -45,6 +42,7 @@ use crate::abi::{self, InHeader, WriteOut};
 use crate::channel::Channel;
 use crate::host::{CommitHow, HostTransaction};
 use crate::node::Node;
+use crate::owner::Owner;
 use crate::reply::Reply;
 
 /// The ioctls, as the kernel's `linux/f2fs.h` has them.
@@ -61,56 +59,6 @@ const SECTIONS_MAX: usize = 16;
 const PAGE: u64 = 4096;
 /// How often abandoned sections are looked for while there are any.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// The process that began a section.
-struct Owner {
-    /// The thread that did.
-    thread: u32,
-    process: u32,
-    pidfd: OwnedFd,
-}
-
-impl Owner {
-    /// `ENOTTY`: it lives where its number means nothing to this process.
-    fn of(thread: u32) -> Result<Owner, Errno> {
-        let no_process = |_: io::Error| Errno::ESTALE;
-        if thread == 0 {
-            return Err(Errno::ENOTTY);
-        }
-        // Of a process with threads, only the first one has the process's number.
-        if let Ok(pidfd) = open_pidfd(thread) {
-            return Ok(Owner { thread, process: thread, pidfd });
-        }
-        let process = process_of(thread).ok_or(Errno::ESTALE)?;
-        Ok(Owner { thread, process, pidfd: open_pidfd(process).map_err(no_process)? })
-    }
-
-    fn is(&self, thread: u32) -> bool {
-        thread == self.thread || process_of(thread) == Some(self.process)
-    }
-
-    fn is_dead(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the kernel reads and writes one pollfd.
-        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
-    }
-}
-
-fn open_pidfd(process: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers and no memory; the new descriptor belongs to nobody else.
-    unsafe {
-        match libc::syscall(libc::SYS_pidfd_open, process, 0) {
-            -1 => Err(io::Error::last_os_error()),
-            fd => Ok(OwnedFd::from_raw_fd(fd as i32)),
-        }
-    }
-}
-
-/// The process that a thread belongs to.
-fn process_of(thread: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
-}
 
 /// A write that is answered when the kernel has forgotten its pages.
 struct Pending {
@@ -259,7 +207,7 @@ impl Server {
             }
         }
         let owner = Owner::of(header.pid)?;
-        let transaction = self.host.begin(header.uid, Isolation::Snapshot)?;
+        let transaction = self.host.begin(header.uid, Isolation::Snapshot, &Losses::default())?;
         let section = Section { owner, transaction, ranges: Mutex::default(), pending: Mutex::default() };
         let mut open = self.sections.open.lock();
         if open.len() >= SECTIONS_MAX || open.contains_key(&ino) {
@@ -364,28 +312,5 @@ impl Server {
             self.sections.remove(ino, &section);
             section.transaction.abort();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_section_belongs_to_a_process_with_all_its_threads() {
-        let own = Owner::of(std::process::id()).unwrap();
-        // SAFETY: it only tells a number.
-        let thread = || unsafe { libc::gettid() } as u32;
-        assert!(own.is(std::thread::spawn(thread).join().unwrap()) || own.is(thread()));
-        let of_thread = std::thread::spawn(move || Owner::of(thread())).join().unwrap().unwrap();
-        assert_eq!(of_thread.process, std::process::id());
-        assert!(of_thread.is(own.thread) && !of_thread.is_dead());
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        let child_owner = Owner::of(child.id()).unwrap();
-        assert!(!child_owner.is_dead() && !child_owner.is(own.thread));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(child_owner.is_dead());
-        assert!(Owner::of(0).is_err());
     }
 }

@@ -146,6 +146,8 @@ impl Server {
             });
             if tx.transaction.is_open() {
                 server.give_back(number, tx);
+            } else {
+                server.registry.note_end(number, tx.transaction.take_lost());
             }
             let errno = result.as_ref().err().map(Error::errno);
             let reported = report(result.as_ref().err(), |error| server.sentence(error));
@@ -190,6 +192,7 @@ impl Server {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
             server.registry.freeze(tx);
+            server.undo_dead_parts(tx);
             let view = server.registry.renew(tx);
             server.registry.keep(number, view, label, timeout);
             server.give_back(number, tx);
@@ -223,6 +226,7 @@ impl Server {
         let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
         self.end_later(tx, move |server, tx| {
             server.abort(tx);
+            server.registry.note_end(number, None);
             answer(&channel, unique, None, &());
         })
     }
@@ -250,7 +254,7 @@ impl Server {
         })
     }
 
-    fn commit(self: &Arc<Self>, tx: &TxView, how: &CommitHow) -> Result<()> {
+    fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow) -> Result<()> {
         for ino in tx.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
@@ -258,6 +262,7 @@ impl Server {
             self.forget_contents(Node::Base(ino));
         }
         tx.close();
+        self.undo_dead_parts(tx);
         let result = tx.transaction.commit(how, &mut Curtain::new(self));
         if tx.transaction.is_open() {
             // A part was committed: from now on the view is of another instant.

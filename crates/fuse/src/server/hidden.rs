@@ -8,10 +8,10 @@
 //! ```
 //! and the snapshots (see `past`).
 
-use xact::Isolation;
+use xact::{Isolation, Losses};
 use xact_base::{Errno, Error, Ino, Result};
 
-use super::{Outcome, Place, Server, atomic, savepoints};
+use super::{Outcome, Place, Server, atomic, ending, savepoints};
 use crate::abi::{self, Attr, AttrOut, EntryOut, InHeader, IoctlIn, IoctlOut, OpenOut};
 use crate::channel::Channel;
 use crate::control::{self, Begin, Status, Version};
@@ -149,7 +149,19 @@ impl Server {
                 }
                 let snapshot = begin.flags & control::BEGIN_SNAPSHOT != 0;
                 let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
-                begin.id = self.begin(number, header, isolation)?;
+                let losses = self.registry.losses(number);
+                let (uid, gid) = (header.uid, header.gid);
+                if losses.have_weight() {
+                    // It waits for commits, which wait for workers.
+                    let (channel, unique) = (channel.clone(), header.unique);
+                    self.spawn(move |server| {
+                        let begun = server.begin(number, (uid, gid), isolation, &losses);
+                        begin.id = begun.as_ref().copied().unwrap_or(0);
+                        ending::answer(&channel, unique, begun.err().map(|e| e.errno()), &begin);
+                    })?;
+                    return Ok(Outcome::Later);
+                }
+                begin.id = self.begin(number, (uid, gid), isolation, &losses)?;
                 put(reply, &begin)
             }
             (control::IOC_COMMIT, Node::Control(number)) => {
@@ -169,8 +181,12 @@ impl Server {
                 return Ok(Outcome::Later);
             }
             (control::IOC_STATUS, Node::Control(number)) => {
-                let id = self.registry.of_channel(number).map(|tx| tx.transaction.id());
-                put(reply, &Status { active: id.is_some().into(), reserved: 0, id: id.unwrap_or(0) })
+                let status = self.registry.of_channel(number).map_or_else(Status::default, |tx| Status {
+                    active: 1,
+                    doomed: tx.transaction.is_doomed().into(),
+                    id: tx.transaction.id(),
+                });
+                put(reply, &status)
             }
             (command, Node::View(..) | Node::Control(_)) if savepoints::is_one(command) => {
                 self.savepoint_later(node, channel, header, command, input)?;
@@ -199,10 +215,11 @@ impl Server {
         Ok(Outcome::Done)
     }
 
-    fn begin(&self, channel: u32, header: &InHeader, isolation: Isolation) -> Result<u64> {
-        let transaction = self.host.begin(header.uid, isolation)?;
+    /// For the user and group `by`.
+    fn begin(&self, channel: u32, by: (u32, u32), isolation: Isolation, losses: &Losses) -> Result<u64> {
+        let transaction = self.host.begin(by.0, isolation, losses)?;
         let id = transaction.id();
-        if let Err(e) = self.registry.add(channel, transaction.clone(), header.uid, header.gid) {
+        if let Err(e) = self.registry.add(channel, transaction.clone(), by.0, by.1) {
             transaction.abort();
             return Err(e.into());
         }

@@ -56,9 +56,10 @@ pub struct Server {
 }
 
 impl Deadlines for Server {
-    fn due(&self) -> Option<Instant> {
-        let look = self.look_after_sections();
-        self.drop_expired().into_iter().chain(look).min()
+    fn due(self: &Arc<Self>) -> Option<Instant> {
+        let sections = self.look_after_sections();
+        let parts = self.look_after_parts();
+        self.drop_expired().into_iter().chain(sections).chain(parts).min()
     }
 
     fn reaper(&self) -> &Reaper {
@@ -185,11 +186,14 @@ impl Server {
         }
     }
 
-    fn enter(&self, node: Node) -> Result<(Place<'_>, Ino)> {
+    fn enter(self: &Arc<Self>, node: Node) -> Result<(Place<'_>, Ino)> {
         match node {
             Node::Base(ino) => Ok((Place::Base(&*self.base), ino)),
             Node::View(nr, ino) => {
                 let tx = self.registry.view(nr)?;
+                if tx.has_parts() {
+                    self.undo_dead_parts(&tx);
+                }
                 let pass = tx.enter()?;
                 Ok((Place::Tx { tx, _pass: pass }, ino))
             }

@@ -4,8 +4,15 @@
 //! back to, or released, it writes that into the view, so that it counts as done where it was done;
 //! after a rollback it forgets what it knew of what was undone. That waits for requests, so it runs on
 //! a thread of its own (see `ending`).
+//!
+//! A savepoint belongs to the process that made it, as far as its number means anything here (not in a pid
+//! namespace that the daemon cannot see). When that process is dead and has neither released it nor rolled
+//! back to it, what was done since is undone (TX-13): before anything else is done in the view that the
+//! daemon hears of, so nothing that others do after that death is undone with it; and by a look
+//! every [`LOOK`], which makes the kernel's caches forget it where nobody asks the daemon.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use xact_base::{Errno, Error, Result};
 use zerocopy::FromBytes;
@@ -15,8 +22,13 @@ use super::ending::answer;
 use crate::abi::InHeader;
 use crate::channel::Channel;
 use crate::control::{self, Savepoint};
+use crate::host::Changes;
 use crate::node::Node;
+use crate::owner::Owner;
 use crate::registry::TxView;
+
+/// How often dead owners are looked for, while savepoints are open.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Whether the ioctl is about savepoints.
 pub(super) fn is_one(command: u32) -> bool {
@@ -42,15 +54,26 @@ impl Server {
             (savepoint, _) = Savepoint::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
         }
         let (channel, unique) = (channel.clone(), header.unique);
+        let owner = Owner::of(header.pid).ok();
         self.spawn(move |server| {
             for ino in tx.with_contents() {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
+            server.undo_dead_parts(&tx);
             let result = match command {
-                control::IOC_SAVEPOINT => tx.transaction.savepoint().map(|number| savepoint.number = number),
+                control::IOC_SAVEPOINT => tx.transaction.savepoint().map(|number| {
+                    savepoint.number = number;
+                    if let Some(owner) = owner {
+                        tx.add_part(number, owner);
+                        server.reaper.wake(server);
+                    }
+                }),
                 control::IOC_ROLLBACK => server.roll_back(&tx, savepoint.number),
                 _ => tx.transaction.release_savepoint(savepoint.number),
             };
+            if command != control::IOC_SAVEPOINT && result.is_ok() {
+                tx.end_parts(savepoint.number);
+            }
             let errno = result.as_ref().err().map(Error::errno);
             // Only the savepoint itself has an output.
             if command == control::IOC_SAVEPOINT {
@@ -63,6 +86,36 @@ impl Server {
 
     fn roll_back(&self, tx: &TxView, savepoint: u64) -> Result<()> {
         let changes = tx.transaction.roll_back(savepoint)?;
+        self.forget_undone(tx, &changes);
+        Ok(())
+    }
+
+    /// Undoes what processes have left behind half-done. A worker may call it: what waits for the kernel
+    /// is done by another thread.
+    pub(super) fn undo_dead_parts(self: &Arc<Self>, tx: &Arc<TxView>) {
+        // One that was ended with what is around it, or the transaction with it, has nothing to undo.
+        let undo = |savepoint| tx.transaction.roll_back(savepoint).unwrap_or_default();
+        while tx.has_parts()
+            && let Some(changes) = tx.end_dead_part(undo)
+        {
+            let ours = tx.clone();
+            if let Err(e) = self.spawn(move |server| server.forget_undone(&ours, &changes)) {
+                crate::log(format_args!("what a killed process did may be seen for a while: {e}"));
+            }
+        }
+    }
+
+    /// Looks at all views with open parts; returns when to look again.
+    pub(super) fn look_after_parts(self: &Arc<Self>) -> Option<Instant> {
+        let mut any = false;
+        for tx in self.registry.all() {
+            self.undo_dead_parts(&tx);
+            any |= tx.has_parts();
+        }
+        any.then(|| Instant::now() + LOOK)
+    }
+
+    fn forget_undone(&self, tx: &TxView, changes: &Changes) {
         for &ino in &changes.inodes {
             self.forget_contents(Node::View(tx.nr, ino));
         }
@@ -70,6 +123,5 @@ impl Server {
             // Whether it is there again or gone: whoever looks asks anew.
             self.forget_name(Node::View(tx.nr, *dir), name, false);
         }
-        Ok(())
     }
 }

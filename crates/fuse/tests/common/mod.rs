@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use xact::{Audience, Difference, Isolation, Side, Volume, VolumeOptions};
+use xact::{Audience, Difference, Isolation, Losses, Lost, Side, Volume, VolumeOptions};
 use xact_base::{Error, Ino, Result, Timestamp};
 use xact_fs::tree::mem::MemTree;
 use xact_fs::*;
@@ -242,7 +242,7 @@ impl Host for MemHost {
         self.base.clone()
     }
 
-    fn begin(&self, _uid: u32, _: Isolation) -> Result<Arc<dyn HostTransaction>> {
+    fn begin(&self, _uid: u32, _: Isolation, _: &Losses) -> Result<Arc<dyn HostTransaction>> {
         let start = self.base.tree.lock().clone();
         Ok(Arc::new(MemTransaction {
             id: self.last_id.fetch_add(1, Ordering::AcqRel) + 1,
@@ -363,6 +363,14 @@ impl HostTransaction for MemTransaction {
 
     fn is_open(&self) -> bool {
         !self.view.ended.load(Ordering::Acquire)
+    }
+
+    fn is_doomed(&self) -> bool {
+        false
+    }
+
+    fn take_lost(&self) -> Option<Lost> {
+        None
     }
 
     fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()> {

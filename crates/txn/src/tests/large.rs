@@ -52,6 +52,41 @@ fn a_commit_larger_than_the_journal() {
     crashed.check("after a crash with a long journal");
 }
 
+/// Folders that are empty by now, but have more blocks than the journal can revoke in one commit: one
+/// transaction removes them all, over several commits where that is needed.
+#[test]
+fn large_folders_are_removed_whatever_the_journal_can_revoke() {
+    let volume = Volume::new(128, &["-b", "1024", "-J", "size=1"]);
+    let base = volume.open();
+    // With blocks of 1 KiB each holds three names of this length.
+    const NAMES: u32 = 12_000;
+    let file = base.make_node(&USER, Ino::ROOT, b"file", 0o100644, 0).unwrap().ino;
+    let dirs: Vec<String> = (0..5).map(|i| format!("dir-{i}")).collect();
+    for dir in &dirs {
+        let ino = base.make_dir(&USER, Ino::ROOT, dir.as_bytes(), 0o755).unwrap().ino;
+        let name = |i: u32| format!("{i:0>255}").into_bytes();
+        for i in 0..NAMES {
+            base.link(&USER, file, ino, &name(i)).unwrap();
+        }
+        assert!(base.attr(ino).unwrap().size > 4 << 20);
+        for i in 0..NAMES {
+            base.unlink(&USER, ino, &name(i)).unwrap();
+        }
+    }
+    base.sync_all().unwrap();
+    let tx = begin(&base);
+    for dir in &dirs {
+        tx.remove_dir(&USER, Ino::ROOT, dir.as_bytes()).unwrap();
+    }
+    tx.commit().unwrap();
+    drop(tx);
+    base.engine().health().unwrap();
+    base.make_dir(&USER, Ino::ROOT, b"and-on", 0o755).unwrap();
+    base.close().unwrap();
+    drop(base);
+    volume.check("after the removal of large folders");
+}
+
 /// A journal can get longer only where there is space for it, and extents to say where.
 #[test]
 fn a_commit_that_no_journal_takes_is_refused() {

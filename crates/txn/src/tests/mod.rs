@@ -1,6 +1,7 @@
 //! Transactions over a base in memory.
 
 mod conflicts;
+mod eager;
 mod history;
 mod large;
 mod parts;
@@ -8,5 +9,6 @@ mod random;
 mod real;
 mod savepoints;
 mod shapes;
+mod turns;
 
 use xact_fs::tree::random as ops;

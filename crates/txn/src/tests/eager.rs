@@ -1,0 +1,215 @@
+//! Conflicts on contents are told at the write that meets them (TX-4), on both bases.
+
+use std::sync::Arc;
+
+use xact_base::{Error, Ino};
+use xact_fs::{Allocate, Caller, View, WriteHow};
+
+use super::ops::{Op, dump, run};
+use super::real::Volume;
+use crate::mem_base::MemBase;
+use crate::{Durability, Isolation, Side, Transaction, TxOptions, TxState, VersionedBase};
+
+const BLOCK: u64 = 1024;
+
+fn write(path: &str, offset: u64, len: usize) -> Op {
+    Op::Write(path.into(), offset, vec![9; len], WriteHow::default())
+}
+
+fn append(path: &str) -> Op {
+    Op::Write(path.into(), 0, vec![8; 10], WriteHow { append: true, kill_suidgid: false, by: Caller::ROOT })
+}
+
+fn truncate(path: &str, size: u64) -> Op {
+    Op::Truncate(path.into(), size)
+}
+
+fn allocate(path: &str, at: u64, len: u64, how: Allocate) -> Op {
+    Op::Allocate(path.into(), at, len, how)
+}
+
+/// `a` with eight blocks and a half, `b` empty.
+fn filled<B: View>(base: &B) {
+    let long = Op::Write("a".into(), 0, vec![1; 8704], WriteHow::default());
+    for op in [Op::Create("a".into()), long, Op::Create("b".into())] {
+        run(base, &op);
+    }
+}
+
+fn begin<B: VersionedBase>(base: &Arc<B>, id: u64, isolation: Isolation) -> Transaction<B> {
+    Transaction::begin(base, TxOptions { id, isolation, ..TxOptions::default() })
+}
+
+/// Runs a test on both bases. The real one knows who won.
+fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemBase>), on_real: impl Fn(&dyn Fn() -> Arc<xact_fs::Base>)) {
+    test(&|| {
+        let base = MemBase::new(BLOCK as u32);
+        filled(&*base);
+        base
+    });
+    let volume = Volume::new(16, &["-b", "1024"]);
+    let base = volume.open();
+    on_real(&|| {
+        for name in [b"a", b"b"] {
+            let _ = base.unlink(&Caller::ROOT, Ino::ROOT, name);
+        }
+        filled(&*base);
+        base.clone()
+    });
+}
+
+/// Runs `inside`, whose last call alone meets what `outside` has changed after the begin.
+fn told_at_once<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>) {
+    let zero = Allocate::ZeroRange { keep_size: true };
+    let reserve = Allocate::Reserve { keep_size: false };
+    let pairs: &[(&[Op], Op)] = &[
+        (&[write("a", 1024, 1024)], write("a", 1024, 1)),
+        (&[write("a", 1030, 10)], write("a", 2047, 1)),
+        (&[write("a", 0, 4096)], write("a", 3000, 1)),
+        // Of a page in which the file ends, and of what lies behind.
+        (&[append("a")], append("a")),
+        (&[write("a", 9216, 1024)], write("a", 8192, 4)),
+        (&[truncate("a", 20_000)], write("a", 8192, 4)),
+        (&[allocate("a", 10_000, 1024, reserve)], write("a", 8192, 4)),
+        (&[truncate("a", 100)], write("a", 5000, 1)),
+        (&[truncate("a", 100)], write("a", 10, 1)),
+        (&[truncate("a", 1024)], write("a", 1024, 1)),
+        (&[write("a", 4096, 10)], truncate("a", 100)),
+        (&[write("a", 4096, 1024)], truncate("a", 0)),
+        (&[allocate("a", 1024, 2048, Allocate::PunchHole)], write("a", 2500, 1)),
+        (&[allocate("a", 1000, 10, Allocate::PunchHole)], write("a", 0, 1)),
+        (&[allocate("a", 1024, 2048, zero)], write("a", 2500, 1)),
+        (&[write("a", 1024, 1)], allocate("a", 1024, 1024, Allocate::PunchHole)),
+        (&[write("b", 0, 100), Op::Copy("b".into(), 0, "a".into(), 0, 100)], write("a", 0, 1)),
+        // What it has made its own before, at its next write to the file.
+        (&[write("a", 0, 10), write("a", 4096, 10)], write("a", 4096, 1)),
+    ];
+    for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+        for (inside, outside) in pairs {
+            let base = fresh();
+            let tx = begin(&base, 0, isolation);
+            let (last, first) = inside.split_last().unwrap();
+            for op in first {
+                run(&tx, op);
+            }
+            run(&*base, outside);
+            assert!(!tx.is_doomed(), "{inside:?} with {outside:?}");
+            let before = dump(&*base, true);
+            run(&tx, last);
+            assert!(tx.is_doomed(), "{inside:?} with {outside:?} under {isolation:?}");
+            let Err(Error::Conflict { path, by, .. }) = tx.commit() else {
+                panic!("{inside:?} was committed")
+            };
+            assert_eq!((&*path, by), ("/a", None));
+            assert_eq!(dump(&*base, true), before, "{inside:?} with {outside:?} leaves a trace");
+        }
+    }
+}
+
+#[test]
+fn a_write_on_changed_contents_fails_at_once() {
+    on_both(|fresh| told_at_once(fresh), |fresh| told_at_once(fresh));
+}
+
+/// Others may change what it does not, as often as they like, and what it only reads is the commit's.
+fn left_alone<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>) {
+    let base = fresh();
+    let tx = begin(&base, 0, Isolation::Serializable);
+    for round in 0..3 {
+        for at in [1u64, 3, 5] {
+            run(&*base, &write("a", at * BLOCK, 1024));
+            run(&tx, &write("a", (at - 1) * BLOCK + round, 7));
+        }
+    }
+    run(&*base, &append("a"));
+    run(&tx, &write("a", 0, 1024));
+    assert!(!tx.is_doomed());
+    tx.commit().unwrap();
+
+    let base = fresh();
+    let tx = begin(&base, 0, Isolation::Serializable);
+    run(&tx, &Op::Read("a".into(), 0, 100));
+    run(&*base, &write("a", 0, 10));
+    run(&tx, &write("a", 4096, 10));
+    assert!(!tx.is_doomed());
+    assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
+}
+
+#[test]
+fn changes_of_other_blocks_do_not_collide() {
+    on_both(|fresh| left_alone(fresh), |fresh| left_alone(fresh));
+}
+
+/// What the transaction wrote first and others changed then: told when it writes to the file again.
+fn overtaken<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>, knows_who: bool) {
+    let base = fresh();
+    let [one, two] = [71, 72].map(|id| begin(&base, id, Isolation::Serializable));
+    // Both may write the same block: as long as neither commits, nobody has lost.
+    for tx in [&one, &two, &one, &two] {
+        run(tx, &write("a", 4096, 10));
+        run(tx, &write("b", 0, 10));
+    }
+    run(&one, &write("a", 0, 10));
+    one.commit().unwrap();
+    assert!(!two.is_doomed());
+    run(&two, &write("a", 2048, 10));
+    assert!(two.is_doomed());
+    let Err(Error::Conflict { path, by, .. }) = two.commit() else { panic!("both committed") };
+    assert_eq!((&*path, by), ("/a", knows_who.then_some(71)));
+}
+
+#[test]
+fn of_two_that_write_one_block_the_second_is_told() {
+    on_both(|fresh| overtaken(fresh, false), |fresh| overtaken(fresh, true));
+}
+
+/// A doomed transaction can be looked at and undone, and is never committed, whatever of it is taken back.
+#[test]
+fn doom_is_for_good() {
+    let base = MemBase::new(BLOCK as u32);
+    filled(&*base);
+    let tx = begin(&base, 0, Isolation::Serializable);
+    run(&tx, &Op::Create("new".into()));
+    let savepoint = tx.savepoint().unwrap();
+    run(&*base, &write("a", 0, 1));
+    let a = tx.lookup(Ino::ROOT, b"a").unwrap().ino;
+    assert!(matches!(tx.write(a, 0, b"x", WriteHow::default()), Err(Error::Conflict { .. })));
+    // All that changes anything fails with it, reads do not.
+    let made = tx.make_dir(&Caller::ROOT, Ino::ROOT, b"dir", 0o755);
+    assert!(matches!(made, Err(Error::Conflict { path, .. }) if path == "/a"));
+    let mut out = Vec::new();
+    tx.read(a, 0, 1, &mut out).unwrap();
+    assert_eq!(out, [1]);
+    tx.roll_back(savepoint).unwrap();
+    assert!(matches!(tx.try_commit(Durability::Durable, &mut ()), Err(Error::Conflict { .. })));
+    assert!(matches!(tx.commit_only(&["/new"], Durability::Durable, &mut ()), Err(Error::Conflict { .. })));
+    assert_eq!(tx.state(), TxState::Active);
+    let diff = tx.diff().unwrap();
+    assert_eq!(diff.iter().map(|one| &*one.path).collect::<Vec<_>>(), [b"/new"]);
+    assert!(tx.peek_attr(Side::New, a).is_ok());
+    tx.drop_only(&["/new"]).unwrap();
+    // Without any effect it would be a reader, which always commits; but it was told that a write failed.
+    assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
+    base.assert_idle();
+}
+
+/// A part of it that was committed is not what others have changed.
+#[test]
+fn its_own_commit_dooms_nothing() {
+    let volume = Volume::new(16, &["-b", "1024"]);
+    let base = volume.open();
+    filled(&*base);
+    let tx = begin(&base, 0, Isolation::Serializable);
+    run(&tx, &write("a", 0, 10));
+    run(&tx, &write("b", 0, 10));
+    run(&*base, &write("a", 4096, 1));
+    tx.commit_only(&["/a"], Durability::Ordered, &mut ()).unwrap();
+    for path in ["a", "b"] {
+        run(&tx, &write(path, 0, 20));
+        run(&tx, &write(path, 4096, 20));
+    }
+    tx.commit().unwrap();
+    base.sync_all().unwrap();
+    drop(base);
+    volume.check("after a commit in parts");
+}

@@ -1,0 +1,168 @@
+//! Who has lost again and again goes first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use xact_base::{Error, Ino};
+use xact_fs::{Caller, View, WriteHow};
+
+use crate::mem_base::MemBase;
+use crate::turns::LOSSES;
+use crate::{Losses, Lost, Transaction, Turns, TxOptions};
+
+const SHORT_ONES: u64 = 2;
+/// A term that no test sees the end of: where a commit waited for it, the test would hang.
+const LONG: Duration = Duration::from_secs(3600);
+
+struct Volume {
+    base: Arc<MemBase>,
+    turns: Arc<Turns>,
+    files: [Ino; 2],
+    last: AtomicU64,
+}
+
+impl Volume {
+    fn new() -> Volume {
+        let base = MemBase::new(1024);
+        let files =
+            [b"a", b"b"].map(|name| base.make_node(&Caller::ROOT, Ino::ROOT, name, 0o100644, 0).unwrap().ino);
+        for file in files {
+            base.write(file, 0, &[0; 8], WriteHow::default()).unwrap();
+        }
+        Volume { base, turns: Arc::default(), files, last: AtomicU64::new(0) }
+    }
+
+    fn begin(&self, losses: &Losses) -> Transaction<MemBase> {
+        let id = self.last.fetch_add(1, SeqCst) + 1;
+        Transaction::begin_after(&self.base, TxOptions { id, ..TxOptions::default() }, &self.turns, losses)
+    }
+
+    /// As many lost tries as give a claim, on one file.
+    fn losses(&self, file: Ino, took: Duration) -> Losses {
+        let mut losses = Losses::default();
+        for _ in 0..LOSSES {
+            let id = self.last.fetch_add(1, SeqCst) + 1;
+            losses.add(Lost { id, inodes: [file].into(), took });
+        }
+        losses
+    }
+}
+
+fn read(view: &dyn View, file: Ino) -> u64 {
+    let mut bytes = Vec::new();
+    view.read(file, 0, 8, &mut bytes).unwrap();
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+fn write(view: &dyn View, file: Ino, number: u64) -> Result<u64, Error> {
+    view.write(file, 0, &number.to_le_bytes(), WriteHow::default())
+}
+
+/// One that copies `a` to `b`, slowly, while others raise `a` all the time. Returns its tries, `None`
+/// where it lost all of them.
+fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
+    let volume = Volume::new();
+    let [a, b] = volume.files;
+    let (raised, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let raise = || {
+        while !stop.load(SeqCst) {
+            let tx = volume.begin(&Losses::default());
+            let next = read(&tx, a) + 1;
+            if write(&tx, a, next).is_ok() && tx.commit().is_ok() {
+                raised.fetch_add(1, SeqCst);
+            }
+        }
+    };
+    let won = std::thread::scope(|scope| {
+        for _ in 0..SHORT_ONES {
+            scope.spawn(raise);
+        }
+        let mut losses = Losses::default();
+        let won = (1..=tries_max).find(|_| {
+            let tx = volume.begin(&losses);
+            let seen = read(&tx, a);
+            // Until one that began later has committed, each of them may have one that is not counted
+            // yet; or until they wait.
+            let before = raised.load(SeqCst);
+            while raised.load(SeqCst) <= before + SHORT_ONES && volume.turns.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            write(&tx, b, seen).unwrap();
+            match tx.commit() {
+                Ok(()) => true,
+                Err(Error::Conflict { .. }) => {
+                    let lost = tx.take_lost().expect("a conflict is a loss");
+                    if remembers {
+                        losses.add(lost);
+                    }
+                    false
+                }
+                Err(other) => panic!("{other}"),
+            }
+        });
+        stop.store(true, SeqCst);
+        won
+    });
+    assert_eq!(read(&*volume.base, a), raised.load(SeqCst), "no raise is lost");
+    volume.base.assert_idle();
+    won
+}
+
+#[test]
+fn a_long_one_gets_through_between_short_ones() {
+    let tries = long_against_short_ones(LOSSES + 20, true).expect("it never got through");
+    assert!(tries > LOSSES, "it goes first only after {LOSSES} losses, not in try {tries}");
+    // Without precedence it would lose for good, so the above is worth something.
+    assert_eq!(long_against_short_ones(20, false), None);
+}
+
+#[test]
+fn the_older_claim_waits_for_nobody() {
+    let volume = Volume::new();
+    let [a, b] = volume.files;
+    let (old, young) = (volume.losses(a, LONG), volume.losses(a, LONG));
+    let second = volume.begin(&young);
+    let first = volume.begin(&old);
+    write(&second, a, 2).unwrap();
+    write(&first, a, 1).unwrap();
+    // What nobody has claimed, and what only reads, goes on as ever.
+    let other = volume.begin(&Losses::default());
+    write(&other, b, 3).unwrap();
+    other.commit().unwrap();
+    let reader = volume.begin(&Losses::default());
+    read(&reader, a);
+    reader.commit().unwrap();
+    first.commit().unwrap();
+    assert!(matches!(second.commit(), Err(Error::Conflict { by: None, .. })));
+    assert_eq!(read(&*volume.base, a), 1);
+    // An end of any kind is the end of the claim.
+    for commits in [false, true] {
+        let again = volume.begin(&old);
+        if commits {
+            again.commit().unwrap()
+        } else {
+            again.abort()
+        }
+        let short = volume.begin(&Losses::default());
+        write(&short, a, 4).unwrap();
+        short.commit().unwrap();
+    }
+    drop(volume.begin(&old));
+    let short = volume.begin(&Losses::default());
+    write(&short, a, 5).unwrap();
+    short.commit().unwrap();
+}
+
+#[test]
+fn nobody_waits_longer_than_a_claims_term() {
+    let volume = Volume::new();
+    let [a, _] = volume.files;
+    let holder = volume.begin(&volume.losses(a, Duration::ZERO));
+    let short = volume.begin(&Losses::default());
+    write(&short, a, 1).unwrap();
+    // On the thread that would have to end the other one.
+    short.commit().unwrap();
+    assert_eq!(read(&*volume.base, a), 1);
+    assert!(matches!(write(&holder, a, 2), Err(Error::Conflict { .. })));
+}
