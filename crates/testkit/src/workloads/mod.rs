@@ -155,6 +155,9 @@ pub fn all() -> Vec<FileWorkload> {
             threads: vec![random::mix, transactions::overwrite, random::names],
             ..single("single-threads", random::mix)
         },
+        // As stock ext4 does it.
+        FileWorkload { inode_update: InodeUpdate::Immediate, ..workload("stock-mix", random::mix) },
+        FileWorkload { inode_update: InodeUpdate::Immediate, ..workload("stock-data", random::data) },
         in_mode(DataMode::Writeback, workload("writeback-mix", random::mix)),
         in_mode(DataMode::Journal, workload("journal-mix", random::mix)),
         in_mode(DataMode::Journal, single("journal-data", random::data)),
