@@ -84,7 +84,8 @@ fn claims(out: &mut String, figure: &Figure, section: &Section) {
 
 /// The distribution of what was timed one by one, in microseconds.
 fn latencies(out: &mut String, section: &Section) {
-    const COLUMNS: [(&str, fn(&Latency) -> f64); 5] = [
+    type Column = (&'static str, fn(&Latency) -> f64);
+    const COLUMNS: [Column; 5] = [
         ("median", |l| l.median),
         ("mean", |l| l.mean),
         ("99th", |l| l.p99),

@@ -286,6 +286,8 @@ pub struct Bounds {
     pub length: usize,
     /// Draws so many by lot instead of taking all.
     pub sample: Option<u64>,
+    /// Tells now and then how far it is.
+    pub progress: bool,
     pub plan: Plan,
 }
 
@@ -303,7 +305,7 @@ impl Bounds {
             progress: false,
             ..Plan::quick()
         };
-        Bounds { setting, length, sample: None, plan }
+        Bounds { setting, length, sample: None, progress: false, plan }
     }
 }
 
@@ -361,6 +363,7 @@ pub fn explore_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
                     if number >= batches || stop.load(Relaxed) {
                         break;
                     }
+                    progress(bounds, (number, batches), &total.lock(), started);
                     for sequence in batch(number) {
                         let workload = AceWorkload::of(&sequence, &volume, &letters)
                             .expect("sequences are made of what goes together");
@@ -385,6 +388,22 @@ pub fn explore_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
     outcome.summary.workload = format!("ace {} of {}", bounds.setting, bounds.length);
     outcome.summary.elapsed = started.elapsed();
     Ok(outcome)
+}
+
+/// A line on standard error each minute: all sequences of two operations take hours.
+fn progress(bounds: &Bounds, (begun, batches): (u64, u64), sum: &Outcome, started: Instant) {
+    static SHOWN: AtomicU64 = AtomicU64::new(0);
+    let minute = started.elapsed().as_secs() / 60;
+    if bounds.progress && SHOWN.swap(minute, Relaxed) != minute {
+        eprintln!(
+            "ace {} of {}: {begun} of {batches} parts, {} sequences, {} states, {} findings, {minute} min",
+            bounds.setting,
+            bounds.length,
+            sum.sequences,
+            sum.summary.states,
+            sum.summary.findings.len()
+        );
+    }
 }
 
 impl Outcome {
