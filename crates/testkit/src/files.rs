@@ -69,6 +69,7 @@ pub struct FileWorkload {
     pub commit_writes: CommitWrites,
     pub data_mode: DataMode,
     pub inode_update: InodeUpdate,
+    pub timestamps: InodeUpdate,
     pub log_records: LogRecords,
     pub fsync: Fsync,
     /// Freed blocks are discarded.
@@ -119,7 +120,7 @@ impl FileWorkload {
                 data: Some(self.data_mode),
                 commit_writes: Some(self.commit_writes),
                 inode_update: Some(self.inode_update),
-                timestamps: Some(self.inode_update),
+                timestamps: Some(self.timestamps),
                 log_records: Some(self.log_records),
                 fsync: Some(self.fsync),
             },

@@ -66,6 +66,7 @@ fn workload(name: &'static str, script: Script) -> FileWorkload {
         commit_writes: CommitWrites::TwoStep,
         data_mode: DataMode::Ordered,
         inode_update: InodeUpdate::Delayed,
+        timestamps: InodeUpdate::Delayed,
         log_records: LogRecords::Block,
         fsync: Fsync::Log,
         discard: false,
@@ -155,9 +156,8 @@ pub fn all() -> Vec<FileWorkload> {
             threads: vec![random::mix, transactions::overwrite, random::names],
             ..single("single-threads", random::mix)
         },
-        // As stock ext4 does it.
-        FileWorkload { inode_update: InodeUpdate::Immediate, ..workload("stock-mix", random::mix) },
-        FileWorkload { inode_update: InodeUpdate::Immediate, ..workload("stock-data", random::data) },
+        FileWorkload { timestamps: InodeUpdate::Immediate, ..workload("times-mix", random::mix) },
+        FileWorkload { timestamps: InodeUpdate::Immediate, ..workload("times-data", random::data) },
         in_mode(DataMode::Writeback, workload("writeback-mix", random::mix)),
         in_mode(DataMode::Journal, workload("journal-mix", random::mix)),
         in_mode(DataMode::Journal, single("journal-data", random::data)),
