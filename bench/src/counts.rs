@@ -4,8 +4,10 @@ use std::fs;
 use std::io;
 use std::ops::Sub;
 
+use serde::{Deserialize, Serialize};
+
 /// Totals from `/sys/block/loopN/stat`.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Counts {
     pub reads: u64,
     pub read_bytes: u64,

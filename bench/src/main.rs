@@ -3,6 +3,7 @@
 //! asked of it.
 
 mod counts;
+mod kept;
 mod loads;
 mod memory;
 mod papers;
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use kept::Kept;
 use loads::Load;
 use papers::Figure;
 use report::{Report, html};
@@ -33,12 +35,15 @@ struct Options {
     /// One round at a tenth of the size.
     #[arg(long)]
     quick: bool,
-    /// Rounds in which the systems take turns.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Size of the loads; 1 is full.
+    /// Rounds in which the systems take turns. Default: 3, or 5 of the papers' figures.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Size of the loads: numbers of files and operations, seconds of a run; 1 is full.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
+    /// Go on where an earlier run with the same options was broken off.
+    #[arg(long)]
+    resume: bool,
     /// Only these loads; --list names them.
     #[arg(long, value_name = "NAME")]
     load: Vec<String>,
@@ -95,18 +100,22 @@ fn bench(options: &Options) -> Result<bool> {
     let size = if options.papers { PAPERS_VOLUME_BYTES } else { VOLUME_BYTES };
     let device = LoopDevice::new(&out.join("volume.bin"), size)?;
     println!("{} on {}", device.image().display(), device.path().display());
-    let (rounds, scale) = if options.quick { (1, 0.1) } else { (options.rounds, options.scale) };
-    let turns = Turns { rounds, scale, systems: &options.system, device, out: &out, xact: &xact };
-    let (report, failures) = turns.run(&chosen);
-    print!("{}", text(&report, &failures));
-    write(&out.join("report.txt"), &text(&report, &failures))?;
-    write(&out.join("report.json"), &report.json())?;
-    if options.papers {
-        let figures: Vec<&Figure> = papers::all().collect();
-        print!("{}", papers::verdicts(&report));
-        let how = format!("{rounds} rounds at {scale} of the full size; medians over the rounds.");
-        write(&out.join("report.html"), &html::page(&report, &figures, &how, &failures))?;
-    }
+    let usual = options.rounds.unwrap_or(if options.papers { 5 } else { 3 });
+    let (rounds, scale) = if options.quick { (1, 0.1) } else { (usual, options.scale) };
+    let kept = Kept::open(&out, scale, options.resume)?;
+    let mut turns = Turns { rounds, scale, systems: &options.system, device, out: &out, xact: &xact, kept };
+    let how = format!("{rounds} rounds at {scale} of the full size; medians over the rounds.");
+    let save = |report: &Report, failures: &[String]| -> Result<()> {
+        write(&out.join("report.txt"), &text(options.papers, report, failures))?;
+        write(&out.join("report.json"), &report.json())?;
+        if options.papers {
+            let figures: Vec<&Figure> = papers::all().collect();
+            write(&out.join("report.html"), &html::page(report, &figures, &how, failures))?;
+        }
+        Ok(())
+    };
+    let (report, failures) = turns.run(&chosen, save)?;
+    print!("{}", text(options.papers, &report, &failures));
     println!("report.txt and others are in {}", out.display());
     Ok(failures.is_empty())
 }
@@ -123,9 +132,10 @@ fn choose(options: &Options, known: &[&'static Load]) -> Result<Vec<&'static Loa
     Ok(known.iter().filter(wanted).copied().collect())
 }
 
-fn text(report: &Report, failures: &[String]) -> String {
+fn text(of_papers: bool, report: &Report, failures: &[String]) -> String {
     let failed: String = failures.iter().map(|f| format!("FAILED {f}\n")).collect();
-    report.table() + &failed
+    let claims = if of_papers { papers::verdicts(report) } else { String::new() };
+    report.table() + &failed + &claims
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -1,8 +1,10 @@
 //! The run: loads in rounds, in which the systems take turns on one device.
 
 use std::path::Path;
+use std::time::Instant;
 
-use crate::loads::{Bench, Load};
+use crate::kept::{Kept, Turn};
+use crate::loads::{Bench, Load, Sample};
 use crate::memory::MemoryLimit;
 use crate::report::Report;
 use crate::system::{Server, System};
@@ -19,12 +21,18 @@ pub struct Turns<'a> {
     pub out: &'a Path,
     /// The program.
     pub xact: &'a Path,
+    pub kept: Kept,
 }
 
 impl Turns<'_> {
     /// What was measured, and a line for each failure: a load that fails on a system is left out of
-    /// the report of that system.
-    pub fn run(&self, loads: &[&Load]) -> (Report, Vec<String>) {
+    /// the report of that system. `save` is called whenever there is more to report, so that a run
+    /// which is broken off leaves what it has.
+    pub fn run(
+        &mut self,
+        loads: &[&Load],
+        mut save: impl FnMut(&Report, &[String]) -> Result<()>,
+    ) -> Result<(Report, Vec<String>)> {
         let mut report = Report::default();
         let mut failures = Vec::new();
         for round in 0..self.rounds {
@@ -34,15 +42,23 @@ impl Turns<'_> {
                 for turn in 0..systems.len() {
                     // Nobody is always first.
                     let system = systems[(turn + round) % systems.len()];
-                    eprintln!("round {} of {}: {} on {}", round + 1, self.rounds, load.name, system.name);
-                    if let Err(why) = self.measure(load, system, &mut report) {
-                        eprintln!("  failed: {why}");
-                        failures.push(format!("{} on {}: {why}", load.name, system.name));
+                    let this = Turn { load: load.name.to_owned(), who: system.name.to_owned(), round };
+                    let samples = match self.kept.take(&this) {
+                        Some(samples) => Ok(samples),
+                        None => self.measure_anew(load, system, this),
+                    };
+                    match samples {
+                        Ok(samples) => samples.into_iter().for_each(|s| report.add(load.name, &system, s)),
+                        Err(why) => {
+                            eprintln!("  failed: {why}");
+                            failures.push(format!("{} on {}: {why}", load.name, system.name));
+                        }
                     }
                 }
+                save(&report, &failures)?;
             }
         }
-        (report, failures)
+        Ok((report, failures))
     }
 
     fn systems_of(&self, load: &Load) -> Vec<System> {
@@ -50,7 +66,16 @@ impl Turns<'_> {
         load.systems.iter().filter(chosen).copied().collect()
     }
 
-    fn measure(&self, load: &Load, system: System, report: &mut Report) -> Result<()> {
+    fn measure_anew(&mut self, load: &Load, system: System, this: Turn) -> Result<Vec<Sample>> {
+        let started = Instant::now();
+        eprintln!("round {} of {}: {} on {}", this.round + 1, self.rounds, load.name, system.name);
+        let samples = self.measure(load, system)?;
+        eprintln!("  {:.0} s", started.elapsed().as_secs_f64());
+        self.kept.add(this, &samples)?;
+        Ok(samples)
+    }
+
+    fn measure(&self, load: &Load, system: System) -> Result<Vec<Sample>> {
         self.device.format(system.format, self.xact)?;
         let mut mount = Mount::new(&self.device, system, &self.out.join("mnt"), self.xact)?;
         let mut bench = Bench {
@@ -70,9 +95,6 @@ impl Turns<'_> {
         mount.unmount()?;
         result?;
         self.device.check(system.format, self.xact).map_err(|e| format!("the volume is damaged: {e}"))?;
-        for sample in samples {
-            report.add(load.name, &system, sample);
-        }
-        Ok(())
+        Ok(samples)
     }
 }

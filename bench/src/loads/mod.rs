@@ -6,15 +6,18 @@ pub mod programs;
 pub mod sqlite;
 mod synced;
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 use crate::counts::Counts;
 use crate::system::{Server, System};
 use crate::volume::{LoopDevice, Mount, Result};
 
 /// How long single operations took, in microseconds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Latency {
     pub median: f64,
     pub mean: f64,
@@ -44,13 +47,13 @@ pub struct Rated {
 }
 
 /// What a phase came to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sample {
     pub phase: String,
     /// Work done a second.
     pub rate: f64,
     /// What the work is counted in ("op", "MiB").
-    pub unit: &'static str,
+    pub unit: String,
     pub units: f64,
     pub latency: Option<Latency>,
     pub counts: Counts,
@@ -88,6 +91,30 @@ impl Bench<'_, '_> {
         self.note(phase.into(), unit, units, rate, None, before)
     }
 
+    /// As [`Bench::phase`], but what the work put off is not counted: for what callers wait for.
+    pub fn phase_waited_for(
+        &mut self,
+        phase: impl Into<String>,
+        unit: &'static str,
+        units: f64,
+        work: impl FnOnce(&mut Mount<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let before = self.device.counts()?;
+        let started = Instant::now();
+        work(self.mount)?;
+        let rate = units / started.elapsed().as_secs_f64();
+        let counts = self.counts_since(before)?;
+        self.samples.push(Sample {
+            phase: phase.into(),
+            rate,
+            unit: unit.to_owned(),
+            units,
+            latency: None,
+            counts,
+        });
+        self.mount.settle()
+    }
+
     /// As [`Bench::phase`] where the work times itself.
     pub fn phase_with_rate(
         &mut self,
@@ -115,6 +142,32 @@ impl Bench<'_, '_> {
         self.note(phase.into(), unit, units, rate, Some(Latency::of(times)), before)
     }
 
+    /// Runs `prepare` and `work` for each of `turns`, and keeps what the middle one of all the `work` took and
+    /// asked of the device, by bytes written, until it returned.
+    pub fn phase_counted(
+        &mut self,
+        phase: impl Into<String>,
+        unit: &'static str,
+        turns: Range<u64>,
+        prepare: impl Fn(u64) -> Result<()>,
+        work: impl Fn(u64) -> Result<()>,
+    ) -> Result<()> {
+        let mut each = Vec::new();
+        for turn in turns {
+            prepare(turn)?;
+            let before = self.device.counts()?;
+            let started = Instant::now();
+            work(turn)?;
+            let rate = 1.0 / started.elapsed().as_secs_f64();
+            each.push((self.counts_since(before)?, rate));
+        }
+        each.sort_by_key(|(counts, _)| counts.written_bytes);
+        let (counts, rate) = each[each.len() / 2];
+        let (phase, unit) = (phase.into(), unit.to_owned());
+        self.samples.push(Sample { phase, rate, unit, units: 1.0, latency: None, counts });
+        self.mount.settle()
+    }
+
     /// Counts what the phase asked of the device until all that it put off is written.
     fn note(
         &mut self,
@@ -126,12 +179,15 @@ impl Bench<'_, '_> {
         before: Counts,
     ) -> Result<()> {
         self.mount.settle()?;
-        let mut counts = self.device.counts()? - before;
-        if self.mount.system().server != Server::Kernel {
-            counts = counts.without_lone_flushes();
-        }
-        self.samples.push(Sample { phase, rate, unit, units, latency, counts });
+        let counts = self.counts_since(before)?;
+        self.samples.push(Sample { phase, rate, unit: unit.to_owned(), units, latency, counts });
         Ok(())
+    }
+
+    fn counts_since(&self, before: Counts) -> Result<Counts> {
+        let counts = self.device.counts()? - before;
+        let by_kernel = self.mount.system().server == Server::Kernel;
+        Ok(if by_kernel { counts } else { counts.without_lone_flushes() })
     }
 }
 

@@ -54,6 +54,10 @@ pub fn postmark(bench: &mut Bench<'_, '_>) -> Result<()> {
 }
 
 pub fn postmark_of(bench: &mut Bench<'_, '_>, what: PostMark) -> Result<()> {
+    postmark_named(bench, "PostMark".to_owned(), what)
+}
+
+pub fn postmark_named(bench: &mut Bench<'_, '_>, phase: String, what: PostMark) -> Result<()> {
     let PostMark { files, transactions, folders, largest_bytes } = what;
     let config = bench.supplies.join("postmark.cfg");
     let location = bench.mount.dir().display().to_string();
@@ -62,7 +66,7 @@ pub fn postmark_of(bench: &mut Bench<'_, '_>, what: PostMark) -> Result<()> {
          set subdirectories {folders}\nset size 500 {largest_bytes}\nset seed 42\nrun\nquit\n"
     );
     fs::write(&config, text).map_err(because("PostMark's configuration"))?;
-    bench.phase("PostMark", "op", (files + transactions) as f64, |_| {
+    bench.phase(phase, "op", (files + transactions) as f64, |_| {
         run(Command::new("postmark").arg(&config)).map(drop)
     })
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::{Chart, Claim, Figure, bound};
 use crate::loads::sqlite::{self, Operation, Usage};
-use crate::loads::{Bench, Load, because};
+use crate::loads::{Bench, Latency, Load, because};
 use crate::report::Section;
 use crate::system::System;
 use crate::volume::Result;
@@ -96,7 +96,7 @@ fn random_writes(bench: &mut Bench<'_, '_>) -> Result<()> {
                     }
                     Ok(())
                 };
-                let seeds = (1..).map(|n: u64| n * 0x9E37_79B9_7F4A_7C15);
+                let seeds = (1..).map(|n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                 let running: Vec<_> =
                     files.iter().zip(seeds).map(|(f, seed)| scope.spawn(move || work(f, seed))).collect();
                 running.into_iter().try_for_each(|t| t.join().map_err(|_| "a thread panicked".to_owned())?)
@@ -119,37 +119,56 @@ fn sqlite_persist(bench: &mut Bench<'_, '_>) -> Result<()> {
 
 fn fsync_among_many(bench: &mut Bench<'_, '_>) -> Result<()> {
     const FILE_BLOCKS: u64 = (4 << 20) / BLOCK_BYTES;
-    let (files, rounds) = (bench.count(1000).max(100), bench.count(FILE_BLOCKS).max(64));
+    // As many files at any scale: it is their inodes that a commit carries or not.
+    let (files, rounds) = (1000, bench.count(FILE_BLOCKS).max(64));
     let paths: Vec<PathBuf> = (0..files).map(|n| bench.mount.dir().join(format!("file-{n}"))).collect();
     let files: Vec<File> =
         paths.iter().map(File::create).collect::<std::io::Result<_>>().map_err(because("create"))?;
     bench.mount.settle()?;
+    let append_to_all = |round: u64| {
+        let block = [round as u8; BLOCK_BYTES as usize];
+        files.iter().try_for_each(|f| f.write_all_at(&block, round * BLOCK_BYTES)).map_err(because("append"))
+    };
+    let sync_last = || files[files.len() - 1].sync_all().map_err(because("fsync"));
     bench.phase_with_latency("fsync", "op", |_| {
         let mut times = Vec::with_capacity(rounds as usize);
         for round in 0..rounds {
-            for file in &files {
-                file.write_all_at(&[round as u8; BLOCK_BYTES as usize], round * BLOCK_BYTES)
-                    .map_err(because("append"))?;
-            }
+            append_to_all(round)?;
             let started = Instant::now();
-            files[files.len() - 1].sync_all().map_err(because("fsync"))?;
+            sync_last()?;
             times.push(started.elapsed());
         }
         Ok::<Vec<Duration>, String>(times)
-    })
+    })?;
+    // What the fsyncs themselves ask of the device; the middle one of these, for the flusher is at work
+    // beside some of them.
+    const COUNTED: u64 = 21;
+    bench.phase_counted(COUNTED_PHASE, "op", rounds..rounds + COUNTED, append_to_all, |_| sync_last())
 }
 
-/// DIU-5, against the stock setting: the paper's own comparison.
+const COUNTED_PHASE: &str = "fsync, its own I/O";
+
+/// DIU-5, against the stock setting: the mechanism alone, as in the paper, and together with the others.
 fn fsync_claims(section: &Section) -> Vec<Claim> {
-    let Some(row) = section.row("fsync") else { return Vec::new() };
-    let ratio = |what: fn(&crate::loads::Latency) -> f64| {
-        Some(row.latency("xact DIU+", what)? / row.latency("xact stock", what)?)
-    };
-    let claims = [
-        bound("DIU-5", "the median is at most 0.53 of stock", ratio(|l| l.median), |r| r <= 0.53),
-        bound("DIU-5", "the mean is at most 0.85 of stock", ratio(|l| l.mean), |r| r <= 0.85),
-        bound("DIU-5", "the 99.99th percentile is at most 0.58 of stock", ratio(|l| l.p9999), |r| r <= 0.58),
-        bound("DIU-5", "the 99th percentile is no worse than stock", ratio(|l| l.p99), |r| r <= 1.0),
+    type What = fn(&Latency) -> f64;
+    const BOUNDS: [(&str, What, f64); 4] = [
+        ("median", |l| l.median, 0.53),
+        ("mean", |l| l.mean, 0.85),
+        ("99.99th percentile", |l| l.p9999, 0.58),
+        ("99th percentile", |l| l.p99, 1.0),
     ];
-    claims.into_iter().flatten().collect()
+    let Some(row) = section.row("fsync") else { return Vec::new() };
+    let mut claims = Vec::new();
+    for ours in [DIU_PLUS.name, DEFAULT.name] {
+        let kib = |system: &str| section.row(COUNTED_PHASE)?.of(system, |s| s.counts.written_bytes as f64);
+        let written = kib(ours).zip(kib(STOCK.name)).map(|(ours, stock)| ours / stock);
+        let says = format!("an fsync of {ours} writes at most 0.53 of the bytes of stock");
+        claims.extend(bound("DIU-2", &says, written, |r| r <= 0.53));
+        for (name, what, most) in BOUNDS {
+            let ratio = row.latency(ours, what).zip(row.latency(STOCK.name, what)).map(|(a, b)| a / b);
+            let says = format!("the {name} of {ours} is at most {most} of stock");
+            claims.extend(bound("DIU-5", &says, ratio, |r| r <= most));
+        }
+    }
+    claims
 }

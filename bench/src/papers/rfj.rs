@@ -82,7 +82,7 @@ fn file_server(bench: &mut Bench<'_, '_>) -> Result<()> {
                 .map(|n| {
                     let (slots, operations) = (&slots, &operations);
                     scope.spawn(move || -> Result<()> {
-                        let mut random = Random(n * 0x9E37_79B9_7F4A_7C15);
+                        let mut random = Random(n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                         while started.elapsed() < Duration::from_secs_f64(seconds) {
                             one_turn(slots, &mut random, operations)?;
                         }

@@ -1,13 +1,14 @@
 //! Meta-data snapshotting: empty files, PostMark, dbench (figures 2 to 4, tables I and II).
 
 use std::fs::{self, File};
+use std::process::Command;
 
-use super::{Chart, Claim, Figure};
+use super::{Chart, Claim, Figure, bound};
 use crate::loads::programs::{self, PostMark};
 use crate::loads::{Bench, Load, because};
 use crate::report::Section;
 use crate::system::{Format, System};
-use crate::volume::Result;
+use crate::volume::{Mount, Result, run};
 
 const EXT3: System = System::KERNEL.named("kernel ordered", "noatime,data=ordered");
 const EXT2: System = System::KERNEL.named("kernel none", "noatime").on(Format::NoJournal);
@@ -66,6 +67,16 @@ pub const FIGURES: &[Figure] = &[
         chart: Chart::RatesOver("clients"),
         claims: none_claims,
     },
+    Figure {
+        load: Load { name: "snap-kept", systems: &[GENERATIONS], baselines: &[], run: snapshots_kept },
+        paper: "SNAP",
+        title: "Snapshots of a volume with 100,000 files (not in the paper)",
+        about: "100,000 files of 100 bytes in 1,000 folders; 0, 1, 16 and 64 snapshots, between which 100 of \
+                the files are written anew. A snapshot is made and deleted, and PostMark runs (2,000 files in \
+                50 folders, 10,000 transactions), while so many are kept.",
+        chart: Chart::Rates,
+        claims: kept_claims,
+    },
 ];
 
 fn empty_files(bench: &mut Bench<'_, '_>) -> Result<()> {
@@ -94,6 +105,59 @@ fn postmark(bench: &mut Bench<'_, '_>) -> Result<()> {
 
 fn dbench(bench: &mut Bench<'_, '_>) -> Result<()> {
     programs::dbench_of(bench, &[1, 4, 8, 16, 32])
+}
+
+const KEPT: [u64; 4] = [0, 1, 16, 64];
+
+fn snapshots_kept(bench: &mut Bench<'_, '_>) -> Result<()> {
+    const FOLDERS: u64 = 1000;
+    const WRITTEN_BETWEEN: u64 = 100;
+    let files = bench.count(100_000);
+    let dir = bench.mount.dir().join("files");
+    let path = |n: u64| dir.join(format!("d{}/f{n}", n % FOLDERS));
+    let write = |n: u64, value: u8| fs::write(path(n), [value; 100]).map_err(because("write"));
+    for n in 0..FOLDERS {
+        fs::create_dir_all(dir.join(format!("d{n}"))).map_err(because("mkdir"))?;
+    }
+    (0..files).try_for_each(|n| write(n, 1))?;
+    bench.mount.settle()?;
+    let mut kept = 0;
+    for wanted in KEPT {
+        while kept < wanted {
+            (0..WRITTEN_BETWEEN).try_for_each(|n| write((kept * 7919 + n * 613) % files, kept as u8))?;
+            snapshot(bench.mount, "create", &format!("kept-{kept}"))?;
+            kept += 1;
+        }
+        bench.mount.settle()?;
+        let times = bench.count(10);
+        let name = |n: u64| format!("measured-{n}");
+        bench.phase(format!("create, {kept} kept"), "snapshot", times as f64, |mount| {
+            (0..times).try_for_each(|n| snapshot(mount, "create", &name(n)))
+        })?;
+        bench.phase(format!("delete, {kept} kept"), "snapshot", times as f64, |mount| {
+            (0..times).try_for_each(|n| snapshot(mount, "delete", &name(n)))
+        })?;
+        let (files, transactions) = (bench.count(2000), bench.count(10_000));
+        let what = PostMark { files, transactions, folders: 50, largest_bytes: 16_384 };
+        programs::postmark_named(bench, format!("PostMark, {kept} kept"), what)?;
+    }
+    Ok(())
+}
+
+/// `xact snapshot create` or `delete`.
+fn snapshot(mount: &Mount<'_>, what: &str, name: &str) -> Result<()> {
+    run(Command::new(mount.xact()).args(["snapshot", what]).arg(mount.dir()).arg(name)).map(drop)
+}
+
+/// What keeping snapshots costs whoever works on. No bound is stated anywhere; ours is a fifth.
+fn kept_claims(section: &Section) -> Vec<Claim> {
+    let rate = |kept: u64| section.row(&format!("PostMark, {kept} kept"))?.rate(GENERATIONS.name);
+    let slowdown = rate(KEPT[0]).zip(rate(KEPT[KEPT.len() - 1])).map(|(none, all)| none / all);
+    bound("SNAP-10", "PostMark with 64 snapshots kept takes at most 1.2 times as long", slowdown, |r| {
+        r <= 1.2
+    })
+    .into_iter()
+    .collect()
 }
 
 /// SNAP-9: generations against the same code without any guarantee, and against our journal.

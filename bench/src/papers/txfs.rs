@@ -163,11 +163,12 @@ fn in_threads(work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
 
 fn create_unlink_sync(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
     let turns = bench.count(1000);
+    for n in 0..THREADS {
+        fs::create_dir(bench.mount.dir().join(format!("thread{n}"))).map_err(because("mkdir"))?;
+    }
+    bench.mount.settle()?;
     bench.phase("create/unlink/sync", "op", (turns * THREADS) as f64, |mount| {
         let dir = mount.dir();
-        for n in 0..THREADS {
-            fs::create_dir(dir.join(format!("thread{n}"))).map_err(because("mkdir"))?;
-        }
         let turn = |root: &Path, n: u64| {
             let folder = root.join(format!("thread{n}"));
             File::create(folder.join("file")).map_err(because("create"))?;

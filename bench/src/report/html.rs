@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Report, Row, Section, chart};
+use crate::loads::Latency;
 use crate::papers::Figure;
 use crate::system::System;
 
@@ -45,6 +46,7 @@ pub fn page(report: &Report, figures: &[&Figure], how: &str, failures: &[String]
             out.push_str(&svg);
         }
         claims(&mut out, figure, section);
+        latencies(&mut out, section);
         table(&mut out, section);
     }
     out.push_str("</body>\n</html>\n");
@@ -78,6 +80,35 @@ fn claims(out: &mut String, figure: &Figure, section: &Section) {
         );
     }
     out.push_str("</table>\n");
+}
+
+/// The distribution of what was timed one by one, in microseconds.
+fn latencies(out: &mut String, section: &Section) {
+    type Column = (&'static str, fn(&Latency) -> f64);
+    const COLUMNS: [Column; 5] = [
+        ("median", |l| l.median),
+        ("mean", |l| l.mean),
+        ("99th", |l| l.p99),
+        ("99.99th", |l| l.p9999),
+        ("worst", |l| l.worst),
+    ];
+    let timed = |row: &&Row| section.systems.iter().any(|s| row.latency(s.name, |l| l.median).is_some());
+    for row in section.rows.iter().filter(timed) {
+        let _ = write!(out, "<table><tr><th>{}, us</th>", escape(&row.phase));
+        for (name, _) in COLUMNS {
+            let _ = write!(out, "<th>{name}</th>");
+        }
+        out.push_str("</tr>\n");
+        for system in &section.systems {
+            let _ = write!(out, "<tr><td>{}</td>", system.name);
+            for (_, what) in COLUMNS {
+                let value = row.latency(system.name, what);
+                let _ = write!(out, "<td>{}</td>", value.map(|us| format!("{us:.0}")).unwrap_or_default());
+            }
+            out.push_str("</tr>\n");
+        }
+        out.push_str("</table>\n");
+    }
 }
 
 fn table(out: &mut String, section: &Section) {

@@ -13,7 +13,7 @@ use crate::system::System;
 /// All rounds of one phase.
 pub struct Row {
     pub phase: String,
-    pub unit: &'static str,
+    pub unit: String,
     /// By the name of the system.
     samples: BTreeMap<&'static str, Vec<Sample>>,
 }
@@ -71,7 +71,7 @@ impl Section {
 
     fn add(&mut self, system: &System, sample: Sample) {
         let index = self.rows.iter().position(|r| r.phase == sample.phase).unwrap_or_else(|| {
-            let (phase, unit) = (sample.phase.clone(), sample.unit);
+            let (phase, unit) = (sample.phase.clone(), sample.unit.clone());
             self.rows.push(Row { phase, unit, samples: BTreeMap::new() });
             self.rows.len() - 1
         });

@@ -61,6 +61,10 @@ pub enum Fault {
     AcceptTornRecord,
     /// Generations: a record of the log is taken whatever generation and record it continues.
     AcceptStaleRecord,
+    /// No journal: waiters are told before what is at home is durable.
+    NoFlushAfterHome,
+    /// Files: a file is renamed over another while its data is only in memory.
+    RenameBeforeData,
     /// Files: whatever stores an inode stores its size, whether what it covers is written or not.
     SizeBeforeData,
 }
@@ -102,12 +106,16 @@ impl Fault {
         Fault::FreeHeld,
     ];
 
+    /// Every fault of the engine without a journal.
+    pub const NONE: [Fault; 1] = [Fault::NoFlushAfterHome];
+
     /// Every fault of what is above the engines.
-    pub const FILES: [Fault; 3] = [Fault::SizeBeforeData, Fault::DiscardAtOnce, Fault::ShorterAfterInode];
+    pub const FILES: [Fault; 4] =
+        [Fault::SizeBeforeData, Fault::RenameBeforeData, Fault::DiscardAtOnce, Fault::ShorterAfterInode];
 
     /// All faults, those that two engines have twice.
     pub fn all() -> impl Iterator<Item = Fault> {
-        Fault::JOURNAL.into_iter().chain(Fault::GENERATIONS).chain(Fault::FILES)
+        Fault::JOURNAL.into_iter().chain(Fault::GENERATIONS).chain(Fault::NONE).chain(Fault::FILES)
     }
 }
 

@@ -26,6 +26,7 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::STATE_CLEAN;
 
 use crate::engine::{BlockRef, Engine, EngineStats};
+use crate::fault::{Fault, Faults};
 use crate::journal::location;
 use crate::metadata::Metadata;
 use crate::options::EngineOptions;
@@ -55,6 +56,7 @@ struct Home {
     commit_interval: Duration,
     commits: AtomicU64,
     written_blocks: AtomicU64,
+    faults: Faults,
 }
 
 impl NoneEngine {
@@ -81,6 +83,7 @@ impl NoneEngine {
             commit_interval: options.commit_interval,
             commits: AtomicU64::new(0),
             written_blocks: AtomicU64::new(0),
+            faults: options.faults(),
             volume,
         });
         let mut threads = Vec::new();
@@ -128,7 +131,9 @@ impl Home {
         self.volume.write_sorted(&blocks)?;
         // Durable by this flush: all changes and all data of this commit. Without it freed blocks
         // would be given away while the volume still says that they belong to their old owner.
-        self.volume.flush()?;
+        if !self.faults.has(Fault::NoFlushAfterHome) {
+            self.volume.flush()?;
+        }
         for block in &frozen.blocks {
             block.slot.lock_any().committing = None;
         }
@@ -171,6 +176,10 @@ impl Shared for Home {
             return Ok(());
         }
         self.pipeline.make_durable(commit, || self.guard(self.write_back()))?;
+        // For data written since that commit's flush began.
+        if self.faults.has(Fault::NoFlushAfterHome) {
+            return Ok(());
+        }
         self.guard(self.volume.flush_for(ticket))
     }
 }

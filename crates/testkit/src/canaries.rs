@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use xact_consistency::Fault;
 
+use crate::ace::AceWorkload;
 use crate::blocks::BlockWorkload;
 use crate::explorer::{Plan, Replay, Subject, explore, replay};
 use crate::files::FileWorkload;
@@ -67,6 +68,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::LongerBeforeInode, "tx-longer-journal"),
     canary(Fault::ShorterAfterInode, "tx-longer-journal"),
     canary(Fault::SizeBeforeData, "mix"),
+    canary(Fault::RenameBeforeData, "replace-unsynced"),
     canary(Fault::ActionsAtOnce, "gen-refill"),
     canary(Fault::OverwritePlace, "gen-append"),
     canary(Fault::NoFlushBeforeRoot, "gen-append"),
@@ -82,6 +84,8 @@ pub const ALL: &[Canary] = &[
     canary(Fault::AcceptStaleRecord, "gen-log-wrap"),
     canary(Fault::ActionsAtOnce, "gen-log-refill"),
     canary(Fault::NoFlushBeforeRoot, "gen-log-wrap"),
+    // Without a journal: a file is made, the volume synced.
+    canary(Fault::NoFlushAfterHome, "ace/none/durable/0.1"),
 ];
 
 impl Canary {
@@ -89,6 +93,9 @@ impl Canary {
     /// threads write comes at other moments in another run, so both may take several tries. Errors:
     /// it was not found.
     pub fn hunt(&self) -> Result<Found, String> {
+        if self.workload.starts_with("ace/") {
+            return self.hunt_in(&AceWorkload::find(self.workload)?.without(self.fault));
+        }
         let fault = Some(self.fault);
         if let Some(workload) = BlockWorkload::all().into_iter().find(|w| w.name == self.workload) {
             return self.hunt_in(&BlockWorkload { fault, ..workload });

@@ -1,5 +1,6 @@
 //! Whole volumes under the explorer: workloads of operations on files, judged by the model.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::model::{History, Lane, Promise};
 use crate::recording::{Recording, Time};
 use crate::rng::Rng;
 use crate::session::{Done, Files, Session, Stop};
-use crate::tools::{KernelMount, e2fsck, formatted, superblock_is_whole};
+use crate::tools::{KernelMount, e2fsck, e2fsck_mends, formatted, superblock_is_whole};
 use crate::tree::Tree;
 
 /// What a volume is made with: arguments of mke2fs, and its size.
@@ -37,6 +38,14 @@ impl Format {
             None => image,
             Some(pool_bytes) => generations::give(&image, pool_bytes),
         }
+    }
+}
+
+impl Format {
+    /// Whether there is neither a journal nor generations, so that e2fsck must run after a crash, and what
+    /// was synced is there as long as nothing was done since.
+    pub fn has_no_engine(&self) -> bool {
+        self.pool_bytes.is_none() && self.options.contains(&"^has_journal")
     }
 }
 
@@ -60,10 +69,13 @@ pub struct FileWorkload {
     pub commit_writes: CommitWrites,
     pub data_mode: DataMode,
     pub inode_update: InodeUpdate,
+    pub timestamps: InodeUpdate,
     pub log_records: LogRecords,
     pub fsync: Fsync,
     /// Freed blocks are discarded.
     pub discard: bool,
+    /// Opening and closing the volume may crash too.
+    pub from_open_to_close: bool,
     /// What a recovered tree must be besides what the model says.
     pub also: Option<Check>,
     /// A rule to break, to see whether it is noticed.
@@ -108,7 +120,7 @@ impl FileWorkload {
                 data: Some(self.data_mode),
                 commit_writes: Some(self.commit_writes),
                 inode_update: Some(self.inode_update),
-                timestamps: Some(self.inode_update),
+                timestamps: Some(self.timestamps),
                 log_records: Some(self.log_records),
                 fsync: Some(self.fsync),
             },
@@ -196,9 +208,14 @@ impl FileWorkload {
         }
         // Everybody's syncs are promises to everybody; this one is known to the first lane only.
         sessions[0].sync().map_err(|e| e.to_string())?;
-        device.restart_recording();
+        if !self.from_open_to_close {
+            device.restart_recording();
+        }
         before(&device);
         let lanes = self.run_threads(sessions, seed)?;
+        if self.from_open_to_close {
+            volume.close().map_err(text)?;
+        }
         Ok((device, self.history(lanes)))
     }
 }
@@ -221,7 +238,21 @@ impl Subject for FileWorkload {
     }
 
     fn recover(&self, image: &Image) -> Result<Recovered<Tree>, String> {
-        recover(image, &self.options())
+        if !self.format.has_no_engine() {
+            return recover(image, &self.options());
+        }
+        let mended = with_file(image, |file| {
+            let checked = e2fsck_mends(file.path());
+            file.spoilt();
+            checked?;
+            let file = File::open(file.path()).map_err(|e| e.to_string())?;
+            Image::from_file(&file).map_err(|e| e.to_string())
+        })?;
+        recover(&mended, &self.options())
+    }
+
+    fn promises_from(&self, recording: &Recording) -> usize {
+        if self.format.has_no_engine() { recording.events.len() } else { 0 }
     }
 
     fn judge(&self, run: &History, time: Time, tree: &Tree) -> Result<(), String> {

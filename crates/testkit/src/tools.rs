@@ -132,6 +132,15 @@ pub fn e2fsck(path: &Path) -> Result<(), String> {
     }
 }
 
+/// `e2fsck -fy`, for volumes that a crash leaves to it. Errors: it gives up on some of it.
+pub fn e2fsck_mends(path: &Path) -> Result<(), String> {
+    let output = run("e2fsck", &["-fy", path.to_str().expect("paths of tests are text")]);
+    match output.status.code() {
+        Some(0 | 1) => Ok(()),
+        code => Err(format!("e2fsck -fy exits with {code:?}: {}", text_of(&output).replace('\n', " | "))),
+    }
+}
+
 /// What `s_last_error_func` says, where `s_state` has `EXT4_ERROR_FS`.
 fn noted_error(path: &Path) -> Option<String> {
     const STATE_AT: usize = 0x3A;

@@ -10,7 +10,9 @@ fn all_sequences_of_one_operation() {
     for setting in ace::SETTINGS {
         let outcome = ace::report_all(&Bounds::new(setting, 1, 1), THREADS).unwrap();
         assert!(outcome.summary.findings.is_empty(), "{:?}", outcome.summary.findings);
-        assert!(outcome.sequences > 400 && outcome.summary.states > 2000, "{outcome:?}");
+        // Without a journal nothing is promised before the end of a sequence.
+        let states = if setting == "none" { 400 } else { 2000 };
+        assert!(outcome.sequences > 400 && outcome.summary.states > states, "{outcome:?}");
     }
 }
 

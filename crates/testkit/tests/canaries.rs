@@ -28,5 +28,7 @@ fn every_fault_is_found() {
 fn every_fault_has_its_canary() {
     for fault in Fault::all() {
         assert!(ALL.iter().any(|canary| canary.fault == fault), "{fault:?} needs a line in canaries.rs");
+        let documented = include_str!("../../../docs/CRASH.md").contains(&format!("`{fault:?}`"));
+        assert!(documented, "{fault:?} needs a place in the table of docs/CRASH.md");
     }
 }

@@ -113,6 +113,7 @@ fn sizes_follow_their_data() {
 fn immediate_inode_updates_show_half_a_write() {
     let workload = FileWorkload {
         inode_update: InodeUpdate::Immediate,
+        timestamps: InodeUpdate::Immediate,
         ..workloads::find("two-appends").expect("a workload of this name")
     };
     let summary = explore(&workload, &Plan { second_one_in: 0, ..Plan::quick() }).unwrap();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use xact::mkfs::{JournalSize, MkfsOptions, mkfs, mkfs_generations};
 use xact::{
-    Caller, CommitWrites, DataMode, Fsync, Ino, LogRecords, MemoryDevice, ModeChoice, SetAttr, View, Volume,
-    VolumeOptions,
+    Caller, CommitWrites, DataMode, Fsync, Ino, InodeUpdate, LogRecords, MemoryDevice, ModeChoice, SetAttr,
+    View, Volume, VolumeOptions,
 };
 use xact_device::DeviceCounts;
 use xact_fs::WriteHow;
@@ -219,6 +219,35 @@ fn overwrite_and_fdatasync() {
         assert_eq!((cost.writes, cost.flushes, cost.blocks), (1, 1, 1));
         assert_eq!(volume.stats().commits, 1);
     }
+}
+
+/// Nor where the times join the running commit at once, as in stock ext4: they are there, and somebody
+/// else's commit takes them along (`i_datasync_tid`).
+#[test]
+fn overwrite_and_fdatasync_with_times_at_once() {
+    let modes = ModeChoice {
+        data: Some(DataMode::Ordered),
+        commit_writes: Some(CommitWrites::TwoStep),
+        timestamps: Some(InodeUpdate::Immediate),
+        ..ModeChoice::default()
+    };
+    let (volume, base, ino) = volume_with(modes);
+    let overwrite = |n: u64, data_only: bool| {
+        base.write(ino, n * 7 % TIMES * BLOCK, &[3; BLOCK as usize], WriteHow::default()).unwrap();
+        base.sync_file(ino, data_only).unwrap();
+    };
+    let commits = volume.stats().commits;
+    let cost = cost_of(&volume, |n| overwrite(n, true));
+    assert_eq!((cost.writes, cost.flushes, cost.blocks), (1, 1, 1));
+    assert_eq!(volume.stats().commits, commits);
+    // What fdatasync needs is committed: a size, and then nothing for the times again.
+    base.write(ino, TIMES * BLOCK, &[4; 100], WriteHow::default()).unwrap();
+    base.sync_file(ino, true).unwrap();
+    assert_eq!(volume.stats().commits, commits + 1);
+    overwrite(0, true);
+    assert_eq!(volume.stats().commits, commits + 1);
+    overwrite(1, false);
+    assert_eq!(volume.stats().commits, commits + 2);
 }
 
 /// fsync does; but writes that follow each other within a few milliseconds have the same time, as in

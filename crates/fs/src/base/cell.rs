@@ -51,8 +51,10 @@ pub(super) struct State {
     pub size: u64,
     /// `inode` or `size` has changes that no commit carries yet.
     pub dirty: bool,
-    /// The commit with the inode's newest change.
+    /// The commit with the inode's newest change (`i_sync_tid`).
     pub last_commit: CommitId,
+    /// The same of changes that fdatasync waits for, of more than times (`i_datasync_tid`).
+    pub last_data_commit: CommitId,
     /// What the quota files have for the inode.
     pub charged: Charge,
     pub versions: Versions,
@@ -144,6 +146,7 @@ impl State {
             size: 0,
             dirty: false,
             last_commit: CommitId(0),
+            last_data_commit: CommitId(0),
             charged: Charge::default(),
             versions: Versions::default(),
         }
@@ -157,6 +160,7 @@ impl State {
             inode,
             dirty: false,
             last_commit,
+            last_data_commit: last_commit,
             charged: Charge::default(),
             versions: Versions::default(),
         }

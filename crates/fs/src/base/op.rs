@@ -103,6 +103,8 @@ pub struct BaseTree<'a> {
     reservation: Option<Reservation>,
     /// Inodes to write to their table before the handle ends.
     touched: BTreeSet<Ino>,
+    /// Those of them of which nothing but times has changed.
+    only_times: BTreeSet<Ino>,
     /// Inodes whose data was written: their times follow with the data.
     pub(super) wrote: BTreeSet<Ino>,
     /// Inodes taken in this operation and not linked yet.
@@ -219,6 +221,7 @@ impl<'a> BaseTree<'a> {
             stamp: None,
             reservation: None,
             touched: BTreeSet::new(),
+            only_times: BTreeSet::new(),
             wrote: BTreeSet::new(),
             taken: Vec::new(),
             unlinked: Vec::new(),
@@ -345,6 +348,15 @@ impl<'a> BaseTree<'a> {
     /// The inode is written to its table when the operation ends.
     pub(super) fn touch(&mut self, ino: Ino) {
         self.touched.insert(ino);
+        self.only_times.remove(&ino);
+        self.changed = true;
+    }
+
+    /// As [`Self::touch`], for a change of times that has been begun as one of the inode.
+    pub(super) fn touch_times(&mut self, ino: Ino) {
+        if self.touched.insert(ino) {
+            self.only_times.insert(ino);
+        }
         self.changed = true;
     }
 
@@ -427,7 +439,11 @@ impl<'a> BaseTree<'a> {
         let handle = self.handle.as_mut().expect("touched inodes come with a handle");
         for &ino in &self.touched {
             let locked = self.locked.get_mut(&ino).expect("touched inodes are locked");
-            self.base.store_inode(handle, &locked.cell, &mut locked.state)?;
+            if self.only_times.contains(&ino) {
+                self.base.store_times(handle, &locked.cell, &mut locked.state)?;
+            } else {
+                self.base.store_inode(handle, &locked.cell, &mut locked.state)?;
+            }
         }
         Ok(())
     }

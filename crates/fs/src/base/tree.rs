@@ -58,10 +58,16 @@ impl BaseTree<'_> {
 
     /// Before a change of an inode's own fields: handle, old version, note to store it.
     pub(super) fn change_inode(&mut self, ino: Ino) -> Result<()> {
+        self.begin_inode_change(ino)?;
+        self.touch(ino);
+        Ok(())
+    }
+
+    /// Before a change of an inode that is stored in the running commit.
+    fn begin_inode_change(&mut self, ino: Ino) -> Result<()> {
         self.state(ino)?;
         self.begin_block_change()?;
         self.keep_attr(ino)?;
-        self.touch(ino);
         // Whoever asked for the change is told the times.
         self.state(ino)?.cell.unseen_times.store(false, Relaxed);
         Ok(())
@@ -136,7 +142,12 @@ impl Tree for BaseTree<'_> {
                 return Err(Error::Posix(Errno::EOVERFLOW));
             }
             self.change_payer(ino, change)?;
-            self.change_inode(ino)?;
+            self.begin_inode_change(ino)?;
+            if only_times {
+                self.touch_times(ino);
+            } else {
+                self.touch(ino);
+            }
         }
         let inode = &mut self.state(ino)?.state.inode;
         if let Some(perm) = change.perm {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use xact_base::{Errno, Error, Ino, Result};
-use xact_consistency::Room;
+use xact_consistency::{Fault, Room};
 
 use super::Base;
 use super::op::Needs;
@@ -217,7 +217,7 @@ impl Base {
     /// which may have grown without any data.
     fn write_back_before_replacing(&self, from: (Ino, &Name), to: (Ino, &Name)) -> Result<()> {
         let replaced = self.with_shared(to.0, |_, state| self.find_entry(to.0, state, to.1));
-        if !matches!(replaced, Ok(Some(_))) {
+        if !matches!(replaced, Ok(Some(_))) || self.options.faults.has(Fault::RenameBeforeData) {
             return Ok(());
         }
         let source = self.with_shared(from.0, |_, state| self.find_entry(from.0, state, from.1));

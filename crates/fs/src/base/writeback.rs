@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
 use parking_lot::{Condvar, Mutex, RwLock};
-use xact_base::{BlockNr, FileBlock, Ino, Result, Run};
+use xact_base::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
 use xact_consistency::{Fault, Handle, Room};
 
 use super::Base;
@@ -95,6 +95,11 @@ impl WriteBack {
 
     fn data_only(self) -> bool {
         self.scope == Scope::Data
+    }
+
+    /// The commit that makes durable what of the inode is in one.
+    fn awaited(self, state: &State) -> CommitId {
+        if self.data_only() { state.last_data_commit } else { state.last_commit }
     }
 }
 
@@ -199,7 +204,7 @@ impl Base {
             habit,
             log_takes: self.log_takes(),
             commits: links
-                || state.last_commit > self.engine.durable()
+                || how.awaited(state) > self.engine.durable()
                 || segments.iter().any(|segment| segment.journaled),
         };
         for segment in segments {
@@ -374,6 +379,7 @@ impl Base {
             segment.journal(&mut handle)?;
         }
         state.last_commit = handle.commit_id();
+        state.last_data_commit = handle.commit_id();
         Ok(())
     }
 
@@ -446,6 +452,13 @@ impl Base {
     /// Writes the inode to its table within a handle, moves what is charged for it, and notes the commit
     /// that carries both.
     pub(super) fn store_inode(&self, handle: &mut Handle, cell: &Cell, state: &mut State) -> Result<()> {
+        self.store_times(handle, cell, state)?;
+        state.last_data_commit = state.last_commit;
+        Ok(())
+    }
+
+    /// The same where all that has changed since it was stored is times.
+    pub(super) fn store_times(&self, handle: &mut Handle, cell: &Cell, state: &mut State) -> Result<()> {
         if self.options.faults.has(Fault::SizeBeforeData) {
             let size = state.size;
             state.inode.set_size(size);
@@ -471,8 +484,9 @@ impl Base {
 
     fn make_durable(&self, cell: &Arc<Cell>, data_only: bool) -> Result<()> {
         let scope = if data_only { Scope::Data } else { Scope::Inode };
-        self.write_back(cell, WriteBack { scope, synced: true })?;
-        let last_commit = cell.state.read().last_commit;
+        let how = WriteBack { scope, synced: true };
+        self.write_back(cell, how)?;
+        let last_commit = how.awaited(&cell.state.read());
         // Cleared before the flush: data that is written during it waits for the next one.
         let unflushed = cell.unflushed_data.swap(false, SeqCst);
         if last_commit > self.engine.durable() {

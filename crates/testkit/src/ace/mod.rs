@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use xact_consistency::Fault;
 
 use crate::crash::Effort;
 use crate::explorer::{Finding, Plan, Recovered, Subject, Summary, explore};
@@ -23,7 +24,7 @@ use crate::recording::{Recording, Time};
 use crate::rng::Rng;
 use crate::session::{Done, End, Files, Session};
 use crate::tree::Tree;
-use crate::workloads;
+use crate::workloads::{self, random};
 
 use alphabet::{Letter, Writer, letters};
 
@@ -73,15 +74,19 @@ impl FromStr for Sequence {
 }
 
 /// The volumes and mount options that sequences run in; the first is the default of a mount.
-pub const SETTINGS: [&str; 7] =
-    ["adaptive", "ordered", "single", "journal", "selective", "ext3", "generations"];
+pub const SETTINGS: [&str; 9] =
+    ["adaptive", "ordered", "single", "writeback", "journal", "selective", "ext3", "generations", "none"];
 
 /// The workload whose volume and options a setting has.
 fn volume_of(setting: &str) -> FileWorkload {
+    if setting == "none" {
+        return FileWorkload { threads: Vec::new(), ..workloads::without_journal(random::mix) };
+    }
     let like = match setting {
         "adaptive" => "adaptive-mix",
         "ordered" => "mix",
         "single" => "single-mix",
+        "writeback" => "writeback-mix",
         "journal" => "journal-mix",
         "selective" => "selective-mix",
         "ext3" => "mix-ext3",
@@ -198,6 +203,12 @@ impl AceWorkload {
             .ok_or_else(|| format!("the operations of {name} do not go together"))
     }
 
+    /// With an ordering rule left out.
+    pub fn without(mut self, fault: Fault) -> AceWorkload {
+        self.volume.fault = Some(fault);
+        self
+    }
+
     fn of(sequence: &Sequence, volume: &FileWorkload, letters: &[Letter]) -> Option<AceWorkload> {
         let script = sequence.write(letters)?;
         Some(AceWorkload { name: sequence.to_string(), volume: volume.clone(), script })
@@ -246,6 +257,10 @@ impl Subject for AceWorkload {
         self.volume.judge(run, time, tree)
     }
 
+    fn promises_from(&self, recording: &Recording) -> usize {
+        self.volume.promises_from(recording)
+    }
+
     fn inspect(&self, image: &Image) -> Result<(), String> {
         self.volume.inspect(image)
     }
@@ -271,6 +286,8 @@ pub struct Bounds {
     pub length: usize,
     /// Draws so many by lot instead of taking all.
     pub sample: Option<u64>,
+    /// Tells now and then how far it is.
+    pub progress: bool,
     pub plan: Plan,
 }
 
@@ -288,7 +305,7 @@ impl Bounds {
             progress: false,
             ..Plan::quick()
         };
-        Bounds { setting, length, sample: None, plan }
+        Bounds { setting, length, sample: None, progress: false, plan }
     }
 }
 
@@ -346,6 +363,7 @@ pub fn explore_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
                     if number >= batches || stop.load(Relaxed) {
                         break;
                     }
+                    progress(bounds, (number, batches), &total.lock(), started);
                     for sequence in batch(number) {
                         let workload = AceWorkload::of(&sequence, &volume, &letters)
                             .expect("sequences are made of what goes together");
@@ -370,6 +388,22 @@ pub fn explore_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
     outcome.summary.workload = format!("ace {} of {}", bounds.setting, bounds.length);
     outcome.summary.elapsed = started.elapsed();
     Ok(outcome)
+}
+
+/// A line on standard error each minute: all sequences of two operations take hours.
+fn progress(bounds: &Bounds, (begun, batches): (u64, u64), sum: &Outcome, started: Instant) {
+    static SHOWN: AtomicU64 = AtomicU64::new(0);
+    let minute = started.elapsed().as_secs() / 60;
+    if bounds.progress && SHOWN.swap(minute, Relaxed) != minute {
+        eprintln!(
+            "ace {} of {}: {begun} of {batches} parts, {} sequences, {} states, {} findings, {minute} min",
+            bounds.setting,
+            bounds.length,
+            sum.sequences,
+            sum.summary.states,
+            sum.summary.findings.len()
+        );
+    }
 }
 
 impl Outcome {
@@ -406,7 +440,7 @@ mod tests {
             let sequence = Sequence::random("selective", length, &letters, &mut rng);
             assert_eq!(sequence.to_string().parse::<Sequence>().unwrap(), sequence);
         }
-        assert!("ace/none/fresh/1.1".parse::<Sequence>().is_err());
+        assert!("ace/nothing/fresh/1.1".parse::<Sequence>().is_err());
         assert!("ace/ordered/fresh/1".parse::<Sequence>().is_err());
     }
 

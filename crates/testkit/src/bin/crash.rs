@@ -68,7 +68,9 @@ fn job() -> Result<Job, String> {
         }
         let chosen = |setting: &&str| names.is_empty() || names.iter().any(|name| name == setting);
         let bounds = ace::SETTINGS.into_iter().filter(chosen);
-        let bounds = bounds.map(|setting| Bounds { sample, ..Bounds::new(setting, length, seed) }).collect();
+        let bounds = bounds
+            .map(|setting| Bounds { sample, progress: true, ..Bounds::new(setting, length, seed) })
+            .collect();
         return Ok(Job::Ace { bounds });
     }
     let standard = if plan.depth > 1 { 1..=4 } else { 1..=1 };

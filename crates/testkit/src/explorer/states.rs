@@ -28,7 +28,7 @@ impl<'a> States<'a> {
     pub fn new<S: Subject>(job: &Job<'a, S>) -> States<'a> {
         let (subject, run) = (job.subject, job.run);
         let mut states = States {
-            cursor: Cursor::new(job.recording),
+            cursor: Cursor::at(job.recording, subject.promises_from(job.recording)),
             recording: job.recording,
             plan: *job.plan,
             keep_one_in: 1,

@@ -36,6 +36,9 @@ const GENERATIONS_4K: Format =
     Format { options: &["-b", "4096", "-O", "^has_journal"], size: "16M", pool_bytes: Some(8 << 20) };
 const SMALL_POOL: u64 = 2 << 20;
 
+const NO_JOURNAL: Format =
+    Format { options: &["-b", "1024", "-O", "^has_journal"], size: "8M", pool_bytes: None };
+
 /// Some files and folders lie in their inodes at first.
 const INLINE: Format =
     Format { options: &["-b", "1024", "-J", "size=1", "-O", "inline_data"], size: "8M", pool_bytes: None };
@@ -63,9 +66,11 @@ fn workload(name: &'static str, script: Script) -> FileWorkload {
         commit_writes: CommitWrites::TwoStep,
         data_mode: DataMode::Ordered,
         inode_update: InodeUpdate::Delayed,
+        timestamps: InodeUpdate::Delayed,
         log_records: LogRecords::Block,
         fsync: Fsync::Log,
         discard: false,
+        from_open_to_close: false,
         also: None,
         fault: None,
     }
@@ -109,6 +114,11 @@ pub fn all() -> Vec<FileWorkload> {
             threads: vec![random::mix, random::data, random::names],
             ..workload("threads", random::mix)
         },
+        FileWorkload { from_open_to_close: true, ..workload("session", random::mix) },
+        FileWorkload {
+            from_open_to_close: true,
+            ..in_mode(DataMode::Adaptive, single("adaptive-session", random::mix))
+        },
         workload("replace", idioms::replace),
         workload("replace-unsynced", idioms::replace_unsynced),
         workload("append", idioms::append),
@@ -146,6 +156,9 @@ pub fn all() -> Vec<FileWorkload> {
             threads: vec![random::mix, transactions::overwrite, random::names],
             ..single("single-threads", random::mix)
         },
+        FileWorkload { timestamps: InodeUpdate::Immediate, ..workload("times-mix", random::mix) },
+        FileWorkload { timestamps: InodeUpdate::Immediate, ..workload("times-data", random::data) },
+        in_mode(DataMode::Writeback, workload("writeback-mix", random::mix)),
         in_mode(DataMode::Journal, workload("journal-mix", random::mix)),
         in_mode(DataMode::Journal, single("journal-data", random::data)),
         in_mode(DataMode::Journal, single("journal-tx", transactions::mix)),
@@ -227,7 +240,8 @@ pub fn on_generations() -> Vec<FileWorkload> {
 }
 
 fn each_a_generation() -> Vec<FileWorkload> {
-    const NAMES: [(&str, &str); 18] = [
+    const NAMES: [(&str, &str); 19] = [
+        ("session", "gen-session"),
         ("names", "gen-names"),
         ("data", "gen-data"),
         ("mix", "gen-mix"),
@@ -265,6 +279,11 @@ fn each_a_generation() -> Vec<FileWorkload> {
         }])
         .map(|workload| FileWorkload { fsync: Fsync::Generation, ..workload })
         .collect()
+}
+
+/// On a volume without a journal, where only what ends in a sync is promised anything.
+pub fn without_journal(script: Script) -> FileWorkload {
+    FileWorkload { format: NO_JOURNAL, ..workload("none", script) }
 }
 
 pub fn find(name: &str) -> Option<FileWorkload> {
