@@ -38,7 +38,7 @@ pub use schedule::{AUTOMATIC, Schedule};
 pub use snapshot::{Snapshot, SnapshotImage};
 pub use volume::{CacheUse, SnapshotWatcher, Transaction, Volume};
 pub use xact_base::{Errno, Error, Ino, Result, Timestamp};
-pub use xact_consistency::{CommitWrites, Fsync, LogRecords, SnapshotInfo};
+pub use xact_consistency::{CommitWrites, Fsync, LogRecords, PoolUse, SnapshotInfo};
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::{
     AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, ModeChoice, Modes,

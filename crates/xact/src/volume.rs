@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 use xact_base::{Error, Ino, LatencySnapshot, Result};
-use xact_consistency::{Engine, EngineStats, GenerationsEngine, SnapshotInfo};
+use xact_consistency::{Engine, EngineStats, GenerationsEngine, PoolUse, SnapshotInfo};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{Base, ModeChoice, Modes, Shutdown, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
@@ -121,6 +121,11 @@ impl Volume {
     /// The snapshots, from the oldest to the newest.
     pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         self.generations()?.snapshots()
+    }
+
+    /// What the places of the pool are in use for. Costs what the pool holds, and commits wait for that long.
+    pub fn pool_use(&self) -> Result<PoolUse> {
+        self.generations()?.pool_use()
     }
 
     /// Their names alone, which cost nothing to find.

@@ -130,7 +130,7 @@ struct Listed {
     generation: u64,
     /// Seconds since 1970.
     time: u64,
-    /// Bytes of the pool that deleting it alone would free.
+    /// Bytes of the pool that deleting it alone would free, once the sweep has gone round.
     own_bytes: u64,
 }
 
