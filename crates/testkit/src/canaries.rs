@@ -80,6 +80,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushAfterRecord, "gen-log-append"),
     canary(Fault::AcceptTornRecord, "gen-log-tx"),
     canary(Fault::AcceptStaleRecord, "gen-log-wrap"),
+    canary(Fault::NoFreedEntry, "gen-log-freed"),
     canary(Fault::ActionsAtOnce, "gen-log-refill"),
     canary(Fault::NoFlushBeforeRoot, "gen-log-wrap"),
 ];
