@@ -113,6 +113,7 @@ impl Canary {
                 // Copies are only compared with their checksums where the log is damaged.
                 rotten_one_in: if self.fault == Fault::AcceptBadChecksum { 1 } else { 0 },
                 progress: false,
+                thins_out: false,
                 ..Plan::quick()
             };
             let summary = explore(subject, &plan)?;
