@@ -3,6 +3,7 @@
 
 source "$TESTS/suites/posix.sh"
 source "$TESTS/suites/programs.sh"
+source "$TESTS/suites/copies.sh"
 ENGINE=generations
 
 test_generations_pjdfstest() { test_pjdfstest_on_the_mount; }
@@ -12,6 +13,38 @@ test_generations_git() { test_git_on_the_mount; }
 test_generations_git_in_a_transaction() { test_git_in_a_transaction; }
 test_generations_sqlite() { test_sqlite_on_the_mount; }
 test_generations_sqlite_in_a_transaction() { test_sqlite_in_a_transaction; }
+test_generations_copies() { test_copies_on_the_mount; }
+
+# The same while snapshots are made and deleted.
+test_generations_fsx_under_snapshots() {
+    needs fsx
+    volume disk.img
+    mounted disk.img mnt
+    under_snapshots mnt exerciser mnt/file
+    unmounted mnt
+    sound disk.img
+}
+# MNT COMMAND…: runs it while there are snapshots that come and go, two at a time.
+under_snapshots() {
+    local mnt=$1 maker
+    shift
+    (
+        trap 'exit 0' TERM
+        for ((n = 0; ; n++)); do
+            "$XACT" snapshot create "$mnt" "s$n"
+            ((n < 2)) || "$XACT" snapshot delete "$mnt" "s$((n - 2))"
+            echo "$n" >made
+            sleep 0.1
+        done
+    ) &
+    maker=$!
+    "$@"
+    # It ends on its own only where a command failed.
+    kill -TERM "$maker"
+    wait "$maker" || fail "making snapshots ended with $?"
+    report "$(<made) snapshots made meanwhile"
+    [[ $(<made) -gt 1 ]] || fail "no snapshots were made"
+}
 
 # Neither Linux nor e2fsck touches such a volume, not even by the backups of its superblock.
 test_generations_others_keep_off() {
