@@ -87,10 +87,17 @@ unmounted() { # MNT
     "$XACT" umount "$1"
 }
 
-# The kernel's own ext4.
+# The kernel's own ext4. Of a volume with generations it sees the newest, written out, and only to read: what it
+# changed there the volume would not have.
 kernel_mounted() { # IMG MNT [OPTIONS]
+    local image=$1 options=loop${3:+,$3}
+    if "$XACT" info "$1" | grep xact_generations >/dev/null; then
+        rm -f "$1.kernel"
+        "$XACT" snapshot export "$1" "$1.kernel"
+        image=$1.kernel options=$options,ro
+    fi
     mkdir -p "$2"
-    mount -t ext4 -o "loop${3:+,$3}" "$1" "$2"
+    mount -t ext4 -o "$options" "$image" "$2"
 }
 
 # Whoever looks at all mounts of the machine keeps one busy for a moment. Waits until the loop device

@@ -3,6 +3,7 @@
 
 source "$TESTS/suites/posix.sh"
 source "$TESTS/suites/programs.sh"
+source "$TESTS/suites/copies.sh"
 ENGINE=generations
 
 test_generations_pjdfstest() { test_pjdfstest_on_the_mount; }
@@ -12,6 +13,38 @@ test_generations_git() { test_git_on_the_mount; }
 test_generations_git_in_a_transaction() { test_git_in_a_transaction; }
 test_generations_sqlite() { test_sqlite_on_the_mount; }
 test_generations_sqlite_in_a_transaction() { test_sqlite_in_a_transaction; }
+test_generations_copies() { test_copies_on_the_mount; }
+
+# The same while snapshots are made and deleted.
+test_generations_fsx_under_snapshots() {
+    needs fsx
+    volume disk.img
+    mounted disk.img mnt
+    under_snapshots mnt exerciser mnt/file
+    unmounted mnt
+    sound disk.img
+}
+# MNT COMMAND…: runs it while there are snapshots that come and go, two at a time.
+under_snapshots() {
+    local mnt=$1 maker
+    shift
+    (
+        trap 'exit 0' TERM
+        for ((n = 0; ; n++)); do
+            "$XACT" snapshot create "$mnt" "s$n"
+            ((n < 2)) || "$XACT" snapshot delete "$mnt" "s$((n - 2))"
+            echo "$n" >made
+            sleep 0.1
+        done
+    ) &
+    maker=$!
+    "$@"
+    # It ends on its own only where a command failed.
+    kill -TERM "$maker"
+    wait "$maker" || fail "making snapshots ended with $?"
+    report "$(<made) snapshots made meanwhile"
+    [[ $(<made) -gt 1 ]] || fail "no snapshots were made"
+}
 
 # Neither Linux nor e2fsck touches such a volume, not even by the backups of its superblock.
 test_generations_others_keep_off() {
@@ -346,4 +379,119 @@ test_generations_of_all_sizes() {
     done
     exits 64 'too small' -- "$XACT" mkfs small.img --size 64M --engine generations --pool-size 200K
     exits 64 'for --engine generations' -- "$XACT" mkfs small.img --size 64M --pool-size 8M
+}
+
+# The state before a transaction, taken just before its commit.
+test_generations_run_with_a_snapshot() {
+    needs jq
+    volume disk.img
+    mounted disk.img mnt
+    seq 1000 >mnt/file
+    cp mnt/file before
+    "$XACT" run --at mnt --snapshot=one --status-file status -- sh -c 'cd mnt && seq 2000 >file && echo new >other'
+    equal told one "$(jq -r .snapshot status)"
+    cmp mnt/.xact/snapshots/one/file before
+    [[ ! -e mnt/.xact/snapshots/one/other ]] || fail "the snapshot has what the transaction made"
+    seq 2000 | cmp - mnt/file
+    equal differs "added /other modified /file" "$("$XACT" snapshot diff mnt one | sort | xargs)"
+    # What is not committed has no snapshot.
+    exits 3 'nothing was changed' -- "$XACT" run --at mnt --snapshot=two -- sh -c 'echo x >mnt/file; exit 3'
+    mkfifo answer
+    exits 75 'conflict on /file' -- "$XACT" run --at mnt --snapshot=two -- sh -c \
+        'cat mnt/file >mnt/copy && echo go >&7 && read -r _ <answer' 7> >(
+        read -r _
+        seq 2000 >mnt/file
+        echo done >answer
+    )
+    equal snapshots one "$(ls mnt/.xact/snapshots)"
+    exits 64 'there is a snapshot' -- "$XACT" run --at mnt --snapshot=one -- touch mnt/never
+    [[ ! -e mnt/never ]] || fail "the command ran"
+    # Without a name it has one that tells when.
+    "$XACT" run --at mnt --snapshot -- touch mnt/more
+    equal named 1 "$(ls mnt/.xact/snapshots | grep -cE '^run-[0-9]{4}-.*Z-[0-9]+$')"
+    unmounted mnt
+    # And back.
+    "$XACT" snapshot restore disk.img one
+    mounted disk.img mnt
+    cmp mnt/file before
+    [[ ! -e mnt/other ]] || fail "a restored volume has a file of later"
+    unmounted mnt
+    sound disk.img
+    volume plain.img --engine journal
+    mounted plain.img mnt
+    exits 64 'only a volume with generations' -- "$XACT" run --at mnt --snapshot -- touch mnt/never
+    [[ ! -e mnt/never ]] || fail "the command ran"
+    unmounted mnt
+}
+
+# Chosen files and folders of a mount, and all of it, go back at once, with what people have open.
+test_generations_restore_of_a_mount() {
+    needs jq setfattr setfacl
+    volume disk.img
+    mounted disk.img mnt
+    python3 "$TESTS/grow_tree.py" mnt 11 200
+    mkdir -p mnt/chosen/below mnt/other
+    seq 3000 >mnt/chosen/file
+    seq 10 >mnt/chosen/kept
+    seq 20 >mnt/chosen/below/deep
+    ln mnt/chosen/file mnt/chosen/below/link
+    ln -s ../other mnt/chosen/symlink
+    mkfifo -m 640 mnt/chosen/fifo
+    truncate -s 30M mnt/chosen/sparse
+    setfattr -n user.kept -v yes mnt/chosen/file
+    setfacl -m u:1234:r mnt/chosen/below
+    chmod 4755 mnt/chosen/below/deep
+    chown 33:44 mnt/chosen/below
+    # Times of folders that are still there do not go back.
+    all() { python3 "$TESTS/describe_tree.py" "$1" --no-times; }
+    all mnt >before
+    describe_tree mnt/chosen >chosen
+    "$XACT" snapshot create mnt good
+    local kept above
+    above=$(stat -c '%u:%g %a' mnt/chosen/below)
+    kept=$(stat -c %i mnt/chosen/kept)
+    exec 3<mnt/chosen/file
+    echo spoilt >mnt/chosen/file
+    rm -r mnt/chosen/below mnt/chosen/fifo
+    echo in-the-way >mnt/chosen/below
+    setfattr -n user.later -v yes mnt/chosen
+    mkdir -p mnt/chosen/later/folder
+    echo later >mnt/chosen/later/folder/file
+    rm mnt/chosen/symlink
+    ln -s / mnt/chosen/symlink
+    chmod 700 mnt/chosen
+    echo later >mnt/other/file
+    rm -r "mnt/$(ls mnt | grep -avE 'chosen|other|lost' | head -n 1)"
+    equal below "added /other/file" "$("$XACT" snapshot diff mnt good --path /other/ | xargs)"
+    exits 66 'has no /never' -- "$XACT" snapshot restore mnt good /never
+    exits 66 'has no /chosen/symlink/etc' -- "$XACT" snapshot restore mnt good /chosen/symlink/etc
+    exits 64 'no snapshot' -- "$XACT" snapshot restore mnt none /chosen
+    exits 64 'no folder' -- "$XACT" snapshot restore mnt good /chosen/below/deep
+    # One, with the folders above it.
+    "$XACT" snapshot restore mnt good /chosen
+    describe_tree mnt/chosen | cmp - chosen
+    equal "what was not changed is the same file" "$kept" "$(stat -c %i mnt/chosen/kept)"
+    equal "who has it open" spoilt "$(cat <&3)"
+    exec 3<&-
+    equal other later "$(cat mnt/other/file)"
+    rm -r mnt/chosen
+    "$XACT" snapshot restore mnt good chosen/below/deep
+    equal above "$above" "$(stat -c '%u:%g %a' mnt/chosen/below)"
+    equal deep 20 "$(wc -l <mnt/chosen/below/deep)"
+    [[ ! -e mnt/chosen/file ]] || fail "more than was asked for"
+    # All of it.
+    "$XACT" snapshot restore mnt good
+    all mnt | cmp - before
+    # In a transaction there is no other.
+    "$XACT" run --at mnt -- sh -c 'echo mine >mnt/chosen/kept; "$1" snapshot restore mnt good 2>said; echo $? >code' - "$XACT"
+    has said 'inside a transaction'
+    equal refused 64 "$(<code)"
+    unmounted mnt
+    sound disk.img
+    exits 64 'of an image all is restored' -- "$XACT" snapshot restore disk.img good /chosen
+    mounted disk.img mnt
+    "$XACT" snapshot restore mnt good
+    all mnt | cmp - before
+    unmounted mnt
+    sound disk.img
 }

@@ -254,19 +254,28 @@ pub struct Run {
     /// with the next durable commit, fsync or sync, or within seconds.
     #[arg(long)]
     pub ordered: bool,
+    /// Keep the volume as it is just before the commit, as a snapshot of this name.
+    ///
+    /// On a volume with generations. Without a name it is 'run-', the time, and the transaction's number. What
+    /// others do between the snapshot and the commit is not in it. Where the commit is refused, the snapshot is
+    /// deleted again; a crash between the two leaves the snapshot.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(conflicts_with = "keep")]
+    pub snapshot: Option<String>,
     /// What counts as a conflict.
     #[arg(long, value_enum, default_value_t = Isolation::Serializable)]
     pub isolation: Isolation,
     /// Run CMD in the kept transaction ID, which stays open.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["keep", "ask", "retry", "ordered", "isolation"])]
-    #[arg(value_parser = size::parse_number::<u64>)]
+    #[arg(long, value_name = "ID", value_parser = size::parse_number::<u64>)]
+    #[arg(conflicts_with_all = ["keep", "ask", "retry", "ordered", "snapshot", "isolation"])]
     pub tx: Option<u64>,
     /// Write how it ended to FILE, as JSON. FILE itself is never part of the transaction.
     ///
     /// An object with: outcome (committed, kept, declined, aborted, conflict, no-space, io-error,
     /// not-started or failed), exit_code (of xact run), command_status and command_signal (of CMD;
     /// null if it did not run), mount, transaction (its number), tries, path and winner (of a
-    /// conflict: the transaction that came first, null for a program outside of any) and reason.
+    /// conflict: the transaction that came first, null for a program outside of any), reason, and snapshot
+    /// (the name of the one that --snapshot has taken).
     /// The file is empty while CMD runs, and stays so if xact run is killed: then the transaction
     /// was aborted.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]

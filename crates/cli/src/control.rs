@@ -205,6 +205,21 @@ impl Transaction {
         self.channel.is_doomed().map_err(|e| failure(&self.mount_point, "ask for the transaction", e))
     }
 
+    /// Keeps the volume, without what this transaction has changed, under a name.
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        self.about_snapshot("create a snapshot", SNAPSHOT_CREATE, name)
+    }
+
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.about_snapshot("delete a snapshot", SNAPSHOT_DELETE, name)
+    }
+
+    fn about_snapshot(&self, doing: &str, action: u32, name: &str) -> Result<()> {
+        let mut request = snapshot_request(action, name)?;
+        let told = self.channel.snapshot(&mut request);
+        told.map_err(|(error, why)| told_failure(&self.mount_point, doing, error, &why))
+    }
+
     /// What [`COMMIT_ONLY`](xact_fuse::control::COMMIT_ONLY) and [`Transaction::drop_selected`] are about.
     pub fn select(&self, paths: &[Vec<u8>]) -> Result<()> {
         paths.iter().try_for_each(|path| {

@@ -61,6 +61,8 @@ pub enum Fault {
     AcceptTornRecord,
     /// Generations: a record of the log is taken whatever generation and record it continues.
     AcceptStaleRecord,
+    /// Generations: records of the log do not say which blocks were freed.
+    NoFreedEntry,
     /// No journal: waiters are told before what is at home is durable.
     NoFlushAfterHome,
     /// Files: a file is renamed over another while its data is only in memory.
@@ -90,12 +92,13 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 13] = [
+    pub const GENERATIONS: [Fault; 14] = [
         Fault::ActionsAtOnce,
         Fault::NoFlushOfData,
         Fault::NoFlushAfterRecord,
         Fault::AcceptTornRecord,
         Fault::AcceptStaleRecord,
+        Fault::NoFreedEntry,
         Fault::OverwritePlace,
         Fault::NoFlushBeforeRoot,
         Fault::NoFlushAfterRoot,

@@ -56,11 +56,11 @@ mod live;
 mod log;
 mod map;
 mod pool;
+mod pool_use;
 mod redirect;
 mod room;
 mod snapshots;
 mod sweep;
-mod usage;
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -94,10 +94,10 @@ use live::Live;
 use log::Log;
 use map::{Map, MapReader};
 use pool::Pool;
+pub use pool_use::PoolUse;
 use redirect::Redirect;
 use snapshots::Kept;
 pub use snapshots::SnapshotInfo;
-pub use usage::PoolUse;
 
 /// The engine of volumes whose metadata is found through the map of a generation.
 pub struct GenerationsEngine {

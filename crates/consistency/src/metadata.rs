@@ -251,11 +251,6 @@ impl Metadata {
         }
     }
 
-    /// Blocks that the running commit has changed.
-    pub fn changed_blocks(&self) -> usize {
-        self.joined.lock().blocks.len()
-    }
-
     /// Whether the running commit has changed nothing.
     pub fn is_unchanged(&self) -> bool {
         let joined = self.joined.lock();

@@ -136,6 +136,11 @@ impl Pipeline {
         CommitId(self.durable.load(Ordering::Acquire))
     }
 
+    /// Credits of the running commit that are used or may still be.
+    pub fn reserved(&self) -> u64 {
+        self.state.lock().reserved
+    }
+
     pub fn running(&self) -> CommitId {
         self.state.lock().running
     }

@@ -218,6 +218,11 @@ impl Channel {
         Ok(changes)
     }
 
+    /// As [`snapshot`], where the path of the mount may show a view.
+    pub fn snapshot(&self, request: &mut control::Snapshot) -> Result<(), (io::Error, String)> {
+        self.ioctl(control::IOC_SNAPSHOT, request.as_mut_bytes()).map_err(|error| told(error, request))
+    }
+
     /// What differs from a snapshot to another, or to the volume as it is now (for an empty name). An error
     /// comes with its reason, as far as the daemon gave one.
     pub fn diff_snapshots(
@@ -332,10 +337,13 @@ impl Inner {
 /// reason, as far as the daemon gave one.
 pub fn snapshot(mount: &Path, request: &mut control::Snapshot) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
-    ioctl(&file, control::IOC_SNAPSHOT, request.as_mut_bytes()).map_err(|error| {
-        let len = (request.why_len as usize).min(request.why.len());
-        (error, String::from_utf8_lossy(&request.why[..len]).into_owned())
-    })
+    ioctl(&file, control::IOC_SNAPSHOT, request.as_mut_bytes()).map_err(|error| told(error, request))
+}
+
+/// An error with the reason that came with it.
+fn told(error: io::Error, answer: &control::Snapshot) -> (io::Error, String) {
+    let len = (answer.why_len as usize).min(answer.why.len());
+    (error, String::from_utf8_lossy(&answer.why[..len]).into_owned())
 }
 
 /// Version of the interface of the daemon that serves `mount`; `ENOTTY`: it is none of ours.

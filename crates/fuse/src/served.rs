@@ -106,9 +106,9 @@ impl Host for Served {
         Ok(self.volume.pool_use()?.map_or_else(Pool::default, |pool| Pool {
             size: pool.size_bytes,
             used: pool.used_bytes,
-            snapshots: pool.snapshot_bytes,
+            snapshots: pool.for_snapshots_bytes(),
             log: pool.log_bytes,
-            waiting: pool.waiting_bytes,
+            waiting: pool.in_flight_bytes,
             needed: pool.needed_bytes,
             reserved: [0; 2],
         }))

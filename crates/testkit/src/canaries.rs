@@ -82,6 +82,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushAfterRecord, "gen-log-append"),
     canary(Fault::AcceptTornRecord, "gen-log-tx"),
     canary(Fault::AcceptStaleRecord, "gen-log-wrap"),
+    canary(Fault::NoFreedEntry, "gen-log-freed"),
     canary(Fault::ActionsAtOnce, "gen-log-refill"),
     canary(Fault::NoFlushBeforeRoot, "gen-log-wrap"),
     // Without a journal: a file is made, the volume synced.
@@ -119,6 +120,7 @@ impl Canary {
                 // Copies are only compared with their checksums where the log is damaged.
                 rotten_one_in: if self.fault == Fault::AcceptBadChecksum { 1 } else { 0 },
                 progress: false,
+                thins_out: false,
                 ..Plan::quick()
             };
             let summary = explore(subject, &plan)?;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact::{DataMode, Fsync, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
-use xact_base::{Error, Ino, Timestamp};
+use xact_base::{BlockNr, Error, Ino, Timestamp};
 use xact_consistency::{CommitWrites, Fault};
 use xact_fs::Caller;
+use xact_layout::generations::PoolShape;
 
 use crate::blocks::{log_copies, with_file};
 use crate::device::SimDevice;
@@ -15,7 +16,7 @@ use crate::explorer::{Recovered, Subject};
 use crate::generations;
 use crate::image::Image;
 use crate::model::{History, Lane, Promise};
-use crate::recording::{Recording, Time};
+use crate::recording::{Action, Event, Recording, Time};
 use crate::rng::Rng;
 use crate::session::{Done, Files, Session, Stop};
 use crate::tools::{KernelMount, e2fsck, e2fsck_mends, formatted, superblock_is_whole};
@@ -31,6 +32,11 @@ pub struct Format {
 }
 
 impl Format {
+    /// In bytes.
+    fn block_size(&self) -> u32 {
+        if self.options.contains(&"4096") { 4096 } else { 1024 }
+    }
+
     /// A new volume.
     pub fn make(&self) -> Image {
         let image = formatted(self.options, self.size);
@@ -298,6 +304,30 @@ impl Subject for FileWorkload {
             e2fsck(file.path()).map_err(|e| format!("after the kernel: {e}"))?;
             tree.map(|theirs| theirs.with_truncations_dated_as(ours, since))
         }))
+    }
+
+    /// What was prepared is much, and each state reads it all.
+    fn weight(&self) -> u64 {
+        if self.prepare.is_some() { 6 } else { 1 }
+    }
+
+    /// On a volume with generations: its own place, the two roots, the pool's bitmap, and the pool.
+    fn kind(&self, recording: &Recording, event: &Event) -> u64 {
+        let (Some(pool_bytes), Action::Write { offset, .. }) = (self.format.pool_bytes, &event.action) else {
+            return 0;
+        };
+        let (bytes, block_size) = (recording.base.size_bytes(), self.format.block_size());
+        let device_blocks = bytes / u64::from(block_size);
+        let volume_blocks = (bytes - pool_bytes) / u64::from(block_size);
+        let shape = PoolShape { block_size, volume_blocks, device_blocks };
+        let place = |block: BlockNr| block.0 * u64::from(block_size);
+        match *offset {
+            offset if offset < place(BlockNr(volume_blocks)) => 1,
+            offset if offset < shape.root_offset(1) => 2,
+            offset if offset < shape.root_offset(2) => 3,
+            offset if offset < place(shape.first_place()) => 4,
+            _ => 5,
+        }
     }
 
     fn repeats(&self) -> bool {

@@ -8,7 +8,7 @@ use xact_testkit::crash::Effort;
 use xact_testkit::device::{Call, Fault, Harm, SimDevice};
 use xact_testkit::explorer::{Finding, Plan, Recovered, Replay, Subject, explore, replay};
 use xact_testkit::image::Image;
-use xact_testkit::recording::{Cursor, Part, Recording, Time};
+use xact_testkit::recording::{Action, Cursor, Event, Part, Recording, Time};
 
 const SLOT_BYTES: usize = 1024;
 
@@ -254,4 +254,75 @@ fn a_gate_holds_back_reads_of_its_range_only() {
     assert!(!reader.is_finished());
     drop(gate);
     reader.join().unwrap();
+}
+
+/// The register as one whose states take long, and which remembers at which times it was judged.
+struct Heavy {
+    register: Register,
+    judged: parking_lot::Mutex<std::collections::BTreeSet<Time>>,
+}
+
+impl Subject for Heavy {
+    type Run = Vec<(u64, Time, Time)>;
+    type Tree = u64;
+
+    fn name(&self) -> &str {
+        "heavy"
+    }
+
+    fn record(&self, seed: u64) -> Result<(Recording, Self::Run), String> {
+        self.register.record(seed)
+    }
+
+    fn moment(&self, run: &Self::Run, time: Time) -> u64 {
+        self.register.moment(run, time)
+    }
+
+    fn recover(&self, image: &Image) -> Result<Recovered<u64>, String> {
+        self.register.recover(image)
+    }
+
+    fn judge(&self, run: &Self::Run, time: Time, tree: &u64) -> Result<(), String> {
+        self.judged.lock().insert(time);
+        self.register.judge(run, time, tree)
+    }
+
+    fn inspect(&self, _image: &Image) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn second_opinion(&self, _image: &Image, _: &u64) -> Option<Result<u64, String>> {
+        None
+    }
+
+    fn difference(&self, ours: &u64, theirs: &u64) -> String {
+        self.register.difference(ours, theirs)
+    }
+
+    fn weight(&self) -> u64 {
+        100
+    }
+
+    /// The two slots.
+    fn kind(&self, _: &Recording, event: &Event) -> u64 {
+        if let Action::Write { offset, .. } = event.action { offset } else { 0 }
+    }
+}
+
+#[test]
+fn a_heavy_subject_is_thinned_out_and_no_kind_of_write_is_missing() {
+    let judged = |thins_out: bool| {
+        let heavy = Heavy { register: Register(Mistake::None), judged: Default::default() };
+        let plan = Plan { states: 700, depth: 0, thins_out, ..Plan::quick() };
+        let states = explore(&heavy, &plan).unwrap().states;
+        (states, heavy.judged.into_inner())
+    };
+    let (all, _) = judged(false);
+    let (few, times) = judged(true);
+    assert!(few <= 7 && few < all / 2, "{few} of {all}");
+    let (recording, _) = Register(Mistake::None).record(1).unwrap();
+    // Behind the first write to either slot.
+    for point in [1, 3] {
+        assert!(times.contains(&recording.time_of(point)), "point {point} is not among {times:?}");
+    }
 }

@@ -137,8 +137,8 @@ impl Volume {
         Ok(self.generations()?.snapshot_times().into_iter().map(|(name, _)| name).collect())
     }
 
-    /// How full the pool is, and of what; `None` on a volume without generations. Costs a walk through the map
-    /// of the newest.
+    /// What the places of the pool are in use for; `None` on a volume without generations. Costs what the pool
+    /// holds, and commits wait for that long.
     pub fn pool_use(&self) -> Result<Option<PoolUse>> {
         self.base.engine().generations().map(GenerationsEngine::pool_use).transpose()
     }

@@ -36,18 +36,27 @@ pub enum SnapshotCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make the volume what it was when a snapshot was created
+    /// Make the volume, or some of its files and folders, what they were when a snapshot was created
     ///
-    /// All at once: a crash leaves it as it was before or as in the snapshot. What was done since and
+    /// All at once: a crash leaves what there was before or what the snapshot has. What was done since and
     /// is in no snapshot is lost. The snapshot stays, and so do the volume's settings: its modes ('xact mode') and
-    /// its label. The volume must not be mounted.
+    /// its label.
+    ///
+    /// An image goes back as a whole, in one commit; it must not be mounted. On a mount, it is one transaction, which
+    /// replaces each file that differs; folders keep their inodes, and hard links among what is restored are
+    /// kept. Who has a replaced file open keeps the one that he opened, as if it had been deleted. Whoever
+    /// changes the same files meanwhile makes it a conflict (75). Times of change (ctime), flags of chattr, and times of
+    /// modification of folders that are still there are not restored.
     Restore {
-        /// The image file or block device.
-        #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
-        image: PathBuf,
+        /// The mount, or the image file or block device.
+        #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+        at: PathBuf,
         /// Name of the snapshot.
         #[arg(value_name = "NAME")]
         name: String,
+        /// What to restore, of a mount: paths from the volume's root, as 'diff' has them. Default: everything.
+        #[arg(value_name = "PATH")]
+        paths: Vec<PathBuf>,
     },
     /// Delete a snapshot, and free what it alone has kept
     Delete(SnapshotName),
@@ -66,6 +75,9 @@ pub enum SnapshotCommand {
         /// The newer one. Default: the volume as it is now.
         #[arg(value_name = "NEW")]
         new: Option<String>,
+        /// Only this, and what is below it: a path from the volume's root. May be given several times.
+        #[arg(long = "path", value_name = "PATH")]
+        paths: Vec<PathBuf>,
         /// Print how many there are of each kind, and by how much files grew.
         #[arg(long, conflicts_with = "json")]
         stat: bool,

@@ -102,7 +102,8 @@ fn newest(image: &Path) -> Option<(Superblock, Pool)> {
     let home = read(image).ok()?;
     let superblock = xact_fs::superblock::read(&*engine, &home).ok()?;
     let pool = engine.pool_use().ok()?;
-    let PoolUse { size_bytes, used_bytes, snapshot_bytes, .. } = pool;
+    let PoolUse { size_bytes, used_bytes, .. } = pool;
+    let snapshot_bytes = pool.for_snapshots_bytes();
     Some((superblock, Pool { size_bytes, used_bytes, snapshot_bytes, full: pool.is_full() }))
 }
 

@@ -9,6 +9,7 @@ mod mode;
 mod mount;
 mod pages;
 mod recover;
+mod restore;
 mod snapshot;
 mod stat;
 mod sync;

@@ -16,6 +16,7 @@ use xact_device::OpenMode;
 use xact_fuse::client::TxChange;
 use xact_fuse::control::FOLDER;
 
+use super::restore;
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};
 use crate::exit::{Exit, Failure, Result};
 use crate::output::{print, print_json};
@@ -29,15 +30,26 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
         SnapshotCommand::List { at, json } => list(at, *json),
         SnapshotCommand::Delete(args) => delete(args),
         SnapshotCommand::Prune(args) => prune(args),
-        SnapshotCommand::Diff { at, old, new, stat, json } => {
-            let changes = differences(at, old, new.as_deref())?;
+        SnapshotCommand::Diff { at, old, new, paths, stat, json } => {
+            let mut changes = differences(at, old, new.as_deref())?;
+            if !paths.is_empty() {
+                let tops = paths.iter().map(|path| restore::within(path)).collect::<Result<Vec<_>>>()?;
+                let below = |path: &Vec<u8>| restore::is_below(path, &tops);
+                changes.retain(|change| below(&change.path) || change.from.as_ref().is_some_and(below));
+            }
             match (json, stat) {
                 (true, _) => print_json(&show::json(&changes)),
                 (_, true) => print(&show::totals(&changes)),
                 _ => print(&show::names(&changes)),
             }
         }
-        SnapshotCommand::Restore { image, name } => restore(image, name),
+        SnapshotCommand::Restore { at, name, paths } if at.is_dir() => {
+            restore::restore(&mounts::containing(at)?, name, paths)
+        }
+        SnapshotCommand::Restore { paths, .. } if !paths.is_empty() => {
+            Err(Failure::usage("of an image all is restored: mount it to restore single files"))
+        }
+        SnapshotCommand::Restore { at, name, .. } => restore_image(at, name),
         SnapshotCommand::Export { at, out, name } => export(at, out, name.as_deref()),
         SnapshotCommand::Image { at, name } => print_image(at, name),
     }
@@ -60,13 +72,7 @@ fn create(args: &SnapshotName) -> Result<()> {
     engine.close().map_err(wrong)
 }
 
-fn restore(image: &Path, name: &str) -> Result<()> {
-    if image.is_dir() {
-        let mount = mounts::containing(image)?;
-        let (point, image) = (mount.point.display(), mount.source.display());
-        return Err(Failure::new(Exit::Unavailable, format!("{image} is in use: it is mounted at {point}"))
-            .hint(format!("First 'xact umount {point}', then 'xact snapshot restore {image} {name}'.")));
-    }
+fn restore_image(image: &Path, name: &str) -> Result<()> {
     let wrong = |e: Error| Failure::volume(image, e);
     let engine = open(image, OpenMode::ReadWrite)?;
     engine.restore_snapshot(name).map_err(wrong)?;
@@ -136,7 +142,7 @@ struct Listed {
     generation: u64,
     /// Seconds since 1970.
     time: u64,
-    /// Bytes of the pool that deleting it alone would free.
+    /// Bytes of the pool that deleting it alone would free, once the sweep has gone round.
     own_bytes: u64,
 }
 
@@ -217,7 +223,7 @@ fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
 }
 
 /// Copies what holds data, as far as the file can tell, to a file that reads as zeros.
-fn copy_sparse(from: &File, to: &File, size: u64) -> io::Result<()> {
+pub fn copy_sparse(from: &File, to: &File, size: u64) -> io::Result<()> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut buf = vec![0; 1 << 20];
     let mut at = 0;

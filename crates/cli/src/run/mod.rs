@@ -17,6 +17,7 @@
 mod ask;
 mod child;
 mod signals;
+mod snapshot;
 mod status;
 
 use std::ffi::{OsStr, OsString};
@@ -81,6 +82,9 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
     let terminal = if args.ask { Some(Terminal::open()?) } else { None };
     let inherited = Survey::of_volume(&mount, Scope::Inherited)?;
     let flags = begin_flags(args.isolation);
+    if let Some(name) = &args.snapshot {
+        snapshot::check(&mount.point, name)?;
+    }
     let mut transaction = match args.tx {
         Some(id) => Transaction::attach(&mount.point, id)?,
         None => Transaction::begin(&mount.point, flags)?,
@@ -110,9 +114,9 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
 /// `xact run` in a transaction: a part of it that can be undone by itself, from a savepoint on. The
 /// command is where it should be already.
 fn within(args: &Run, mount: &Mount, status: &mut Status) -> Result<u8> {
-    if args.keep || args.ask || args.tx.is_some() {
+    if args.keep || args.ask || args.tx.is_some() || args.snapshot.is_some() {
         return Err(Failure::usage("inside a transaction there is nothing to decide")
-            .hint("--keep, --ask and --tx are for the xact run around it."));
+            .hint("--keep, --ask, --tx and --snapshot are for the xact run around it."));
     }
     let wrong = |doing: &'static str| move |e| Failure::system(doing, e);
     let inner = Inner::begin(&mount.point).map_err(wrong("make a savepoint"))?;
@@ -181,7 +185,11 @@ fn decide(
     };
     status.outcome = match answer {
         Answer::Commit => {
-            transaction.commit(if args.ordered { COMMIT_ORDERED } else { 0 })?;
+            let flags = if args.ordered { COMMIT_ORDERED } else { 0 };
+            match &args.snapshot {
+                Some(name) => status.snapshot = Some(snapshot::commit_behind(transaction, name, flags)?),
+                None => transaction.commit(flags)?,
+            }
             Outcome::Committed
         }
         Answer::Keep => {

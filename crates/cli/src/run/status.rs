@@ -63,6 +63,8 @@ pub struct Status {
     /// The transaction that came first in a conflict; null for a program outside of any.
     pub winner: Option<u64>,
     pub reason: Option<String>,
+    /// What `--snapshot` has taken.
+    pub snapshot: Option<String>,
 }
 
 impl Status {
@@ -78,6 +80,7 @@ impl Status {
             path: None,
             winner: None,
             reason: None,
+            snapshot: None,
         }
     }
 

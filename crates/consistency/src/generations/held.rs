@@ -52,12 +52,27 @@ impl Held {
             return Ok(true);
         }
         for (map, usage) in self.snapshots.iter().zip(self.usage(block)?.iter()) {
-            let may_use = matches!(usage, Usage::Fixed) || self.in_use(usage, block);
-            if may_use && map.get(&self.reader, block)?.is_none() {
+            if self.has_at_home(map, usage, block)? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// The snapshots, by their places in the list, that have something in this block's own place.
+    pub fn holders_of_home(&self, block: BlockNr) -> Result<Vec<usize>> {
+        let mut holders = Vec::new();
+        for (index, (map, usage)) in self.snapshots.iter().zip(self.usage(block)?.iter()).enumerate() {
+            if self.has_at_home(map, usage, block)? {
+                holders.push(index);
+            }
+        }
+        Ok(holders)
+    }
+
+    fn has_at_home(&self, map: &Map, usage: &Usage, block: BlockNr) -> Result<bool> {
+        let may_use = matches!(usage, Usage::Fixed) || self.in_use(usage, block);
+        Ok(may_use && map.get(&self.reader, block)?.is_none())
     }
 
     fn in_use(&self, usage: &Usage, block: BlockNr) -> bool {

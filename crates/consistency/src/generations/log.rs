@@ -166,7 +166,10 @@ impl Generations {
                 return None;
             }
         }
-        frozen.forgotten.iter().for_each(|block| writer.freed(*block));
+        // Without it what the log has of a block would count on, though it may be data by now.
+        if !self.faults.has(Fault::NoFreedEntry) {
+            frozen.forgotten.iter().for_each(|block| writer.freed(*block));
+        }
         (writer.size_bytes() <= room).then_some(writer)
     }
 }

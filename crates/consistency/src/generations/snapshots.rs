@@ -45,7 +45,8 @@ pub struct SnapshotInfo {
     pub generation: u64,
     /// Seconds since 1970.
     pub time: u64,
-    /// Bytes of the pool that deleting it alone would free.
+    /// Bytes of the pool that deleting it alone would free: of what it alone has at once, and of what it alone
+    /// keeps from its own place when the sweep has brought that home.
     pub own_bytes: u64,
 }
 
@@ -140,13 +141,14 @@ impl GenerationsEngine {
         })
     }
 
-    /// The snapshots, from the oldest to the newest.
+    /// The snapshots, from the oldest to the newest. Costs what the pool holds, and commits wait for that long.
     pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         let state = self.shared.state.lock();
         let reader = &self.shared.reader;
+        let displaced = self.shared.displaced(&state)?;
         let mut infos = Vec::new();
         for (index, kept) in state.snapshots.iter().enumerate() {
-            let mut own = 0;
+            let mut own = displaced.by_one[index];
             let others = all_but(&state.snapshots, index, &state.map);
             kept.map.only_here(reader, &others, &mut |_| own += 1)?;
             let SnapshotRecord { generation, time, name, .. } = kept.record.clone();

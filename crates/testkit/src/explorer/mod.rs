@@ -19,7 +19,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::image::Image;
-use crate::recording::{Recording, Time};
+use crate::recording::{Event, Recording, Time};
 
 pub use plan::Plan;
 pub use replay::{Replay, Replayed, replay};
@@ -70,6 +70,17 @@ pub trait Subject: Sync {
         Vec::new()
     }
 
+    /// How many times as long as most subjects' a state of this one takes; plans that thin out try as many times fewer.
+    fn weight(&self) -> u64 {
+        1
+    }
+
+    /// The kinds of writes there are: one crash around each kind is tried however few states a plan has.
+    fn kind(&self, recording: &Recording, event: &Event) -> u64 {
+        let _ = (recording, event);
+        0
+    }
+
     /// Whether two runs with one seed do the same; if not, findings tell what was done.
     fn repeats(&self) -> bool {
         true
@@ -97,6 +108,7 @@ pub struct Recovered<Tree> {
 /// Explores one workload.
 pub fn explore<S: Subject>(subject: &S, plan: &Plan) -> Result<Summary, String> {
     let started = Instant::now();
+    let plan = &plan.thinned(subject.weight());
     let (recording, run) = subject.record(plan.seed)?;
     let job = Job::new(subject, plan, &recording, &run);
     let queue = Mutex::new(States::new(&job));

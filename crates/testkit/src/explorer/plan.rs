@@ -19,6 +19,8 @@ pub struct Plan {
     pub rotten_one_in: u64,
     /// States to judge at the most; above, a seeded sample of the points.
     pub states: u64,
+    /// Of a subject whose states take long ([`super::Subject::weight`]), try fewer, from all over its run.
+    pub thins_out: bool,
     pub threads: usize,
     /// Stop at so many findings.
     pub findings: usize,
@@ -40,6 +42,7 @@ impl Plan {
             second_one_in: 150,
             rotten_one_in: 4,
             states: 1500,
+            thins_out: true,
             threads: 2,
             findings: 3,
             progress: true,
@@ -58,8 +61,17 @@ impl Plan {
             second_one_in: 60,
             rotten_one_in: 2,
             states: 40_000,
+            thins_out: false,
             findings: 10,
             ..Plan::quick()
         }
+    }
+    /// The plan for a subject of this weight.
+    pub(super) fn thinned(self, weight: u64) -> Plan {
+        if !self.thins_out || weight <= 1 {
+            return Plan { thins_out: false, ..self };
+        }
+        let effort = Effort { exhaustive: 2, per_point: 8.min(self.effort.per_point), ..self.effort };
+        Plan { effort, states: self.states / weight, nested_states: self.nested_states / weight, ..self }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::crash::{CrashState, choices};
 use crate::image::Image;
-use crate::recording::{Cursor, Part, Recording, Time};
+use crate::recording::{Cursor, Event, Part, Recording, Time};
 use crate::rng::Rng;
 
 use super::job::Job;
@@ -17,6 +17,10 @@ pub(super) struct States<'a> {
     plan: Plan,
     /// Of a point that is left out because the run has too many: one in so many is kept.
     keep_one_in: u64,
+    /// The same for points around flushes, which only plans that thin out leave out.
+    near_flush_one_in: u64,
+    /// Points that are never left out: the first one behind a write of each kind, and the last of all.
+    first_of_kind: HashSet<usize>,
     moment: Box<dyn Fn(Time) -> u64 + Send + 'a>,
     ready: Vec<Vec<Part>>,
     seen: HashSet<(u128, u64)>,
@@ -26,12 +30,15 @@ pub(super) struct States<'a> {
 
 impl<'a> States<'a> {
     pub fn new<S: Subject>(job: &Job<'a, S>) -> States<'a> {
+        let first_of_kind = if job.plan.thins_out { first_of_kind(job) } else { HashSet::new() };
         let (subject, run) = (job.subject, job.run);
         let mut states = States {
             cursor: Cursor::at(job.recording, subject.promises_from(job.recording)),
             recording: job.recording,
             plan: *job.plan,
             keep_one_in: 1,
+            near_flush_one_in: 1,
+            first_of_kind,
             moment: Box::new(move |time| subject.moment(run, time)),
             ready: Vec::new(),
             seen: HashSet::new(),
@@ -40,18 +47,32 @@ impl<'a> States<'a> {
         };
         let expected = job.recording.points() as u64 * job.plan.effort.per_point as u64 / 2;
         states.keep_one_in = expected.div_ceil(job.plan.states.max(1)).max(1);
+        if job.plan.thins_out {
+            let near = (0..job.recording.points()).filter(|&point| states.is_near_flush(point)).count();
+            let expected = (near * job.plan.effort.per_point) as u64;
+            // Half for these, half for the others.
+            states.near_flush_one_in = expected.div_ceil((job.plan.states / 2).max(1)).max(1);
+            states.keep_one_in *= 4;
+        }
         states.fill();
         states
+    }
+
+    /// Around flushes everything is decided.
+    fn is_near_flush(&self, point: usize) -> bool {
+        let events = &self.recording.events;
+        point == events.len() || events[point].is_flush() || (point > 0 && events[point - 1].is_flush())
     }
 
     fn fill(&mut self) {
         let point = self.cursor.point();
         let mut rng = Rng::of(&[self.plan.seed, point as u64]);
-        // Around flushes everything is decided, so these points are never left out.
         let events = &self.recording.events;
-        let near_flush =
-            point == events.len() || events[point].is_flush() || (point > 0 && events[point - 1].is_flush());
-        if near_flush || rng.one_in(self.keep_one_in) {
+        let drawn = match self.is_near_flush(point) {
+            true => self.near_flush_one_in == 1 || rng.one_in(self.near_flush_one_in),
+            false => rng.one_in(self.keep_one_in),
+        };
+        if drawn || self.first_of_kind.contains(&point) {
             let sectors: Vec<usize> = self.cursor.pending().iter().map(|&i| events[i].sectors()).collect();
             self.ready = choices(&sectors, &self.plan.effort, &mut rng);
             self.ready.reverse();
@@ -79,4 +100,13 @@ impl<'a> States<'a> {
             }
         }
     }
+}
+
+/// The points just behind the first write or flush of each kind, and the last point.
+fn first_of_kind<S: Subject>(job: &Job<'_, S>) -> HashSet<usize> {
+    let mut kinds = HashSet::new();
+    let events = job.recording.events.iter().enumerate();
+    let mut is_new = |event: &Event| kinds.insert((event.is_flush(), job.subject.kind(job.recording, event)));
+    let last = job.recording.events.len();
+    events.filter(|(_, event)| is_new(event)).map(|(at, _)| at + 1).chain([last]).collect()
 }

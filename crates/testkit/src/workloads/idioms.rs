@@ -153,6 +153,41 @@ pub fn reuse(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
+/// Blocks go from folders to files within one intent log, and a snapshot is there: so reads of data look where reads of
+/// metadata do, and what the log says of a block before it was freed must not count (`LogSum`).
+pub fn reuse_in_the_log(s: &mut Session, rng: &mut Rng) -> Done {
+    s.create("/log")?;
+    s.snapshot(0)?;
+    for round in 0..4u64 {
+        let folder = format!("/dir{round}");
+        s.mkdir(&folder)?;
+        let names = 25 + rng.below(20);
+        let name = |n: u64| format!("{folder}/{}{n}", "a-long-name-that-fills-blocks-".repeat(4));
+        for n in 0..names {
+            s.create(&name(n))?;
+        }
+        // The folder is part of a generation, and all that follows is the log's.
+        s.sync()?;
+        for n in 0..names {
+            if n % 8 == 7 {
+                s.append("/log", 10)?;
+                s.fsync("/log")?;
+            }
+            s.unlink(&name(n))?;
+        }
+        s.rmdir(&folder)?;
+        s.append("/log", 10)?;
+        s.fsync("/log")?;
+        for n in 0..4 {
+            let path = format!("/file{round}-{n}");
+            s.create(&path)?;
+            s.append(&path, 8000 + rng.below(8000))?;
+            s.fsync(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Files that lose their last name while somebody holds them, and long truncations.
 pub fn orphans(s: &mut Session, rng: &mut Rng) -> Done {
     for round in 0..6u64 {

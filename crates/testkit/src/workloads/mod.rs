@@ -236,7 +236,8 @@ pub fn on_generations() -> Vec<FileWorkload> {
         let workload = by_generations.iter().find(|w| w.name == *of).expect("a workload of this name");
         FileWorkload { name, fsync: Fsync::Log, ..workload.clone() }
     });
-    by_generations.iter().cloned().chain(logged).collect()
+    let freed = FileWorkload { format: GENERATIONS, ..workload("gen-log-freed", idioms::reuse_in_the_log) };
+    by_generations.iter().cloned().chain(logged).chain([freed]).collect()
 }
 
 fn each_a_generation() -> Vec<FileWorkload> {
