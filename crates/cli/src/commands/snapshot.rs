@@ -18,7 +18,7 @@ use xact_fuse::control::FOLDER;
 
 use super::restore;
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Failure, Result};
 use crate::output::{print, print_json};
 use crate::size::text as size_text;
 use crate::tx::show;

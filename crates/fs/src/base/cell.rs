@@ -130,6 +130,10 @@ impl Cell {
 }
 
 impl Pages {
+    pub fn is_dirty(&self, at: u32) -> bool {
+        self.map.get(&at).is_some_and(|page| page.dirty)
+    }
+
     /// The page at `at`, which was clean or not there, is dirty now.
     pub fn count_dirty(&mut self, at: u32) {
         self.dirty += 1;

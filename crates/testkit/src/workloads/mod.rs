@@ -156,6 +156,9 @@ pub fn all() -> Vec<FileWorkload> {
             threads: vec![random::mix, transactions::overwrite, random::names],
             ..single("single-threads", random::mix)
         },
+        // As stock ext4 does it.
+        FileWorkload { inode_update: InodeUpdate::Immediate, ..workload("stock-mix", random::mix) },
+        FileWorkload { inode_update: InodeUpdate::Immediate, ..workload("stock-data", random::data) },
         FileWorkload { timestamps: InodeUpdate::Immediate, ..workload("times-mix", random::mix) },
         FileWorkload { timestamps: InodeUpdate::Immediate, ..workload("times-data", random::data) },
         in_mode(DataMode::Writeback, workload("writeback-mix", random::mix)),
