@@ -126,8 +126,6 @@ test_generations_snapshots() {
         dd if=/dev/urandom of=mnt/new bs=1M count=2 status=none
         find mnt/tree -type f -links 1 -size +0 -exec dd if=/dev/urandom of={} bs=1000 count=1 conv=notrunc status=none \;
         exits 69 'in use' -- "$XACT" snapshot restore disk.img $name
-        exits 69 "First 'xact umount .*/mnt', then 'xact snapshot restore .*/disk.img $name'" -- \
-            "$XACT" snapshot restore mnt $name
         unmounted mnt
     done
     "$XACT" snapshot delete disk.img first
@@ -446,6 +444,8 @@ test_generations_restore_of_a_mount() {
     all() { python3 "$TESTS/describe_tree.py" "$1" --no-times; }
     all mnt >before
     describe_tree mnt/chosen >chosen
+    # Of what changed just before a snapshot nobody can tell whether it changed after it, too.
+    sleep 2
     "$XACT" snapshot create mnt good
     local kept above
     above=$(stat -c '%u:%g %a' mnt/chosen/below)

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags}
 use xact_fuse::control::FOLDER;
 
 use super::snapshot::copy_sparse;
-use crate::control::Transaction;
+use crate::control::{self, Transaction};
 use crate::exit::{Exit, Failure, Result};
 use crate::mounts::Mount;
 
@@ -30,12 +30,14 @@ pub fn restore(mount: &Mount, name: &str, paths: &[PathBuf]) -> Result<()> {
             .hint("Leave it, or copy from .xact/snapshots of the volume itself."));
     }
     let past = mount.point.join(FOLDER).join("snapshots").join(name);
-    if name.is_empty() || name.contains('/') || status(&past)?.is_none() {
+    let snapshot = control::snapshots(&mount.point)?.into_iter().find(|snapshot| snapshot.name == name);
+    let Some(snapshot) = snapshot else {
         return Err(Failure::usage(format!("there is no snapshot '{name}'")));
-    }
+    };
+    let taken = i64::try_from(snapshot.time).unwrap_or(i64::MAX);
     let transaction = Transaction::begin(&mount.point, 0)?;
     let now = transaction.channel().root(transaction.id());
-    let mut restorer = Restorer { past, now, links: HashMap::new() };
+    let mut restorer = Restorer { past, now, taken, links: HashMap::new() };
     let all = [PathBuf::new()];
     for path in if paths.is_empty() { &all[..] } else { paths } {
         restorer.restore(&within(path)?)?;
@@ -47,6 +49,8 @@ struct Restorer {
     /// The snapshot's root, and that of the view that becomes like it.
     past: PathBuf,
     now: PathBuf,
+    /// When the snapshot was taken, in seconds since 1970.
+    taken: i64,
     /// Of files with several names, by their inode numbers in the snapshot: the first one that is restored.
     links: HashMap<u64, PathBuf>,
 }
@@ -79,11 +83,12 @@ fn status(path: &Path) -> Result<Option<Metadata>> {
     }
 }
 
-/// Whether a file is the very one of the snapshot, and was not changed since. Of the numbers that a mount shows, the
-/// lower half is the inode's; the upper one tells snapshots and views apart.
-fn is_unchanged(past: &Metadata, now: &Metadata) -> bool {
-    let of = |file: &Metadata| (file.ino() as u32, file.mode(), file.ctime(), file.ctime_nsec());
-    of(past) == of(now)
+/// Whether a file is the very one of a snapshot, and was not changed since that was taken. Of the numbers that a
+/// mount shows, the lower half is the inode's; the upper one tells snapshots and views apart. Two changes within some
+/// milliseconds may have one time, so of what changed last around the snapshot's second nothing is known.
+fn is_unchanged(past: &Metadata, now: &Metadata, taken: i64) -> bool {
+    let of = |file: &Metadata| (file.ino() as u32, file.mode(), file.size(), file.ctime(), file.ctime_nsec());
+    of(past) == of(now) && past.ctime() < taken.saturating_sub(1)
 }
 
 impl Restorer {
@@ -117,7 +122,7 @@ impl Restorer {
             return self.folder(past, there, now, here.as_ref());
         }
         if let Some(here) = &here
-            && is_unchanged(there, here)
+            && is_unchanged(there, here, self.taken)
         {
             self.links.entry(there.ino()).or_insert_with(|| now.to_path_buf());
             return Ok(());
