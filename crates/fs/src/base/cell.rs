@@ -51,6 +51,9 @@ pub(super) struct State {
     pub size: u64,
     /// `inode` or `size` has changes that no commit carries yet.
     pub dirty: bool,
+    /// Behind the end of the file there were other bytes than zeros when it grew, or may have been on the device.
+    /// They are cleared in memory, and on the device when that page is clean.
+    pub tail_cleared: bool,
     /// The commit with the inode's newest change (`i_sync_tid`).
     pub last_commit: CommitId,
     /// The same of changes that fdatasync waits for, of more than times (`i_datasync_tid`).
@@ -149,6 +152,7 @@ impl State {
             inode: Inode::zeroed(inode_size),
             size: 0,
             dirty: false,
+            tail_cleared: false,
             last_commit: CommitId(0),
             last_data_commit: CommitId(0),
             charged: Charge::default(),
@@ -163,6 +167,7 @@ impl State {
             size: inode.size(),
             inode,
             dirty: false,
+            tail_cleared: false,
             last_commit,
             last_data_commit: last_commit,
             charged: Charge::default(),

@@ -17,6 +17,7 @@ use xact_base::{BlockNr, Error, FileBlock, Result, Site};
 
 use super::Base;
 use super::cell::{Cell, Changed, Page, Pages, State};
+use super::data_mode::InodeUpdate;
 use super::inline::is_inline;
 use super::op::Rights;
 use super::versions::BlockVersion;
@@ -181,7 +182,9 @@ impl Base {
         let end = offset + data.len() as u64;
         let (first, last) = ((offset / bs) as u32, ((end - 1) / bs) as u32);
         self.promise_space(cell, state, first, last, rights)?;
-        if offset > state.size {
+        // Sizes at once may be there before the bytes written are.
+        let at_once = self.modes.inode_update == InodeUpdate::Immediate;
+        if offset > state.size || at_once && end > state.size {
             self.clear_tail(cell, state, keep, rights)?;
         }
         let size = state.size;
@@ -347,6 +350,8 @@ impl Base {
         }
         let at = (state.size / bs) as u32;
         let Some(mut data) = self.read_block(cell, state, FileBlock(at))? else { return Ok(()) };
+        let waits = |page: &Page| page.dirty && page.changed.to as usize > used;
+        state.tail_cleared |= cell.pages.lock().map.get(&at).is_some_and(waits);
         if data[used..].iter().all(|&byte| byte == 0) {
             return Ok(());
         }
@@ -356,6 +361,7 @@ impl Base {
         }
         Arc::make_mut(&mut data)[used..].fill(0);
         self.put_dirty(cell, at, data, Changed::new(used, bs as usize));
+        state.tail_cleared = true;
         self.cache.mark_dirty_inode(cell.ino);
         Ok(())
     }

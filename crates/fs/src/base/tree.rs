@@ -456,8 +456,8 @@ impl Tree for BaseTree<'_> {
 
 impl BaseTree<'_> {
     /// `ext4_da_write_end`: the size on disk follows a write at once through the blocks that have a
-    /// place already. But not out of a block that is still to be written: behind the end of the file it may
-    /// have bytes on the device that were cut off (R11), and in memory zeros, or what was written since.
+    /// place already. But not while the block with the end is still to be written in which that was cut off
+    /// which would be seen again (R11).
     fn update_size_at_once(&mut self, ino: Ino, offset: u64, end: u64) -> Result<()> {
         let base = self.base;
         let bs = base.block_bytes();
@@ -470,8 +470,8 @@ impl BaseTree<'_> {
         };
         let reached = end.min((u64::from(first.0) + u64::from(len)) * bs);
         let size = locked.state.inode.size();
-        let end_waits = !size.is_multiple_of(bs) && locked.cell.pages.lock().is_dirty((size / bs) as u32);
-        if reached > size && !end_waits {
+        locked.state.tail_cleared &= locked.cell.pages.lock().is_dirty((size / bs) as u32);
+        if reached > size && !locked.state.tail_cleared {
             self.change_inode(ino)?;
             self.state(ino)?.state.inode.set_size(reached);
         }
