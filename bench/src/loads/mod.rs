@@ -84,10 +84,7 @@ impl Bench<'_, '_> {
         units: f64,
         work: impl FnOnce(&mut Mount<'_>) -> Result<()>,
     ) -> Result<()> {
-        let before = self.device.counts()?;
-        let started = Instant::now();
-        work(self.mount)?;
-        let rate = units / started.elapsed().as_secs_f64();
+        let (before, rate) = self.timed(units, work)?;
         self.note(phase.into(), unit, units, rate, None, before)
     }
 
@@ -99,10 +96,7 @@ impl Bench<'_, '_> {
         units: f64,
         work: impl FnOnce(&mut Mount<'_>) -> Result<()>,
     ) -> Result<()> {
-        let before = self.device.counts()?;
-        let started = Instant::now();
-        work(self.mount)?;
-        let rate = units / started.elapsed().as_secs_f64();
+        let (before, rate) = self.timed(units, work)?;
         let counts = self.counts_since(before)?;
         self.samples.push(Sample {
             phase: phase.into(),
@@ -113,6 +107,18 @@ impl Bench<'_, '_> {
             counts,
         });
         self.mount.settle()
+    }
+
+    /// Does `work`: what the device had done before it, and its `units` a second.
+    fn timed(
+        &mut self,
+        units: f64,
+        work: impl FnOnce(&mut Mount<'_>) -> Result<()>,
+    ) -> Result<(Counts, f64)> {
+        let before = self.device.counts()?;
+        let started = Instant::now();
+        work(self.mount)?;
+        Ok((before, units / started.elapsed().as_secs_f64()))
     }
 
     /// As [`Bench::phase`] where the work times itself.

@@ -12,8 +12,8 @@
 //!   commit itself have. Until that commit is durable the snapshot is held like all others.
 //! - Restoring one is a commit whose map is the snapshot's: all of the volume goes back at once, or
 //!   after a crash none of it. The settings of the volume (its label, its modes) are not part of that: they are
-//!   put into the snapshot's superblock, which the same commit writes. The snapshot stays, so what the volume has at home from then on is
-//!   held, and the first change of it goes to the pool. Nothing may be open but the engine.
+//!   put into the snapshot's superblock, which the same commit writes. The snapshot stays, so what the volume has at
+//!   home from then on is held, and the first change of it goes to the pool. Nothing may be open but the engine.
 //!
 //! Data in the pool goes home by the sweep, as metadata does, when no snapshot is in the way.
 
@@ -131,7 +131,8 @@ impl GenerationsEngine {
     }
 
     /// Makes the tree what it was when the snapshot was created; what was done since and is in no
-    /// snapshot is gone. The snapshot stays, and so do the volume's settings. Nobody may have read anything by this engine yet.
+    /// snapshot is gone. The snapshot stays, and so do the volume's settings. Nobody may have read anything by this
+    /// engine yet.
     ///
     /// Errors: `Usage` where there is none of this name; `NoSpace`.
     pub fn restore_snapshot(&self, name: &str) -> Result<()> {
