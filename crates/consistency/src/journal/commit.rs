@@ -9,9 +9,8 @@
 //! (The checksums of v3 are compared while replaying, when it is too late.)
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use xact_base::{CommitId, Error, Result};
+use xact_base::{CommitId, Error, Result, Timestamp};
 use xact_device::SECTOR_BYTES;
 use xact_layout::jbd2::{
     CHECKSUM_V1_CRC32, Checksums, CommitBlock, LogFormat, PatchWriter, Tag, TagFlags, crc32_be,
@@ -98,14 +97,14 @@ impl Body {
     }
 
     fn commit_block(&self, format: &LogFormat, sequence: u32, faults: Faults) -> BlockRef {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Timestamp::now();
         let v1 = format.checksums == Checksums::V1 && !faults.has(Fault::NoTransactionChecksum);
         CommitBlock {
             sequence,
             checksum_kind: if v1 { CHECKSUM_V1_CRC32 } else { (0, 0) },
             checksum: if v1 { self.crc } else { 0 },
-            secs: now.as_secs(),
-            nanos: now.subsec_nanos(),
+            secs: now.secs as u64,
+            nanos: now.nanos,
         }
         .encode(format)
         .into()
