@@ -1,5 +1,7 @@
 //! Points in time with the range and the resolution of ext4's 256-byte inodes.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// Seconds and nanoseconds since 1970-01-01 UTC; `nanos` is below 1,000,000,000.
@@ -10,26 +12,18 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The clock that ext4 in the kernel stamps with, and that `time(2)` reads: the system's, as of
-    /// its last tick (some milliseconds ago at most). The exact clock is ahead of it, so that
-    /// e2fsck, started at once after a second begins, would find what is stamped with it in the
-    /// future.
+    /// The system's exact clock, with which files are stamped.
     pub fn now() -> Timestamp {
-        let now = clock_gettime(ClockId::RealtimeCoarse);
-        Timestamp { secs: now.tv_sec, nanos: now.tv_nsec as u32 }
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(d) => Timestamp { secs: d.as_secs() as i64, nanos: d.subsec_nanos() },
+            Err(before) => Timestamp { secs: -(before.duration().as_secs() as i64), nanos: 0 },
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_is_never_ahead_of_what_other_programs_read() {
-        for _ in 0..1000 {
-            let ours = Timestamp::now();
-            let theirs = clock_gettime(ClockId::RealtimeCoarse);
-            assert!((ours.secs, i64::from(ours.nanos)) <= (theirs.tv_sec, theirs.tv_nsec));
-        }
-    }
+/// Seconds since 1970-01-01 UTC as `time(2)` reads them and ext4 stamps its superblock: those of the
+/// clock's last tick. The exact clock is ahead of that by some milliseconds, so that e2fsck, started
+/// just after a second begins, would find a superblock stamped with it in the future.
+pub fn unix_seconds() -> i64 {
+    clock_gettime(ClockId::RealtimeCoarse).tv_sec
 }

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{BlockNr, Error, Result, Site, Timestamp};
+use xact_base::{BlockNr, Error, Result, Site, unix_seconds};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::mmp::{MMP_BYTES, MmpBlock, SEQUENCE_CHECKING, SEQUENCE_CLEAN, SEQUENCE_MAX};
@@ -149,7 +149,7 @@ impl Place {
 
     /// Writes with the present time; durable, so that other machines see it.
     fn write(&self, block: &mut MmpBlock) -> Result<()> {
-        block.set_time(Timestamp::now().secs as u64);
+        block.set_time(unix_seconds() as u64);
         let failed = |e| Error::io("writing the mmp block", e);
         self.device.write_at(&block.sealed(&self.sb), self.offset()).map_err(failed)?;
         self.device.flush().map_err(failed)

@@ -22,7 +22,7 @@ mod file;
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use xact_base::{Errno, Ino, Result, Timestamp};
+use xact_base::{Errno, Ino, Result, unix_seconds};
 use xact_consistency::Handle;
 use xact_layout::feature::ro_compat;
 use xact_layout::inode::{Inode, flag};
@@ -177,7 +177,7 @@ impl Quotas {
         file.change(handle, id, |entry| {
             change(entry);
             let Some((bgrace, igrace)) = grace else { return };
-            let now = Timestamp::now().secs.max(1) as u64;
+            let now = unix_seconds().max(1) as u64;
             let until = |above: bool, old: u64, grace: u64| match (above, old) {
                 (false, _) => 0,
                 (true, 0) => now + grace,
@@ -265,7 +265,7 @@ impl QuotaFile {
     /// `EDQUOT` where an id may not use so much more besides what is promised to it.
     fn check(&self, id: u32, promised: u64, bytes: u64, inodes: u64) -> Result<()> {
         let Some(entry) = self.entry(id)? else { return Ok(()) };
-        let now = Timestamp::now().secs as u64;
+        let now = unix_seconds() as u64;
         let beyond = |limit: u64, used: u64| limit > 0 && used > limit;
         let too_long = |until: u64| until != 0 && now >= until;
         let more_space = promised.saturating_add(bytes);

@@ -160,7 +160,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
 /// Counts the mount in the superblock, as every system that mounts ext4 does.
 fn note_mount(base: &Base, options: &VolumeOptions) -> Result<()> {
     let mut handle = Handle::begin_for(base.engine(), 1, Room::Upkeep)?;
-    let now = xact_base::Timestamp::now().secs as u32;
+    let now = xact_base::unix_seconds() as u32;
     crate::superblock::update(&mut handle, base.superblock(), |sb| {
         sb.set_mnt_count(sb.mnt_count().wrapping_add(1));
         sb.set_mtime(now);

@@ -4,6 +4,8 @@
 mod common;
 
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::Image;
 use xact_base::Error;
@@ -53,6 +55,17 @@ fn e2fsck_has_nothing_to_say_for_any_size_and_block_size() {
             assert!(report.blocks * u64::from(report.block_size) <= size);
             image.assert_clean();
         }
+    }
+}
+
+/// e2fsck reads the time of the last tick, which the exact clock is ahead of.
+#[test]
+fn made_as_a_second_begins_it_is_not_of_the_future() {
+    for _ in 0..3 {
+        let part = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+        thread::sleep(Duration::from_nanos(1_000_000_000 - u64::from(part)));
+        let (image, _) = make(2 * MIB, &sparse());
+        image.assert_clean();
     }
 }
 

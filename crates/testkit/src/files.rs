@@ -113,6 +113,12 @@ pub fn recover(image: &Image, options: &VolumeOptions) -> Result<Recovered<Tree>
     Ok(Recovered { tree, recording, closed: device.image() })
 }
 
+/// The kernel's clock for files, which lags some milliseconds behind [`Timestamp::now`].
+fn coarse_now() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Timestamp { secs: now.tv_sec, nanos: now.tv_nsec as u32 }
+}
+
 impl FileWorkload {
     fn options(&self) -> VolumeOptions {
         VolumeOptions {
@@ -290,7 +296,7 @@ impl Subject for FileWorkload {
             return None;
         }
         Some(with_file(&image, |file| {
-            let since = Timestamp::now();
+            let since = coarse_now();
             let mount = KernelMount::new(file.path(), "noatime")?;
             let tree = Tree::of_path(mount.path());
             mount.unmount();

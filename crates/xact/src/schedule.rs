@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{Error, Result, Timestamp};
+use xact_base::{Error, Result, unix_seconds};
 
 use crate::keep::{Date, KeepRules};
 use crate::volume::Volume;
@@ -79,7 +79,7 @@ impl Volume {
     pub fn snapshot_now(&self, rules: &KeepRules) -> Result<()> {
         self.sync()?;
         if self.generations()?.has_changed_since_snapshot() {
-            let now = u64::try_from(Timestamp::now().secs).unwrap_or(0);
+            let now = u64::try_from(unix_seconds()).unwrap_or(0);
             let name = format!("{AUTOMATIC}{}", Date::of(now));
             match self.create_snapshot(&name) {
                 // Two rounds within a second.
@@ -95,7 +95,7 @@ impl Volume {
     ///
     /// Errors: `Usage` for rules that keep nothing.
     pub fn prune(&self, rules: &KeepRules, prefix: &str, dry_run: bool) -> Result<Vec<String>> {
-        let now = u64::try_from(Timestamp::now().secs).unwrap_or(0);
+        let now = u64::try_from(unix_seconds()).unwrap_or(0);
         let expired = rules.expired(&self.generations()?.snapshot_times(), prefix, now)?;
         if !dry_run {
             expired.iter().try_for_each(|name| self.delete_snapshot(name))?;

@@ -103,7 +103,7 @@ impl Volume {
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         let engine = self.generations()?;
         self.sync()?;
-        let now = xact_base::Timestamp::now().secs;
+        let now = xact_base::unix_seconds();
         engine.create_snapshot(name, u64::try_from(now).unwrap_or(0))?;
         self.tell_watcher(name);
         Ok(())

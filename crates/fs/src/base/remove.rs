@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use parking_lot::RwLock;
-use xact_base::{BlockNr, FileBlock, Ino, Result, Run, Timestamp};
+use xact_base::{BlockNr, FileBlock, Ino, Result, Run, unix_seconds};
 use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, Room};
 use xact_layout::get_u16;
 use xact_layout::inode::flag;
@@ -244,7 +244,7 @@ impl Base {
         self.orphans.remove(&mut handle, cell.ino)?;
         state.inode.set_size(0);
         self.store_inode(&mut handle, cell, state)?;
-        let dtime = Timestamp::now().secs as u32;
+        let dtime = unix_seconds() as u32;
         self.table.update(&mut handle, cell.ino, |inode| inode.set_dtime(dtime))?;
         self.allocator.free_inode(&mut handle, cell.ino, is_dir)?;
         self.quotas.transfer(&mut handle, &std::mem::take(&mut state.charged), &Charge::default())?;

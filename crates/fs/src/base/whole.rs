@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use xact_base::{BlockNr, Corruption, Errno, Error, Result, Site, Timestamp};
+use xact_base::{BlockNr, Corruption, Errno, Error, Result, Site, unix_seconds};
 use xact_consistency::Handle;
 use xact_layout::superblock::{NotedError, ON_ERROR_CONTINUE, ON_ERROR_PANIC, Superblock};
 
@@ -117,7 +117,7 @@ impl Base {
             Site::Group(group) => (0, self.sb.desc_place(group).0.0),
             Site::Superblock | Site::JournalSuperblock | Site::Root => (0, 0),
         };
-        let time = Timestamp::now().secs as u32;
+        let time = unix_seconds() as u32;
         let mut handle = Handle::begin(&self.engine, 1)?;
         let noted = NotedError { time, ino, block, what: damage.what };
         crate::superblock::update(&mut handle, &self.sb, |sb| sb.note_error(&noted))?;

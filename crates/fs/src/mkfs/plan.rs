@@ -1,7 +1,7 @@
 //! The volume's numbers: sizes and counts follow mke2fs, so that a volume of ours is laid out for
 //! the same use as one of its.
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Timestamp};
+use xact_base::{BlockNr, Error, GroupNr, Ino, Result, unix_seconds};
 use xact_layout::checksum::crc32c;
 use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::get_u32;
@@ -150,7 +150,7 @@ fn check_options(options: &MkfsOptions) -> Result<()> {
 }
 
 fn fill_constants(sb: &mut Superblock, options: &MkfsOptions, block_size: u32, random: [u8; 32]) {
-    let now = Timestamp::now().secs as u32;
+    let now = unix_seconds() as u32;
     sb.set_magic(MAGIC);
     sb.set_state(STATE_CLEAN);
     sb.set_errors(1);

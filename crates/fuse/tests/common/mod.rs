@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use xact::{Audience, Difference, Isolation, Losses, Lost, Side, Volume, VolumeOptions};
-use xact_base::{Error, Ino, Result, Timestamp};
+use xact_base::{Error, Ino, Result, unix_seconds};
 use xact_fs::tree::mem::MemTree;
 use xact_fs::*;
 use xact_fuse::{Changes, CommitHow, Host, HostTransaction, MountOptions, Served, Session, Unmounter, serve};
@@ -58,7 +58,7 @@ impl MemView {
             return Err(Error::Ended);
         }
         let mut tree = self.tree.lock();
-        tree.set_clock(Timestamp::now().secs);
+        tree.set_clock(unix_seconds());
         operation(&mut tree)
     }
 
