@@ -31,6 +31,7 @@ enum Job {
     Faults { names: Vec<String> },
     Replay(Replay),
     List,
+    Help,
 }
 
 fn job() -> Result<Job, String> {
@@ -57,6 +58,7 @@ fn job() -> Result<Job, String> {
             }
             "--faults" => return Ok(Job::Faults { names: args.collect() }),
             "--list" => return Ok(Job::List),
+            "-h" | "--help" => return Ok(Job::Help),
             _ if arg.starts_with('-') => return Err(format!("unknown argument {arg}\n\n{USAGE}")),
             _ => names.push(arg),
         }
@@ -174,6 +176,10 @@ fn main() -> ExitCode {
         Job::Replay(line) => try_again(&line),
         Job::List => {
             println!("{}", all_names().join("\n"));
+            Ok(true)
+        }
+        Job::Help => {
+            print!("{USAGE}");
             Ok(true)
         }
     });
