@@ -95,12 +95,15 @@ pub const FIGURES: &[Figure] = &[
         TWO_WAYS,
         git,
         "git commit (table 2)",
-        "Commits of one changed file, each under 'xact run'. The paper has 1.00 times.",
+        "Commits of one changed file, each under 'xact run'. Git by itself syncs nothing here, so that is held \
+         against commits in order; and where it syncs all that it writes, against durable ones. The paper has \
+         1.00 times.",
         |section| {
-            let ratio = section.row("git commit").and_then(|row| row.ratio(WRAPPED, PLAIN));
-            bound("TX-22", "git commit in a transaction, 1.00 times", ratio, |r| r >= 0.95)
-                .into_iter()
-                .collect()
+            let claim = |(phase, ..): &(&str, &str, &[&str])| {
+                let ratio = section.row(phase).and_then(|row| row.ratio(WRAPPED, PLAIN));
+                bound("TX-22", &format!("{phase}, in a transaction, 1.00 times"), ratio, |r| r >= 0.95)
+            };
+            GIT_PHASES.iter().filter_map(claim).collect()
         },
     ),
 ];
@@ -407,35 +410,42 @@ fn database(bench: &mut Bench<'_, '_>, load: &str, phase: &str, full: u64) -> Re
     })
 }
 
+/// A phase, what of its files Git is to sync, and how `xact run` is to commit: as durably on both sides.
+const GIT_PHASES: [(&str, &str, &[&str]); 2] =
+    [("git commit", "core.fsync=none", &["--ordered"]), ("git commit, durable", "core.fsync=all", &[])];
+
 fn git(bench: &mut Bench<'_, '_>) -> Result<()> {
     let mode = Mode::of(bench.mount.system());
     let commits = bench.count(50);
     let repository = bench.mount.dir().join("repository");
     let shown = repository.display().to_string();
-    let git = |arguments: &[&str]| {
-        let settings =
-            ["-c", "safe.directory=*", "-c", "user.name=xact", "-c", "user.email=xact@example.org"];
-        let mut command = Command::new("git");
-        command.env("GIT_CONFIG_GLOBAL", "/dev/null").args(settings).args(["-C", &shown]).args(arguments);
-        command
-    };
     run(Command::new("git").args(["init", "-q"]).arg(&repository))?;
-    bench.phase("git commit", "op", commits as f64, |mount| {
-        for n in 0..commits {
-            fs::write(repository.join("file"), n.to_string()).map_err(because("write"))?;
-            run(&mut git(&["add", "file"]))?;
-            let commit = git(&["commit", "-q", "-m", "commit"]);
-            if mode == Mode::Plain {
-                run(&mut { commit })?;
-            } else {
-                let mut wrapped = Command::new(mount.xact());
-                wrapped.args(["run", "--at"]).arg(mount.dir()).arg("--").arg(commit.get_program());
-                wrapped.args(commit.get_args()).env("GIT_CONFIG_GLOBAL", "/dev/null");
-                run(&mut wrapped)?;
+    for (phase, syncs, how) in GIT_PHASES {
+        let git = |arguments: &[&str]| {
+            let settings = ["safe.directory=*", "user.name=xact", "user.email=xact@example.org", syncs];
+            let mut command = Command::new("git");
+            command.env("GIT_CONFIG_GLOBAL", "/dev/null").args(settings.iter().flat_map(|set| ["-c", set]));
+            command.args(["-C", &shown]).args(arguments);
+            command
+        };
+        bench.phase(phase, "op", commits as f64, |mount| {
+            for n in 0..commits {
+                fs::write(repository.join("file"), format!("{phase} {n}")).map_err(because("write"))?;
+                run(&mut git(&["add", "file"]))?;
+                let commit = git(&["commit", "-q", "-m", "commit"]);
+                if mode == Mode::Plain {
+                    run(&mut { commit })?;
+                } else {
+                    let mut wrapped = Command::new(mount.xact());
+                    wrapped.args(["run", "--at"]).arg(mount.dir()).args(how).arg("--");
+                    wrapped.arg(commit.get_program()).args(commit.get_args());
+                    run(wrapped.env("GIT_CONFIG_GLOBAL", "/dev/null"))?;
+                }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 fn claims(section: &Section, phase: &str, wrapped: f64, rewritten: f64) -> Vec<Claim> {
