@@ -3,10 +3,12 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use xact::{Caller, Durability, View, Volume, VolumeOptions};
 use xact_fuse::client::Channel;
@@ -52,6 +54,16 @@ pub const FIGURES: &[Figure] = &[
         idiom_claims,
     ),
     figure(
+        "txfs-small",
+        TWO_WAYS,
+        small_files,
+        "One small file a transaction",
+        "A file of 4 KiB is made, written and synced (wrapped: begin, make, write, commit), and in process \
+         committed in order only. Not in the paper: a commit should take at most 1.3 times the plain write and \
+         fsync, one in order less than 60 us.",
+        small_claims,
+    ),
+    figure(
         "txfs-sqlite",
         SYSTEMS,
         |bench| database(bench, "update", "SQLite, a row a transaction", 1000),
@@ -83,12 +95,15 @@ pub const FIGURES: &[Figure] = &[
         TWO_WAYS,
         git,
         "git commit (table 2)",
-        "Commits of one changed file, each under 'xact run'. The paper has 1.00 times.",
+        "Commits of one changed file, each under 'xact run'. Git by itself syncs nothing here, so that is held \
+         against commits in order; and where it syncs all that it writes, against durable ones. The paper has \
+         1.00 times.",
         |section| {
-            let ratio = section.row("git commit").and_then(|row| row.ratio(WRAPPED, PLAIN));
-            bound("TX-22", "git commit in a transaction, 1.00 times", ratio, |r| r >= 0.95)
-                .into_iter()
-                .collect()
+            let claim = |(phase, ..): &(&str, &str, &[&str])| {
+                let ratio = section.row(phase).and_then(|row| row.ratio(WRAPPED, PLAIN));
+                bound("TX-22", &format!("{phase}, in a transaction, 1.00 times"), ratio, |r| r >= 0.95)
+            };
+            GIT_PHASES.iter().filter_map(claim).collect()
         },
     ),
 ];
@@ -119,7 +134,7 @@ impl Mode {
     }
 }
 
-/// Runs `work` in `mount`, or in a transaction's view of it.
+/// Runs `work` in `mount`, or in a transaction's view of it, by a descriptor of its root as the C library gives one.
 fn within(
     channel: Option<&Channel>,
     mount: &Path,
@@ -128,7 +143,9 @@ fn within(
 ) -> Result<()> {
     let Some(channel) = channel else { return work(mount) };
     let (_, root) = channel.begin(0).map_err(because("begin"))?;
-    work(&root)?;
+    let root =
+        File::options().read(true).custom_flags(libc::O_PATH).open(root).map_err(because("the view"))?;
+    work(Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())))?;
     channel.commit(flags).map_err(|e| format!("commit: {}", e.why))
 }
 
@@ -150,6 +167,94 @@ fn idioms(bench: &mut Bench<'_, '_>) -> Result<()> {
     ordering(bench, mode)
 }
 
+const SMALL_DURABLE: &str = "small file, durable";
+const SMALL_ORDERED: &str = "small file, in order, in process";
+
+/// How long each of `turns` turns takes.
+fn each_timed(turns: u64, mut turn: impl FnMut(u64) -> Result<()>) -> Result<Vec<Duration>> {
+    let timed = |n| {
+        let started = Instant::now();
+        turn(n).map(|()| started.elapsed())
+    };
+    (0..turns).map(timed).collect()
+}
+
+fn small_files(bench: &mut Bench<'_, '_>) -> Result<()> {
+    let mode = Mode::of(bench.mount.system());
+    let (turns, content) = (bench.count(2000), [2u8; 4096]);
+    bench.mount.settle()?;
+    bench.phase_with_latency(SMALL_DURABLE, "op", |mount| {
+        let channel = channel(mode, mount.dir())?;
+        each_timed(turns, |n| {
+            within(channel.as_ref(), mount.dir(), 0, |root| {
+                let mut file = File::create(root.join(format!("small{n}"))).map_err(because("create"))?;
+                file.write_all(&content).map_err(because("write"))?;
+                if mode == Mode::Plain { file.sync_all().map_err(because("sync")) } else { Ok(()) }
+            })
+        })
+    })?;
+    if mode == Mode::Plain {
+        return Ok(());
+    }
+    let own = OwnImage::new(bench)?;
+    bench.phase_with_latency(SMALL_ORDERED, "op", |_| {
+        let turn = |n: u64| -> xact::Result<()> {
+            let transaction = own.volume.begin(Default::default());
+            let file = transaction.make_node(
+                &CALLER,
+                xact::Ino::ROOT,
+                format!("small{n}").as_bytes(),
+                libc::S_IFREG as u16 | 0o644,
+                0,
+            )?;
+            transaction.write(file.ino, 0, &content, Default::default())?;
+            transaction.commit_with(Durability::Ordered)
+        };
+        each_timed(turns, |n| turn(n).map_err(because("in process")))
+    })?;
+    own.close()
+}
+
+fn small_claims(section: &Section) -> Vec<Claim> {
+    let durable = section.row(SMALL_DURABLE).and_then(|row| {
+        let median = |system: &str| row.latency(system, |latency| latency.median);
+        Some(median(WRAPPED)? / median(PLAIN)?)
+    });
+    let ordered = section.row(SMALL_ORDERED).and_then(|row| row.latency(WRAPPED, |latency| latency.median));
+    let claims = [
+        bound(
+            "TX-22",
+            "one small file, durable, at most 1.3 times as long as write and fsync",
+            durable,
+            |r| r <= 1.3,
+        ),
+        bound("TX-22", "one small file, in order, in process, less than 60 us", ordered, |us| us < 60.0),
+    ];
+    claims.into_iter().flatten().collect()
+}
+
+/// A volume of its own, without a mount.
+struct OwnImage {
+    path: std::path::PathBuf,
+    volume: Arc<Volume>,
+}
+
+const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022 };
+
+impl OwnImage {
+    fn new(bench: &Bench<'_, '_>) -> Result<OwnImage> {
+        let path = bench.supplies.join("in-process.img");
+        run(Command::new(bench.mount.xact()).args(["mkfs", "--force", "--size", "512M"]).arg(&path))?;
+        let volume = Volume::open_path(&path, &VolumeOptions::default()).map_err(because("open"))?;
+        Ok(OwnImage { path, volume })
+    }
+
+    fn close(self) -> Result<()> {
+        self.volume.close().map_err(because("close"))?;
+        fs::remove_file(&self.path).map_err(because("remove the image"))
+    }
+}
+
 const THREADS: u64 = 6;
 
 /// Runs `turns` turns in each of the threads.
@@ -166,6 +271,8 @@ fn create_unlink_sync(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
     for n in 0..THREADS {
         fs::create_dir(bench.mount.dir().join(format!("thread{n}"))).map_err(because("mkdir"))?;
     }
+    // So that no checkpoint of these is among the writes that are counted.
+    bench.mount.cool()?;
     bench.mount.settle()?;
     bench.phase("create/unlink/sync", "op", (turns * THREADS) as f64, |mount| {
         let dir = mount.dir();
@@ -190,15 +297,13 @@ fn create_unlink_sync(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
 /// The same without a mount, on an image of its own.
 fn in_process(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
     let turns = bench.count(1000);
-    let image = bench.supplies.join("in-process.img");
-    run(Command::new(bench.mount.xact()).args(["mkfs", "--force", "--size", "512M"]).arg(&image))?;
-    let volume = Volume::open_path(&image, &VolumeOptions::default()).map_err(because("open"))?;
-    let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
+    let own = OwnImage::new(bench)?;
+    let volume = &own.volume;
     let root = xact::Ino::ROOT;
     let turn = |view: &dyn View, n: u64| -> xact::Result<()> {
         let name = format!("file{n}");
-        view.make_node(&caller, root, name.as_bytes(), libc::S_IFREG as u16 | 0o644, 0)?;
-        view.unlink(&caller, root, name.as_bytes())?;
+        view.make_node(&CALLER, root, name.as_bytes(), libc::S_IFREG as u16 | 0o644, 0)?;
+        view.unlink(&CALLER, root, name.as_bytes())?;
         view.sync_file(root, false)
     };
     bench.phase("create/unlink/sync in process", "op", (turns * THREADS) as f64, |_| {
@@ -211,15 +316,14 @@ fn in_process(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
                 };
                 match mode {
                     Mode::Plain => (0..turns).try_for_each(|_| turn(&*volume.base(), n)),
-                    Mode::Wrapped => (0..turns).try_for_each(|_| transacted(&volume, 1)),
-                    Mode::Rewritten => transacted(&volume, turns),
+                    Mode::Wrapped => (0..turns).try_for_each(|_| transacted(volume, 1)),
+                    Mode::Rewritten => transacted(volume, turns),
                 }
             };
             all().map_err(because("in process"))
         })
     })?;
-    volume.close().map_err(because("close"))?;
-    fs::remove_file(&image).map_err(because("remove the image"))
+    own.close()
 }
 
 const UPDATE_BYTES: usize = 64 << 10;
@@ -306,35 +410,42 @@ fn database(bench: &mut Bench<'_, '_>, load: &str, phase: &str, full: u64) -> Re
     })
 }
 
+/// A phase, what of its files Git is to sync, and how `xact run` is to commit: as durably on both sides.
+const GIT_PHASES: [(&str, &str, &[&str]); 2] =
+    [("git commit", "core.fsync=none", &["--ordered"]), ("git commit, durable", "core.fsync=all", &[])];
+
 fn git(bench: &mut Bench<'_, '_>) -> Result<()> {
     let mode = Mode::of(bench.mount.system());
     let commits = bench.count(50);
     let repository = bench.mount.dir().join("repository");
     let shown = repository.display().to_string();
-    let git = |arguments: &[&str]| {
-        let settings =
-            ["-c", "safe.directory=*", "-c", "user.name=xact", "-c", "user.email=xact@example.org"];
-        let mut command = Command::new("git");
-        command.env("GIT_CONFIG_GLOBAL", "/dev/null").args(settings).args(["-C", &shown]).args(arguments);
-        command
-    };
     run(Command::new("git").args(["init", "-q"]).arg(&repository))?;
-    bench.phase("git commit", "op", commits as f64, |mount| {
-        for n in 0..commits {
-            fs::write(repository.join("file"), n.to_string()).map_err(because("write"))?;
-            run(&mut git(&["add", "file"]))?;
-            let commit = git(&["commit", "-q", "-m", "commit"]);
-            if mode == Mode::Plain {
-                run(&mut { commit })?;
-            } else {
-                let mut wrapped = Command::new(mount.xact());
-                wrapped.args(["run", "--at"]).arg(mount.dir()).arg("--").arg(commit.get_program());
-                wrapped.args(commit.get_args()).env("GIT_CONFIG_GLOBAL", "/dev/null");
-                run(&mut wrapped)?;
+    for (phase, syncs, how) in GIT_PHASES {
+        let git = |arguments: &[&str]| {
+            let settings = ["safe.directory=*", "user.name=xact", "user.email=xact@example.org", syncs];
+            let mut command = Command::new("git");
+            command.env("GIT_CONFIG_GLOBAL", "/dev/null").args(settings.iter().flat_map(|set| ["-c", set]));
+            command.args(["-C", &shown]).args(arguments);
+            command
+        };
+        bench.phase(phase, "op", commits as f64, |mount| {
+            for n in 0..commits {
+                fs::write(repository.join("file"), format!("{phase} {n}")).map_err(because("write"))?;
+                run(&mut git(&["add", "file"]))?;
+                let commit = git(&["commit", "-q", "-m", "commit"]);
+                if mode == Mode::Plain {
+                    run(&mut { commit })?;
+                } else {
+                    let mut wrapped = Command::new(mount.xact());
+                    wrapped.args(["run", "--at"]).arg(mount.dir()).args(how).arg("--");
+                    wrapped.arg(commit.get_program()).args(commit.get_args());
+                    run(wrapped.env("GIT_CONFIG_GLOBAL", "/dev/null"))?;
+                }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 fn claims(section: &Section, phase: &str, wrapped: f64, rewritten: f64) -> Vec<Claim> {
@@ -344,7 +455,7 @@ fn claims(section: &Section, phase: &str, wrapped: f64, rewritten: f64) -> Vec<C
         [row.ratio(WRAPPED, PLAIN), row.ratio(REWRITTEN, PLAIN)].into_iter().flatten().reduce(f64::max);
     let claims = [
         bound("TX-22", &says("wrapped", wrapped), row.ratio(WRAPPED, PLAIN), |r| r >= wrapped),
-        bound("TX-22", &says("rewritten", rewritten), best, |r| r >= rewritten),
+        bound("TX-22", &says("the better of wrapped and rewritten", rewritten), best, |r| r >= rewritten),
         bound("TX-22", &says("against kernel ext4", 1.0), row.ratio(REWRITTEN, "kernel"), |r| r >= 1.0),
     ];
     claims.into_iter().flatten().collect()
@@ -356,6 +467,10 @@ fn idiom_claims(section: &Section) -> Vec<Claim> {
         let row = section.row("create/unlink/sync")?;
         row.of(system, |sample| sample.counts.writes as f64)
     };
+    let log_bytes = section.row("update through a log").and_then(|row| {
+        let bytes = |system: &str| row.of(system, |sample| sample.counts.written_bytes as f64);
+        Some(bytes(WRAPPED)? / bytes(PLAIN)?)
+    });
     let claims = [
         bound(
             "TX-22",
@@ -364,6 +479,7 @@ fn idiom_claims(section: &Section) -> Vec<Claim> {
             |r| r >= 133.0,
         ),
         bound("TX-8", "create/unlink/sync mounted, device writes", writes(REWRITTEN), |writes| writes == 0.0),
+        bound("TX-22", "a log, wrapped, half the I/O: share of the bytes written", log_bytes, |r| r <= 0.5),
         bound("TX-22", "a log, wrapped, 1.20 times", ratio("update through a log", WRAPPED), |r| r >= 1.20),
         bound("TX-22", "a log, rewritten, 1.55 times", ratio("update through a log", REWRITTEN), |r| {
             r >= 1.55

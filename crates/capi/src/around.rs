@@ -16,6 +16,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use xact_fuse::client::{Channel, Inner};
@@ -76,7 +77,7 @@ pub fn commit(flags: u32) -> Result<(), Failed> {
             (around.is_over(), done.map_err(|e| Failed::of_io(&e)))
         }
         None => match around.own.take() {
-            Some(own) => own.commit(flags, &mut around.own),
+            Some(own) => own.commit(flags, around.folder.as_raw_fd(), &mut around.own),
             None => (true, Err(Failed::none_open())),
         },
     })
@@ -167,10 +168,11 @@ impl Own {
     fn begin(mount: Mount, flags: u32) -> Result<(Own, File), Failed> {
         let inside = |e: xact_inside::Error| Failed::of_inside(&e);
         let io = |e: io::Error| Failed::of_io(&e);
+        let none = |e: io::Error| Failed::of_channel(&mount.point, &e);
         let before = Survey::of_volume(&mount, Scope::All).map_err(inside)?;
         descriptors::check_mappings(&mount).map_err(inside)?;
-        let channel = Channel::open(&mount.point).map_err(io)?;
-        let (id, _) = channel.begin(flags).map_err(io)?;
+        let channel = Channel::open(&mount.point).map_err(none)?;
+        let (id, _) = channel.begin(flags).map_err(none)?;
         let (home, mut namespace) = Namespace::visit(&mount).map_err(inside)?;
         let mut enter = || {
             let bound = namespace.show(id).map_err(inside)?;
@@ -186,9 +188,10 @@ impl Own {
         }
     }
 
-    /// Whether it is over, and what came of it; one that is to be retained goes back to `slot`.
-    fn commit(self, flags: u32, slot: &mut Option<Own>) -> (bool, Result<(), Failed>) {
-        let opened = Survey::of_view(&self.bound).map(|opened| opened.without(&self.moved));
+    /// Whether it is over, and what came of it; one that is to be retained goes back to `slot`. `ours`: a
+    /// descriptor in the view that the program knows nothing of.
+    fn commit(self, flags: u32, ours: RawFd, slot: &mut Option<Own>) -> (bool, Result<(), Failed>) {
+        let opened = Survey::of_view(&self.bound).map(|opened| opened.without(&self.moved, ours));
         let folder = self.folder();
         match self.channel.commit(flags) {
             Err(error) if flags & COMMIT_RETAIN != 0 => {

@@ -6,8 +6,9 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use xact_fuse::client::{Channel, CommitError, Inner, version};
+use xact_fuse::client::{Channel, CommitError, Inner};
 use xact_fuse::control::{COMMIT_RETAIN, Reason};
+use xact_inside::about::About;
 
 use crate::place::Place;
 
@@ -69,6 +70,17 @@ impl Failed {
         Failed { why, ..Failed::of_errno(libc::ENODEV) }
     }
 
+    /// A control channel of the mount that has `at` could not be opened, or no transaction begun on it.
+    pub fn of_channel(at: &Path, error: &io::Error) -> Failed {
+        match error.raw_os_error() {
+            // Other file systems know nothing of it.
+            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EISDIR | libc::ENOTTY | libc::ENOSYS) => {
+                Failed::no_volume(at)
+            }
+            _ => Failed::about(at.display(), error),
+        }
+    }
+
     /// There is nothing that could be ended.
     pub fn none_open() -> Failed {
         Failed { why: "this thread has no open transaction".into(), ..Failed::of_errno(libc::ESTALE) }
@@ -92,15 +104,10 @@ impl Failed {
 impl Tx {
     pub fn begin(at: &Path, flags: u32) -> Result<Tx, Failed> {
         let wrong = |e: io::Error| Failed::about(at.display(), &e);
-        if !at.metadata().map_err(wrong)?.is_dir() {
+        if !About::of_path(at).map_err(|e| wrong(e.into()))?.is_dir() {
             return Err(wrong(io::Error::from_raw_os_error(libc::ENOTDIR)));
         }
         let place = Place::of(at).map_err(wrong)?;
-        version(&place.mount).map_err(|e| match e.raw_os_error() {
-            Some(libc::EACCES | libc::EPERM | libc::ENOTCONN) => wrong(e),
-            // Other file systems know nothing of it.
-            _ => Failed::no_volume(at),
-        })?;
         match Inner::begin(&place.mount) {
             Ok(inner) => {
                 let dir = File::open(at).map_err(wrong)?;
@@ -110,8 +117,9 @@ impl Tx {
             Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {}
             Err(e) => return Err(wrong(e)),
         }
-        let channel = Channel::open(&place.mount).map_err(wrong)?;
-        let (id, root) = channel.begin(flags).map_err(wrong)?;
+        let none = |e: io::Error| Failed::of_channel(at, &e);
+        let channel = Channel::open(&place.mount).map_err(none)?;
+        let (id, root) = channel.begin(flags).map_err(none)?;
         // Closing the channel aborts, where the folder is none any more.
         let dir = File::open(root.join(place.below)).map_err(wrong)?;
         Ok(Tx { dir, kind: Kind::Own { channel, id } })

@@ -157,6 +157,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Writes file data to its place, from `start` on; each buffer is a multiple of the block size.
     fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()>;
 
+    /// As `write_data`, for data of a commit that nobody waits for: the device may go on with it when this has
+    /// returned. What makes data durable covers it like any other.
+    fn write_data_behind(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.write_data(start, bufs)
+    }
+
     /// As `write_data`, for blocks that are in use in every state of the volume and that none has ever
     /// read (tables that are not initialised yet). May be called within a handle.
     fn write_unread(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {

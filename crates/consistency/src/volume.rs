@@ -121,11 +121,21 @@ impl Volume {
 
     /// Writes buffers of whole blocks from `start` on; a failure poisons.
     pub fn write(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.write_how(start, bufs, false)
+    }
+
+    /// As `write`, where nobody waits: the device may still be working, up to the next flush.
+    pub fn write_behind(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.write_how(start, bufs, true)
+    }
+
+    fn write_how(&self, start: BlockNr, bufs: &[IoSlice<'_>], behind: bool) -> Result<()> {
         self.poison.check()?;
         let bytes = bufs.iter().map(|b| b.len()).sum();
         self.check_reach(start, self.blocks_in(bytes)?)?;
         let offset = self.offset(start);
         let written = match bufs {
+            _ if behind => self.device.write_behind_at(bufs, offset),
             [one] => self.device.write_at(one, offset),
             many => self.device.write_vectored_at(many, offset),
         };

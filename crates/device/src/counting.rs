@@ -44,6 +44,13 @@ impl CountingDevice {
         }
     }
 
+    fn count_write(&self, bufs: &[IoSlice<'_>]) {
+        self.writes.fetch_add(1, Relaxed);
+        self.written_since.store(true, Relaxed);
+        let len: usize = bufs.iter().map(|b| b.len()).sum();
+        self.written_bytes.fetch_add(len as u64, Relaxed);
+    }
+
     pub fn counts(&self) -> DeviceCounts {
         DeviceCounts {
             reads: self.reads.load(Relaxed),
@@ -74,18 +81,18 @@ impl BlockDevice for CountingDevice {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.writes.fetch_add(1, Relaxed);
-        self.written_since.store(true, Relaxed);
-        self.written_bytes.fetch_add(buf.len() as u64, Relaxed);
+        self.count_write(&[IoSlice::new(buf)]);
         self.inner.write_at(buf, offset)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.writes.fetch_add(1, Relaxed);
-        self.written_since.store(true, Relaxed);
-        let len: usize = bufs.iter().map(|b| b.len()).sum();
-        self.written_bytes.fetch_add(len as u64, Relaxed);
+        self.count_write(bufs);
         self.inner.write_vectored_at(bufs, offset)
+    }
+
+    fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.count_write(bufs);
+        self.inner.write_behind_at(bufs, offset)
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -70,6 +70,44 @@ impl FileDevice {
     }
 }
 
+impl FileDevice {
+    /// By way of the system's page cache.
+    fn write_cached(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let mut at = offset;
+        for batch in bufs.chunks(libc::UIO_MAXIOV as usize) {
+            let len: usize = batch.iter().map(|b| b.len()).sum();
+            // SAFETY: IoSlice has the layout of iovec, and the slices outlive the call.
+            let written = unsafe {
+                libc::pwritev(
+                    self.file.as_raw_fd(),
+                    batch.as_ptr().cast(),
+                    batch.len() as libc::c_int,
+                    at as libc::off_t,
+                )
+            };
+            if written < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            // A short write is legal; finish the rest plainly.
+            let mut skip = written.max(0) as usize;
+            if skip < len {
+                let mut place = at + skip as u64;
+                for buf in batch {
+                    let from = skip.min(buf.len());
+                    skip -= from;
+                    self.file.write_all_at(&buf[from..], place)?;
+                    place += (buf.len() - from) as u64;
+                }
+            }
+            at += len as u64;
+        }
+        Ok(())
+    }
+}
+
 /// How long a lock is tried for. A process that another thread starts has a copy of every
 /// descriptor until it executes its program, and with it the lock of a device that was closed a
 /// moment ago.
@@ -138,37 +176,19 @@ impl BlockDevice for FileDevice {
         {
             return Ok(());
         }
-        let mut at = offset;
-        for batch in bufs.chunks(libc::UIO_MAXIOV as usize) {
-            let len: usize = batch.iter().map(|b| b.len()).sum();
-            // SAFETY: IoSlice has the layout of iovec, and the slices outlive the call.
-            let written = unsafe {
-                libc::pwritev(
-                    self.file.as_raw_fd(),
-                    batch.as_ptr().cast(),
-                    batch.len() as libc::c_int,
-                    at as libc::off_t,
-                )
-            };
-            if written < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-            // A short write is legal; finish the rest plainly.
-            let mut skip = written.max(0) as usize;
-            if skip < len {
-                let mut place = at + skip as u64;
-                for buf in batch {
-                    let from = skip.min(buf.len());
-                    skip -= from;
-                    self.file.write_all_at(&buf[from..], place)?;
-                    place += (buf.len() - from) as u64;
-                }
-            }
-            at += len as u64;
-        }
+        self.write_cached(bufs, offset)
+    }
+
+    /// Into the page cache, whatever its size, which is told to write it out: the device then works while the
+    /// caller goes on.
+    fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        check_range(self.size_bytes, offset, total)?;
+        self.write_cached(bufs, offset)?;
+        let (at, len) = (offset as libc::off64_t, total as libc::off64_t);
+        // SAFETY: sync_file_range takes a descriptor that `file` keeps open and no memory. It is a hint: an error
+        // of the device is told by the flush.
+        unsafe { libc::sync_file_range(self.file.as_raw_fd(), at, len, libc::SYNC_FILE_RANGE_WRITE) };
         Ok(())
     }
 
@@ -223,10 +243,15 @@ mod tests {
             (8 << 20, LARGE_BYTES + 512),   // an odd length
             (SIZE - LARGE_BYTES, LARGE_BYTES),
         ];
-        for (seed, (offset, len)) in writes.into_iter().enumerate() {
+        // Each once by either way, right behind the other.
+        for (seed, (offset, len)) in writes.into_iter().flat_map(|write| [write; 2]).enumerate() {
             let data = bytes(len, seed);
             let (head, rest) = data.split_at(len / 3);
-            device.write_vectored_at(&[IoSlice::new(head), IoSlice::new(rest)], offset as u64).unwrap();
+            let bufs = [IoSlice::new(head), IoSlice::new(rest)];
+            match seed % 2 {
+                0 => device.write_vectored_at(&bufs, offset as u64).unwrap(),
+                _ => device.write_behind_at(&bufs, offset as u64).unwrap(),
+            }
             model[offset..offset + len].copy_from_slice(&data);
             let mut read = vec![0; SIZE];
             device.read_at(&mut read, 0).unwrap();
@@ -235,6 +260,8 @@ mod tests {
         device.flush().unwrap();
         assert!(std::fs::read(&path).unwrap() == model);
         assert!(device.write_at(&bytes(LARGE_BYTES, 0), (SIZE - 4096) as u64).is_err(), "past the end");
+        let behind = |len| device.write_behind_at(&[IoSlice::new(&bytes(len, 0))], (SIZE - 4096) as u64);
+        assert!(behind(8192).is_err(), "past the end");
     }
 
     /// Where the system can do it at all, what is large and aligned goes directly.

@@ -43,6 +43,12 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.write_at(&joined, offset)
     }
 
+    /// As `write_vectored_at`, for writes that nobody waits for: it may return while the device still works. To
+    /// whoever reads, and to the next flush, it has been written all the same.
+    fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write_vectored_at(bufs, offset)
+    }
+
     /// Makes every write that has returned durable.
     fn flush(&self) -> io::Result<()>;
 

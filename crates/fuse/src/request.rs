@@ -11,6 +11,7 @@ use xact_base::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::abi::{self, InHeader, opcode};
+use crate::control;
 
 /// One request. Names are without their NUL.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -125,18 +126,22 @@ pub fn caller_thread(bytes: &[u8]) -> u32 {
 
 /// Whether the device is likely to be waited for: an operation that reads contents, or runs for as long
 /// as its caller has asked. Not FSYNC: programs that sync much do so alone, and pay for a second worker
-/// at each; the guard of `pool` knows soon enough.
+/// at each; the guard of `pool` knows soon enough. Nor the begin and the end of a transaction: they begin at
+/// once, and end on a thread of their own.
 pub fn waits(bytes: &[u8]) -> bool {
-    let code = InHeader::read_from_prefix(bytes).map_or(0, |(header, _)| header.opcode);
-    matches!(
-        code,
+    let Ok((header, rest)) = InHeader::read_from_prefix(bytes) else { return false };
+    match header.opcode {
         opcode::READ
-            | opcode::SYNCFS
-            | opcode::IOCTL
-            | opcode::FALLOCATE
-            | opcode::COPY_FILE_RANGE
-            | opcode::COPY_FILE_RANGE_64
-    )
+        | opcode::SYNCFS
+        | opcode::FALLOCATE
+        | opcode::COPY_FILE_RANGE
+        | opcode::COPY_FILE_RANGE_64 => true,
+        opcode::IOCTL => {
+            let command = abi::IoctlIn::read_from_prefix(rest).map_or(0, |(args, _)| args.cmd);
+            !matches!(command, control::IOC_BEGIN | control::IOC_COMMIT | control::IOC_ABORT)
+        }
+        _ => false,
+    }
 }
 
 /// What is not decoded yet of a request's arguments.
@@ -301,6 +306,17 @@ mod tests {
         let bytes = request(opcode::RENAME2, &[args.as_bytes(), b"from\0to\0"]);
         let (_, operation) = decode(&bytes).unwrap();
         assert_eq!(operation, Operation::Rename { new_dir: 9, flags: 2, old: b"from", new: b"to" });
+    }
+
+    #[test]
+    fn what_waits_is_told_from_what_does_not() {
+        let ioctl = |cmd| {
+            let args = abi::IoctlIn { cmd, ..Default::default() };
+            waits(&request(opcode::IOCTL, &[args.as_bytes()]))
+        };
+        assert!(ioctl(control::IOC_SYNC) && ioctl(control::IOC_DIFF) && waits(&request(opcode::IOCTL, &[])));
+        assert!(!ioctl(control::IOC_BEGIN) && !ioctl(control::IOC_COMMIT) && !ioctl(control::IOC_ABORT));
+        assert!(waits(&request(opcode::READ, &[])) && !waits(&request(opcode::FSYNC, &[])) && !waits(&[]));
     }
 
     #[test]

@@ -16,10 +16,11 @@
 //! to wait for. Who tells them asks first and looks second: then what is told for good was looked at
 //! before the veil, and is among what the kernel is made to forget, or after it.
 //!
-//! After the lift the first few answers still have no lifetime. The kernel (6.18,
+//! After the lift an inode's attributes are *fresh*: answers still have no lifetime. The kernel (6.18,
 //! `fuse_change_attributes_common`) says that attributes are good before it has written them down: another
 //! program would find old ones under a new date. While they have no lifetime it asks for itself, and when they
-//! get one they are there already.
+//! get one they are there already: a thread that was told them and asks again has come back from writing
+//! them down. Where many threads ask once each, a number of answers stands for that.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use crate::channel::Channel;
 /// has to forget next, and has locked for such a read.
 const WAITING_MAX: usize = 24;
 
-/// So many answers about an inode have no lifetime after its veil.
+/// After so many answers an inode is fresh no more, if no thread has asked twice before.
 const FRESH_ANSWERS: u8 = 8;
 /// Inodes for which that is counted; after a commit of more, the rest get a lifetime at once.
 const FRESH_MAX: usize = 1 << 16;
@@ -72,12 +73,19 @@ struct Drawn {
     waiting: Vec<Parked>,
 }
 
+/// An inode whose veil was lifted.
+struct Fresh {
+    /// How many more answers have no lifetime.
+    left: u8,
+    /// Threads that were told its attributes since.
+    told: Vec<u32>,
+}
+
 #[derive(Default)]
 struct State {
     veiled: HashMap<Ino, Veiled>,
     veils: HashMap<VeilNr, Drawn>,
-    /// Inodes whose veil was lifted, and how many more answers have no lifetime.
-    fresh: HashMap<Ino, u8>,
+    fresh: HashMap<Ino, Fresh>,
     last: u64,
 }
 
@@ -137,8 +145,18 @@ impl Veils {
         veil
     }
 
-    /// Whether the kernel may keep attributes of this inode, or names in it, that are looked at from now on.
-    pub fn may_keep(&self, ino: Ino) -> bool {
+    /// Whether the kernel may keep attributes of this inode that are looked at from now on, for a thread
+    /// (0: not known) that waits for them.
+    pub fn may_keep(&self, ino: Ino, thread: u32) -> bool {
+        self.may_keep_told(ino, Some(thread))
+    }
+
+    /// The same for names in this inode.
+    pub fn may_keep_names(&self, ino: Ino) -> bool {
+        self.may_keep_told(ino, None)
+    }
+
+    fn may_keep_told(&self, ino: Ino, attributes_to: Option<u32>) -> bool {
         if !self.any() && self.fresh.load(Ordering::SeqCst) == 0 {
             return true;
         }
@@ -146,13 +164,16 @@ impl Veils {
         if state.veiled.contains_key(&ino) {
             return false;
         }
-        let Some(left) = state.fresh.get_mut(&ino) else { return true };
-        *left -= 1;
-        if *left == 0 {
+        let Some(fresh) = state.fresh.get_mut(&ino) else { return true };
+        let thread = attributes_to.filter(|&thread| thread != 0);
+        let is_back = thread.is_some_and(|thread| fresh.told.contains(&thread));
+        fresh.told.extend(thread);
+        fresh.left -= 1;
+        if is_back || fresh.left == 0 {
             state.fresh.remove(&ino);
             self.fresh.store(state.fresh.len(), Ordering::SeqCst);
         }
-        false
+        is_back
     }
 
     /// A fill of an inode has come.
@@ -223,7 +244,7 @@ impl Veils {
         for ino in &drawn.inodes {
             state.veiled.remove(ino);
             if state.fresh.len() < FRESH_MAX || state.fresh.contains_key(ino) {
-                state.fresh.insert(*ino, FRESH_ANSWERS);
+                state.fresh.insert(*ino, Fresh { left: FRESH_ANSWERS, told: Vec::new() });
             }
         }
         self.fresh.store(state.fresh.len(), Ordering::SeqCst);
@@ -256,9 +277,10 @@ mod tests {
     fn fills_are_answered_noted_put_aside_and_given_back() {
         let (veils, channel) = (Veils::default(), channel());
         let is_now = |ino| matches!(veils.admit(ino, park(&channel)), Admission::Now);
-        assert!(is_now(A) && veils.may_keep(A));
+        assert!(is_now(A) && veils.may_keep(A, 1));
         let veil = veils.begin(vec![A, B]);
-        assert!(!veils.may_keep(A) && veils.may_keep(Ino(14)));
+        assert!(!veils.may_keep(A, 1) && !veils.may_keep(A, 1) && veils.may_keep(Ino(14), 1));
+        assert!(!veils.may_keep_names(A) && veils.may_keep_names(Ino(14)));
         assert!(is_now(A) && is_now(Ino(14)));
         assert_eq!(veils.shut(&[A, B]), [A]);
         assert!(is_now(B) && !veils.complete(veil));
@@ -271,8 +293,24 @@ mod tests {
         }
         assert_eq!(veils.lift(veil).len(), 100);
         assert!(is_now(A) && !veils.any());
-        let told = (0..2 * FRESH_ANSWERS).filter(|_| !veils.may_keep(A)).count();
+    }
+
+    #[test]
+    fn attributes_are_fresh_until_a_thread_comes_back() {
+        let veils = Veils::default();
+        veils.lift(veils.begin(vec![A, B]));
+        assert!(!veils.may_keep(A, 1), "told, and not yet written down");
+        assert!(!veils.may_keep_names(A) && !veils.may_keep(A, 2));
+        assert!(veils.may_keep(A, 1), "thread 1 has written them down");
+        assert!(veils.may_keep(A, 3) && veils.may_keep_names(A));
+        // Not of another veil.
+        veils.lift(veils.begin(vec![A]));
+        assert!(!veils.may_keep(A, 1));
+        // Of threads that are not known, or ask once each, a number of answers is enough.
+        let told = (0..2 * FRESH_ANSWERS).filter(|_| !veils.may_keep(B, 0)).count();
         assert_eq!(told, usize::from(FRESH_ANSWERS));
+        let told = (2..30).filter(|&thread| !veils.may_keep(A, thread)).count();
+        assert_eq!(told, usize::from(FRESH_ANSWERS) - 1);
     }
 
     #[test]
@@ -302,7 +340,7 @@ mod tests {
         thread::scope(|scope| {
             let second = scope.spawn(|| veils.begin(vec![B, Ino(15)]));
             thread::sleep(Duration::from_millis(20));
-            assert!(!second.is_finished() && veils.may_keep(Ino(15)));
+            assert!(!second.is_finished() && veils.may_keep(Ino(15), 1));
             veils.lift(first);
             veils.lift(second.join().unwrap());
         });

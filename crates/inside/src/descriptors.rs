@@ -10,13 +10,14 @@ use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, fcntl_getfl, fstat, open, seek};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fcntl_getfl, open, seek};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
 
 use xact_fuse::control::FOLDER;
 
+use crate::about::About;
 use crate::mounts::{self, Mount};
-use crate::namespace::{Bound, device_of};
+use crate::namespace::Bound;
 use crate::{Error, Result};
 
 /// One open file description, with the descriptors that refer to it.
@@ -46,15 +47,24 @@ impl Survey {
     /// thread may be in a transaction.
     pub fn of_volume(mount: &Mount, scope: Scope) -> Result<Survey> {
         let mut found = Survey(Vec::new());
-        let table = mounts::all()?;
-        let here = |id: u64| table.iter().any(|m| m.id == id && m.device == mount.device && !m.is_view());
+        // Most descriptors that lie on the volume at all lie on this mount of it.
+        let mut others = None;
+        let mut is_here = |id: u64| -> Result<bool> {
+            if id == mount.id {
+                return Ok(true);
+            }
+            if others.is_none() {
+                others = Some(mounts::all()?);
+            }
+            let mut table = others.iter().flatten();
+            Ok(table.any(|m| m.id == id && m.device == mount.device && !m.is_view()))
+        };
         for (number, flags) in list(scope)? {
-            let file = borrow(number);
-            let Ok(about) = fstat(file) else { continue };
-            if device_of(about.st_dev) != mount.device || about.st_ino > u64::from(u32::MAX) {
+            let Ok(about) = About::of(borrow(number)) else { continue };
+            if about.device != mount.device || about.inode > u64::from(u32::MAX) {
                 continue;
             }
-            if scope == Scope::Inherited || mount_of(file).is_some_and(here) && !is_in_views(number, mount) {
+            if scope == Scope::Inherited || is_here(about.mount)? && !is_in_views(number, mount) {
                 found.add(number, flags, &about)?;
             }
         }
@@ -66,9 +76,8 @@ impl Survey {
     pub fn of_view(bound: &Bound) -> Result<Survey> {
         let mut found = Survey(Vec::new());
         for (number, flags) in list(Scope::All)? {
-            let file = borrow(number);
-            if bound.has(file)
-                && let Ok(about) = fstat(file)
+            if let Ok(about) = About::of(borrow(number))
+                && bound.shows(about.mount)
             {
                 // Refused is what could not be opened again anyway.
                 let _ = found.add(number, flags, &about);
@@ -77,18 +86,18 @@ impl Survey {
         Ok(found)
     }
 
-    fn add(&mut self, number: RawFd, fd_flags: FdFlags, about: &rustix::fs::Stat) -> Result<()> {
+    fn add(&mut self, number: RawFd, fd_flags: FdFlags, about: &About) -> Result<()> {
         let file = borrow(number);
-        if let Some(same) = self.0.iter_mut().find(|i| i.inode == about.st_ino && i.shares_with(number)) {
+        if let Some(same) = self.0.iter_mut().find(|i| i.inode == about.inode && i.shares_with(number)) {
             same.numbers.push((number, fd_flags));
             return Ok(());
         }
         let wrong = |e| Error::system(format_args!("look at descriptor {number}"), e);
         let path = fs::read_link(format!("/proc/thread-self/fd/{number}")).map_err(wrong)?;
-        if about.st_nlink == 0 {
+        if about.links == 0 {
             return Err(refuse(number, &path, "is a deleted file on the volume"));
         }
-        if !matches!(FileType::from_raw_mode(about.st_mode), FileType::RegularFile | FileType::Directory) {
+        if !matches!(about.kind, FileType::RegularFile | FileType::Directory) {
             return Err(refuse(number, &path, "is neither a file nor a folder"));
         }
         let flags = fcntl_getfl(file).map_err(|e| wrong(e.into()))?;
@@ -97,7 +106,7 @@ impl Survey {
             false => seek(file, SeekFrom::Current(0)).ok(),
         };
         let numbers = vec![(number, fd_flags)];
-        self.0.push(Description { numbers, path, inode: about.st_ino, flags, offset });
+        self.0.push(Description { numbers, path, inode: about.inode, flags, offset });
         Ok(())
     }
 
@@ -106,7 +115,7 @@ impl Survey {
     pub fn reopen(&self, bound: &Bound) -> Result<Moved> {
         let mut moved = Moved(Vec::new());
         for description in &self.0 {
-            let file = description.open_again(|file| bound.has(file))?;
+            let file = description.open_again(|about| bound.shows(about.mount))?;
             for &(number, flags) in &description.numbers {
                 let original = fcntl_dupfd_cloexec(borrow(number), 3)
                     .map_err(|e| Error::system("keep a descriptor", e))?;
@@ -121,9 +130,7 @@ impl Survey {
     /// One whose file is not to be found at its path any more stays as it is.
     pub fn take_out(&self, mount: &Mount) {
         for description in &self.0 {
-            let outside =
-                |file: BorrowedFd<'_>| fstat(file).is_ok_and(|at| device_of(at.st_dev) == mount.device);
-            if let Ok(file) = description.open_again(outside) {
+            if let Ok(file) = description.open_again(|about| about.device == mount.device) {
                 for &(number, flags) in &description.numbers {
                     // It fails only where the number is out of range, and it was in use just now.
                     let _ = replace(number, flags, &file);
@@ -132,10 +139,11 @@ impl Survey {
         }
     }
 
-    /// Without those that have one of these numbers.
-    pub fn without(mut self, moved: &Moved) -> Survey {
+    /// Without those that have one of these numbers, or this one.
+    pub fn without(mut self, moved: &Moved, own: RawFd) -> Survey {
         for description in &mut self.0 {
-            description.numbers.retain(|(number, _)| moved.0.iter().all(|m| m.number != *number));
+            let other = |number| number != own && moved.0.iter().all(|m| m.number != number);
+            description.numbers.retain(|(number, _)| other(*number));
         }
         self.0.retain(|description| !description.numbers.is_empty());
         self
@@ -147,7 +155,7 @@ impl Description {
         self.numbers.iter().any(|&(own, _)| same_description(own, number))
     }
 
-    fn open_again(&self, is_there: impl FnOnce(BorrowedFd<'_>) -> bool) -> Result<OwnedFd> {
+    fn open_again(&self, is_there: impl FnOnce(&About) -> bool) -> Result<OwnedFd> {
         let number = self.numbers[0].0;
         // The path is that of the file itself, so a link at its end is not the same file.
         let flags = (self.flags & !OFlags::TMPFILE) | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -155,8 +163,7 @@ impl Description {
             let why = format!("cannot be opened in the transaction ({})", std::io::Error::from(e).kind());
             refuse(number, &self.path, &why)
         })?;
-        let same = fstat(&file).is_ok_and(|about| about.st_ino == self.inode);
-        if !same || !is_there(borrow(file.as_raw_fd())) {
+        if !About::of(&file).is_ok_and(|about| about.inode == self.inode && is_there(&about)) {
             return Err(refuse(number, &self.path, "is no longer to be found at its path"));
         }
         if let Some(offset) = self.offset {
@@ -213,14 +220,8 @@ impl Drop for Moved {
 
 impl Bound {
     fn has(&self, file: BorrowedFd<'_>) -> bool {
-        mount_of(file).is_some_and(|id| self.shows(id))
+        About::of(file).is_ok_and(|about| self.shows(about.mount))
     }
-}
-
-/// The mount that a descriptor lies on. Also of a file whose view has ended: nothing is asked of the daemon.
-fn mount_of(file: BorrowedFd<'_>) -> Option<u64> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    mounts::mount_id(file, Path::new(""), flags).ok()
 }
 
 /// Whether it was opened below the folder of the views.
@@ -232,8 +233,8 @@ fn is_in_views(number: RawFd, mount: &Mount) -> bool {
 /// Refuses where the process could change files of the volume past the transaction, through mappings that it
 /// has made of them.
 pub fn check_mappings(mount: &Mount) -> Result<()> {
-    let maps =
-        fs::read("/proc/thread-self/maps").map_err(|e| Error::system("read the table of mappings", e))?;
+    let maps = mounts::read_table(Path::new("/proc/thread-self/maps"))
+        .map_err(|e| Error::system("read the table of mappings", e))?;
     let (major, minor) = mount.device;
     let device = format!("{major:02x}:{minor:02x}");
     for line in maps.split(|&b| b == b'\n') {

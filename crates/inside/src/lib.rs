@@ -2,6 +2,7 @@
 //! over them, and the descriptors that were opened before. `xact run` does it to a process that is about to
 //! start a command, `libxact` to a running thread, which comes back at the end.
 
+pub mod about;
 pub mod descriptors;
 pub mod mounts;
 pub mod namespace;

@@ -1,7 +1,8 @@
 //! Mounts of this namespace or another process's, from `mountinfo`.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -44,8 +45,15 @@ pub fn all() -> Result<Vec<Mount>> {
 
 /// All mounts that a process (`/proc/PID`) has.
 pub fn of_process(process: &Path) -> io::Result<Vec<Mount>> {
-    let table = std::fs::read(process.join("mountinfo"))?;
+    let table = read_table(&process.join("mountinfo"))?;
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// Reads a file of `/proc` in few calls: it has no size, from which `fs::read` would know how much to ask for.
+pub(crate) fn read_table(path: &Path) -> io::Result<Vec<u8>> {
+    let mut table = Vec::with_capacity(64 << 10);
+    File::open(path)?.read_to_end(&mut table)?;
+    Ok(table)
 }
 
 fn parse(line: &[u8]) -> Option<Mount> {
@@ -84,8 +92,9 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// The xact mount that `path` lies in, or without a path the only volume that is mounted. `NoVolume`: there is none
-/// there, or there are several.
+/// The mount that `path` lies in, which is of a kind that may be ours: its control channel knows. Without a path the
+/// only volume that is mounted, or the one that the current folder lies on. `NoVolume`: there is none there, or there
+/// are several.
 pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || match path {
         Some(path) => format!("{} is not on a mounted xact volume", path.display()),
@@ -96,11 +105,11 @@ pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || Error::NoVolume(none());
     let is_ours = |mount: &Mount| mount.is_fuse() && xact_fuse::client::version(&mount.point).is_ok();
     let at = path.unwrap_or(Path::new("."));
-    let id = mount_id(CWD, at, AtFlags::empty())
+    let id = mount_id(CWD, at, AtFlags::STATX_DONT_SYNC)
         .map_err(|e| Error::system(format_args!("look at {}", at.display()), e))?;
     let table = all()?;
-    let there = table.iter().find(|mount| mount.id == id && is_ours(mount));
-    match (there, path) {
+    let there = table.iter().find(|mount| mount.id == id && mount.is_fuse());
+    match (there.filter(|mount| path.is_some() || is_ours(mount)), path) {
         (Some(mount), _) => Ok(mount.clone()),
         (None, Some(_)) => Err(none()),
         (None, None) => {

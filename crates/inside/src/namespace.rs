@@ -4,7 +4,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat, stat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, mount_change, unmount};
 use rustix::process::{chdir, chroot, fchdir, getegid, geteuid};
@@ -12,6 +12,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use xact_fuse::control::FOLDER;
 
+use crate::about::About;
 use crate::mounts::{self, Mount};
 use crate::{Error, Result};
 
@@ -198,8 +199,8 @@ fn mounted_inside(table: &[Mount], same: &[&Mount]) -> Result<Vec<(OwnedFd, Path
 
 /// The current folder, where it lies on the volume.
 fn current_folder(mount: &Mount) -> Result<Option<PathBuf>> {
-    let here = stat(".").map_err(|e| Error::system("look at the current folder", e))?;
-    if device_of(here.st_dev) != mount.device {
+    let here = About::of_path(Path::new(".")).map_err(|e| Error::system("look at the current folder", e))?;
+    if here.device != mount.device {
         return Ok(None);
     }
     match std::env::current_dir() {
@@ -274,15 +275,10 @@ fn bind(source: &Path, point: &Path) -> Result<()> {
 
 /// The id of the mount on top at `path`.
 fn id_of(path: &Path) -> Result<u64> {
-    mounts::mount_id(CWD, path, AtFlags::empty())
+    mounts::mount_id(CWD, path, AtFlags::STATX_DONT_SYNC)
         .map_err(|e| Error::system(format_args!("look at {}", path.display()), e))
 }
 
 fn descriptor_path(file: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/thread-self/fd/{}", file.as_raw_fd()))
-}
-
-/// Major and minor number, as in mountinfo.
-pub fn device_of(st_dev: u64) -> (u32, u32) {
-    (rustix::fs::major(st_dev), rustix::fs::minor(st_dev))
 }

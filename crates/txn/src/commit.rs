@@ -30,6 +30,7 @@ use crate::base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Sta
 use crate::overlay::{Node, Overlay};
 use crate::ranges::Ranges;
 use crate::reads::Reads;
+use crate::transaction::Durability;
 
 /// Why a commit is refused, and a write before it.
 pub(crate) const CONTENTS_CHANGED: &str = "its contents were changed meanwhile";
@@ -44,10 +45,6 @@ pub(crate) struct Commit<'a> {
     pub serializable: bool,
     /// Looks at attributes were asked for by a kernel, which asks for more than programs do.
     pub mounted: bool,
-}
-
-fn blocks_with_contents(node: &Node) -> u64 {
-    node.file.blocks.values().filter(|block| block.is_some()).count() as u64
 }
 
 /// Flags that people set; the rest is the file system's own bookkeeping.
@@ -97,12 +94,13 @@ impl<'a> Commit<'a> {
         all.into_iter().collect()
     }
 
-    /// Files whose contents change, with what they become; whether they are going to be replaced soon
-    /// is passed on.
-    pub fn files(&self, block_size: u32, replaced_soon: bool) -> impl Iterator<Item = (Ino, NewContents)> {
+    /// Files whose contents change, with what they become.
+    pub fn files(&self, block_size: u32, durability: Durability) -> impl Iterator<Item = (Ino, NewContents)> {
+        let (replaced_soon, behind) =
+            (durability == Durability::Consolidated, durability != Durability::Durable);
         let block_size = u64::from(block_size);
         let changed = || self.nodes().filter(|(_, node)| changes_contents(node));
-        let in_commit = changed().map(|(_, node)| blocks_with_contents(node)).sum();
+        let in_commit = changed().map(|(_, node)| node.file.blocks.with_contents()).sum();
         changed().map(move |(ino, node)| {
             let file = &node.file;
             let mut reserved = Ranges::default();
@@ -115,7 +113,7 @@ impl<'a> Commit<'a> {
             let blocks = file.blocks.iter().map(|(at, block)| (*at, block.clone())).collect();
             let reserved = reserved.iter().map(file_blocks).collect();
             let (cut, is_new) = (file.base_end, node.born);
-            (ino, NewContents { blocks, cut, reserved, is_new, in_commit, replaced_soon })
+            (ino, NewContents { blocks, cut, reserved, is_new, in_commit, replaced_soon, behind })
         })
     }
 
@@ -181,7 +179,7 @@ impl<'a> Commit<'a> {
                 project: new.project.unwrap_or(old.project),
             };
             if node.born {
-                let contents = blocks_with_contents(node);
+                let contents = node.file.blocks.with_contents();
                 let own = u64::from(old.kind == FileKind::Directory);
                 tree.expect_charge(payer, contents + own, 1);
             } else if payer != (Payer { uid: old.uid, gid: old.gid, project: old.project }) {

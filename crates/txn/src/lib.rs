@@ -19,6 +19,7 @@
 //! transaction*, or just a *commit*; many transactions may share one.
 
 mod base;
+mod blocks;
 mod by_file;
 mod changes;
 mod commit;

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xact_base::{FileBlock, Ino};
 use xact_fs::tree::links_with_subdirs;
-use xact_fs::{Attr, AttrChange, BlockContents, Entry, FileKind, XattrChanges};
+use xact_fs::{Attr, AttrChange, Entry, FileKind, XattrChanges};
 
+use crate::blocks::Blocks;
 use crate::ranges::Ranges;
 
 /// Cookies of added names lie above all that the base has (its keys are hashes, of which the
@@ -110,7 +111,7 @@ impl Node {
             Some(end) => self.origin.sectors.min(u64::from(end.0) * per_block),
             None => self.origin.sectors,
         };
-        let added = self.file.blocks.values().filter(|block| block.is_some()).count() as u64 * per_block;
+        let added = self.file.blocks.with_contents() * per_block;
         let whole = self.file.size.div_ceil(u64::from(block_size)) * per_block;
         (kept + added).min(whole.max(kept))
     }
@@ -157,8 +158,8 @@ pub(crate) struct FileChange {
     pub size: u64,
     /// The file was cut: the base's blocks from here on are gone, whatever came after.
     pub base_end: Option<FileBlock>,
-    /// Whole blocks; `None` is a hole. A block that is cut by the end of the file is zero behind it.
-    pub blocks: BTreeMap<FileBlock, Option<BlockContents>>,
+    /// What it has written. A block that is cut by the end of the file is zero behind it.
+    pub blocks: Blocks,
     /// Bytes that were given space by fallocate: they read as the rest of the file says.
     pub reserved: Ranges,
 }

@@ -419,8 +419,7 @@ impl<B: VersionedBase> Transaction<B> {
     ) -> Result<Option<CommitId>> {
         let privileged = self.options.owner == 0;
         let mut staged = BTreeMap::new();
-        let replaced_soon = durability == Durability::Consolidated;
-        for (ino, new) in commit.files(self.base.block_size(), replaced_soon) {
+        for (ino, new) in commit.files(self.base.block_size(), durability) {
             staged.insert(ino, self.base.stage(ino, new, privileged)?);
         }
         let files: Vec<Ino> = staged.keys().copied().collect();

@@ -147,7 +147,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         let tail = self.tail_before_growth(ino, end)?;
         self.note_reach(ino, end, base_size);
         let node = self.node_mut(ino)?;
-        node.file.blocks.extend(own(tail));
+        node.file.blocks.insert_all(own(tail));
         let mut fresh = Vec::new();
         for at in first..=last {
             let start = at * bs;
@@ -157,7 +157,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
             let block = match partial.iter_mut().find(|(known, _)| *known == at) {
                 Some((_, old)) => {
                     // The overlay's own block is changed in place unless a reader has it.
-                    let old = match node.file.blocks.remove(&key).flatten() {
+                    let old = match node.file.blocks.remove(key).flatten() {
                         Some(BlockContents::Memory(own)) => {
                             *old = None;
                             Some(own)
@@ -211,7 +211,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
             self.depends_on(ino, AttrSet::SIZE);
             let tail = self.tail_before_growth(ino, size)?;
             let file = &mut self.node_mut(ino)?.file;
-            file.blocks.extend(own(tail));
+            file.blocks.insert_all(own(tail));
             file.size = size;
             return Ok(());
         }
@@ -223,7 +223,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         self.claim(ino, if tail_block.is_some() { tail } else { end }..FileBlock(u32::MAX))?;
         let node = self.node_mut(ino)?;
         node.file.size = size;
-        node.file.blocks.split_off(&end);
+        node.file.blocks.cut(end);
         node.file.reserved.remove(size.div_ceil(bs) * bs..u64::MAX);
         if !node.born {
             node.file.base_end = Some(node.file.base_end.map_or(end, |old| old.min(end)));
@@ -253,7 +253,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         }
         let tail = if keep_size { None } else { self.tail_before_growth(ino, range.end)? };
         let node = self.node_mut(ino)?;
-        node.file.blocks.extend(own(tail));
+        node.file.blocks.insert_all(own(tail));
         if how == Allocate::PunchHole {
             node.file.reserved.remove(range.start.div_ceil(bs) * bs..range.end / bs * bs);
         } else {
@@ -309,7 +309,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         let node: &mut Node = self.node_mut(ino)?;
         for hole in holes {
             if node.born || !node.file.base_has(hole) {
-                node.file.blocks.remove(&hole);
+                node.file.blocks.remove(hole);
             } else {
                 node.file.blocks.insert(hole, None);
             }

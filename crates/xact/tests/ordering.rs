@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use xact::mkfs::{MkfsOptions, mkfs};
 use xact::{
-    BlockDevice, Caller, CommitWrites, DataMode, Ino, LogRecords, MemoryDevice, ModeChoice, View, Volume,
-    VolumeOptions,
+    BlockDevice, Caller, CommitWrites, DataMode, Durability, Ino, LogRecords, MemoryDevice, ModeChoice,
+    TxOptions, View, Volume, VolumeOptions,
 };
 use xact_consistency::recovery::inspect::inspect;
 use xact_fs::WriteHow;
@@ -19,6 +19,8 @@ const BLOCK: u64 = 4096;
 enum Step {
     /// To these bytes of the device; whether a commit block is among them.
     Write(Range<u64>, bool),
+    /// A write that nobody waits for.
+    Behind,
     FlushBegins,
     FlushEnds,
 }
@@ -56,6 +58,11 @@ impl BlockDevice for Recorder {
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         self.write_at(&bufs.iter().flat_map(|buf| buf.to_vec()).collect::<Vec<u8>>(), offset)
+    }
+
+    fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.note(Step::Behind);
+        self.inner.write_vectored_at(bufs, offset)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -124,13 +131,59 @@ fn never_two_commits_without_a_flush_between() {
                     assert!(!unflushed, "{modes:?}: commit {commits} follows one that no flush has covered");
                     (commits, begun, unflushed) = (commits + 1, false, true);
                 }
-                Step::Write(_, false) => {}
+                Step::Write(_, false) | Step::Behind => {}
                 Step::FlushBegins => begun = true,
                 Step::FlushEnds => unflushed &= !begun,
             }
         }
         assert!(commits > 100, "{commits}");
     }
+}
+
+/// Runs something and tells what it asked of the device: C a write with a commit block, L another to the log, d one
+/// elsewhere, b one that nobody waits for, F a flush.
+fn teller(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
+    let log = inspect(&(device.clone() as Arc<dyn BlockDevice>)).unwrap();
+    let first = log.place(log.first).unwrap().0 * BLOCK;
+    let last = log.place(log.end - 1).unwrap().0 * BLOCK;
+    move |work| {
+        device.steps.lock().unwrap().clear();
+        work();
+        let steps = device.steps.lock().unwrap();
+        let told = steps.iter().filter_map(|step| match step {
+            Step::Write(_, true) => Some('C'),
+            Step::Write(range, false) if (first..=last).contains(&range.start) => Some('L'),
+            Step::Write(..) => Some('d'),
+            Step::Behind => Some('b'),
+            Step::FlushBegins => None,
+            Step::FlushEnds => Some('F'),
+        });
+        told.collect()
+    }
+}
+
+/// TX-9 and TX-22: what a commit costs the device. A small one is one write and one flush, whatever it has
+/// changed; one that is only to keep the order is nothing, and goes with the next; and nobody waits for the
+/// data of a large one, which the next durable commit flushes first.
+#[test]
+fn what_a_commit_of_a_transaction_asks_of_the_device() {
+    let (device, volume, base) = volume(ModeChoice::default());
+    base.make_node(&Caller::ROOT, Ino::ROOT, b"first", 0o100_644, 0).unwrap();
+    volume.sync().unwrap();
+    let run = teller(&device);
+    let file = |name: &str, bytes: usize, durability: Durability| {
+        let tx = volume.begin(TxOptions::default());
+        let ino = tx.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o100_644, 0).unwrap().ino;
+        tx.write(ino, 0, &vec![7; bytes], WriteHow::default()).unwrap();
+        tx.commit_with(durability).unwrap();
+    };
+    assert_eq!(run(&|| file("durable", 4096, Durability::Durable)), "CF");
+    assert_eq!(run(&|| file("in order", 4096, Durability::Ordered)), "");
+    assert_eq!(run(&|| file("with it", 4096, Durability::Durable)), "CF");
+    assert_eq!(run(&|| file("large", 1 << 20, Durability::Durable)), "dFCF");
+    assert_eq!(run(&|| file("large and in order", 1 << 20, Durability::Ordered)), "b");
+    assert_eq!(run(&|| file("behind it", 4096, Durability::Durable)), "FCF");
+    volume.close().unwrap();
 }
 
 /// Ordered data: each block of it is flushed before the commit that refers to it is written, at once with
@@ -146,22 +199,7 @@ fn data_is_flushed_before_its_commit_and_once() {
     let ino = base.make_node(&Caller::ROOT, Ino::ROOT, b"file", 0o100_644, 0).unwrap().ino;
     base.write(ino, 0, &[1; 8 * BLOCK as usize], WriteHow::default()).unwrap();
     volume.sync().unwrap();
-    let log = inspect(&(device.clone() as Arc<dyn BlockDevice>)).unwrap();
-    let first = log.place(log.first).unwrap().0 * BLOCK;
-    let last = log.place(log.end - 1).unwrap().0 * BLOCK;
-    let run = |work: &dyn Fn()| -> String {
-        device.steps.lock().unwrap().clear();
-        work();
-        let steps = device.steps.lock().unwrap();
-        let told = steps.iter().filter_map(|step| match step {
-            Step::Write(_, true) => Some('C'),
-            Step::Write(range, false) if (first..=last).contains(&range.start) => Some('L'),
-            Step::Write(..) => Some('d'),
-            Step::FlushBegins => None,
-            Step::FlushEnds => Some('F'),
-        });
-        told.collect()
-    };
+    let run = teller(&device);
     let append = || {
         let size = base.attr(ino).unwrap().size;
         base.write(ino, size, &[2; BLOCK as usize], WriteHow::default()).unwrap();

@@ -204,7 +204,7 @@ impl Server {
                 return Err(Error::ReadOnly);
             }
             (command, Node::Base(_) | Node::View(..) | Node::Past(..)) => {
-                let (place, ino) = self.enter(node)?;
+                let (place, ino) = self.enter(node, header)?;
                 let output = attributes::flags_ioctl(place.view(), ino, header, command, input)?;
                 let output = output.ok_or(Errno::ENOTTY)?;
                 reply.put(&IoctlOut::default());

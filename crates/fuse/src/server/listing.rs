@@ -58,7 +58,7 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         let view = place.view();
-        let entry_valid = self.lifetime(place, dir);
+        let entry_valid = self.lifetime_of_names(place, dir);
         let mut names = Vec::new();
         let mut listed = Vec::new();
         let mut len = 0;

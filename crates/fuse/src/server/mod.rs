@@ -79,15 +79,25 @@ enum Outcome {
 
 /// The view that an operation runs in, for as long as it runs.
 enum Place<'a> {
-    Base(&'a dyn View),
-    Tx { tx: Arc<TxView>, _pass: Pass },
-    Past { snapshot: Arc<OpenSnapshot>, view: Arc<dyn View> },
+    /// `thread`: whose request it is; 0 where that is not known.
+    Base {
+        view: &'a dyn View,
+        thread: u32,
+    },
+    Tx {
+        tx: Arc<TxView>,
+        _pass: Pass,
+    },
+    Past {
+        snapshot: Arc<OpenSnapshot>,
+        view: Arc<dyn View>,
+    },
 }
 
 impl Place<'_> {
     fn view(&self) -> &dyn View {
         match self {
-            Place::Base(view) => *view,
+            Place::Base { view, .. } => *view,
             Place::Tx { tx, .. } => &*tx.view,
             Place::Past { view, .. } => &**view,
         }
@@ -95,14 +105,14 @@ impl Place<'_> {
 
     fn view_nr(&self) -> Option<ViewNr> {
         match self {
-            Place::Base(_) | Place::Past { .. } => None,
+            Place::Base { .. } | Place::Past { .. } => None,
             Place::Tx { tx, .. } => Some(tx.nr),
         }
     }
 
     fn node(&self, ino: Ino) -> Node {
         match self {
-            Place::Base(_) => Node::Base(ino),
+            Place::Base { .. } => Node::Base(ino),
             Place::Tx { tx, .. } => Node::View(tx.nr, ino),
             Place::Past { snapshot, .. } => Node::Past(snapshot.nr, ino),
         }
@@ -112,7 +122,7 @@ impl Place<'_> {
     /// file as it is now: else `cp` would take the two for one.
     fn st_ino(&self, ino: Ino) -> u64 {
         match self {
-            Place::Base(_) | Place::Tx { .. } => u64::from(ino.0),
+            Place::Base { .. } | Place::Tx { .. } => u64::from(ino.0),
             Place::Past { .. } => self.node(ino).id(),
         }
     }
@@ -125,7 +135,7 @@ impl Place<'_> {
 
     fn add_lookup(&self, ino: Ino) {
         match self {
-            Place::Base(_) => {}
+            Place::Base { .. } => {}
             Place::Tx { tx, .. } => tx.add_lookup(ino),
             Place::Past { snapshot, .. } => snapshot.add_lookup(),
         }
@@ -186,9 +196,9 @@ impl Server {
         }
     }
 
-    fn enter(self: &Arc<Self>, node: Node) -> Result<(Place<'_>, Ino)> {
+    fn enter(self: &Arc<Self>, node: Node, header: &InHeader) -> Result<(Place<'_>, Ino)> {
         match node {
-            Node::Base(ino) => Ok((Place::Base(&*self.base), ino)),
+            Node::Base(ino) => Ok((Place::Base { view: &*self.base, thread: header.pid }, ino)),
             Node::View(nr, ino) => {
                 let tx = self.registry.view(nr)?;
                 if tx.has_parts() {
@@ -267,7 +277,7 @@ impl Server {
                 }
                 return match node {
                     Node::Base(_) | Node::View(..) | Node::Past(..) => {
-                        let (place, ino) = self.enter(node)?;
+                        let (place, ino) = self.enter(node, header)?;
                         self.in_view(&place, ino, header, operation, reply)
                     }
                     _ => self.in_hidden(node, operation, reply),

@@ -30,7 +30,7 @@ impl Server {
         check_name(name)?;
         if is_reserved(dir, name) {
             return match place {
-                Place::Base(_) => {
+                Place::Base { .. } => {
                     reply.put(&self.hidden_entry(Node::Hidden)?);
                     Ok(())
                 }
@@ -38,7 +38,7 @@ impl Server {
             };
         }
         for _ in 0..LOOKUP_TRIES {
-            let entry_valid = self.lifetime(place, dir);
+            let entry_valid = self.lifetime_of_names(place, dir);
             let attr = match place.view().lookup(dir, name) {
                 Ok(attr) => attr,
                 Err(Error::Posix(Errno::ENOENT)) => {

@@ -278,11 +278,18 @@ impl Server {
         }
     }
 
-    /// How long the kernel may keep attributes of an inode, and names in it, that are looked at after
-    /// this call; in seconds.
+    /// How long the kernel may keep attributes of an inode that are looked at after this call; in seconds.
     pub(super) fn lifetime(&self, place: &Place<'_>, ino: Ino) -> u64 {
         match place {
-            Place::Base(_) if !self.veils.may_keep(ino) => 0,
+            Place::Base { thread, .. } if !self.veils.may_keep(ino, *thread) => 0,
+            _ => VALID_SECS,
+        }
+    }
+
+    /// The same of names in a folder.
+    pub(super) fn lifetime_of_names(&self, place: &Place<'_>, dir: Ino) -> u64 {
+        match place {
+            Place::Base { .. } if !self.veils.may_keep_names(dir) => 0,
             _ => VALID_SECS,
         }
     }
@@ -291,7 +298,7 @@ impl Server {
     /// forget since.
     pub(super) fn lifetime_of_changed(&self, place: &Place<'_>) -> u64 {
         let quiet = || !self.veils.any() && !self.sections.any() && self.registry.is_empty();
-        if matches!(place, Place::Base(_)) && !quiet() { 0 } else { VALID_SECS }
+        if matches!(place, Place::Base { .. }) && !quiet() { 0 } else { VALID_SECS }
     }
 }
 
