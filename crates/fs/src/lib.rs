@@ -28,7 +28,7 @@ pub mod volume;
 pub mod xattr;
 
 pub use api::{
-    Allocate, Attr, Caller, DirItem, Entry, FileKind, Name, RenameHow, SeekTo, SetAttr, TimeChange, View,
+    Allocate, Attr, Caller, DirItem, Entry, FileKind, KEPT_FOLDER, Name, RenameHow, SeekTo, SetAttr, TimeChange, View,
     VolumeSpace, WriteHow, XattrHow,
 };
 pub use base::{

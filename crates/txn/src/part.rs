@@ -186,6 +186,21 @@ impl Overlay {
 
     /// Works out anew what follows from the names, and drops nodes that say nothing any more.
     fn settle(&mut self) {
+        self.derive_links();
+        self.nodes.retain(|_, node| {
+            if node.born {
+                return node.holds > 0 || node.nlink(0, u32::MAX) > 0;
+            }
+            if difference::own_change(node).is_none() && !node.changes_structure() {
+                // Times that moved in passing have nothing left to go with.
+                node.changed = AttrChange::default();
+            }
+            node.is_changed()
+        });
+    }
+
+    /// Works out anew what follows from the names: link counts, subdirectories, where `..` points.
+    pub fn derive_links(&mut self) {
         let mut gained: Vec<(Ino, Ino)> = Vec::new();
         let mut lost: Vec<(Ino, Ino)> = Vec::new();
         for (&dir, node) in &mut self.nodes {
@@ -221,16 +236,6 @@ impl Overlay {
             // A directory has one name, and its own `.` on top.
             node.links = if node.born && !node.removed_dir { 2 } else { 0 };
         }
-        self.nodes.retain(|_, node| {
-            if node.born {
-                return node.holds > 0 || node.nlink(0, u32::MAX) > 0;
-            }
-            if difference::own_change(node).is_none() && !node.changes_structure() {
-                // Times that moved in passing have nothing left to go with.
-                node.changed = AttrChange::default();
-            }
-            node.is_changed()
-        });
     }
 
     /// Refuses folders that would lie in each other. `parent` tells where a folder is in the base.

@@ -3,6 +3,7 @@
 mod conflicts;
 mod eager;
 mod history;
+mod kept;
 mod large;
 mod parts;
 mod random;
