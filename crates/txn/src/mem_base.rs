@@ -350,4 +350,8 @@ impl VersionedBase for MemBase {
         state.durable = state.durable.max(commit.0);
         Ok(())
     }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
 }

@@ -169,6 +169,10 @@ impl VersionedBase for Base {
         self.engine().commit(commit)
     }
 
+    fn sync(&self) -> Result<()> {
+        View::sync_all(self)
+    }
+
     fn removes_kept_apart(&self) -> bool {
         Base::removes_kept_apart(self)
     }

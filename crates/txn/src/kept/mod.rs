@@ -131,6 +131,8 @@ impl<B: VersionedBase> Transaction<B> {
     /// `NoSpace` where its contents do not fit the volume a second time, `Usage` where it has savepoints, and
     /// where something else is in the way: then it is kept no further than before.
     pub fn keep(&self, info: KeptInfo) -> Result<()> {
+        // What it has seen is there after a crash, too: else that would be a conflict.
+        self.base.sync()?;
         let mut inner = self.inner.write();
         inner.check_divisible()?;
         self.put_on_record(&mut inner, info)
