@@ -7,8 +7,8 @@ use xact::ModeChoice;
 use xact_consistency::SnapshotInfo;
 use xact_fuse::client::{self, Channel, CommitError, TxChange};
 use xact_fuse::control::{
-    COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool, Reason,
-    SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_TELL, Snapshot as SnapshotRequest,
+    COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
+    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_TELL, Snapshot as SnapshotRequest,
     SnapshotDiff, Standing,
 };
 

@@ -243,8 +243,9 @@ impl Session {
     }
 
     /// A transaction that is kept on the volume (`xact run --keep --persist`), opened from there anew, and decided
-    /// over after `meanwhile`. Its part makes `/one/part-ID`, its rest `/two/done-ID`. What is told outside:
-    /// `/kept-ID` when it is kept, `/dropping-ID` before it is dropped, `/dropped-ID` after.
+    /// over after `meanwhile`, which makes no file. Its part makes `/one/part-ID`, its rest `/two/done-ID`. Outside,
+    /// a file is named after where it stands: `/keeping-ID` before it is kept, then `/kept-ID`; `/dropping-ID`
+    /// before it is dropped, then `/dropped-ID`.
     pub fn kept_transaction(
         &mut self,
         part: impl FnOnce(&mut InTransaction<'_>) -> Done,
@@ -254,6 +255,8 @@ impl Session {
     ) -> Done {
         let open = self.volume.begin(TxOptions::default());
         let id = open.options().id;
+        let stands = |what: &str| format!("/{what}-{id}");
+        self.create(&stands("keeping"))?;
         let mut inside = self.inside(&open);
         part(&mut inside)?;
         inside.create(&format!("/one/part-{id}"))?;
@@ -263,16 +266,16 @@ impl Session {
         let second = inside.ops;
         self.clock.tag(Some("keeping a transaction"));
         open.keep(KeptInfo::default()).map_err(Stop::Failed)?;
-        self.create(&format!("/kept-{id}"))?;
+        self.rename(&stands("keeping"), &stands("kept"))?;
         drop(open);
         let open = self.volume.reopen_transaction(id).map_err(Stop::Failed)?;
         meanwhile(self)?;
         if decision == Decision::Drop {
-            self.create(&format!("/dropping-{id}"))?;
+            self.rename(&stands("kept"), &stands("dropping"))?;
             self.sync()?;
             self.clock.tag(Some("dropping a kept transaction"));
             open.drop_all().map_err(Stop::Failed)?;
-            return self.create(&format!("/dropped-{id}"));
+            return self.rename(&stands("dropping"), &stands("dropped"));
         }
         if decision == Decision::InParts {
             self.clock.tag(Some("commit of a part of a kept transaction"));

@@ -101,7 +101,8 @@ impl<'a> Commit<'a> {
     /// the locks: nobody can lock what never was.
     pub fn check_gone(&self) -> Result<()> {
         let gone = &self.reads.away.gone;
-        let met = if gone.is_empty() { None } else { self.inodes().into_iter().find(|ino| gone.contains(ino)) };
+        let met =
+            if gone.is_empty() { None } else { self.inodes().into_iter().find(|ino| gone.contains(ino)) };
         met.map_or(Ok(()), |ino| self.conflict(ino, "it was deleted meanwhile", ChangedBy(None)))
     }
 

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeSet;
 
-use xact_base::{Error, Ino, Result};
+use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{Attr, AttrChange, FileKind};
 
 use crate::difference::{self, Found, NameAt, Places, Side};
@@ -153,6 +153,13 @@ impl Overlay {
         }
         part.settle();
         part
+    }
+
+    /// The attributes of an inode after the commit of this part; `ESTALE` for one that it has deleted, which
+    /// may be there for a while.
+    pub fn still_has(&self, now: Attr) -> Result<Attr> {
+        let deleted = now.nlink == 0 && self.nodes.contains_key(&now.ino);
+        if deleted { Err(Error::Posix(Errno::ESTALE)) } else { Ok(now) }
     }
 
     /// After the commit of `part`, which was selected: the base has that now. `attr` tells the

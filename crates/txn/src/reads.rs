@@ -91,7 +91,8 @@ impl Reads {
     pub fn weight(&self) -> usize {
         let names = |map: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| map.values().map(BTreeSet::len).sum::<usize>();
         let attrs = self.attrs.values().map(|(attrs, _)| attrs.bits().count_ones() as usize).sum::<usize>();
-        let blocks = self.blocks.values().flat_map(Ranges::iter).map(|range| (range.end - range.start) as usize);
+        let blocks =
+            self.blocks.values().flat_map(Ranges::iter).map(|range| (range.end - range.start) as usize);
         attrs
             + blocks.sum::<usize>()
             + names(&self.names)

@@ -25,9 +25,9 @@
 //! fail with the same error, which has the path. It stays so whatever is rolled back, as what was done
 //! after the failure may have come of it. Reads go on.
 
+mod apply;
 mod view;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ use xact_base::{CommitId, Error, Ino, Result};
 use xact_fs::posix;
 use xact_fs::{Attr, FileKind, Tree};
 
-use crate::base::{CommitSize, CommitTree, Stamp, VersionedBase};
+use crate::base::{CommitTree, Stamp, VersionedBase};
 use crate::by_file;
 use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
@@ -315,7 +315,7 @@ impl<B: VersionedBase> Transaction<B> {
         let commit = self.apply_with(&commit, note.as_ref(), durability, audience, opens)?;
         let hold = hold.expect("opened with the commit");
         let stamp = B::stamp(&hold);
-        let attr = |ino: Ino| self.base.attr_at(ino, stamp);
+        let attr = |ino: Ino| part.still_has(self.base.attr_at(ino, stamp)?);
         inner.overlay.absorb(&selected, &part, attr);
         reads.rebase(attr, |dir| self.base.parent_at(dir, stamp));
         drop(reads);
@@ -435,76 +435,6 @@ impl<B: VersionedBase> Transaction<B> {
     pub fn has_effect(&self) -> bool {
         let inner = self.inner.read();
         !self.as_commit(&inner, &inner.overlay, &self.reads.lock()).is_empty()
-    }
-
-    /// Applies a commit, and in the same operation that of `note`, which changes what is on record of the
-    /// transaction.
-    fn apply_with(
-        &self,
-        commit: &Commit<'_>,
-        note: Option<&Transaction<B>>,
-        durability: Durability,
-        audience: &mut dyn Audience,
-        applied: impl FnMut(&mut B::Tree<'_>),
-    ) -> Result<Option<CommitId>> {
-        let Some(note) = note else {
-            return self.apply(&[commit], durability, audience, applied);
-        };
-        if self.base.removes_kept_apart() {
-            let id = self.apply(&[commit], Durability::Durable, audience, applied)?;
-            self.finish(id, Durability::Durable)?;
-            return note.commit().map(|()| None);
-        }
-        let mut inner = note.inner.write();
-        let reads = note.reads.lock();
-        let noted = note.as_commit(&inner, &inner.overlay, &reads);
-        let id = self.apply(&[commit, &noted], durability, audience, applied)?;
-        let adopted: Vec<Ino> = inner.overlay.nodes.keys().copied().filter(|ino| noted.adopts(*ino)).collect();
-        inner.end(&self.base, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
-        Ok(id)
-    }
-
-    /// All of the commits, in one operation; the audience is told of the first.
-    fn apply(
-        &self,
-        commits: &[&Commit<'_>],
-        durability: Durability,
-        audience: &mut dyn Audience,
-        mut applied: impl FnMut(&mut B::Tree<'_>),
-    ) -> Result<Option<CommitId>> {
-        let privileged = self.options.owner == 0;
-        let mut staged = Vec::new();
-        let replaced_soon = durability == Durability::Consolidated;
-        let mut size = CommitSize { privileged, ..CommitSize::default() };
-        let mut inodes = Vec::new();
-        for commit in commits {
-            commit.check_gone()?;
-            let mut files = BTreeMap::new();
-            for (ino, new) in commit.files(self.base.block_size(), replaced_soon) {
-                files.insert(ino, self.base.stage(ino, new, privileged)?);
-            }
-            staged.push(files);
-            commit.add_size(&mut size);
-            inodes.extend(commit.inodes());
-        }
-        let files: Vec<Ino> = staged.iter().flat_map(|files| files.keys().copied()).collect();
-        self.base.prepare(&files)?;
-        inodes.sort_unstable();
-        inodes.dedup();
-        audience.before(&Changes::of(commits[0].overlay));
-        let result = self.base.commit(&inodes, &size, |tree| {
-            // Nothing changes before all of them may.
-            for (commit, staged) in commits.iter().zip(&staged) {
-                commit.prepare(tree, staged)?;
-            }
-            for (commit, staged) in commits.iter().zip(&mut staged) {
-                commit.apply(tree, staged)?;
-            }
-            applied(tree);
-            Ok(tree.commit_id())
-        });
-        audience.after();
-        result
     }
 
     /// Drops the transaction's changes, but for what is kept of it in a file ([`Transaction::drop_all`]).

@@ -3,7 +3,9 @@
 
 use parking_lot::Mutex;
 use xact_base::{Errno, Error, Ino, Result, Timestamp};
-use xact_fs::{Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, KEPT_FOLDER, Name, NewInode, SeekTo, Tree};
+use xact_fs::{
+    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
+};
 
 use crate::base::{Stamp, VersionedBase};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};

@@ -108,7 +108,8 @@ fn list(args: &TxList) -> Result<()> {
             (Standing::Kept, None) => "no time limit".to_string(),
             _ => String::new(),
         };
-        let begun = format!("begun {} ago{}", span(info.age), if info.persistent { ", persistent" } else { "" });
+        let begun =
+            format!("begun {} ago{}", span(info.age), if info.persistent { ", persistent" } else { "" });
         let line = format!(
             "{:<6} {:<8} {left:<14} {begun:<18} user {:<6} {}",
             told.id, told.standing, told.uid, told.label

@@ -72,9 +72,7 @@ impl Server {
             if let Some(kept) = self.registry.kept(id) {
                 let label = String::from_utf8_lossy(&kept.label).into_owned();
                 let becomes = if kept.persistent { "stays open on the volume" } else { "is dropped" };
-                crate::log(format_args!(
-                    "transaction {id} ({label}) was open and {becomes}: the mount ends"
-                ));
+                crate::log(format_args!("transaction {id} ({label}) was open and {becomes}: the mount ends"));
                 // What a command was in the midst of is no state to decide over.
                 if kept.persistent
                     && !kept.is_attached()

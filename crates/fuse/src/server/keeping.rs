@@ -73,7 +73,9 @@ impl Server {
         let kept = tx.transaction.keep(info);
         match &kept {
             Ok(()) => self.registry.note_persistent(id),
-            Err(e) => crate::log(format_args!("transaction {id} is open, but not kept on the volume as it is: {e}")),
+            Err(e) => {
+                crate::log(format_args!("transaction {id} is open, but not kept on the volume as it is: {e}"))
+            }
         }
         // The folder that it is in has come to the root.
         self.forget_attributes(Node::Base(Ino::ROOT));

@@ -10,7 +10,9 @@ use xact::{Audience, Difference, Isolation, Losses, Lost, Side, Volume, VolumeOp
 use xact_base::{Error, Ino, Result, unix_seconds};
 use xact_fs::tree::mem::MemTree;
 use xact_fs::*;
-use xact_fuse::{Changes, CommitHow, Reopened, Host, HostTransaction, MountOptions, Served, Session, Unmounter, serve};
+use xact_fuse::{
+    Changes, CommitHow, Host, HostTransaction, MountOptions, Reopened, Served, Session, Unmounter, serve,
+};
 use zerocopy::FromZeros;
 
 /// Tests that hold on any volume: over the view in memory, which tells apart what is the mount's

@@ -179,17 +179,18 @@ pub fn decided_once(tree: &Tree) -> Result<(), String> {
     let there = |path: String| tree.entries.contains_key(path.as_bytes());
     for path in tree.entries.keys() {
         let text = String::from_utf8_lossy(path);
-        let Some(id) = text.strip_prefix("/kept-") else { continue };
+        let Some((stands, id)) = text.strip_prefix('/').and_then(|name| name.split_once('-')) else {
+            continue;
+        };
         let kept = there(format!("/{KEPT_FOLDER}/{id}"));
         let (done, part) = (there(format!("/two/done-{id}")), there(format!("/one/part-{id}")));
-        let (dropping, dropped) = (there(format!("/dropping-{id}")), there(format!("/dropped-{id}")));
-        let wrong = match () {
-            () if kept && done => "was committed and is still kept",
-            () if done && !part => "was committed without its part",
-            () if kept && dropped => "was dropped and is still kept",
-            () if dropped && (done || part) => "was dropped and is there",
-            () if !kept && !done && !dropping => "is neither kept nor committed",
-            () => continue,
+        let wrong = match stands {
+            _ if kept && done => "was committed and is still kept",
+            _ if done && !part => "was committed without its part",
+            "kept" if !kept && !done => "is neither kept nor committed",
+            "dropped" if kept => "was dropped and is still kept",
+            "keeping" | "dropping" | "dropped" if done || part => "was never committed and is there",
+            _ => continue,
         };
         return Err(format!("transaction {id} {wrong}"));
     }

@@ -40,7 +40,10 @@ const NO_VALUE: Bad = "a kept transaction has a value that cannot be";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Doom {
     /// On contents, at this path.
-    Conflict { path: Vec<u8>, by: Option<u64> },
+    Conflict {
+        path: Vec<u8>,
+        by: Option<u64>,
+    },
     TooOld,
 }
 
@@ -77,10 +80,11 @@ pub(super) fn header(block_size: u32, body: &[u8]) -> [u8; HEADER_BYTES] {
 /// Length and checksum of the body.
 pub(super) fn parse_header(bytes: &[u8], block_size: u32) -> Result<(u64, u32), Bad> {
     let mut from = Reader(bytes);
-    if from.take(8)? != MAGIC {
+    if bytes.len() < HEADER_BYTES || from.take(8)? != MAGIC {
         return Err("a kept transaction does not begin as one");
     }
-    let (version, size, len, sum) = (u32::get(&mut from)?, u32::get(&mut from)?, u64::get(&mut from)?, u32::get(&mut from)?);
+    let (version, size, len, sum) =
+        (u32::get(&mut from)?, u32::get(&mut from)?, u64::get(&mut from)?, u32::get(&mut from)?);
     if u32::get(&mut from)? != crc32c(!0, &bytes[..HEADER_BYTES - 4]) {
         return Err("the checksum of a kept transaction's first bytes does not match");
     }
@@ -418,10 +422,80 @@ impl Body {
         let mut from = Reader(bytes);
         let body = Body::get(&mut from)?;
         let there = |ino: &Ino| body.overlay.nodes.get(ino);
-        let fits = |(ino, _): &(Ino, FileBlock)| there(ino).is_some_and(|node| node.origin.kind == FileKind::Regular);
+        let fits = |(ino, _): &(Ino, FileBlock)| {
+            there(ino).is_some_and(|node| node.origin.kind == FileKind::Regular)
+        };
         if !from.0.is_empty() || !body.contents.iter().all(|(at, _)| fits(at)) {
             return Err(NO_VALUE);
         }
         Ok(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem_base::MemBase;
+    use crate::tests::ops::{Op, Rng, run};
+    use crate::{Transaction, TxOptions};
+
+    fn body(rng: &mut Rng) -> Body {
+        let base = MemBase::new(1024);
+        for _ in 0..40 {
+            run(&*base, &Op::random(rng));
+        }
+        let tx = Transaction::begin(&base, TxOptions::default());
+        for _ in 0..60 {
+            run(&tx, &Op::random(rng));
+        }
+        let doom = Doom::Conflict { path: b"/a".to_vec(), by: Some(3) };
+        Body {
+            id: 9,
+            overlay: tx.with_overlay(Overlay::clone),
+            reads: tx.reads.lock().clone(),
+            doom: (rng.below(2) == 0).then_some(doom),
+            witness: vec![1, 2, 3],
+            ..Body::default()
+        }
+    }
+
+    #[test]
+    fn bodies_come_back_and_any_bytes_are_taken_or_refused() {
+        let (mut taken, mut refused) = (0, 0);
+        for seed in 0..100 {
+            let mut rng = Rng(140_000 + seed);
+            let bytes = body(&mut rng).encode();
+            let again = Body::decode(&bytes).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            assert_eq!(again.encode(), bytes, "seed {seed}");
+            for _ in 0..300 {
+                let mut wrong = bytes.clone();
+                for _ in 0..1 + rng.below(3) {
+                    let at = rng.below(wrong.len() as u64) as usize;
+                    wrong[at] = rng.below(256) as u8;
+                }
+                wrong.truncate(wrong.len() - if rng.below(4) == 0 { rng.below(50) as usize } else { 0 });
+                match Body::decode(&wrong) {
+                    Ok(body) => {
+                        body.encode();
+                        taken += 1;
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+        assert!(taken > 1000 && refused > 1000, "{taken} taken, {refused} refused");
+    }
+
+    #[test]
+    fn heads_are_of_this_volume_and_version() {
+        let head = header(1024, b"body");
+        assert_eq!(parse_header(&head, 1024), Ok((4, crc32c(!0, b"body"))));
+        assert!(parse_header(&head, 4096).is_err());
+        for at in 0..head.len() {
+            let mut wrong = head;
+            wrong[at] ^= 1;
+            assert!(parse_header(&wrong, 1024).is_err(), "at {at}");
+        }
+        assert!(parse_header(&head[..20], 1024).is_err());
     }
 }

@@ -177,7 +177,8 @@ impl Sum {
 
 /// Adds what has changed.
 pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], away: &mut Away) {
-    let changed = items.iter().zip(then.iter().zip(now)).filter(|(_, (then, now))| **then != UNKNOWN && then != now);
+    let changed =
+        items.iter().zip(then.iter().zip(now)).filter(|(_, (then, now))| **then != UNKNOWN && then != now);
     for (item, _) in changed {
         let _is_new = match item {
             Item::Inode(ino) => away.gone.insert(*ino),

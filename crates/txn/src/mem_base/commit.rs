@@ -8,7 +8,8 @@ use xact_base::{CommitId, Error, FileBlock, Ino, Result};
 use xact_fs::quota::Payer;
 use xact_fs::tree::mem::{MemNode, MemTree};
 use xact_fs::{
-    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, Name, KEPT_FOLDER, NewInode, SeekTo, Tree, XattrChanges,
+    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
+    XattrChanges,
 };
 
 use super::{MemBase, MemHold};

@@ -48,9 +48,12 @@ fn visible(view: &dyn View, times: bool) -> BTreeMap<String, String> {
 
 /// The list, and which attributes changed by it; inode numbers apart.
 fn diff<B: VersionedBase>(tx: &Transaction<B>) -> Vec<String> {
-    let attr = |attr: Option<xact_fs::Attr>| attr.map(|a| (a.kind, a.perm, a.uid, a.gid, a.nlink, a.size, a.mtime, a.ctime));
+    let attr = |attr: Option<xact_fs::Attr>| {
+        attr.map(|a| (a.kind, a.perm, a.uid, a.gid, a.nlink, a.size, a.mtime, a.ctime))
+    };
     let all = tx.diff().unwrap().into_iter();
-    all.map(|d| format!("{:?} {:?} {:?} {:?} {:?}", d.what, d.path, d.from, attr(d.old), attr(d.new))).collect()
+    all.map(|d| format!("{:?} {:?} {:?} {:?} {:?}", d.what, d.path, d.from, attr(d.old), attr(d.new)))
+        .collect()
 }
 
 fn grown(rng: &mut Rng) -> Arc<MemBase> {
@@ -184,7 +187,9 @@ fn what_is_foreseen_of_the_rest_is_what_comes() {
 /// Files `a` (with "old"), `b`, and `d/x`.
 fn small() -> Arc<MemBase> {
     let base = MemBase::new(1024);
-    for op in [Op::Create(s("a")), write("a", "old"), Op::Create(s("b")), Op::MakeDir(s("d")), Op::Create(s("d/x"))] {
+    for op in
+        [Op::Create(s("a")), write("a", "old"), Op::Create(s("b")), Op::MakeDir(s("d")), Op::Create(s("d/x"))]
+    {
         run(&*base, &op);
     }
     base
@@ -231,7 +236,11 @@ fn what_others_change_meanwhile_is_a_conflict() {
         (&[write("b", "x")], &[Op::Unlink(s("b"))], "/b"),
         (&[Op::Unlink(s("d/x")), Op::RemoveDir(s("d"))], &[Op::Create(s("d/y"))], "/d"),
         (&[Op::Stat(s("a"))], &[Op::Chmod(s("a"), 0o600)], "/a"),
-        (&[Op::ListXattrs(s("a"))], &[Op::SetXattr(s("a"), "user.x", b"1".to_vec(), xact_fs::XattrHow::Set)], "/a"),
+        (
+            &[Op::ListXattrs(s("a"))],
+            &[Op::SetXattr(s("a"), "user.x", b"1".to_vec(), xact_fs::XattrHow::Set)],
+            "/a",
+        ),
     ];
     for (inside, outside, at) in conflicts {
         let told = commit_after(inside, outside, Isolation::Serializable);
@@ -389,7 +398,10 @@ fn on_real_volumes() {
                 }
                 run(&tx, &Op::Create(s("new")));
                 for part in 0..12 {
-                    run(&tx, &Op::Write(s("new"), part * 300_000, vec![part as u8; 300_000], WriteHow::default()));
+                    run(
+                        &tx,
+                        &Op::Write(s("new"), part * 300_000, vec![part as u8; 300_000], WriteHow::default()),
+                    );
                 }
                 run(&tx, &Op::Write(s("large"), 5000, vec![2; 3000], WriteHow::default()));
                 run(&tx, &Op::Rename(s("large"), s("renamed"), RenameHow::Replace));

@@ -12,4 +12,4 @@ mod savepoints;
 mod shapes;
 mod turns;
 
-use xact_fs::tree::random as ops;
+pub(crate) use xact_fs::tree::random as ops;
