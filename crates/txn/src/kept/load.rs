@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{Corruption, Error, Ino, Result, Site};
-use xact_fs::{BlockContents, Entry, FileKind, KEPT_FOLDER as FOLDER, View};
+use xact_base::{Corruption, Errno, Error, Ino, Result, Site};
+use xact_fs::{BlockContents, Entry, FileKind, View};
 use xact_layout::checksum::crc32c;
 
 use super::codec::{self, Bad, Body, Doom, HEADER_BYTES};
-use super::{OnVolume, note_transaction, witness};
+use super::{OnVolume, find_folder, note_transaction, witness};
 use crate::base::VersionedBase;
 use crate::commit::CONTENTS_CHANGED;
 use crate::overlay::{Names, Overlay};
@@ -86,7 +86,7 @@ impl Loaded {
 
     fn read<B: VersionedBase>(base: &Arc<B>, id: u64) -> Result<Loaded> {
         let view = note_transaction(base, id, 0);
-        let folder = view.resolve(Ino::ROOT, FOLDER.as_bytes())?.ino;
+        let folder = find_folder(&view)?.ok_or(Error::Posix(Errno::ENOENT))?;
         let attr = view.lookup(folder, id.to_string().as_bytes())?;
         let ino = attr.ino;
         let bad = |what: Bad| corrupt(ino, what);
@@ -107,8 +107,8 @@ impl Loaded {
         }
         let mut body = Body::decode(&bytes).map_err(bad)?;
         drop(bytes);
-        if body.id != id {
-            return Err(bad("a kept transaction has another's name"));
+        if (body.id, body.owner) != (id, attr.uid) {
+            return Err(bad("a kept transaction has another's name or owner"));
         }
         let limit = base.private_bytes_max() / u64::from(block_size);
         let mut offset = past.next_multiple_of(block_size.into());

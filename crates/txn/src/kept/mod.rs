@@ -75,13 +75,22 @@ pub(crate) struct OnVolume {
     pub outdated: bool,
 }
 
+/// The folder, if it is there. `Usage` where somebody else than root may have filled it: what is in it is committed
+/// in the name of whomever it says.
+fn find_folder(view: &dyn View) -> Result<Option<Ino>> {
+    match view.lookup(Ino::ROOT, FOLDER.as_bytes()) {
+        Ok(attr) if attr.is_dir() && attr.uid == 0 && attr.perm & 0o077 == 0 => Ok(Some(attr.ino)),
+        Ok(_) => Err(Error::Usage(format!(
+            "/{FOLDER} on the volume is not the folder in which transactions are kept"
+        ))),
+        Err(Error::Posix(Errno::ENOENT)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Kept transactions of a volume, by number.
 pub fn kept_transactions(base: &dyn View) -> Result<Vec<u64>> {
-    let folder = match base.resolve(Ino::ROOT, FOLDER.as_bytes()) {
-        Ok(entry) if entry.kind == FileKind::Directory => entry.ino,
-        Ok(_) | Err(Error::Posix(Errno::ENOENT)) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
+    let Some(folder) = find_folder(base)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
     base.read_dir(folder, 0, &mut |item| {
         let text = std::str::from_utf8(item.name).ok();
@@ -239,22 +248,16 @@ impl<B: VersionedBase> Transaction<B> {
         let TxOptions { id, owner, .. } = self.options;
         let name = id.to_string();
         let note = note_transaction(&self.base, id, owner);
-        let folder = match note.lookup(Ino::ROOT, FOLDER.as_bytes()) {
-            Ok(attr) if attr.is_dir() && attr.uid == 0 && attr.perm & 0o077 == 0 => attr.ino,
-            Ok(_) => {
-                return Err(Error::Usage(format!(
-                    "/{FOLDER} on the volume is not the folder in which transactions are kept"
-                )));
-            }
-            Err(Error::Posix(Errno::ENOENT)) if image.is_some() => {
+        let folder = match find_folder(&note)? {
+            Some(folder) => folder,
+            None if image.is_some() => {
                 note.make_dir(&Caller::ROOT, Ino::ROOT, FOLDER.as_bytes(), FOLDER_PERM)?.ino
             }
-            Err(error) => return Err(error),
+            // Somebody who has the volume mounted otherwise has removed it: that is a drop.
+            None => return Ok(note),
         };
         match note.unlink(&Caller::ROOT, folder, name.as_bytes()) {
-            Ok(()) => {}
-            // Somebody who has the volume mounted otherwise has removed it: that is a drop.
-            Err(Error::Posix(Errno::ENOENT)) => {}
+            Ok(()) | Err(Error::Posix(Errno::ENOENT)) => {}
             Err(error) => return Err(error),
         }
         if let Some(image) = image {

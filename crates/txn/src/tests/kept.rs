@@ -374,7 +374,28 @@ fn something_else_in_the_way_is_left_alone() {
     assert!(matches!(tx.keep(info()), Err(Error::Usage(_))));
     assert_eq!(tx.kept_info(), None);
     tx.commit().unwrap();
-    assert!(base.lookup(Ino::ROOT, KEPT_FOLDER.as_bytes()).is_ok());
+    let folder = base.lookup(Ino::ROOT, KEPT_FOLDER.as_bytes()).unwrap().ino;
+    // Whoever may write to it could commit in anybody's name.
+    base.make_node(&Caller::ROOT, folder, b"7", 0o100_600, 0).unwrap();
+    assert!(matches!(kept_transactions(&*base), Err(Error::Usage(_))));
+    assert!(matches!(Transaction::reopen(&base, ID, &Arc::default()), Err(Error::Usage(_))));
+}
+
+/// A file that says it is somebody else's is not taken.
+#[test]
+fn it_belongs_to_the_owner_of_its_file() {
+    let base = small();
+    let tx = Transaction::begin(&base, TxOptions { id: ID, owner: 5, ..TxOptions::default() });
+    run(&tx, &Op::Create(s("one")));
+    tx.keep(info()).unwrap();
+    tx.abort();
+    let folder = base.lookup(Ino::ROOT, KEPT_FOLDER.as_bytes()).unwrap().ino;
+    let file = base.lookup(folder, b"7").unwrap();
+    assert_eq!((file.uid, file.gid, file.perm), (5, 3, 0o600));
+    assert_eq!(reopen(&base).options().owner, 5);
+    let other = xact_fs::SetAttr { uid: Some(6), ..xact_fs::SetAttr::default() };
+    base.set_attr(&Caller::ROOT, file.ino, &other).unwrap();
+    assert!(matches!(Transaction::reopen(&base, ID, &Arc::default()), Err(Error::Corrupt(_))));
 }
 
 /// Real volumes with each engine below, more contents than memory takes, and e2fsck in the end.
