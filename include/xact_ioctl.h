@@ -86,9 +86,17 @@ struct xact_select {
 
 #define XACT_LABEL_MAX 256
 
+/*
+ * It is kept on the volume too, and is open again, with its number and what is left of its time, when that is
+ * mounted the next time, also after a crash. Where this cannot be (ENOSPC, EDQUOT), KEEP fails and the
+ * transaction is open as without it.
+ */
+#define XACT_KEEP_PERSISTENT 1
+
 struct xact_keep {
 	__u32 timeout_s;	/* 0: never */
-	__u32 label_len;
+	__u16 label_len;
+	__u16 flags;		/* 0 or XACT_KEEP_PERSISTENT */
 	__u8 label[XACT_LABEL_MAX];	/* for people, such as the command that was run in it */
 };
 
@@ -101,10 +109,11 @@ enum xact_standing {
 };
 
 #define XACT_INFO_NEXT 1	/* the next open transaction above id, of those one may look at */
+#define XACT_INFO_PERSISTENT 2	/* it is kept on the volume */
 
 struct xact_info {
 	__u64 id;		/* in and out */
-	__u32 flags;		/* in: 0 or XACT_INFO_NEXT */
+	__u32 flags;		/* in: 0 or XACT_INFO_NEXT; out: 0 or XACT_INFO_PERSISTENT */
 	__u32 standing;		/* out: enum xact_standing */
 	__u32 uid;		/* out: its owner */
 	__u32 label_len;	/* out */

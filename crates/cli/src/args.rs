@@ -237,6 +237,13 @@ pub struct Run {
     /// Leave the transaction open when CMD succeeds, and tell its number, for 'xact tx'.
     #[arg(long, conflicts_with_all = ["ask", "retry", "ordered"])]
     pub keep: bool,
+    /// With --keep: keep it on the volume too, where it survives unmounting and crashes.
+    ///
+    /// It is open again, with its number and what is left of its time, when the volume is mounted the next time.
+    /// What others change until then is a conflict as ever. Its contents take their space on the volume twice;
+    /// where there is none, the transaction is open without it.
+    #[arg(long, requires = "keep")]
+    pub persist: bool,
     /// Drop the kept transaction after this time, such as 90s, 30m, 12h or 7d; 0: never.
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = size::parse_timeout)]
     pub timeout: u32,

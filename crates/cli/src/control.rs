@@ -7,8 +7,8 @@ use xact::ModeChoice;
 use xact_consistency::SnapshotInfo;
 use xact_fuse::client::{self, Channel, CommitError, TxChange};
 use xact_fuse::control::{
-    COMMIT_RETAIN, Counters, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool, Reason,
-    SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_TELL, Snapshot as SnapshotRequest,
+    COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
+    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_TELL, Snapshot as SnapshotRequest,
     SnapshotDiff, Standing,
 };
 
@@ -232,11 +232,19 @@ impl Transaction {
         self.channel.drop_selected().map_err(|e| self.refused(&e, true))
     }
 
-    /// From now on it outlives this process.
-    pub fn keep(&self, timeout_s: u32, label: &[u8]) -> Result<()> {
-        self.channel
-            .keep(timeout_s, label)
-            .map_err(|e| failure(&self.mount_point, "keep the transaction open", e))
+    /// From now on it outlives this process; with `persist` the mount too. Where it cannot outlive that, this
+    /// fails and it is open without ([`Transaction::is_kept`]).
+    pub fn keep(&self, timeout_s: u32, label: &[u8], persist: bool) -> Result<()> {
+        let flags = if persist { KEEP_PERSISTENT } else { 0 };
+        self.channel.keep(timeout_s, label, flags).map_err(|e| match persist && self.is_kept() {
+            false => failure(&self.mount_point, "keep the transaction open", e),
+            true => failure(&self.mount_point, "keep the transaction over the end of the mount", e)
+                .hint(format!("Transaction {} is open, but not kept on the volume as it is now.", self.id)),
+        })
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.channel.info(self.id, false).is_ok_and(|info| info.standing == Standing::Kept)
     }
 
     /// As [`Transaction::keep`] for one that was kept before, with the time and label that it has: what
@@ -245,7 +253,7 @@ impl Transaction {
         let doing = "keep the transaction open";
         let info = self.channel.info(self.id, false).map_err(|e| failure(&self.mount_point, doing, e))?;
         let left = info.left.map_or(0, |left| (left.as_secs() as u32).max(1));
-        self.keep(left, &info.label)
+        self.keep(left, &info.label, info.persistent)
     }
 
     pub fn abort(&self) -> Result<()> {

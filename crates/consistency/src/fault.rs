@@ -69,6 +69,8 @@ pub enum Fault {
     RenameBeforeData,
     /// Files: whatever stores an inode stores its size, whether what it covers is written or not.
     SizeBeforeData,
+    /// Transactions: the file that keeps one goes in a commit of its own, after that of the changes.
+    KeptRemovedApart,
 }
 
 #[cfg(feature = "faults")]
@@ -113,8 +115,13 @@ impl Fault {
     pub const NONE: [Fault; 1] = [Fault::NoFlushAfterHome];
 
     /// Every fault of what is above the engines.
-    pub const FILES: [Fault; 4] =
-        [Fault::SizeBeforeData, Fault::RenameBeforeData, Fault::DiscardAtOnce, Fault::ShorterAfterInode];
+    pub const FILES: [Fault; 5] = [
+        Fault::SizeBeforeData,
+        Fault::RenameBeforeData,
+        Fault::DiscardAtOnce,
+        Fault::ShorterAfterInode,
+        Fault::KeptRemovedApart,
+    ];
 
     /// All faults, those that two engines have twice.
     pub fn all() -> impl Iterator<Item = Fault> {

@@ -28,8 +28,8 @@ pub mod volume;
 pub mod xattr;
 
 pub use api::{
-    Allocate, Attr, Caller, DirItem, Entry, FileKind, Name, RenameHow, SeekTo, SetAttr, TimeChange, View,
-    VolumeSpace, WriteHow, XattrHow,
+    Allocate, Attr, Caller, DirItem, Entry, FileKind, KEPT_FOLDER, Name, RenameHow, SeekTo, SetAttr,
+    TimeChange, View, VolumeSpace, WriteHow, XattrHow,
 };
 pub use base::{
     AccessOptions, AccessTimes, Base, BaseOptions, BaseTree, BlockChange, BlockContents, ChangedBy,

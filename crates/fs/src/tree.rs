@@ -74,6 +74,14 @@ impl AttrSet {
     pub fn is_none(self) -> bool {
         self.0 == 0
     }
+
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub fn from_bits(bits: u8) -> AttrSet {
+        AttrSet(bits & 31)
+    }
 }
 
 impl std::ops::BitOr for AttrSet {

@@ -46,6 +46,8 @@ pub struct TxInfo {
     pub age: Duration,
     /// Until its time runs out.
     pub left: Option<Duration>,
+    /// It survives the end of the mount.
+    pub persistent: bool,
 }
 
 /// One change of a transaction.
@@ -148,12 +150,12 @@ impl Channel {
     }
 
     /// The channel's transaction outlives the channel from now on. `timeout_s`: seconds until it is
-    /// dropped, 0 for never.
-    pub fn keep(&self, timeout_s: u32, label: &[u8]) -> io::Result<()> {
+    /// dropped, 0 for never. `flags`: `KEEP_…`; where it cannot be kept so, it is kept without, and this fails.
+    pub fn keep(&self, timeout_s: u32, label: &[u8], flags: u16) -> io::Result<()> {
         let mut keep = Keep::new_zeroed();
         let len = label.len().min(keep.label.len());
         keep.label[..len].copy_from_slice(&label[..len]);
-        (keep.timeout_s, keep.label_len) = (timeout_s, len as u32);
+        (keep.timeout_s, keep.label_len, keep.flags) = (timeout_s, len as u16, flags);
         self.ioctl(control::IOC_KEEP, keep.as_mut_bytes())
     }
 
@@ -175,6 +177,7 @@ impl Channel {
             label: info.label[..info.label.len().min(info.label_len as usize)].to_vec(),
             age: Duration::from_millis(info.age_ms),
             left: (info.left_ms > 0).then(|| Duration::from_millis(info.left_ms)),
+            persistent: info.flags & control::INFO_PERSISTENT != 0,
         })
     }
 

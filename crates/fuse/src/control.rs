@@ -183,6 +183,10 @@ pub struct Modes {
     pub why: [u8; WHY_MAX],
 }
 
+/// Flag of [`Keep`]: it is kept on the volume too, and open again when that is mounted the next time. Where it
+/// cannot be, `KEEP` fails, and the transaction is kept as without it.
+pub const KEEP_PERSISTENT: u16 = 1;
+
 /// Longest label of a kept transaction.
 pub const LABEL_MAX: usize = 256;
 
@@ -191,13 +195,17 @@ pub const LABEL_MAX: usize = 256;
 pub struct Keep {
     /// Seconds until it is dropped; 0 for never.
     pub timeout_s: u32,
-    pub label_len: u32,
+    pub label_len: u16,
+    /// `KEEP_…`.
+    pub flags: u16,
     /// What people know it by, such as the command that was run in it.
     pub label: [u8; LABEL_MAX],
 }
 
 /// Which transaction [`Info`] is asked of.
 pub const INFO_NEXT: u32 = 1;
+/// What [`Info`] tells: it survives the end of the mount.
+pub const INFO_PERSISTENT: u32 = 2;
 
 /// Where a transaction stands, for [`Info`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,7 +233,7 @@ impl Standing {
 pub struct Info {
     /// In: its number; with `INFO_NEXT` that of the next open one above is told. Out: its number.
     pub id: u64,
-    /// In: 0 or `INFO_NEXT`.
+    /// In: 0 or `INFO_NEXT`. Out: 0 or `INFO_PERSISTENT`.
     pub flags: u32,
     /// Out: one of [`Standing`]. Of those that have ended only kept ones are remembered, for a while.
     pub standing: u32,

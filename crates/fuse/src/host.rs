@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xact::{
-    Audience, Difference, Durability, Isolation, Losses, Lost, ModeChoice, Modes, Side, Snapshot,
+    Audience, Difference, Durability, Isolation, KeptInfo, Losses, Lost, ModeChoice, Modes, Side, Snapshot,
     SnapshotInfo, SnapshotWatcher, Volume,
 };
 use xact_base::{Ino, Result};
@@ -23,6 +23,10 @@ pub trait Host: Send + Sync {
     /// Begins a transaction for the user `uid`, after tries that were lost to conflicts. Where these
     /// have weight it waits for the commits that run.
     fn begin(&self, uid: u32, isolation: Isolation, losses: &Losses) -> Result<Arc<dyn HostTransaction>>;
+
+    /// The transactions that are kept on the volume since before it was mounted, each opened again. Of those that
+    /// cannot be, why not.
+    fn reopen_kept(&self) -> Result<Vec<(u64, Result<Reopened>)>>;
 
     /// Keeps the volume as it is now under a name.
     fn create_snapshot(&self, name: &str) -> Result<()>;
@@ -73,6 +77,13 @@ pub trait Host: Send + Sync {
     fn poison(&self, why: &str);
 }
 
+/// A transaction that was kept on the volume.
+pub struct Reopened {
+    pub transaction: Arc<dyn HostTransaction>,
+    pub uid: u32,
+    pub info: KeptInfo,
+}
+
 /// How a transaction is committed.
 #[derive(Debug, Clone, Default)]
 pub struct CommitHow {
@@ -105,7 +116,20 @@ pub trait HostTransaction: Send + Sync {
     /// the transaction is aborted, or stays open if it was to be retained or committed in part.
     fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()>;
 
+    /// Drops what is in memory; what is kept of it on the volume stays there.
     fn abort(&self);
+
+    /// Drops it, durably where it is kept on the volume. It has ended, even where that fails.
+    fn drop_all(&self) -> Result<()>;
+
+    /// Keeps it on the volume too, as it is now; to be called again when it has changed.
+    fn keep(&self, info: KeptInfo) -> Result<()>;
+
+    /// What it is kept with, if it is.
+    fn kept_info(&self) -> Option<KeptInfo>;
+
+    /// As `keep`, where it is kept and has changed since.
+    fn keep_up(&self) -> Result<()>;
 
     /// After a commit that was refused for a conflict: what is to be known for another try.
     fn take_lost(&self) -> Option<Lost>;

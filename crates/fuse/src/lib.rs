@@ -38,7 +38,7 @@ mod session;
 mod signals;
 mod veil;
 
-pub use host::{Changes, CommitHow, Host, HostTransaction};
+pub use host::{Changes, CommitHow, Host, HostTransaction, Reopened};
 pub use mount::{MountOptions, unmount};
 pub use served::Served;
 pub use session::{Session, Unmounter, serve};

@@ -27,7 +27,7 @@ use xact_base::{Errno, Ino};
 use xact_fs::View;
 
 use crate::control::Standing;
-use crate::host::HostTransaction;
+use crate::host::{HostTransaction, Reopened};
 use crate::node::ViewNr;
 use crate::owner::Owner;
 
@@ -171,8 +171,17 @@ pub struct Kept {
     pub view: Arc<TxView>,
     pub label: Vec<u8>,
     pub deadline: Option<Instant>,
+    /// It is kept on the volume too.
+    pub persistent: bool,
     /// The channel that has it just now.
     attached: Option<u32>,
+}
+
+impl Kept {
+    /// Whether somebody works in it.
+    pub fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
 }
 
 /// What is told of a transaction.
@@ -183,6 +192,8 @@ pub struct Told {
     pub label: Vec<u8>,
     pub age: Duration,
     pub left: Option<Duration>,
+    /// It is kept on the volume too.
+    pub persistent: bool,
 }
 
 /// An open control channel.
@@ -227,6 +238,7 @@ impl Tables {
             label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
             age: view.begun.elapsed(),
             left: kept.and_then(|kept| kept.deadline).map(|at| at.saturating_duration_since(Instant::now())),
+            persistent: kept.is_some_and(|kept| kept.persistent),
         }
     }
 }
@@ -358,8 +370,36 @@ impl Registry {
     /// The transaction outlives its channel from now on, for `timeout` (for good without).
     pub fn keep(&self, channel: u32, view: Arc<TxView>, label: Vec<u8>, timeout: Option<Duration>) {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let kept = Kept { label, deadline, attached: Some(channel), view };
+        let persistent = view.transaction.kept_info().is_some();
+        let kept = Kept { label, deadline, persistent, attached: Some(channel), view };
         self.tables.write().kept.insert(kept.view.transaction.id(), kept);
+    }
+
+    /// It is on the volume now.
+    pub fn note_persistent(&self, id: u64) {
+        if let Some(kept) = self.tables.write().kept.get_mut(&id) {
+            kept.persistent = true;
+        }
+    }
+
+    /// One that was kept before the volume was mounted, `age` old.
+    pub fn add_kept(&self, one: Reopened, age: Duration, left: Option<Duration>) {
+        let now = Instant::now();
+        // A machine that has not been up for so long knows no such instant.
+        let begun = now.checked_sub(age).unwrap_or(now);
+        let Reopened { transaction, uid, info } = one;
+        let mut tables = self.tables.write();
+        let (id, nr) = (transaction.id(), tables.next_view());
+        let view = Arc::new(TxView::new(nr, uid, info.gid, transaction, begun));
+        tables.views.insert(nr, view.clone());
+        let deadline = left.map(|left| now + left);
+        let kept = Kept { view, label: info.label, deadline, persistent: true, attached: None };
+        tables.kept.insert(id, kept);
+    }
+
+    /// What is known of a kept transaction.
+    pub fn kept(&self, id: u64) -> Option<Kept> {
+        self.tables.read().kept.get(&id).cloned()
     }
 
     /// Makes a kept transaction the channel's.

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use xact::{
-    Audience, Difference, Isolation, Losses, Lost, ModeChoice, Modes, Side, Snapshot, SnapshotInfo,
+    Audience, Difference, Isolation, KeptInfo, Losses, Lost, ModeChoice, Modes, Side, Snapshot, SnapshotInfo,
     SnapshotWatcher, TxOptions, TxState, Volume,
 };
-use xact_base::{Ino, Result};
+use xact_base::{Error, Ino, Result};
 use xact_fs::View;
 
 use crate::control::{Counters, Latencies, Pool};
-use crate::host::{Changes, CommitHow, Host, HostTransaction};
+use crate::host::{Changes, CommitHow, Host, HostTransaction, Reopened};
 
 /// A volume to mount.
 pub struct Served {
@@ -36,6 +36,19 @@ impl Host for Served {
         self.volume.health()?;
         let options = TxOptions { owner: uid, isolation, mounted: true, ..TxOptions::default() };
         Ok(Arc::new(ServedTransaction { transaction: self.volume.begin_after(options, losses) }))
+    }
+
+    fn reopen_kept(&self) -> Result<Vec<(u64, Result<Reopened>)>> {
+        let reopen = |id: u64| {
+            if self.volume.is_read_only() {
+                return Err(Error::ReadOnly);
+            }
+            let transaction = self.volume.reopen_transaction(id)?;
+            let (uid, info) = (transaction.options().owner, transaction.kept_info().unwrap_or_default());
+            let transaction: Arc<dyn HostTransaction> = Arc::new(ServedTransaction { transaction });
+            Ok(Reopened { transaction, uid, info })
+        };
+        Ok(self.volume.kept_transactions()?.into_iter().map(|id| (id, reopen(id))).collect())
     }
 
     fn create_snapshot(&self, name: &str) -> Result<()> {
@@ -174,6 +187,22 @@ impl HostTransaction for ServedTransaction {
 
     fn abort(&self) {
         self.transaction.abort();
+    }
+
+    fn drop_all(&self) -> Result<()> {
+        self.transaction.drop_all()
+    }
+
+    fn keep(&self, info: KeptInfo) -> Result<()> {
+        self.transaction.keep(info)
+    }
+
+    fn kept_info(&self) -> Option<KeptInfo> {
+        self.transaction.kept_info()
+    }
+
+    fn keep_up(&self) -> Result<()> {
+        self.transaction.keep_up()
     }
 
     fn take_lost(&self) -> Option<Lost> {

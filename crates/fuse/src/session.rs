@@ -70,6 +70,7 @@ fn start(host: Arc<dyn Host>, channel: Channel) -> Result<(Arc<Server>, Arc<Pool
     let io = |e| Error::io("serving /dev/fuse", e);
     let agreed = handshake(&channel)?;
     let server = Arc::new(Server::new(host.clone(), channel.share().map_err(io)?, agreed));
+    server.reopen_kept();
     let watching = Arc::downgrade(&server);
     host.watch_snapshots(Box::new(move |name| {
         if let Some(server) = watching.upgrade() {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{DataMode, Fsync, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
+use xact::{DataMode, Files as _, Fsync, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
 use xact_base::{BlockNr, Error, Ino, Timestamp};
 use xact_consistency::{CommitWrites, Fault};
 use xact_fs::Caller;
@@ -103,12 +103,37 @@ pub fn quiet_options() -> VolumeOptions {
     }
 }
 
+/// Opens the transactions that a crash has left undecided. They are whole, and can be committed: nobody has
+/// changed what they rest on. (See `Session::kept_transaction`.)
+fn decide_over_kept(volume: &Arc<Volume>, tree: &Tree) -> Result<(), String> {
+    for id in volume.kept_transactions().map_err(text)? {
+        let wrong = |what: &str| format!("kept transaction {id} {what}");
+        let open = volume.reopen_transaction(id).map_err(|e| wrong(&format!("cannot be opened: {e}")))?;
+        let (part, done) = (format!("/one/part-{id}"), format!("/two/done-{id}"));
+        let changes = open.diff().map_err(text)?;
+        let changes = |path: &str| changes.iter().any(|one| one.path == path.as_bytes());
+        if !changes(&done) {
+            return Err(wrong("does not change what it has changed"));
+        }
+        if changes(&part) == tree.entries.contains_key(part.as_bytes()) {
+            return Err(wrong("and what was committed of it do not make a whole"));
+        }
+        open.commit().map_err(|e| wrong(&format!("cannot be committed: {e}")))?;
+        let base = volume.base();
+        if !base.exists(&part).map_err(text)? || !base.exists(&done).map_err(text)? {
+            return Err(wrong("was committed, and is not there"));
+        }
+    }
+    Ok(())
+}
+
 /// Opens a crashed volume, reads all of it, and closes it.
 pub fn recover(image: &Image, options: &VolumeOptions) -> Result<Recovered<Tree>, String> {
     let device = SimDevice::new(image.clone());
     let volume = Volume::open(device.clone(), options).map_err(text)?;
     let recording = device.recording();
     let tree = Tree::of_view(&*volume.base())?;
+    decide_over_kept(&volume, &tree)?;
     volume.close().map_err(|e| format!("closing after recovery: {e}"))?;
     Ok(Recovered { tree, recording, closed: device.image() })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact::{Durability, Transaction, TxOptions, Volume};
+use xact::{Durability, KeptInfo, Transaction, TxOptions, Volume};
 use xact_base::{Errno, Error, Ino};
 use xact_fs::{Allocate, Caller, RenameHow, SetAttr, View, WriteHow, XattrHow};
 
@@ -46,6 +46,16 @@ pub enum End {
     /// Visible at once, durable with what follows.
     CommitOrdered,
     Abort,
+}
+
+/// How a transaction that is kept on the volume is decided over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    Commit,
+    CommitOrdered,
+    /// A part of it, and then the rest.
+    InParts,
+    Drop,
 }
 
 /// One thread's work on a volume.
@@ -230,6 +240,54 @@ impl Session {
         let ended = self.clock.tick();
         self.note(Op::Commit { ops: first, durable: true }, began, ended, result)?;
         self.end(&open, second, end)
+    }
+
+    /// A transaction that is kept on the volume (`xact run --keep --persist`), opened from there anew, and decided
+    /// over after `meanwhile`, which makes no file. Its part makes `/one/part-ID`, its rest `/two/done-ID`. Outside,
+    /// a file is named after where it stands: `/keeping-ID` before it is kept, then `/kept-ID`; `/dropping-ID`
+    /// before it is dropped, then `/dropped-ID`.
+    pub fn kept_transaction(
+        &mut self,
+        part: impl FnOnce(&mut InTransaction<'_>) -> Done,
+        rest: impl FnOnce(&mut InTransaction<'_>) -> Done,
+        meanwhile: impl FnOnce(&mut Session) -> Done,
+        decision: Decision,
+    ) -> Done {
+        let open = self.volume.begin(TxOptions::default());
+        let id = open.options().id;
+        let stands = |what: &str| format!("/{what}-{id}");
+        self.create(&stands("keeping"))?;
+        let mut inside = self.inside(&open);
+        part(&mut inside)?;
+        inside.create(&format!("/one/part-{id}"))?;
+        let mut first = std::mem::take(&mut inside.ops);
+        rest(&mut inside)?;
+        inside.create(&format!("/two/done-{id}"))?;
+        let second = inside.ops;
+        self.clock.tag(Some("keeping a transaction"));
+        open.keep(KeptInfo::default()).map_err(Stop::Failed)?;
+        self.rename(&stands("keeping"), &stands("kept"))?;
+        drop(open);
+        let open = self.volume.reopen_transaction(id).map_err(Stop::Failed)?;
+        meanwhile(self)?;
+        if decision == Decision::Drop {
+            self.rename(&stands("kept"), &stands("dropping"))?;
+            self.sync()?;
+            self.clock.tag(Some("dropping a kept transaction"));
+            open.drop_all().map_err(Stop::Failed)?;
+            return self.rename(&stands("dropping"), &stands("dropped"));
+        }
+        if decision == Decision::InParts {
+            self.clock.tag(Some("commit of a part of a kept transaction"));
+            let began = self.clock.tick();
+            let result = open.commit_only(&["/one"], Durability::Durable, &mut ());
+            let ended = self.clock.tick();
+            self.note(Op::Commit { ops: first, durable: true }, began, ended, result)?;
+            return self.end(&open, second, End::Commit);
+        }
+        first.extend(second);
+        let end = if decision == Decision::Commit { End::Commit } else { End::CommitOrdered };
+        self.end(&open, first, end)
     }
 
     /// A transaction that is told that its snapshot is too old, since others have changed more since

@@ -62,7 +62,16 @@ fn freed_blocks_are_discarded() {
 
 #[test]
 fn transactions() {
-    clean(&["tx", "tx-4k", "tx-overwrite", "tx-large", "tx-savepoints", "tx-parts", "tx-too-late"]);
+    clean(&[
+        "tx",
+        "tx-4k",
+        "tx-overwrite",
+        "tx-large",
+        "tx-savepoints",
+        "tx-parts",
+        "tx-kept",
+        "tx-too-late",
+    ]);
 }
 
 #[test]

@@ -110,6 +110,14 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     ) -> Result<R>;
 
     fn wait_durable(&self, commit: CommitId) -> Result<()>;
+
+    /// Makes all durable that is there now, contents of files included.
+    fn sync(&self) -> Result<()>;
+
+    /// For the tests of crashes: what keeps a transaction goes in a commit of its own, after the changes.
+    fn removes_kept_apart(&self) -> bool {
+        false
+    }
 }
 
 /// The base within one commit, under locks.

@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use xact_base::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
+use xact_base::{Error, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{Attr, AttrChange, AttrSet, FileKind, NewInode, Tree};
 use xact_layout::inode::flag;
@@ -94,6 +94,15 @@ impl<'a> Commit<'a> {
         all.into_iter().collect()
     }
 
+    /// A conflict where an inode is gone that the transaction knew before it was opened anew. To be asked before
+    /// the locks: nobody can lock what never was.
+    pub fn check_gone(&self) -> Result<()> {
+        let gone = &self.reads.away.gone;
+        let met =
+            if gone.is_empty() { None } else { self.inodes().into_iter().find(|ino| gone.contains(ino)) };
+        met.map_or(Ok(()), |ino| self.conflict(ino, "it was deleted meanwhile", ChangedBy(None)))
+    }
+
     /// Files whose contents change, with what they become.
     pub fn files(&self, block_size: u32, durability: Durability) -> impl Iterator<Item = (Ino, NewContents)> {
         let (replaced_soon, behind) =
@@ -117,8 +126,8 @@ impl<'a> Commit<'a> {
         })
     }
 
-    pub fn size(&self, privileged: bool) -> CommitSize {
-        let mut size = CommitSize { privileged, ..CommitSize::default() };
+    /// Adds to what the operation takes.
+    pub fn add_size(&self, size: &mut CommitSize) {
         for (ino, node) in self.nodes() {
             size.inodes.insert(ino);
             size.made += u64::from(node.born);
@@ -143,15 +152,10 @@ impl<'a> Commit<'a> {
                 size.directories.push(dir);
             }
         }
-        size
     }
 
-    /// The whole of it, within one operation on the base.
-    pub fn run<T: CommitTree>(
-        &self,
-        tree: &mut T,
-        staged: &mut BTreeMap<Ino, T::Staged>,
-    ) -> Result<Option<CommitId>> {
+    /// Within one operation on the base, before its first change: whether it may be, and what it needs.
+    pub fn prepare<T: CommitTree>(&self, tree: &mut T, staged: &BTreeMap<Ino, T::Staged>) -> Result<()> {
         self.validate(tree)?;
         tree.sign(self.id);
         for (ino, node) in self.nodes().filter(|(_, node)| !node.xattrs.is_empty()) {
@@ -165,8 +169,7 @@ impl<'a> Commit<'a> {
                 None => {}
             }
         }
-        self.apply(tree, staged)?;
-        Ok(tree.commit_id())
+        Ok(())
     }
 
     /// Says to whom new inodes, and those that change hands, will be charged.
@@ -229,7 +232,7 @@ impl<'a> Commit<'a> {
     fn validate_write<T: CommitTree>(&self, tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
         // Names first: who loses a race for a name wants to hear of the name.
         for (name, _) in node.names.iter() {
-            if let Some(by) = tree.entry_changed_since(ino, name, self.stamp)? {
+            if let Some(by) = self.name_changed(tree, ino, name)? {
                 return self.conflict_name(ino, name, by);
             }
         }
@@ -256,7 +259,7 @@ impl<'a> Commit<'a> {
             self.blocks_unchanged(tree, ino, end..FileBlock(u32::MAX))?;
         }
         for name in node.xattrs.keys() {
-            if let Some(by) = tree.xattr_changed_since(ino, name, self.stamp)? {
+            if let Some(by) = self.xattr_changed(tree, ino, name)? {
                 return self.conflict(ino, "an extended attribute was changed meanwhile", by);
             }
         }
@@ -279,10 +282,47 @@ impl<'a> Commit<'a> {
         ino: Ino,
         blocks: Range<FileBlock>,
     ) -> Result<()> {
-        if let Some(by) = tree.blocks_changed_since(ino, blocks, self.stamp)? {
+        let changed = match self.reads.away.contents.contains(&ino) {
+            true => Some(ChangedBy(None)),
+            false => tree.blocks_changed_since(ino, blocks, self.stamp)?,
+        };
+        if let Some(by) = changed {
             return self.conflict(ino, CONTENTS_CHANGED, by);
         }
         Ok(())
+    }
+
+    // What has changed since the transaction's begin: while the volume was open, or when nobody watched.
+
+    fn name_changed<T: CommitTree>(&self, tree: &mut T, dir: Ino, name: &[u8]) -> Result<Option<ChangedBy>> {
+        // Most transactions were never closed, and then the name need not be copied.
+        let away = &self.reads.away.names;
+        if !away.is_empty() && away.contains(&(dir, name.to_vec())) {
+            return Ok(Some(ChangedBy(None)));
+        }
+        tree.entry_changed_since(dir, name, self.stamp)
+    }
+
+    fn listing_changed<T: CommitTree>(&self, tree: &mut T, dir: Ino) -> Result<Option<ChangedBy>> {
+        if self.reads.away.listings.contains(&dir) {
+            return Ok(Some(ChangedBy(None)));
+        }
+        tree.any_entry_changed_since(dir, self.stamp)
+    }
+
+    fn xattr_changed<T: CommitTree>(&self, tree: &mut T, ino: Ino, name: &[u8]) -> Result<Option<ChangedBy>> {
+        let away = &self.reads.away.xattrs;
+        if !away.is_empty() && away.contains(&(ino, name.to_vec())) {
+            return Ok(Some(ChangedBy(None)));
+        }
+        tree.xattr_changed_since(ino, name, self.stamp)
+    }
+
+    fn xattrs_changed<T: CommitTree>(&self, tree: &mut T, ino: Ino) -> Result<Option<ChangedBy>> {
+        if self.reads.away.xattr_lists.contains(&ino) {
+            return Ok(Some(ChangedBy(None)));
+        }
+        tree.any_xattr_changed_since(ino, self.stamp)
     }
 
     fn compare<T: CommitTree>(
@@ -319,7 +359,7 @@ impl<'a> Commit<'a> {
     /// empty, and no directory above a moved one has moved itself.
     fn validate_shape<T: CommitTree>(&self, tree: &mut T) -> Result<()> {
         for &dir in &self.reads.emptied {
-            if let Some(by) = tree.any_entry_changed_since(dir, self.stamp)? {
+            if let Some(by) = self.listing_changed(tree, dir)? {
                 return self.conflict(dir, "names in it were changed meanwhile", by);
             }
         }
@@ -345,13 +385,13 @@ impl<'a> Commit<'a> {
         let reads = self.reads;
         for (&dir, names) in &reads.names {
             for name in names {
-                if let Some(by) = tree.entry_changed_since(dir, name, self.stamp)? {
+                if let Some(by) = self.name_changed(tree, dir, name)? {
                     return self.conflict_name(dir, name, by);
                 }
             }
         }
         for &dir in &reads.listings {
-            if let Some(by) = tree.any_entry_changed_since(dir, self.stamp)? {
+            if let Some(by) = self.listing_changed(tree, dir)? {
                 return self.conflict(dir, "it was listed, and names in it were changed meanwhile", by);
             }
         }
@@ -372,20 +412,21 @@ impl<'a> Commit<'a> {
         }
         for (&ino, names) in &reads.xattrs {
             for name in names {
-                if let Some(by) = tree.xattr_changed_since(ino, name, self.stamp)? {
+                if let Some(by) = self.xattr_changed(tree, ino, name)? {
                     return self.conflict(ino, "an extended attribute was changed meanwhile", by);
                 }
             }
         }
         for &ino in &reads.xattr_lists {
-            if let Some(by) = tree.any_xattr_changed_since(ino, self.stamp)? {
+            if let Some(by) = self.xattrs_changed(tree, ino)? {
                 return self.conflict(ino, "its extended attributes were changed meanwhile", by);
             }
         }
         Ok(())
     }
 
-    fn apply<T: CommitTree>(&self, tree: &mut T, staged: &mut BTreeMap<Ino, T::Staged>) -> Result<()> {
+    /// The changes, in the same operation.
+    pub fn apply<T: CommitTree>(&self, tree: &mut T, staged: &mut BTreeMap<Ino, T::Staged>) -> Result<()> {
         for (ino, node) in self.born() {
             adopt(tree, ino, node)?;
         }

@@ -10,6 +10,7 @@
 //! - `changes`: its net effect, for those who cache the base, and when they are told; `difference`: the same by path, for
 //!   people; `by_file`: the same for patches; `part`: taking some of it apart from the rest
 //! - `savepoint`: going back within it
+//! - `kept`: outliving the process
 //! - `spill`: contents that memory should not hold
 //! - `turns`: who goes first after many conflicts
 //! - `commit`: validation and application, as one operation on the base
@@ -24,6 +25,7 @@ mod by_file;
 mod changes;
 mod commit;
 mod difference;
+mod kept;
 mod overlay;
 mod part;
 mod ranges;
@@ -44,5 +46,6 @@ mod tests;
 pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp, VersionedBase};
 pub use changes::{Audience, Changes};
 pub use difference::{Difference, Side, What};
+pub use kept::{KeptInfo, kept_transactions};
 pub use transaction::{Durability, Isolation, Transaction, TxOptions, TxState};
 pub use turns::{Losses, Lost, Turns};

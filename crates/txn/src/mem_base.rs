@@ -36,6 +36,8 @@ struct MemState {
     durable: u64,
     /// Inodes that the next reservation refuses with `NoSpace`.
     inodes_left: u64,
+    /// The last commit for which there is space.
+    last_commit: u64,
 }
 
 pub(crate) struct MemHold {
@@ -64,6 +66,7 @@ impl MemBase {
             commits: 0,
             durable: 0,
             inodes_left: u64::MAX,
+            last_commit: u64::MAX,
         };
         Arc::new(MemBase { state: Mutex::new(state), block_size })
     }
@@ -87,6 +90,11 @@ impl MemBase {
 
     pub fn limit_inodes(&self, left: u64) {
         self.state.lock().inodes_left = left;
+    }
+
+    /// From the commit after this one on there is no space.
+    pub fn fail_commits_after(&self, last: u64) {
+        self.state.lock().last_commit = last;
     }
 
     /// Nothing of any transaction is left.
@@ -299,6 +307,9 @@ impl VersionedBase for MemBase {
     ) -> Result<R> {
         assert!(inodes.is_sorted(), "locks are taken in order");
         let mut state = self.state.lock();
+        if state.commits >= state.last_commit {
+            return Err(Error::NoSpace);
+        }
         let mut reads_left = Some(state.commits % 7);
         loop {
             let MemState { tree, views, reserved, commits, clock, .. } = &mut *state;
@@ -337,6 +348,10 @@ impl VersionedBase for MemBase {
     fn wait_durable(&self, commit: CommitId) -> Result<()> {
         let mut state = self.state.lock();
         state.durable = state.durable.max(commit.0);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
         Ok(())
     }
 }

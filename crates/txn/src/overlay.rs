@@ -212,6 +212,13 @@ impl Names {
         self.by_name.iter()
     }
 
+    /// Names in an order in which they may be set again: those that were added keep theirs.
+    pub fn in_order(&self) -> impl Iterator<Item = (&Vec<u8>, &NameChange)> {
+        let others = self.by_name.iter().filter(|(_, change)| change.base.is_some());
+        let added = self.added.values().filter_map(|name| self.by_name.get_key_value(name));
+        others.chain(added)
+    }
+
     /// Added names from a cookie on, with the cookie behind each.
     pub fn added_from(&self, cookie: u64) -> impl Iterator<Item = (u64, &Vec<u8>, Entry)> {
         self.added.range(cookie..).filter_map(|(cookie, name)| {

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeSet;
 
-use xact_base::{Error, Ino, Result};
+use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{Attr, AttrChange, FileKind};
 
 use crate::difference::{self, Found, NameAt, Places, Side};
@@ -155,6 +155,13 @@ impl Overlay {
         part
     }
 
+    /// The attributes of an inode after the commit of this part; `ESTALE` for one that it has deleted, which
+    /// may be there for a while.
+    pub fn still_has(&self, now: Attr) -> Result<Attr> {
+        let deleted = now.nlink == 0 && self.nodes.contains_key(&now.ino);
+        if deleted { Err(Error::Posix(Errno::ESTALE)) } else { Ok(now) }
+    }
+
     /// After the commit of `part`, which was selected: the base has that now. `attr` tells the
     /// attributes of an inode as of the view opened with that commit.
     pub fn absorb(&mut self, selection: &Selection, part: &Overlay, attr: impl Fn(Ino) -> Result<Attr>) {
@@ -186,6 +193,21 @@ impl Overlay {
 
     /// Works out anew what follows from the names, and drops nodes that say nothing any more.
     fn settle(&mut self) {
+        self.derive_links();
+        self.nodes.retain(|_, node| {
+            if node.born {
+                return node.holds > 0 || node.nlink(0, u32::MAX) > 0;
+            }
+            if difference::own_change(node).is_none() && !node.changes_structure() {
+                // Times that moved in passing have nothing left to go with.
+                node.changed = AttrChange::default();
+            }
+            node.is_changed()
+        });
+    }
+
+    /// Works out anew what follows from the names: link counts, subdirectories, where `..` points.
+    pub fn derive_links(&mut self) {
         let mut gained: Vec<(Ino, Ino)> = Vec::new();
         let mut lost: Vec<(Ino, Ino)> = Vec::new();
         for (&dir, node) in &mut self.nodes {
@@ -221,16 +243,6 @@ impl Overlay {
             // A directory has one name, and its own `.` on top.
             node.links = if node.born && !node.removed_dir { 2 } else { 0 };
         }
-        self.nodes.retain(|_, node| {
-            if node.born {
-                return node.holds > 0 || node.nlink(0, u32::MAX) > 0;
-            }
-            if difference::own_change(node).is_none() && !node.changes_structure() {
-                // Times that moved in passing have nothing left to go with.
-                node.changed = AttrChange::default();
-            }
-            node.is_changed()
-        });
     }
 
     /// Refuses folders that would lie in each other. `parent` tells where a folder is in the base.

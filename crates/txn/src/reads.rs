@@ -10,7 +10,7 @@ use xact_fs::{Attr, AttrSet, Stamp};
 
 use crate::ranges::Ranges;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Reads {
     /// Attributes that mattered, with all as they were.
     pub attrs: BTreeMap<Ino, (AttrSet, Attr)>,
@@ -34,6 +34,21 @@ pub(crate) struct Reads {
     pub compared: HashMap<Ino, Stamp>,
     /// By which name an inode was met last, to tell people a path.
     pub paths: Paths,
+    /// What was found changed when the transaction was opened anew (see `kept`).
+    pub away: Away,
+}
+
+/// What others have changed while nobody watched: between the end of one mount and the next.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Away {
+    /// Inodes that are gone, whoever has their number now.
+    pub gone: BTreeSet<Ino>,
+    pub names: BTreeSet<(Ino, Vec<u8>)>,
+    pub listings: BTreeSet<Ino>,
+    /// Files of whose contents that the transaction knows some have changed.
+    pub contents: BTreeSet<Ino>,
+    pub xattrs: BTreeSet<(Ino, Vec<u8>)>,
+    pub xattr_lists: BTreeSet<Ino>,
 }
 
 impl Reads {
@@ -72,6 +87,23 @@ impl Reads {
         self.xattr_lists.retain(there);
     }
 
+    /// A number that grows with whatever is recorded.
+    pub fn weight(&self) -> usize {
+        let names = |map: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| map.values().map(BTreeSet::len).sum::<usize>();
+        let attrs = self.attrs.values().map(|(attrs, _)| attrs.bits().count_ones() as usize).sum::<usize>();
+        let blocks =
+            self.blocks.values().flat_map(Ranges::iter).map(|range| (range.end - range.start) as usize);
+        attrs
+            + blocks.sum::<usize>()
+            + names(&self.names)
+            + names(&self.xattrs)
+            + self.min_sizes.len()
+            + self.listings.len()
+            + self.emptied.len()
+            + self.parents.len()
+            + self.xattr_lists.len()
+    }
+
     /// Inodes whose state decides over the commit.
     pub fn inodes(&self, out: &mut BTreeSet<Ino>) {
         out.extend(self.attrs.keys());
@@ -87,7 +119,7 @@ impl Reads {
 }
 
 /// Names by which inodes were met.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Paths(HashMap<Ino, (Ino, Vec<u8>)>);
 
 impl Paths {
@@ -98,6 +130,10 @@ impl Paths {
                 self.0.insert(ino, (dir, name.to_vec()));
             }
         }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, Ino, &[u8])> {
+        self.0.iter().map(|(ino, (dir, name))| (*ino, *dir, name.as_slice()))
     }
 
     /// The directory and the name by which an inode was met last.

@@ -168,6 +168,14 @@ impl VersionedBase for Base {
     fn wait_durable(&self, commit: CommitId) -> Result<()> {
         self.engine().commit(commit)
     }
+
+    fn sync(&self) -> Result<()> {
+        View::sync_all(self)
+    }
+
+    fn removes_kept_apart(&self) -> bool {
+        Base::removes_kept_apart(self)
+    }
 }
 
 impl CommitTree for BaseTree<'_> {

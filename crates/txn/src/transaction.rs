@@ -25,9 +25,9 @@
 //! fail with the same error, which has the path. It stays so whatever is rolled back, as what was done
 //! after the failure may have come of it. Reads go on.
 
+mod apply;
 mod view;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,6 +41,7 @@ use crate::by_file;
 use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
 use crate::difference::{self, Difference, Side};
+use crate::kept::OnVolume;
 use crate::overlay::{Node, Overlay};
 use crate::part::{Keep, Purpose, Selection};
 use crate::reads::Reads;
@@ -101,29 +102,33 @@ pub enum TxState {
 ///
 /// Everything in it is done through its [`View`]. Dropping an active transaction aborts it.
 pub struct Transaction<B: VersionedBase> {
-    base: Arc<B>,
-    options: TxOptions,
-    begun: Instant,
-    inner: RwLock<Inner<B>>,
+    pub(crate) base: Arc<B>,
+    pub(crate) options: TxOptions,
+    pub(crate) begun: Instant,
+    pub(crate) inner: RwLock<Inner<B>>,
     /// Locked after `inner`.
-    reads: Mutex<Reads>,
+    pub(crate) reads: Mutex<Reads>,
     /// Taken before `inner`.
-    turns: Arc<Turns>,
+    pub(crate) turns: Arc<Turns>,
     /// After a commit that was refused for a conflict.
-    lost: Mutex<Option<Lost>>,
+    pub(crate) lost: Mutex<Option<Lost>>,
+    /// It changes what is on record of kept transactions, and nothing else.
+    pub(crate) is_note: bool,
 }
 
-struct Inner<B: VersionedBase> {
-    state: TxState,
-    stamp: Stamp,
-    overlay: Overlay,
-    savepoints: Savepoints,
+pub(crate) struct Inner<B: VersionedBase> {
+    pub state: TxState,
+    pub stamp: Stamp,
+    pub overlay: Overlay,
+    pub savepoints: Savepoints,
     /// Why it can never commit.
-    doom: Option<Error>,
+    pub doom: Option<Error>,
     /// What it has lost so often that it goes first now.
-    claim: Option<Claim>,
+    pub claim: Option<Claim>,
+    /// That it is in a file of the volume too (see `kept`).
+    pub on_volume: Option<OnVolume>,
     /// Only while the transaction is active.
-    hold: Option<B::Hold>,
+    pub hold: Option<B::Hold>,
 }
 
 impl<B: VersionedBase> Inner<B> {
@@ -143,7 +148,7 @@ impl<B: VersionedBase> Inner<B> {
         self.doom.clone().map_or(Ok(()), Err)
     }
 
-    fn check_divisible(&self) -> Result<()> {
+    pub fn check_divisible(&self) -> Result<()> {
         self.check_active()?;
         if self.savepoints.is_empty() {
             return Ok(());
@@ -192,6 +197,7 @@ impl<B: VersionedBase> Transaction<B> {
             savepoints: Savepoints::default(),
             doom: None,
             claim,
+            on_volume: None,
             hold: Some(hold),
         };
         inner.assert_state();
@@ -203,6 +209,7 @@ impl<B: VersionedBase> Transaction<B> {
             reads: Mutex::default(),
             turns: turns.clone(),
             lost: Mutex::default(),
+            is_note: false,
         }
     }
 
@@ -262,6 +269,7 @@ impl<B: VersionedBase> Transaction<B> {
             *self.lost.lock() = Some(Lost { id: self.options.id, inodes, took: self.begun.elapsed() });
         }
         if commit.is_err() && inner.state == TxState::Active {
+            self.forget_record(&mut inner);
             self.end_aborted(&mut inner);
         }
         drop(inner);
@@ -299,18 +307,23 @@ impl<B: VersionedBase> Transaction<B> {
         let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit)?;
         let part = inner.overlay.part(&selected, Keep::Selected);
         part.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
+        let rest = self.rest_after(&inner, &selected, &part, &reads);
+        let note = self.note_of_commit(&inner, rest)?;
         let commit = self.as_commit(&inner, &part, &reads);
         let mut hold = None;
-        let applied =
-            self.apply(&commit, durability, audience, |tree| hold = Some(tree.open_view_after(&self.base)));
-        let commit = applied?;
+        let opens = |tree: &mut B::Tree<'_>| hold = Some(tree.open_view_after(&self.base));
+        let commit = self.apply_with(&commit, note.as_ref(), durability, audience, opens)?;
         let hold = hold.expect("opened with the commit");
         let stamp = B::stamp(&hold);
-        let attr = |ino: Ino| self.base.attr_at(ino, stamp);
+        let attr = |ino: Ino| part.still_has(self.base.attr_at(ino, stamp)?);
         inner.overlay.absorb(&selected, &part, attr);
         reads.rebase(attr, |dir| self.base.parent_at(dir, stamp));
         drop(reads);
         (inner.stamp, inner.hold) = (stamp, Some(hold));
+        if let Some(info) = inner.on_volume.as_ref().map(|kept| kept.info.clone()) {
+            // As it came out. Where that fails, what was foreseen is on record.
+            let _ = self.put_on_record(&mut inner, info);
+        }
         drop(inner);
         drop(turn);
         self.finish(commit, durability)
@@ -326,7 +339,15 @@ impl<B: VersionedBase> Transaction<B> {
         let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Drop)?;
         let rest = inner.overlay.part(&selected, Keep::Others);
         rest.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
+        drop(reads);
         let before = std::mem::replace(&mut inner.overlay, rest);
+        if let Some(info) = inner.on_volume.as_ref().map(|kept| kept.info.clone()) {
+            let recorded = self.put_on_record(&mut inner, info);
+            if recorded.is_err() {
+                inner.overlay = before;
+                return recorded;
+            }
+        }
         for (ino, _) in before.nodes.iter().filter(|(_, node)| node.born) {
             if !inner.overlay.nodes.contains_key(ino) {
                 self.base.unreserve_inode(*ino);
@@ -384,9 +405,12 @@ impl<B: VersionedBase> Transaction<B> {
         inner.assert_state();
         let mut reads = self.reads.lock();
         let commit = self.as_commit(inner, &inner.overlay, &reads);
-        // Without a net effect it is a reader, which saw one instant: it always commits.
-        let result =
-            if commit.is_empty() { Ok(None) } else { self.apply(&commit, durability, audience, |_| ()) };
+        let result = self.note_of_commit(inner, None).and_then(|note| match note {
+            // Without a net effect it is a reader, which saw one instant: it always commits.
+            None if commit.is_empty() => Ok(None),
+            Some(note) if commit.is_empty() => note.commit().map(|()| None),
+            note => self.apply_with(&commit, note.as_ref(), durability, audience, |_| ()),
+        });
         if result.is_err() {
             inner.state = TxState::Active;
             return result;
@@ -395,6 +419,9 @@ impl<B: VersionedBase> Transaction<B> {
             inner.overlay.nodes.keys().copied().filter(|ino| commit.adopts(*ino)).collect();
         inner.end(&self.base, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
         *reads = Reads::default();
+        if inner.on_volume.take().is_some() {
+            self.off_record();
+        }
         result
     }
 
@@ -410,33 +437,8 @@ impl<B: VersionedBase> Transaction<B> {
         !self.as_commit(&inner, &inner.overlay, &self.reads.lock()).is_empty()
     }
 
-    fn apply(
-        &self,
-        commit: &Commit<'_>,
-        durability: Durability,
-        audience: &mut dyn Audience,
-        mut applied: impl FnMut(&mut B::Tree<'_>),
-    ) -> Result<Option<CommitId>> {
-        let privileged = self.options.owner == 0;
-        let mut staged = BTreeMap::new();
-        for (ino, new) in commit.files(self.base.block_size(), durability) {
-            staged.insert(ino, self.base.stage(ino, new, privileged)?);
-        }
-        let files: Vec<Ino> = staged.keys().copied().collect();
-        self.base.prepare(&files)?;
-        let size = commit.size(privileged);
-        let inodes = commit.inodes();
-        audience.before(&Changes::of(commit.overlay));
-        let result = self.base.commit(&inodes, &size, |tree| {
-            let id = commit.run(tree, &mut staged)?;
-            applied(tree);
-            Ok(id)
-        });
-        audience.after();
-        result
-    }
-
-    /// Drops the transaction's changes. Nothing happens where it has ended already.
+    /// Drops the transaction's changes, but for what is kept of it in a file ([`Transaction::drop_all`]).
+    /// Nothing happens where it has ended already.
     pub fn abort(&self) {
         let mut inner = self.inner.write();
         if inner.state == TxState::Active {
@@ -444,7 +446,7 @@ impl<B: VersionedBase> Transaction<B> {
         }
     }
 
-    fn end_aborted(&self, inner: &mut Inner<B>) {
+    pub(crate) fn end_aborted(&self, inner: &mut Inner<B>) {
         inner.end(&self.base, TxState::Aborted, |_| false);
         *self.reads.lock() = Reads::default();
     }
@@ -517,7 +519,9 @@ impl<B: VersionedBase> Transaction<B> {
     fn look<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let inner = self.inner.read();
         inner.check_active()?;
-        action(&mut TxTree::new(&self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads))
+        let mut tree = TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads);
+        tree.sees_kept = self.is_note;
+        action(&mut tree)
     }
 
     /// Runs an operation that may change the overlay. One that fails after its first change has
@@ -548,7 +552,7 @@ impl<B: VersionedBase> Transaction<B> {
         inner.check_active()?;
         let access = Access::Exclusive(&mut inner.overlay);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
-        tree.has_savepoints = !inner.savepoints.is_empty();
+        (tree.has_savepoints, tree.sees_kept) = (!inner.savepoints.is_empty(), self.is_note);
         let result = action(&mut tree);
         let changed = tree.changed;
         match &result {
@@ -556,6 +560,9 @@ impl<B: VersionedBase> Transaction<B> {
             Err(error @ (Error::Conflict { .. } | Error::TooOld)) => inner.doom = Some(error.clone()),
             Err(_) if changed => inner.end(&self.base, TxState::Aborted, |_| false),
             _ => {}
+        }
+        if changed && let Some(kept) = &mut inner.on_volume {
+            kept.outdated = true;
         }
         result
     }

@@ -3,7 +3,9 @@
 
 use parking_lot::Mutex;
 use xact_base::{Errno, Error, Ino, Result, Timestamp};
-use xact_fs::{Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, Name, NewInode, SeekTo, Tree};
+use xact_fs::{
+    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
+};
 
 use crate::base::{Stamp, VersionedBase};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
@@ -24,11 +26,18 @@ pub(crate) struct TxTree<'a, B> {
     pub changed: bool,
     /// What is dropped may be wanted again.
     pub has_savepoints: bool,
+    /// Whether the folder of kept transactions is there: for those that keep them.
+    pub sees_kept: bool,
+}
+
+/// The folder of kept transactions, which is no part of anybody's view.
+fn is_kept_folder(dir: Ino, name: &Name) -> bool {
+    dir == Ino::ROOT && name == KEPT_FOLDER.as_bytes()
 }
 
 impl<'a, B: VersionedBase> TxTree<'a, B> {
     pub fn new(base: &'a B, stamp: Stamp, overlay: Access<'a>, reads: &'a Mutex<Reads>) -> Self {
-        TxTree { base, stamp, overlay, reads, changed: false, has_savepoints: false }
+        TxTree { base, stamp, overlay, reads, changed: false, has_savepoints: false, sees_kept: false }
     }
 
     pub(crate) fn overlay(&self) -> &Overlay {
@@ -90,6 +99,10 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
     /// What the base says of a name as of the stamp.
     fn base_entry(&self, dir: Ino, name: &Name) -> Result<Option<Entry>> {
         if self.is_born(dir) { Ok(None) } else { self.base.entry_at(dir, name, self.stamp) }
+    }
+
+    fn hides(&self, dir: Ino, name: &Name) -> bool {
+        !self.sees_kept && is_kept_folder(dir, name)
     }
 
     fn change_entry(&mut self, dir: Ino, name: &Name, now: Option<Entry>) -> Result<()> {
@@ -213,6 +226,9 @@ impl<B: VersionedBase> Tree for TxTree<'_, B> {
     }
 
     fn entry(&mut self, dir: Ino, name: &Name) -> Result<Option<Entry>> {
+        if self.hides(dir, name) {
+            return Ok(None);
+        }
         if let Some(node) = self.node(dir) {
             if let Some(change) = node.names.get(name) {
                 return Ok(change.now);
@@ -228,6 +244,10 @@ impl<B: VersionedBase> Tree for TxTree<'_, B> {
             reads.paths.met(dir, name, entry.ino);
         }
         Ok(entry)
+    }
+
+    fn check_room(&mut self, dir: Ino, name: &Name) -> Result<()> {
+        if self.hides(dir, name) { Err(Error::Posix(Errno::EPERM)) } else { Ok(()) }
     }
 
     fn add_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()> {
@@ -294,6 +314,9 @@ impl<B: VersionedBase> Tree for TxTree<'_, B> {
                 // A kernel may never look a name up that it was told here.
                 let mut told = Vec::new();
                 self.base.list_at(dir, cookie, self.stamp, &mut |item| {
+                    if self.hides(dir, item.name) {
+                        return true;
+                    }
                     let changed = node.and_then(|node| node.names.get(item.name));
                     let item = match changed.map(|change| change.now) {
                         None => item,

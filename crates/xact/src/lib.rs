@@ -41,10 +41,11 @@ pub use xact_base::{Errno, Error, Ino, Result, Timestamp};
 pub use xact_consistency::{CommitWrites, Fsync, LogRecords, PoolUse, SnapshotInfo};
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::{
-    AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, ModeChoice, Modes,
-    OnError, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
+    AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, KEPT_FOLDER,
+    ModeChoice, Modes, OnError, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
 };
 pub use xact_fs::{convert, mkfs};
 pub use xact_txn::{
-    Audience, Changes, Difference, Durability, Isolation, Losses, Lost, Side, TxOptions, TxState, What,
+    Audience, Changes, Difference, Durability, Isolation, KeptInfo, Losses, Lost, Side, TxOptions, TxState,
+    What,
 };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use xact_base::{BlockNr, Errno, Error, GroupNr, Ino, Result};
 use xact_consistency::{BlockRef, Engine, GenerationImage};
 use xact_device::BlockDevice;
-use xact_fs::{Attr, Entry, FileKind, View};
+use xact_fs::{Attr, Entry, FileKind, KEPT_FOLDER, View};
 use xact_layout::group::{GroupDesc, INODE_UNINIT};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
@@ -44,7 +44,10 @@ impl Volume {
             None => now(),
         };
         let differ = Differ { sb: self.superblock(), old: past(old)?, new };
-        differ.all(&blocks)
+        let mut all = differ.all(&blocks)?;
+        // Transactions that are kept are nobody's files.
+        all.retain(|difference| difference.path.split(|b| *b == b'/').nth(1) != Some(KEPT_FOLDER.as_bytes()));
+        Ok(all)
     }
 }
 

@@ -54,7 +54,10 @@ impl Volume {
         options: &VolumeOptions,
     ) -> Result<Arc<Volume>> {
         let base = xact_fs::open(device, options)?;
-        let (last_transaction, turns) = (AtomicU64::new(0), Arc::default());
+        // What cannot be listed cannot be opened again either; whoever asks for it is told.
+        let kept = xact_txn::kept_transactions(&*base).unwrap_or_default();
+        let last_transaction = AtomicU64::new(kept.last().copied().unwrap_or(0));
+        let turns = Arc::default();
         Ok(Arc::new(Volume { base, turns, last_transaction, watcher: RwLock::default(), file }))
     }
 
@@ -77,7 +80,7 @@ impl Volume {
     }
 
     /// Begins a transaction on the volume as it is now. Its number, `options.id`, is given here:
-    /// from 1 on, and to no other while the volume is open.
+    /// above those of all kept ones, and to no other while the volume is open.
     pub fn begin(&self, options: TxOptions) -> Arc<Transaction> {
         self.begin_after(options, &Losses::default())
     }
@@ -88,6 +91,17 @@ impl Volume {
         let id = self.last_transaction.fetch_add(1, Relaxed) + 1;
         let options = TxOptions { id, ..options };
         Arc::new(Transaction::begin_after(&self.base, options, &self.turns, losses))
+    }
+
+    /// Numbers of the transactions that were undecided when the volume was last closed or crashed, and are kept
+    /// on it ([`Transaction::keep`]), and of those that have been kept since.
+    pub fn kept_transactions(&self) -> Result<Vec<u64>> {
+        xact_txn::kept_transactions(&*self.base)
+    }
+
+    /// Opens one of these again, once. Errors as [`Transaction::reopen`].
+    pub fn reopen_transaction(&self, id: u64) -> Result<Arc<Transaction>> {
+        Transaction::reopen(&self.base, id, &self.turns).map(Arc::new)
     }
 
     /// Makes everything done so far durable.
@@ -203,6 +217,11 @@ impl Volume {
     /// Stops all writing for good, with the reason for the log.
     pub fn poison(&self, why: &str) {
         self.base.engine().poison(why);
+    }
+
+    /// Whether nothing can be changed on it.
+    pub fn is_read_only(&self) -> bool {
+        self.base.engine().is_read_only()
     }
 
     /// `Ok` unless the volume was stopped by an error.

@@ -9,8 +9,8 @@ use crate::size;
 /// Look at open transactions and decide over them
 ///
 /// 'xact run --keep' and 'xact tx begin' leave a transaction open: nobody sees its changes until it is
-/// committed. It stays open until it is committed or dropped, its time runs out, or the volume is
-/// unmounted. To look at a transaction does not count as reading in it.
+/// committed. It stays open until it is committed or dropped, its time runs out, or, without --persist, the
+/// volume is unmounted. To look at a transaction does not count as reading in it.
 #[derive(Debug, Args)]
 pub struct Tx {
     #[command(subcommand)]
@@ -39,6 +39,10 @@ pub struct TxBegin {
     /// Drop it after this time, such as 90s, 30m, 12h or 7d; 0: never.
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = size::parse_timeout)]
     pub timeout: u32,
+    /// Keep it on the volume too, where it survives unmounting and crashes: as it was when the last 'xact run --tx'
+    /// in it had ended.
+    #[arg(long)]
+    pub persist: bool,
     /// What counts as a conflict.
     #[arg(long, value_enum, default_value_t = super::Isolation::Serializable)]
     pub isolation: super::Isolation,

@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use xact_fuse::client::Channel;
+use xact_fuse::client::{Channel, TxInfo};
 use xact_fuse::control::Standing;
 
 use crate::args::Umount;
@@ -35,20 +35,22 @@ pub fn umount(args: &Umount) -> Result<()> {
     }
     let open = kept_transactions(&mount);
     take_away(&mount)?;
-    for transaction in open {
-        output::note(
-            NAME,
-            &format!("transaction {transaction} was open and is dropped: nothing of it has happened"),
-        );
+    for (transaction, persistent) in open {
+        let becomes = match persistent {
+            true => "stays open: it is there again when the volume is mounted",
+            false => "is dropped: nothing of it has happened",
+        };
+        output::note(NAME, &format!("transaction {transaction} was open and {becomes}"));
     }
     wait_for_image(&mount)
 }
 
-/// Transactions that were left open, as "7 (make install)". The mount may be dead, or none of ours.
-fn kept_transactions(mount: &Mount) -> Vec<String> {
+/// Transactions that were left open, as "7 (make install)", and whether they are kept on the volume. The mount may be dead, or none of ours.
+fn kept_transactions(mount: &Mount) -> Vec<(String, bool)> {
     let list = Channel::open(&mount.point).and_then(|channel| channel.list()).unwrap_or_default();
     let kept = list.iter().filter(|info| info.standing == Standing::Kept);
-    kept.map(|info| format!("{} ({})", info.id, String::from_utf8_lossy(&info.label))).collect()
+    let told = |info: &TxInfo| format!("{} ({})", info.id, String::from_utf8_lossy(&info.label));
+    kept.map(|info| (told(info), info.persistent)).collect()
 }
 
 fn take_away(mount: &Mount) -> Result<()> {

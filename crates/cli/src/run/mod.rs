@@ -183,6 +183,7 @@ fn decide(
         None if args.keep => Answer::Keep,
         None => Answer::Commit,
     };
+    let mut code = 0;
     status.outcome = match answer {
         Answer::Commit => {
             let flags = if args.ordered { COMMIT_ORDERED } else { 0 };
@@ -193,7 +194,13 @@ fn decide(
             Outcome::Committed
         }
         Answer::Keep => {
-            transaction.keep(args.timeout, &label(&args.command))?;
+            if let Err(failure) = transaction.keep(args.timeout, &label(&args.command), args.persist) {
+                if !transaction.is_kept() {
+                    return Err(failure);
+                }
+                code = report(&failure);
+                status.reason = Some(failure.message);
+            }
             // As it can be typed where this was.
             let at = match args.at.as_path() {
                 here if here == Path::new(".") => String::new(),
@@ -216,7 +223,7 @@ fn decide(
             Outcome::Declined
         }
     };
-    Ok(if status.outcome == Outcome::Declined { DECLINED } else { 0 })
+    Ok(if status.outcome == Outcome::Declined { DECLINED } else { code })
 }
 
 /// The command as a person would type it, more or less.

@@ -54,7 +54,7 @@ fn volume_at(at: &Path) -> Result<Mount> {
 fn begin(args: &TxBegin) -> Result<()> {
     let mount = volume_at(&args.at)?;
     let transaction = Transaction::begin(&mount.point, begin_flags(args.isolation))?;
-    transaction.keep(args.timeout, b"xact tx begin")?;
+    transaction.keep(args.timeout, b"xact tx begin", args.persist)?;
     print(&format!("{}\n", transaction.id()))
 }
 
@@ -69,6 +69,8 @@ struct Told {
     age_seconds: u64,
     /// Until it is dropped; null for never.
     seconds_left: Option<u64>,
+    /// It is kept on the volume too.
+    persistent: bool,
 }
 
 impl Told {
@@ -86,6 +88,7 @@ impl Told {
             label: String::from_utf8_lossy(&info.label).into_owned(),
             age_seconds: info.age.as_secs(),
             seconds_left: info.left.map(|left| left.as_secs()),
+            persistent: info.persistent,
         }
     }
 }
@@ -105,7 +108,8 @@ fn list(args: &TxList) -> Result<()> {
             (Standing::Kept, None) => "no time limit".to_string(),
             _ => String::new(),
         };
-        let begun = format!("begun {} ago", span(info.age));
+        let begun =
+            format!("begun {} ago{}", span(info.age), if info.persistent { ", persistent" } else { "" });
         let line = format!(
             "{:<6} {:<8} {left:<14} {begun:<18} user {:<6} {}",
             told.id, told.standing, told.uid, told.label
@@ -146,6 +150,9 @@ fn status(args: &TxStatus) -> Result<()> {
     }
     if let Some(left) = info.left {
         text += &format!("left:    {}\n", span(left));
+    }
+    if info.persistent {
+        text += "kept:    on the volume, where it survives unmounting and crashes\n";
     }
     if let Some(Extent { paths, file_bytes }) = changes {
         text +=

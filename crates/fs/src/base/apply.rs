@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xact_base::{FileBlock, Ino, Result};
+use xact_consistency::Fault;
 use xact_layout::inode::Inode;
 
 use super::Base;
@@ -14,7 +15,7 @@ use super::op::BaseTree;
 use super::versions::Versions;
 use super::views::{ChangedBy, Stamp};
 use super::writeback::WriteBack;
-use crate::api::Name;
+use crate::api::{KEPT_FOLDER, Name};
 use crate::xattr::XattrChanges;
 
 impl BaseTree<'_> {
@@ -24,8 +25,10 @@ impl BaseTree<'_> {
         self.changed_since(dir, |versions| versions.name_changed_since(name, since))
     }
 
+    /// That the folder of kept transactions comes and goes is nobody's business.
     pub fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        self.changed_since(dir, |versions| versions.any_name_changed_since(since))
+        let besides = (dir == Ino::ROOT).then_some(KEPT_FOLDER.as_bytes());
+        self.changed_since(dir, |versions| versions.any_name_changed_since(since, besides))
     }
 
     pub fn blocks_changed_since(
@@ -114,6 +117,11 @@ impl Base {
         let mut inode = Inode::zeroed(self.sb.inode_size());
         inode.set_extra_isize(self.extra_isize());
         self.xattrs(Ino(0)).check(&inode, changes)
+    }
+
+    /// For the tests of crashes: see [`Fault::KeptRemovedApart`].
+    pub fn removes_kept_apart(&self) -> bool {
+        self.options.faults.has(Fault::KeptRemovedApart)
     }
 
     /// Reserves an inode number in memory, for a transaction's new inode.

@@ -204,8 +204,9 @@ impl Versions {
         self.names.get(name).and_then(|chain| chain.changed_since(stamp))
     }
 
-    pub fn any_name_changed_since(&self, stamp: Stamp) -> Option<Stamp> {
-        self.names.values().filter_map(|chain| chain.changed_since(stamp)).max()
+    pub fn any_name_changed_since(&self, stamp: Stamp, besides: Option<&[u8]>) -> Option<Stamp> {
+        let counts = self.names.iter().filter(|(name, _)| besides != Some(&name[..]));
+        counts.filter_map(|(_, chain)| chain.changed_since(stamp)).max()
     }
 
     pub fn any_block_changed_since(&self, blocks: Range<FileBlock>, stamp: Stamp) -> Option<Stamp> {

@@ -9,6 +9,7 @@ use xact_base::{Errno, Ino, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::hidden::put;
+use super::keeping::KeepHow;
 use super::{Outcome, Server};
 use crate::abi::InHeader;
 use crate::channel::Channel;
@@ -44,9 +45,13 @@ impl Server {
             }
             control::IOC_KEEP => {
                 let keep: Keep = take(input)?;
-                let label = bytes(&keep.label, keep.label_len)?.to_vec();
+                if keep.flags & !control::KEEP_PERSISTENT != 0 {
+                    return Err(Errno::EINVAL.into());
+                }
+                let label = bytes(&keep.label, keep.label_len.into())?.to_vec();
                 let timeout = (keep.timeout_s > 0).then(|| Duration::from_secs(keep.timeout_s.into()));
-                self.keep_later(number, channel, header, label, timeout)?;
+                let how = KeepHow { label, timeout, persist: keep.flags & control::KEEP_PERSISTENT != 0 };
+                self.keep_later(number, channel, header, how)?;
                 return Ok(Outcome::Later);
             }
             control::IOC_ATTACH => {
@@ -117,6 +122,7 @@ fn bytes(of: &[u8], len: u32) -> Result<&[u8]> {
 fn info(told: &Told) -> Info {
     let mut info = Info::new_zeroed();
     (info.id, info.standing, info.uid) = (told.id, told.standing as u32, told.uid);
+    info.flags = if told.persistent { control::INFO_PERSISTENT } else { 0 };
     info.age_ms = told.age.as_millis() as u64;
     info.left_ms = told.left.map_or(0, |left| (left.as_millis() as u64).max(1));
     let len = told.label.len().min(info.label.len());

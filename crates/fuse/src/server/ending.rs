@@ -17,10 +17,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use xact::Durability;
-use xact_base::{Errno, Error, Result};
+use xact_base::{Errno, Error, Ino, Result};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::veiling::Curtain;
@@ -33,7 +32,7 @@ use crate::control::{
 };
 use crate::host::CommitHow;
 use crate::node::Node;
-use crate::registry::{Told, TxView};
+use crate::registry::TxView;
 use crate::reply::Reply;
 
 impl Server {
@@ -69,13 +68,19 @@ impl Server {
         self.abort_sections();
         for tx in self.registry.all() {
             let id = tx.transaction.id();
-            if let Ok(Told { standing: Standing::Kept, label, .. }) = self.registry.tell(id, 0) {
-                let label = String::from_utf8_lossy(&label).into_owned();
-                crate::log(format_args!(
-                    "transaction {id} ({label}) was open and is dropped: the mount ends"
-                ));
-            }
             self.registry.freeze(&tx);
+            if let Some(kept) = self.registry.kept(id) {
+                let label = String::from_utf8_lossy(&kept.label).into_owned();
+                let becomes = if kept.persistent { "stays open on the volume" } else { "is dropped" };
+                crate::log(format_args!("transaction {id} ({label}) was open and {becomes}: the mount ends"));
+                // What a command was in the midst of is no state to decide over.
+                if kept.persistent
+                    && !kept.is_attached()
+                    && let Err(e) = tx.transaction.keep_up()
+                {
+                    crate::log(format_args!("transaction {id} stays as it was kept before: {e}"));
+                }
+            }
             tx.transaction.abort();
         }
     }
@@ -156,10 +161,11 @@ impl Server {
     }
 
     /// Gives a transaction back to its channel, with its newest view.
-    fn give_back(&self, number: u32, tx: &Arc<TxView>) {
+    pub(super) fn give_back(&self, number: u32, tx: &Arc<TxView>) {
         let view = self.registry.by_id(tx.transaction.id()).unwrap_or_else(|| tx.clone());
         if let Some(left) = self.registry.give_back(number, view) {
-            self.abort(&left);
+            // It was not kept, so there is nothing that could fail.
+            let _ = self.abort(&left);
         }
     }
 
@@ -175,47 +181,6 @@ impl Server {
         }
     }
 
-    /// Makes the channel's transaction one that outlives it. Whatever is open in its view goes
-    /// stale, so that processes that were left behind change nothing any more.
-    pub(super) fn keep_later(
-        self: &Arc<Self>,
-        number: u32,
-        channel: &Arc<Channel>,
-        header: &InHeader,
-        label: Vec<u8>,
-        timeout: Option<Duration>,
-    ) -> Result<()> {
-        let (channel, unique) = (channel.clone(), header.unique);
-        let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
-        self.end_later(tx, move |server, tx| {
-            for ino in tx.with_contents() {
-                server.forget_contents(Node::View(tx.nr, ino));
-            }
-            server.registry.freeze(tx);
-            server.undo_dead_parts(tx);
-            let view = server.registry.renew(tx);
-            server.registry.keep(number, view, label, timeout);
-            server.give_back(number, tx);
-            server.forget_view(tx);
-            server.reaper.wake(server);
-            answer(&channel, unique, None, &());
-        })
-    }
-
-    /// Drops the kept transactions whose time has run out; returns when the next one's does.
-    pub(super) fn drop_expired(&self) -> Option<Instant> {
-        let (expired, next) = self.registry.take_expired();
-        for tx in expired {
-            let id = tx.transaction.id();
-            crate::log(format_args!("transaction {id} is dropped: its time has run out"));
-            self.registry.freeze(&tx);
-            tx.transaction.abort();
-            self.registry.ended(&tx, Standing::TimedOut);
-            self.forget_view(&tx);
-        }
-        next
-    }
-
     pub(super) fn abort_later(
         self: &Arc<Self>,
         number: u32,
@@ -225,9 +190,9 @@ impl Server {
         let (channel, unique) = (channel.clone(), header.unique);
         let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
         self.end_later(tx, move |server, tx| {
-            server.abort(tx);
+            let dropped = server.abort(tx);
             server.registry.note_end(number, None);
-            answer(&channel, unique, None, &());
+            answer(&channel, unique, dropped.err().map(|e| e.errno()), &());
         })
     }
 
@@ -235,13 +200,13 @@ impl Server {
     pub(super) fn channel_closed(self: &Arc<Self>, number: u32) {
         if let Some(tx) = self.registry.close_channel(number) {
             // On an error the transaction is aborted all the same.
-            let _ = self.end_later(tx, |server, tx| server.abort(tx));
+            let _ = self.end_later(tx, |server, tx| _ = server.abort(tx));
         }
     }
 
     /// The transaction belongs to nobody now, so if its end cannot be run, it is aborted here:
     /// without the kernel's forgetting, which would wait; all of its nodes answer `ESTALE`.
-    fn end_later(
+    pub(super) fn end_later(
         self: &Arc<Self>,
         tx: Arc<TxView>,
         end: impl FnOnce(&Arc<Server>, &Arc<TxView>) + Send + 'static,
@@ -249,8 +214,8 @@ impl Server {
         let ours = tx.clone();
         self.spawn(move |server| end(server, &ours)).inspect_err(|_| {
             self.registry.freeze(&tx);
-            tx.transaction.abort();
-            self.registry.ended(&tx, Standing::Dropped);
+            // On an error it is told.
+            let _ = self.drop_all(&tx, Standing::Dropped);
         })
     }
 
@@ -263,7 +228,12 @@ impl Server {
         }
         tx.close();
         self.undo_dead_parts(tx);
+        let on_volume = tx.transaction.kept_info().is_some();
         let result = tx.transaction.commit(how, &mut Curtain::new(self));
+        if on_volume {
+            // Its folder may have gone from the root.
+            self.forget_attributes(Node::Base(Ino::ROOT));
+        }
         if tx.transaction.is_open() {
             // A part was committed: from now on the view is of another instant.
             self.go_on(tx, result.is_ok());
@@ -276,15 +246,30 @@ impl Server {
         result
     }
 
-    fn abort(&self, tx: &TxView) {
+    fn abort(&self, tx: &TxView) -> Result<()> {
         self.registry.freeze(tx);
-        tx.transaction.abort();
-        self.registry.ended(tx, Standing::Dropped);
+        let dropped = self.drop_all(tx, Standing::Dropped);
         self.forget_view(tx);
+        dropped
+    }
+
+    /// Ends a transaction whose view is frozen.
+    pub(super) fn drop_all(&self, tx: &TxView, standing: Standing) -> Result<()> {
+        let on_volume = tx.transaction.kept_info().is_some();
+        let dropped = tx.transaction.drop_all();
+        if on_volume {
+            self.forget_attributes(Node::Base(Ino::ROOT));
+        }
+        if let Err(e) = &dropped {
+            let id = tx.transaction.id();
+            crate::log(format_args!("transaction {id} may be open again after the next mount: {e}"));
+        }
+        self.registry.ended(tx, standing);
+        dropped
     }
 
     /// Drops the pages that the kernel has of a view's files, and the view's folder.
-    fn forget_view(&self, tx: &TxView) {
+    pub(super) fn forget_view(&self, tx: &TxView) {
         for ino in tx.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }

@@ -6,6 +6,7 @@ mod contents;
 mod deciding;
 mod ending;
 mod hidden;
+mod keeping;
 mod listing;
 mod modes;
 mod names;

@@ -1,5 +1,6 @@
 //! Operations on names: looking up, making, linking, renaming, removing.
 
+use xact::KEPT_FOLDER;
 use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::api::check_name;
 use xact_fs::{Attr, RenameHow, View};
@@ -14,15 +15,15 @@ use crate::request::Operation;
 /// How often a lookup is tried anew when what it found went away meanwhile.
 const LOOKUP_TRIES: u32 = 8;
 
-/// `.xact` in the root of the base or of a view is the server's. `EPERM` for who would make,
-/// remove or rename it.
+/// `.xact` in the root of the base or of a view is the server's, and so is `.xact-kept`, which is on the volume.
+/// `EPERM` for who would make, remove or rename one.
 pub fn check_changed(dir: Ino, name: &[u8]) -> Result<()> {
     check_name(name)?;
     if is_reserved(dir, name) { Err(Errno::EPERM.into()) } else { Ok(()) }
 }
 
 pub fn is_reserved(dir: Ino, name: &[u8]) -> bool {
-    dir == Ino::ROOT && name == FOLDER.as_bytes()
+    dir == Ino::ROOT && (name == FOLDER.as_bytes() || name == KEPT_FOLDER.as_bytes())
 }
 
 impl Server {
@@ -30,11 +31,11 @@ impl Server {
         check_name(name)?;
         if is_reserved(dir, name) {
             return match place {
-                Place::Base { .. } => {
+                Place::Base { .. } if name == FOLDER.as_bytes() => {
                     reply.put(&self.hidden_entry(Node::Hidden)?);
                     Ok(())
                 }
-                Place::Tx { .. } | Place::Past { .. } => Err(Errno::ENOENT.into()),
+                _ => Err(Errno::ENOENT.into()),
             };
         }
         for _ in 0..LOOKUP_TRIES {

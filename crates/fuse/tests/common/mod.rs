@@ -10,7 +10,9 @@ use xact::{Audience, Difference, Isolation, Losses, Lost, Side, Volume, VolumeOp
 use xact_base::{Error, Ino, Result, unix_seconds};
 use xact_fs::tree::mem::MemTree;
 use xact_fs::*;
-use xact_fuse::{Changes, CommitHow, Host, HostTransaction, MountOptions, Served, Session, Unmounter, serve};
+use xact_fuse::{
+    Changes, CommitHow, Host, HostTransaction, MountOptions, Reopened, Served, Session, Unmounter, serve,
+};
 use zerocopy::FromZeros;
 
 /// Tests that hold on any volume: over the view in memory, which tells apart what is the mount's
@@ -226,6 +228,10 @@ impl Host for MemHost {
         false
     }
 
+    fn reopen_kept(&self) -> Result<Vec<(u64, Result<Reopened>)>> {
+        Ok(Vec::new())
+    }
+
     fn mode_options(&self) -> xact::ModeChoice {
         xact::ModeChoice::default()
     }
@@ -387,7 +393,21 @@ impl HostTransaction for MemTransaction {
         self.aborts.fetch_add(1, Ordering::AcqRel);
     }
 
+    fn drop_all(&self) -> Result<()> {
+        self.abort();
+        Ok(())
+    }
+
     // What people decide by is a matter of real volumes.
+    fn keep(&self, _: xact::KeptInfo) -> Result<()> {
+        Err(xact_base::Errno::EOPNOTSUPP.into())
+    }
+    fn kept_info(&self) -> Option<xact::KeptInfo> {
+        None
+    }
+    fn keep_up(&self) -> Result<()> {
+        Ok(())
+    }
     fn drop_only(&self, _: &[Vec<u8>]) -> Result<()> {
         Err(xact_base::Errno::EOPNOTSUPP.into())
     }

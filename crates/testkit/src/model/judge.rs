@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use xact::KEPT_FOLDER;
+
 use crate::recording::Time;
 use crate::tree::{Body, Entry, Tree};
 
@@ -134,9 +136,11 @@ fn match_names<'a>(state: &State, tree: &'a Tree) -> Result<BTreeMap<Id, &'a Ent
         found.insert(*id, entry);
     }
     // All of the model's paths are there, and the root; so one more is one too many.
-    if tree.entries.len() > paths.len() + 1 {
+    let keeps = |path: &[u8]| path.split(|b| *b == b'/').nth(1) == Some(KEPT_FOLDER.as_bytes());
+    let entries = || tree.entries.keys().filter(|path| !keeps(path));
+    if entries().count() > paths.len() + 1 {
         let known: HashSet<_> = paths.iter().map(|(path, _)| path).collect();
-        let extra = tree.entries.keys().find(|path| *path != b"/" && !known.contains(path));
+        let extra = entries().find(|path| *path != b"/" && !known.contains(path));
         let extra = String::from_utf8_lossy(extra.expect("more entries than paths"));
         return Err(format!("{extra} should not be there"));
     }

@@ -86,6 +86,11 @@ fn sub_block(name: &'static str, workload: FileWorkload) -> FileWorkload {
     FileWorkload { name, log_records: LogRecords::SubBlock, ..workload }
 }
 
+/// With what has to hold for kept transactions.
+fn kept(name: &'static str, workload: FileWorkload) -> FileWorkload {
+    FileWorkload { name, also: Some(transactions::decided_once), ..workload }
+}
+
 fn in_mode(data_mode: DataMode, workload: FileWorkload) -> FileWorkload {
     FileWorkload { data_mode, ..workload }
 }
@@ -140,6 +145,8 @@ pub fn all() -> Vec<FileWorkload> {
         single("tx-spilled", transactions::spilled),
         workload("tx-savepoints", transactions::savepoints),
         single("tx-parts", transactions::parts),
+        kept("tx-kept", single("", transactions::kept)),
+        kept("tx-kept-4k", FileWorkload { format: LARGE_BLOCKS, ..workload("", transactions::kept) }),
         single("tx-too-late", transactions::too_late),
         FileWorkload {
             threads: vec![transactions::mix, transactions::overwrite, random::mix],
@@ -244,7 +251,7 @@ pub fn on_generations() -> Vec<FileWorkload> {
 }
 
 fn each_a_generation() -> Vec<FileWorkload> {
-    const NAMES: [(&str, &str); 19] = [
+    const NAMES: [(&str, &str); 20] = [
         ("session", "gen-session"),
         ("names", "gen-names"),
         ("data", "gen-data"),
@@ -264,6 +271,7 @@ fn each_a_generation() -> Vec<FileWorkload> {
         ("tx-overwrite", "gen-tx-overwrite"),
         ("tx-large", "gen-tx-large"),
         ("tx-threads", "gen-tx-threads"),
+        ("tx-kept", "gen-tx-kept"),
     ];
     let all = all();
     NAMES

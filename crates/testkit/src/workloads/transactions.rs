@@ -1,8 +1,11 @@
 //! Transactions among other operations.
 
+use xact::KEPT_FOLDER;
+
 use super::random::{data_operation, name_operation};
 use crate::rng::Rng;
-use crate::session::{Done, End, Files, InTransaction, Session};
+use crate::session::{Decision, Done, End, Files, InTransaction, Session};
+use crate::tree::Tree;
 
 fn end(rng: &mut Rng) -> End {
     *rng.pick(&[End::Commit, End::Commit, End::CommitOrdered, End::Abort])
@@ -133,6 +136,63 @@ pub fn parts(s: &mut Session, rng: &mut Rng) -> Done {
         if rng.one_in(3) {
             s.write("/two/table", rng.below(8000), 300)?;
         }
+    }
+    Ok(())
+}
+
+/// Transactions that are kept on the volume, and then committed, in parts or dropped.
+pub fn kept(s: &mut Session, rng: &mut Rng) -> Done {
+    for folder in ["/one", "/two"] {
+        s.mkdir(folder)?;
+        s.create(&format!("{folder}/table"))?;
+        s.append(&format!("{folder}/table"), 9000)?;
+    }
+    s.create("/free")?;
+    s.sync()?;
+    let decisions = [Decision::Commit, Decision::InParts, Decision::Drop, Decision::CommitOrdered];
+    for round in 0..8u64 {
+        let change = |tx: &mut InTransaction<'_>, rng: &mut Rng, folder: &str| -> Done {
+            let new = format!("{folder}/new{round}");
+            tx.create(&new)?;
+            tx.append(&new, 1 + rng.below(4000))?;
+            tx.write(&format!("{folder}/table"), rng.below(8000), 700)?;
+            if rng.one_in(2) {
+                tx.rename(&new, &format!("{folder}/kept"))?;
+            }
+            Ok(())
+        };
+        let mut other = Rng::of(&[rng.next()]);
+        let free = rng.below(5000);
+        s.kept_transaction(
+            |tx| change(tx, rng, "/one"),
+            |tx| change(tx, &mut other, "/two"),
+            |s| s.append("/free", free),
+            decisions[round as usize % decisions.len()],
+        )?;
+        s.append("/free", 100)?;
+    }
+    Ok(())
+}
+
+/// Of each transaction that was kept: it is still kept, or it is decided over, once.
+pub fn decided_once(tree: &Tree) -> Result<(), String> {
+    let there = |path: String| tree.entries.contains_key(path.as_bytes());
+    for path in tree.entries.keys() {
+        let text = String::from_utf8_lossy(path);
+        let Some((stands, id)) = text.strip_prefix('/').and_then(|name| name.split_once('-')) else {
+            continue;
+        };
+        let kept = there(format!("/{KEPT_FOLDER}/{id}"));
+        let (done, part) = (there(format!("/two/done-{id}")), there(format!("/one/part-{id}")));
+        let wrong = match stands {
+            _ if kept && done => "was committed and is still kept",
+            _ if done && !part => "was committed without its part",
+            "kept" if !kept && !done => "is neither kept nor committed",
+            "dropped" if kept => "was dropped and is still kept",
+            "keeping" | "dropping" | "dropped" if done || part => "was never committed and is there",
+            _ => continue,
+        };
+        return Err(format!("transaction {id} {wrong}"));
     }
     Ok(())
 }

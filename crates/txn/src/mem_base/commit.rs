@@ -8,7 +8,8 @@ use xact_base::{CommitId, Error, FileBlock, Ino, Result};
 use xact_fs::quota::Payer;
 use xact_fs::tree::mem::{MemNode, MemTree};
 use xact_fs::{
-    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, Name, NewInode, SeekTo, Tree, XattrChanges,
+    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
+    XattrChanges,
 };
 
 use super::{MemBase, MemHold};
@@ -76,7 +77,11 @@ impl CommitTree for MemCommit<'_> {
     }
 
     fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        self.differs(dir, since, |node| node.names.clone())
+        self.differs(dir, since, |node| {
+            let mut names = node.names.clone();
+            names.retain(|name, _| dir != Ino::ROOT || name != KEPT_FOLDER.as_bytes());
+            names
+        })
     }
 
     fn blocks_changed_since(

@@ -3,6 +3,7 @@
 mod conflicts;
 mod eager;
 mod history;
+mod kept;
 mod large;
 mod parts;
 mod random;
@@ -11,4 +12,4 @@ mod savepoints;
 mod shapes;
 mod turns;
 
-use xact_fs::tree::random as ops;
+pub(crate) use xact_fs::tree::random as ops;
