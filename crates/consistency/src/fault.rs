@@ -51,6 +51,8 @@ pub enum Fault {
     OverwriteHeld,
     /// Generations: places are freed that the newest snapshot has.
     FreeHeld,
+    /// Generations: a snapshot that was still to be cut down to chosen paths is taken for one of the volume.
+    TakeUncut,
     /// The log gets longer before the journal's inode is, at home.
     LongerBeforeInode,
     /// Files: the journal's inode gets shorter before the log does.
@@ -92,7 +94,7 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 14] = [
+    pub const GENERATIONS: [Fault; 15] = [
         Fault::ActionsAtOnce,
         Fault::NoFlushOfData,
         Fault::NoFlushAfterRecord,
@@ -107,6 +109,7 @@ impl Fault {
         Fault::SweepOverHome,
         Fault::OverwriteHeld,
         Fault::FreeHeld,
+        Fault::TakeUncut,
     ];
 
     /// Every fault of the engine without a journal.

@@ -44,7 +44,7 @@
 //! What a crash leaves: the newest generation that has a whole root, with its log. There is nothing to
 //! replay: opening reads two slots, picks one, and reads the log's area, whose size is bounded.
 //!
-//! Locks, in order: a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `live`.
+//! Locks, in order: `cutting`, a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `live`.
 
 mod commit;
 mod convert;
@@ -55,6 +55,7 @@ mod image;
 mod live;
 mod log;
 mod map;
+mod part;
 mod pool;
 mod pool_use;
 mod redirect;
@@ -93,6 +94,7 @@ pub use image::GenerationImage;
 use live::Live;
 use log::Log;
 use map::{Map, MapReader};
+pub use part::SnapshotPart;
 use pool::Pool;
 pub use pool_use::PoolUse;
 use redirect::Redirect;
@@ -116,6 +118,8 @@ struct Generations {
     homes: sweep::Homes,
     held: RwLock<Arc<Held>>,
     redirect: Redirect,
+    /// Held by who makes a snapshot of chosen paths.
+    cutting: Mutex<()>,
     read_only: bool,
     commit_interval: Duration,
     /// See [`Fsync`].
@@ -186,9 +190,8 @@ impl GenerationsEngine {
                 return Err(Error::corrupt(Site::Superblock, "checksum does not match"));
             }
         }
-        let snapshots = snapshots::read_list(&reader, &root)?;
-        let kept = snapshots.iter().map(|kept| kept.map.clone()).collect();
-        let held = Held::new(reader.clone(), superblock.clone(), kept);
+        let snapshots = snapshots::read_list(&reader, &root, faults)?;
+        let held = Held::new(reader.clone(), superblock.clone(), &snapshots);
         let redirect = Redirect::default();
         redirect.active.store(root.has_moved_data, SeqCst);
         let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone(), logged));
@@ -201,6 +204,7 @@ impl GenerationsEngine {
             homes: sweep::Homes::of(&superblock),
             held: RwLock::new(Arc::new(held)),
             redirect,
+            cutting: Mutex::default(),
             read_only: options.read_only || volume.device_is_read_only(),
             commit_interval: options.commit_interval,
             logs: AtomicBool::new(false),
@@ -232,6 +236,7 @@ impl GenerationsEngine {
                 shared.pool(&mut state)?;
                 shared.guard(shared.make_room(&mut state))?;
             }
+            shared.drop_uncut()?;
             let background = shared.clone();
             let thread = std::thread::Builder::new()
                 .name("xact-commit".into())

@@ -142,7 +142,7 @@ impl Generations {
         &self,
         state: &mut State,
         frozen: Frozen,
-        change: Option<ListChange>,
+        mut change: Option<ListChange>,
         sweep: Sweep,
     ) -> Result<bool> {
         self.pool(state)?;
@@ -174,6 +174,9 @@ impl Generations {
         }
         let Draft { mut map, mut out, swept } = draft;
         map.write(&self.reader, generation, &mut || pool.take(), &mut out)?;
+        if let Some(ListChange { change: Change::Cut { index, part, map }, .. }) = &mut change {
+            *map = part.draw(&self.reader, &state.snapshots[*index].map, generation, &mut pool, &mut out)?;
+        }
         let mut root = state.root.clone();
         if root.log.is_none() && self.uses_log() {
             root.log = log::take_area(&self.reader, &mut pool);
@@ -206,8 +209,7 @@ impl Generations {
         self.live.publish(generation, map.clone());
         self.redirect.active.store(root.has_moved_data, SeqCst);
         if root.snapshots != state.root.snapshots {
-            let maps = snapshots.iter().map(|kept| kept.map.clone()).collect();
-            let held = self.held.read().with(maps);
+            let held = self.held.read().with(&snapshots);
             *self.held.write() = Arc::new(held);
         }
         // What is not in memory is read by the new map from here on.
