@@ -9,7 +9,7 @@ use xact_testkit::device::SimDevice;
 use xact_testkit::files::quiet_options;
 use xact_testkit::generations::{export, give};
 use xact_testkit::image::Image;
-use xact_testkit::tools::{ImageFile, KernelMount, e2fsck, formatted};
+use xact_testkit::tools::{ImageFile, KernelMount, e2fsck, formatted, must_run};
 use xact_testkit::tree::Tree;
 
 const KIB: u64 = 1 << 10;
@@ -20,7 +20,11 @@ fn paths(paths: &[&str]) -> Vec<Vec<u8>> {
 }
 
 fn volume(options: &[&str], size: &str, pool: u64) -> (Arc<SimDevice>, Arc<Volume>) {
-    let device = SimDevice::new(give(&formatted(options, size), pool));
+    opened(&formatted(options, size), pool)
+}
+
+fn opened(plain: &Image, pool: u64) -> (Arc<SimDevice>, Arc<Volume>) {
+    let device = SimDevice::new(give(plain, pool));
     let volume = Volume::open(device.clone(), &quiet_options()).unwrap();
     (device, volume)
 }
@@ -112,10 +116,36 @@ fn only_the_chosen_are_held() {
     }
 }
 
+/// A volume on which Linux has made what xact does not make: attribute blocks that inodes share, and with the feature
+/// folders in their inodes.
+fn made_by_linux(options: &[&str], size: &str) -> Image {
+    if options.iter().any(|option| option.contains("quota")) {
+        // Not every kernel mounts it for writing.
+        return formatted(options, size);
+    }
+    let mut file = ImageFile::default();
+    file.put(&formatted(options, size)).unwrap();
+    let mount = KernelMount::new(file.path(), "").unwrap();
+    let root = mount.path();
+    std::fs::create_dir_all(root.join("shared/way/in")).unwrap();
+    for name in ["shared/a", "shared/b", "shared/way/c", "shared/way/in/d"] {
+        std::fs::write(root.join(name), "short").unwrap();
+        let value = "w".repeat(900);
+        let path = root.join(name);
+        must_run("setfattr", &["-n", "user.shared", "-v", &value, path.to_str().unwrap()]);
+    }
+    mount.unmount();
+    Image::from_file(&std::fs::File::open(file.path()).unwrap()).unwrap()
+}
+
 /// Everything that a volume can have, chosen and not.
 fn fill(volume: &Volume) {
     let base = volume.base();
     let by = &Caller::ROOT;
+    if base.lookup(Ino::ROOT, b"shared").is_err() {
+        base.create_dir_all("/shared/way/in").unwrap();
+        base.write_file("/shared/a", b"").unwrap();
+    }
     for dir in ["/way/deep", "/way/whole/below", "/many", "/elsewhere"] {
         base.create_dir_all(dir).unwrap();
     }
@@ -161,15 +191,22 @@ fn everything_that_there_is_can_be_chosen() {
         &["-b", "1024", "-N", "4096", "-I", "256", "-O", "quota,project"],
         &["-b", "2048", "-N", "4096", "-I", "128", "-O", "^64bit,^has_journal"],
     ];
-    const CHOICES: [&[&str]; 4] = [
+    const CHOICES: [&[&str]; 5] = [
         &["/way/whole"],
         &["/way/deep/linked", "/many/a rather long name, so that there is an index 333"],
         &["/elsewhere/outside", "/way/deep"],
         &["/way", "/many", "/elsewhere"],
+        &["/shared/a", "/shared/way/in"],
     ];
     for kind in KINDS {
-        let (device, volume) = volume(kind, "48M", 16 * MIB);
+        let (device, volume) = opened(&made_by_linux(kind, "48M"), 16 * MIB);
         fill(&volume);
+        // Deleted and open, and so in use without a name.
+        volume.base().write_file("/way/deep/open", &vec![6; 300 << 10]).unwrap();
+        let open = ino(&volume, "/way/deep/open");
+        volume.base().hold(open).unwrap();
+        volume.base().remove_file("/way/deep/open").unwrap();
+        volume.sync().unwrap();
         let before = Tree::of_view(&*volume.base()).unwrap();
         for (n, choice) in CHOICES.iter().enumerate() {
             volume.create_snapshot_of(&format!("s{n}"), &paths(choice)).unwrap();
@@ -183,8 +220,9 @@ fn everything_that_there_is_can_be_chosen() {
         volume.base().write_file("/filler", &vec![5; 8 * MIB as usize]).unwrap();
         volume.sync().unwrap();
         volume.delete_snapshot("s2").unwrap();
+        volume.base().release(open, 1);
         volume.close().unwrap();
-        for n in [0, 1, 3] {
+        for n in [0, 1, 3, 4] {
             println!("{kind:?}: {:?}", CHOICES[n]);
             exported(&device.image(), &format!("s{n}"), &before.cut_down(CHOICES[n]));
         }

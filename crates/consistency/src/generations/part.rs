@@ -31,6 +31,7 @@ use super::pool::Pool;
 use super::snapshots::{Change, Kept};
 use super::{Generations, GenerationsEngine};
 use crate::engine::BlockRef;
+use crate::fault::Fault;
 
 /// Which blocks a snapshot of chosen paths has. All others are free in it.
 #[derive(Debug, Default)]
@@ -111,7 +112,8 @@ impl GenerationsEngine {
         cut: &dyn Fn(Arc<GenerationImage>) -> Result<SnapshotPart>,
     ) -> Result<()> {
         let _turn = self.shared.cutting.lock();
-        self.create(name, time, SnapshotOf::ToBeCut)?;
+        let unmarked = self.shared.faults.has(Fault::UncutUnmarked);
+        self.create(name, time, if unmarked { SnapshotOf::Volume } else { SnapshotOf::ToBeCut })?;
         let (generation, image) = {
             let state = self.shared.state.lock();
             // Names are not given twice.

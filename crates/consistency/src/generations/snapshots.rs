@@ -39,7 +39,7 @@ use super::pool::Pool;
 use super::{Generations, GenerationsEngine, State, room};
 use crate::cache::BlockSource;
 use crate::engine::{BlockRef, Room};
-use crate::fault::{Fault, Faults};
+use crate::fault::Fault;
 use crate::shared::Shared;
 
 /// A snapshot as a user sees it.
@@ -114,17 +114,14 @@ pub(super) struct Settled {
 }
 
 /// Reads the list that a root points to.
-pub(super) fn read_list(reader: &MapReader, root: &Root, faults: Faults) -> Result<Vec<Kept>> {
+pub(super) fn read_list(reader: &MapReader, root: &Root) -> Result<Vec<Kept>> {
     let Some((first, blocks)) = root.snapshots else { return Ok(Vec::new()) };
     let mut bytes = vec![0; blocks as usize * reader.volume.block_size];
     reader.volume.read(first.place, &mut bytes)?;
     if contents_sum(BlockNr(0), &bytes) != first.sum {
         return Err(Error::corrupt(Site::Root, "checksum of the list of snapshots does not match"));
     }
-    let kept = |mut record: SnapshotRecord| {
-        if faults.has(Fault::TakeUncut) && record.of == SnapshotOf::ToBeCut {
-            record.of = SnapshotOf::Volume;
-        }
+    let kept = |record: SnapshotRecord| {
         let map = Map::new(root.map_levels, record.map);
         Kept::new(record, map)
     };
