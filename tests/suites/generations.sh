@@ -295,7 +295,7 @@ test_generations_snapshots_of_paths() {
     "$XACT" snapshot restore mnt two
     equal restored "d1 d1/41 d1/other d2 d2/78 filler lost+found" "$(cd mnt && find . -mindepth 1 -printf '%P\n' | sort | xargs)"
     cmp 41 mnt/d1/41
-    equal nothing "" "$("$XACT" snapshot diff mnt two --path d2)"
+    equal "another file" "modified /d2/78" "$("$XACT" snapshot diff mnt two --path d2 | xargs)"
     rm mnt/d2/78
     "$XACT" snapshot restore mnt two d2
     cmp 78 mnt/d2/78
@@ -313,6 +313,17 @@ test_generations_snapshots_of_paths() {
     mounted disk.img mnt
     "$XACT" sync mnt
     equal "nothing held" 0 "$("$XACT" stat --json mnt | jq .pool.snapshot_bytes)"
+    unmounted mnt
+    # By themselves, when something changes in them.
+    mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of d1
+    made() { "$XACT" snapshot list mnt --json | jq -c '[.[].paths | join(" ")]'; }
+    count() { [[ $("$XACT" snapshot list mnt --json | jq length) -eq $1 ]]; }
+    wait_until "the first" count 1
+    echo more >mnt/filler
+    sleep 3
+    equal "still one" '["/d1 /kept"]' "$(made)"
+    echo more >mnt/kept/more
+    wait_until "another" count 2
     unmounted mnt
     sound disk.img
 }

@@ -289,10 +289,25 @@ fn what_differs_is_told_of_the_chosen_alone() {
         "Deleted /b/4",
     ];
     assert_eq!(lines("part", None), expected);
+    // Inodes that the part knows nothing of.
+    for n in 0..2000 {
+        base.write_file(format!("/a/in/new{n}"), b"").unwrap();
+    }
+    assert_eq!(lines("part", None).len(), expected.len() + 2000);
+    for n in 0..2000 {
+        base.remove_file(format!("/a/in/new{n}")).unwrap();
+    }
+    base.remove_file("/b/5").unwrap();
+    base.write_file("/b/5", b"another of the name").unwrap();
+    let expected = [&expected[..], &["Modified /b/5"]].concat();
+    assert_eq!(lines("part", None), expected);
     volume.create_snapshot("later").unwrap();
     assert_eq!(lines("part", Some("later")), expected);
     volume.create_snapshot_of("other", &paths(&["/b", "/a/in/1"])).unwrap();
-    assert_eq!(lines("part", Some("other")), ["Modified /a/in/1", "Modified /b/3", "Deleted /b/4"]);
+    assert_eq!(
+        lines("part", Some("other")),
+        ["Modified /a/in/1", "Modified /b/3", "Deleted /b/4", "Modified /b/5"]
+    );
     let back = volume.diff_snapshots("other", Some("part")).unwrap();
     assert!(back.iter().any(|d| d.what == What::Added && d.path == b"/b/4"), "{back:?}");
 }

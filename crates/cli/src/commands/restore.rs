@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -91,6 +91,22 @@ pub fn within(path: &Path) -> Result<PathBuf> {
         }
     }
     Ok(relative)
+}
+
+/// The paths that a snapshot is to have, in order and none below another, as the volume keeps them.
+pub fn texts(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
+    let mut found = paths.iter().map(|path| within(path)).collect::<Result<Vec<_>>>()?;
+    if found.iter().any(|path| path.as_os_str().is_empty()) {
+        return Err(Failure::usage("the root is all of the volume: name no paths for that"));
+    }
+    found.sort();
+    let mut tops: Vec<PathBuf> = Vec::new();
+    for path in found {
+        if tops.last().is_none_or(|top| !path.starts_with(top)) {
+            tops.push(path);
+        }
+    }
+    Ok(tops.into_iter().map(|path| path.into_os_string().into_vec()).collect())
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
@@ -284,6 +300,9 @@ mod tests {
     fn paths_count_from_the_root() {
         let text = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
         assert_eq!(tops(&[], &[]).unwrap(), text(&[""]));
+        let bytes = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect::<Vec<_>>();
+        assert_eq!(texts(&text(&["/b/", "a", "b/c", "ab"])).unwrap(), bytes(&["a", "ab", "b"]));
+        assert_eq!(texts(&text(&["a", "/"])).unwrap_err().exit, Exit::Usage);
         let chosen = text(&["a/b", "c"]);
         assert_eq!(tops(&[], &chosen).unwrap(), chosen);
         assert_eq!(tops(&text(&["/a", "c/d"]), &chosen).unwrap(), text(&["a/b", "c/d"]));

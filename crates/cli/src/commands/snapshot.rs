@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,14 +74,7 @@ fn create(args: &SnapshotName) -> Result<()> {
 }
 
 fn create_of(of: &SnapshotName, paths: &[PathBuf]) -> Result<()> {
-    let mut texts = Vec::new();
-    for path in paths {
-        let path = restore::within(path)?;
-        if path.as_os_str().is_empty() {
-            return Err(Failure::usage("the root is all of the volume: name no paths for that"));
-        }
-        texts.push(path.into_os_string().into_vec());
-    }
+    let texts = restore::texts(paths)?;
     if of.at.is_dir() {
         return control::create_snapshot_of(&mounts::containing(&of.at)?.point, &of.name, &texts);
     }

@@ -84,7 +84,10 @@ impl Differ<'_> {
         }
         let mut attrs = BTreeMap::new();
         for &ino in before.keys().chain(names.keys()) {
-            attrs.insert(ino, (self.old.attr(ino)?, self.new.attr(ino)?));
+            // By name alone: parts of the inode tables that nothing chosen is in are nobody's (`fs/src/cut`).
+            let old = if before.contains_key(&ino) { self.old.attr(ino)? } else { None };
+            let new = if names.contains_key(&ino) { self.new.attr(ino)? } else { None };
+            attrs.insert(ino, (old, new));
         }
         let mut changes = self.name_changes(&attrs)?;
         for (old, new) in ends {
@@ -93,16 +96,11 @@ impl Differ<'_> {
                 (None, None) => true,
                 _ => false,
             };
-            match (old, new) {
-                _ if same => {}
-                (Some((at, old)), Some((now, new))) if at == now => {
-                    changes.push(NameChange { at, old: Some(old), new: Some(new) });
-                }
-                (old, new) => {
-                    let gone = old.map(|(at, old)| NameChange { at, old: Some(old), new: None });
-                    let come = new.map(|(at, new)| NameChange { at, old: None, new: Some(new) });
-                    changes.extend(gone.into_iter().chain(come));
-                }
+            // One path: a folder on the way that is another one now makes no difference.
+            let at = new.as_ref().or(old.as_ref()).map(|(at, _)| at.clone());
+            if let (false, Some(at)) = (same, at) {
+                let entry = |found: Option<(NameAt, Entry)>| found.map(|(_, entry)| entry);
+                changes.push(NameChange { at, old: entry(old), new: entry(new) });
             }
         }
         let mut found = Vec::new();
