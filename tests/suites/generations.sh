@@ -315,7 +315,7 @@ test_generations_snapshots_of_paths() {
     equal "nothing held" 0 "$("$XACT" stat --json mnt | jq .pool.snapshot_bytes)"
     unmounted mnt
     # By themselves, when something changes in them.
-    mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of d1
+    mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of d1 --snapshot-keep last=2
     made() { "$XACT" snapshot list mnt --json | jq -c '[.[].paths | join(" ")]'; }
     count() { [[ $("$XACT" snapshot list mnt --json | jq length) -eq $1 ]]; }
     wait_until "the first" count 1
