@@ -118,7 +118,7 @@ impl Volume {
     pub fn create_snapshot_of(&self, name: &str, paths: &[Vec<u8>]) -> Result<()> {
         let engine = self.generations()?;
         self.sync()?;
-        let now = xact_base::Timestamp::now().secs;
+        let now = xact_base::unix_seconds();
         let cut = |image: Arc<GenerationImage>| xact_fs::cut::cut(image, paths);
         engine.create_snapshot_of(name, u64::try_from(now).unwrap_or(0), &cut)?;
         self.tell_watcher(name);

@@ -1,6 +1,7 @@
 //! The metadata of a part, written anew.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use xact_base::{BlockNr, Error, FileBlock, GroupNr, Ino, Result, Run};
 use xact_consistency::SnapshotPart;
@@ -188,10 +189,10 @@ impl<'a> Drawing<'a> {
             free_blocks += u64::from(desc.free_blocks());
             free_inodes += desc.free_inodes();
             let (block, at) = sb.desc_place(group);
-            if !table.contains_key(&block) {
-                table.insert(block, image.block(block)?);
-            }
-            let bytes = table.get_mut(&block).expect("was just inserted");
+            let bytes = match table.entry(block) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => place.insert(image.block(block)?),
+            };
             bytes[at..at + usize::from(sb.desc_size())].copy_from_slice(desc.as_bytes());
         }
         self.part.blocks.extend(table.into_iter().map(|(block, bytes)| (block, bytes.into())));
