@@ -243,7 +243,21 @@ struct xact_snapshot {
 	__u32 name_len;		/* in or out */
 	__u32 why_len;		/* out */
 	__u8 name[100];		/* in or out: not terminated */
+	__u32 paths_len;	/* out: what XACT_IOC_SNAPSHOT_PATHS tells; 0: it is of the volume */
+	__u8 why[XACT_WHY_MAX];	/* out, on errors: a sentence for people */
+};
+
+/* A snapshot of chosen files and folders: CREATE it, or TELL the paths of the one with this name. */
+#define XACT_SNAPSHOT_PATHS_MAX 8192
+struct xact_snapshot_paths {
+	__u32 action;		/* in: XACT_SNAPSHOT_... */
+	__u32 name_len;		/* in */
+	__u32 paths_len;	/* in or out */
+	__u32 why_len;		/* out */
+	__u8 name[100];		/* in: not terminated */
 	__u32 reserved;
+	/* in or out: from the volume's root and without one, each with a NUL behind it */
+	__u8 paths[XACT_SNAPSHOT_PATHS_MAX];
 	__u8 why[XACT_WHY_MAX];	/* out, on errors: a sentence for people */
 };
 
@@ -261,6 +275,7 @@ struct xact_snapshot_diff {
 
 /* On any file or folder of the mount. */
 #define XACT_IOC_SNAPSHOT _IOWR(0xea, 32, struct xact_snapshot)
+#define XACT_IOC_SNAPSHOT_PATHS _IOWR(0xea, 38, struct xact_snapshot_paths)
 #define XACT_IOC_VERSION _IOR(0xea, 0, struct xact_version)
 #define XACT_IOC_SYNC _IO(0xea, 5)	/* returns when everything done so far is durable */
 #define XACT_IOC_COUNTERS _IOR(0xea, 33, struct xact_counters)

@@ -232,6 +232,102 @@ test_generations_snapshots_to_look_into() {
     unmounted mnt
 }
 
+# Of 100 files two are kept: on a mount and in an image, to look into, to compare, to restore, as an ext4 image.
+test_generations_snapshots_of_paths() {
+    needs jq setfacl
+    volume disk.img --size 256M --pool-size 32M
+    mounted disk.img mnt
+    local n of
+    for n in $(seq 100); do
+        mkdir -p mnt/d$((n % 4))
+        dd if=/dev/urandom of=mnt/d$((n % 4))/$n bs=64K count=1 status=none
+    done
+    setfacl -m u:1234:r mnt/d1/41
+    ln mnt/d1/41 mnt/d3/same
+    mkdir mnt/kept mnt/kept/tree
+    python3 "$TESTS/grow_tree.py" mnt/kept/tree 3 200
+    describe_tree mnt/kept >kept
+    cp -a mnt/d1/41 mnt/d2/78 .
+    "$XACT" snapshot create mnt two d1/41 /d2/78
+    "$XACT" snapshot create mnt tree kept
+    exits 64 'there is no /none' -- "$XACT" snapshot create mnt other d1/41 none
+    exits 64 'the root is all' -- "$XACT" snapshot create mnt other /
+    exits 64 'there is a snapshot' -- "$XACT" snapshot create mnt two d1
+    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside d1
+    equal nothing "" "$("$XACT" snapshot diff mnt two)$("$XACT" snapshot diff mnt tree)"
+    own() { "$XACT" snapshot list "$1" --json | jq '.[] | select(.name == "two").own_bytes'; }
+    local fresh held
+    fresh=$(own mnt)
+    # Overwritten in place, then deleted, and their blocks given to others.
+    for n in $(seq 100); do
+        dd if=/dev/urandom of=mnt/d$((n % 4))/$n bs=64K count=1 conv=notrunc status=none
+    done
+    "$XACT" sync mnt
+    equal differs "modified /d1/41 modified /d2/78" "$("$XACT" snapshot diff mnt two | xargs)"
+    rm -r mnt/d? mnt/kept
+    dd if=/dev/urandom of=mnt/filler bs=1M count=16 status=none
+    "$XACT" sync mnt
+    held=$(own mnt)
+    report "holds $held bytes of 2 * 65536, $fresh of them when it was made"
+    [[ $held -ge 131072 && $held -lt $((131072 + fresh + 65536)) ]] || fail "it holds $held bytes"
+    equal paths '"/d1/41","/d2/78"' \
+        "$("$XACT" snapshot list mnt --json | jq -r '.[] | select(.name == "two").paths | @csv')"
+    has <("$XACT" snapshot list mnt) '^two .* of its own, of /d1/41 /d2/78$'
+    local past=mnt/.xact/snapshots/two
+    equal "what is there" "d1 d1/41 d2 d2/78 lost+found" "$(cd $past && find . -mindepth 1 -printf '%P\n' | sort | xargs)"
+    equal links 1 "$(stat -c %h $past/d1/41)"
+    cmp 41 $past/d1/41
+    cmp 78 $past/d2/78
+    sound mnt/.xact/images/two
+    "$XACT" snapshot export mnt two.img --name two
+    sound two.img
+    kernel_mounted two.img kernel ro
+    equal "what Linux sees" "d1 d1/41 d2 d2/78 lost+found" "$(cd kernel && find . -mindepth 1 -printf '%P\n' | sort | xargs)"
+    cmp 41 kernel/d1/41
+    cmp 78 kernel/d2/78
+    getfacl -c kernel/d1/41 | grep -q '^user:1234:r--' || fail "the ACL is not there"
+    kernel_unmounted kernel
+    # Restored are they alone; all else stays.
+    exits 66 'has no /d3' -- "$XACT" snapshot restore mnt two d3
+    equal "untouched" "filler lost+found" "$(ls mnt | xargs)"
+    mkdir mnt/d1
+    echo other >mnt/d1/other
+    "$XACT" snapshot restore mnt two
+    equal restored "d1 d1/41 d1/other d2 d2/78 filler lost+found" "$(cd mnt && find . -mindepth 1 -printf '%P\n' | sort | xargs)"
+    cmp 41 mnt/d1/41
+    equal "another file" "modified /d2/78" "$("$XACT" snapshot diff mnt two --path d2 | xargs)"
+    rm mnt/d2/78
+    "$XACT" snapshot restore mnt two d2
+    cmp 78 mnt/d2/78
+    "$XACT" snapshot restore mnt tree
+    describe_tree mnt/kept | cmp - kept
+    unmounted mnt
+    sound disk.img
+    exits 64 'chosen paths only' -- "$XACT" snapshot restore disk.img two
+    "$XACT" snapshot create disk.img third kept/tree
+    equal names "two tree third" "$("$XACT" snapshot list disk.img --json | jq -r '[.[].name] | join(" ")')"
+    equal "of nothing in common" "" "$("$XACT" snapshot diff disk.img two third)"
+    for of in two tree third; do
+        "$XACT" snapshot delete disk.img $of
+    done
+    mounted disk.img mnt
+    "$XACT" sync mnt
+    equal "nothing held" 0 "$("$XACT" stat --json mnt | jq .pool.snapshot_bytes)"
+    unmounted mnt
+    # By themselves, when something changes in them.
+    mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of d1 --snapshot-keep last=2
+    made() { "$XACT" snapshot list mnt --json | jq -c '[.[].paths | join(" ")]'; }
+    count() { [[ $("$XACT" snapshot list mnt --json | jq length) -eq $1 ]]; }
+    wait_until "the first" count 1
+    echo more >mnt/filler
+    sleep 3
+    equal "still one" '["/d1 /kept"]' "$(made)"
+    echo more >mnt/kept/more
+    wait_until "another" count 2
+    unmounted mnt
+    sound disk.img
+}
+
 # To generations and back, with and without a journal; Linux reads what comes out.
 test_generations_convert() {
     local engine

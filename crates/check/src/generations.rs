@@ -4,6 +4,7 @@
 //! 1. Roots: one of the two slots is whole; the newer one counts.
 //! 2. From it, every node of every map, every moved block, every block of the list of snapshots:
 //!    checksums, places, and that no place is used for two things.
+//!    Of snapshots of chosen paths: that all of their fixed metadata is in their maps.
 //! 3. The pool's bitmap has these places and no others.
 //! 4. The intent log, as far as it is whole: what it says can be, and is part of the newest generation.
 //! 5. Copies of the superblock are in the pool, and those in their own places have the mark that keeps
@@ -20,12 +21,14 @@ use xact_device::BlockDevice;
 use xact_layout::checksum::crc32c;
 use xact_layout::feature::incompat;
 use xact_layout::generations::{
-    LogChecks, MapNode, Pointer, PoolShape, ROOT_BYTES, Root, SnapshotRecord, contents_sum, decode_snapshots,
-    fanout, read_log,
+    LogChecks, MapNode, Pointer, PoolShape, ROOT_BYTES, Root, SnapshotOf, SnapshotRecord, contents_sum,
+    decode_snapshots, fanout, read_log,
 };
+use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
 use crate::Report;
+use crate::volume::Volume;
 
 /// A generation that is kept, and what to call it.
 pub(crate) struct Generation {
@@ -75,8 +78,8 @@ pub(crate) fn generations(
         return Err(Error::corrupt(Site::Root, "the map's levels do not fit the volume"));
     }
     let list = walk.snapshots(&root)?;
-    let maps: Vec<(Option<String>, Option<Pointer>)> = std::iter::once((None, root.map))
-        .chain(list.into_iter().map(|record| (Some(record.name), record.map)))
+    let maps: Vec<(Option<SnapshotRecord>, Option<Pointer>)> = std::iter::once((None, root.map))
+        .chain(list.into_iter().map(|record| (Some(record.clone()), record.map)))
         .collect();
     for (_, map) in &maps {
         walk.map(*map, root.map_levels - 1, 0)?;
@@ -107,7 +110,14 @@ pub(crate) fn generations(
         {
             image.logged = logged;
         }
-        found.push(Generation { snapshot, image: Arc::new(image) });
+        let image = Arc::new(image);
+        let of = snapshot.as_ref().map_or(&SnapshotOf::Volume, |record| &record.of);
+        if let SnapshotOf::Paths(_) = of {
+            let checked = all_in_the_map(&image, report);
+            report.note(checked)?;
+        }
+        let snapshot = snapshot.map(|record| record.name);
+        found.push(Generation { snapshot, image });
     }
     Ok(found)
 }
@@ -163,6 +173,32 @@ fn read(device: &dyn BlockDevice, buf: &mut [u8], offset: u64) -> Result<()> {
     device.read_at(buf, offset).map_err(|e| Error::io("reading the volume", e))
 }
 
+/// A snapshot of chosen paths holds none of the fixed metadata in its own place, so what counts of it is in its map.
+fn all_in_the_map(image: &Arc<GenerationDevice>, report: &mut Report) -> Result<()> {
+    let volume = Volume::open(image.clone())?;
+    let sb = &volume.sb;
+    for (desc, group) in volume.descs.iter().zip((0..).map(GroupNr)) {
+        let mut blocks = vec![sb.desc_place(group).0];
+        if !desc.has_flag(BLOCK_UNINIT) {
+            blocks.push(desc.block_bitmap());
+        }
+        if !desc.has_flag(INODE_UNINIT) {
+            blocks.push(desc.inode_bitmap());
+            let used = sb.inodes_per_group().saturating_sub(desc.itable_unused());
+            let table = 0..u64::from(used.div_ceil(sb.inodes_per_block()));
+            blocks.extend(table.map(|index| desc.inode_table().offset(index)));
+        }
+        if let Some(&block) =
+            blocks.iter().find(|&&block| sb.contains(block, 1) && image.place(block.0).is_none())
+        {
+            let what =
+                format!("metadata of {group} is where nothing keeps it for a snapshot of chosen paths");
+            report.problem(Site::Block(block), what);
+        }
+    }
+    Ok(())
+}
+
 /// What the log behind the root makes of the blocks of the newest generation.
 fn logged_blocks(image: &GenerationDevice, root: &Root) -> Result<BTreeMap<BlockNr, Option<Vec<u8>>>> {
     let block_size = root.shape.block_size as usize;
@@ -207,6 +243,12 @@ impl Walk<'_> {
             if list[..n].iter().any(|other| other.name == record.name) {
                 self.report.problem(Site::Root, format!("two snapshots have the name '{}'", record.name));
             }
+            if record.of == SnapshotOf::ToBeCut {
+                let name = &record.name;
+                self.report.remark(format!(
+                    "snapshot '{name}' was being made: the next mount deletes what there is of it"
+                ));
+            }
             if record.generation > root.generation {
                 let what = format!("snapshot '{}' is of a generation that is to come", record.name);
                 self.report.problem(Site::Root, what);
@@ -244,6 +286,8 @@ impl Walk<'_> {
             let number = first + index as u64 * span;
             if number >= self.shape.volume_blocks {
                 self.report.problem(Site::Block(at.place), "a node of the map has blocks outside the volume");
+            } else if pointer.is_zeros() {
+                // Takes no place; that it leads to no node was seen when this one was read.
             } else if level > 0 {
                 self.map(Some(pointer), level - 1, number)?;
             } else if self.claim(pointer.place, Use::Block { number, sum: pointer.sum })
@@ -354,10 +398,13 @@ impl BlockDevice for GenerationDevice {
                 Some(Some(contents)) => out.copy_from_slice(&contents[within as usize..][..part as usize]),
                 // Freed: the file that has it now has it in its own place.
                 Some(None) => self.device.read_at(out, at)?,
-                None => {
-                    let place = self.place(home).map_or(home, |place| place.0);
-                    self.device.read_at(out, place * block_size + within)?;
-                }
+                None => match self.place(home) {
+                    Some(place) if place == Pointer::ZEROS.place => out.fill(0),
+                    place => {
+                        let place = place.map_or(home, |place| place.0);
+                        self.device.read_at(out, place * block_size + within)?;
+                    }
+                },
             }
             done += part as usize;
         }

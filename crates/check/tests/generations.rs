@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use xact_base::{Error, Ino};
+use xact_base::{BlockNr, Error, Ino};
 use xact_check::Report;
-use xact_consistency::{EngineOptions, GenerationsEngine};
+use xact_consistency::{EngineOptions, GenerationImage, GenerationsEngine};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs_generations};
 use xact_fs::{Caller, View, VolumeOptions, WriteHow};
-use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
+use xact_layout::generations::{
+    PoolShape, ROOT_BYTES, Root, SnapshotOf, contents_sum, decode_snapshots, encode_snapshots,
+};
 
 const BLOCK: usize = 1024;
 
@@ -25,8 +27,8 @@ fn is_sound(bytes: Vec<u8>) -> bool {
     }
 }
 
-/// A volume with two snapshots, one of them with a file that was deleted while it was open, as a crash
-/// leaves it.
+/// A volume with three snapshots, one of them with a file that was deleted while it was open, one of chosen
+/// paths, as a crash leaves it.
 fn populated() -> Vec<u8> {
     let memory = Arc::new(MemoryDevice::new(12 << 20));
     let device: Arc<dyn BlockDevice> = memory.clone();
@@ -48,6 +50,9 @@ fn populated() -> Vec<u8> {
         volume.sync_all().unwrap();
         volume.engine().generations().expect("was made so").create_snapshot(name, 1).unwrap();
     }
+    let cut =
+        |image: Arc<GenerationImage>| xact_fs::cut::cut(image, &[b"first/t".to_vec(), b"second/c".to_vec()]);
+    volume.engine().generations().expect("was made so").create_snapshot_of("part", 1, &cut).unwrap();
     volume.make_dir(&Caller::ROOT, Ino::ROOT, b"newest", 0o755).unwrap();
     volume.sync_all().unwrap();
     drop(volume);
@@ -81,7 +86,7 @@ fn root(bytes: &[u8], shape: &PoolShape) -> (usize, Root) {
 fn a_sound_one_with_all_its_generations() {
     let report = check(populated()).unwrap();
     assert!(report.is_sound(), "{:?}", report.problems);
-    assert_eq!(report.generations, 3);
+    assert_eq!(report.generations, 4);
     assert!(
         report
             .remarks
@@ -133,6 +138,36 @@ fn damage_of_anything_in_the_pool_is_told() {
     none[newest + 600] ^= 1;
     none[shape.root_offset(1 - slot) as usize + 600] ^= 1;
     assert!(matches!(check(none), Err(Error::Corrupt(_))));
+}
+
+/// A snapshot of the volume that says it is one of chosen paths has its tables where nothing would keep them; one that
+/// was still to be cut is nothing that is wrong.
+#[test]
+fn what_nothing_keeps_for_a_part_is_told() {
+    let good = populated();
+    let shape = shape(&good);
+    let (slot, root) = root(&good, &shape);
+    let relabelled = |of: SnapshotOf| {
+        let mut bytes = good.clone();
+        let (mut first, blocks) = root.snapshots.unwrap();
+        let list = first.place.0 as usize * BLOCK..(first.place.0 + u64::from(blocks)) as usize * BLOCK;
+        let mut records = decode_snapshots(&bytes[list.clone()], &shape).unwrap();
+        records[0].of = of;
+        let encoded = encode_snapshots(&records, BLOCK);
+        bytes[list].copy_from_slice(&encoded);
+        first.sum = contents_sum(BlockNr(0), &encoded);
+        let root = Root { snapshots: Some((first, blocks)), ..root.clone() };
+        let slot = shape.root_offset(slot) as usize;
+        bytes[slot..slot + ROOT_BYTES].copy_from_slice(&root.encode());
+        check(bytes).unwrap()
+    };
+    let untouched = relabelled(SnapshotOf::Volume);
+    assert!(untouched.is_sound(), "{:?}", untouched.problems);
+    let part = relabelled(SnapshotOf::Paths(vec![b"first".to_vec()]));
+    assert!(part.problems.iter().any(|p| p.what.contains("where nothing keeps it")), "{:?}", part.problems);
+    let uncut = relabelled(SnapshotOf::ToBeCut);
+    assert!(uncut.is_sound(), "{:?}", uncut.problems);
+    assert!(uncut.remarks.iter().any(|r| r.contains("'first' was being made")), "{:?}", uncut.remarks);
 }
 
 /// Bits of the bitmap that are wrong, with checksums that are right.

@@ -172,6 +172,9 @@ pub struct Mount {
     /// Which of those snapshots stay; see 'xact snapshot prune --help'.
     #[arg(long, value_name = "RULES", default_value = "hourly=24,daily=7", requires = "snapshot_every")]
     pub snapshot_keep: KeepRules,
+    /// Make them of this file or folder alone: a path from the volume's root. May be given several times.
+    #[arg(long, value_name = "PATH", requires = "snapshot_every")]
+    pub snapshot_of: Vec<PathBuf>,
     /// Where the daemon's messages go: syslog, stderr, or a file, which is appended to.
     ///
     /// Default: stderr with --foreground, else syslog where there is one.

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use xact::ModeChoice;
+use xact::{ModeChoice, paths_from_text, paths_text};
 use xact_consistency::SnapshotInfo;
 use xact_fuse::client::{self, Channel, CommitError, TxChange};
 use xact_fuse::control::{
     COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
-    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_TELL, Snapshot as SnapshotRequest,
-    SnapshotDiff, Standing,
+    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX, SNAPSHOT_TELL,
+    Snapshot as SnapshotRequest, SnapshotDiff, SnapshotPaths, Standing,
 };
 
 use crate::exit::{Exit, Failure, Result, exit_of_errno};
@@ -23,6 +23,28 @@ pub fn sync(mount_point: &Path) -> Result<()> {
 /// Keeps the mounted volume as it is now.
 pub fn create_snapshot(mount_point: &Path, name: &str) -> Result<()> {
     about_snapshot(mount_point, "create a snapshot", snapshot_request(SNAPSHOT_CREATE, name)?).map(|_| ())
+}
+
+/// Keeps some files and folders of the mounted volume as they are now.
+pub fn create_snapshot_of(mount_point: &Path, name: &str, paths: &[Vec<u8>]) -> Result<()> {
+    about_paths(mount_point, "create a snapshot", SNAPSHOT_CREATE, name, &paths_text(paths)).map(drop)
+}
+
+fn about_paths(
+    mount_point: &Path,
+    doing: &str,
+    action: u32,
+    name: &str,
+    paths: &[u8],
+) -> Result<Box<SnapshotPaths>> {
+    let mut request = SnapshotPaths::new(action, name, paths).ok_or_else(|| {
+        Failure::usage(format!(
+            "a name has at most {SNAPSHOT_NAME_MAX} bytes, and the paths together {SNAPSHOT_PATHS_MAX}: choose a folder"
+        ))
+    })?;
+    client::snapshot_paths(mount_point, &mut request)
+        .map_err(|(error, why)| told_failure(mount_point, doing, error, &why))?;
+    Ok(request)
 }
 
 pub fn delete_snapshot(mount_point: &Path, name: &str) -> Result<()> {
@@ -41,11 +63,20 @@ pub fn snapshots(mount_point: &Path) -> Result<Vec<SnapshotInfo>> {
             Err((e, why)) => return Err(told_failure(mount_point, "list the snapshots", e, &why)),
         }
         let len = (request.name_len as usize).min(request.name.len());
+        let name = String::from_utf8_lossy(&request.name[..len]).into_owned();
+        let paths = match request.paths_len {
+            0 => Vec::new(),
+            _ => {
+                let told = about_paths(mount_point, "list the snapshots", SNAPSHOT_TELL, &name, &[])?;
+                paths_from_text(told.text()).unwrap_or_default()
+            }
+        };
         found.push(SnapshotInfo {
-            name: String::from_utf8_lossy(&request.name[..len]).into_owned(),
+            name,
             generation: request.generation,
             time: request.time,
             own_bytes: request.own_bytes,
+            paths,
         });
     }
 }

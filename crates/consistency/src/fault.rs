@@ -45,12 +45,16 @@ pub enum Fault {
     OneRootSlot,
     /// Generations: a root is taken from its slot as it is, torn or not.
     AcceptTornRoot,
+    /// Generations: what a crash has left of a root is not wiped before another is written over it.
+    KeepTornRoot,
     /// Generations: blocks are moved home while the generation before has them there.
     SweepOverHome,
     /// Generations: data is written over what a snapshot has in its own place.
     OverwriteHeld,
     /// Generations: places are freed that the newest snapshot has.
     FreeHeld,
+    /// Generations: a snapshot that is still to be cut down to chosen paths is one of the volume meanwhile.
+    UncutUnmarked,
     /// The log gets longer before the journal's inode is, at home.
     LongerBeforeInode,
     /// Files: the journal's inode gets shorter before the log does.
@@ -94,7 +98,7 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 14] = [
+    pub const GENERATIONS: [Fault; 16] = [
         Fault::ActionsAtOnce,
         Fault::NoFlushOfData,
         Fault::NoFlushAfterRecord,
@@ -109,6 +113,8 @@ impl Fault {
         Fault::SweepOverHome,
         Fault::OverwriteHeld,
         Fault::FreeHeld,
+        Fault::UncutUnmarked,
+        Fault::KeepTornRoot,
     ];
 
     /// Every fault of the engine without a journal.

@@ -36,7 +36,9 @@
 //!    returned before the commit was closed (ordered data).
 //! 3. A root counts only if it is whole: each sector has its stamp, and the checksum is right. The
 //!    slot of the durable generation is never the one that is written. So at any moment one slot
-//!    holds a whole root, whose generation is wholly there.
+//!    holds a whole root, whose generation is wholly there. What a crash has left of a root that was not
+//!    whole is wiped, durably, before another is written there: that one has the same number, and if a
+//!    crash tore it too, its sectors could complete the old one, whose places were used again meanwhile.
 //! 4. Nobody is told that a generation is durable, and nothing that it freed is used again, before
 //!    the flush behind its root.
 //! 5. After a failed write or flush nothing is written any more.
@@ -44,7 +46,7 @@
 //! What a crash leaves: the newest generation that has a whole root, with its log. There is nothing to
 //! replay: opening reads two slots, picks one, and reads the log's area, whose size is bounded.
 //!
-//! Locks, in order: a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `live`.
+//! Locks, in order: `cutting`, a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `live`.
 
 mod commit;
 mod convert;
@@ -55,6 +57,7 @@ mod image;
 mod live;
 mod log;
 mod map;
+mod part;
 mod pool;
 mod pool_use;
 mod redirect;
@@ -93,6 +96,7 @@ pub use image::GenerationImage;
 use live::Live;
 use log::Log;
 use map::{Map, MapReader};
+pub use part::SnapshotPart;
 use pool::Pool;
 pub use pool_use::PoolUse;
 use redirect::Redirect;
@@ -116,6 +120,8 @@ struct Generations {
     homes: sweep::Homes,
     held: RwLock<Arc<Held>>,
     redirect: Redirect,
+    /// Held by who makes a snapshot of chosen paths.
+    cutting: Mutex<()>,
     read_only: bool,
     commit_interval: Duration,
     /// See [`Fsync`].
@@ -145,6 +151,8 @@ struct State {
     log: Option<Log>,
     /// Where the sweep goes on.
     sweep_at: BlockNr,
+    /// The other slot has what a crash has left of a root.
+    has_torn_root: bool,
 }
 
 /// Whether the superblock in its own place is that of a generations volume.
@@ -166,7 +174,7 @@ impl GenerationsEngine {
         }
         let faults = options.faults();
         let shape = shape_of(&superblock, &*device);
-        let (slot, root) = read_roots(&*device, &shape, superblock.uuid(), faults)?;
+        let Roots { slot, root, has_torn } = read_roots(&*device, &shape, superblock.uuid(), faults)?;
         let mut volume = Volume::new(device, shape.block_size as usize, shape.volume_blocks)?;
         volume.extend_reach(shape.device_blocks);
         let volume = Arc::new(volume);
@@ -187,8 +195,7 @@ impl GenerationsEngine {
             }
         }
         let snapshots = snapshots::read_list(&reader, &root)?;
-        let kept = snapshots.iter().map(|kept| kept.map.clone()).collect();
-        let held = Held::new(reader.clone(), superblock.clone(), kept);
+        let held = Held::new(reader.clone(), superblock.clone(), &snapshots);
         let redirect = Redirect::default();
         redirect.active.store(root.has_moved_data, SeqCst);
         let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone(), logged));
@@ -201,6 +208,7 @@ impl GenerationsEngine {
             homes: sweep::Homes::of(&superblock),
             held: RwLock::new(Arc::new(held)),
             redirect,
+            cutting: Mutex::default(),
             read_only: options.read_only || volume.device_is_read_only(),
             commit_interval: options.commit_interval,
             logs: AtomicBool::new(false),
@@ -219,6 +227,7 @@ impl GenerationsEngine {
                 pool: None,
                 log: None,
                 sweep_at: BlockNr(0),
+                has_torn_root: has_torn,
             }),
             volume,
         });
@@ -232,6 +241,7 @@ impl GenerationsEngine {
                 shared.pool(&mut state)?;
                 shared.guard(shared.make_room(&mut state))?;
             }
+            shared.drop_uncut()?;
             let background = shared.clone();
             let thread = std::thread::Builder::new()
                 .name("xact-commit".into())
@@ -276,14 +286,17 @@ fn shape_of(superblock: &Superblock, device: &dyn BlockDevice) -> PoolShape {
 }
 
 /// The newest whole root, and its slot.
-fn read_roots(
-    device: &dyn BlockDevice,
-    shape: &PoolShape,
-    uuid: [u8; 16],
-    faults: Faults,
-) -> Result<(usize, Root)> {
+struct Roots {
+    slot: usize,
+    root: Root,
+    /// The other slot is neither whole nor empty.
+    has_torn: bool,
+}
+
+fn read_roots(device: &dyn BlockDevice, shape: &PoolShape, uuid: [u8; 16], faults: Faults) -> Result<Roots> {
     let check = !faults.has(Fault::AcceptTornRoot);
     let mut newest: Option<(usize, Root)> = None;
+    let mut has_torn = false;
     if shape.device_blocks <= shape.volume_blocks || shape.places() == 0 {
         return Err(Error::corrupt(Site::Root, "the device ends where the pool should be"));
     }
@@ -297,10 +310,11 @@ fn read_roots(
             Ok(root) if newest.as_ref().is_some_and(|(_, found)| found.generation > root.generation) => {}
             Ok(root) => newest = Some((slot, root)),
             // Torn by a crash, as one of the two may be at any time.
-            Err(Error::Corrupt(_)) => {}
+            Err(Error::Corrupt(_)) => has_torn |= bytes.iter().any(|&byte| byte != 0),
             Err(error) => return Err(error),
         }
     }
+    let newest = newest.map(|(slot, root)| Roots { slot, root, has_torn });
     newest.ok_or_else(|| Error::corrupt(Site::Root, "neither of the two slots holds a whole one"))
 }
 

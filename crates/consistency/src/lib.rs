@@ -32,7 +32,7 @@ use xact_layout::superblock::{Superblock, Support};
 
 pub use engine::{BlockRef, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, Room};
 pub use fault::{Fault, Faults};
-pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo};
+pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo, SnapshotPart};
 pub use journal::{JournalEngine, JournalSize};
 pub use none::NoneEngine;
 pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};

@@ -1,6 +1,6 @@
 //! A device whose writes stay in memory: what a recovery would do, without doing it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -17,6 +17,12 @@ pub struct Overlay {
 impl Overlay {
     pub fn new(inner: Arc<dyn BlockDevice>) -> Overlay {
         Overlay { inner, sectors: Mutex::default() }
+    }
+
+    /// Numbers of the blocks of this many bytes in which something was written.
+    pub fn changed_blocks(&self, block_size: u32) -> BTreeSet<u64> {
+        let per_block = u64::from(block_size) / SECTOR_BYTES as u64;
+        self.sectors.lock().keys().map(|sector| sector / per_block).collect()
     }
 }
 
@@ -85,6 +91,7 @@ mod tests {
         let mut buf = [9; 9];
         overlay.read_at(&mut buf, 508).unwrap();
         assert_eq!(&buf, b"\0\0hello\0\0");
+        assert_eq!(overlay.changed_blocks(1024).into_iter().collect::<Vec<_>>(), [0]);
         inner.read_at(&mut buf, 508).unwrap();
         assert_eq!(buf, [0; 9]);
         assert!(overlay.write_at(b"x", 8192).is_err());

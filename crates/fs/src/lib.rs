@@ -10,6 +10,7 @@ pub mod alloc;
 pub mod api;
 pub mod base;
 pub mod convert;
+pub mod cut;
 pub mod dir;
 pub mod extent;
 pub mod inode_table;

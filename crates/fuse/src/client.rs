@@ -343,6 +343,15 @@ pub fn snapshot(mount: &Path, request: &mut control::Snapshot) -> Result<(), (io
     ioctl(&file, control::IOC_SNAPSHOT, request.as_mut_bytes()).map_err(|error| told(error, request))
 }
 
+/// As [`snapshot`], of chosen paths (`XACT_IOC_SNAPSHOT_PATHS`).
+pub fn snapshot_paths(mount: &Path, request: &mut control::SnapshotPaths) -> Result<(), (io::Error, String)> {
+    let file = File::open(mount).map_err(|e| (e, String::new()))?;
+    ioctl(&file, control::IOC_SNAPSHOT_PATHS, request.as_mut_bytes()).map_err(|error| {
+        let len = (request.why_len as usize).min(request.why.len());
+        (error, String::from_utf8_lossy(&request.why[..len]).into_owned())
+    })
+}
+
 /// An error with the reason that came with it.
 fn told(error: io::Error, answer: &control::Snapshot) -> (io::Error, String) {
     let len = (answer.why_len as usize).min(answer.why.len());

@@ -389,8 +389,49 @@ pub struct Snapshot {
     /// Out: why it failed, in English.
     pub why_len: u32,
     pub name: [u8; SNAPSHOT_NAME_MAX],
-    pub reserved: u32,
+    /// Out: bytes that [`SnapshotPaths`] tells of it; 0 for one of the volume.
+    pub paths_len: u32,
     pub why: [u8; WHY_MAX],
+}
+
+/// Most bytes of the paths of one snapshot.
+pub const SNAPSHOT_PATHS_MAX: usize = 8192;
+
+/// A snapshot of chosen paths, to be created (`SNAPSHOT_CREATE`) or told (`SNAPSHOT_TELL`, by its name). Who may is as
+/// with [`Snapshot`].
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SnapshotPaths {
+    /// In: what to do.
+    pub action: u32,
+    /// In: bytes in `name`.
+    pub name_len: u32,
+    /// In or out: bytes in `paths`.
+    pub paths_len: u32,
+    /// Out: why it failed, in English.
+    pub why_len: u32,
+    pub name: [u8; SNAPSHOT_NAME_MAX],
+    pub reserved: u32,
+    /// In or out: paths from the volume's root and without one, each with a NUL behind it.
+    pub paths: [u8; SNAPSHOT_PATHS_MAX],
+    pub why: [u8; WHY_MAX],
+}
+
+impl SnapshotPaths {
+    /// A request; `None` where the name or the paths are too long.
+    pub fn new(action: u32, name: &str, paths: &[u8]) -> Option<Box<SnapshotPaths>> {
+        let mut request = Box::new(SnapshotPaths::new_zeroed());
+        request.name.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        request.paths.get_mut(..paths.len())?.copy_from_slice(paths);
+        (request.action, request.name_len, request.paths_len) =
+            (action, name.len() as u32, paths.len() as u32);
+        Some(request)
+    }
+
+    /// The text of the paths.
+    pub fn text(&self) -> &[u8] {
+        &self.paths[..(self.paths_len as usize).min(SNAPSHOT_PATHS_MAX)]
+    }
 }
 
 impl Snapshot {
@@ -460,6 +501,7 @@ pub const IOC_ROLLBACK: u32 = ioc(1, 14, size_of::<Savepoint>());
 pub const IOC_RELEASE: u32 = ioc(1, 15, size_of::<Savepoint>());
 pub const IOC_DIFF_BY_FILE: u32 = ioc(3, 16, size_of::<Diff>());
 pub const IOC_SNAPSHOT: u32 = ioc(3, 32, size_of::<Snapshot>());
+pub const IOC_SNAPSHOT_PATHS: u32 = ioc(3, 38, size_of::<SnapshotPaths>());
 pub const IOC_SNAPSHOT_DIFF: u32 = ioc(3, 36, size_of::<SnapshotDiff>());
 pub const IOC_COUNTERS: u32 = ioc(2, 33, size_of::<Counters>());
 pub const IOC_MODES: u32 = ioc(3, 34, size_of::<Modes>());
@@ -472,5 +514,5 @@ pub const FOLDER: &str = ".xact";
 const _: () = assert!(size_of::<Commit>() == 24 + PATH_MAX + WHY_MAX);
 const _: () = assert!(size_of::<Change>() == 80);
 // The number of an ioctl has 14 bits for the size.
-const _: () = assert!(size_of::<Latencies>() < 1 << 14);
+const _: () = assert!(size_of::<Latencies>() < 1 << 14 && size_of::<SnapshotPaths>() < 1 << 14);
 const _: () = assert!(size_of::<Diff>() < 1 << 14 && size_of::<ReadSide>() < 1 << 14);

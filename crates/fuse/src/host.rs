@@ -31,6 +31,12 @@ pub trait Host: Send + Sync {
     /// Keeps the volume as it is now under a name.
     fn create_snapshot(&self, name: &str) -> Result<()>;
 
+    /// Keeps some files and folders; paths from the volume's root and without one.
+    fn create_snapshot_of(&self, name: &str, paths: &[Vec<u8>]) -> Result<()>;
+
+    /// What a snapshot has; nothing for one of the volume.
+    fn snapshot_paths(&self, name: &str) -> Result<Vec<Vec<u8>>>;
+
     fn delete_snapshot(&self, name: &str) -> Result<()>;
 
     /// From the oldest to the newest.

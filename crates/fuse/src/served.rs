@@ -55,6 +55,14 @@ impl Host for Served {
         self.volume.create_snapshot(name)
     }
 
+    fn create_snapshot_of(&self, name: &str, paths: &[Vec<u8>]) -> Result<()> {
+        self.volume.create_snapshot_of(name, paths)
+    }
+
+    fn snapshot_paths(&self, name: &str) -> Result<Vec<Vec<u8>>> {
+        self.volume.snapshot_paths(name)
+    }
+
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.volume.delete_snapshot(name)
     }

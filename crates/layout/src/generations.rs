@@ -17,7 +17,8 @@ pub use log::{LogChecks, LogPosition, LogSum, LogWriter, read_log};
 pub use node::{MapNode, fanout};
 pub use root::{MAX_BITMAP_BLOCKS, ROOT_BYTES, Root};
 pub use snapshot::{
-    SNAPSHOT_NAME_BYTES, SNAPSHOT_RECORD_BYTES, SnapshotRecord, decode_snapshots, encode_snapshots,
+    SNAPSHOT_NAME_BYTES, SNAPSHOT_PATHS_BYTES, SNAPSHOT_RECORD_BYTES, SnapshotOf, SnapshotRecord,
+    decode_snapshots, encode_snapshots, paths_from_text, paths_text,
 };
 
 use xact_base::BlockNr;
@@ -30,6 +31,16 @@ pub struct Pointer {
     /// A block of the device, in the pool.
     pub place: BlockNr,
     pub sum: u32,
+}
+
+impl Pointer {
+    /// Zeros, which take no place: what a snapshot of chosen paths has as the blocks of inode tables in which nothing
+    /// is chosen. Not in the map of the volume itself, and not to a node.
+    pub const ZEROS: Pointer = Pointer { place: BlockNr(1), sum: 0 };
+
+    pub fn is_zeros(&self) -> bool {
+        *self == Pointer::ZEROS
+    }
 }
 
 /// Checksum of the contents that `block` of the volume has in its place.

@@ -192,6 +192,19 @@ impl Session {
         Ok(name)
     }
 
+    /// As [`Session::snapshot`], of some paths of the whole volume.
+    pub fn snapshot_of(&mut self, number: u64, paths: &[&str]) -> Result<String, Stop> {
+        self.sync()?;
+        let tree = Tree::of_view(&*self.base)?.cut_down(paths);
+        let name = format!("{number}-{:016x}", tree.digest());
+        self.clock.tag(Some("creating a snapshot of paths"));
+        let paths: Vec<Vec<u8>> = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+        self.volume.create_snapshot_of(&name, &paths).map_err(Stop::Failed)?;
+        self.create(&format!("/{SNAPSHOT_MARK}{name}"))?;
+        self.sync()?;
+        Ok(name)
+    }
+
     pub fn delete_snapshot(&mut self, name: &str) -> Done {
         self.unlink(&format!("/{SNAPSHOT_MARK}{name}"))?;
         self.sync()?;

@@ -69,6 +69,36 @@ impl Tree {
         hasher.finish()
     }
 
+    /// What a snapshot of these paths has: all below them, and the folders that lead there with no other names.
+    pub fn cut_down(&self, paths: &[&str]) -> Tree {
+        let below = |path: &[u8], top: &[u8]| {
+            path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || top == b"/")
+        };
+        let chosen = |path: &[u8]| paths.iter().any(|top| below(path, top.as_bytes()));
+        let leads_on = |path: &[u8]| paths.iter().any(|top| below(top.as_bytes(), path));
+        let mut cut = Tree::default();
+        for (path, entry) in &self.entries {
+            if chosen(path) || leads_on(path) {
+                cut.entries.insert(path.clone(), entry.clone());
+            }
+        }
+        let mut names: BTreeMap<u64, u32> = BTreeMap::new();
+        cut.entries.values().for_each(|entry| *names.entry(entry.ino).or_default() += 1);
+        for (path, entry) in &mut cut.entries {
+            if entry.kind != FileKind::Directory {
+                entry.nlink = names[&entry.ino];
+                continue;
+            }
+            let gone = |other: &&Bytes| {
+                let parent = &other[..other.iter().rposition(|&byte| byte == b'/').unwrap_or(0).max(1)];
+                parent == &path[..] && other[..] != b"/"[..] && !chosen(other) && !leads_on(other)
+            };
+            let dirs = self.entries.iter().filter(|(_, other)| other.kind == FileKind::Directory);
+            entry.nlink -= dirs.map(|(path, _)| path).filter(gone).count() as u32;
+        }
+        cut
+    }
+
     /// Walks a view.
     pub fn of_view(view: &dyn View) -> Result<Tree, String> {
         let mut tree = Tree::default();

@@ -45,6 +45,7 @@ pub use xact_fs::{
     ModeChoice, Modes, OnError, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
 };
 pub use xact_fs::{convert, mkfs};
+pub use xact_layout::generations::{paths_from_text, paths_text};
 pub use xact_txn::{
     Audience, Changes, Difference, Durability, Isolation, KeptInfo, Losses, Lost, Side, TxOptions, TxState,
     What,

@@ -26,13 +26,14 @@ struct Stop {
 }
 
 impl Schedule {
-    /// Makes a snapshot every so often if anything has changed since the last one, and then deletes
-    /// those of its own that `rules` do not keep. `failed` is told what goes wrong; a full volume is
+    /// Makes a snapshot every so often if anything has changed since the last one, of chosen paths where there are
+    /// some, and then deletes those of its own that `rules` do not keep. `failed` is told what goes wrong; a full volume is
     /// tried again the next time.
     pub fn start(
         volume: &Arc<Volume>,
         every: Duration,
         rules: KeepRules,
+        paths: Vec<Vec<u8>>,
         failed: impl Fn(&Error) + Send + 'static,
     ) -> Result<Schedule> {
         volume.snapshot_names()?;
@@ -42,7 +43,7 @@ impl Schedule {
             .name("xact-snapshots".into())
             .spawn(move || {
                 while stopped.wait(every) {
-                    if let Err(error) = volume.snapshot_now(&rules) {
+                    if let Err(error) = volume.snapshot_now(&rules, &paths) {
                         failed(&error);
                     }
                 }
@@ -74,20 +75,41 @@ impl Drop for Schedule {
 }
 
 impl Volume {
-    /// One round of a schedule: a snapshot named by the time, unless nothing has changed since the newest
-    /// one, and then [`Volume::prune`] over those that schedules have made.
-    pub fn snapshot_now(&self, rules: &KeepRules) -> Result<()> {
+    /// One round of a schedule: a snapshot named by the time, of some paths or (with none) of the volume, unless
+    /// nothing has changed since the newest one, and then [`Volume::prune`] over those that schedules have made.
+    /// Whether chosen paths have changed takes a look at all that is below them.
+    pub fn snapshot_now(&self, rules: &KeepRules, paths: &[Vec<u8>]) -> Result<()> {
         self.sync()?;
-        if self.generations()?.has_changed_since_snapshot() {
+        let changed = match paths {
+            [] => self.generations()?.has_changed_since_snapshot(),
+            _ => match self.newest_automatic(paths)? {
+                Some(newest) => !self.diff_snapshots(&newest, None)?.is_empty(),
+                None => true,
+            },
+        };
+        if changed {
             let now = u64::try_from(unix_seconds()).unwrap_or(0);
             let name = format!("{AUTOMATIC}{}", Date::of(now));
-            match self.create_snapshot(&name) {
+            let made = match paths {
+                [] => self.create_snapshot(&name),
+                _ => self.create_snapshot_of(&name, paths),
+            };
+            match made {
                 // Two rounds within a second.
                 Err(Error::Usage(_)) if self.snapshot_names()?.contains(&name) => {}
                 made => made?,
             }
         }
         self.prune(rules, AUTOMATIC, false).map(|_| ())
+    }
+
+    fn newest_automatic(&self, paths: &[Vec<u8>]) -> Result<Option<String>> {
+        for name in self.snapshot_names()?.into_iter().rev().filter(|name| name.starts_with(AUTOMATIC)) {
+            if self.snapshot_paths(&name)? == paths {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
     }
 
     /// Deletes the snapshots whose names begin with `prefix` and that no rule keeps, each in a commit of

@@ -7,7 +7,11 @@
 //! 4. What changed under a name that did not change is somewhere in a folder that did not change either. It
 //!    is looked for from the file's own group outwards, which is where folders have their files.
 //!
+//! Where one of the two has chosen paths only, what is below these is gone through instead (`part`).
+//!
 //! A file counts as modified by its size and time of modification; contents are not compared.
+
+mod part;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,7 +29,8 @@ use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 
 impl Volume {
-    /// What differs from the snapshot `old` to the snapshot `new`, or to the volume as it is now; by path.
+    /// What differs from the snapshot `old` to the snapshot `new`, or to the volume as it is now; by path. Where they
+    /// have chosen paths, of what all of them have.
     ///
     /// Errors: `Usage` for a snapshot that is not there; `Io` where one was deleted meanwhile.
     pub fn diff_snapshots(&self, old: &str, new: Option<&str>) -> Result<Vec<Difference>> {
@@ -33,7 +38,9 @@ impl Volume {
         if new.is_none() && !engine.is_read_only() {
             self.sync()?;
         }
-        let blocks = engine.changed_blocks(old, new)?;
+        let chosen = |name| engine.snapshot_paths(name);
+        let tops = part::tops(chosen(old)?, new.map(chosen).transpose()?.unwrap_or_default());
+        let blocks = if tops.is_none() { engine.changed_blocks(old, new)? } else { Vec::new() };
         let past = |name: &str| -> Result<State> {
             let image = engine.image(Some(name))?;
             Ok(State { view: Snapshot::new(image.clone()).view()?, blocks: Blocks::Past(image) })
@@ -44,10 +51,13 @@ impl Volume {
             None => now(),
         };
         let differ = Differ { sb: self.superblock(), old: past(old)?, new };
-        let mut all = differ.all(&blocks)?;
+        let mut differences = match tops {
+            Some(tops) => differ.within(&tops)?,
+            None => differ.all(&blocks)?,
+        };
         // Transactions that are kept are nobody's files.
-        all.retain(|difference| difference.path.split(|b| *b == b'/').nth(1) != Some(KEPT_FOLDER.as_bytes()));
-        Ok(all)
+        differences.retain(|found| found.path.split(|b| *b == b'/').nth(1) != Some(KEPT_FOLDER.as_bytes()));
+        Ok(differences)
     }
 }
 
@@ -195,7 +205,7 @@ impl Differ<'_> {
         let mut found = Vec::new();
         let mut paths = (Paths::new(), Paths::new());
         self.of_names(&names, &attrs, &mut paths, &mut found)?;
-        self.in_place(&names, &attrs, &mut paths, &mut found)?;
+        self.in_place(&names, &attrs, None, &mut paths, &mut found)?;
         found.sort_by(|a, b| (&a.path, a.what).cmp(&(&b.path, b.what)));
         found.dedup();
         Ok(found)
@@ -297,11 +307,12 @@ impl Differ<'_> {
         Ok(())
     }
 
-    /// Changes of what has kept its name.
+    /// Changes of what has kept its name; which one that is stands in `known`, or is looked for.
     fn in_place(
         &self,
         names: &[NameChange],
         attrs: &BTreeMap<Ino, (Option<Attr>, Option<Attr>)>,
+        known: Option<&part::Names>,
         (_, paths): &mut (Paths, Paths),
         found: &mut Vec<Difference>,
     ) -> Result<()> {
@@ -336,6 +347,16 @@ impl Differ<'_> {
             if let Some(path) = self.new.dir_path(dir, paths)? {
                 tell(found, difference, path);
             }
+        }
+        if let Some(known) = known {
+            for (ino, difference) in wanted {
+                if let Some(at) = known.get(&ino)
+                    && let Some(path) = self.new.path(at, paths)?
+                {
+                    tell(found, difference, path);
+                }
+            }
+            return Ok(());
         }
         while let Some((&ino, _)) = wanted.first_key_value() {
             self.search(ino, &mut wanted, paths, found)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 use xact_base::{Error, Ino, LatencySnapshot, Result};
-use xact_consistency::{Engine, EngineStats, GenerationsEngine, PoolUse, SnapshotInfo};
+use xact_consistency::{Engine, EngineStats, GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{Base, ModeChoice, Modes, Shutdown, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
@@ -121,6 +121,27 @@ impl Volume {
         engine.create_snapshot(name, u64::try_from(now).unwrap_or(0))?;
         self.tell_watcher(name);
         Ok(())
+    }
+
+    /// Keeps some files and folders as they are now, with all that is below them, under a name; their paths count from
+    /// the volume's root. Costs two commits, and what is chosen has to be gone through; it holds space for nothing else.
+    ///
+    /// It is there when this returns, and after a crash before that there is none. Errors: as
+    /// [`Volume::create_snapshot`]; `Usage` for a path that is not there; `Unsupported` on a volume without checksums of
+    /// groups or without extents.
+    pub fn create_snapshot_of(&self, name: &str, paths: &[Vec<u8>]) -> Result<()> {
+        let engine = self.generations()?;
+        self.sync()?;
+        let now = xact_base::unix_seconds();
+        let cut = |image: Arc<GenerationImage>| xact_fs::cut::cut(image, paths);
+        engine.create_snapshot_of(name, u64::try_from(now).unwrap_or(0), &cut)?;
+        self.tell_watcher(name);
+        Ok(())
+    }
+
+    /// The paths that a snapshot has; none for one of the volume. Errors: `Usage` where there is none of this name.
+    pub fn snapshot_paths(&self, name: &str) -> Result<Vec<Vec<u8>>> {
+        self.generations()?.snapshot_paths(name)
     }
 
     /// Deletes a snapshot and frees what it alone has kept. Works on a full volume.

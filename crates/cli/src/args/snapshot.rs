@@ -7,8 +7,9 @@ use xact::{AUTOMATIC, KeepRules};
 
 /// Keep, list and write out states of a volume with generations
 ///
-/// A snapshot keeps the whole volume as it was at one moment, under a name. Creating one costs one
-/// commit, whatever the volume's size. It takes space only for what changes afterwards, and that
+/// A snapshot keeps the volume as it was at one moment, under a name, or some of its files and folders. Creating
+/// one of the volume costs one commit, whatever the volume's size; one of chosen paths costs two, and what is
+/// chosen has to be gone through. It takes space only for what changes afterwards, and that
 /// from the volume's pool ('xact mkfs --pool-size'): when the pool is full, the volume says "no
 /// space" until a snapshot is deleted.
 ///
@@ -25,8 +26,20 @@ pub struct Snapshot {
 
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Keep the volume as it is now
-    Create(SnapshotName),
+    /// Keep the volume, or some of its files and folders, as it is now
+    ///
+    /// With paths, the snapshot has these files and folders with all that is below them, and the folders that lead
+    /// there; it holds space for nothing else. All else works on it as on one of the volume: it is in
+    /// MNT/.xact/snapshots, and can be exported (as an ext4 image with nothing else in it) and deleted. 'restore' and
+    /// 'diff' are about the chosen paths then. Usage by quotas is not kept. A volume without checksums of groups
+    /// (metadata_csum or uninit_bg) or without extents has no such snapshots.
+    Create {
+        #[command(flatten)]
+        of: SnapshotName,
+        /// What to keep: paths from the volume's root, as 'diff' has them. Default: everything.
+        #[arg(value_name = "PATH")]
+        paths: Vec<PathBuf>,
+    },
     /// Tell which snapshots there are, from the oldest to the newest
     List {
         /// The mount, or the image file or block device.
@@ -40,7 +53,7 @@ pub enum SnapshotCommand {
     ///
     /// All at once: a crash leaves what there was before or what the snapshot has. What was done since and
     /// is in no snapshot is lost. The snapshot stays, and so do the volume's settings: its modes ('xact mode') and
-    /// its label.
+    /// its label. Of a snapshot of chosen paths these are restored, on a mount, and nothing else changes.
     ///
     /// An image goes back as a whole, in one commit; it must not be mounted. On a mount, it is one transaction, which
     /// replaces each file that differs; folders keep their inodes, and hard links among what is restored are
@@ -54,7 +67,8 @@ pub enum SnapshotCommand {
         /// Name of the snapshot.
         #[arg(value_name = "NAME")]
         name: String,
-        /// What to restore, of a mount: paths from the volume's root, as 'diff' has them. Default: everything.
+        /// What to restore, of a mount: paths from the volume's root, as 'diff' has them. Default: everything that the
+        /// snapshot has.
         #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
@@ -64,7 +78,8 @@ pub enum SnapshotCommand {
     /// Tell what differs between two snapshots, or a snapshot and now
     ///
     /// By path: added, deleted, modified, renamed, or other attributes. Costs what differs, not what there
-    /// is. A file counts as modified by its size and time of modification.
+    /// is. A file counts as modified by its size and time of modification. Of snapshots of chosen paths these are
+    /// compared, which costs what they have.
     Diff {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]

@@ -26,6 +26,8 @@ struct Plan {
     volume: VolumeOptions,
     mount: MountOptions,
     snapshots: Option<(Duration, KeepRules)>,
+    /// Of which the snapshots are; none: of the volume.
+    snapshot_paths: Vec<Vec<u8>>,
     log: Target,
 }
 
@@ -91,6 +93,7 @@ impl Plan {
         }
         Ok(Plan {
             snapshots: args.snapshot_every.map(|every| (every, args.snapshot_keep)),
+            snapshot_paths: super::restore::texts(&args.snapshot_of)?,
             volume,
             image,
             mount_point,
@@ -141,7 +144,8 @@ fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce(
     let log = log.start().map_err(|e| Failure::system("start the log", e))?;
     let schedule = plan.snapshots.map(|(every, rules)| {
         let failed = |error: &Error| eprintln!("xact: no automatic snapshot: {error}");
-        Schedule::start(volume, every, rules, failed).map_err(|e| Failure::volume(&plan.image, e))
+        Schedule::start(volume, every, rules, plan.snapshot_paths.clone(), failed)
+            .map_err(|e| Failure::volume(&plan.image, e))
     });
     let schedule = schedule.transpose()?;
     ready();

@@ -8,10 +8,10 @@
 //! as with a deleted file.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -23,7 +23,8 @@ use crate::control::{self, Transaction};
 use crate::exit::{Exit, Failure, Result};
 use crate::mounts::Mount;
 
-/// Restores these paths, which count from the volume's root; none means all of it.
+/// Restores these paths, which count from the volume's root; none means all that the snapshot has. Of one of chosen
+/// paths nothing else can be restored: in the folders that lead there it has no other names.
 pub fn restore(mount: &Mount, name: &str, paths: &[PathBuf]) -> Result<()> {
     if mount.is_view() {
         return Err(Failure::usage("inside a transaction nothing is restored")
@@ -38,11 +39,33 @@ pub fn restore(mount: &Mount, name: &str, paths: &[PathBuf]) -> Result<()> {
     let transaction = Transaction::begin(&mount.point, 0)?;
     let now = transaction.channel().root(transaction.id());
     let mut restorer = Restorer { past, now, taken, links: HashMap::new() };
-    let all = [PathBuf::new()];
-    for path in if paths.is_empty() { &all[..] } else { paths } {
-        restorer.restore(&within(path)?)?;
+    let chosen: Vec<PathBuf> = snapshot.paths.iter().map(|path| OsStr::from_bytes(path).into()).collect();
+    for path in tops(paths, &chosen)? {
+        restorer.restore(&path)?;
     }
     transaction.commit(0)
+}
+
+/// What is restored: the paths that are asked for, as far as the snapshot has them.
+fn tops(paths: &[PathBuf], chosen: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    if paths.is_empty() {
+        return Ok(if chosen.is_empty() { vec![PathBuf::new()] } else { chosen.to_vec() });
+    }
+    let mut found = Vec::new();
+    for path in paths {
+        let path = within(path)?;
+        if chosen.is_empty() || chosen.iter().any(|top| path.starts_with(top)) {
+            found.push(path);
+            continue;
+        }
+        // A folder on the way: what is chosen in it.
+        let before = found.len();
+        found.extend(chosen.iter().filter(|top| top.starts_with(&path)).cloned());
+        if found.len() == before {
+            return Err(not_there(&path));
+        }
+    }
+    Ok(found)
 }
 
 struct Restorer {
@@ -68,6 +91,22 @@ pub fn within(path: &Path) -> Result<PathBuf> {
         }
     }
     Ok(relative)
+}
+
+/// The paths that a snapshot is to have, in order and none below another, as the volume keeps them.
+pub fn texts(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
+    let mut found = paths.iter().map(|path| within(path)).collect::<Result<Vec<_>>>()?;
+    if found.iter().any(|path| path.as_os_str().is_empty()) {
+        return Err(Failure::usage("the root is all of the volume: name no paths for that"));
+    }
+    found.sort();
+    let mut tops: Vec<PathBuf> = Vec::new();
+    for path in found {
+        if tops.last().is_none_or(|top| !path.starts_with(top)) {
+            tops.push(path);
+        }
+    }
+    Ok(tops.into_iter().map(|path| path.into_os_string().into_vec()).collect())
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
@@ -249,7 +288,7 @@ fn xattrs(path: &Path) -> io::Result<HashMap<Vec<u8>, Vec<u8>>> {
 
 /// Whether a path as the volume has it (`/folder/file`) is one of these or below one.
 pub fn is_below(path: &[u8], tops: &[PathBuf]) -> bool {
-    let path = Path::new(std::ffi::OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
+    let path = Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
     tops.iter().any(|top| path.starts_with(top))
 }
 
@@ -259,6 +298,16 @@ mod tests {
 
     #[test]
     fn paths_count_from_the_root() {
+        let text = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(tops(&[], &[]).unwrap(), text(&[""]));
+        let bytes = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect::<Vec<_>>();
+        assert_eq!(texts(&text(&["/b/", "a", "b/c", "ab"])).unwrap(), bytes(&["a", "ab", "b"]));
+        assert_eq!(texts(&text(&["a", "/"])).unwrap_err().exit, Exit::Usage);
+        let chosen = text(&["a/b", "c"]);
+        assert_eq!(tops(&[], &chosen).unwrap(), chosen);
+        assert_eq!(tops(&text(&["/a", "c/d"]), &chosen).unwrap(), text(&["a/b", "c/d"]));
+        assert_eq!(tops(&text(&["/"]), &chosen).unwrap(), chosen);
+        assert_eq!(tops(&text(&["a/x"]), &chosen).unwrap_err().exit, Exit::NoInput);
         assert_eq!(within(Path::new("/a/./b")).unwrap(), Path::new("a/b"));
         assert_eq!(within(Path::new("/")).unwrap(), Path::new(""));
         assert_eq!(within(Path::new("a/../b")).unwrap_err().exit, Exit::Usage);

@@ -26,7 +26,8 @@ use crate::{control, image, mounts};
 
 pub fn snapshot(args: &Snapshot) -> Result<()> {
     match &args.command {
-        SnapshotCommand::Create(args) => create(args),
+        SnapshotCommand::Create { of, paths } if paths.is_empty() => create(of),
+        SnapshotCommand::Create { of, paths } => create_of(of, paths),
         SnapshotCommand::List { at, json } => list(at, *json),
         SnapshotCommand::Delete(args) => delete(args),
         SnapshotCommand::Prune(args) => prune(args),
@@ -70,6 +71,19 @@ fn create(args: &SnapshotName) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     engine.create_snapshot(&args.name, now).map_err(wrong)?;
     engine.close().map_err(wrong)
+}
+
+fn create_of(of: &SnapshotName, paths: &[PathBuf]) -> Result<()> {
+    let texts = restore::texts(paths)?;
+    if of.at.is_dir() {
+        return control::create_snapshot_of(&mounts::containing(&of.at)?.point, &of.name, &texts);
+    }
+    let wrong = |e: Error| Failure::volume(&of.at, e);
+    let device = image::open(&of.at, OpenMode::ReadWrite)?;
+    let volume = Volume::open(device, &VolumeOptions::default()).map_err(wrong)?;
+    let made = volume.create_snapshot_of(&of.name, &texts);
+    let closed = volume.close();
+    made.and(closed).map_err(wrong)
 }
 
 fn restore_image(image: &Path, name: &str) -> Result<()> {
@@ -144,6 +158,8 @@ struct Listed {
     time: u64,
     /// Bytes of the pool that deleting it alone would free, once the sweep has gone round.
     own_bytes: u64,
+    /// What it has, from the volume's root; none: all of it.
+    paths: Vec<String>,
 }
 
 fn list(at: &Path, json: bool) -> Result<()> {
@@ -154,24 +170,21 @@ fn list(at: &Path, json: bool) -> Result<()> {
     };
     let listed: Vec<Listed> = snapshots
         .into_iter()
-        .map(|SnapshotInfo { name, generation, time, own_bytes }| Listed {
+        .map(|SnapshotInfo { name, generation, time, own_bytes, paths }| Listed {
             name,
             generation,
             time,
             own_bytes,
+            paths: paths.iter().map(|path| format!("/{}", String::from_utf8_lossy(path))).collect(),
         })
         .collect();
     if json {
         return print_json(&listed);
     }
     let line = |s: &Listed| {
-        format!(
-            "{}  {}, generation {}, {} of its own\n",
-            s.name,
-            Date::of(s.time),
-            s.generation,
-            size_text(s.own_bytes)
-        )
+        let of = if s.paths.is_empty() { String::new() } else { format!(", of {}", s.paths.join(" ")) };
+        let own = size_text(s.own_bytes);
+        format!("{}  {}, generation {}, {own} of its own{of}\n", s.name, Date::of(s.time), s.generation)
     };
     print(&listed.iter().map(line).collect::<String>())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use xact_base::{BlockNr, Result};
-use xact_layout::generations::{Pointer, PoolShape, Root, contents_sum};
+use xact_layout::generations::{Pointer, PoolShape, ROOT_BYTES, Root, contents_sum};
 
 use super::log::{self, Log};
 use super::map::{Map, MapReader};
@@ -142,7 +142,7 @@ impl Generations {
         &self,
         state: &mut State,
         frozen: Frozen,
-        change: Option<ListChange>,
+        mut change: Option<ListChange>,
         sweep: Sweep,
     ) -> Result<bool> {
         self.pool(state)?;
@@ -174,6 +174,9 @@ impl Generations {
         }
         let Draft { mut map, mut out, swept } = draft;
         map.write(&self.reader, generation, &mut || pool.take(), &mut out)?;
+        if let Some(ListChange { change: Change::Cut { index, part, map }, .. }) = &mut change {
+            *map = part.draw(&self.reader, &state.snapshots[*index].map, generation, &mut pool, &mut out)?;
+        }
         let mut root = state.root.clone();
         if root.log.is_none() && self.uses_log() {
             root.log = log::take_area(&self.reader, &mut pool);
@@ -187,14 +190,18 @@ impl Generations {
         if let Some((place, bytes)) = list {
             self.volume.write(place, &[IoSlice::new(&bytes)])?;
         }
-        // Durable by this flush: all that the root will lead to, and all data whose write returned
+        let slot = if self.faults.has(Fault::OneRootSlot) { state.slot } else { 1 - state.slot };
+        if state.has_torn_root && !self.faults.has(Fault::KeepTornRoot) {
+            write_slot(&self.volume, &root.shape, slot, &[0; ROOT_BYTES])?;
+        }
+        // Durable by this flush: that nothing is left of a torn root in the slot, where a part of the one
+        // that is written next could complete it. And all that the root will lead to, and all data whose write returned
         // before the operations that refer to it ended, since those ended before the commit was
         // closed. Without it the root could be durable alone, and lead to what was there before.
         if !self.faults.has(Fault::NoFlushBeforeRoot) {
             self.volume.flush()?;
         }
         let root = Root { generation, map: map.root(), used: pool.used(), bitmaps: pool.bitmaps(), ..root };
-        let slot = if self.faults.has(Fault::OneRootSlot) { state.slot } else { 1 - state.slot };
         write_root(&self.volume, &root, slot)?;
         // Durable by this flush: the generation. Without it a caller would be told that something is
         // safe which a crash undoes, the places of the generation before would be written while it
@@ -206,8 +213,7 @@ impl Generations {
         self.live.publish(generation, map.clone());
         self.redirect.active.store(root.has_moved_data, SeqCst);
         if root.snapshots != state.root.snapshots {
-            let maps = snapshots.iter().map(|kept| kept.map.clone()).collect();
-            let held = self.held.read().with(maps);
+            let held = self.held.read().with(&snapshots);
             *self.held.write() = Arc::new(held);
         }
         // What is not in memory is read by the new map from here on.
@@ -216,7 +222,8 @@ impl Generations {
         }
         // The root has made an end of the log before it; see `log` 5.
         let log = if self.uses_log() { Log::begin(&root) } else { None };
-        *state = State { root, slot, map, snapshots, pool: Some(pool), log, sweep_at: state.sweep_at };
+        let sweep_at = state.sweep_at;
+        *state = State { root, slot, map, snapshots, pool: Some(pool), log, sweep_at, has_torn_root: false };
         Ok(true)
     }
 
@@ -317,4 +324,4 @@ pub(super) fn write_slot(volume: &Volume, shape: &PoolShape, slot: usize, bytes:
     volume.write(block, &[IoSlice::new(bytes)])
 }
 
-const _: () = assert!(xact_layout::generations::ROOT_BYTES.is_multiple_of(4096));
+const _: () = assert!(ROOT_BYTES.is_multiple_of(4096));

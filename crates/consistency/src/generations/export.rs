@@ -92,9 +92,7 @@ pub(super) fn used_blocks(seen: &Seen<'_>, superblock: &Superblock) -> Result<Ve
         let desc = descriptor(seen, superblock, group)?;
         let start = superblock.group_start(group).0;
         used.push((start, start + u64::from(superblock.base_meta_blocks(group))));
-        let table = u64::from(superblock.inode_table_blocks());
-        for (first, len) in [(desc.block_bitmap(), 1), (desc.inode_bitmap(), 1), (desc.inode_table(), table)]
-        {
+        for (first, len) in tables(superblock, &desc) {
             volume.check_range(first, len)?;
             used.push((first.0, first.0 + len));
         }
@@ -108,18 +106,42 @@ pub(super) fn used_blocks(seen: &Seen<'_>, superblock: &Superblock) -> Result<Ve
             }
         }
     }
-    used.sort_unstable();
+    let joined = joined(used);
+    if joined.last().is_some_and(|last| last.1 > superblock.blocks_count()) {
+        return Err(Error::corrupt(Site::Superblock, "the volume's metadata lies outside it"));
+    }
+    Ok(joined)
+}
+
+fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
     let mut joined: Vec<(u64, u64)> = Vec::new();
-    for (start, end) in used {
+    for (start, end) in ranges {
         match joined.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
             _ => joined.push((start, end)),
         }
     }
-    if joined.last().is_some_and(|last| last.1 > superblock.blocks_count()) {
-        return Err(Error::corrupt(Site::Superblock, "the volume's metadata lies outside it"));
+    joined
+}
+
+/// The bitmaps and the inode table that a descriptor tells of.
+fn tables(superblock: &Superblock, desc: &GroupDesc) -> [(BlockNr, u64); 3] {
+    let table = u64::from(superblock.inode_table_blocks());
+    [(desc.block_bitmap(), 1), (desc.inode_bitmap(), 1), (desc.inode_table(), table)]
+}
+
+/// Sorted ranges of the metadata that every volume has in fixed places: copies of superblock and descriptors, bitmaps,
+/// inode tables.
+pub(super) fn fixed_metadata(seen: &Seen<'_>, superblock: &Superblock) -> Result<Vec<(u64, u64)>> {
+    let mut fixed = Vec::new();
+    for group in (0..superblock.group_count()).map(GroupNr) {
+        let desc = descriptor(seen, superblock, group)?;
+        let start = superblock.group_start(group).0;
+        fixed.push((start, start + u64::from(superblock.base_meta_blocks(group))));
+        fixed.extend(tables(superblock, &desc).map(|(first, len)| (first.0, first.0 + len)));
     }
-    Ok(joined)
+    Ok(joined(fixed))
 }
 
 /// The block bitmap of a group; `None` where it was never written, and no file has a block there.

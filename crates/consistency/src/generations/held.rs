@@ -2,9 +2,12 @@
 //!
 //! A snapshot has a block at home if its bitmap says that the block is in use and its map has no
 //! pointer for it. That goes for blocks of files as for metadata: ext4's bitmaps know no difference.
+//!
+//! One of chosen paths has what it needs of the fixed metadata (descriptors, bitmaps, tables) in its map, and so none
+//! of it at home, whatever its bitmap says (`part` 3).
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use xact_base::{BlockNr, GroupNr, Result};
@@ -12,6 +15,7 @@ use xact_layout::superblock::Superblock;
 
 use super::export::{self, Seen};
 use super::map::{Map, MapReader};
+use super::snapshots::Kept;
 use crate::engine::BlockRef;
 
 /// The snapshots as those see them who write.
@@ -19,26 +23,38 @@ pub(super) struct Held {
     reader: Arc<MapReader>,
     /// For where groups lie, in which all generations agree.
     superblock: Superblock,
-    snapshots: Vec<Map>,
+    snapshots: Vec<Snapshot>,
+    /// Sorted ranges of the fixed metadata, read when first needed.
+    fixed: Arc<OnceLock<Vec<(u64, u64)>>>,
     /// Block bitmaps of groups that were asked about, by snapshot.
     groups: RwLock<HashMap<GroupNr, Arc<[Usage]>>>,
 }
 
+struct Snapshot {
+    map: Map,
+    /// It is of chosen paths.
+    is_part: bool,
+}
+
 /// What a snapshot uses of a group.
 enum Usage {
+    Nothing,
     /// Its bitmap was never written: no file has a block there, but fixed metadata may be.
     Fixed,
     Bitmap(BlockRef),
 }
 
 impl Held {
-    pub fn new(reader: Arc<MapReader>, superblock: Superblock, snapshots: Vec<Map>) -> Held {
-        Held { reader, superblock, snapshots, groups: RwLock::default() }
+    pub fn new(reader: Arc<MapReader>, superblock: Superblock, snapshots: &[Kept]) -> Held {
+        let snapshot = |kept: &Kept| Snapshot { map: kept.map.clone(), is_part: !kept.paths().is_empty() };
+        let snapshots = snapshots.iter().map(snapshot).collect();
+        Held { reader, superblock, snapshots, fixed: Arc::default(), groups: RwLock::default() }
     }
 
     /// The same volume with other snapshots.
-    pub fn with(&self, snapshots: Vec<Map>) -> Held {
-        Held::new(self.reader.clone(), self.superblock.clone(), snapshots)
+    pub fn with(&self, snapshots: &[Kept]) -> Held {
+        let held = Held::new(self.reader.clone(), self.superblock.clone(), snapshots);
+        Held { fixed: self.fixed.clone(), ..held }
     }
 
     /// Whether a snapshot may have data of a file in this block's own place.
@@ -51,8 +67,8 @@ impl Held {
         if self.snapshots.is_empty() {
             return Ok(true);
         }
-        for (map, usage) in self.snapshots.iter().zip(self.usage(block)?.iter()) {
-            if self.has_at_home(map, usage, block)? {
+        for (snapshot, usage) in self.snapshots.iter().zip(self.usage(block)?.iter()) {
+            if self.has_at_home(&snapshot.map, usage, block)? {
                 return Ok(false);
             }
         }
@@ -62,8 +78,8 @@ impl Held {
     /// The snapshots, by their places in the list, that have something in this block's own place.
     pub fn holders_of_home(&self, block: BlockNr) -> Result<Vec<usize>> {
         let mut holders = Vec::new();
-        for (index, (map, usage)) in self.snapshots.iter().zip(self.usage(block)?.iter()).enumerate() {
-            if self.has_at_home(map, usage, block)? {
+        for (index, (snapshot, usage)) in self.snapshots.iter().zip(self.usage(block)?.iter()).enumerate() {
+            if self.has_at_home(&snapshot.map, usage, block)? {
                 holders.push(index);
             }
         }
@@ -77,7 +93,7 @@ impl Held {
 
     fn in_use(&self, usage: &Usage, block: BlockNr) -> bool {
         match usage {
-            Usage::Fixed => false,
+            Usage::Nothing | Usage::Fixed => false,
             Usage::Bitmap(bits) => {
                 let index = block.0 - self.superblock.group_start(self.superblock.group_of(block)).0;
                 bits[(index / 8) as usize] & 1 << (index % 8) != 0
@@ -91,15 +107,39 @@ impl Held {
             return Ok(known.clone());
         }
         let mut usage = Vec::with_capacity(self.snapshots.len());
-        for map in &self.snapshots {
+        for Snapshot { map, is_part } in &self.snapshots {
             let seen = Seen { reader: &self.reader, map, logged: None };
-            usage.push(match export::block_bitmap(&seen, &self.superblock, group)? {
-                Some(bitmap) => Usage::Bitmap(bitmap),
-                None => Usage::Fixed,
+            usage.push(match (export::block_bitmap(&seen, &self.superblock, group)?, is_part) {
+                (Some(bitmap), false) => Usage::Bitmap(bitmap),
+                (Some(bitmap), true) => Usage::Bitmap(self.without_fixed(&seen, group, &bitmap)?),
+                (None, false) => Usage::Fixed,
+                (None, true) => Usage::Nothing,
             });
         }
         let usage: Arc<[Usage]> = usage.into();
         self.groups.write().insert(group, usage.clone());
         Ok(usage)
+    }
+
+    /// The bitmap of a group with the bits of files and folders alone.
+    fn without_fixed(&self, seen: &Seen<'_>, group: GroupNr, bitmap: &[u8]) -> Result<BlockRef> {
+        let fixed = match self.fixed.get() {
+            Some(known) => known,
+            // All generations agree on it, so this one tells it for all.
+            None => {
+                let found = export::fixed_metadata(seen, &self.superblock)?;
+                self.fixed.get_or_init(|| found)
+            }
+        };
+        let mut bits = bitmap.to_vec();
+        let start = self.superblock.group_start(group).0;
+        let end = start + u64::from(self.superblock.blocks_in_group(group));
+        let first = fixed.partition_point(|range| range.1 <= start);
+        for &(from, to) in fixed[first..].iter().take_while(|range| range.0 < end) {
+            for index in from.max(start) - start..to.min(end) - start {
+                bits[(index / 8) as usize] &= !(1 << (index % 8));
+            }
+        }
+        Ok(bits.into())
     }
 }

@@ -15,6 +15,8 @@
 //!   put into the snapshot's superblock, which the same commit writes. The snapshot stays, so what the volume has at
 //!   home from then on is held, and the first change of it goes to the pool. Nothing may be open but the engine.
 //!
+//! A snapshot of chosen paths is made of one of the volume: see `part`.
+//!
 //! Data in the pool goes home by the sweep, as metadata does, when no snapshot is in the way.
 
 use std::collections::BTreeSet;
@@ -22,7 +24,8 @@ use std::sync::Arc;
 
 use xact_base::{BlockNr, Error, Result, Site};
 use xact_layout::generations::{
-    Pointer, Root, SNAPSHOT_NAME_BYTES, SnapshotRecord, contents_sum, decode_snapshots, encode_snapshots,
+    Pointer, Root, SNAPSHOT_NAME_BYTES, SnapshotOf, SnapshotRecord, contents_sum, decode_snapshots,
+    encode_snapshots,
 };
 use xact_layout::superblock::SUPERBLOCK_BYTES;
 
@@ -31,8 +34,9 @@ use super::export::{self, Seen};
 use super::image::{GenerationImage, Lease};
 use super::live::Logged;
 use super::map::{Map, MapReader};
+use super::part::SnapshotPart;
 use super::pool::Pool;
-use super::{Generations, GenerationsEngine, State};
+use super::{Generations, GenerationsEngine, State, room};
 use crate::cache::BlockSource;
 use crate::engine::{BlockRef, Room};
 use crate::fault::Fault;
@@ -48,6 +52,8 @@ pub struct SnapshotInfo {
     /// Bytes of the pool that deleting it alone would free: of what it alone has at once, and of what it alone
     /// keeps from its own place when the sweep has brought that home.
     pub own_bytes: u64,
+    /// The files and folders that it has, from the volume's root and without one; none: all of the volume.
+    pub paths: Vec<Vec<u8>>,
 }
 
 /// A snapshot with its map.
@@ -62,13 +68,37 @@ impl Kept {
     fn new(record: SnapshotRecord, map: Map) -> Kept {
         Kept { record, map, lease: Arc::default() }
     }
+
+    /// Whether it is one that somebody asked for.
+    pub fn is_there(&self) -> bool {
+        self.record.of != SnapshotOf::ToBeCut
+    }
+
+    /// The chosen paths; none: it is one of the volume.
+    pub fn paths(&self) -> &[Vec<u8>] {
+        if let SnapshotOf::Paths(paths) = &self.record.of { paths } else { &[] }
+    }
 }
 
 /// What a commit changes of the list of snapshots.
 pub(super) enum Change {
-    Create { name: String, time: u64 },
-    Delete { index: usize },
-    Restore { index: usize },
+    Create {
+        name: String,
+        time: u64,
+        of: SnapshotOf,
+    },
+    /// The snapshot with this index becomes one of chosen paths, with a map that the commit draws.
+    Cut {
+        index: usize,
+        part: SnapshotPart,
+        map: Map,
+    },
+    Delete {
+        index: usize,
+    },
+    Restore {
+        index: usize,
+    },
 }
 
 /// A change with the places that the new list will take, none for an empty one.
@@ -104,6 +134,10 @@ impl GenerationsEngine {
     ///
     /// Errors: `Usage` for a name that is taken or no name; `NoSpace`.
     pub fn create_snapshot(&self, name: &str, time: u64) -> Result<()> {
+        self.create(name, time, SnapshotOf::Volume)
+    }
+
+    pub(super) fn create(&self, name: &str, time: u64, of: SnapshotOf) -> Result<()> {
         let bad = |c: char| c == '/' || c.is_control();
         if name.is_empty() || name.len() > SNAPSHOT_NAME_BYTES || name.contains(bad) || name.starts_with('.')
         {
@@ -116,7 +150,7 @@ impl GenerationsEngine {
             if snapshots.iter().any(|kept| kept.record.name == name) {
                 return Err(Error::Usage(format!("there is a snapshot '{name}' already")));
             }
-            Ok(Change::Create { name: name.to_owned(), time })
+            Ok(Change::Create { name: name.to_owned(), time, of })
         })
     }
 
@@ -134,10 +168,16 @@ impl GenerationsEngine {
     /// snapshot is gone. The snapshot stays, and so do the volume's settings. Nobody may have read anything by this
     /// engine yet.
     ///
-    /// Errors: `Usage` where there is none of this name; `NoSpace`.
+    /// Errors: `Usage` where there is none of this name, and for one of chosen paths, which has not what the others
+    /// would become; `NoSpace`.
     pub fn restore_snapshot(&self, name: &str) -> Result<()> {
         self.shared.change_snapshots(|snapshots| {
             let index = find(snapshots, name)?;
+            if !snapshots[index].paths().is_empty() {
+                return Err(Error::Usage(format!(
+                    "the snapshot '{name}' has chosen paths only: mount the volume to restore them"
+                )));
+            }
             Ok(Change::Restore { index })
         })
     }
@@ -148,13 +188,14 @@ impl GenerationsEngine {
         let reader = &self.shared.reader;
         let displaced = self.shared.displaced(&state)?;
         let mut infos = Vec::new();
-        for (index, kept) in state.snapshots.iter().enumerate() {
+        for (index, kept) in state.snapshots.iter().enumerate().filter(|(_, kept)| kept.is_there()) {
             let mut own = displaced.by_one[index];
             let others = all_but(&state.snapshots, index, &state.map);
             kept.map.only_here(reader, &others, &mut |_| own += 1)?;
             let SnapshotRecord { generation, time, name, .. } = kept.record.clone();
             let own_bytes = own * self.shared.volume.block_size as u64;
-            infos.push(SnapshotInfo { name, generation, time, own_bytes });
+            let paths = kept.paths().to_vec();
+            infos.push(SnapshotInfo { name, generation, time, own_bytes, paths });
         }
         Ok(infos)
     }
@@ -162,13 +203,21 @@ impl GenerationsEngine {
     /// Their names and times alone, which cost nothing to find.
     pub fn snapshot_times(&self) -> Vec<(String, u64)> {
         let state = self.shared.state.lock();
-        state.snapshots.iter().map(|kept| (kept.record.name.clone(), kept.record.time)).collect()
+        let there = state.snapshots.iter().filter(|kept| kept.is_there());
+        there.map(|kept| (kept.record.name.clone(), kept.record.time)).collect()
     }
 
-    /// Whether anything was committed, or waits for a commit, that the newest snapshot does not have.
+    /// The paths of a snapshot; none for one of the volume. Errors: `Usage` where there is none of this name.
+    pub fn snapshot_paths(&self, name: &str) -> Result<Vec<Vec<u8>>> {
+        let state = self.shared.state.lock();
+        Ok(state.snapshots[find(&state.snapshots, name)?].paths().to_vec())
+    }
+
+    /// Whether anything was committed, or waits for a commit, that the newest snapshot of the volume does not have.
     pub fn has_changed_since_snapshot(&self) -> bool {
         let state = self.shared.state.lock();
-        let newest = state.snapshots.iter().map(|kept| kept.record.generation).max();
+        let whole = state.snapshots.iter().filter(|kept| kept.record.of == SnapshotOf::Volume);
+        let newest = whole.map(|kept| kept.record.generation).max();
         newest != Some(state.root.generation)
             || self.shared.live.logged_blocks() > 0
             || !self.shared.metadata.is_unchanged()
@@ -207,7 +256,7 @@ impl GenerationsEngine {
 }
 
 fn find(snapshots: &[Kept], name: &str) -> Result<usize> {
-    let found = snapshots.iter().position(|kept| kept.record.name == name);
+    let found = snapshots.iter().position(|kept| kept.record.name == name && kept.is_there());
     found.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))
 }
 
@@ -218,7 +267,7 @@ fn all_but<'a>(snapshots: &'a [Kept], index: usize, newest: &'a Map) -> Vec<&'a 
 }
 
 impl Generations {
-    fn change_snapshots(&self, change: impl FnOnce(&[Kept]) -> Result<Change>) -> Result<()> {
+    pub(super) fn change_snapshots(&self, change: impl FnOnce(&[Kept]) -> Result<Change>) -> Result<()> {
         self.check_open()?;
         self.volume.poison.check()?;
         let _turn = self.pipeline.lead_alone();
@@ -229,15 +278,28 @@ impl Generations {
             if matches!(change, Change::Restore { .. }) && !self.metadata.is_unchanged() {
                 return Err(Error::Usage("a volume in use cannot be restored: unmount it first".into()));
             }
-            let records = match change {
-                Change::Create { .. } => state.snapshots.len() + 1,
-                Change::Delete { .. } => state.snapshots.len() - 1,
-                Change::Restore { .. } => state.snapshots.len(),
+            let records: usize = state.snapshots.iter().map(|kept| kept.record.count()).sum();
+            let records = match &change {
+                Change::Create { .. } => records + 1,
+                Change::Cut { index, part, .. } => {
+                    let of = SnapshotOf::Paths(part.paths.clone());
+                    let now = &state.snapshots[*index].record;
+                    records - now.count() + SnapshotRecord { of, ..now.clone() }.count()
+                }
+                Change::Delete { index } => records - state.snapshots[*index].record.count(),
+                Change::Restore { .. } => records,
             };
             let blocks = list_blocks(records, self.volume.block_size);
+            if let Change::Cut { index, part, .. } = &change {
+                let needed = blocks + part.most_places(&self.reader, &state.snapshots[*index].map)?;
+                let pool = self.pool(&mut state)?;
+                if pool.free() < room::for_all(self.reader.shape.places()) + needed {
+                    return Err(Error::NoSpace);
+                }
+            }
             let pool = self.pool(&mut state)?;
             let list = if blocks > 0 { Some(pool.take_run(blocks)?) } else { None };
-            if let Change::Delete { index } = change {
+            if let Change::Delete { index } | Change::Cut { index, .. } = change {
                 state.snapshots[index].lease.end();
             }
             ListChange { change, list }
@@ -281,10 +343,19 @@ impl Generations {
         let mut written = None;
         if let Some(ListChange { change, list }) = change {
             match change {
-                Change::Create { name, time } => {
-                    let record = SnapshotRecord { generation, time, map: map.root(), name };
+                Change::Create { name, time, of } => {
+                    let record = SnapshotRecord { generation, time, map: map.root(), name, of };
                     snapshots.push(Kept::new(record, map.clone()));
                     root.has_moved_data = true;
+                }
+                Change::Cut { index, part, map: cut } => {
+                    let mut others = all_but(&state.snapshots, index, map);
+                    others.push(&cut);
+                    let whole = &state.snapshots[index];
+                    whole.map.only_here(&self.reader, &others, &mut |place| freed.push(place))?;
+                    let of = SnapshotOf::Paths(part.paths);
+                    let record = SnapshotRecord { map: cut.root(), of, ..whole.record.clone() };
+                    snapshots[index] = Kept::new(record, cut);
                 }
                 Change::Delete { index } => {
                     let others = all_but(&state.snapshots, index, map);

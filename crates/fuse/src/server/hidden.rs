@@ -139,6 +139,7 @@ impl Server {
                 put(reply, &())
             }
             (control::IOC_SNAPSHOT, _) => self.snapshot_ioctl(header, node, input, reply)?,
+            (control::IOC_SNAPSHOT_PATHS, _) => self.snapshot_paths_ioctl(header, node, input, reply)?,
             (control::IOC_SNAPSHOT_DIFF, Node::Control(number)) => {
                 self.snapshot_diff_ioctl(number, header, input, reply)?;
             }

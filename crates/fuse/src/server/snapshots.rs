@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use xact::SnapshotInfo;
+use xact::{SnapshotInfo, paths_from_text, paths_text};
 use xact_base::{Errno, Error, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Server;
 use crate::abi::{InHeader, IoctlOut};
-use crate::control::{self, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, WHY_MAX};
+use crate::control::{self, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths, WHY_MAX};
 use crate::node::Node;
 use crate::reply::Reply;
 
@@ -29,6 +29,40 @@ impl Server {
         Ok(())
     }
 
+    /// As [`Server::snapshot_ioctl`], of chosen paths.
+    pub(super) fn snapshot_paths_ioctl(
+        &self,
+        header: &InHeader,
+        node: Node,
+        input: &[u8],
+        reply: &mut Reply,
+    ) -> Result<()> {
+        self.owner_only(header)?;
+        let (mut request, _) = SnapshotPaths::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
+        let done = self.snapshot_of_paths(node, &mut request);
+        request.why_len = self.explain(&mut request.why, &done);
+        put_result(reply, &done, &request);
+        Ok(())
+    }
+
+    fn snapshot_of_paths(&self, node: Node, request: &mut SnapshotPaths) -> Result<()> {
+        let name = name_in(&request.name, request.name_len).ok_or_else(no_name)?;
+        match request.action {
+            control::SNAPSHOT_CREATE => {
+                self.outside_only(node, "creating a snapshot")?;
+                let paths = paths_from_text(request.text()).ok_or(Errno::EINVAL)?;
+                self.host.create_snapshot_of(name, &paths)
+            }
+            control::SNAPSHOT_TELL => {
+                let text = paths_text(&self.host.snapshot_paths(name)?);
+                request.paths.get_mut(..text.len()).ok_or(Errno::EIO)?.copy_from_slice(&text);
+                request.paths_len = text.len() as u32;
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
     /// On a control channel: makes the differences its list of changes.
     pub(super) fn snapshot_diff_ioctl(
         &self,
@@ -39,10 +73,7 @@ impl Server {
     ) -> Result<()> {
         self.owner_only(header)?;
         let (mut request, _) = SnapshotDiff::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-        let name = |name: &[u8], len: u32| {
-            let name = name.get(..len as usize).and_then(|name| std::str::from_utf8(name).ok());
-            name.map(str::to_owned).ok_or(Errno::EINVAL)
-        };
+        let name = |name, len| name_in(name, len).map(str::to_owned).ok_or(Errno::EINVAL);
         let old = name(&request.old, request.old_len)?;
         let new = name(&request.new, request.new_len)?;
         let done = self.host.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
@@ -62,9 +93,7 @@ impl Server {
     }
 
     fn snapshot(&self, node: Node, request: &mut Snapshot) -> Result<()> {
-        let len = request.name_len as usize;
-        let name = request.name.get(..len).and_then(|name| std::str::from_utf8(name).ok());
-        let no_name = || Error::Usage("a snapshot's name is text of at most 100 bytes".into());
+        let name = name_in(&request.name, request.name_len);
         match request.action {
             control::SNAPSHOT_CREATE => {
                 self.outside_only(node, "creating a snapshot")?;
@@ -85,6 +114,14 @@ impl Server {
     }
 }
 
+fn name_in(name: &[u8], len: u32) -> Option<&str> {
+    name.get(..len as usize).and_then(|name| std::str::from_utf8(name).ok())
+}
+
+fn no_name() -> Error {
+    Error::Usage("a snapshot's name is text of at most 100 bytes".into())
+}
+
 fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {
     let result = done.as_ref().map_or_else(|e| -e.errno().0, |()| 0);
     reply.put(&IoctlOut { result, ..Default::default() });
@@ -102,9 +139,10 @@ impl Server {
 }
 
 fn tell(request: &mut Snapshot, told: &SnapshotInfo) {
-    let SnapshotInfo { name, generation, time, own_bytes } = told;
+    let SnapshotInfo { name, generation, time, own_bytes, paths } = told;
     let len = name.len().min(SNAPSHOT_NAME_MAX);
     request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
     request.name_len = len as u32;
     (request.generation, request.time, request.own_bytes) = (*generation, *time, *own_bytes);
+    request.paths_len = paths_text(paths).len() as u32;
 }

@@ -263,6 +263,14 @@ impl Host for MemHost {
         Err(Error::Unsupported("snapshots".into()))
     }
 
+    fn create_snapshot_of(&self, _: &str, _: &[Vec<u8>]) -> Result<()> {
+        Err(Error::Unsupported("snapshots".into()))
+    }
+
+    fn snapshot_paths(&self, _: &str) -> Result<Vec<Vec<u8>>> {
+        Err(Error::Unsupported("snapshots".into()))
+    }
+
     fn delete_snapshot(&self, _: &str) -> Result<()> {
         Err(Error::Unsupported("snapshots".into()))
     }

@@ -6,7 +6,8 @@
 //!
 //!  pointer:  place, low 32 bits | place, high 16 bits | 0 (16 bits) | checksum
 //! ```
-//! A pointer of place 0 is none: the block is at home, or the node below has no pointers.
+//! A pointer of place 0 is none: the block is at home, or the node below has no pointers. One of place 1, to a
+//! block, is [`Pointer::ZEROS`].
 
 use xact_base::{BlockNr, Error, Result, Site};
 
@@ -68,7 +69,8 @@ impl MapNode {
         let mut pointers = Vec::with_capacity(fanout(bytes.len()));
         for i in 0..fanout(bytes.len()) {
             let pointer = get_pointer(bytes, POINTERS_AT + i * POINTER_BYTES);
-            if pointer.is_some_and(|p| !shape.contains(p.place)) {
+            let leads_on = |p: Pointer| shape.contains(p.place) || level == 0 && p.is_zeros();
+            if pointer.is_some_and(|p| !leads_on(p)) {
                 return corrupt("a node of the block map points outside the pool");
             }
             pointers.push(pointer);
@@ -106,6 +108,15 @@ mod tests {
         assert_eq!(back, node);
         assert!(MapNode::decode(&bytes, BlockNr(1200), 0, BlockNr(4096), &shape).is_err());
         assert!(MapNode::decode(&bytes, BlockNr(1200), 1, BlockNr(0), &shape).is_err());
+        // Zeros are what a block can be, and no node.
+        let leaf = |level| {
+            let pointers = [vec![Some(Pointer::ZEROS)], vec![None; fanout(1024) - 1]].concat();
+            MapNode { level, first: BlockNr(64), generation: 9, pointers }
+        };
+        let read =
+            |level| MapNode::decode(&leaf(level).encode(1024), BlockNr(1200), level, BlockNr(64), &shape);
+        assert_eq!(read(0).unwrap(), leaf(0));
+        assert!(read(1).is_err());
         let small = PoolShape { device_blocks: 1900, ..shape };
         assert!(MapNode::decode(&bytes, BlockNr(1200), 1, BlockNr(4096), &small).is_err());
     }

@@ -378,3 +378,49 @@ pub fn snapshots(s: &mut Session, rng: &mut Rng) -> Done {
     }
     s.sync()
 }
+
+/// Snapshots of some files and folders come and go, while those and others are overwritten, deleted and made anew.
+pub fn snapshot_parts(s: &mut Session, rng: &mut Rng) -> Done {
+    const FILES: u64 = 3;
+    let mut kept = Vec::new();
+    s.mkdir("/d")?;
+    s.mkdir("/d/in")?;
+    s.mkdir("/other")?;
+    for dir in ["/d", "/d/in", "/other"] {
+        for n in 0..FILES {
+            s.create(&format!("{dir}/f{n}"))?;
+            s.append(&format!("{dir}/f{n}"), 3000)?;
+        }
+    }
+    s.link("/d/in/f0", "/other/same")?;
+    for round in 0..5 {
+        let paths: &[&str] = match rng.below(3) {
+            0 => &["/d/f1"],
+            1 => &["/d/in", "/other/f2"],
+            _ => &["/d/f0", "/d/in/f0"],
+        };
+        let name = s.snapshot_of(round, paths)?;
+        kept.push(name);
+        for _ in 0..5 {
+            let path = format!("{}/f{}", ["/d", "/d/in", "/other"][rng.below(3) as usize], rng.below(FILES));
+            match rng.below(6) {
+                0..=2 => s.write(&path, rng.below(2000), 1 + rng.below(2500))?,
+                3 => s.truncate(&path, rng.below(2000))?,
+                4 => {
+                    s.unlink(&path)?;
+                    s.create(&path)?;
+                    s.append(&path, 4000)?;
+                }
+                _ => s.append(&path, 1 + rng.below(3000))?,
+            }
+            if rng.one_in(2) {
+                s.fsync(&path)?;
+            }
+        }
+        if kept.len() > 2 || rng.one_in(4) {
+            let name = kept.swap_remove(rng.below(kept.len() as u64) as usize);
+            s.delete_snapshot(&name)?;
+        }
+    }
+    s.sync()
+}

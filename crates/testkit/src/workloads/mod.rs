@@ -224,7 +224,7 @@ pub fn generations_volume() -> Image {
 
 /// The same on volumes with generations, each fsync making one; and some where it goes to the log.
 pub fn on_generations() -> Vec<FileWorkload> {
-    const LOGGED: [(&str, &str); 15] = [
+    const LOGGED: [(&str, &str); 16] = [
         ("gen-mix", "gen-log-mix"),
         ("gen-mix-4k", "gen-log-mix-4k"),
         ("gen-data", "gen-log-data"),
@@ -239,6 +239,7 @@ pub fn on_generations() -> Vec<FileWorkload> {
         ("gen-tx-large", "gen-log-tx-large"),
         ("gen-tx-threads", "gen-log-tx-threads"),
         ("gen-snapshots", "gen-log-snapshots"),
+        ("gen-parts", "gen-log-parts"),
         ("gen-sweep", "gen-log-sweep"),
     ];
     let by_generations = each_a_generation();
@@ -283,6 +284,7 @@ fn each_a_generation() -> Vec<FileWorkload> {
             FileWorkload { name, format, ..workload.clone() }
         })
         .chain([FileWorkload { format: GENERATIONS, ..workload("gen-snapshots", idioms::snapshots) }])
+        .chain([FileWorkload { format: GENERATIONS, ..workload("gen-parts", idioms::snapshot_parts) }])
         .chain([FileWorkload {
             name: "gen-sweep",
             format: GENERATIONS,

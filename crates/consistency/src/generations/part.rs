@@ -1,0 +1,161 @@
+//! Snapshots of chosen files and folders.
+//!
+//! Such a snapshot is an image of its own: a volume in which nothing exists but the chosen, the folders that lead
+//! there, and what every volume has. Who knows ext4 says which blocks that takes ([`SnapshotPart`]; the file system's
+//! module `cut`); here they become a map.
+//!
+//! 1. A commit keeps the volume under the name, marked as *to be cut*. **Durable.** From here on nothing that the
+//!    snapshot has changes, and everybody else goes on.
+//! 2. What is to be in it is read from there, in memory, for as long as that takes.
+//! 3. A second commit puts in its place the map of the part: changed blocks of metadata in places of their own, and
+//!    what is as it was where the snapshot of 1 has it, if that is in the pool. Of fixed metadata all that counts is in
+//!    the map: so nothing of it is held at home (`held`). Blocks of files and folders at home are held by the part's own
+//!    bitmaps. What the snapshot of 1 alone had in the pool is freed by this commit.
+//!
+//! What a crash leaves: before 1 is durable, nothing. Before 3 is, a snapshot that is to be cut: it is in no list and
+//! can be neither read nor restored, and the next opening for writing deletes it (`drop_uncut`). After it the whole part.
+//! Both commits are like those of any snapshot: 1 holds what it has before anything may be written over it, and 3 frees
+//! what it drops when it is durable.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use xact_base::{BlockNr, Error, Result};
+use xact_layout::generations::{Pointer, SNAPSHOT_PATHS_BYTES, SnapshotOf, contents_sum, paths_text};
+
+use super::image::GenerationImage;
+use super::live::Logged;
+use super::map::{Map, MapReader};
+use super::pool::Pool;
+use super::snapshots::{Change, Kept};
+use super::{Generations, GenerationsEngine};
+use crate::engine::BlockRef;
+use crate::fault::Fault;
+
+/// Which blocks a snapshot of chosen paths has. All others are free in it.
+#[derive(Debug, Default)]
+pub struct SnapshotPart {
+    /// The paths from the volume's root, for who lists the snapshots.
+    pub paths: Vec<Vec<u8>>,
+    /// What differs from the volume as it was, and all that is needed of the fixed metadata.
+    pub blocks: BTreeMap<BlockNr, BlockRef>,
+    /// Blocks that hold nothing but zeros.
+    pub zeros: Vec<BlockNr>,
+    /// Sorted ranges of blocks that are as they were.
+    pub kept: Vec<Range<u64>>,
+}
+
+impl SnapshotPart {
+    fn keeps(&self, block: BlockNr) -> bool {
+        let index = self.kept.partition_point(|range| range.end <= block.0);
+        self.kept.get(index).is_some_and(|range| range.contains(&block.0))
+    }
+
+    /// What it shares with the snapshot of the volume that it is cut from. Costs what that one has in the pool.
+    fn shared(&self, reader: &MapReader, whole: &Map) -> Result<Vec<(BlockNr, Pointer)>> {
+        const CHUNK: usize = 1024;
+        let (mut shared, mut from) = (Vec::new(), BlockNr(0));
+        loop {
+            let moved = whole.moved(reader, from, CHUNK)?;
+            let kept =
+                |(block, _): &&(BlockNr, Pointer)| self.keeps(*block) && !self.blocks.contains_key(block);
+            shared.extend(moved.iter().filter(kept));
+            match moved.last() {
+                Some((last, _)) if moved.len() == CHUNK => from = last.offset(1),
+                _ => return Ok(shared),
+            }
+        }
+    }
+
+    /// Places that its commit takes at the most, besides what every commit takes.
+    pub(super) fn most_places(&self, reader: &MapReader, whole: &Map) -> Result<u64> {
+        let entries = self.blocks.len() + self.zeros.len() + self.shared(reader, whole)?.len();
+        Ok(self.blocks.len() as u64 + reader.most_nodes(entries as u64))
+    }
+
+    /// Its map, written; its blocks and nodes are added to `out`.
+    pub(super) fn draw(
+        &self,
+        reader: &MapReader,
+        whole: &Map,
+        generation: u64,
+        pool: &mut Pool,
+        out: &mut Vec<(BlockNr, BlockRef)>,
+    ) -> Result<Map> {
+        let mut map = Map::new(reader.levels(), None);
+        for (block, pointer) in self.shared(reader, whole)? {
+            map.set(reader, block, Some(pointer))?;
+        }
+        for &block in &self.zeros {
+            map.set(reader, block, Some(Pointer::ZEROS))?;
+        }
+        for (&block, contents) in &self.blocks {
+            let place = pool.take()?;
+            map.set(reader, block, Some(Pointer { place, sum: contents_sum(block, contents) }))?;
+            out.push((place, contents.clone()));
+        }
+        map.write(reader, generation, &mut || pool.take(), out)?;
+        Ok(map)
+    }
+}
+
+impl GenerationsEngine {
+    /// Keeps some files and folders as they are now under a name: `cut` says which blocks that takes, of an image of
+    /// the volume. It may take its time; the volume is in use meanwhile.
+    ///
+    /// Errors: as [`GenerationsEngine::create_snapshot`], and those of `cut`; then there is no snapshot.
+    pub fn create_snapshot_of(
+        &self,
+        name: &str,
+        time: u64,
+        cut: &dyn Fn(Arc<GenerationImage>) -> Result<SnapshotPart>,
+    ) -> Result<()> {
+        let _turn = self.shared.cutting.lock();
+        let unmarked = self.shared.faults.has(Fault::UncutUnmarked);
+        self.create(name, time, if unmarked { SnapshotOf::Volume } else { SnapshotOf::ToBeCut })?;
+        let (generation, image) = {
+            let state = self.shared.state.lock();
+            // Names are not given twice.
+            let kept = state.snapshots.iter().find(|kept| kept.record.name == name);
+            let kept = kept.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))?;
+            (kept.record.generation, Arc::new(self.shared.image_of(kept)))
+        };
+        let done = cut(image).and_then(|part| {
+            let len = paths_text(&part.paths).len();
+            if len == 0 || len > SNAPSHOT_PATHS_BYTES {
+                return Err(Error::Usage(format!(
+                    "the paths of a snapshot take at most {SNAPSHOT_PATHS_BYTES} bytes together: choose a folder"
+                )));
+            }
+            self.shared.change_snapshots(|snapshots| {
+                let index = snapshots.iter().position(|kept| kept.record.generation == generation);
+                let index = index.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))?;
+                let map = Map::new(self.shared.reader.levels(), None);
+                Ok(Change::Cut { index, part, map })
+            })
+        });
+        if done.is_err() {
+            // What made it fail is the better news; if this fails too, the next opening does it.
+            let _ = self.shared.drop_uncut();
+        }
+        done
+    }
+}
+
+impl Generations {
+    fn image_of(&self, kept: &Kept) -> GenerationImage {
+        GenerationImage::new(self.reader.clone(), kept.map.clone(), Logged::default(), kept.lease.clone())
+    }
+
+    /// Deletes snapshots that are still to be cut, of which nobody has any use. While nobody cuts one.
+    pub(super) fn drop_uncut(&self) -> Result<()> {
+        while self.state.lock().snapshots.iter().any(|kept| !kept.is_there()) {
+            self.change_snapshots(|snapshots| {
+                let index = snapshots.iter().position(|kept| !kept.is_there());
+                Ok(Change::Delete { index: index.expect("nobody else deletes them") })
+            })?;
+        }
+        Ok(())
+    }
+}
