@@ -39,9 +39,10 @@ pub enum Room {
     /// What is there for everybody.
     #[default]
     Any,
-    /// What is kept so that files can be deleted on a full volume, and accepted data written.
+    /// What is kept so that files can be deleted on a full volume.
     Removal,
-    /// The last of it: for the rest of what has begun, and for unmounting.
+    /// The last of it: for the rest of what has begun, for what was promised ([`Engine::promise`]), and for
+    /// unmounting.
     Upkeep,
 }
 
@@ -68,9 +69,25 @@ pub trait Engine: Send + Sync + 'static {
         self.start(credits)
     }
 
-    /// `NoSpace` where an operation that adds anything would be refused.
-    fn check_room(&self) -> Result<()> {
+    /// Whether commits can fill their room for good, so that what is accepted now and committed later needs a
+    /// promise.
+    fn limits_room(&self) -> bool {
+        false
+    }
+
+    /// Promises room for so many blocks, of file data and of what will lead to it, which a caller is told are
+    /// accepted and which are written by [`Room::Upkeep`] later. `NoSpace` where there is none, and then none is
+    /// promised.
+    fn promise(&self, _blocks: u64) -> Result<()> {
         Ok(())
+    }
+
+    /// So many blocks that were promised are part of a commit, or no longer needed.
+    fn end_promise(&self, _blocks: u64) {}
+
+    /// Blocks that are promised, where that leaves others less.
+    fn promised(&self) -> u64 {
+        0
     }
 
     /// Gives an open handle room for `more` blocks; false (and no change) where the running
@@ -156,6 +173,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Writes file data to its place, from `start` on; each buffer is a multiple of the block size.
     fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()>;
+
+    /// As `write_data`, with what it may use of the room that is left.
+    fn write_data_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], room: Room) -> Result<()> {
+        let _ = room;
+        self.write_data(start, bufs)
+    }
 
     /// As `write_data`, for blocks that are in use in every state of the volume and that none has ever
     /// read (tables that are not initialised yet). May be called within a handle.

@@ -111,7 +111,6 @@ impl GenerationsEngine {
                 "'{name}' is no name for a snapshot: up to {SNAPSHOT_NAME_BYTES} bytes, no '/' and no dot first"
             )));
         }
-        self.shared.room.check(Room::Any)?;
         self.shared.change_snapshots(|snapshots| {
             if snapshots.iter().any(|kept| kept.record.name == name) {
                 return Err(Error::Usage(format!("there is a snapshot '{name}' already")));
@@ -222,12 +221,24 @@ impl Generations {
         self.check_open()?;
         self.volume.poison.check()?;
         let _turn = self.pipeline.lead_alone();
+        let changed = self.change_in_turn(change);
+        self.room.set_held(!self.state.lock().snapshots.is_empty());
+        changed
+    }
+
+    /// The caller leads.
+    fn change_in_turn(&self, change: impl FnOnce(&[Kept]) -> Result<Change>) -> Result<()> {
         // Whatever can be refused is refused before the commit is closed.
         let change = {
             let mut state = self.state.lock();
             let change = change(&state.snapshots)?;
             if matches!(change, Change::Restore { .. }) && !self.metadata.is_unchanged() {
                 return Err(Error::Usage("a volume in use cannot be restored: unmount it first".into()));
+            }
+            if matches!(change, Change::Create { .. }) {
+                // What was accepted before it may have to go to the pool from now on, and so counts.
+                self.room.set_held(true);
+                self.room.check(Room::Any)?;
             }
             let records = match change {
                 Change::Create { .. } => state.snapshots.len() + 1,

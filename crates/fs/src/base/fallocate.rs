@@ -24,6 +24,12 @@ impl BaseTree<'_> {
         let locked = self.state(ino)?;
         base.check_is_file(&locked.cell, &locked.state)?;
         base.check_writable_map(&locked.state)?;
+        // Of pages it changes those at both ends of the range, and at the end of the file.
+        self.with_room_ahead(ino, (3, 3), |tree| tree.allocate_promised(ino, offset, len, how))
+    }
+
+    fn allocate_promised(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        let base = self.base;
         self.unpack_inline(ino)?;
         let end = offset + len;
         match how {

@@ -166,12 +166,12 @@ impl Base {
                 tree.abandon();
                 continue;
             }
-            // What was freed becomes available with its commit; a volume is full only if it is
-            // full after that.
+            // What was freed becomes available with its commit, and what was promised by being written; a
+            // volume is full only if it is full after that.
             if matches!(result, Err(Error::NoSpace))
                 && !tree.has_changed()
                 && !made_room
-                && (self.allocator.reclaimable() > 0 || self.has_long_journal())
+                && (self.allocator.reclaimable() > 0 || self.has_long_journal() || self.engine.promised() > 0)
             {
                 tree.abandon();
                 drop(tree);

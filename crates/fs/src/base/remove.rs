@@ -223,6 +223,7 @@ impl Base {
         if let Err(error) = &result {
             self.engine.poison(&format!("deleting {} failed half-way: {error}", cell.ino));
         }
+        self.end_room(&mut cell.pages.lock(), 0, false);
         self.cache.unmark_dirty_inode(cell.ino);
         result
     }

@@ -346,17 +346,14 @@ impl Tree for BaseTree<'_> {
         let locked = self.state(ino)?;
         base.check_is_file(&locked.cell, &locked.state)?;
         base.check_writable_map(&locked.state)?;
-        self.unpack_inline(ino)?;
-        self.begin_memory_change()?;
-        self.keep_attr(ino)?;
-        let (keep, rights) = (self.keeping(), self.rights());
-        let locked = self.state(ino)?;
-        base.write_data(&locked.cell, &mut locked.state, offset, data, keep, rights)?;
-        self.wrote.insert(ino);
-        if base.modes.inode_update == InodeUpdate::Immediate {
-            self.update_size_at_once(ino, offset, offset + data.len() as u64)?;
+        if !is_inline(&locked.state) {
+            return self.write_pages(ino, offset, data);
         }
-        Ok(())
+        let pages = data.len() as u64 / base.block_bytes() + 2;
+        self.with_room_ahead(ino, (1, pages), |tree| {
+            tree.unpack_inline(ino)?;
+            tree.write_pages(ino, offset, data)
+        })
     }
 
     fn set_size(&mut self, ino: Ino, size: u64) -> Result<()> {
@@ -367,20 +364,17 @@ impl Tree for BaseTree<'_> {
         if size == old {
             return Ok(());
         }
-        self.unpack_inline(ino)?;
-        let (rights, bs) = (self.rights(), base.block_bytes());
         if size > old {
-            self.begin_memory_change()?;
-            self.keep_attr(ino)?;
-            let keep = self.keeping();
-            let locked = self.state(ino)?;
-            base.clear_tail(&locked.cell, &mut locked.state, keep, rights)?;
-            locked.state.size = size;
-            locked.state.dirty = true;
-            base.cache.mark_dirty_inode(ino);
-            self.wrote.insert(ino);
-            return Ok(());
+            if !is_inline(&locked.state) {
+                return self.grow(ino, size);
+            }
+            return self.with_room_ahead(ino, (1, 1), |tree| {
+                tree.unpack_inline(ino)?;
+                tree.grow(ino, size)
+            });
         }
+        self.unpack_inline(ino)?;
+        let bs = base.block_bytes();
         self.change_inode(ino)?;
         if size == 0 {
             base.cache.note_emptied(ino);
@@ -455,6 +449,37 @@ impl Tree for BaseTree<'_> {
 }
 
 impl BaseTree<'_> {
+    /// Writes to a file that is not inline.
+    fn write_pages(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let base = self.base;
+        self.begin_memory_change()?;
+        self.keep_attr(ino)?;
+        let (keep, rights) = (self.keeping(), self.rights());
+        let locked = self.state(ino)?;
+        base.write_data(&locked.cell, &mut locked.state, offset, data, keep, rights)?;
+        self.wrote.insert(ino);
+        if base.modes.inode_update == InodeUpdate::Immediate {
+            self.update_size_at_once(ino, offset, offset + data.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a file longer that is not inline.
+    fn grow(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let base = self.base;
+        self.begin_memory_change()?;
+        self.keep_attr(ino)?;
+        let (keep, rights) = (self.keeping(), self.rights());
+        let locked = self.state(ino)?;
+        base.promise_inode_room(&locked.cell)?;
+        base.clear_tail(&locked.cell, &mut locked.state, keep, rights)?;
+        locked.state.size = size;
+        locked.state.dirty = true;
+        base.cache.mark_dirty_inode(ino);
+        self.wrote.insert(ino);
+        Ok(())
+    }
+
     /// `ext4_da_write_end`: the size on disk follows a write at once through the blocks that have a
     /// place already. But not while the block with the end is still to be written in which that was cut off
     /// which would be seen again (R11).
