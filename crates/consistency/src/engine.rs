@@ -4,6 +4,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result};
 use xact_device::DeviceCounts;
 
@@ -216,10 +217,31 @@ pub trait Engine: Send + Sync + 'static {
         LatencySnapshot::default()
     }
 
+    /// How often an operation waited within its handle, for the device or for somebody who did: what a commit
+    /// cannot be closed for meanwhile.
+    fn waits_in_handles(&self) -> u64 {
+        0
+    }
+
+    /// Runs `wait`, which waits for a lock under which others may wait for the device. Until it returns no commit is
+    /// closed in which the calling thread has a handle, so that nobody else is held up for it.
+    fn wait(&self, wait: &mut dyn FnMut()) {
+        wait();
+    }
+
     /// The engine as that of a volume with generations, for its snapshots.
     fn generations(&self) -> Option<&GenerationsEngine> {
         None
     }
+}
+
+/// Takes a lock under which others may wait for the device; see [`Engine::wait`].
+pub fn lock_within<'a, T>(engine: &dyn Engine, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    mutex.try_lock().unwrap_or_else(|| {
+        let mut guard = None;
+        engine.wait(&mut || guard = Some(mutex.lock()));
+        guard.expect("an engine runs what waits")
+    })
 }
 
 /// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs has room for 15,000

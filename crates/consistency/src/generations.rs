@@ -108,7 +108,7 @@ pub struct GenerationsEngine {
 /// What the engine's callers and its thread share.
 struct Generations {
     volume: Arc<Volume>,
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     metadata: Metadata,
     reader: Arc<MapReader>,
     live: Arc<Live>,

@@ -10,6 +10,7 @@ use super::data_mode::InodeUpdate;
 use super::device_number;
 use super::inline::is_inline;
 use super::op::{BaseTree, Locked};
+use super::remove::Removal;
 use crate::alloc::Purpose;
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::extent::Mapping;
@@ -94,6 +95,7 @@ impl BaseTree<'_> {
         if let Ok(block) = base.table.block_of(ino) {
             base.engine.read(block)?;
         }
+        base.allocator.read_ahead_inode(ino);
         self.begin_block_change()?;
         let keep = self.keeping();
         let (_, handle, _, state) = self.parts(ino);
@@ -375,12 +377,18 @@ impl Tree for BaseTree<'_> {
         }
         self.unpack_inline(ino)?;
         let bs = base.block_bytes();
+        let first = size.div_ceil(bs);
+        let locked = self.state(ino)?;
+        if base.has_block_map(&locked.state)
+            && let Ok(first) = u32::try_from(first)
+        {
+            base.read_ahead_removal(ino, &locked.state, FileBlock(first), FileBlock(u32::MAX))?;
+        }
         self.change_inode(ino)?;
         if size == 0 {
             base.cache.note_emptied(ino);
         }
         let keep = self.keeping();
-        let first = size.div_ceil(bs);
         let locked = self.state(ino)?;
         if let Some(until) = keep
             && size % bs != 0
@@ -393,7 +401,7 @@ impl Tree for BaseTree<'_> {
         if first > u64::from(u32::MAX) || !base.has_block_map(&locked.state) {
             return Ok(());
         }
-        self.remove_range(ino, FileBlock(first as u32), FileBlock(u32::MAX), true)
+        self.remove_range(ino, FileBlock(first as u32), FileBlock(u32::MAX), Removal::Cut)
     }
 
     fn allocate(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {

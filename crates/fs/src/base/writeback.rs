@@ -318,6 +318,12 @@ impl Base {
         more: bool,
     ) -> Result<()> {
         let bs = self.block_bytes();
+        self.read_ahead_inode(cell.ino, state);
+        for segment in segments.iter().filter(|segment| segment.place != Place::Written) {
+            // Who needs it is told of errors.
+            let _ = self.extents(cell.ino, state).read_ahead(&state.inode, segment.at);
+            self.allocator.read_ahead(segment.run());
+        }
         let mut handle = Handle::begin_for(&self.engine, self.credits_inode(), Room::Upkeep)?;
         // The inode's block joins each commit first: however full it gets, there is room for it.
         self.store_inode(&mut handle, cell, state)?;
