@@ -129,9 +129,13 @@ impl SlotState {
 }
 
 impl Slot {
-    /// `None` where the slot was evicted since it was looked up.
-    fn lock_live(&self) -> Option<MutexGuard<'_, SlotState>> {
-        let state = self.state.lock();
+    /// `None` where the slot was evicted since it was looked up. What `waits` gives is held while somebody else
+    /// holds the lock, who may be reading the block.
+    fn lock_live<W>(&self, waits: impl Fn() -> W) -> Option<MutexGuard<'_, SlotState>> {
+        let state = self.state.try_lock().unwrap_or_else(|| {
+            let _waits = waits();
+            self.state.lock()
+        });
         if state.evicted { None } else { Some(state) }
     }
 
@@ -204,9 +208,19 @@ impl BlockCache {
 
     /// Runs `work` on the block's slot, under its lock. The slot may be empty.
     pub fn with<R>(&self, block: BlockNr, work: impl FnOnce(&Arc<Slot>, &mut SlotState) -> R) -> R {
+        self.with_or_wait(block, || (), work)
+    }
+
+    /// As `with`; what `waits` gives is held while the lock is waited for.
+    pub fn with_or_wait<R, W>(
+        &self,
+        block: BlockNr,
+        waits: impl Fn() -> W,
+        work: impl FnOnce(&Arc<Slot>, &mut SlotState) -> R,
+    ) -> R {
         loop {
             let slot = self.find(block);
-            if let Some(mut state) = slot.lock_live() {
+            if let Some(mut state) = slot.lock_live(&waits) {
                 return work(&slot, &mut state);
             }
         }

@@ -4,6 +4,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result};
 use xact_device::DeviceCounts;
 
@@ -39,9 +40,10 @@ pub enum Room {
     /// What is there for everybody.
     #[default]
     Any,
-    /// What is kept so that files can be deleted on a full volume, and accepted data written.
+    /// What is kept so that files can be deleted on a full volume.
     Removal,
-    /// The last of it: for the rest of what has begun, and for unmounting.
+    /// The last of it: for the rest of what has begun, for what was promised ([`Engine::promise`]), and for
+    /// unmounting.
     Upkeep,
 }
 
@@ -68,9 +70,25 @@ pub trait Engine: Send + Sync + 'static {
         self.start(credits)
     }
 
-    /// `NoSpace` where an operation that adds anything would be refused.
-    fn check_room(&self) -> Result<()> {
+    /// Whether commits can fill their room for good, so that what is accepted now and committed later needs a
+    /// promise.
+    fn limits_room(&self) -> bool {
+        false
+    }
+
+    /// Promises room for so many blocks, of file data and of what will lead to it, which a caller is told are
+    /// accepted and which are written by [`Room::Upkeep`] later. `NoSpace` where there is none, and then none is
+    /// promised.
+    fn promise(&self, _blocks: u64) -> Result<()> {
         Ok(())
+    }
+
+    /// So many blocks that were promised are part of a commit, or no longer needed.
+    fn end_promise(&self, _blocks: u64) {}
+
+    /// Blocks that are promised, where that leaves others less.
+    fn promised(&self) -> u64 {
+        0
     }
 
     /// Gives an open handle room for `more` blocks; false (and no change) where the running
@@ -163,6 +181,12 @@ pub trait Engine: Send + Sync + 'static {
         self.write_data(start, bufs)
     }
 
+    /// As `write_data`, with what it may use of the room that is left.
+    fn write_data_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], room: Room) -> Result<()> {
+        let _ = room;
+        self.write_data(start, bufs)
+    }
+
     /// As `write_data`, for blocks that are in use in every state of the volume and that none has ever
     /// read (tables that are not initialised yet). May be called within a handle.
     fn write_unread(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
@@ -199,10 +223,31 @@ pub trait Engine: Send + Sync + 'static {
         LatencySnapshot::default()
     }
 
+    /// How often an operation waited within its handle, for the device or for somebody who did: what a commit
+    /// cannot be closed for meanwhile.
+    fn waits_in_handles(&self) -> u64 {
+        0
+    }
+
+    /// Runs `wait`, which waits for a lock under which others may wait for the device. Until it returns no commit is
+    /// closed in which the calling thread has a handle, so that nobody else is held up for it.
+    fn wait(&self, wait: &mut dyn FnMut()) {
+        wait();
+    }
+
     /// The engine as that of a volume with generations, for its snapshots.
     fn generations(&self) -> Option<&GenerationsEngine> {
         None
     }
+}
+
+/// Takes a lock under which others may wait for the device; see [`Engine::wait`].
+pub fn lock_within<'a, T>(engine: &dyn Engine, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    mutex.try_lock().unwrap_or_else(|| {
+        let mut guard = None;
+        engine.wait(&mut || guard = Some(mutex.lock()));
+        guard.expect("an engine runs what waits")
+    })
 }
 
 /// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs has room for 15,000

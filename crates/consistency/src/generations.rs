@@ -112,7 +112,7 @@ pub struct GenerationsEngine {
 /// What the engine's callers and its thread share.
 struct Generations {
     volume: Arc<Volume>,
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     metadata: Metadata,
     reader: Arc<MapReader>,
     live: Arc<Live>,
@@ -215,7 +215,7 @@ impl GenerationsEngine {
             most_logged: log::most_blocks(&reader, credits),
             enough: options.dirty_blocks.unwrap_or(credits / 2).max(1).into(),
             faults,
-            room: room::Left::new(&reader),
+            room: room::Left::new(&reader, !snapshots.is_empty()),
             commits: AtomicU64::new(0),
             committed_blocks: AtomicU64::new(0),
             swept_blocks: AtomicU64::new(0),
@@ -386,8 +386,20 @@ impl Engine for GenerationsEngine {
         self.shared.start(credits, room)
     }
 
-    fn check_room(&self) -> Result<()> {
-        self.shared.room.check(Room::Any)
+    fn limits_room(&self) -> bool {
+        true
+    }
+
+    fn promise(&self, blocks: u64) -> Result<()> {
+        self.shared.room.promise(blocks)
+    }
+
+    fn end_promise(&self, blocks: u64) {
+        self.shared.room.end_promise(blocks);
+    }
+
+    fn promised(&self) -> u64 {
+        self.shared.room.promised()
     }
 
     fn on_durable(&self, commit: CommitId, action: Action) {
@@ -413,10 +425,14 @@ impl Engine for GenerationsEngine {
     }
 
     fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.write_data_for(start, bufs, Room::Any)
+    }
+
+    fn write_data_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], room: Room) -> Result<()> {
         self.shared.check_open()?;
         let volume = &self.shared.volume;
         volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
-        let written = self.shared.write_data(start, bufs);
+        let written = self.shared.write_data(start, bufs, room);
         volume.note_data();
         if volume.poison.is_set() {
             self.shared.pipeline.give_up();

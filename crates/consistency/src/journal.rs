@@ -111,7 +111,7 @@ pub struct JournalEngine {
 /// What the engine's callers and its threads share.
 struct Journal {
     volume: Arc<Volume>,
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     metadata: Metadata,
     log: Log,
     head: SharedHead,

@@ -96,9 +96,13 @@ impl Metadata {
         self.sub_block.load(Relaxed)
     }
 
+    fn with<R>(&self, block: BlockNr, work: impl FnOnce(&Arc<Slot>, &mut SlotState) -> R) -> R {
+        self.cache.with_or_wait(block, || self.volume.waits(), work)
+    }
+
     pub fn read(&self, block: BlockNr) -> Result<BlockRef> {
         self.volume.check_range(block, 1)?;
-        self.cache.with(block, |_, state| state.load(block, &*self.source).map(|contents| contents.clone()))
+        self.with(block, |_, state| state.load(block, &*self.source).map(|contents| contents.clone()))
     }
 
     pub fn update(
@@ -109,7 +113,7 @@ impl Metadata {
     ) -> Result<bool> {
         self.volume.poison.check()?;
         self.volume.check_range(block, 1)?;
-        self.cache.with(block, |slot, state| {
+        self.with(block, |slot, state| {
             if state.joined != Some(commit) {
                 self.volume.check_writable(block, 1)?;
             }
@@ -152,7 +156,7 @@ impl Metadata {
         if contents.len() != self.volume.block_size {
             return Err(Error::Usage("a journaled block must have the volume's block size".into()));
         }
-        self.cache.with(block, |slot, state| {
+        self.with(block, |slot, state| {
             self.set_data(state, data);
             if self.sub_block() {
                 state.record = next_record(state, commit, record);
@@ -188,7 +192,7 @@ impl Metadata {
     pub fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
         self.volume.poison.check()?;
         self.volume.check_writable(block, 1)?;
-        self.cache.with(block, |_, state| {
+        self.with(block, |_, state| {
             let mut joined = self.joined.lock();
             let limit = self.max_forgotten.load(Relaxed);
             if joined.forgotten.len() >= limit {

@@ -45,7 +45,7 @@ pub struct NoneEngine {
 
 struct Home {
     volume: Arc<Volume>,
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     metadata: Metadata,
     superblock_place: SuperblockPlace,
     /// Whether the volume was clean when it was opened, and so may be called clean again.

@@ -4,7 +4,8 @@
 //!            lock (leader)          switch (leader)         finish (leader)
 //!  RUNNING ----------------> LOCKED ---------------> COMMITTING ----------> DURABLE
 //!  handles join and end      handles end,            the next commit is     actions have run,
-//!                            none joins              RUNNING already        waiters are woken
+//!           <--------------- none joins              RUNNING already        waiters are woken
+//!            a handle waits for the device
 //! ```
 //!
 //! - There is one RUNNING or LOCKED commit at any time, and one COMMITTING at the most: two
@@ -13,8 +14,14 @@
 //! - The leader is the first thread that wants a commit durable while nobody leads. It writes
 //!   what is running; threads that come meanwhile join the next commit and find, when it is
 //!   their turn, that one of them leads for all (group commit).
+//! - Closing a commit holds up who wants to begin, so it is done only while the operations in it work in memory.
+//!   While one of them waits for the device, or for somebody who may (`waits`), the commit is open: the leader is
+//!   the only one who waits for it. Where such waits follow each other without end, the leader closes it after a
+//!   number of them ([`PATIENCE`]), unless one of them has lasted for as many.
 //! - A poisoned pipeline never leads again; everybody who waits is woken with the reason.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +33,14 @@ use crate::volume::Volume;
 
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
 
+/// Waits of handles that may begin while a leader leaves its commit open for them.
+const PATIENCE: u64 = 256;
+
+thread_local! {
+    /// The pipeline in which this thread has handles, and how many. An operation has them in one.
+    static HANDLES: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
 /// Why the background thread should commit.
 pub(crate) struct Due {
     pub commit: CommitId,
@@ -34,6 +49,8 @@ pub(crate) struct Due {
 }
 
 pub(crate) struct Pipeline {
+    /// Which of the process's pipelines this is.
+    id: u64,
     volume: Arc<Volume>,
     state: Mutex<State>,
     /// The locked commit's last handle has ended.
@@ -48,7 +65,7 @@ pub(crate) struct Pipeline {
     durable: AtomicU64,
     /// How long commits took.
     pub times: Latencies,
-    /// How long new handles had to wait at each: from `lock` to `switch`.
+    /// How long new handles had to wait at each: from `lock` to `switch`, or until it was opened again.
     pub held_up: Latencies,
 }
 
@@ -60,7 +77,13 @@ struct State {
     running: CommitId,
     /// Since when.
     locked: Option<Instant>,
+    /// A leader is about to lock the running commit, or has.
+    closing: bool,
     handles: u32,
+    /// Waits of handles for the device, or for somebody who may, by the order in which they began.
+    waits: BTreeSet<u64>,
+    /// Such waits so far.
+    waits_begun: u64,
     /// Credits used, and those that open handles may still use.
     reserved: u64,
     /// When the running commit's first handle began.
@@ -79,15 +102,20 @@ struct State {
 }
 
 impl Pipeline {
-    pub fn new(volume: Arc<Volume>, max_credits: u32, max_alone: u32) -> Pipeline {
-        Pipeline {
+    pub fn new(volume: Arc<Volume>, max_credits: u32, max_alone: u32) -> Arc<Pipeline> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let pipeline = Arc::new(Pipeline {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             volume,
             state: Mutex::new(State {
                 max_credits,
                 max_alone,
                 running: CommitId(1),
                 locked: None,
+                closing: false,
                 handles: 0,
+                waits: BTreeSet::new(),
+                waits_begun: 0,
                 reserved: 0,
                 since: None,
                 durable: CommitId(0),
@@ -106,7 +134,9 @@ impl Pipeline {
             durable: AtomicU64::new(0),
             times: Latencies::default(),
             held_up: Latencies::default(),
-        }
+        });
+        pipeline.volume.tell_waits_to(&pipeline);
+        pipeline
     }
 
     /// See [`crate::Engine::max_credits`].
@@ -187,6 +217,11 @@ impl Pipeline {
             self.switched.notify_all();
         }
         begun?;
+        HANDLES.with(|handles| match handles.get() {
+            (id, count) if id == self.id => handles.set((id, count + 1)),
+            (_, 0) => handles.set((self.id, 1)),
+            _ => {}
+        });
         state.handles += 1;
         state.reserved += u64::from(credits);
         if state.since.is_none() {
@@ -212,6 +247,10 @@ impl Pipeline {
     pub fn stop(&self, commit: CommitId, unused: u32) {
         let mut state = self.state.lock();
         assert!(state.running == commit && state.handles > 0, "a handle ended twice");
+        HANDLES.with(|handles| match handles.get() {
+            (id, count) if id == self.id && count > 0 => handles.set((id, count - 1)),
+            _ => {}
+        });
         state.handles -= 1;
         state.reserved -= u64::from(unused);
         if state.handles == 0 && state.locked.is_some() {
@@ -226,15 +265,50 @@ impl Pipeline {
         }
     }
 
+    /// See [`crate::Engine::waits_in_handles`].
+    pub fn waits_in_handles(&self) -> u64 {
+        self.state.lock().waits_begun
+    }
+
+    /// To be held by a thread while it waits for the device, or for a lock under which others do: a commit in
+    /// which it has a handle is not closed meanwhile. Nothing where it has none.
+    pub fn waits(self: &Arc<Self>) -> Option<Waiting> {
+        let (id, count) = HANDLES.get();
+        if id != self.id || count == 0 {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let number = state.waits_begun;
+        state.waits_begun += 1;
+        state.waits.insert(number);
+        if state.closing {
+            self.drained.notify_all();
+        }
+        Some(Waiting { pipeline: self.clone(), number })
+    }
+
     /// Leader: closes the running commit to new handles and waits for those in it to end.
     pub fn lock(&self) -> Result<CommitId> {
         let mut state = self.state.lock();
-        state.locked = Some(Instant::now());
+        state.closing = true;
+        let patience = state.waits_begun + PATIENCE;
         while state.handles > 0 {
-            self.volume.poison.check()?;
+            if let Err(error) = self.volume.poison.check() {
+                state.closing = false;
+                return Err(error);
+            }
+            let lasts = state.waits.first().is_some_and(|first| first + PATIENCE <= state.waits_begun);
+            if state.waits.is_empty() || state.waits_begun >= patience && !lasts {
+                state.locked.get_or_insert_with(Instant::now);
+            } else if let Some(locked) = state.locked.take() {
+                self.held_up.add(locked.elapsed());
+                self.switched.notify_all();
+            }
             self.drained.wait(&mut state);
         }
+        state.closing = false;
         self.volume.poison.check()?;
+        state.locked.get_or_insert_with(Instant::now);
         Ok(state.running)
     }
 
@@ -375,6 +449,22 @@ impl Pipeline {
             condition.notify_all();
         }
         drop(dropped);
+    }
+}
+
+/// A handle's wait for the device.
+pub(crate) struct Waiting {
+    pipeline: Arc<Pipeline>,
+    number: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = self.pipeline.state.lock();
+        state.waits.remove(&self.number);
+        if state.closing {
+            self.pipeline.drained.notify_all();
+        }
     }
 }
 

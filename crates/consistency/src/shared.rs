@@ -161,6 +161,15 @@ macro_rules! engine_of_shared {
         fn held_up_times(&self) -> xact_base::LatencySnapshot {
             self.$shared.pipeline.held_up.snapshot()
         }
+
+        fn waits_in_handles(&self) -> u64 {
+            self.$shared.pipeline.waits_in_handles()
+        }
+
+        fn wait(&self, wait: &mut dyn FnMut()) {
+            let _waits = self.$shared.pipeline.waits();
+            wait();
+        }
     };
 }
 

@@ -2,8 +2,8 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use xact_base::{BlockNr, Error, Result, Site};
@@ -11,6 +11,7 @@ use xact_device::{BlockDevice, CountingDevice, DeviceCounts};
 
 use crate::cache::BlockSource;
 use crate::engine::BlockRef;
+use crate::pipeline::{Pipeline, Waiting};
 use crate::poison::Poison;
 
 /// Most blocks that one device write takes; bounds the memory for its list of buffers.
@@ -29,6 +30,8 @@ pub(crate) struct Volume {
     flushes: FlushGate,
     /// The flush that covers all file data written so far.
     data_ticket: AtomicU64,
+    /// Who is told of waits within handles.
+    pipeline: OnceLock<Weak<Pipeline>>,
 }
 
 impl Volume {
@@ -47,7 +50,18 @@ impl Volume {
             poison: Poison::default(),
             flushes: FlushGate::default(),
             data_ticket: AtomicU64::new(0),
+            pipeline: OnceLock::new(),
         })
+    }
+
+    /// From now on this pipeline is told of waits.
+    pub fn tell_waits_to(&self, pipeline: &Arc<Pipeline>) {
+        self.pipeline.set(Arc::downgrade(pipeline)).expect("a volume has one pipeline");
+    }
+
+    /// See [`Pipeline::waits`].
+    pub fn waits(&self) -> Option<Waiting> {
+        self.pipeline.get()?.upgrade()?.waits()
     }
 
     /// Lets blocks behind the volume be read and written, up to `blocks` in all.
@@ -108,6 +122,7 @@ impl Volume {
 
     pub fn read(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
         self.check_reach(start, self.blocks_in(buf.len())?)?;
+        let _waits = self.waits();
         self.device.read_at(buf, self.offset(start)).map_err(|e| Error::io("reading the volume", e))
     }
 
@@ -134,6 +149,7 @@ impl Volume {
         let bytes = bufs.iter().map(|b| b.len()).sum();
         self.check_reach(start, self.blocks_in(bytes)?)?;
         let offset = self.offset(start);
+        let _waits = self.waits();
         let written = match bufs {
             _ if behind => self.device.write_behind_at(bufs, offset),
             [one] => self.device.write_at(one, offset),
@@ -178,6 +194,7 @@ impl Volume {
         if self.flushes.completed.load(SeqCst) >= ticket {
             return Ok(());
         }
+        let _waits = self.waits();
         let _turn = self.flushes.turn.lock();
         if self.flushes.completed.load(SeqCst) >= ticket {
             return Ok(());

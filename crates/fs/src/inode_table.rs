@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Site};
-use xact_consistency::Handle;
+use xact_consistency::{Engine, Handle};
 use xact_layout::inode::Inode;
 
 use crate::alloc::{Allocator, Shared};
@@ -71,6 +71,10 @@ impl InodeTable {
             self.encode(bytes, place, ino, inode);
             Ok(result)
         })?
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        self.alloc.engine()
     }
 
     /// The metadata block in which an inode lies.

@@ -16,9 +16,9 @@ mod list;
 
 use std::collections::HashMap;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use xact_base::{Ino, Result};
-use xact_consistency::Handle;
+use xact_consistency::{Handle, lock_within};
 
 use crate::alloc::Allocator;
 use crate::inode_table::InodeTable;
@@ -55,20 +55,43 @@ impl Orphans {
         Ok(Orphans { table: table.clone(), state: Mutex::new(State { list, file, slots }) })
     }
 
+    /// Who adds or removes one may wait for the device under it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock_within(&**self.table.engine(), &self.state)
+    }
+
+    /// Reads into memory what adding or removing an orphan will need, so that a handle does not wait for it. Who
+    /// needs it is told of errors.
+    pub fn read_ahead(&self, ino: Ino) {
+        let blocks = {
+            let state = self.lock();
+            let own = match (state.slots.get(&ino), &state.file) {
+                (Some(slot), Some(file)) => Some(file.place(*slot)),
+                (None, Some(file)) => file.place_of_next(),
+                _ => None,
+            };
+            let before = state.list.previous(ino).and_then(|previous| self.table.block_of(previous).ok());
+            [own, before, Some(state.list.head_block())]
+        };
+        for block in blocks.into_iter().flatten() {
+            let _ = self.table.engine().read(block);
+        }
+    }
+
     /// All orphans, in no order.
     pub fn list(&self) -> Vec<Ino> {
-        let state = self.state.lock();
+        let state = self.lock();
         state.list.iter().chain(state.slots.keys().copied()).collect()
     }
 
     pub fn contains(&self, ino: Ino) -> bool {
-        let state = self.state.lock();
+        let state = self.lock();
         state.slots.contains_key(&ino) || state.list.contains(ino)
     }
 
     /// Records an inode; nothing happens if it is recorded already.
     pub fn add(&self, h: &mut Handle, ino: Ino) -> Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let state = &mut *state;
         if state.slots.contains_key(&ino) || state.list.contains(ino) {
             return Ok(());
@@ -84,7 +107,7 @@ impl Orphans {
 
     /// Removes an inode; nothing happens if it is not recorded. Its `i_dtime` is 0 afterwards.
     pub fn remove(&self, h: &mut Handle, ino: Ino) -> Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let state = &mut *state;
         match state.slots.get(&ino).copied() {
             Some(slot) => {
@@ -99,7 +122,7 @@ impl Orphans {
     /// To be called once when the volume is opened for writing: sets the `orphan_present` feature
     /// where there is an orphan file, which keeps systems that do not know it away (one credit).
     pub fn begin_use(&self, h: &mut Handle) -> Result<()> {
-        match &self.state.lock().file {
+        match &self.lock().file {
             Some(file) => file.set_present(h, true),
             None => Ok(()),
         }
@@ -107,7 +130,7 @@ impl Orphans {
 
     /// To be called before a clean unmount: clears the feature if the file is empty (one credit).
     pub fn end_use(&self, h: &mut Handle) -> Result<()> {
-        let state = self.state.lock();
+        let state = self.lock();
         match &state.file {
             Some(file) if state.slots.is_empty() => file.set_present(h, false),
             _ => Ok(()),

@@ -188,6 +188,14 @@ impl Quotas {
         })
     }
 
+    /// Reads a payer's entries into memory, so that a handle does not wait for them.
+    pub fn read_ahead(&self, payer: &Payer) {
+        for file in &self.files {
+            // Who needs it is told of errors.
+            let _ = file.entry(payer.id(file.kind));
+        }
+    }
+
     /// Adds the entries that a payer has not yet, in commits of their own. The caller has no handle.
     pub fn add_entries(&self, payer: &Payer) -> Result<()> {
         for file in &self.files {

@@ -1,13 +1,15 @@
 //! What an fsync costs on a volume with generations, by the log and as a generation, and how long
-//! operations are held up while a commit is closed (SNAP-4, SNAP-12). Prints two tables.
+//! operations are held up while a commit is closed (SNAP-4, SNAP-12), on a device in memory and on one whose reads
+//! take a while. Prints three tables.
 //!
 //!     cargo run --release -p xact --example generations_cost
 //!
 //! The volume is in memory: device writes, bytes and flushes are counted, and do not depend on the machine.
-//! The times of the second table do.
+//! The times of the others do.
 
+use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use xact::mkfs::{MkfsOptions, mkfs_generations};
@@ -66,7 +68,7 @@ fn cost(fsync: Fsync, others: u64, append: bool) -> xact::Result<(f64, f64, f64)
 fn held_up(threads: u64) -> xact::Result<()> {
     const GENERATIONS: u64 = 200;
     let volume = volume(Fsync::Log)?;
-    let (stop, made) = (AtomicBool::new(false), std::sync::atomic::AtomicU64::new(0));
+    let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| -> xact::Result<()> {
         let base = volume.base();
         for thread in 0..threads {
@@ -104,6 +106,114 @@ fn held_up(threads: u64) -> xact::Result<()> {
     volume.close()
 }
 
+/// A device in memory whose reads take a while, from a moment on.
+struct SlowReads {
+    inner: MemoryDevice,
+    slow: AtomicBool,
+}
+
+const READ_TIME: Duration = Duration::from_millis(2);
+
+impl BlockDevice for SlowReads {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if self.slow.load(Relaxed) {
+            std::thread::sleep(READ_TIME);
+        }
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.inner.write_at(buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.inner.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+/// Threads that delete files of which nothing is in memory, on a device with slow reads, while one makes files and
+/// another generations.
+fn held_up_by_reads(threads: u64) -> xact::Result<()> {
+    const FILES: u64 = 4000;
+    let device = Arc::new(SlowReads { inner: MemoryDevice::new(512 << 20), slow: AtomicBool::new(false) });
+    let volume_device: Arc<dyn BlockDevice> = device.clone();
+    let format = MkfsOptions { block_size: Some(1024), ..MkfsOptions::default() };
+    mkfs_generations(&volume_device, &format, Some(64 << 20))?;
+    let options = VolumeOptions { commit_interval: Duration::from_secs(86_400), ..VolumeOptions::default() };
+    let volume = Volume::open(volume_device.clone(), &options)?;
+    let base = volume.base();
+    for thread in 0..threads {
+        let dir = base.make_dir(&Caller::ROOT, Ino::ROOT, format!("t{thread}").as_bytes(), 0o755)?.ino;
+        for n in 0..FILES {
+            let file = make(&*base, dir, &format!("{n}"))?;
+            base.write(file, 0, &[1; 2000], WriteHow::default())?;
+        }
+    }
+    drop(base);
+    volume.close()?;
+    let volume = Volume::open(volume_device, &options)?;
+    device.slow.store(true, Relaxed);
+    let (stop, deleted, made) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| -> xact::Result<()> {
+        let base = volume.base();
+        for thread in 0..threads {
+            let dir = base.lookup(Ino::ROOT, format!("t{thread}").as_bytes())?.ino;
+            let (base, stop, deleted) = (base.clone(), &stop, &deleted);
+            scope.spawn(move || {
+                // Far from each other, so that each meets blocks that are not in memory.
+                for n in (0..FILES).map(|n| n * 1009 % FILES).take_while(|_| !stop.load(Relaxed)) {
+                    base.unlink(&Caller::ROOT, dir, format!("{n}").as_bytes()).expect("deleting a file");
+                    deleted.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        let maker = base.make_dir(&Caller::ROOT, Ino::ROOT, b"made", 0o755)?.ino;
+        let (maker_base, stop_making, made) = (base.clone(), &stop, &made);
+        scope.spawn(move || {
+            for n in 0.. {
+                if stop_making.load(Relaxed) {
+                    return;
+                }
+                make(&*maker_base, maker, &format!("{n}")).expect("making a file");
+                made.fetch_add(1, Relaxed);
+            }
+        });
+        for _ in 0..100 {
+            std::thread::sleep(Duration::from_millis(10));
+            volume.sync()?;
+        }
+        stop.store(true, Relaxed);
+        Ok(())
+    })?;
+    let waits = volume.held_up_times().summary();
+    println!(
+        "| {threads} | {} | {} | {:.0?} | {:.0?} | {:.0?} | {} |",
+        deleted.load(Relaxed),
+        made.load(Relaxed),
+        waits.median,
+        waits.p99,
+        waits.worst,
+        volume.waits_in_handles(),
+    );
+    volume.close()
+}
+
 fn main() -> xact::Result<()> {
     println!("| each fsync after | fsync= | writes | KiB | flushes |\n|---|---|---|---|---|");
     for (what, others, append) in [
@@ -119,5 +229,10 @@ fn main() -> xact::Result<()> {
     }
     println!("\n| threads | files made and deleted | held up: median | p99 | worst | commit: median |");
     println!("|---|---|---|---|---|---|");
-    [1, 4, 16].into_iter().try_for_each(held_up)
+    [1, 4, 16].into_iter().try_for_each(held_up)?;
+    println!(
+        "\n| threads that delete, reads of 2 ms | deleted | made by another | held up: median | p99 | worst | waits in handles |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    [1, 4, 16].into_iter().try_for_each(held_up_by_reads)
 }

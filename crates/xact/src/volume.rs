@@ -298,6 +298,11 @@ impl Volume {
         self.base.engine().held_up_times()
     }
 
+    /// How often an operation waited for the device, or for somebody who did, where a sync has to wait for it.
+    pub fn waits_in_handles(&self) -> u64 {
+        self.base.engine().waits_in_handles()
+    }
+
     pub fn stats(&self) -> EngineStats {
         self.base.engine().stats()
     }

@@ -6,7 +6,7 @@ use xact::mkfs::{MkfsOptions, mkfs_generations};
 use xact::{BlockDevice, Error, Files, Ino, MemoryDevice, Volume, VolumeOptions};
 use xact_consistency::{EngineOptions, GenerationsEngine};
 use xact_device::CountingDevice;
-use xact_fs::WriteHow;
+use xact_fs::{Allocate, SetAttr, WriteHow};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,8 +24,22 @@ fn made(size: u64, pool: u64) -> Arc<dyn BlockDevice> {
 /// Writes over a file of the root folder from its start, in place where the volume does so.
 fn overwrite(volume: &Volume, name: &str, contents: &[u8]) -> xact::Result<()> {
     let ino = volume.base().lookup(Ino::ROOT, name.as_bytes())?.ino;
-    volume.base().write(ino, 0, contents, WriteHow::default())?;
+    for (n, part) in contents.chunks(64 << 10).enumerate() {
+        volume.base().write(ino, (n as u64) << 16, part, WriteHow::default())?;
+    }
     volume.sync()
+}
+
+/// Writes over a file of the root folder which a snapshot has in place, block by block and each durable before the
+/// next, until the pool takes no more.
+fn fill_pool(volume: &Volume, name: &str) {
+    let ino = volume.base().lookup(Ino::ROOT, name.as_bytes()).unwrap().ino;
+    let blocks = volume.base().attr(ino).unwrap().size / 1024;
+    let filled = (0..blocks).find(|&n| {
+        let write = volume.base().write(ino, n * 1024, &[3; 1024], WriteHow::default());
+        write.and_then(|_| volume.base().sync_file(ino, false)).is_err()
+    });
+    assert!(filled.is_some(), "the pool took everything");
 }
 
 /// A file of the snapshot, read from its exported image.
@@ -44,6 +58,7 @@ fn a_full_pool_says_so_and_recovers_when_a_snapshot_goes() {
     let volume = Volume::open(device.clone(), &options()).unwrap();
     let old = vec![1; 3 * MIB as usize];
     volume.base().write_file("/file", &old).unwrap();
+    volume.base().write_file("/filler", &old[..MIB as usize]).unwrap();
     volume.create_snapshot("old").unwrap();
     let mut refused = 0;
     for round in 2..30u8 {
@@ -57,6 +72,7 @@ fn a_full_pool_says_so_and_recovers_when_a_snapshot_goes() {
     }
     assert!(refused > 0, "four mebibytes of pool took everything");
     volume.health().expect("a full pool is no damage");
+    fill_pool(&volume, "filler");
     assert!(matches!(volume.create_snapshot("another"), Err(Error::NoSpace)));
     volume.delete_snapshot("old").unwrap();
     overwrite(&volume, "file", &vec![77; 3 * MIB as usize]).unwrap();
@@ -172,8 +188,123 @@ fn what_differs_is_told_by_path() {
     assert!(few.len() < 16 && few.len() < many.len(), "{few:?} {many:?}");
 }
 
+/// Overwrites that were accepted find their places in the pool though it fills before they are written back.
+#[test]
+fn what_was_accepted_finds_room_in_a_pool_that_fills() {
+    let device = made(24 * MIB, 4 * MIB);
+    let volume = Volume::open(device.clone(), &options()).unwrap();
+    let (old, filler) = (vec![1; 1 << 20], vec![1; 2 << 20]);
+    volume.base().write_file("/file", &old).unwrap();
+    volume.base().write_file("/filler", &filler).unwrap();
+    volume.create_snapshot("old").unwrap();
+    let ino = |name: &str| volume.base().lookup(Ino::ROOT, name.as_bytes()).unwrap().ino;
+    let (file, other) = (ino("file"), ino("filler"));
+    volume.base().write(file, 0, &vec![2; 1 << 20], WriteHow::default()).unwrap();
+    fill_pool(&volume, "filler");
+    assert!(matches!(volume.base().write(other, 0, &filler, WriteHow::default()), Err(Error::NoSpace)));
+    volume.sync().expect("what was accepted is promised its places");
+    volume.health().unwrap();
+    assert_eq!(volume.base().read_file("/file").unwrap(), vec![2; 1 << 20]);
+    drop(volume);
+    assert_eq!(read_from(&device, "old", "/file"), old);
+    let volume = Volume::open(device.clone(), &options()).unwrap();
+    assert_eq!(volume.base().read_file("/file").unwrap(), vec![2; 1 << 20]);
+    volume.delete_snapshot("old").unwrap();
+    volume.base().write(other, 0, &filler, WriteHow::default()).unwrap();
+    volume.close().unwrap();
+    let report = xact_check::check(device, &mut |_, _| ()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.problems);
+}
+
+/// However full the pool is, an operation on contents says "no space" itself or its outcome reaches the device:
+/// parts of blocks, reserved ranges, holes, sizes, and snapshots that are created over what is dirty.
+#[test]
+fn no_sync_says_that_there_is_no_space() {
+    const FILES: usize = 6;
+    const LEN: usize = 96 << 10;
+    let device = made(16 * MIB, 4 * MIB);
+    let volume = Volume::open(device.clone(), &options()).unwrap();
+    let caller = xact_fs::Caller::ROOT;
+    let mut seed = 7u64;
+    let mut random = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    let names: Vec<String> = (0..FILES).map(|n| format!("/{n}")).collect();
+    let mut files: Vec<(Ino, Vec<u8>)> = Vec::new();
+    for name in &names {
+        volume.base().write_file(name, &vec![9; LEN / 2]).unwrap();
+        files.push((volume.base().lookup(Ino::ROOT, &name.as_bytes()[1..]).unwrap().ino, vec![9; LEN / 2]));
+    }
+    let (mut refused, mut snapshots) = (0, 0);
+    for round in 0..3000 {
+        let chosen = random(FILES);
+        let (ino, model) = &mut files[chosen];
+        let offset = random(LEN - 1);
+        let len = 1 + random((LEN - offset).min(if round % 3 == 0 { 40_000 } else { 900 }));
+        let (from, to) = (offset as u64, (offset + len) as u64);
+        let base = volume.base();
+        let result = match random(8) {
+            0..=3 => base.write(*ino, from, &vec![round as u8; len], WriteHow::default()).map(|_| {
+                model.resize(model.len().max(offset + len), 0);
+                model[offset..offset + len].fill(round as u8);
+            }),
+            4 => base.allocate(&caller, *ino, from, len as u64, Allocate::PunchHole).map(|()| {
+                let end = (offset + len).min(model.len());
+                model[offset.min(end)..end].fill(0);
+            }),
+            5 => base
+                .allocate(&caller, *ino, from, len as u64, Allocate::ZeroRange { keep_size: false })
+                .map(|()| {
+                    model.resize(model.len().max(offset + len), 0);
+                    model[offset..offset + len].fill(0);
+                }),
+            6 => base
+                .allocate(&caller, *ino, from, len as u64, Allocate::Reserve { keep_size: false })
+                .map(|()| model.resize(model.len().max(offset + len), 0)),
+            _ => {
+                let change = SetAttr { size: Some(to), ..SetAttr::default() };
+                base.set_attr(&caller, *ino, &change).map(|_| model.resize(to as usize, 0))
+            }
+        };
+        match result {
+            Ok(()) => {}
+            Err(Error::NoSpace) => {
+                refused += 1;
+                // An operation that is refused may have been done in part, as by POSIX.
+                *model = base.read_file(&names[chosen]).unwrap();
+            }
+            Err(other) => panic!("round {round}: {other}"),
+        }
+        if random(40) == 0 {
+            volume.sync().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        if random(60) == 0 {
+            match volume.create_snapshot(&format!("s{round}")) {
+                Ok(()) => snapshots += 1,
+                Err(Error::NoSpace) => {
+                    for info in volume.snapshots().unwrap() {
+                        volume.delete_snapshot(&info.name).unwrap();
+                    }
+                }
+                Err(other) => panic!("round {round}: {other}"),
+            }
+        }
+    }
+    assert!(refused > 50 && snapshots > 5, "{refused} refused, {snapshots} snapshots");
+    volume.sync().unwrap();
+    drop(volume);
+    let volume = Volume::open(device.clone(), &options()).unwrap();
+    for (name, (_, model)) in names.iter().zip(&files) {
+        assert!(volume.base().read_file(name).unwrap() == *model, "{name}");
+    }
+    volume.close().unwrap();
+    let report = xact_check::check(device, &mut |_, _| ()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.problems);
+}
+
 /// Deleting files works on a full pool, and so do unmounting and mounting; the files that are left are
-/// whole. What the pool does not take stays in memory, and `sync` says so, until its file is deleted.
+/// whole. What the pool does not take is refused at once.
 #[test]
 fn a_full_pool_lets_files_go() {
     let device = made(24 * MIB, 4 * MIB);
@@ -185,10 +316,9 @@ fn a_full_pool_lets_files_go() {
     let filler = vec![1; 3 * MIB as usize];
     volume.base().write_file("/filler", &filler).unwrap();
     volume.create_snapshot("old").unwrap();
-    let full = (2..30u8).find(|&round| overwrite(&volume, "filler", &vec![round; filler.len()]).is_err());
-    assert!(full.is_some(), "four mebibytes of pool took everything");
+    fill_pool(&volume, "filler");
     assert!(matches!(volume.base().write_file("/new", b"new"), Err(Error::NoSpace)));
-    assert!(matches!(volume.sync(), Err(Error::NoSpace)), "what was overwritten has no place");
+    volume.sync().expect("what has no place was not accepted");
     volume.base().remove_file("/filler").unwrap();
     for n in 0..100 {
         volume.base().remove_file(format!("/{}/{n}", n % 20)).unwrap();

@@ -11,6 +11,8 @@
 //!    snapshot has.
 //! 2. `flush_data` and `commit` make a commit durable that has data in it which was written before
 //!    (`newest`): a caller was told that its data is written, not where.
+//! 3. Data that a caller was told is accepted finds its places (`room`): they were promised when it was, whether a
+//!    snapshot had its block by then or not, and are promised until it is part of a commit.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -60,7 +62,7 @@ impl Generations {
         Ok(held || self.is_moved(block)?)
     }
 
-    pub(super) fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+    pub(super) fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>], room: Room) -> Result<()> {
         if !self.redirect.active.load(SeqCst) {
             let _gate = self.redirect.gate.read();
             // The first snapshot may have been created while this waited.
@@ -91,11 +93,11 @@ impl Generations {
             }
         }
         // Not under the gate: a handle may have to wait for the commit that holds it.
-        moved.chunks(HANDLE_BLOCKS).try_for_each(|part| self.move_data(part))
+        moved.chunks(HANDLE_BLOCKS).try_for_each(|part| self.move_data(part, room))
     }
 
-    fn move_data(&self, blocks: &[(BlockNr, BlockRef)]) -> Result<()> {
-        let commit = self.start(blocks.len() as u32, Room::Any)?;
+    fn move_data(&self, blocks: &[(BlockNr, BlockRef)], room: Room) -> Result<()> {
+        let commit = self.start(blocks.len() as u32, room)?;
         let mut unused = blocks.len() as u32;
         let done = blocks.iter().try_for_each(|(block, contents)| {
             self.redirect.pending.lock().insert(block.0, commit);

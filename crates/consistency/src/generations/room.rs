@@ -15,13 +15,18 @@
 //! - Below 16, a commit takes half of one (or is a single removal): from 4 down, two of them leave some 3.
 //! - One of them takes along what the intent log has made durable since the last generation, 1 at the most
 //!   ([`of_the_log`]); the log's own area is another 1, in use for good.
+//! - What was accepted and waits in memory (file data, and what leads to it) has its places promised, with the nodes
+//!   of the map above them, for as long as there is a snapshot: any of it may have to go to the pool then. Promised
+//!   places count as used for everybody else, so a promise that would leave less than 16 (or a little less) is refused, and writing back
+//!   what has one may go on to the end.
 //! - Deleting a snapshot takes the blocks of the list. What a removal that has begun still needs is bounded by
 //!   the groups that its blocks lie in.
 //!
 //! Removals take places, too: of metadata that a snapshot holds. So the room for them is large and not endless;
 //! deleting a snapshot always works, and frees what it alone had.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use xact_base::{Error, Result};
 
@@ -32,6 +37,12 @@ use crate::engine::Room;
 /// Places that must be free for operations of any kind.
 pub(super) fn for_all(places: u64) -> u64 {
     places / 2
+}
+
+/// Below that, what promises alone may have: a few blocks, so that where files cannot be made, others can be written
+/// to for a little longer, and not the other way round.
+fn for_promises(places: u64) -> u64 {
+    (places / 64).min(32)
 }
 
 fn for_removals(places: u64) -> u64 {
@@ -54,8 +65,15 @@ fn of_a_removals_commit(places: u64) -> u64 {
 }
 
 pub(super) struct Left {
+    reader: Arc<MapReader>,
     free: AtomicU64,
+    /// Blocks that were accepted and are not part of a commit yet. They are counted at all times, and count while
+    /// `held`.
+    promised: AtomicU64,
+    /// There is a snapshot, or one is being created.
+    held: AtomicBool,
     for_all: u64,
+    for_promises: u64,
     for_removals: u64,
     credits: u32,
     removals_credits: u32,
@@ -65,11 +83,15 @@ pub(super) struct Left {
 
 impl Left {
     /// Of a pool that is not known yet: there is room, or the engine makes some when it opens.
-    pub fn new(reader: &MapReader) -> Left {
+    pub fn new(reader: &Arc<MapReader>, held: bool) -> Left {
         let places = reader.shape.places();
         Left {
+            reader: reader.clone(),
             free: AtomicU64::new(places),
+            promised: AtomicU64::new(0),
+            held: AtomicBool::new(held),
             for_all: for_all(places),
+            for_promises: for_promises(places),
             for_removals: for_removals(places),
             credits: max_credits(reader),
             removals_credits: credits_within(reader, of_a_removals_commit(places)),
@@ -79,17 +101,58 @@ impl Left {
 
     /// After a commit. Gives the credits that the next one may have in all.
     pub fn set(&self, free: u64) -> u32 {
-        self.free.store(free, Relaxed);
-        if free < self.for_all {
-            return self.removals_credits;
+        self.free.store(free, SeqCst);
+        if self.left() > self.for_all / 8 * 9 {
+            self.told.store(false, Relaxed);
         }
-        self.told.store(false, Relaxed);
-        self.credits
+        if self.is_full() { self.removals_credits } else { self.credits }
+    }
+
+    /// Says whether snapshots may keep what is in the pool from going home.
+    pub fn set_held(&self, held: bool) {
+        self.held.store(held, SeqCst);
     }
 
     /// Whether there is no room for operations of any kind.
     pub fn is_full(&self) -> bool {
-        self.free.load(Relaxed) < self.for_all
+        self.left() < self.for_all
+    }
+
+    /// Free places that nobody was promised.
+    fn left(&self) -> u64 {
+        self.free.load(SeqCst).saturating_sub(self.promised_places())
+    }
+
+    /// Places of the blocks that count as promised, and of the nodes of the map above them.
+    pub fn promised_places(&self) -> u64 {
+        let promised = self.promised();
+        if promised > 0 { promised + self.reader.most_nodes(promised) } else { 0 }
+    }
+
+    /// Blocks that count as promised.
+    pub fn promised(&self) -> u64 {
+        if self.held.load(SeqCst) { self.promised.load(SeqCst) } else { 0 }
+    }
+
+    /// Promises places for so many blocks, to be given back by [`Self::end_promise`]. None are promised by an error.
+    ///
+    /// A snapshot that is being created at this moment looks for room after it has said so (`set_held`): either it
+    /// sees this promise, or this sees the snapshot.
+    pub fn promise(&self, blocks: u64) -> Result<()> {
+        self.promised.fetch_add(blocks, SeqCst);
+        if blocks == 0 || !self.held.load(SeqCst) || self.left() + self.for_promises >= self.for_all {
+            return Ok(());
+        }
+        self.end_promise(blocks);
+        if self.is_full() {
+            self.tell();
+        }
+        Err(Error::NoSpace)
+    }
+
+    pub fn end_promise(&self, blocks: u64) {
+        let before = self.promised.fetch_sub(blocks, SeqCst);
+        assert!(before >= blocks, "more promises were ended than made");
     }
 
     /// `NoSpace` unless an operation of this kind may begin.
@@ -99,15 +162,19 @@ impl Left {
             Room::Removal => self.for_removals,
             Room::Upkeep => 0,
         };
-        if self.free.load(Relaxed) >= needed {
+        if needed == 0 || self.left() >= needed {
             return Ok(());
         }
+        self.tell();
+        Err(Error::NoSpace)
+    }
+
+    fn tell(&self) {
         if !self.told.swap(true, Relaxed) {
             log::warn!(
                 "the pool is full: programs are told \"no space\", and files can only be deleted, until there is room \
                  in it; see 'xact stat', and delete snapshots ('xact snapshot list', 'delete', 'prune')"
             );
         }
-        Err(Error::NoSpace)
     }
 }

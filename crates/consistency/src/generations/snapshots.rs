@@ -145,7 +145,6 @@ impl GenerationsEngine {
                 "'{name}' is no name for a snapshot: up to {SNAPSHOT_NAME_BYTES} bytes, no '/' and no dot first"
             )));
         }
-        self.shared.room.check(Room::Any)?;
         self.shared.change_snapshots(|snapshots| {
             if snapshots.iter().any(|kept| kept.record.name == name) {
                 return Err(Error::Usage(format!("there is a snapshot '{name}' already")));
@@ -271,12 +270,24 @@ impl Generations {
         self.check_open()?;
         self.volume.poison.check()?;
         let _turn = self.pipeline.lead_alone();
+        let changed = self.change_in_turn(change);
+        self.room.set_held(!self.state.lock().snapshots.is_empty());
+        changed
+    }
+
+    /// The caller leads.
+    fn change_in_turn(&self, change: impl FnOnce(&[Kept]) -> Result<Change>) -> Result<()> {
         // Whatever can be refused is refused before the commit is closed.
         let change = {
             let mut state = self.state.lock();
             let change = change(&state.snapshots)?;
             if matches!(change, Change::Restore { .. }) && !self.metadata.is_unchanged() {
                 return Err(Error::Usage("a volume in use cannot be restored: unmount it first".into()));
+            }
+            if matches!(change, Change::Create { .. }) {
+                // What was accepted before it may have to go to the pool from now on, and so counts.
+                self.room.set_held(true);
+                self.room.check(Room::Any)?;
             }
             let records: usize = state.snapshots.iter().map(|kept| kept.record.count()).sum();
             let records = match &change {
@@ -293,7 +304,9 @@ impl Generations {
             if let Change::Cut { index, part, .. } = &change {
                 let needed = blocks + part.most_places(&self.reader, &state.snapshots[*index].map)?;
                 let pool = self.pool(&mut state)?;
-                if pool.free() < room::for_all(self.reader.shape.places()) + needed {
+                if pool.free()
+                    < room::for_all(self.reader.shape.places()) + self.room.promised_places() + needed
+                {
                     return Err(Error::NoSpace);
                 }
             }

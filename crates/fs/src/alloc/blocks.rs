@@ -8,6 +8,7 @@ use xact_consistency::Handle;
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc};
 
 use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
+use super::group::Need;
 use super::{Hold, Run, Shared};
 
 /// A run's part in one group.
@@ -34,6 +35,11 @@ impl Shared {
             start = start.offset(u64::from(len));
             Some(Piece { group, index, len })
         })
+    }
+
+    /// Reads into the engine's memory what linking or freeing a run will need.
+    pub(super) fn read_ahead_of(&self, run: Run) {
+        self.pieces(run).for_each(|piece| self.read_ahead(piece.group, Need::BlockBitmap));
     }
 
     pub(super) fn give_back(&self, run: Run) {
@@ -73,7 +79,7 @@ impl Shared {
 
     fn link_piece(&self, h: &mut Handle, Piece { group: number, index, len }: Piece) -> Result<()> {
         let group = &self.groups[number.0 as usize];
-        let mut state = group.state.lock();
+        let mut state = self.lock(number, Need::BlockBitmap);
         let map = self.block_map(number, &mut state)?;
         assert!(map.bits.all_set(index, len) && map.pending >= len, "linked blocks were taken");
         let desc = self.desc(number)?;
@@ -136,7 +142,7 @@ impl Shared {
     /// Whether the blocks are in use on disk, so that they can be freed.
     fn check_used(&self, Piece { group: number, index, len }: Piece) -> Result<()> {
         let group = &self.groups[number.0 as usize];
-        let mut state = group.state.lock();
+        let mut state = self.lock(number, Need::BlockBitmap);
         self.block_map(number, &mut state)?;
         let desc = self.desc(number)?;
         let start = self.sb.group_start(number).0 + u64::from(index);
@@ -151,7 +157,7 @@ impl Shared {
 
     fn free_piece(&self, h: &mut Handle, Piece { group: number, index, len }: Piece) -> Result<()> {
         let group = &self.groups[number.0 as usize];
-        let mut state = group.state.lock();
+        let mut state = self.lock(number, Need::BlockBitmap);
         // Loaded before the disk changes: in memory the bits stay set.
         let map = self.block_map(number, &mut state)?;
         let checksum = h.update(group.block_bitmap, |bytes| {

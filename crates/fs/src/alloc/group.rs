@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use xact_base::{BlockNr, Error, GroupNr, Result, Site};
-use xact_consistency::Engine;
+use xact_consistency::{Engine, lock_within};
 use xact_layout::group::{
     BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED, bitmap_checksum, bitmap_csum_matches,
 };
@@ -102,7 +102,49 @@ pub(super) fn read_descriptors(engine: &dyn Engine, sb: &Superblock) -> Result<V
     Ok(descs)
 }
 
+/// What is about to be needed of a group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// The map of its blocks, or of its inodes, in memory.
+    BlockMap,
+    InodeMap,
+    /// The same, and the bitmap itself.
+    BlockBitmap,
+    InodeBitmap,
+}
+
 impl Shared {
+    /// A group under its lock, which nobody holds while the device is waited for: what `need` is read from is
+    /// in the engine's memory by then.
+    pub(super) fn lock(&self, number: GroupNr, need: Need) -> MutexGuard<'_, State> {
+        let group = &self.groups[number.0 as usize];
+        let has_map = |state: &State| match need {
+            Need::BlockMap => state.blocks.is_some() || state.block_damage.is_some(),
+            Need::InodeMap => state.inodes.is_some() || state.inode_damage.is_some(),
+            Need::BlockBitmap | Need::InodeBitmap => false,
+        };
+        if matches!(need, Need::BlockMap | Need::InodeMap) {
+            let state = lock_within(&*self.engine, &group.state);
+            if has_map(&state) {
+                return state;
+            }
+        }
+        self.read_ahead(number, need);
+        lock_within(&*self.engine, &group.state)
+    }
+
+    /// Reads what `need` needs into the engine's memory. Who needs it is told of errors.
+    pub(super) fn read_ahead(&self, number: GroupNr, need: Need) {
+        let Ok(desc) = self.desc(number) else { return };
+        let (uninit, bitmap) = match need {
+            Need::BlockMap | Need::BlockBitmap => (BLOCK_UNINIT, desc.block_bitmap()),
+            Need::InodeMap | Need::InodeBitmap => (INODE_UNINIT, desc.inode_bitmap()),
+        };
+        if !(self.sb.has_group_csum() && desc.has_flag(uninit)) {
+            let _ = self.engine.read(bitmap);
+        }
+    }
+
     /// The block map of a group; reads and checks the bitmap where it is not in memory.
     pub(super) fn block_map<'a>(&self, number: GroupNr, state: &'a mut State) -> Result<&'a mut Map> {
         if let Some(damage) = &state.block_damage {

@@ -13,6 +13,7 @@ use xact_consistency::Handle;
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
 
 use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
+use super::group::Need;
 use super::{Run, Shared};
 
 /// Groups that the search for a top-level folder's place looks at.
@@ -97,7 +98,7 @@ impl Shared {
         if group.free_inodes.load(Relaxed) == 0 {
             return Ok(None);
         }
-        let mut state = group.state.lock();
+        let mut state = self.lock(number, Need::InodeMap);
         let map = match self.inode_map(number, &mut state) {
             Ok(map) => map,
             Err(Error::Corrupt(_)) => return Ok(None),
@@ -132,10 +133,18 @@ impl Shared {
         group.free_inodes.fetch_add(1, Relaxed);
     }
 
+    /// Reads into the engine's memory what linking or freeing an inode, and giving it a block, will need.
+    pub(super) fn read_ahead_of_inode(&self, ino: Ino) {
+        if let Some((number, _)) = self.sb.inode_place(ino) {
+            self.read_ahead(number, Need::InodeBitmap);
+            self.read_ahead(number, Need::BlockBitmap);
+        }
+    }
+
     pub(super) fn link_inode(&self, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
         let (number, index) = self.sb.inode_place(ino).expect("a taken inode is on the volume");
         let group = &self.groups[number.0 as usize];
-        let mut state = group.state.lock();
+        let mut state = self.lock(number, Need::InodeBitmap);
         let state = &mut *state;
         let desc = self.desc(number)?;
         // Of the group's own metadata the kernel writes both bitmaps when its first inode is used.
@@ -240,7 +249,7 @@ impl Shared {
             return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is reserved"));
         }
         let group = &self.groups[number.0 as usize];
-        let mut state = group.state.lock();
+        let mut state = self.lock(number, Need::InodeBitmap);
         let map = self.inode_map(number, &mut state)?;
         let desc = self.desc(number)?;
         let uninit = self.sb.has_group_csum() && desc.has_flag(INODE_UNINIT);

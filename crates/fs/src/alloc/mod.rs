@@ -190,6 +190,18 @@ impl Allocator {
         self.shared.give_back(run);
     }
 
+    /// Reads into memory what linking or freeing a run will need, so that a handle does not wait for it.
+    pub fn read_ahead(&self, run: Run) {
+        if self.shared.sb.contains(run.start, u64::from(run.len)) {
+            self.shared.read_ahead_of(run);
+        }
+    }
+
+    /// The same for linking or freeing an inode, and for giving it its first block.
+    pub fn read_ahead_inode(&self, ino: Ino) {
+        self.shared.read_ahead_of_inode(ino);
+    }
+
     /// Sets the bits of taken blocks on disk (step 2). Needs [`Allocator::credits_for`].
     pub fn link(&self, h: &mut Handle, run: Run) -> Result<()> {
         self.shared.link(h, run)

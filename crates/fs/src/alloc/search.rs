@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use xact_base::{BlockNr, Error, GroupNr, Result};
 
-use super::group::Map;
+use super::group::{Map, Need};
 use super::{Run, Shared};
 
 /// A free run of this many blocks is taken even where more was asked for: looking for a longer
@@ -84,7 +84,7 @@ impl Shared {
         if group.free_blocks.load(Relaxed) == 0 {
             return Ok(Err(0));
         }
-        let mut state = group.state.lock();
+        let mut state = self.lock(number, Need::BlockMap);
         let map = match self.block_map(number, &mut state) {
             Ok(map) => map,
             Err(Error::Corrupt(_)) => return Ok(Err(0)),

@@ -62,6 +62,10 @@ impl Base {
         if !state.live || !due(&state.inode) {
             return;
         }
+        // Where there is no room left, it is not worth telling anybody.
+        if self.promise_inode_room(&cell).is_err() {
+            return;
+        }
         state.inode.set_atime(now);
         state.dirty = true;
         let lazy = options.lazy && self.cache.dirty_count() < LAZY_MAX;

@@ -75,6 +75,10 @@ pub(super) struct Pages {
     pub reservation: Option<Reservation>,
     /// Pages with `Page::promised`.
     pub promised: u64,
+    /// Blocks promised by the engine to what is dirty, the inode included; see `room.rs`.
+    pub room: u64,
+    /// Those of them that a running operation has not used yet.
+    pub room_ahead: u64,
     /// How the file is written.
     pub pattern: Pattern,
 }

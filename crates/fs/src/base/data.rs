@@ -175,6 +175,22 @@ impl Base {
         keep: Option<Stamp>,
         rights: Rights,
     ) -> Result<()> {
+        let written = self.write_pages(cell, state, offset, data, keep, rights);
+        if written.is_err() {
+            self.end_room(&mut cell.pages.lock(), 0, state.dirty);
+        }
+        written
+    }
+
+    fn write_pages(
+        &self,
+        cell: &Cell,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+        keep: Option<Stamp>,
+        rights: Rights,
+    ) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -266,7 +282,7 @@ impl Base {
 
     /// Promises a block to every page of the range that has none. On failure nothing changed.
     fn promise_space(&self, cell: &Cell, state: &State, first: u32, last: u32, rights: Rights) -> Result<()> {
-        self.engine.check_room()?;
+        self.promise_room(cell, first..=last)?;
         let mut missing = Vec::new();
         let mut at = first;
         let extents = self.extents(cell.ino, state);
@@ -389,7 +405,7 @@ impl Base {
 
     /// Drops cached pages from `first` on (all of them for 0), dirty or not.
     pub(super) fn drop_pages(&self, cell: &Cell, state: &State, first: u32, past: u32) {
-        let mut unpromised = 0;
+        let (mut unpromised, mut cleaned) = (0, 0);
         let mut pages = cell.pages.lock();
         let pages = &mut *pages;
         if past == u32::MAX {
@@ -400,6 +416,7 @@ impl Base {
             let page = pages.map.remove(at).expect("listed above");
             if page.dirty {
                 pages.dirty -= 1;
+                cleaned += 1;
                 self.cache.cleaned(1);
             }
             if page.promised {
@@ -410,6 +427,7 @@ impl Base {
                 }
             }
         }
+        self.end_room(pages, cleaned, state.dirty);
         self.cache.removed(gone.len() as u64);
         self.quotas.end_promise(&self.quotas.payer_of(&state.inode), unpromised * self.block_bytes());
     }

@@ -3,14 +3,15 @@
 //! A crash leaves such a range done in part: an operation on a large range goes over several
 //! commits, each of which leaves a sound file.
 
-use xact_base::{Error, FileBlock, Ino, Result};
+use xact_base::{Error, FileBlock, Ino, Result, Run};
 use xact_layout::inode::flag;
 
 use super::Base;
 use super::cell::{Cell, State};
 use super::inline::is_inline;
 use super::op::BaseTree;
-use crate::alloc::{Purpose, Reservation};
+use super::remove::Removal;
+use crate::alloc::{Allocator, Purpose, Reservation};
 use crate::api::Allocate;
 use crate::extent::Mapping;
 use crate::tree::Tree;
@@ -18,12 +19,30 @@ use crate::tree::Tree;
 /// Blocks of one unwritten extent at the most.
 pub(super) const UNWRITTEN_LEN_MAX: u32 = 32_767;
 
+/// Runs that go back where they are not linked.
+struct TakenRuns<'a> {
+    allocator: &'a Allocator,
+    runs: Vec<(FileBlock, Run)>,
+}
+
+impl Drop for TakenRuns<'_> {
+    fn drop(&mut self) {
+        self.runs.drain(..).for_each(|(_, run)| self.allocator.give_back(run));
+    }
+}
+
 impl BaseTree<'_> {
     pub(super) fn allocate_range(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let base = self.base;
         let locked = self.state(ino)?;
         base.check_is_file(&locked.cell, &locked.state)?;
         base.check_writable_map(&locked.state)?;
+        // Of pages it changes those at both ends of the range, and at the end of the file.
+        self.with_room_ahead(ino, (3, 3), |tree| tree.allocate_promised(ino, offset, len, how))
+    }
+
+    fn allocate_promised(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        let base = self.base;
         self.unpack_inline(ino)?;
         let end = offset + len;
         match how {
@@ -33,7 +52,7 @@ impl BaseTree<'_> {
                 self.reserve_range(ino, offset, end, reservation)?;
                 self.grow_to(ino, end, keep_size)
             }
-            Allocate::PunchHole => self.punch(ino, offset, end),
+            Allocate::PunchHole => self.punch(ino, offset, end, Removal::Hole),
             Allocate::ZeroRange { keep_size } => {
                 let size = self.state(ino)?.state.size;
                 let zeroed = if keep_size { end.min(size) } else { end };
@@ -41,7 +60,7 @@ impl BaseTree<'_> {
                 let blocks = end.div_ceil(base.block_bytes()) - offset / base.block_bytes();
                 let blocks = if zeroed > offset { blocks } else { 0 };
                 let reservation = self.promise_blocks(ino, blocks)?;
-                self.punch(ino, offset, end.min(size))?;
+                self.punch(ino, offset, end.min(size), Removal::Replaced)?;
                 if zeroed > offset {
                     self.reserve_range(ino, offset, end, reservation)?;
                 }
@@ -82,38 +101,40 @@ impl BaseTree<'_> {
         if holes.is_empty() {
             return Ok(());
         }
+        // Taken before the handle begins, which is not to wait for a bitmap.
+        let mut taken = TakenRuns { allocator: &base.allocator, runs: Vec::new() };
         let purpose = Purpose::Data { privileged: self.rights().reserve };
-        self.change_inode(ino)?;
         let mut goal = base.allocator.goal_for(ino);
         for (at, len) in holes {
             let mut done = 0;
             while done < len {
-                let run = base.allocator.take(
-                    goal,
-                    (len - done).min(UNWRITTEN_LEN_MAX),
-                    purpose,
-                    Some(&mut reservation),
-                )?;
-                goal = run.start.offset(u64::from(run.len));
-                let locked = self.state(ino)?;
-                let extents = base.extents(ino, &locked.state);
-                let credits = extents.credits_insert(&locked.state.inode, 1, run.len)
-                    + base.allocator.credits_for(run.len);
-                if !self.ensure(credits)? {
-                    self.next_commit(credits)?;
-                }
-                let (_, handle, _, state) = self.parts(ino);
-                base.allocator.link(handle, run)?;
-                extents.insert(handle, &mut state.inode, FileBlock(at + done), run, true)?;
-                self.touch(ino);
+                let most = (len - done).min(UNWRITTEN_LEN_MAX);
+                let run = base.allocator.take(goal, most, purpose, Some(&mut reservation))?;
+                taken.runs.push((FileBlock(at + done), run));
+                base.allocator.read_ahead(run);
+                goal = run.end();
                 done += run.len;
             }
+        }
+        self.change_inode(ino)?;
+        for (at, run) in std::mem::take(&mut taken.runs) {
+            let locked = self.state(ino)?;
+            let extents = base.extents(ino, &locked.state);
+            let credits =
+                extents.credits_insert(&locked.state.inode, 1, run.len) + base.allocator.credits_for(run.len);
+            if !self.ensure(credits)? {
+                self.next_commit(credits)?;
+            }
+            let (_, handle, _, state) = self.parts(ino);
+            base.allocator.link(handle, run)?;
+            extents.insert(handle, &mut state.inode, at, run, true)?;
+            self.touch(ino);
         }
         Ok(())
     }
 
     /// Makes a range read as zeros: whole blocks become holes, parts of blocks are cleared.
-    fn punch(&mut self, ino: Ino, offset: u64, end: u64) -> Result<()> {
+    fn punch(&mut self, ino: Ino, offset: u64, end: u64, why: Removal) -> Result<()> {
         let base = self.base;
         let bs = base.block_bytes();
         let size = self.state(ino)?.state.size;
@@ -132,9 +153,12 @@ impl BaseTree<'_> {
                 self.write(ino, from, &vec![0; (to - from) as usize])?;
             }
         }
-        if first < past && base.has_block_map(&self.state(ino)?.state) {
+        let locked = self.state(ino)?;
+        if first < past && base.has_block_map(&locked.state) {
+            let (first, past) = (FileBlock(first as u32), FileBlock(past as u32));
+            base.read_ahead_removal(ino, &locked.state, first, past)?;
             self.change_inode(ino)?;
-            self.remove_range(ino, FileBlock(first as u32), FileBlock(past as u32), false)?;
+            self.remove_range(ino, first, past, why)?;
         }
         Ok(())
     }

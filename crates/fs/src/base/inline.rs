@@ -95,7 +95,7 @@ impl BaseTree<'_> {
             true => base.inline_dir_block(ino, &locked.state)?,
             false => base.inline_contents(ino, &locked.state)?,
         };
-        self.change_inode(ino)?;
+        self.begin_memory_change()?;
         let place = match contents.is_empty() {
             true => None,
             false => {
@@ -103,20 +103,28 @@ impl BaseTree<'_> {
                 Some(base.allocator.take(base.allocator.goal_for(ino), 1, purpose, None)?)
             }
         };
+        let mut block = contents;
+        block.resize(base.block_bytes() as usize, 0);
+        // Before the handle: no device is waited for within one, nor another commit.
+        let written = match place {
+            Some(run) if !is_dir => base.engine.write_data(run.start, &[IoSlice::new(&block)]),
+            _ => Ok(()),
+        };
+        if let Err(error) = written.and_then(|()| self.change_inode(ino)) {
+            place.into_iter().for_each(|run| base.allocator.give_back(run));
+            return Err(error);
+        }
         let (_, handle, cell, state) = self.parts(ino);
         base.xattrs(ino).set(handle, &mut state.inode, REST, None)?;
         let unmapped = base.unmapped_inode();
         state.inode.set_flags(state.inode.flags() & !flag::INLINE_DATA | unmapped.flags());
         state.inode.set_block_area(unmapped.block_area());
         if let Some(run) = place {
-            let mut block = contents;
-            block.resize(base.block_bytes() as usize, 0);
             if is_dir {
                 handle.create(run.start, block)?;
                 state.inode.set_size(base.block_bytes());
                 state.size = base.block_bytes();
             } else {
-                base.engine.write_data(run.start, &[IoSlice::new(&block)])?;
                 base.note_unflushed(cell);
             }
             base.allocator.link(handle, run)?;

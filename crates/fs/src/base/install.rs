@@ -27,6 +27,7 @@ use super::cell::{Cell, Changed, Page, State};
 use super::fallocate::UNWRITTEN_LEN_MAX;
 use super::inline::{UNPACK_CREDITS, is_inline};
 use super::op::BaseTree;
+use super::remove::Removal;
 use super::spill::{BlockContents, SpilledBlock};
 use super::versions::BlockVersion;
 use crate::alloc::Purpose;
@@ -272,6 +273,7 @@ impl BaseTree<'_> {
                 gone += 1;
                 let part = extent.part(extent.at.max(first), extent.end().min(past));
                 gone_blocks += u64::from(part.run.len);
+                base.allocator.read_ahead(part.run);
                 Ok(true)
             })?;
             split += 1;
@@ -336,7 +338,7 @@ impl BaseTree<'_> {
         self.change_inode(ino)?;
         self.unpack_inline(ino)?;
         for (first, past) in replaced(&staged.new) {
-            self.remove_range(ino, first, past, false)?;
+            self.remove_range(ino, first, past, Removal::Replaced)?;
             assert!(self.unfinished.is_empty(), "an install is announced before it is begun");
         }
         let keep = self.keeping();

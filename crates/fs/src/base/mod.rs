@@ -6,6 +6,8 @@
 //! - `inline`: contents in the inode itself
 //! - `data_mode`, `pattern`: which of it goes through the journal, and how a file is written
 //! - `fallocate`: reserved, punched and zeroed ranges
+//! - `read_ahead`: what handles will need, so that none waits for the device
+//! - `room`: what the engine promises to what is dirty
 //! - `remove`: truncation, holes, deletion over several commits
 //! - `views`, `versions`, `as_of`: the volume as of an instant, for transactions
 //! - `apply`, `install`, `commit_size`: what a transaction's commit does to the volume; `spill`: what it
@@ -33,7 +35,9 @@ mod install;
 mod journal_size;
 mod op;
 mod pattern;
+mod read_ahead;
 mod remove;
+mod room;
 mod shared;
 mod spill;
 mod tree;

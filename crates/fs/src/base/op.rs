@@ -8,7 +8,7 @@
 //!   cannot be had at once, everything is released and the operation starts anew with the larger
 //!   set. That is possible because operations read everything before they change anything.
 //!
-//! The handle and the stamp come with the first change. No inode lock is waited for after that,
+//! The handle and the stamp come with the first change, and what it will need is read before (`read_ahead`). No inode lock is waited for after that,
 //! but for the lock of a new inode, whose number nobody has been given yet.
 //!
 //! What a crash leaves: all blocks change in one handle, so in one commit. The exception are long
@@ -91,7 +91,7 @@ pub struct BaseTree<'a> {
     pub(super) locked: BTreeMap<Ino, Locked>,
     /// Inodes that could not be locked in order: the operation has to start anew.
     missing: BTreeSet<Ino>,
-    needs: Needs,
+    pub(super) needs: Needs,
     /// What the operation will charge to whom.
     wanted: Vec<Wanted>,
     /// Runs of blocks that announced installs will take or free.
@@ -166,12 +166,12 @@ impl Base {
                 tree.abandon();
                 continue;
             }
-            // What was freed becomes available with its commit; a volume is full only if it is
-            // full after that.
+            // What was freed becomes available with its commit, and what was promised by being written; a
+            // volume is full only if it is full after that.
             if matches!(result, Err(Error::NoSpace))
                 && !tree.has_changed()
                 && !made_room
-                && (self.allocator.reclaimable() > 0 || self.has_long_journal())
+                && (self.allocator.reclaimable() > 0 || self.has_long_journal() || self.engine.promised() > 0)
             {
                 tree.abandon();
                 drop(tree);
@@ -329,6 +329,7 @@ impl<'a> BaseTree<'a> {
     pub(super) fn begin_block_change(&mut self) -> Result<()> {
         self.begin_change()?;
         if self.handle.is_none() {
+            self.read_ahead();
             let handle = Handle::begin_for(&self.base.engine, self.needs.credits, self.needs.room)?;
             self.commit = Some(handle.commit_id());
             self.handle = Some(handle);

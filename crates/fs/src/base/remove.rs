@@ -33,32 +33,47 @@ use crate::orphan::Orphans;
 use crate::quota::Charge;
 use crate::xattr::Xattrs;
 
+/// Why a range of blocks is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It is past the end of the file now: the orphan list sees to it that a crash loses no rest.
+    Cut,
+    Hole,
+    /// For new contents, which come in the same operation: as much as the commit has room for is removed in it,
+    /// in memory or not.
+    Replaced,
+}
+
 impl BaseTree<'_> {
-    /// Removes the blocks of a range from a file: cached pages, mappings, space. What the commit
-    /// has no room for is done when the operation ends; with `cut` (the range is past the end of
-    /// the file), the orphan list sees to it that a crash does not lose that rest.
+    /// Removes the blocks of a range from a file: cached pages, mappings, space. What the commit has no room for,
+    /// or is not in memory, is done when the operation ends.
     pub(super) fn remove_range(
         &mut self,
         ino: Ino,
         first: FileBlock,
         past: FileBlock,
-        cut: bool,
+        why: Removal,
     ) -> Result<()> {
         let hold = self.keep_range(ino, first, past)?;
         let base = self.base;
         let locked = self.state(ino)?;
         base.drop_pages(&locked.cell, &locked.state, first.0, past.0);
         let credits = base.extents(ino, &locked.state).credits_remove(&locked.state.inode);
+        let from = match why {
+            Removal::Replaced => first,
+            Removal::Cut | Removal::Hole => base.read_ahead_removal(ino, &locked.state, first, past)?,
+        };
         // A flat tree has at most four extents, each of which is one step.
         let fits = !has_deep_tree(&locked.state) && self.ensure(4 * credits)?;
         // The blocks of the inode and of the orphan list join the commit first: however full the
         // removal makes it, they are in it.
         let (_, handle, cell, state) = self.parts(ino);
         base.store_inode(handle, cell, state)?;
+        let cut = why == Removal::Cut;
         if cut && !fits {
             base.orphans.add(handle, ino)?;
         }
-        let done = base.remove_some(handle, state, ino, first, past, hold.as_ref())?;
+        let done = base.remove_some(handle, state, ino, from, past, hold.as_ref())? && from == first;
         if !done || (cut && !fits) {
             self.unfinished.push(Unfinished { ino, first, past, hold });
         }
@@ -180,16 +195,18 @@ impl Base {
     fn finish_removal_inner(&self, cell: &Cell, state: &mut State, rest: &Unfinished) -> Result<()> {
         loop {
             let credits = self.extents(cell.ino, state).credits_remove(&state.inode) + self.credits_inode();
+            let from = self.read_ahead_removal(cell.ino, state, rest.first, rest.past)?;
+            self.read_ahead_inode(cell.ino, state);
             let mut handle = Handle::begin_for(&self.engine, credits, Room::Upkeep)?;
             self.store_inode(&mut handle, cell, state)?;
-            let done =
-                self.remove_some(&mut handle, state, cell.ino, rest.first, rest.past, rest.hold.as_ref())?;
+            let done = self.remove_some(&mut handle, state, cell.ino, from, rest.past, rest.hold.as_ref())?;
             self.store_inode(&mut handle, cell, state)?;
-            if done {
+            if done && from == rest.first {
                 break;
             }
         }
         if state.inode.links_count() > 0 && self.orphans.contains(cell.ino) {
+            self.orphans.read_ahead(cell.ino);
             let mut handle = Handle::begin_for(&self.engine, Orphans::REMOVE_CREDITS, Room::Upkeep)?;
             self.orphans.remove(&mut handle, cell.ino)?;
         }
@@ -223,6 +240,7 @@ impl Base {
         if let Err(error) = &result {
             self.engine.poison(&format!("deleting {} failed half-way: {error}", cell.ino));
         }
+        self.end_room(&mut cell.pages.lock(), 0, false);
         self.cache.unmark_dirty_inode(cell.ino);
         result
     }
@@ -238,6 +256,7 @@ impl Base {
         }
         let credits = self.credits_inode() + Xattrs::DROP_CREDITS + Orphans::REMOVE_CREDITS;
         let credits = credits + Allocator::FREE_INODE_CREDITS;
+        self.read_ahead_deletion(cell.ino, state);
         let mut handle = Handle::begin_for(&self.engine, credits, Room::Upkeep)?;
         let is_dir = state.inode.is_directory();
         self.xattrs(cell.ino).drop_all(&mut handle, &mut state.inode)?;

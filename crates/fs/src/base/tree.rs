@@ -10,6 +10,7 @@ use super::data_mode::InodeUpdate;
 use super::device_number;
 use super::inline::is_inline;
 use super::op::{BaseTree, Locked};
+use super::remove::Removal;
 use crate::alloc::Purpose;
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::extent::Mapping;
@@ -94,6 +95,7 @@ impl BaseTree<'_> {
         if let Ok(block) = base.table.block_of(ino) {
             base.engine.read(block)?;
         }
+        base.allocator.read_ahead_inode(ino);
         self.begin_block_change()?;
         let keep = self.keeping();
         let (_, handle, _, state) = self.parts(ino);
@@ -346,17 +348,14 @@ impl Tree for BaseTree<'_> {
         let locked = self.state(ino)?;
         base.check_is_file(&locked.cell, &locked.state)?;
         base.check_writable_map(&locked.state)?;
-        self.unpack_inline(ino)?;
-        self.begin_memory_change()?;
-        self.keep_attr(ino)?;
-        let (keep, rights) = (self.keeping(), self.rights());
-        let locked = self.state(ino)?;
-        base.write_data(&locked.cell, &mut locked.state, offset, data, keep, rights)?;
-        self.wrote.insert(ino);
-        if base.modes.inode_update == InodeUpdate::Immediate {
-            self.update_size_at_once(ino, offset, offset + data.len() as u64)?;
+        if !is_inline(&locked.state) {
+            return self.write_pages(ino, offset, data);
         }
-        Ok(())
+        let pages = data.len() as u64 / base.block_bytes() + 2;
+        self.with_room_ahead(ino, (1, pages), |tree| {
+            tree.unpack_inline(ino)?;
+            tree.write_pages(ino, offset, data)
+        })
     }
 
     fn set_size(&mut self, ino: Ino, size: u64) -> Result<()> {
@@ -367,26 +366,29 @@ impl Tree for BaseTree<'_> {
         if size == old {
             return Ok(());
         }
-        self.unpack_inline(ino)?;
-        let (rights, bs) = (self.rights(), base.block_bytes());
         if size > old {
-            self.begin_memory_change()?;
-            self.keep_attr(ino)?;
-            let keep = self.keeping();
-            let locked = self.state(ino)?;
-            base.clear_tail(&locked.cell, &mut locked.state, keep, rights)?;
-            locked.state.size = size;
-            locked.state.dirty = true;
-            base.cache.mark_dirty_inode(ino);
-            self.wrote.insert(ino);
-            return Ok(());
+            if !is_inline(&locked.state) {
+                return self.grow(ino, size);
+            }
+            return self.with_room_ahead(ino, (1, 1), |tree| {
+                tree.unpack_inline(ino)?;
+                tree.grow(ino, size)
+            });
+        }
+        self.unpack_inline(ino)?;
+        let bs = base.block_bytes();
+        let first = size.div_ceil(bs);
+        let locked = self.state(ino)?;
+        if base.has_block_map(&locked.state)
+            && let Ok(first) = u32::try_from(first)
+        {
+            base.read_ahead_removal(ino, &locked.state, FileBlock(first), FileBlock(u32::MAX))?;
         }
         self.change_inode(ino)?;
         if size == 0 {
             base.cache.note_emptied(ino);
         }
         let keep = self.keeping();
-        let first = size.div_ceil(bs);
         let locked = self.state(ino)?;
         if let Some(until) = keep
             && size % bs != 0
@@ -399,7 +401,7 @@ impl Tree for BaseTree<'_> {
         if first > u64::from(u32::MAX) || !base.has_block_map(&locked.state) {
             return Ok(());
         }
-        self.remove_range(ino, FileBlock(first as u32), FileBlock(u32::MAX), true)
+        self.remove_range(ino, FileBlock(first as u32), FileBlock(u32::MAX), Removal::Cut)
     }
 
     fn allocate(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
@@ -455,6 +457,37 @@ impl Tree for BaseTree<'_> {
 }
 
 impl BaseTree<'_> {
+    /// Writes to a file that is not inline.
+    fn write_pages(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let base = self.base;
+        self.begin_memory_change()?;
+        self.keep_attr(ino)?;
+        let (keep, rights) = (self.keeping(), self.rights());
+        let locked = self.state(ino)?;
+        base.write_data(&locked.cell, &mut locked.state, offset, data, keep, rights)?;
+        self.wrote.insert(ino);
+        if base.modes.inode_update == InodeUpdate::Immediate {
+            self.update_size_at_once(ino, offset, offset + data.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a file longer that is not inline.
+    fn grow(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let base = self.base;
+        self.begin_memory_change()?;
+        self.keep_attr(ino)?;
+        let (keep, rights) = (self.keeping(), self.rights());
+        let locked = self.state(ino)?;
+        base.promise_inode_room(&locked.cell)?;
+        base.clear_tail(&locked.cell, &mut locked.state, keep, rights)?;
+        locked.state.size = size;
+        locked.state.dirty = true;
+        base.cache.mark_dirty_inode(ino);
+        self.wrote.insert(ino);
+        Ok(())
+    }
+
     /// `ext4_da_write_end`: the size on disk follows a write at once through the blocks that have a
     /// place already. But not while the block with the end is still to be written in which that was cut off
     /// which would be seen again (R11).
@@ -511,7 +544,13 @@ impl BaseTree<'_> {
         }
         let cell = self.base.cell_of_free(ino);
         // Only a caller with a stale number can hold it, and only for a moment.
-        let state = parking_lot::RwLock::write_arc(&cell.state);
+        let mut state = parking_lot::RwLock::try_write_arc(&cell.state);
+        if state.is_none() {
+            // Who reads what the number was may wait for the device.
+            let locked = &mut state;
+            self.base.engine.wait(&mut || *locked = Some(parking_lot::RwLock::write_arc(&cell.state)));
+        }
+        let state = state.expect("an engine runs what waits");
         self.locked.insert(ino, super::op::Locked { cell, state });
         Ok(())
     }

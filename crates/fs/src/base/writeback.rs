@@ -17,6 +17,8 @@
 //! 6. A block with a copy in the log always takes that way: written in place, it would be overwritten
 //!    by a replay of the older copy.
 //!
+//! Room in the engine was promised when the data was accepted (`room`), so no step is refused for want of it.
+//!
 //! The inode's lock is held upgradable all the time: readers go on during the I/O, writers and
 //! truncation wait, so no page and no mapping changes under it. It is made exclusive before the
 //! handle is begun (lock order: inode, then handle).
@@ -151,7 +153,7 @@ impl Base {
         for segment in segments.iter().filter(|segment| !segment.journaled) {
             let slices: Vec<IoSlice<'_>> =
                 segment.pages.iter().map(|page| IoSlice::new(&page.data)).collect();
-            if let Err(error) = self.engine.write_data(segment.start, &slices) {
+            if let Err(error) = self.engine.write_data_for(segment.start, &slices, Room::Upkeep) {
                 self.give_back(&segments);
                 return Err(error);
             }
@@ -162,7 +164,7 @@ impl Base {
         self.written.count(&segments);
         let journaled = segments.iter().any(|segment| segment.journaled);
         if !linked_now && !journaled && inode_waits {
-            self.mark_clean(cell, &segments);
+            self.mark_clean(cell, &guard, &segments);
             return Ok(more);
         }
         let mut state = ArcRwLockUpgradableReadGuard::upgrade(guard);
@@ -177,7 +179,7 @@ impl Base {
             self.engine.poison("linking written data failed half-way");
         }
         linked?;
-        self.mark_clean(cell, &segments);
+        self.mark_clean(cell, &state, &segments);
         Ok(more)
     }
 
@@ -316,7 +318,13 @@ impl Base {
         more: bool,
     ) -> Result<()> {
         let bs = self.block_bytes();
-        let mut handle = Handle::begin_for(&self.engine, self.credits_inode(), Room::Removal)?;
+        self.read_ahead_inode(cell.ino, state);
+        for segment in segments.iter().filter(|segment| segment.place != Place::Written) {
+            // Who needs it is told of errors.
+            let _ = self.extents(cell.ino, state).read_ahead(&state.inode, segment.at);
+            self.allocator.read_ahead(segment.run());
+        }
+        let mut handle = Handle::begin_for(&self.engine, self.credits_inode(), Room::Upkeep)?;
         // The inode's block joins each commit first: however full it gets, there is room for it.
         self.store_inode(&mut handle, cell, state)?;
         for segment in segments {
@@ -370,7 +378,7 @@ impl Base {
 
     /// Overwritten blocks that go through the journal without their inode.
     fn journal_segments(&self, state: &mut State, segments: &[Segment]) -> Result<()> {
-        let mut handle = Handle::begin_for(&self.engine, 0, Room::Removal)?;
+        let mut handle = Handle::begin_for(&self.engine, 0, Room::Upkeep)?;
         for segment in segments {
             let credits = segment.journal_credits();
             if !handle.ensure(credits)? {
@@ -426,7 +434,7 @@ impl Base {
     }
 
     /// Nothing changed the pages meanwhile: the inode's lock was held all the time.
-    fn mark_clean(&self, cell: &Cell, segments: &[Segment]) {
+    fn mark_clean(&self, cell: &Cell, state: &State, segments: &[Segment]) {
         let mut pages = cell.pages.lock();
         let pages = &mut *pages;
         let mut cleaned = 0;
@@ -439,6 +447,7 @@ impl Base {
             }
         }
         pages.dirty -= cleaned;
+        self.end_room(pages, cleaned, state.dirty);
         // A batch takes the first dirty pages there are.
         if let Some(last) = segments.last() {
             pages.dirty_from = last.at.0 + last.len();
@@ -523,7 +532,9 @@ impl Base {
     /// Takes an inode off the dirty list if nothing of it is dirty.
     fn settle(&self, cell: &Cell) {
         let state = cell.state.read();
-        if !state.live || (!state.dirty && cell.pages.lock().dirty == 0) {
+        let mut pages = cell.pages.lock();
+        self.end_room(&mut pages, 0, state.live && state.dirty);
+        if !state.live || (!state.dirty && pages.dirty == 0) {
             self.cache.unmark_dirty_inode(cell.ino);
         }
     }

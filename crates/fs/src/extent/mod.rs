@@ -32,10 +32,10 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, FileBlock, Ino, Result, Site};
+use xact_base::{BlockNr, FileBlock, Ino, Result, Run, Site};
 use xact_consistency::Engine;
 use xact_layout::extent::{
-    END_OF_FILES, Extent, MAX_DEPTH, MAX_WRITTEN_LEN, Node, ROOT_CAPACITY, block_capacity,
+    END_OF_FILES, Extent, Index, MAX_DEPTH, MAX_WRITTEN_LEN, Node, ROOT_CAPACITY, block_capacity,
 };
 use xact_layout::inode::{Inode, flag, inode_seed};
 use xact_layout::superblock::Superblock;
@@ -175,6 +175,60 @@ impl<'a> Extents<'a> {
         Ok(())
     }
 
+    /// Reads the nodes into memory that a change at this file block will need: those on the way to its leaf, and their
+    /// neighbours.
+    pub fn read_ahead(&self, inode: &Inode, at: FileBlock) -> Result<()> {
+        if !has_extents(inode) {
+            return self.map(inode, at).map(|_| ());
+        }
+        self.read_neighbours(&self.path(inode, at)?);
+        Ok(())
+    }
+
+    /// The same for a removal, which goes from the end of the range to its start; `each` gets the runs that it will
+    /// free. Gives the file block from which on all is in memory: of a large file not the range's start.
+    pub fn read_ahead_removal(
+        &self,
+        inode: &Inode,
+        range: Range<FileBlock>,
+        each: &mut dyn FnMut(Run),
+    ) -> Result<FileBlock> {
+        if !has_extents(inode) {
+            return Ok(range.start);
+        }
+        let mut end = range.end;
+        for _ in 0..READ_AHEAD_LEAVES {
+            if end <= range.start {
+                return Ok(range.start);
+            }
+            let path = self.path(inode, FileBlock(end.0 - 1))?;
+            self.read_neighbours(&path);
+            let extents = path.leaf().entries.iter().map(Extent::decode);
+            let (mut first, mut overlaps) = (end, false);
+            for extent in extents.filter(|extent| extent.at < end && extent.end() > range.start) {
+                each(extent.part(extent.at.max(range.start), extent.end().min(end)).run);
+                first = first.min(extent.at);
+                overlaps = true;
+            }
+            if !overlaps || path.levels.iter().all(|level| level.at == 0) {
+                return Ok(range.start);
+            }
+            end = first;
+        }
+        Ok(end.max(range.start))
+    }
+
+    /// Nodes that a node of the path may be joined with. Who needs them is told of errors.
+    fn read_neighbours(&self, path: &path::Path) {
+        for level in path.levels.iter().filter(|level| level.depth > 0) {
+            for i in [level.at.wrapping_sub(1), level.at + 1] {
+                if let Some(entry) = level.entries.get(i) {
+                    let _ = self.engine.read(Index::decode(entry).child);
+                }
+            }
+        }
+    }
+
     /// Upper bound of the metadata blocks that `runs` calls of [`Extents::insert`] in one handle, with
     /// `blocks` blocks together, change: the bitmaps and descriptors of new nodes included, those of
     /// the data excluded. A run longer than an extent can be counts as several.
@@ -251,6 +305,9 @@ impl<'a> Extents<'a> {
         inode.set_sectors(self.sb, sectors.saturating_sub(removed_blocks * self.sectors_per_block()));
     }
 }
+
+/// Leaves that are read ahead of one step of a removal.
+const READ_AHEAD_LEAVES: usize = 8;
 
 /// Blocks of a file without extents at the most.
 pub fn mapped_blocks_max(block_size: u32) -> u64 {

@@ -104,13 +104,22 @@ impl OrphanFile {
         Ok(slots)
     }
 
+    pub fn place(&self, slot: Slot) -> BlockNr {
+        self.blocks[slot.block].at
+    }
+
+    /// Where the next orphan goes; `None` when the file is full.
+    pub fn place_of_next(&self) -> Option<BlockNr> {
+        self.next().map(|number| self.blocks[number].at)
+    }
+
+    fn next(&self) -> Option<usize> {
+        (self.cursor..self.blocks.len()).chain(0..self.cursor).find(|&i| self.blocks[i].free > 0)
+    }
+
     /// `None` when the file is full.
     pub fn add(&mut self, h: &mut Handle, ino: Ino) -> Result<Option<Slot>> {
-        let count = self.blocks.len();
-        let Some(number) = (self.cursor..count).chain(0..self.cursor).find(|&i| self.blocks[i].free > 0)
-        else {
-            return Ok(None);
-        };
+        let Some(number) = self.next() else { return Ok(None) };
         let at = self.blocks[number].at;
         let entry = h.update(at, |bytes| {
             let entries = orphan::entries_per_block(bytes.len());

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use xact_base::{Error, Ino, Result, Site};
+use xact_base::{BlockNr, Error, Ino, Result, Site};
 use xact_consistency::Handle;
 use xact_layout::superblock::Superblock;
 
@@ -58,6 +58,16 @@ impl OrphanList {
 
     pub fn contains(&self, ino: Ino) -> bool {
         self.links.contains_key(&ino)
+    }
+
+    /// The orphan whose link leads to this one.
+    pub fn previous(&self, ino: Ino) -> Option<Ino> {
+        self.links.get(&ino)?.previous
+    }
+
+    /// The block with the list's head.
+    pub fn head_block(&self) -> BlockNr {
+        self.sb.own_block()
     }
 
     fn link(&mut self, ino: Ino) -> &mut Links {

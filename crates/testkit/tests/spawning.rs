@@ -1,0 +1,311 @@
+//! SNAP-4: making a commit, or a generation, stops nobody. An operation that waits for the device is waited for by
+//! who needs what it has, and by nobody else: others go on, and so does the sync of another file.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use xact_base::{BlockNr, Ino, Result};
+use xact_consistency::{Engine, EngineOptions, GenerationsEngine, Handle, JournalEngine};
+use xact_device::{BlockDevice, MemoryDevice};
+use xact_fs::mkfs::{MkfsOptions, mkfs, mkfs_generations};
+use xact_fs::{Allocate, Base, Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
+
+const ROOT: Caller = Caller::ROOT;
+const MIB: u64 = 1 << 20;
+/// Far longer than the work takes; only who is held up reaches it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+thread_local! {
+    /// Reads that this thread may still do before the gate holds it back; `None`: any number.
+    static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// A device that holds back a chosen thread at one of its reads.
+struct GatedDevice {
+    inner: MemoryDevice,
+    gate: Mutex<Gate>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Gate {
+    is_open: bool,
+    holds_back: bool,
+}
+
+impl GatedDevice {
+    fn over(bytes: Vec<u8>) -> Arc<GatedDevice> {
+        let (gate, changed) = (Mutex::default(), Condvar::new());
+        Arc::new(GatedDevice { inner: MemoryDevice::from_bytes(bytes), gate, changed })
+    }
+
+    fn pass(&self) {
+        match LEFT.get() {
+            None => {}
+            Some(0) => {
+                let mut gate = self.gate.lock();
+                gate.holds_back = true;
+                self.changed.notify_all();
+                while !gate.is_open {
+                    self.changed.wait(&mut gate);
+                }
+                LEFT.set(None);
+            }
+            Some(left) => LEFT.set(Some(left - 1)),
+        }
+    }
+
+    /// Waits until the thread is held back; false where it has ended.
+    fn is_held_back(&self, ended: impl Fn() -> bool) -> bool {
+        let mut gate = self.gate.lock();
+        let until = Instant::now() + PATIENCE;
+        while !gate.holds_back && !ended() {
+            assert!(Instant::now() < until, "the operation neither ends nor reads");
+            self.changed.wait_for(&mut gate, Duration::from_millis(1));
+        }
+        gate.holds_back
+    }
+
+    fn open_gate(&self) {
+        self.gate.lock().is_open = true;
+        self.changed.notify_all();
+    }
+}
+
+impl BlockDevice for GatedDevice {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.pass();
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.inner.write_at(buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.inner.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+/// Fresh volumes of both kinds, of four groups.
+fn volumes() -> [(&'static str, Vec<u8>); 2] {
+    let journal = MemoryDevice::new(32 * MIB);
+    let format = MkfsOptions { block_size: Some(1024), zeroed: true, ..MkfsOptions::default() };
+    mkfs(&journal, &format).unwrap();
+    let generations = Arc::new(MemoryDevice::new(40 * MIB));
+    let device: Arc<dyn BlockDevice> = generations.clone();
+    mkfs_generations(&device, &format, Some(8 * MIB)).unwrap();
+    [("journal", journal.to_bytes()), ("generations", generations.to_bytes())]
+}
+
+fn quiet() -> VolumeOptions {
+    let commit_interval = Duration::from_secs(3600);
+    VolumeOptions { flusher: false, commit_interval, ..VolumeOptions::default() }
+}
+
+fn name(n: u64) -> Vec<u8> {
+    format!("a name that is long enough for a folder of several blocks {n}").into_bytes()
+}
+
+/// A folder with what takes metadata blocks: many names, a fragmented file, attributes in a block of their own.
+fn fill(bytes: Vec<u8>) -> Result<Vec<u8>> {
+    let device = GatedDevice::over(bytes);
+    let base = xact_fs::open(device.clone(), &quiet())?;
+    base.make_dir(&ROOT, Ino::ROOT, b"fast", 0o755)?;
+    let slow = base.make_dir(&ROOT, Ino::ROOT, b"slow", 0o755)?.ino;
+    for n in 0..120 {
+        let ino = base.make_node(&ROOT, slow, &name(n), 0o100_644, 0)?.ino;
+        base.write(ino, 0, &[n as u8; 3000], WriteHow::default())?;
+    }
+    let file = base.make_node(&ROOT, slow, b"file", 0o100_644, 0)?.ino;
+    let between = base.make_node(&ROOT, slow, b"between", 0o100_644, 0)?.ino;
+    // Every other block of both, so that neither has two in a row.
+    for n in 0..300 {
+        for ino in [file, between] {
+            base.write(ino, 2048 * n, &[7; 1024], WriteHow::default())?;
+            base.sync_file(ino, false)?;
+        }
+    }
+    base.set_xattr(&ROOT, file, b"user.large", &[1; 600], XattrHow::Set)?;
+    base.close()?;
+    Ok(device.inner.to_bytes())
+}
+
+type Operation = (&'static str, fn(&Base, Ino) -> Result<()>);
+
+fn ino(base: &Base, dir: Ino, name: &[u8]) -> Result<Ino> {
+    Ok(base.lookup(dir, name)?.ino)
+}
+
+/// Operations in the folder of which nothing is in memory.
+const OPERATIONS: [Operation; 12] = [
+    ("make", |base, slow| base.make_node(&ROOT, slow, b"new", 0o100_644, 0).map(|_| ())),
+    ("mkdir", |base, slow| base.make_dir(&ROOT, slow, b"new", 0o755).map(|_| ())),
+    ("symlink", |base, slow| base.make_symlink(&ROOT, slow, b"new", &[b'x'; 200]).map(|_| ())),
+    ("chmod", |base, slow| {
+        let file = ino(base, slow, &name(7))?;
+        base.set_attr(&ROOT, file, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).map(|_| ())
+    }),
+    ("rename over", |base, slow| base.rename(&ROOT, (slow, &name(3)), (slow, &name(4)), RenameHow::Replace)),
+    ("unlink", |base, slow| base.unlink(&ROOT, slow, &name(9))),
+    ("unlink of many extents", |base, slow| base.unlink(&ROOT, slow, b"file")),
+    ("truncate", |base, slow| {
+        let file = ino(base, slow, b"file")?;
+        base.set_attr(&ROOT, file, &SetAttr { size: Some(5000), ..SetAttr::default() }).map(|_| ())
+    }),
+    ("punch", |base, slow| {
+        let file = ino(base, slow, b"file")?;
+        base.allocate(&ROOT, file, 10_000, 200_000, Allocate::PunchHole)
+    }),
+    ("reserve", |base, slow| {
+        let file = ino(base, slow, b"file")?;
+        base.allocate(&ROOT, file, 0, 300_000, Allocate::Reserve { keep_size: true })
+    }),
+    ("set an attribute", |base, slow| {
+        let file = ino(base, slow, b"file")?;
+        base.set_xattr(&ROOT, file, b"user.more", &[2; 100], XattrHow::Set)
+    }),
+    ("write and fsync", |base, slow| {
+        let file = ino(base, slow, b"file")?;
+        base.write(file, 100_000, &[9; 9000], WriteHow::default())?;
+        base.sync_file(file, false)
+    }),
+];
+
+/// Work on other files, their syncs included.
+fn work_elsewhere(base: &Base, round: u8) -> Result<()> {
+    let fast = ino(base, Ino::ROOT, b"fast")?;
+    for n in 0..5 {
+        let (old, new) = (format!("{n}").into_bytes(), format!("{n}-renamed").into_bytes());
+        let file = base.make_node(&ROOT, fast, &old, 0o100_644, 0)?.ino;
+        base.write(file, 0, &[round; 5000], WriteHow::default())?;
+        base.sync_file(file, false)?;
+        base.rename(&ROOT, (fast, &old), (fast, &new), RenameHow::Replace)?;
+        base.set_attr(&ROOT, file, &SetAttr { size: Some(10), ..SetAttr::default() })?;
+        base.engine().sync()?;
+        base.unlink(&ROOT, fast, &new)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn no_read_of_an_operation_holds_up_a_sync_of_others() {
+    for (kind, bytes) in volumes() {
+        let bytes = fill(bytes).unwrap();
+        for (what, operation) in OPERATIONS {
+            let mut reads = 0;
+            while held_back_at(reads, &bytes, operation, &format!("{kind}: {what}, at read {reads}")) {
+                reads += 1;
+            }
+            assert!(reads > 0, "{kind}: {what} reads nothing");
+        }
+    }
+}
+
+/// Holds an operation back at one of its reads, and works elsewhere meanwhile; false where it has fewer.
+fn held_back_at(read: u64, bytes: &[u8], operation: fn(&Base, Ino) -> Result<()>, at: &str) -> bool {
+    let device = GatedDevice::over(bytes.to_vec());
+    let base = xact_fs::open(device.clone(), &quiet()).unwrap();
+    work_elsewhere(&base, 1).unwrap();
+    let slow = ino(&base, Ino::ROOT, b"slow").unwrap();
+    let within = base.engine().waits_in_handles();
+    let slowly = {
+        let base = base.clone();
+        std::thread::spawn(move || {
+            LEFT.set(Some(read));
+            let result = operation(&base, slow);
+            LEFT.set(None);
+            result
+        })
+    };
+    let held = device.is_held_back(|| slowly.is_finished());
+    if held {
+        let (done, is_done) = mpsc::channel();
+        let others = base.clone();
+        let elsewhere = std::thread::spawn(move || {
+            let result = work_elsewhere(&others, 2);
+            let _ = done.send(());
+            result
+        });
+        is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{at}: others are held up"));
+        elsewhere.join().unwrap().unwrap();
+        assert!(!slowly.is_finished(), "{at}: the read was to be held back");
+    }
+    device.open_gate();
+    slowly.join().unwrap().unwrap_or_else(|error| panic!("{at}: {error}"));
+    assert_eq!(base.engine().waits_in_handles() - within, 0, "{at}: a handle waited for the device");
+    base.close().unwrap();
+    held
+}
+
+/// Where a handle waits for the device all the same, its own commit waits, and nobody else does.
+#[test]
+fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
+    for (kind, bytes) in volumes() {
+        let device = GatedDevice::over(bytes);
+        let options =
+            EngineOptions { commit_interval: Duration::from_secs(3600), ..EngineOptions::default() };
+        let engine: Arc<dyn Engine> = match kind {
+            "journal" => JournalEngine::open(device.clone(), options).unwrap(),
+            _ => GenerationsEngine::open(device.clone(), options).unwrap(),
+        };
+        // Blocks that the volume leaves free.
+        const FREE: u64 = 28_000;
+        let change = |block: u64| {
+            let mut handle = Handle::begin(&engine, 1).unwrap();
+            handle.update(BlockNr(block), |bytes| bytes.fill(1)).unwrap();
+            handle.commit_id()
+        };
+        let commit = change(FREE + 1);
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(|| {
+                LEFT.set(Some(0));
+                change(FREE)
+            });
+            assert!(device.is_held_back(|| false));
+            // Whoever waits for the same block waits for the device, too.
+            let same = scope.spawn(|| change(FREE));
+            let sync = scope.spawn(|| engine.commit(commit));
+            std::thread::sleep(Duration::from_millis(100));
+            let (done, is_done) = mpsc::channel();
+            for thread in 1..5 {
+                let done = done.clone();
+                scope.spawn(move || {
+                    for n in 0..120 {
+                        change(FREE + 1000 * thread + n);
+                    }
+                    done.send(()).unwrap();
+                });
+            }
+            let ended = (0..4).all(|_| is_done.recv_timeout(PATIENCE).is_ok());
+            let waits = !sync.is_finished() && !slow.is_finished() && !same.is_finished();
+            device.open_gate();
+            assert!(ended, "{kind}: who begins an operation waits for another's read");
+            assert!(waits, "{kind}: a commit ends with the operations in it");
+            assert_eq!(slow.join().unwrap(), commit);
+            sync.join().unwrap().unwrap();
+            assert!(engine.durable() >= commit && engine.waits_in_handles() > 0);
+        });
+        engine.close().unwrap();
+    }
+}
