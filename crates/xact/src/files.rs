@@ -10,6 +10,8 @@ use xact_fs::{Attr, Caller, Entry, FileKind, RenameHow, SetAttr, View, WriteHow}
 /// Symbolic links that one path may lead through, as in Linux.
 const LINKS_MAX: u32 = 40;
 const REGULAR: u16 = 0o100_000;
+/// What a file is written in, as large as the kernel's requests at the most.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Operations by path, as the superuser. Paths begin at the volume's root, with or without a
 /// leading `/`; symbolic links are followed.
@@ -35,7 +37,8 @@ pub trait Files: View {
         Ok(contents)
     }
 
-    /// Makes the file or replaces its contents.
+    /// Makes the file or replaces its contents: a piece after the other, since a volume on which snapshots leave
+    /// little room takes no more at once than that.
     fn write_file(&self, path: impl AsRef<Path>, contents: &[u8]) -> Result<()> {
         let path = path.as_ref();
         let ino = match walk(self, Ino::ROOT, path, true, &mut 0) {
@@ -49,7 +52,9 @@ pub trait Files: View {
             }
             Err(error) => return Err(error),
         };
-        self.write(ino, 0, contents, WriteHow::default()).map(drop)
+        contents.chunks(PIECE_BYTES).zip((0..).step_by(PIECE_BYTES)).try_for_each(|(piece, offset)| {
+            self.write(ino, offset, piece, WriteHow::default()).map(drop)
+        })
     }
 
     fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {

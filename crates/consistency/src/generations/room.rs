@@ -77,7 +77,7 @@ pub(super) struct Left {
     for_removals: u64,
     credits: u32,
     removals_credits: u32,
-    /// That there is no room was told, and there has been none since.
+    /// That there is no room was told, and there has not been much more since.
     told: AtomicBool,
 }
 
@@ -102,7 +102,7 @@ impl Left {
     /// After a commit. Gives the credits that the next one may have in all.
     pub fn set(&self, free: u64) -> u32 {
         self.free.store(free, SeqCst);
-        if self.left() > self.for_all / 8 * 9 {
+        if free > self.for_all / 8 * 9 {
             self.told.store(false, Relaxed);
         }
         if self.is_full() { self.removals_credits } else { self.credits }
@@ -144,9 +144,7 @@ impl Left {
             return Ok(());
         }
         self.end_promise(blocks);
-        if self.is_full() {
-            self.tell();
-        }
+        self.tell();
         Err(Error::NoSpace)
     }
 
@@ -169,8 +167,9 @@ impl Left {
         Err(Error::NoSpace)
     }
 
+    /// Once, until there is clearly more room again. Not where promises alone take it: they end with the next commit.
     fn tell(&self) {
-        if !self.told.swap(true, Relaxed) {
+        if self.free.load(SeqCst) < self.for_all && !self.told.swap(true, Relaxed) {
             log::warn!(
                 "the pool is full: programs are told \"no space\", and files can only be deleted, until there is room \
                  in it; see 'xact stat', and delete snapshots ('xact snapshot list', 'delete', 'prune')"
