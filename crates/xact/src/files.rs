@@ -52,9 +52,10 @@ pub trait Files: View {
             }
             Err(error) => return Err(error),
         };
-        contents.chunks(PIECE_BYTES).zip((0..).step_by(PIECE_BYTES)).try_for_each(|(piece, offset)| {
-            self.write(ino, offset, piece, WriteHow::default()).map(drop)
-        })
+        contents
+            .chunks(PIECE_BYTES)
+            .zip((0..).step_by(PIECE_BYTES))
+            .try_for_each(|(piece, offset)| self.write(ino, offset, piece, WriteHow::default()).map(drop))
     }
 
     fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use xact_base::{Errno, Error, Ino, Result};
 
-use crate::api::{Attr, Entry, View};
+use crate::api::{Attr, Entry, FileKind, View};
 
 /// A folder that leads to something chosen, and is not chosen itself.
 pub(super) struct Way {
@@ -86,11 +86,11 @@ impl Chosen {
     }
 
     fn take_one(&mut self, entry: Entry, folders: &mut Vec<Ino>) {
-        let links = self.whole.entry(entry.ino).or_default();
-        if entry.kind == crate::api::FileKind::Directory {
+        if entry.kind != FileKind::Directory {
+            *self.whole.entry(entry.ino).or_default() += 1;
+        } else if self.whole.insert(entry.ino, 0).is_none() {
+            // Once, also where a damaged volume has a folder within itself.
             folders.push(entry.ino);
-        } else {
-            *links += 1;
         }
     }
 }
