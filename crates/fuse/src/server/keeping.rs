@@ -2,10 +2,10 @@
 //! with `KEEP_PERSISTENT` on the volume too, from where the next mount has them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use xact::KeptInfo;
-use xact_base::{Errno, Error, Ino, Result};
+use xact_base::{Errno, Error, Ino, Result, unix_seconds};
 
 use super::Server;
 use super::ending::answer;
@@ -26,7 +26,7 @@ pub(super) struct KeepHow {
 
 /// Seconds since 1970, by the clock on the wall: the only one that goes on while nothing is mounted.
 fn seconds_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    unix_seconds().max(0) as u64
 }
 
 impl Server {

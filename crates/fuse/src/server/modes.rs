@@ -5,8 +5,9 @@ use xact_base::{Errno, Result};
 use zerocopy::FromBytes;
 
 use super::Server;
-use crate::abi::{InHeader, IoctlOut};
-use crate::control::{self, Modes, WHY_MAX};
+use super::snapshots::put_result;
+use crate::abi::InHeader;
+use crate::control::{self, Modes};
 use crate::node::Node;
 use crate::reply::Reply;
 
@@ -21,14 +22,8 @@ impl Server {
     ) -> Result<()> {
         let (mut request, _) = Modes::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
         let done = self.modes(header, node, &mut request);
-        if let Err(error) = &done {
-            let why = self.sentence(error);
-            let len = why.len().min(WHY_MAX);
-            request.why[..len].copy_from_slice(&why.as_bytes()[..len]);
-            request.why_len = len as u32;
-        }
-        reply.put(&IoctlOut { result: done.map_or_else(|e| -e.errno().0, |()| 0), ..Default::default() });
-        reply.put(&request);
+        request.why_len = self.explain(&mut request.why, &done);
+        put_result(reply, &done, &request);
         Ok(())
     }
 

@@ -84,7 +84,7 @@ impl Server {
     }
 
     /// Says why it failed; gives the number of bytes.
-    fn explain(&self, why: &mut [u8; WHY_MAX], done: &Result<()>) -> u32 {
+    pub(super) fn explain(&self, why: &mut [u8; WHY_MAX], done: &Result<()>) -> u32 {
         let Err(error) = done else { return 0 };
         let text = self.sentence(error);
         let len = text.len().min(WHY_MAX);
@@ -122,7 +122,7 @@ fn no_name() -> Error {
     Error::Usage("a snapshot's name is text of at most 100 bytes".into())
 }
 
-fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {
+pub(super) fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {
     let result = done.as_ref().map_or_else(|e| -e.errno().0, |()| 0);
     reply.put(&IoctlOut { result, ..Default::default() });
     reply.put(answer);
