@@ -95,6 +95,9 @@ struct State {
     /// Credits from which on it is due though nobody waits, and whether it has them.
     enough: u64,
     is_enough: bool,
+    /// The background thread sleeps until it is told, not until a time. Telling it while it has one would only cost
+    /// each commit a thread's waking: it looks then at how old the running commit is.
+    is_idle: bool,
     /// Handles that wait for a commit of their own.
     waiting_alone: u32,
     actions: Vec<(CommitId, Action)>,
@@ -123,6 +126,7 @@ impl Pipeline {
                 crowded: false,
                 enough: u64::MAX,
                 is_enough: false,
+                is_idle: false,
                 waiting_alone: 0,
                 actions: Vec::new(),
                 stopping: false,
@@ -226,7 +230,9 @@ impl Pipeline {
         state.reserved += u64::from(credits);
         if state.since.is_none() {
             state.since = Some(Instant::now());
-            self.due.notify_all();
+            if state.is_idle {
+                self.due.notify_all();
+            }
         }
         Ok(state.running)
     }
@@ -420,8 +426,12 @@ impl Pipeline {
                 Some(at) if at > Instant::now() => {
                     self.due.wait_until(&mut state, at);
                 }
-                // The leader's end wakes `due` as well.
-                _ => self.due.wait(&mut state),
+                // The next commit's first handle ends it, or the leader.
+                _ => {
+                    state.is_idle = true;
+                    self.due.wait(&mut state);
+                    state.is_idle = false;
+                }
             }
         }
     }
@@ -478,9 +488,16 @@ impl Drop for Leading<'_> {
         if std::thread::panicking() {
             self.pipeline.volume.poison.set("a commit panicked");
         }
-        self.pipeline.state.lock().leading = false;
+        let is_awaited = {
+            let mut state = self.pipeline.state.lock();
+            state.leading = false;
+            // Idle, with a commit that runs: it is due, and nobody could write it while another was written.
+            state.crowded || state.is_enough || (state.is_idle && state.since.is_some())
+        };
         self.pipeline.settled.notify_all();
-        self.pipeline.due.notify_all();
+        if is_awaited {
+            self.pipeline.due.notify_all();
+        }
         if self.pipeline.volume.poison.is_set() {
             self.pipeline.give_up();
         }

@@ -25,8 +25,9 @@ pub const LARGE_BYTES: usize = 128 << 10;
 const CHUNK_BYTES: usize = 4 << 20;
 /// Alignment of offsets, lengths and memory that every device is content with.
 const ALIGN_BYTES: usize = 4096;
-/// Buffers that are kept for the next write; more are in use only while as many writes run.
-const SPARE_MAX: usize = 1;
+/// Memory that is kept for the next writes; more is in use only while as many run. A buffer that has to be made costs
+/// more than what is written from it: the kernel hands out each of its pages anew.
+const SPARE_BYTES: usize = 8 << 20;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(4096))]
@@ -37,6 +38,7 @@ pub struct DirectIo {
     file: File,
     /// The device refused what it should have taken.
     refused: AtomicBool,
+    /// From small to large.
     spare: Mutex<Vec<Box<[AlignedPage]>>>,
 }
 
@@ -58,7 +60,7 @@ impl DirectIo {
         if !self.takes(left, offset) {
             return Ok(false);
         }
-        let mut memory = self.memory();
+        let mut memory = self.memory(left.min(CHUNK_BYTES));
         let mut at = offset;
         let mut bytes = bufs.iter().map(|b| &**b);
         let mut rest: &[u8] = &[];
@@ -102,15 +104,26 @@ impl DirectIo {
         }
     }
 
-    fn memory(&self) -> Box<[AlignedPage]> {
-        let spare = self.spare.lock().pop();
-        spare.unwrap_or_else(|| vec![AlignedPage([0; ALIGN_BYTES]); CHUNK_BYTES / ALIGN_BYTES].into())
+    /// At least so many bytes, a multiple of the alignment: the smallest buffer that is spare, or a new one.
+    fn memory(&self, bytes: usize) -> Box<[AlignedPage]> {
+        let pages = bytes / ALIGN_BYTES;
+        let mut spare = self.spare.lock();
+        let first = spare.partition_point(|memory| memory.len() < pages);
+        if first < spare.len() {
+            return spare.remove(first);
+        }
+        drop(spare);
+        vec![AlignedPage([0; ALIGN_BYTES]); pages.next_power_of_two()].into()
     }
 
+    /// Keeps `memory`, and drops smaller buffers where there are too many: they are cheaper to make.
     fn give_back(&self, memory: Box<[AlignedPage]>) {
         let mut spare = self.spare.lock();
-        if spare.len() < SPARE_MAX {
-            spare.push(memory);
+        spare.push(memory);
+        spare.sort_unstable_by_key(|memory| memory.len());
+        let mut kept: usize = spare.iter().map(|memory| size_of_val(&**memory)).sum();
+        while kept > SPARE_BYTES {
+            kept -= size_of_val(&*spare.remove(0));
         }
     }
 }

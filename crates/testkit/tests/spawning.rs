@@ -118,9 +118,19 @@ fn volumes() -> [(&'static str, Vec<u8>); 2] {
     [("journal", journal.to_bytes()), ("generations", generations.to_bytes())]
 }
 
+/// A quarter of the cache is for blocks of metadata.
+const CACHE_BYTES: u64 = 4 * MIB;
+/// Blocks that the volumes leave free: far more than the cache takes.
+const FREE: std::ops::Range<u64> = 20_000..28_000;
+
 fn quiet() -> VolumeOptions {
     let commit_interval = Duration::from_secs(3600);
-    VolumeOptions { flusher: false, commit_interval, ..VolumeOptions::default() }
+    VolumeOptions { flusher: false, commit_interval, cache_bytes: CACHE_BYTES, ..VolumeOptions::default() }
+}
+
+/// Leaves the cached inodes in memory, and of the blocks that they came from only what is dirty.
+fn forget_blocks(base: &Base) {
+    FREE.for_each(|block| drop(base.engine().read(BlockNr(block)).unwrap()));
 }
 
 fn name(n: u64) -> Vec<u8> {
@@ -157,7 +167,7 @@ fn ino(base: &Base, dir: Ino, name: &[u8]) -> Result<Ino> {
     Ok(base.lookup(dir, name)?.ino)
 }
 
-/// Operations in the folder of which nothing is in memory.
+/// Operations in the folder of which inodes are in memory, and no block.
 const OPERATIONS: [Operation; 12] = [
     ("make", |base, slow| base.make_node(&ROOT, slow, b"new", 0o100_644, 0).map(|_| ())),
     ("mkdir", |base, slow| base.make_dir(&ROOT, slow, b"new", 0o755).map(|_| ())),
@@ -228,6 +238,10 @@ fn held_back_at(read: u64, bytes: &[u8], operation: fn(&Base, Ino) -> Result<()>
     let base = xact_fs::open(device.clone(), &quiet()).unwrap();
     work_elsewhere(&base, 1).unwrap();
     let slow = ino(&base, Ino::ROOT, b"slow").unwrap();
+    for known in [&name(3), &name(4), &name(7), &name(9), b"file".as_slice()] {
+        ino(&base, slow, known).unwrap();
+    }
+    forget_blocks(&base);
     let within = base.engine().waits_in_handles();
     let slowly = {
         let base = base.clone();
@@ -269,22 +283,21 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
             "journal" => JournalEngine::open(device.clone(), options).unwrap(),
             _ => GenerationsEngine::open(device.clone(), options).unwrap(),
         };
-        // Blocks that the volume leaves free.
-        const FREE: u64 = 28_000;
+        let free = FREE.start;
         let change = |block: u64| {
             let mut handle = Handle::begin(&engine, 1).unwrap();
             handle.update(BlockNr(block), |bytes| bytes.fill(1)).unwrap();
             handle.commit_id()
         };
-        let commit = change(FREE + 1);
+        let commit = change(free + 1);
         std::thread::scope(|scope| {
             let slow = scope.spawn(|| {
                 LEFT.set(Some(0));
-                change(FREE)
+                change(free)
             });
             assert!(device.is_held_back(|| false));
             // Whoever waits for the same block waits for the device, too.
-            let same = scope.spawn(|| change(FREE));
+            let same = scope.spawn(|| change(free));
             let sync = scope.spawn(|| engine.commit(commit));
             std::thread::sleep(Duration::from_millis(100));
             let (done, is_done) = mpsc::channel();
@@ -292,7 +305,7 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
                 let done = done.clone();
                 scope.spawn(move || {
                     for n in 0..120 {
-                        change(FREE + 1000 * thread + n);
+                        change(free + 1000 * thread + n);
                     }
                     done.send(()).unwrap();
                 });
