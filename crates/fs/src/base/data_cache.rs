@@ -135,27 +135,49 @@ impl DataCache {
     /// Drops clean pages until the limit is kept, after `inserted` pages were put in. The number of
     /// pages that it visits is bounded, so that nobody pays for what others keep dirty.
     pub fn evict(&self, cells: &Cells, inserted: usize) {
-        for _ in 0..QUEUES + inserted * STEPS_PER_PAGE {
-            if self.bytes.load(Relaxed) <= self.limit_bytes {
+        let mut steps = QUEUES + inserted * STEPS_PER_PAGE;
+        let mut run = Vec::new();
+        while steps > 0 {
+            let over = self.bytes.load(Relaxed).saturating_sub(self.limit_bytes).div_ceil(self.page_bytes);
+            if over == 0 {
                 return;
             }
             // Queues fill evenly, so an empty one is rare where there is something to drop.
             let queue = &self.queues[self.next_queue.fetch_add(1, Relaxed) % QUEUES];
-            let Some((ino, at)) = queue.lock().pop_front() else { continue };
+            let Some(ino) = next_run(&mut queue.lock(), steps.min(over as usize), &mut run) else {
+                steps -= 1;
+                continue;
+            };
+            steps -= run.len();
             let Some(cell) = cells.peek(ino) else { continue };
             let mut pages = cell.pages.lock();
-            let Some(page) = pages.map.get_mut(&at) else { continue };
-            if page.dirty || page.referenced {
+            let mut dropped = 0;
+            run.retain(|at| {
+                let Some(page) = pages.map.get_mut(at) else { return false };
+                let stays = page.dirty || page.referenced;
                 page.referenced = false;
-                drop(pages);
-                queue.lock().push_back((ino, at));
-                continue;
-            }
-            pages.map.remove(&at);
+                if !stays {
+                    pages.map.remove(at);
+                    dropped += 1;
+                }
+                stays
+            });
             drop(pages);
-            self.removed(1);
+            self.removed(dropped);
+            queue.lock().extend(run.iter().map(|at| (ino, *at)));
         }
     }
+}
+
+/// Takes the next entries of a queue that are of one inode, as they mostly come, up to `most`.
+fn next_run(queue: &mut VecDeque<(Ino, u32)>, most: usize, run: &mut Vec<u32>) -> Option<Ino> {
+    run.clear();
+    let ino = queue.front()?.0;
+    while let Some(&(_, at)) = queue.front().filter(|(other, _)| *other == ino && run.len() < most) {
+        run.push(at);
+        queue.pop_front();
+    }
+    Some(ino)
 }
 
 /// Neighbours share a queue, and the parts of a large file are spread over all of them.
