@@ -15,10 +15,13 @@ const EXT2: System = System::KERNEL.named("kernel none", "noatime").on(Format::N
 const JOURNAL: System = System::XACT.named("xact journal", "noatime");
 const NONE: System = System::XACT.named("xact none", "noatime").on(Format::NoJournal);
 const GENERATIONS: System = System::XACT.named("xact generations", "noatime").on(Format::Generations);
+/// As the paper has it.
+const UNORDERED: System =
+    System::XACT.named("xact generations, unordered", "noatime,data=writeback").on(Format::Generations);
 
 const MEMORY: u64 = 64 << 20;
 const BASELINES: &[&str] = &["xact none", "kernel none"];
-const SYSTEMS: &[System] = &[EXT2, EXT3, NONE, JOURNAL, GENERATIONS];
+const SYSTEMS: &[System] = &[EXT2, EXT3, NONE, JOURNAL, GENERATIONS, UNORDERED];
 
 pub const FIGURES: &[Figure] = &[
     Figure {
@@ -39,6 +42,7 @@ pub const FIGURES: &[Figure] = &[
                 NONE.within(MEMORY),
                 JOURNAL.within(MEMORY),
                 GENERATIONS.within(MEMORY),
+                UNORDERED.within(MEMORY),
             ],
             baselines: BASELINES,
             run: empty_files,
@@ -160,24 +164,27 @@ fn kept_claims(section: &Section) -> Vec<Claim> {
     .collect()
 }
 
-/// SNAP-9: generations against the same code without any guarantee, and against our journal.
+/// SNAP-9: generations against the same code without any guarantee, and against our journal. The paper's leave data
+/// unordered; ours are held to it in both ways.
 fn none_claims(section: &Section) -> Vec<Claim> {
     let mut claims = Vec::new();
     for row in &section.rows {
-        let slowdown = |base| Some(1.0 / row.ratio(GENERATIONS.name, base)?);
-        let (Some(none), Some(journal)) = (slowdown(NONE.name), slowdown(JOURNAL.name)) else { continue };
-        claims.push(Claim {
-            id: "SNAP-9",
-            says: format!("{}: generations take at most 1.04 times as long as none", row.phase),
-            measured: format!("{none:.2}"),
-            holds: none <= 1.04,
-        });
-        claims.push(Claim {
-            id: "SNAP-9",
-            says: format!("{}: and less long than our journal", row.phase),
-            measured: format!("{journal:.2}"),
-            holds: journal < 1.0,
-        });
+        for (how, system) in [("", GENERATIONS.name), (", unordered", UNORDERED.name)] {
+            let slowdown = |base| Some(1.0 / row.ratio(system, base)?);
+            let (Some(none), Some(journal)) = (slowdown(NONE.name), slowdown(JOURNAL.name)) else { continue };
+            claims.push(Claim {
+                id: "SNAP-9",
+                says: format!("{}: generations{how} take at most 1.04 times as long as none", row.phase),
+                measured: format!("{none:.2}"),
+                holds: none <= 1.04,
+            });
+            claims.push(Claim {
+                id: "SNAP-9",
+                says: format!("{}{how}: and less long than our journal", row.phase),
+                measured: format!("{journal:.2}"),
+                holds: journal < 1.0,
+            });
+        }
     }
     claims
 }

@@ -145,6 +145,12 @@ pub trait Engine: Send + Sync + 'static {
     /// where they do more.
     fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()>;
 
+    /// `commit`, which a handle is open in, must not be durable before all data whose `write_data` has returned,
+    /// wherever that is not so anyway (`data=writeback`): it takes old contents away that only those replace.
+    fn order_data(&self, commit: CommitId) {
+        let _ = commit;
+    }
+
     /// Runs `action` once the commit is durable, before those who wait for it are woken. It is
     /// dropped unrun if the engine is poisoned first. It must not wait for a commit.
     fn on_durable(&self, commit: CommitId, action: Box<dyn FnOnce() + Send>);
@@ -367,6 +373,11 @@ impl Handle {
         self.engine.forget(self.commit, block)?;
         self.changed = true;
         Ok(())
+    }
+
+    /// See [`Engine::order_data`].
+    pub fn order_data(&self) {
+        self.engine.order_data(self.commit);
     }
 
     /// Runs `action` when this handle's commit is durable; see [`Engine::on_durable`].

@@ -33,7 +33,8 @@
 //!    or to the home of a block which the durable generation and every snapshot have in the pool
 //!    (so that nobody refers to its home: see `sweep`). Data goes to blocks that are free in all.
 //! 2. A root is written when all that it leads to is durable; and all file data whose `write_data`
-//!    returned before the commit was closed (ordered data).
+//!    returned before the commit was closed. The same holds for a record of the log where data is ordered; where it is
+//!    not (`data=writeback`), both may become durable by one flush, in any order.
 //! 3. A root counts only if it is whole: each sector has its stamp, and the checksum is right. The
 //!    slot of the durable generation is never the one that is written. So at any moment one slot
 //!    holds a whole root, whose generation is wholly there. What a crash has left of a root that was not
@@ -128,6 +129,8 @@ struct Generations {
     logs: AtomicBool,
     /// Blocks that the log may speak of.
     most_logged: usize,
+    /// See [`EngineOptions::ordered_data`].
+    ordered_data: bool,
     /// Dirty blocks from which on a generation is due.
     enough: u64,
     faults: Faults,
@@ -213,6 +216,7 @@ impl GenerationsEngine {
             commit_interval: options.commit_interval,
             logs: AtomicBool::new(false),
             most_logged: log::most_blocks(&reader, credits),
+            ordered_data: options.ordered_data,
             enough: options.dirty_blocks.unwrap_or(credits / 2).max(1).into(),
             faults,
             room: room::Left::new(&reader, !snapshots.is_empty()),

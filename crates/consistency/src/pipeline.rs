@@ -98,6 +98,8 @@ struct State {
     /// The background thread sleeps until it is told, not until a time. Telling it while it has one would only cost
     /// each commit a thread's waking: it looks then at how old the running commit is.
     is_idle: bool,
+    /// Commits that are not written yet and must follow their data in any mode.
+    ordered: BTreeSet<CommitId>,
     /// Handles that wait for a commit of their own.
     waiting_alone: u32,
     actions: Vec<(CommitId, Action)>,
@@ -127,6 +129,7 @@ impl Pipeline {
                 enough: u64::MAX,
                 is_enough: false,
                 is_idle: false,
+                ordered: BTreeSet::new(),
                 waiting_alone: 0,
                 actions: Vec::new(),
                 stopping: false,
@@ -271,6 +274,16 @@ impl Pipeline {
         }
     }
 
+    /// See [`crate::Engine::order_data`].
+    pub fn order_data(&self, commit: CommitId) {
+        self.state.lock().ordered.insert(commit);
+    }
+
+    /// Leader, of a commit that it writes: whether that was asked for.
+    pub fn is_ordered(&self, commit: CommitId) -> bool {
+        self.state.lock().ordered.contains(&commit)
+    }
+
     /// See [`crate::Engine::waits_in_handles`].
     pub fn waits_in_handles(&self) -> u64 {
         self.state.lock().waits_begun
@@ -341,6 +354,7 @@ impl Pipeline {
             state.actions = rest;
             if ready.is_empty() {
                 state.durable = commit;
+                state.ordered.retain(|later| *later > commit);
                 self.durable.store(commit.0, Ordering::Release);
                 return;
             }

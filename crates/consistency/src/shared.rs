@@ -127,6 +127,10 @@ macro_rules! engine_of_shared {
             self.$shared.commit(commit)
         }
 
+        fn order_data(&self, commit: CommitId) {
+            self.$shared.pipeline.order_data(commit);
+        }
+
         fn durable(&self) -> CommitId {
             self.$shared.pipeline.durable()
         }

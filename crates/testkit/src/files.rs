@@ -84,6 +84,8 @@ pub struct FileWorkload {
     pub from_open_to_close: bool,
     /// What a recovered tree must be besides what the model says.
     pub also: Option<Check>,
+    /// What it is held to, if not to what its settings promise.
+    pub held_to: Option<Promise>,
     /// A rule to break, to see whether it is noticed.
     pub fault: Option<Fault>,
 }
@@ -199,11 +201,18 @@ impl FileWorkload {
     /// What the lanes did, with what the settings promise.
     pub fn history(&self, lanes: Vec<Lane>) -> History {
         let promise = match (self.inode_update, self.data_mode) {
+            (_, DataMode::Writeback) if self.has_one_flush() => Promise::Unordered,
             (InodeUpdate::Immediate, _) | (_, DataMode::Writeback) => Promise::Sectors,
             (_, DataMode::Journal | DataMode::Selective) => Promise::Writes,
             (_, DataMode::Ordered | DataMode::Adaptive) => Promise::Sizes,
         };
-        History { lanes, promise }
+        History { lanes, promise: self.held_to.unwrap_or(promise) }
+    }
+
+    /// Whether a commit has no flush behind which data is durable before it, unless it is ordered.
+    fn has_one_flush(&self) -> bool {
+        let logs = self.format.pool_bytes.is_some() && self.fsync == Fsync::Log;
+        logs || self.commit_writes == CommitWrites::Single
     }
 
     /// A new volume, opened.

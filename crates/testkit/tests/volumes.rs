@@ -3,6 +3,7 @@
 use xact::{DataMode, InodeUpdate};
 use xact_testkit::explorer::{Plan, Summary, explore, report};
 use xact_testkit::files::FileWorkload;
+use xact_testkit::model::Promise;
 use xact_testkit::workloads;
 
 fn clean(names: &[&str]) {
@@ -129,11 +130,17 @@ fn immediate_inode_updates_show_half_a_write() {
     assert!(!summary.findings.is_empty());
 }
 
+#[test]
+fn data_that_follows_its_commit() {
+    clean(&["writeback-single", "writeback-tx"]);
+}
+
 /// What ext4 says of data=writeback: blocks may show what they held before. The explorer sees it.
 #[test]
 fn writeback_shows_what_blocks_held_before() {
     let workload = FileWorkload {
         data_mode: DataMode::Writeback,
+        held_to: Some(Promise::Sectors),
         ..workloads::find("single-append").expect("a workload of this name")
     };
     let summary = explore(&workload, &Plan { second_one_in: 0, ..Plan::quick() }).unwrap();

@@ -105,7 +105,7 @@ impl Generations {
         } else {
             self.commits.fetch_add(1, Relaxed);
             self.committed_blocks.fetch_add(frozen.blocks.len() as u64, Relaxed);
-            if matches!(way, Way::Log) && self.write_record(&mut state.log, &frozen)? {
+            if matches!(way, Way::Log) && self.write_record(commit, &mut state.log, &frozen)? {
                 // What is not in memory is read as the log has it from here on.
                 frozen.blocks.iter().for_each(|block| block.slot.lock_any().committing = None);
                 self.redirect.published(commit);

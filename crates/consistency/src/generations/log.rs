@@ -30,7 +30,7 @@
 
 use std::io::IoSlice;
 
-use xact_base::{BlockNr, Result};
+use xact_base::{BlockNr, CommitId, Result};
 use xact_layout::generations::{LogChecks, LogPosition, LogWriter, Root, read_log};
 
 use super::live::Logged;
@@ -119,7 +119,12 @@ pub(super) fn read(reader: &MapReader, root: &Root, map: &Map, faults: Faults) -
 impl Generations {
     /// Makes a commit durable by a record in the log. False where there is none, or no room in it: then
     /// nothing was written.
-    pub(super) fn write_record(&self, log: &mut Option<Log>, frozen: &Frozen) -> Result<bool> {
+    pub(super) fn write_record(
+        &self,
+        commit: CommitId,
+        log: &mut Option<Log>,
+        frozen: &Frozen,
+    ) -> Result<bool> {
         let Some(log) = log.as_mut() else { return Ok(false) };
         if self.live.logged_blocks() + frozen.blocks.len() + frozen.forgotten.len() > self.most_logged {
             return Ok(false);
@@ -129,12 +134,13 @@ impl Generations {
         let Some(writer) = self.compose(log.position, frozen, room) else { return Ok(false) };
         let (bytes, sum) = writer.finish(block_size);
         // Durable by this flush: data that the record refers to. Without it the record could be there
-        // alone, and lead to what the blocks held before.
-        if !self.faults.has(Fault::NoFlushOfData) {
+        // alone, and lead to what the blocks held before: without a flush only what `data=writeback` allows. Data that a snapshot has moved is in the record itself.
+        let asked = self.pipeline.is_ordered(commit);
+        if (asked || self.ordered_data) && !self.faults.has(Fault::NoFlushOfData) {
             self.volume.flush_data()?;
         }
         self.volume.write(log.first.offset(log.used), &[IoSlice::new(&bytes)])?;
-        // Durable by this flush: the record. Without it a caller would be told that something is safe which
+        // Durable by this flush: the record, and all data written before it. Without it a caller would be told that something is safe which
         // a crash undoes, and what it freed would be another's while a crash brings its owner back.
         if !self.faults.has(Fault::NoFlushAfterRecord) {
             self.volume.flush()?;

@@ -172,7 +172,7 @@ impl Journal {
             (CommitWrites::TwoStep, _) | (_, UNTEARABLE) => {
                 self.write_in_two_steps(start, sequence, &body)?
             }
-            (CommitWrites::Single, _) => self.write_at_once(start, sequence, body)?,
+            (CommitWrites::Single, _) => self.write_at_once(commit, start, sequence, body)?,
         }
         // Durable by this flush: the commit block, and so the transaction. Without it a caller
         // of commit() would be told that something is safe which a crash undoes, freed blocks
@@ -203,11 +203,12 @@ impl Journal {
         ring.write(&self.volume, at, &[body.commit_block(&self.log.format, sequence, self.faults)])
     }
 
-    fn write_at_once(&self, start: u32, sequence: u32, mut body: Body) -> Result<()> {
+    fn write_at_once(&self, commit: CommitId, start: u32, sequence: u32, mut body: Body) -> Result<()> {
         // Durable by this flush: the data that this transaction refers to. Without it the whole
         // transaction could be durable alone, and files would show what their blocks held before.
         // Where a flush since has covered the data, there is none here. Patches rest on what is in place.
-        let ordered = self.ordered_data || self.log_records == LogRecords::SubBlock;
+        let asked = self.pipeline.is_ordered(commit);
+        let ordered = asked || self.ordered_data || self.log_records == LogRecords::SubBlock;
         if ordered && !self.faults.has(Fault::NoFlushOfData) {
             self.volume.flush_data()?;
         }

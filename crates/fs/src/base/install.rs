@@ -4,7 +4,7 @@
 //! 1. *Staging*: blocks are taken in memory only, and the contents go there. A crash finds them free.
 //! 2. *Install*: the operation's handle takes the old blocks out of the file and links the new
 //!    ones, and sets the size: all in the commit that carries the rest of the transaction. The
-//!    engine flushes before its commit record, so a commit that is there has its data; a crash
+//!    engine flushes before its commit record, in every mode (`order_data`), so a commit that is there has its data; a crash
 //!    before it leaves the old blocks, which nobody has touched: the same commit frees them, and
 //!    they cannot be reused before it is durable.
 //!    So nobody has to wait until the device has it before that flush: the contents of a commit whose caller does
@@ -349,6 +349,9 @@ impl BaseTree<'_> {
                 state.versions.keep_block(until, *at, BlockVersion::Hole);
             }
             base.versioned.lock().insert(ino);
+        }
+        if !staged.spilled.is_empty() || !(staged.journaled || staged.runs.is_empty()) {
+            handle.order_data();
         }
         let mut contents = staged.new.blocks.iter().filter_map(|(_, data)| in_memory(data));
         for (at, run) in staged.runs.drain(..) {

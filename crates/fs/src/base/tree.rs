@@ -267,6 +267,8 @@ impl Tree for BaseTree<'_> {
     fn set_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()> {
         let old = self.entry(dir, name)?;
         self.begin_block_change()?;
+        // The old one goes with this commit: by then what the new one holds must be there, in any mode.
+        self.handle.as_ref().expect("within a block change").order_data();
         self.keep_name(dir, name, old)?;
         self.set_name(dir, name, entry)
     }

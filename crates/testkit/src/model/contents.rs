@@ -25,9 +25,15 @@ use super::state::{Id, edit};
 
 const SECTOR: usize = xact_device::SECTOR_BYTES;
 
+/// Block size of the volumes whose data is not ordered.
+const UNORDERED_BLOCK: usize = 1024;
+
 /// What a setting promises of writes that nobody has synced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Promise {
+    /// What was written since the last sync may hold anything that the blocks held before (`writeback`, where
+    /// data and commit become durable by one flush).
+    Unordered,
     /// Each sector old or new, and sizes in between: inode updates as ext4 makes them.
     Sectors,
     /// What a size covers is there (data modes `ordered` and `adaptive`).
@@ -84,13 +90,15 @@ struct Legal {
     contents: Vec<(usize, Arc<Vec<u8>>)>,
     /// Sizes, by the step likewise.
     sizes: Vec<(usize, usize)>,
+    /// The smallest size that the file has had at these moments, if it has had several.
+    cut: Option<usize>,
 }
 
 /// Whether a crash may leave `got` of a file; if not, why.
 pub fn judge_file(lane: &Lane, promise: Promise, id: Id, got: &[u8], moments: Moments) -> Result<(), String> {
     let legal = Legal::of(lane, id, moments);
     legal.check_sizes(got)?;
-    let newest = legal.check_sectors(got)?;
+    let newest = legal.check_sectors(promise, got)?;
     // Holes are punched by metadata alone, which does not wait for what was written before.
     let zeroed = |w: usize, sector: usize| {
         (w..moments.begun).any(|s| lane.steps[s].touched.contains(&id) && zeroes(&lane.steps[s].op, sector))
@@ -134,7 +142,10 @@ impl Legal {
             });
             at(v).map(|bytes| (v, cuts.fold(bytes.len(), usize::min)))
         });
-        let mut legal = Legal { contents: Vec::new(), sizes: sizes.collect() };
+        let lens = (base..=end).filter_map(|v| at(v).map(|bytes| bytes.len()));
+        let (least, most) = lens.fold((usize::MAX, 0), |(l, m), len| (l.min(len), m.max(len)));
+        let cut = (least < most).then_some(least);
+        let mut legal = Legal { contents: Vec::new(), sizes: sizes.collect(), cut };
         for v in (base..=end).rev() {
             let Some(bytes) = at(v) else { continue };
             let mut later = forced.iter().copied().filter(|&s| s >= v).peekable();
@@ -192,7 +203,7 @@ impl Legal {
         let oldest = newest.iter().copied().min().unwrap_or(usize::MAX);
         let had_size = |by: usize| self.sizes.iter().any(|&(v, size)| v <= by && size == got.len());
         match promise {
-            Promise::Sectors => true,
+            Promise::Unordered | Promise::Sectors => true,
             Promise::Sizes => had_size(oldest),
             Promise::Writes => self.contents.iter().any(|(w, bytes)| {
                 let mut sectors = got.chunks(SECTOR).enumerate();
@@ -204,10 +215,23 @@ impl Legal {
         }
     }
 
+    /// Whether the block of a sector was changed between these moments, in what it holds or in how much of it is
+    /// the file's.
+    fn changes_around(&self, sector: usize) -> bool {
+        let at = sector * SECTOR / UNORDERED_BLOCK * UNORDERED_BLOCK;
+        let part =
+            |bytes: &[u8]| bytes[at.min(bytes.len())..(at + UNORDERED_BLOCK).min(bytes.len())].to_vec();
+        self.cut.is_some_and(|least| at + UNORDERED_BLOCK > least)
+            || self.contents.windows(2).any(|pair| part(&pair[0].1) != part(&pair[1].1))
+    }
+
     /// For each sector the last moment that it may be of.
-    fn check_sectors(&self, got: &[u8]) -> Result<Vec<usize>, String> {
+    fn check_sectors(&self, promise: Promise, got: &[u8]) -> Result<Vec<usize>, String> {
         let newest = got.chunks(SECTOR).enumerate().map(|(n, sector)| {
             let fits = self.contents.iter().filter(|(_, bytes)| reads_as(bytes, n * SECTOR, sector));
+            if promise == Promise::Unordered && self.changes_around(n) {
+                return Ok(fits.map(|(v, _)| *v).max().unwrap_or(0));
+            }
             fits.map(|(v, _)| *v).max().ok_or_else(|| {
                 format!(
                     "at offset {} is {}, which is none of the {} contents it may have (the newest: {})",

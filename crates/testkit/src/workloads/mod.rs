@@ -72,6 +72,7 @@ fn workload(name: &'static str, script: Script) -> FileWorkload {
         discard: false,
         from_open_to_close: false,
         also: None,
+        held_to: None,
         fault: None,
     }
 }
@@ -169,6 +170,8 @@ pub fn all() -> Vec<FileWorkload> {
         FileWorkload { timestamps: InodeUpdate::Immediate, ..workload("times-mix", random::mix) },
         FileWorkload { timestamps: InodeUpdate::Immediate, ..workload("times-data", random::data) },
         in_mode(DataMode::Writeback, workload("writeback-mix", random::mix)),
+        in_mode(DataMode::Writeback, single("writeback-single", random::mix)),
+        in_mode(DataMode::Writeback, single("writeback-tx", transactions::mix)),
         in_mode(DataMode::Journal, workload("journal-mix", random::mix)),
         in_mode(DataMode::Journal, single("journal-data", random::data)),
         in_mode(DataMode::Journal, single("journal-tx", transactions::mix)),
@@ -248,7 +251,12 @@ pub fn on_generations() -> Vec<FileWorkload> {
         FileWorkload { name, fsync: Fsync::Log, ..workload.clone() }
     });
     let freed = FileWorkload { format: GENERATIONS, ..workload("gen-log-freed", idioms::reuse_in_the_log) };
-    by_generations.iter().cloned().chain(logged).chain([freed]).collect()
+    let unordered = [("gen-unordered-mix", "gen-mix"), ("gen-unordered-snapshots", "gen-snapshots")];
+    let unordered = unordered.into_iter().map(|(name, of)| {
+        let workload = by_generations.iter().find(|w| w.name == of).expect("a workload of this name");
+        FileWorkload { name, fsync: Fsync::Log, ..in_mode(DataMode::Writeback, workload.clone()) }
+    });
+    by_generations.iter().cloned().chain(logged).chain([freed]).chain(unordered).collect()
 }
 
 fn each_a_generation() -> Vec<FileWorkload> {
