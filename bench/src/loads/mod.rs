@@ -191,10 +191,13 @@ impl Bench<'_, '_> {
     }
 
     fn counts_since(&self, before: Counts) -> Result<Counts> {
-        let counts = self.device.counts()? - before;
-        let by_kernel = self.mount.system().server == Server::Kernel;
-        Ok(if by_kernel { counts } else { counts.without_lone_flushes() })
+        Ok(counted(self.mount.system(), self.device.counts()? - before))
     }
+}
+
+/// What a device has counted, as it is compared with others: the kernel counts a flush asked for alone as a write too.
+pub fn counted(system: System, counts: Counts) -> Counts {
+    if system.server == Server::Kernel { counts } else { counts.without_lone_flushes() }
 }
 
 /// A load: its name for the command line, who takes turns in it, and what it does.

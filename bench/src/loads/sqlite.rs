@@ -1,6 +1,6 @@
 //! SQLite, unmodified. The driver is Python's, the same for everybody.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Bench, Rated};
@@ -41,13 +41,10 @@ pub struct Usage {
 
 const SCRIPT: &str = r#"
 import random, sqlite3, sys, time
-path, operation, journal, synchronous, rows, batch = *sys.argv[1:5], int(sys.argv[5]), int(sys.argv[6])
-db = sqlite3.connect(path, isolation_level=None)
-assert db.execute(f"PRAGMA journal_mode={journal}").fetchone()[0] == journal.lower()
-db.execute(f"PRAGMA synchronous={synchronous}")
+operation, journal, synchronous, rows, batch = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
+databases = [sqlite3.connect(path, isolation_level=None) for path in sys.argv[6:]]
 ids = list(range(rows))
 if operation == "insert":
-    db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
     statement, letter = "INSERT INTO t VALUES (:id, :v)", "a"
 elif operation == "update":
     statement, letter = "UPDATE t SET v = :v WHERE id = :id", "b"
@@ -55,29 +52,47 @@ else:
     statement, letter = "DELETE FROM t WHERE id = :id", ""
 if operation != "insert":
     random.Random(1).shuffle(ids)
-started = time.perf_counter()
-for first in range(0, rows, batch):
-    if batch > 1:
-        db.execute("BEGIN")
-    for n in ids[first:first + batch]:
-        db.execute(statement, {"id": n, "v": letter * 100})
-    if batch > 1:
-        db.execute("COMMIT")
-print(-(-rows // batch) / (time.perf_counter() - started))
-values = db.execute("SELECT count(*), count(DISTINCT v), max(v) FROM t").fetchone()
-assert values == ((0, 0, None) if operation == "delete" else (rows, 1, letter * 100)), values
-assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-db.close()
+for db in databases:
+    assert db.execute(f"PRAGMA journal_mode={journal}").fetchone()[0] == journal.lower()
+    db.execute(f"PRAGMA synchronous={synchronous}")
+    if operation == "insert":
+        db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
+taken = [0.0] * len(databases)
+for turn, first in enumerate(range(0, rows, batch)):
+    for k in range(len(databases)):
+        k = (k + turn) % len(databases)
+        db = databases[k]
+        started = time.perf_counter()
+        if batch > 1:
+            db.execute("BEGIN")
+        for n in ids[first:first + batch]:
+            db.execute(statement, {"id": n, "v": letter * 100})
+        if batch > 1:
+            db.execute("COMMIT")
+        taken[k] += time.perf_counter() - started
+print(*(-(-rows // batch) / seconds for seconds in taken))
+for db in databases:
+    values = db.execute("SELECT count(*), count(DISTINCT v), max(v) FROM t").fetchone()
+    assert values == ((0, 0, None) if operation == "delete" else (rows, 1, letter * 100)), values
+    assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    db.close()
 "#;
 
 /// Runs one kind of operation over all rows of the database at `path`.
 pub fn operate(path: &Path, operation: Operation, usage: Usage) -> Result<Rated> {
+    operate_in_turns(&[path.to_owned()], operation, usage).map(|rated| rated[0])
+}
+
+/// The same on several databases at once, which take turns transaction by transaction.
+pub fn operate_in_turns(paths: &[PathBuf], operation: Operation, usage: Usage) -> Result<Vec<Rated>> {
     let mut command = Command::new("python3");
-    command.args(["-c", SCRIPT]).arg(path).args([operation.name(), usage.journal, usage.synchronous]);
-    command.args([usage.rows, usage.rows_a_transaction].map(|n| n.to_string()));
+    command.args(["-c", SCRIPT]).args([operation.name(), usage.journal, usage.synchronous]);
+    command.args([usage.rows, usage.rows_a_transaction].map(|n| n.to_string())).args(paths);
     let output = run(&mut command)?;
-    let rate = output.trim().parse().map_err(|e| format!("SQLite's driver says {output:?}: {e}"))?;
-    Ok(Rated { rate, units: usage.rows.div_ceil(usage.rows_a_transaction) as f64 })
+    let units = usage.rows.div_ceil(usage.rows_a_transaction) as f64;
+    let rated = |word: &str| word.parse().ok().map(|rate| Rated { rate, units });
+    let rates: Option<Vec<Rated>> = output.split_whitespace().map(rated).collect();
+    rates.filter(|rates| rates.len() == paths.len()).ok_or_else(|| format!("SQLite's driver says {output:?}"))
 }
 
 /// One row a transaction.

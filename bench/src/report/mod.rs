@@ -41,6 +41,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+fn ratio_by_rounds(ours: &[Sample], theirs: &[Sample]) -> Option<f64> {
+    let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a.rate / b.rate).collect();
+    (!ratios.is_empty()).then(|| median(ratios))
+}
+
 impl Row {
     /// Median over the rounds.
     pub fn of(&self, system: &str, what: impl Fn(&Sample) -> f64) -> Option<f64> {
@@ -58,9 +63,12 @@ impl Row {
 
     /// Median over the rounds of the system's rate over the baseline's in the same round.
     pub fn ratio(&self, system: &str, baseline: &str) -> Option<f64> {
-        let (ours, theirs) = (self.samples.get(system)?, self.samples.get(baseline)?);
-        let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a.rate / b.rate).collect();
-        (!ratios.is_empty()).then(|| median(ratios))
+        ratio_by_rounds(self.samples.get(system)?, self.samples.get(baseline)?)
+    }
+
+    /// The same of a system's rate in this phase over its rate in another.
+    pub fn ratio_to(&self, other: &Row, system: &str) -> Option<f64> {
+        ratio_by_rounds(self.samples.get(system)?, other.samples.get(system)?)
     }
 }
 

@@ -33,8 +33,8 @@
 //!    or to the home of a block which the durable generation and every snapshot have in the pool
 //!    (so that nobody refers to its home: see `sweep`). Data goes to blocks that are free in all.
 //! 2. A root is written when all that it leads to is durable; and all file data whose `write_data`
-//!    returned before the commit was closed. The same holds for a record of the log where data is ordered; where it is
-//!    not (`data=writeback`), both may become durable by one flush, in any order.
+//!    returned before the commit was closed. The same holds for a record of the log where data is
+//!    ordered; where it is not (`data=writeback`), both may become durable by one flush, in any order.
 //! 3. A root counts only if it is whole: each sector has its stamp, and the checksum is right. The
 //!    slot of the durable generation is never the one that is written. So at any moment one slot
 //!    holds a whole root, whose generation is wholly there. What a crash has left of a root that was not

@@ -95,8 +95,8 @@ struct State {
     /// Credits from which on it is due though nobody waits, and whether it has them.
     enough: u64,
     is_enough: bool,
-    /// The background thread sleeps until it is told, not until a time. Telling it while it has one would only cost
-    /// each commit a thread's waking: it looks then at how old the running commit is.
+    /// The background thread sleeps until it is told, not until a time. Telling it while it has one would
+    /// only cost each commit a thread's waking: it looks then at how old the running commit is.
     is_idle: bool,
     /// Commits that are not written yet and must follow their data in any mode.
     ordered: BTreeSet<CommitId>,

@@ -134,14 +134,16 @@ impl Generations {
         let Some(writer) = self.compose(log.position, frozen, room) else { return Ok(false) };
         let (bytes, sum) = writer.finish(block_size);
         // Durable by this flush: data that the record refers to. Without it the record could be there
-        // alone, and lead to what the blocks held before: without a flush only what `data=writeback` allows. Data that a snapshot has moved is in the record itself.
+        // alone, and lead to what the blocks held before, as `data=writeback` allows. What a snapshot
+        // has moved is in the record itself.
         let asked = self.pipeline.is_ordered(commit);
         if (asked || self.ordered_data) && !self.faults.has(Fault::NoFlushOfData) {
             self.volume.flush_data()?;
         }
         self.volume.write(log.first.offset(log.used), &[IoSlice::new(&bytes)])?;
-        // Durable by this flush: the record, and all data written before it. Without it a caller would be told that something is safe which
-        // a crash undoes, and what it freed would be another's while a crash brings its owner back.
+        // Durable by this flush: the record, and all data written before it. Without it a caller would
+        // be told that something is safe which a crash undoes, and what it freed would be another's
+        // while a crash brings its owner back.
         if !self.faults.has(Fault::NoFlushAfterRecord) {
             self.volume.flush()?;
         }

@@ -4,9 +4,9 @@
 //! 1. *Staging*: blocks are taken in memory only, and the contents go there. A crash finds them free.
 //! 2. *Install*: the operation's handle takes the old blocks out of the file and links the new
 //!    ones, and sets the size: all in the commit that carries the rest of the transaction. The
-//!    engine flushes before its commit record, in every mode (`order_data`), so a commit that is there has its data; a crash
-//!    before it leaves the old blocks, which nobody has touched: the same commit frees them, and
-//!    they cannot be reused before it is durable.
+//!    engine flushes before its commit record, in every mode (`order_data`), so a commit that is there
+//!    has its data; a crash before it leaves the old blocks, which nobody has touched: the same commit
+//!    frees them, and they cannot be reused before it is durable.
 //!    So nobody has to wait until the device has it before that flush: the contents of a commit whose caller does
 //!    not wait (`NewContents::behind`) are on their way meanwhile.
 //! 3. Contents that are few (`data_mode`) are not written when they are staged: install puts them into
