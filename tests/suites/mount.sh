@@ -129,8 +129,8 @@ test_no_permission() {
     unmounted mnt
     # Not the mount point's fault that it is somebody else's.
     chmod 666 disk.img
-    exits 77 'cannot mount on .*/mnt: .*no write access' -- as_nobody "$XACT" mount disk.img mnt
     [[ $(stat -c %a /dev/fuse) == 666 ]] || chmod 666 /dev/fuse
+    exits 77 'cannot mount on .*/mnt: .*no write access' -- as_nobody "$XACT" mount disk.img mnt
 }
 
 # Whose the root folder is.
