@@ -85,7 +85,6 @@ pub const ALL: &[Canary] = &[
     canary(Fault::KeepTornRoot, "gen-parts"),
     canary(Fault::NoFlushOfData, "gen-log-append"),
     canary(Fault::NoFlushAfterRecord, "gen-log-append"),
-    canary(Fault::NoFlushAfterRecord, "gen-unordered-append"),
     canary(Fault::AcceptTornRecord, "gen-log-tx"),
     canary(Fault::AcceptStaleRecord, "gen-log-wrap"),
     canary(Fault::NoFreedEntry, "gen-log-freed"),
