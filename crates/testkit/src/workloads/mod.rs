@@ -251,11 +251,7 @@ pub fn on_generations() -> Vec<FileWorkload> {
         FileWorkload { name, fsync: Fsync::Log, ..workload.clone() }
     });
     let freed = FileWorkload { format: GENERATIONS, ..workload("gen-log-freed", idioms::reuse_in_the_log) };
-    let unordered = [
-        ("gen-unordered-mix", "gen-mix"),
-        ("gen-unordered-append", "gen-append"),
-        ("gen-unordered-snapshots", "gen-snapshots"),
-    ];
+    let unordered = [("gen-unordered-mix", "gen-mix"), ("gen-unordered-snapshots", "gen-snapshots")];
     let unordered = unordered.into_iter().map(|(name, of)| {
         let workload = by_generations.iter().find(|w| w.name == of).expect("a workload of this name");
         FileWorkload { name, fsync: Fsync::Log, ..in_mode(DataMode::Writeback, workload.clone()) }
