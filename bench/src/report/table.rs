@@ -14,8 +14,9 @@ impl Report {
                 head = section.baselines;
                 heading(&mut out, section);
             }
+            let widths = widths(section);
             for row in &section.rows {
-                rows(&mut out, section, row);
+                rows(&mut out, section, row, widths);
             }
         }
         out.push_str(
@@ -26,23 +27,41 @@ impl Report {
     }
 }
 
+/// Of the columns for phases and systems: what the longest name takes, and a space.
+fn widths(section: &Section) -> (usize, usize) {
+    let of = |least: usize, names: &mut dyn Iterator<Item = &str>| {
+        names.map(|name| name.chars().count() + 1).fold(least, usize::max)
+    };
+    let phases = of(28, &mut section.rows.iter().map(|row| row.phase.as_str()));
+    (phases, of(22, &mut section.systems.iter().map(|system| system.name)))
+}
+
+/// Of the column for ratios to a baseline.
+fn ratio_width(baseline: &str) -> usize {
+    (baseline.chars().count() + 4).max(18)
+}
+
 fn heading(out: &mut String, section: &Section) {
-    let _ = write!(out, "{:<28}{:<22}{:>12} {:<7}", "load", "who", "a second", "");
+    let (load, who) = widths(section);
+    let _ = write!(out, "{:<load$}{:<who$}{:>12} {:<7}", "load", "who", "a second", "");
     for baseline in section.baselines {
-        let _ = write!(out, "{:>18}", format!("x {baseline}"));
+        let width = ratio_width(baseline);
+        let _ = write!(out, "{:>width$}", format!("x {baseline}"));
     }
     out.push_str("   device I/O for each: writes, KiB, flushes\n");
 }
 
-fn rows(out: &mut String, section: &Section, row: &Row) {
+fn rows(out: &mut String, section: &Section, row: &Row, (load, who): (usize, usize)) {
     let mut name = row.phase.as_str();
     for system in &section.systems {
         let Some(rate) = row.rate(system.name) else { continue };
-        let _ =
-            write!(out, "{:<28}{:<22}{rate:>12.1} {:<7}", std::mem::take(&mut name), system.name, row.unit);
+        let shown = std::mem::take(&mut name);
+        let _ = write!(out, "{shown:<load$}{:<who$}{rate:>12.1} {:<7}", system.name, row.unit);
         for baseline in section.baselines {
             let ratio = row.ratio(system.name, baseline).filter(|_| system.name != *baseline);
-            let _ = write!(out, "{:>18}", ratio.map(|r| format!("{r:.2}")).unwrap_or_default());
+            let (ratio, width) =
+                (ratio.map(|r| format!("{r:.2}")).unwrap_or_default(), ratio_width(baseline));
+            let _ = write!(out, "{ratio:>width$}");
         }
         let io = |what: fn(&crate::counts::Counts) -> u64| {
             row.of(system.name, |s| what(&s.counts) as f64 / s.units).unwrap_or(f64::NAN)
@@ -54,12 +73,13 @@ fn rows(out: &mut String, section: &Section, row: &Row) {
                 |what: fn(&crate::loads::Latency) -> f64| row.latency(system.name, what).unwrap_or(f64::NAN);
             let _ = writeln!(
                 out,
-                "{:<50}us: median {p50:.0}, mean {:.0}, 99th {:.0}, 99.99th {:.0}, worst {:.0}",
+                "{:<margin$}us: median {p50:.0}, mean {:.0}, 99th {:.0}, 99.99th {:.0}, worst {:.0}",
                 "",
                 of(|l| l.mean),
                 of(|l| l.p99),
                 of(|l| l.p9999),
-                of(|l| l.worst)
+                of(|l| l.worst),
+                margin = load + who,
             );
         }
     }
