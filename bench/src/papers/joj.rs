@@ -167,7 +167,7 @@ fn cases(bench: &mut Bench<'_, '_>, label: &str, usage: Usage) -> Result<()> {
     let usage = Usage { rows, ..usage };
     for operation in Operation::ALL {
         let batch = usage.rows_a_transaction;
-        let phase = format!("{label}, {batch} a transaction, {}", operation.name());
+        let phase = case(label, usage, operation);
         bench.phase_with_rate(phase, "tx", |mount| {
             let db = mount.dir().join(format!("{}-{batch}.db", usage.journal));
             sqlite::operate(&db, operation, usage)
@@ -194,8 +194,12 @@ fn protection(bench: &mut Bench<'_, '_>) -> Result<()> {
 /// Whom the per-file mode takes turns with.
 const WITHOUT_JOURNAL: [System; 2] = [XACT_NONE, KERNEL_NONE];
 
-fn case(label: &str, usage: Usage, operation: Operation, system: &str) -> String {
-    format!("{label}, {} a transaction, {}: {system}", usage.rows_a_transaction, operation.name())
+fn case(label: &str, usage: Usage, operation: Operation) -> String {
+    format!("{label}, {} a transaction, {}", usage.rows_a_transaction, operation.name())
+}
+
+fn case_on(label: &str, usage: Usage, operation: Operation, system: &str) -> String {
+    format!("{}: {system}", case(label, usage, operation))
 }
 
 fn usages() -> impl Iterator<Item = (&'static str, Usage)> {
@@ -233,7 +237,7 @@ fn cases_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
                 all().zip(of()).zip(before.into_iter().zip(rated))
             {
                 let counts = counted(mount.system(), device.counts()? - before);
-                let phase = case(label, usage, operation, mount.system().name);
+                let phase = case_on(label, usage, operation, mount.system().name);
                 samples.push(Sample { phase, rate, unit: "tx".to_owned(), units, latency: None, counts });
             }
             bench.samples.append(&mut samples);
@@ -254,8 +258,8 @@ fn turns_claims(section: &Section) -> Vec<Claim> {
         let mut cases = Vec::new();
         for (label, usage) in usages() {
             for operation in Operation::ALL {
-                let name = case(label, usage, operation, ADAPTIVE.name);
-                let without = section.row(&case(label, usage, operation, base));
+                let name = case_on(label, usage, operation, ADAPTIVE.name);
+                let without = section.row(&case_on(label, usage, operation, base));
                 let slowdown =
                     without.zip(section.row(&name)).and_then(|(a, b)| a.ratio_to(b, ADAPTIVE.name));
                 cases.extend(slowdown.map(|times| (name, times)));

@@ -45,7 +45,9 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushOfData, "engine-single"),
     canary(Fault::NoFlushOfData, "single-append"),
     canary(Fault::NoFlushOfData, "tx-spilled"),
+    // Where data is unordered: a transaction, and a rename over a file.
     canary(Fault::NoFlushOfData, "writeback-tx"),
+    canary(Fault::NoFlushOfData, "writeback-single"),
     canary(Fault::NoTransactionChecksum, "engine-single"),
     canary(Fault::NoTransactionChecksum, "single-tx"),
     canary(Fault::NoTransactionChecksum, "adaptive-tx-overwrite"),
@@ -84,6 +86,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::UncutUnmarked, "gen-parts"),
     canary(Fault::KeepTornRoot, "gen-parts"),
     canary(Fault::NoFlushOfData, "gen-log-append"),
+    canary(Fault::NoFlushOfData, "gen-unordered-snapshots"),
     canary(Fault::NoFlushAfterRecord, "gen-log-append"),
     canary(Fault::AcceptTornRecord, "gen-log-tx"),
     canary(Fault::AcceptStaleRecord, "gen-log-wrap"),
