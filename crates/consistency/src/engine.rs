@@ -10,6 +10,7 @@ use xact_device::DeviceCounts;
 
 use crate::generations::GenerationsEngine;
 use crate::journal::JournalEngine;
+use crate::pipeline::Waiting;
 
 /// The contents of a metadata block at one moment; later changes make new ones.
 pub type BlockRef = Arc<[u8]>;
@@ -235,10 +236,11 @@ pub trait Engine: Send + Sync + 'static {
         0
     }
 
-    /// Runs `wait`, which waits for a lock under which others may wait for the device. Until it returns no commit is
-    /// closed in which the calling thread has a handle, so that nobody else is held up for it.
-    fn wait(&self, wait: &mut dyn FnMut()) {
-        wait();
+    /// To be held by a thread while it waits for a lock under which others may wait for the device, or works for long:
+    /// no commit is closed meanwhile in which it has a handle, so that nobody else is held up for it. `None`
+    /// where it has none.
+    fn waits(&self) -> Option<Waiting> {
+        None
     }
 
     /// The engine as that of a volume with generations, for its snapshots.
@@ -247,18 +249,21 @@ pub trait Engine: Send + Sync + 'static {
     }
 }
 
-/// Takes a lock under which others may wait for the device; see [`Engine::wait`].
+/// Takes a lock under which others may wait for the device; see [`Engine::waits`].
 pub fn lock_within<'a, T>(engine: &dyn Engine, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
     mutex.try_lock().unwrap_or_else(|| {
-        let mut guard = None;
-        engine.wait(&mut || guard = Some(mutex.lock()));
-        guard.expect("an engine runs what waits")
+        let _waits = engine.waits();
+        mutex.lock()
     })
 }
 
 /// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs has room for 15,000
 /// in a commit.
 pub const FORGOTTEN_AT_ONCE: u32 = 64;
+
+/// A handle of more credits than this is at work for long (ten thousand new files: some hundred milliseconds).
+/// Ordinary operations, quotas included, ask for fewer.
+const LONG_WORK_CREDITS: u32 = 256;
 
 /// An operation's part of a commit. Dropping it ends the part.
 pub struct Handle {
@@ -267,6 +272,9 @@ pub struct Handle {
     room: Room,
     /// Blocks that may still be added.
     credits: u32,
+    /// Where it is large, the leader alone waits for it, as for one that waits for the device: whoever wants to begin
+    /// an operation goes on in the same commit meanwhile.
+    long_work: Option<Waiting>,
     /// False only after a `renew` that failed.
     open: bool,
     /// Whether a block was changed through it.
@@ -282,7 +290,21 @@ impl Handle {
     /// As `begin`, with what the operation may use of the room that is left.
     pub fn begin_for(engine: &Arc<dyn Engine>, credits: u32, room: Room) -> Result<Handle> {
         let commit = engine.start_for(credits, room)?;
-        Ok(Handle { engine: engine.clone(), commit, room, credits, open: true, changed: false })
+        let mut handle = Handle {
+            engine: engine.clone(),
+            commit,
+            room,
+            credits,
+            long_work: None,
+            open: true,
+            changed: false,
+        };
+        handle.note_long_work();
+        Ok(handle)
+    }
+
+    fn note_long_work(&mut self) {
+        self.long_work = (self.credits > LONG_WORK_CREDITS).then(|| self.engine.waits()).flatten();
     }
 
     pub fn engine(&self) -> &Arc<dyn Engine> {
@@ -319,11 +341,13 @@ impl Handle {
     /// Ends this part and begins another, perhaps of a later commit. The caller has left the
     /// volume in a state that stands by itself.
     pub fn renew(&mut self, credits: u32) -> Result<()> {
+        self.long_work = None;
         self.engine.stop(self.commit, std::mem::take(&mut self.credits));
         self.open = false;
         self.commit = self.engine.start_for(credits, self.room)?;
         self.open = true;
         self.credits = credits;
+        self.note_long_work();
         Ok(())
     }
 

@@ -36,6 +36,7 @@ pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo,
 pub use journal::{JournalEngine, JournalSize};
 pub use none::NoneEngine;
 pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};
+pub use pipeline::Waiting;
 pub use recovery::{RecoveryReport, recover};
 
 /// The superblock once what a crash left is replayed, for what must be known before opening. (That of a

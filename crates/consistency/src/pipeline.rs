@@ -15,8 +15,8 @@
 //!   what is running; threads that come meanwhile join the next commit and find, when it is
 //!   their turn, that one of them leads for all (group commit).
 //! - Closing a commit holds up who wants to begin, so it is done only while the operations in it work in memory.
-//!   While one of them waits for the device, or for somebody who may (`waits`), the commit is open: the leader is
-//!   the only one who waits for it. Where such waits follow each other without end, the leader closes it after a
+//!   While one of them waits for the device, or for somebody who may, or is the commit of a large transaction
+//!   (`waits`), the commit is open: the leader is the only one who waits for it. Where such waits follow each other without end, the leader closes it after a
 //!   number of them ([`PATIENCE`]), unless one of them has lasted for as many.
 //! - A poisoned pipeline never leads again; everybody who waits is woken with the reason.
 
@@ -289,8 +289,7 @@ impl Pipeline {
         self.state.lock().waits_begun
     }
 
-    /// To be held by a thread while it waits for the device, or for a lock under which others do: a commit in
-    /// which it has a handle is not closed meanwhile. Nothing where it has none.
+    /// See [`crate::Engine::waits`]. Of the device itself the volume tells.
     pub fn waits(self: &Arc<Self>) -> Option<Waiting> {
         let (id, count) = HANDLES.get();
         if id != self.id || count == 0 {
@@ -476,8 +475,8 @@ impl Pipeline {
     }
 }
 
-/// A handle's wait for the device.
-pub(crate) struct Waiting {
+/// A handle's wait for the device, or its long work.
+pub struct Waiting {
     pipeline: Arc<Pipeline>,
     number: u64,
 }

@@ -170,9 +170,8 @@ macro_rules! engine_of_shared {
             self.$shared.pipeline.waits_in_handles()
         }
 
-        fn wait(&self, wait: &mut dyn FnMut()) {
-            let _waits = self.$shared.pipeline.waits();
-            wait();
+        fn waits(&self) -> Option<crate::Waiting> {
+            self.$shared.pipeline.waits()
         }
     };
 }

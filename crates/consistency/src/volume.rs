@@ -59,7 +59,7 @@ impl Volume {
         self.pipeline.set(Arc::downgrade(pipeline)).expect("a volume has one pipeline");
     }
 
-    /// See [`Pipeline::waits`].
+    /// See [`crate::Engine::waits`].
     pub fn waits(&self) -> Option<Waiting> {
         self.pipeline.get()?.upgrade()?.waits()
     }

@@ -323,3 +323,45 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
         engine.close().unwrap();
     }
 }
+
+/// The commit of a large transaction works for long. Who wants what it is in durable waits for it, and nobody else does.
+#[test]
+fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
+    const LARGE: u32 = 500;
+    for (kind, bytes) in volumes() {
+        let device = GatedDevice::over(bytes);
+        let options =
+            EngineOptions { commit_interval: Duration::from_secs(3600), ..EngineOptions::default() };
+        let engine: Arc<dyn Engine> = match kind {
+            "journal" => JournalEngine::open(device.clone(), options).unwrap(),
+            _ => GenerationsEngine::open(device.clone(), options).unwrap(),
+        };
+        let free = FREE.end;
+        let change = |handle: &mut Handle, block: u64| {
+            handle.update(BlockNr(free + block), |bytes| bytes.fill(1)).unwrap();
+        };
+        let engine = &engine;
+        let mut large = Handle::begin(engine, LARGE).unwrap();
+        change(&mut large, 0);
+        let commit = large.commit_id();
+        std::thread::scope(|scope| {
+            let sync = scope.spawn(move || engine.commit(commit));
+            std::thread::sleep(Duration::from_millis(100));
+            let (done, is_done) = mpsc::channel();
+            scope.spawn(move || {
+                for n in 1..100 {
+                    let mut handle = Handle::begin(engine, 1).unwrap();
+                    change(&mut handle, n);
+                    assert_eq!(handle.commit_id(), commit);
+                }
+                done.send(()).unwrap();
+            });
+            let ended = is_done.recv_timeout(PATIENCE).is_ok();
+            let waits = !sync.is_finished();
+            drop(large);
+            assert!(ended, "{kind}: who begins an operation waits for another's long work");
+            assert!(waits, "{kind}: a commit ends with the operations in it");
+            sync.join().unwrap().unwrap();
+        });
+    }
+}

@@ -1,6 +1,6 @@
 //! What an fsync costs on a volume with generations, by the log and as a generation, and how long
-//! operations are held up while a commit is closed (SNAP-4, SNAP-12), on a device in memory and on one whose reads
-//! take a while. Prints three tables.
+//! operations are held up while a commit is closed (SNAP-4, SNAP-12): by each other, by reads that take a while, by
+//! large transactions. Prints four tables.
 //!
 //!     cargo run --release -p xact --example generations_cost
 //!
@@ -30,6 +30,13 @@ fn volume(fsync: Fsync) -> xact::Result<Arc<Volume>> {
 
 fn make(base: &dyn View, dir: Ino, name: &str) -> xact::Result<Ino> {
     Ok(base.make_node(&Caller::ROOT, dir, name.as_bytes(), 0o100_644, 0)?.ino)
+}
+
+/// A turn of a thread that has work without end, and needs no room without end.
+fn make_and_delete(base: &dyn View, dir: Ino, turn: u64) -> xact::Result<()> {
+    let name = format!("{}", turn % 1000);
+    make(base, dir, &name)?;
+    base.unlink(&Caller::ROOT, dir, name.as_bytes())
 }
 
 /// Writes, KiB and flushes of each of many fsyncs, all that they cause later included. Before each, 4 KiB
@@ -79,9 +86,7 @@ fn held_up(threads: u64) -> xact::Result<()> {
                     if stop.load(Relaxed) {
                         return;
                     }
-                    let name = format!("{}", n % 1000);
-                    make(&*base, dir, &name).expect("making a file");
-                    base.unlink(&Caller::ROOT, dir, name.as_bytes()).expect("deleting a file");
+                    make_and_delete(&*base, dir, n).expect("making and deleting a file");
                     made.fetch_add(1, Relaxed);
                 }
             });
@@ -147,8 +152,8 @@ impl BlockDevice for SlowReads {
     }
 }
 
-/// Threads that delete files of which nothing is in memory, on a device with slow reads, while one makes files and
-/// another generations.
+/// Threads that delete files of which nothing is in memory, on a device with slow reads, while one makes and deletes files
+/// and another makes generations.
 fn held_up_by_reads(threads: u64) -> xact::Result<()> {
     const FILES: u64 = 4000;
     let device = Arc::new(SlowReads { inner: MemoryDevice::new(512 << 20), slow: AtomicBool::new(false) });
@@ -190,7 +195,7 @@ fn held_up_by_reads(threads: u64) -> xact::Result<()> {
                 if stop_making.load(Relaxed) {
                     return;
                 }
-                make(&*maker_base, maker, &format!("{n}")).expect("making a file");
+                make_and_delete(&*maker_base, maker, n).expect("making and deleting a file");
                 made.fetch_add(1, Relaxed);
             }
         });
@@ -214,6 +219,54 @@ fn held_up_by_reads(threads: u64) -> xact::Result<()> {
     volume.close()
 }
 
+/// A thread whose transactions make `files` files each, and one that makes and deletes files one by one, while generations are made.
+fn held_up_by_transactions(files: u64) -> xact::Result<()> {
+    const TRANSACTIONS: u64 = 20;
+    let volume = volume(Fsync::Log)?;
+    let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| -> xact::Result<()> {
+        let base = volume.base();
+        let elsewhere = base.make_dir(&Caller::ROOT, Ino::ROOT, b"elsewhere", 0o755)?.ino;
+        let (volume, stop, made) = (&volume, &stop, &made);
+        scope.spawn(move || {
+            for n in 0.. {
+                if stop.load(Relaxed) {
+                    return;
+                }
+                make_and_delete(&*base, elsewhere, n).expect("making and deleting a file");
+                made.fetch_add(1, Relaxed);
+            }
+        });
+        scope.spawn(move || {
+            for n in 0..TRANSACTIONS {
+                let transaction = volume.begin(xact::TxOptions::default());
+                let name = format!("tx{n}");
+                let dir = transaction.make_dir(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o755);
+                let dir = dir.expect("making a folder").ino;
+                for file in 0..files {
+                    make(&*transaction, dir, &format!("{file}")).expect("making a file");
+                }
+                transaction.commit_with(xact::Durability::Ordered).expect("a commit");
+            }
+            stop.store(true, Relaxed);
+        });
+        while !stop.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+            volume.sync()?;
+        }
+        Ok(())
+    })?;
+    let waits = volume.held_up_times().summary();
+    println!(
+        "| {files} | {} | {:.0?} | {:.0?} | {:.0?} |",
+        made.load(Relaxed),
+        waits.median,
+        waits.p99,
+        waits.worst
+    );
+    volume.close()
+}
+
 fn main() -> xact::Result<()> {
     println!("| each fsync after | fsync= | writes | KiB | flushes |\n|---|---|---|---|---|");
     for (what, others, append) in [
@@ -231,8 +284,11 @@ fn main() -> xact::Result<()> {
     println!("|---|---|---|---|---|---|");
     [1, 4, 16].into_iter().try_for_each(held_up)?;
     println!(
-        "\n| threads that delete, reads of 2 ms | deleted | made by another | held up: median | p99 | worst | waits in handles |"
+        "\n| threads that delete, reads of 2 ms | deleted | made and deleted by another | held up: median | p99 | worst | waits in handles |"
     );
     println!("|---|---|---|---|---|---|---|");
-    [1, 4, 16].into_iter().try_for_each(held_up_by_reads)
+    [1, 4, 16].into_iter().try_for_each(held_up_by_reads)?;
+    println!("\n| files of a transaction | made and deleted by another | held up: median | p99 | worst |");
+    println!("|---|---|---|---|---|");
+    [100, 1000, 5000].into_iter().try_for_each(held_up_by_transactions)
 }

@@ -546,13 +546,11 @@ impl BaseTree<'_> {
         }
         let cell = self.base.cell_of_free(ino);
         // Only a caller with a stale number can hold it, and only for a moment.
-        let mut state = parking_lot::RwLock::try_write_arc(&cell.state);
-        if state.is_none() {
+        let state = parking_lot::RwLock::try_write_arc(&cell.state).unwrap_or_else(|| {
             // Who reads what the number was may wait for the device.
-            let locked = &mut state;
-            self.base.engine.wait(&mut || *locked = Some(parking_lot::RwLock::write_arc(&cell.state)));
-        }
-        let state = state.expect("an engine runs what waits");
+            let _waits = self.base.engine.waits();
+            parking_lot::RwLock::write_arc(&cell.state)
+        });
         self.locked.insert(ino, super::op::Locked { cell, state });
         Ok(())
     }
