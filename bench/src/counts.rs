@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::iter::Sum;
 use std::ops::Sub;
 
 use serde::{Deserialize, Serialize};
@@ -16,17 +17,23 @@ pub struct Counts {
     pub flushes: u64,
 }
 
-const STAT_SECTOR_BYTES: u64 = 512;
+pub const STAT_SECTOR_BYTES: u64 = 512;
+
+/// Where the kernel has the counts of a device named like `loop3`.
+pub fn statistics(device: &str) -> String {
+    format!("/sys/block/{device}/stat")
+}
 
 impl Counts {
     /// Of a device named like `loop3`.
     pub fn of(device: &str) -> io::Result<Counts> {
-        let text = fs::read_to_string(format!("/sys/block/{device}/stat"))?;
+        let path = statistics(device);
+        let text = fs::read_to_string(&path)?;
         let fields: Vec<u64> = text.split_whitespace().filter_map(|f| f.parse().ok()).collect();
         // Documentation/block/stat.rst: reads, merges, sectors, ticks; the same of writes; in
         // flight, two times; the four of discards; flushes and their time.
         let [reads, _, read_sectors, _, writes, _, written_sectors, ..] = fields[..] else {
-            return Err(io::Error::other(format!("/sys/block/{device}/stat is not as expected")));
+            return Err(io::Error::other(format!("{path} is not as expected")));
         };
         let flushes = *fields.get(15).ok_or_else(|| io::Error::other("this kernel counts no flushes"))?;
         Ok(Counts {
@@ -44,6 +51,18 @@ impl Counts {
     /// each of a program's is, as a write too; those of its own file systems precede writes.
     pub fn without_lone_flushes(self) -> Counts {
         Counts { writes: self.writes.saturating_sub(self.flushes), ..self }
+    }
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Counts>>(all: I) -> Counts {
+        all.fold(Counts::default(), |a, b| Counts {
+            reads: a.reads + b.reads,
+            read_bytes: a.read_bytes + b.read_bytes,
+            writes: a.writes + b.writes,
+            written_bytes: a.written_bytes + b.written_bytes,
+            flushes: a.flushes + b.flushes,
+        })
     }
 }
 

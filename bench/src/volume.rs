@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::counts::Counts;
+use crate::counts::{Counts, statistics};
 use crate::system::{Format, Server, System};
 
 pub type Result<T> = std::result::Result<T, String>;
@@ -62,6 +62,11 @@ impl LoopDevice {
 
     pub fn counts(&self) -> Result<Counts> {
         Counts::of(&self.name).map_err(|e| e.to_string())
+    }
+
+    /// The file in which the kernel has the counts.
+    pub fn statistics(&self) -> String {
+        statistics(&self.name)
     }
 
     /// Makes the volume that a system wants. `xact` is the program.

@@ -59,6 +59,9 @@ pub struct Sample {
     pub counts: Counts,
 }
 
+/// A phase, and a turn of it.
+pub type WorkInTurns<'a> = (String, Box<dyn FnMut(u64) -> Result<()> + 'a>);
+
 /// One load on one mounted volume.
 pub struct Bench<'a, 'm> {
     pub mount: &'a mut Mount<'m>,
@@ -146,6 +149,32 @@ impl Bench<'_, '_> {
         let units = times.len() as f64;
         let rate = units / started.elapsed().as_secs_f64();
         self.note(phase.into(), unit, units, rate, Some(Latency::of(times)), before)
+    }
+
+    /// Does several works on one mount in turns, so that what a disk is at the moment is the same for all of them. Times
+    /// each turn, and counts what it asked of the device until it returned.
+    pub fn phases_in_turns(&mut self, unit: &str, turns: u64, works: &mut [WorkInTurns<'_>]) -> Result<()> {
+        let mut done: Vec<Vec<(Duration, Counts)>> = vec![Vec::new(); works.len()];
+        for n in 0..turns {
+            for turn in 0..works.len() {
+                // Nobody is always first.
+                let which = (n as usize + turn) % works.len();
+                let before = self.device.counts()?;
+                let started = Instant::now();
+                (works[which].1)(n)?;
+                let took = started.elapsed();
+                done[which].push((took, self.counts_since(before)?));
+            }
+        }
+        for ((phase, _), turns) in works.iter().zip(done) {
+            let units = turns.len() as f64;
+            let (times, counts): (Vec<Duration>, Vec<Counts>) = turns.into_iter().unzip();
+            let rate = units / times.iter().sum::<Duration>().as_secs_f64();
+            let (phase, unit, counts) = (phase.clone(), unit.to_owned(), counts.into_iter().sum());
+            let latency = Some(Latency::of(times));
+            self.samples.push(Sample { phase, rate, unit, units, latency, counts });
+        }
+        self.mount.settle()
     }
 
     /// Runs `prepare` and `work` for each of `turns`, and keeps what the middle one of all the `work` took and

@@ -1,8 +1,10 @@
-"""SQLite loads of the TxFS paper, by one driver for everybody. Prints units a second and units.
+"""SQLite loads of the TxFS paper, by one driver for everybody. Prints, for each way, units a second and units, and
+with a device's statistics its writes, sectors written and flushes during these units.
 
-usage: txfs.py LOAD MODE FOLDER COUNT
-       LOAD: update, tpcc, mail. MODE: plain, as programs do it; wrapped, with a transaction around each unit
-       and nothing else changed; rewritten, without what transactions make needless.
+usage: txfs.py LOAD WAY[,WAY...] FOLDER COUNT [STATISTICS]
+       LOAD: update, tpcc, mail. WAY: plain, as programs do it; wrapped, with a transaction around each unit
+       and nothing else changed; rewritten, without what transactions make needless. Several ways take turns
+       unit by unit, each in a folder of its own. STATISTICS: like /sys/block/loop0/stat.
 """
 
 import contextlib
@@ -12,60 +14,57 @@ import sqlite3
 import sys
 import time
 
-load, mode, folder, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-chance = random.Random(1)
+class Way:
+    """How a program uses transactions, where it works, and its own dice: each way gets the same units."""
 
-if mode == "plain":
-    around = contextlib.nullcontext
-else:
-    import xact
+    def __init__(self, name, folder):
+        self.name, self.folder, self.chance = name, folder, random.Random(1)
+        os.makedirs(folder, exist_ok=True)
 
-    def around():
-        return xact.transaction(folder)
+    def around(self):
+        if self.name == "plain":
+            return contextlib.nullcontext()
+        import xact
 
+        return xact.transaction(self.folder)
 
-def open_database(name):
-    db = sqlite3.connect(f"{folder}/{name}", isolation_level=None)
-    db.execute("pragma synchronous=full")
-    # Whoever has transactions of the file system needs no journal.
-    journal = "off" if mode == "rewritten" else "delete"
-    assert db.execute(f"pragma journal_mode={journal}").fetchone()[0] == journal
-    return db
+    def open_database(self, name):
+        db = sqlite3.connect(f"{self.folder}/{name}", isolation_level=None)
+        db.execute("pragma synchronous=full")
+        # Whoever has transactions of the file system needs no journal.
+        journal = "off" if self.name == "rewritten" else "delete"
+        assert db.execute(f"pragma journal_mode={journal}").fetchone()[0] == journal
+        return db
 
-
-@contextlib.contextmanager
-def unit(db):
-    """One transaction of the database, and of the file system where it has them."""
-    with around():
-        db.execute("begin immediate")
-        yield
-        db.execute("commit")
-
-
-def rates(work, units):
-    started = time.perf_counter()
-    for n in range(units):
-        work(n)
-    print(units / (time.perf_counter() - started), units)
+    @contextlib.contextmanager
+    def unit(self, db):
+        """One transaction of the database, and of the file system where it has them."""
+        with self.around():
+            db.execute("begin immediate")
+            yield
+            db.execute("commit")
 
 
 # --- single rows -------------------------------------------------------------------------------------
 
 
-def update():
-    rows = 10_000
-    db = open_database("update.db")
-    db.execute("create table t (id integer primary key, v text)")
-    db.execute("begin")
-    db.executemany("insert into t values (?, ?)", ((n, "a" * 100) for n in range(rows)))
-    db.execute("commit")
+class Update:
+    ROWS = 10_000
 
-    def one(n):
-        with unit(db):
-            db.execute("update t set v = ? where id = ?", (f"{n:0100}", chance.randrange(rows)))
+    def __init__(self, way):
+        self.way, self.db = way, way.open_database("update.db")
+        self.db.execute("create table t (id integer primary key, v text)")
+        self.db.execute("begin")
+        self.db.executemany("insert into t values (?, ?)", ((n, "a" * 100) for n in range(self.ROWS)))
+        self.db.execute("commit")
 
-    rates(one, count)
-    assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
+    def one(self, n):
+        row = self.way.chance.randrange(self.ROWS)
+        with self.way.unit(self.db):
+            self.db.execute("update t set v = ? where id = ?", (f"{n:0100}", row))
+
+    def check(self, count):
+        assert self.db.execute("pragma integrity_check").fetchone()[0] == "ok"
 
 
 # --- TPC-C: all nine tables and five transactions, in the standard's mix, without think times ---------
@@ -94,19 +93,20 @@ def last_name(n):
     return SYLLABLES[n // 100 % 10] + SYLLABLES[n // 10 % 10] + SYLLABLES[n % 10]
 
 
-def nurand(a, low, high):
+def nurand(chance, a, low, high):
     """Non-uniform, as the standard's 2.1.6 has it."""
     return ((chance.randint(0, a) | chance.randint(low, high)) + 42) % (high - low + 1) + low
 
 
 class Tpcc:
-    def __init__(self):
-        self.db = db = open_database("tpcc.db")
+    def __init__(self, way):
+        self.way, self.chance = way, way.chance
+        self.db = db = way.open_database("tpcc.db")
         db.executescript(SCHEMA)
         db.execute("begin")
         db.execute("insert into warehouse values (1, 'w', 0.1, 300000)")
         db.executemany("insert into item values (?, ?, ?)", ((n, f"item {n}", 1 + n % 100) for n in range(1, ITEMS + 1)))
-        stock = ((1, n, chance.randint(10, 100), 0, 0, "x" * 50) for n in range(1, ITEMS + 1))
+        stock = ((1, n, self.chance.randint(10, 100), 0, 0, "x" * 50) for n in range(1, ITEMS + 1))
         db.executemany("insert into stock values (?, ?, ?, ?, ?, ?)", stock)
         for d in range(1, DISTRICTS + 1):
             db.execute("insert into district values (1, ?, 'd', 0.1, 30000, 1)", (d,))
@@ -115,20 +115,20 @@ class Tpcc:
         db.execute("commit")
 
     def district(self):
-        return chance.randint(1, DISTRICTS)
+        return self.chance.randint(1, DISTRICTS)
 
     def customer(self, d):
         """By last name in 60 of 100 cases, the one in the middle; else by number."""
-        if chance.random() < 0.6:
+        if self.chance.random() < 0.6:
             query = "select c_id from customer where c_w_id = 1 and c_d_id = ? and c_last = ? order by c_id"
-            found = self.db.execute(query, (d, last_name(nurand(255, 0, CUSTOMERS - 1)))).fetchall()
+            found = self.db.execute(query, (d, last_name(nurand(self.chance, 255, 0, CUSTOMERS - 1)))).fetchall()
             if found:
                 return found[len(found) // 2][0]
-        return nurand(1023, 1, CUSTOMERS)
+        return nurand(self.chance, 1023, 1, CUSTOMERS)
 
     def new_order(self):
         run, d = self.db.execute, self.district()
-        (c, lines) = nurand(1023, 1, CUSTOMERS), chance.randint(5, 15)
+        (c, lines) = nurand(self.chance, 1023, 1, CUSTOMERS), self.chance.randint(5, 15)
         run("select w_tax from warehouse where w_id = 1").fetchone()
         run("select c_discount, c_last from customer where c_w_id = 1 and c_d_id = ? and c_id = ?", (d, c)).fetchone()
         (order,) = run("select d_next_o_id from district where d_w_id = 1 and d_id = ?", (d,)).fetchone()
@@ -136,7 +136,7 @@ class Tpcc:
         run("insert into orders values (1, ?, ?, ?, null, ?)", (d, order, c, lines))
         run("insert into new_order values (1, ?, ?)", (d, order))
         for line in range(1, lines + 1):
-            item, quantity = nurand(8191, 1, ITEMS), chance.randint(1, 10)
+            item, quantity = nurand(self.chance, 8191, 1, ITEMS), self.chance.randint(1, 10)
             (price,) = run("select i_price from item where i_id = ?", (item,)).fetchone()
             (left,) = run("select s_quantity from stock where s_w_id = 1 and s_i_id = ?", (item,)).fetchone()
             left = left - quantity if left >= quantity + 10 else left - quantity + 91
@@ -146,7 +146,7 @@ class Tpcc:
             run("insert into order_line values (1, ?, ?, ?, ?, ?, ?, null)", values)
 
     def payment(self):
-        run, d, amount = self.db.execute, self.district(), chance.randint(1, 5000)
+        run, d, amount = self.db.execute, self.district(), self.chance.randint(1, 5000)
         c = self.customer(d)
         run("update warehouse set w_ytd = w_ytd + ? where w_id = 1", (amount,))
         run("update district set d_ytd = d_ytd + ? where d_w_id = 1 and d_id = ?", (amount, d))
@@ -162,7 +162,7 @@ class Tpcc:
         run("select * from order_line where ol_w_id = 1 and ol_d_id = ? and ol_o_id = ?", (d, order)).fetchall()
 
     def delivery(self):
-        run, carrier = self.db.execute, chance.randint(1, 10)
+        run, carrier = self.db.execute, self.chance.randint(1, 10)
         for d in range(1, DISTRICTS + 1):
             (order,) = run("select min(no_o_id) from new_order where no_w_id = 1 and no_d_id = ?", (d,)).fetchone()
             if order is None:
@@ -181,15 +181,15 @@ class Tpcc:
         (order,) = run("select d_next_o_id from district where d_w_id = 1 and d_id = ?", (d,)).fetchone()
         query = """select count(distinct s_i_id) from order_line join stock on s_w_id = 1 and s_i_id = ol_i_id
             where ol_w_id = 1 and ol_d_id = ? and ol_o_id >= ? and s_quantity < ?"""
-        run(query, (d, order - 20, chance.randint(10, 20))).fetchone()
+        run(query, (d, order - 20, self.chance.randint(10, 20))).fetchone()
 
     def one(self, _):
         kinds = [self.new_order, self.payment, self.order_status, self.delivery, self.stock_level]
-        (kind,) = chance.choices(kinds, (45, 43, 4, 4, 4))
-        with unit(self.db):
+        (kind,) = self.chance.choices(kinds, (45, 43, 4, 4, 4))
+        with self.way.unit(self.db):
             kind()
 
-    def check(self):
+    def check(self, count):
         """Consistency conditions 1 and 2 of the standard's 3.3.2."""
         one = lambda query: self.db.execute(query).fetchone()[0]
         assert one("select w_ytd - (select sum(d_ytd) from district) from warehouse") == 0
@@ -201,33 +201,55 @@ class Tpcc:
 # --- a mail store as Android's: an attachment in a file, and a row that refers to it -------------------
 
 
-def mail():
-    os.mkdir(f"{folder}/attachments")
-    db = open_database("mail.db")
-    db.execute("create table mail (id integer primary key, subject text, attachment text)")
-    body = os.urandom(16 << 10)
+class Mail:
+    def __init__(self, way):
+        self.way, self.body = way, os.urandom(16 << 10)
+        self.folder = f"{way.folder}/attachments"
+        os.mkdir(self.folder)
+        self.db = way.open_database("mail.db")
+        self.db.execute("create table mail (id integer primary key, subject text, attachment text)")
 
-    def one(n):
-        name = f"attachments/{n}"
-        with unit(db):
-            fd = os.open(f"{folder}/{name}", os.O_CREAT | os.O_WRONLY, 0o644)
-            os.write(fd, body)
-            if mode != "rewritten":
+    def one(self, n):
+        with self.way.unit(self.db):
+            fd = os.open(f"{self.folder}/{n}", os.O_CREAT | os.O_WRONLY, 0o644)
+            os.write(fd, self.body)
+            if self.way.name != "rewritten":
                 # The row may only be there when what it refers to is.
                 os.fsync(fd)
-                dir_fd = os.open(f"{folder}/attachments", os.O_RDONLY)
+                dir_fd = os.open(self.folder, os.O_RDONLY)
                 os.fsync(dir_fd)
                 os.close(dir_fd)
             os.close(fd)
-            db.execute("insert into mail values (?, ?, ?)", (n, "s" * 100, name))
+            self.db.execute("insert into mail values (?, ?, ?)", (n, "s" * 100, f"attachments/{n}"))
 
-    rates(one, count)
-    assert db.execute("select count(*) from mail").fetchone()[0] == count == len(os.listdir(f"{folder}/attachments"))
+    def check(self, count):
+        rows = self.db.execute("select count(*) from mail").fetchone()[0]
+        assert rows == count == len(os.listdir(self.folder))
 
 
-if load == "tpcc":
-    tpcc = Tpcc()
-    rates(tpcc.one, count)
-    tpcc.check()
-else:
-    {"update": update, "mail": mail}[load]()
+def counts(statistics):
+    """Writes, sectors written, flushes (Documentation/block/stat.rst)."""
+    if not statistics:
+        return []
+    with open(statistics) as file:
+        fields = file.read().split()
+    return [int(fields[n]) for n in (4, 6, 15)]
+
+
+load, names, folder, count = sys.argv[1], sys.argv[2].split(","), sys.argv[3], int(sys.argv[4])
+statistics = sys.argv[5] if len(sys.argv) > 5 else None
+own_folder = (lambda name: folder) if len(names) == 1 else (lambda name: f"{folder}/{name}")
+programs = [{"update": Update, "tpcc": Tpcc, "mail": Mail}[load](Way(name, own_folder(name))) for name in names]
+took = [0.0] * len(programs)
+asked = [[0] * len(counts(statistics)) for _ in programs]
+for n in range(count):
+    for turn in range(len(programs)):
+        # Nobody is always first.
+        which = (n + turn) % len(programs)
+        before, started = counts(statistics), time.perf_counter()
+        programs[which].one(n)
+        took[which] += time.perf_counter() - started
+        asked[which] = [sum + b - a for sum, a, b in zip(asked[which], before, counts(statistics))]
+for program, seconds, io in zip(programs, took, asked):
+    program.check(count)
+    print(count / seconds, count, *io)
