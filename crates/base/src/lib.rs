@@ -8,4 +8,6 @@ mod time;
 pub use error::{Corruption, Errno, Error, Result, Site, winner};
 pub use latency::{LATENCY_BUCKETS, Latencies, LatencySnapshot, LatencySummary};
 pub use number::{BlockNr, CommitId, FileBlock, GroupNr, Ino, Run};
+#[cfg(feature = "simulated-clock")]
+pub use time::SimulatedClock;
 pub use time::{Timestamp, unix_seconds};

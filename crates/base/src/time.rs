@@ -1,8 +1,14 @@
 //! Points in time with the range and the resolution of ext4's 256-byte inodes.
 
+#[cfg(feature = "simulated-clock")]
+mod simulated;
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+
+#[cfg(feature = "simulated-clock")]
+pub use simulated::SimulatedClock;
 
 /// Seconds and nanoseconds since 1970-01-01 UTC; `nanos` is below 1,000,000,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -14,6 +20,10 @@ pub struct Timestamp {
 impl Timestamp {
     /// The system's exact clock, with which files are stamped.
     pub fn now() -> Timestamp {
+        #[cfg(feature = "simulated-clock")]
+        if let Some(now) = simulated::read() {
+            return now;
+        }
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(d) => Timestamp { secs: d.as_secs() as i64, nanos: d.subsec_nanos() },
             Err(before) => Timestamp { secs: -(before.duration().as_secs() as i64), nanos: 0 },
@@ -25,5 +35,9 @@ impl Timestamp {
 /// clock's last tick. The exact clock is ahead of that by some milliseconds, so that e2fsck, started
 /// just after a second begins, would find a superblock stamped with it in the future.
 pub fn unix_seconds() -> i64 {
+    #[cfg(feature = "simulated-clock")]
+    if let Some(now) = simulated::read() {
+        return now.secs;
+    }
     clock_gettime(ClockId::RealtimeCoarse).tv_sec
 }
