@@ -1,6 +1,5 @@
 //! Whole volumes under the explorer: workloads of operations on files, judged by the model.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -283,10 +282,8 @@ impl Subject for FileWorkload {
         }
         let mended = with_file(image, |file| {
             let checked = e2fsck_mends(file.path());
-            file.spoilt();
-            checked?;
-            let file = File::open(file.path()).map_err(|e| e.to_string())?;
-            Image::from_file(&file).map_err(|e| e.to_string())
+            let mended = file.take().map_err(|e| e.to_string());
+            checked.and(mended)
         })?;
         recover(&mended, &self.options())
     }

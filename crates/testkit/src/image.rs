@@ -23,6 +23,29 @@ struct Page {
 struct Node {
     /// `None` is a page of zeros.
     pages: [Option<Arc<Page>>; FANOUT],
+    /// What its pages add to the image's digest, where it stands.
+    digest: OnceLock<[u64; 2]>,
+}
+
+impl Node {
+    /// For a node whose pages begin with page `first`.
+    fn digest_at(&self, first: usize) -> [u64; 2] {
+        let mut sum = [0u64; 2];
+        for (p, page) in self.pages.iter().enumerate() {
+            let Some(page) = page else { continue };
+            let digest = page.digest.get_or_init(|| digest_page(&page.bytes));
+            if *digest == [0, 0] {
+                continue;
+            }
+            for (part, total) in sum.iter_mut().enumerate() {
+                let mut hasher = DefaultHasher::new();
+                hasher.write_u64((first + p) as u64);
+                hasher.write_u64(digest[part]);
+                *total = total.wrapping_add(hasher.finish());
+            }
+        }
+        sum
+    }
 }
 
 /// A device's contents. `clone` is cheap; the copies are independent.
@@ -36,23 +59,31 @@ impl Image {
     /// `size_bytes` zeros.
     pub fn new(size_bytes: u64) -> Image {
         let nodes = (size_bytes as usize).div_ceil(PAGE_BYTES * FANOUT);
-        let empty = Arc::new(Node { pages: [const { None }; FANOUT] });
+        let empty = Arc::new(Node { pages: [const { None }; FANOUT], digest: OnceLock::new() });
         Image { size_bytes, nodes: vec![empty; nodes] }
     }
 
     /// Reads a file; pages of zeros take no memory.
     pub fn from_file(file: &std::fs::File) -> io::Result<Image> {
-        let size_bytes = file.metadata()?.len();
-        let mut image = Image::new(size_bytes);
-        let mut buf = vec![0; PAGE_BYTES];
+        Image::new(file.metadata()?.len()).as_changed_in(file)
+    }
+
+    /// What `file` holds, which has as many bytes; pages that hold the same are shared.
+    pub fn as_changed_in(&self, file: &std::fs::File) -> io::Result<Image> {
+        const STEP: usize = 32 * PAGE_BYTES;
+        let mut image = self.clone();
+        let mut buf = vec![0; STEP];
         let mut offset = 0;
-        while offset < size_bytes {
-            let len = (size_bytes - offset).min(PAGE_BYTES as u64) as usize;
+        while offset < self.size_bytes {
+            let len = (self.size_bytes - offset).min(STEP as u64) as usize;
             file.read_exact_at(&mut buf[..len], offset)?;
-            if buf[..len].iter().any(|&b| b != 0) {
-                image.write(&buf[..len], offset);
+            for bytes in buf[..len].chunks(PAGE_BYTES) {
+                let known = self.page(offset as usize / PAGE_BYTES).map_or(&ZEROS, |page| &page.bytes);
+                if bytes != &known[..bytes.len()] {
+                    image.write(bytes, offset);
+                }
+                offset += bytes.len() as u64;
             }
-            offset += len as u64;
         }
         Ok(image)
     }
@@ -79,6 +110,7 @@ impl Image {
         for_pages(offset, data.len(), |page, within, range| {
             let part = &data[range];
             let node = Arc::make_mut(&mut self.nodes[page / FANOUT]);
+            node.digest = OnceLock::new();
             let slot = node.pages[page % FANOUT]
                 .get_or_insert_with(|| Arc::new(Page { bytes: [0; PAGE_BYTES], digest: OnceLock::new() }));
             let slot = Arc::make_mut(slot);
@@ -91,20 +123,9 @@ impl Image {
     pub fn digest(&self) -> u128 {
         let mut sum = [self.size_bytes, 0];
         for (n, node) in self.nodes.iter().enumerate() {
-            for (p, page) in node.pages.iter().enumerate() {
-                let Some(page) = page else { continue };
-                let digest = page.digest.get_or_init(|| digest_page(&page.bytes));
-                if *digest == [0, 0] {
-                    continue;
-                }
-                for (part, total) in sum.iter_mut().enumerate() {
-                    let mut hasher = DefaultHasher::new();
-                    hasher.write_u64((n * FANOUT + p) as u64);
-                    hasher.write_u64(digest[part]);
-                    // A sum takes the pages in any order, which is what makes it cheap to compare.
-                    *total = total.wrapping_add(hasher.finish());
-                }
-            }
+            let digest = node.digest.get_or_init(|| node.digest_at(n * FANOUT));
+            // A sum takes the pages in any order, which is what makes it cheap to compare.
+            sum = [0, 1].map(|part| sum[part].wrapping_add(digest[part]));
         }
         (sum[0] as u128) << 64 | sum[1] as u128
     }
@@ -217,5 +238,11 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         a.write_to(&file).unwrap();
         assert_eq!(Image::from_file(&file).unwrap().digest(), a.digest());
+        let mut b = a.clone();
+        b.write(&[0; 3], 10_237);
+        b.write(b"begin", 0);
+        let read = b.as_changed_in(&file).unwrap();
+        assert_eq!(read.digest(), a.digest());
+        assert_eq!(read.changed_since(&b).count(), 2);
     }
 }

@@ -195,6 +195,19 @@ impl ImageFile {
         Ok(())
     }
 
+    /// What the file holds after somebody else wrote to it.
+    pub fn take(&mut self) -> io::Result<Image> {
+        let held = self.holds.take().unwrap_or_else(|| Image::new(0));
+        let file = File::open(&self.path)?;
+        let image = if held.size_bytes() == file.metadata()?.len() {
+            held.as_changed_in(&file)?
+        } else {
+            Image::from_file(&file)?
+        };
+        self.holds = Some(image.clone());
+        Ok(image)
+    }
+
     /// Something else wrote to the file: the next `put` starts over.
     pub fn spoilt(&mut self) {
         self.holds = None;
