@@ -15,7 +15,8 @@ use crate::rng::Rng;
 
 use super::replay::{Replay, crash};
 use super::report::{describe, describe_part};
-use super::{Finding, Plan, Recovered, Subject};
+use super::states::Left;
+use super::{Finding, Known, Plan, Recovered, Subject};
 
 /// How an error begins that was a panic.
 const PANIC: &str = "panic: ";
@@ -29,6 +30,8 @@ pub(super) fn rot(image: &mut Image, sector: u64) {
 #[derive(Default)]
 pub(super) struct Counts {
     pub states: AtomicU64,
+    pub recovered: AtomicU64,
+    pub known: AtomicU64,
     pub nested: AtomicU64,
     pub inspected: AtomicU64,
     pub second: AtomicU64,
@@ -41,49 +44,68 @@ pub(super) struct Job<'a, S: Subject> {
     pub recording: &'a Recording,
     pub run: &'a S::Run,
     shape: u32,
-    /// Digests of closed devices that were inspected.
-    inspected: Mutex<HashSet<u128>>,
+    known: &'a Known<S::Tree>,
     pub findings: Mutex<Vec<Finding>>,
     pub counts: Counts,
     pub stop: AtomicBool,
 }
 
 impl<'a, S: Subject> Job<'a, S> {
-    pub fn new(subject: &'a S, plan: &'a Plan, recording: &'a Recording, run: &'a S::Run) -> Job<'a, S> {
+    pub fn new(
+        subject: &'a S,
+        plan: &'a Plan,
+        recording: &'a Recording,
+        run: &'a S::Run,
+        known: &'a Known<S::Tree>,
+    ) -> Job<'a, S> {
         Job {
             subject,
             plan,
             recording,
             run,
             shape: recording.shape(),
-            inspected: Mutex::new(HashSet::new()),
+            known,
             findings: Mutex::new(Vec::new()),
             counts: Counts::default(),
             stop: AtomicBool::new(false),
         }
     }
 
-    /// Everything about one crashed device.
-    pub fn examine(&self, state: CrashState, image: &Image) {
-        self.counts.states.fetch_add(1, Relaxed);
-        let lot = image.digest() as u64 ^ self.plan.seed;
+    /// Everything about one crashed device that [`Known`] does not spare.
+    pub fn examine(&self, Left { state, image, device, moment }: Left) {
+        let runs = self.known.meet(device, moment);
+        let is_new = runs == 0;
+        let count = if is_new { &self.counts.states } else { &self.counts.known };
+        count.fetch_add(1, Relaxed);
+        let lot = Rng::of(&[self.plan.seed, device as u64, moment, runs]).next();
+        let samples = self.draw(lot);
         let time = self.recording.time_of(state.point);
         let path = [state];
-        let recovered = match self.recover(image) {
+        if samples == [false; 4] {
+            if !is_new {
+                return;
+            }
+            if let Some(tree) = self.known.tree(device) {
+                if let Err(why) = self.subject.judge(self.run, time, &tree) {
+                    self.found(&path, &why);
+                }
+                return;
+            }
+        }
+        let [inspected, seconded, nested, rotten] = samples;
+        self.counts.recovered.fetch_add(1, Relaxed);
+        let recovered = match self.recover(&image) {
             Ok(recovered) => recovered,
             Err(why) => return self.found(&path, &format!("recovery: {why}")),
         };
+        self.known.remember(device, &recovered.tree);
         if let Err(why) = self.subject.judge(self.run, time, &recovered.tree) {
             return self.found(&path, &why);
         }
-        if drawn(lot, self.plan.inspect_one_in)
-            && let Err(why) = self.inspect(&recovered.closed)
-        {
+        if inspected && let Err(why) = self.inspect(&recovered.closed) {
             return self.found(&path, &why);
         }
-        if drawn(lot.rotate_left(16), self.plan.second_one_in)
-            && let Some(theirs) = self.subject.second_opinion(image, &recovered.tree)
-        {
+        if seconded && let Some(theirs) = self.subject.second_opinion(&image, &recovered.tree) {
             self.counts.second.fetch_add(1, Relaxed);
             // Of a torn commit block whose first sector is whole Linux since 6.7 takes the commit, and
             // e2fsprogs drops it: both may be, as nobody was told of it.
@@ -98,21 +120,32 @@ impl<'a, S: Subject> Job<'a, S> {
                 Err(why) => return self.found(&path, &format!("the kernel's recovery: {why}")),
             }
         }
-        if drawn(lot.rotate_left(32), self.plan.nested_one_in) {
+        if nested {
             self.crash_recovery(&path, &recovered.recording, &recovered.tree, self.plan.depth);
         }
-        if drawn(lot.rotate_left(48), self.plan.rotten_one_in) {
-            let sectors = self.subject.guarded(image);
+        if rotten {
+            let sectors = self.subject.guarded(&image);
             if sectors.is_empty() {
                 return;
             }
             let [mut state] = path;
             let sector = *Rng::new(lot).pick(&sectors);
             state.rotten = Some(sector);
-            let mut image = image.clone();
+            let mut image = image;
             rot(&mut image, sector);
             self.examine_rotten(state, &image);
         }
+    }
+
+    /// Which of the plan's samples a state is in: to be inspected, to be recovered by the kernel, to have its
+    /// recovery crashed, to lose a sector of the log.
+    fn draw(&self, lot: u64) -> [bool; 4] {
+        let Plan { inspect_one_in, second_one_in, nested_one_in, rotten_one_in, .. } = *self.plan;
+        let mut turn = 0;
+        [inspect_one_in, second_one_in, nested_one_in, rotten_one_in].map(|one_in| {
+            turn += 16;
+            drawn(lot.rotate_left(turn - 16), one_in)
+        })
     }
 
     /// A device that lost a sector of the log: an error, or nothing wrong.
@@ -228,7 +261,7 @@ impl<'a, S: Subject> Job<'a, S> {
     }
 
     fn inspect(&self, image: &Image) -> Result<(), String> {
-        if !self.inspected.lock().insert(image.digest()) {
+        if !self.known.is_first_inspection(image.digest()) {
             return Ok(());
         }
         self.counts.inspected.fetch_add(1, Relaxed);

@@ -4,10 +4,11 @@
 //! It knows nothing of file systems: what is recorded, recovered and judged is a [`Subject`]'s.
 //!
 //! - `plan`: how much of it; `states`: which devices
-//! - `job`: what is done with one device
+//! - `job`: what is done with one device; `known`: what need not be done again
 //! - `report`, `replay`: findings, and the lines that bring them back
 
 mod job;
+mod known;
 mod plan;
 mod replay;
 mod report;
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use crate::image::Image;
 use crate::recording::{Event, Recording, Time};
 
+pub use known::Known;
 pub use plan::Plan;
 pub use replay::{Replay, Replayed, replay};
 pub use report::{Finding, Summary, report};
@@ -34,7 +36,7 @@ pub trait Subject: Sync {
     /// What the oracle knows of a recorded run: what was done and what was acknowledged when.
     type Run: Sync;
     /// What a recovered device holds, for the oracle and for comparing recoveries.
-    type Tree: PartialEq + Send;
+    type Tree: PartialEq + Clone + Send;
 
     /// Name in replay lines.
     fn name(&self) -> &str;
@@ -42,7 +44,8 @@ pub trait Subject: Sync {
     /// Runs the workload on a recording device. The same seed gives the same run.
     fn record(&self, seed: u64) -> Result<(Recording, Self::Run), String>;
 
-    /// Two times with equal moments have the same legal states.
+    /// Two times with equal moments have the same legal states; those of two runs that are explored with one
+    /// [`Known`], too.
     fn moment(&self, run: &Self::Run, time: Time) -> u64;
 
     /// Opens the crashed device as a user would.
@@ -107,15 +110,20 @@ pub struct Recovered<Tree> {
 
 /// Explores one workload.
 pub fn explore<S: Subject>(subject: &S, plan: &Plan) -> Result<Summary, String> {
+    explore_more(subject, plan, &Known::of_one())
+}
+
+/// Explores one of several workloads that have something in common: `known` is of those before.
+pub fn explore_more<S: Subject>(subject: &S, plan: &Plan, known: &Known<S::Tree>) -> Result<Summary, String> {
     let started = Instant::now();
     let plan = &plan.thinned(subject.weight());
     let (recording, run) = subject.record(plan.seed)?;
-    let job = Job::new(subject, plan, &recording, &run);
+    let job = Job::new(subject, plan, &recording, &run, known);
     let queue = Mutex::new(States::new(&job));
     let work = || {
         while !job.stop.load(Relaxed) {
-            let Some((state, image)) = queue.lock().next() else { break };
-            job.examine(state, &image);
+            let Some(state) = queue.lock().next() else { break };
+            job.examine(state);
             progress(&job, started);
         }
     };
@@ -130,6 +138,8 @@ pub fn explore<S: Subject>(subject: &S, plan: &Plan) -> Result<Summary, String> 
         events: recording.events.len(),
         points: recording.points(),
         states,
+        recovered: job.counts.recovered.load(Relaxed),
+        known: job.counts.known.load(Relaxed),
         nested: job.counts.nested.load(Relaxed),
         inspected: job.counts.inspected.load(Relaxed),
         second_opinions: job.counts.second.load(Relaxed),

@@ -5,7 +5,8 @@ use crate::image::Image;
 use crate::recording::{Cursor, Recording};
 
 use super::job::{Job, rot};
-use super::{Finding, Plan, Subject};
+use super::states::Left;
+use super::{Finding, Known, Plan, Subject};
 
 /// A replay line: `workload:seed:shape:state/state…`, the states of nested crashes after the first.
 pub struct Replay {
@@ -63,14 +64,16 @@ pub fn replay<S: Subject>(subject: &S, line: &Replay, plan: &Plan) -> Result<Rep
         eprintln!("note: {TRIES} runs did not write what the run of this line wrote; trying it all the same");
     }
     let plan = Plan { inspect_one_in: 1, second_one_in: 1, nested_one_in: 0, rotten_one_in: 0, ..*plan };
-    let job = Job::new(subject, &plan, &recording, &run);
+    let known = Known::of_one();
+    let job = Job::new(subject, &plan, &recording, &run, &known);
     let (first, rest) = line.states.split_first().ok_or("a replay line needs a crash state")?;
     let image = crash(&recording, first)?;
     let story = subject.story(&run, recording.time_of(first.point));
     if first.rotten.is_some() {
         job.examine_rotten(first.clone(), &image);
     } else if rest.is_empty() {
-        job.examine(first.clone(), &image);
+        let moment = subject.moment(&run, recording.time_of(first.point));
+        job.examine(Left { state: first.clone(), device: image.digest(), image, moment });
     } else {
         job.replay_nested(first, rest, &image)?;
     }

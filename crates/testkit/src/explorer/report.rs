@@ -22,8 +22,12 @@ pub struct Summary {
     pub workload: String,
     pub events: usize,
     pub points: usize,
-    /// Distinct crashed devices that were recovered and judged.
+    /// Distinct crashed devices that were judged, each at each of its moments.
     pub states: u64,
+    /// For how many of them a device was recovered; for the others it had been before.
+    pub recovered: u64,
+    /// Others, which runs before this one had too.
+    pub known: u64,
     /// Recoveries that were crashed and done again.
     pub nested: u64,
     pub inspected: u64,

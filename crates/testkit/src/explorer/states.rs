@@ -10,6 +10,15 @@ use crate::rng::Rng;
 use super::job::Job;
 use super::{Plan, Subject};
 
+/// A crash state, and what it leaves.
+pub(super) struct Left {
+    pub state: CrashState,
+    pub image: Image,
+    /// The image's digest.
+    pub device: u128,
+    pub moment: u64,
+}
+
 /// The distinct crash states of a recording, one after the other.
 pub(super) struct States<'a> {
     cursor: Cursor<'a>,
@@ -79,7 +88,7 @@ impl<'a> States<'a> {
         }
     }
 
-    pub fn next(&mut self) -> Option<(CrashState, Image)> {
+    pub fn next(&mut self) -> Option<Left> {
         loop {
             if self.over || self.given >= self.plan.states {
                 return None;
@@ -94,9 +103,11 @@ impl<'a> States<'a> {
             };
             let image = self.cursor.crash(&parts);
             let time = self.recording.time_of(self.cursor.point());
-            if self.seen.insert((image.digest(), (self.moment)(time))) {
+            let (device, moment) = (image.digest(), (self.moment)(time));
+            if self.seen.insert((device, moment)) {
                 self.given += 1;
-                return Some((CrashState { point: self.cursor.point(), parts, rotten: None }, image));
+                let state = CrashState { point: self.cursor.point(), parts, rotten: None };
+                return Some(Left { state, image, device, moment });
             }
         }
     }

@@ -1,5 +1,7 @@
 //! What a workload did, when, and what it was promised.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use crate::recording::Time;
 use crate::tree::Tree;
 
@@ -32,18 +34,26 @@ pub struct Lane {
     pub steps: Vec<Step>,
     /// `states[i]` is the state after the first `i` steps.
     pub states: Vec<State>,
+    /// `digests[i]` is a number for the first `i` steps and the state before them.
+    digests: Vec<u64>,
 }
 
 impl Lane {
     /// Files get numbers from `first_id` on, which is above [`super::ROOT`].
     pub fn new(prefix: &str, first_id: Id) -> Lane {
-        Lane { prefix: prefix.to_owned(), steps: Vec::new(), states: vec![State::new(first_id)] }
+        Lane {
+            prefix: prefix.to_owned(),
+            steps: Vec::new(),
+            states: vec![State::new(first_id)],
+            digests: vec![digest_of(&[&prefix, &first_id])],
+        }
     }
 
     /// Takes a volume's tree for the state before all steps.
     pub fn begin_with(&mut self, tree: &Tree) {
         assert!(self.steps.is_empty(), "a lane begins once");
         self.states[0].adopt(tree);
+        self.digests[0] = digest_of(&[&self.digests[0], &tree.digest()]);
     }
 
     pub fn now(&self) -> &State {
@@ -57,14 +67,23 @@ impl Lane {
         if let (true, Some(path)) = (op.is_sync(), op.path()) {
             touched = vec![state.resolve(path)?];
         }
+        self.digests.push(digest_of(&[self.digests.last().expect("a lane has its first state"), &op]));
         self.steps.push(Step { op, began, ended, touched });
         self.states.push(state);
         Ok(())
     }
 
-    /// Steps that had begun at `time`.
-    pub fn begun(&self, time: Time) -> usize {
+    /// Steps that had been called at `time`.
+    fn called(&self, time: Time) -> usize {
         self.steps.partition_point(|s| s.began < time)
+    }
+
+    /// Steps that had begun at `time` to change something or to be promised: a sync that has not been
+    /// acknowledged does neither.
+    pub fn begun(&self, time: Time) -> usize {
+        let called = self.called(time);
+        let waits = |step: &Step| step.op.is_sync() && !step.acknowledged(time);
+        called - usize::from(self.steps[..called].last().is_some_and(waits))
     }
 
     /// Steps that had ended when something began at `time`; those are what it covers.
@@ -125,14 +144,27 @@ pub struct History {
 }
 
 impl History {
-    /// Two times with the same moment have the same legal states.
+    /// Two times with the same moment have the same legal trees; also times of two runs, each of one lane,
+    /// under the same settings.
+    ///
+    /// For all that judging asks of a lane at a time is in it: how many steps had begun, the state before
+    /// them and what they did (so the states between, and what each touched), and which promises among them
+    /// were acknowledged. What lanes promise each other goes by when their steps began and ended, which two
+    /// runs do not share.
     pub fn moment(&self, time: Time) -> u64 {
-        let mut sum = 0;
-        for step in self.lanes.iter().flat_map(|l| &l.steps) {
-            let promise = step.op.is_sync() || matches!(step.op, Op::Commit { .. });
-            sum += (step.began < time) as u64 + ((promise && step.acknowledged(time)) as u64) * (1 << 32);
+        let mut hasher = DefaultHasher::new();
+        for lane in &self.lanes {
+            let begun = lane.begun(time);
+            lane.digests[begun].hash(&mut hasher);
+            for step in &lane.steps[..begun] {
+                let promise = step.op.is_sync() || matches!(step.op, Op::Commit { .. });
+                (promise && step.acknowledged(time)).hash(&mut hasher);
+                if self.lanes.len() > 1 {
+                    (step.began, step.ended).hash(&mut hasher);
+                }
+            }
         }
-        sum
+        hasher.finish()
     }
 
     /// The steps begun by `time`, each with when it was and whether it was acknowledged; and how many
@@ -141,7 +173,7 @@ impl History {
         let mut out = Vec::new();
         for (number, lane) in self.lanes.iter().enumerate() {
             out.push(format!("lane '{}'", lane.prefix));
-            for (n, step) in lane.steps[..lane.begun(time)].iter().enumerate() {
+            for (n, step) in lane.steps[..lane.called(time)].iter().enumerate() {
                 let ended = match step.ended {
                     Some(t) if t < time => format!("{t}"),
                     _ => "not acknowledged".to_owned(),
@@ -185,4 +217,10 @@ impl History {
             .filter(move |s| s.op == Op::Sync && s.acknowledged(time))
             .map(|s| s.began)
     }
+}
+
+fn digest_of(parts: &[&dyn std::fmt::Debug]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(format!("{parts:?}").as_bytes());
+    hasher.finish()
 }
