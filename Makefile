@@ -23,9 +23,9 @@ demo: deps build ## the main job on real input: a repository and a database, all
 test: ## everything that must hold: style, unit tests, tests on mounts
 	@scripts/test
 
-crash-long: ## the crash explorer's long part: minutes to hours; WORKLOADS='a b' picks some
+crash-long: ## the crash explorer's long part, hours; WORKLOADS='a b' picks some, RESUME=FILE remembers what is done
 	$(CARGO) run --release -p xact-testkit --bin crash -- --long $(WORKLOADS)
-	$(CARGO) run --release -p xact-testkit --bin crash -- --ace 2
+	$(CARGO) run --release -p xact-testkit --bin crash -- --ace 2 $(if $(RESUME),--resume $(RESUME))
 
 fuzz: ## fuzz one target; TARGET=operations SECONDS=600; without TARGET: build all and list them
 	@scripts/fuzz $(if $(TARGET),$(TARGET) $(SECONDS))

@@ -1,18 +1,22 @@
 //! Every sequence of one operation, and a sample of those of two, in every setting.
 
+use std::collections::HashSet;
+
+use xact_consistency::Fault;
 use xact_testkit::ace::{self, AceWorkload, Bounds};
-use xact_testkit::explorer::{Plan, Replay, replay, report};
+use xact_testkit::explorer::{Finding, Known, Plan, Replay, Subject, explore, explore_more, replay, report};
 
 const THREADS: usize = 2;
 
 #[test]
 fn all_sequences_of_one_operation() {
     for setting in ace::SETTINGS {
-        let outcome = ace::report_all(&Bounds::new(setting, 1, 1), THREADS).unwrap();
+        let outcome = ace::report_all(&Bounds::new(setting, 1, 1), THREADS, None).unwrap();
         assert!(outcome.summary.findings.is_empty(), "{:?}", outcome.summary.findings);
         // Without a journal nothing is promised before the end of a sequence.
         let states = if setting == "none" { 400 } else { 2000 };
-        assert!(outcome.sequences > 400 && outcome.summary.states > states, "{outcome:?}");
+        let met = outcome.summary.states + outcome.summary.known;
+        assert!(outcome.sequences > 400 && met > states, "{outcome:?}");
     }
 }
 
@@ -20,7 +24,7 @@ fn all_sequences_of_one_operation() {
 fn some_sequences_of_two_operations() {
     for setting in ace::SETTINGS {
         let bounds = Bounds { sample: Some(112), ..Bounds::new(setting, 2, 1) };
-        let outcome = ace::report_all(&bounds, THREADS).unwrap();
+        let outcome = ace::report_all(&bounds, THREADS, None).unwrap();
         assert!(outcome.summary.findings.is_empty(), "{:?}", outcome.summary.findings);
         assert_eq!(outcome.sequences, 112);
     }
@@ -31,7 +35,7 @@ fn some_sequences_of_two_operations() {
 fn the_kernel_agrees() {
     let bounds = Bounds::new("adaptive", 2, 7);
     let plan = Plan { second_one_in: 40, ..bounds.plan };
-    let outcome = ace::report_all(&Bounds { sample: Some(64), plan, ..bounds }, THREADS).unwrap();
+    let outcome = ace::report_all(&Bounds { sample: Some(64), plan, ..bounds }, THREADS, None).unwrap();
     assert!(outcome.summary.findings.is_empty(), "{:?}", outcome.summary.findings);
     assert!(outcome.summary.second_opinions > 5, "{outcome:?}");
 }
@@ -54,4 +58,75 @@ fn names_replay() {
     let replayed = replay(&workload, &line, &Plan::quick()).unwrap();
     assert!(replayed.finding.is_none());
     assert!(AceWorkload::find("ace/ordered/durable/0.99").is_err());
+}
+
+/// So that what sequences have in common is the same to the byte.
+#[test]
+fn runs_repeat() {
+    for setting in ace::SETTINGS {
+        for steps in ["0.1/12.3", "8.0/30.1", "62.0/7.1", "63.1/64.2", "20.2/41.1"] {
+            for start in ["fresh", "durable"] {
+                let workload = AceWorkload::find(&format!("ace/{setting}/{start}/{steps}")).unwrap();
+                let written = || {
+                    let recording = workload.record(1).unwrap().0;
+                    let actions: Vec<_> =
+                        recording.events.iter().map(|e| format!("{:?}", e.action)).collect();
+                    (recording.base.digest(), actions)
+                };
+                assert!(written() == written(), "{}", workload.name());
+            }
+        }
+    }
+}
+
+/// Nothing that a sequence shows by itself is missed where others were explored before it.
+#[test]
+fn what_is_known_hides_nothing() {
+    const CASES: [(&str, Fault); 3] = [
+        ("ordered", Fault::NoFlushBeforeCommitBlock),
+        ("adaptive", Fault::NoFlushOfData),
+        ("generations", Fault::NoFlushBeforeRoot),
+    ];
+    for (setting, fault) in CASES {
+        let plan = Plan { findings: usize::MAX, ..Bounds::new(setting, 2, 1).plan };
+        let known = Known::of_many();
+        let (mut shown_before, mut shown, mut states) = (HashSet::new(), 0, [0; 2]);
+        for name in (0..40).map(|letter| format!("ace/{setting}/fresh/0.1/{letter}.1")) {
+            let Ok(workload) = AceWorkload::find(&name) else { continue };
+            let workload = workload.without(fault);
+            let together = explore_more(&workload, &plan, &known).unwrap();
+            let alone = explore(&workload, &plan).unwrap();
+            assert_eq!(together.states + together.known, alone.states, "{name}");
+            // The first line tells the promises, the state and what is wrong with it.
+            let first_line = |finding: &Finding| finding.what.lines().next().map(str::to_owned);
+            shown_before.extend(together.findings.iter().map(first_line));
+            for finding in &alone.findings {
+                assert!(shown_before.contains(&first_line(finding)), "{name}: {}", finding.what);
+            }
+            shown += alone.findings.len();
+            states = [states[0] + together.states, states[1] + alone.states];
+        }
+        assert!(shown > 10 && states[0] < states[1], "{setting}: {shown} findings, {states:?} states");
+    }
+}
+
+/// Rules that are left out are noticed by the enumeration, each in a line that replays it.
+#[test]
+fn faults_are_found() {
+    const CASES: [(&str, Fault); 6] = [
+        ("ordered", Fault::NoFlushBeforeCommitBlock),
+        ("ordered", Fault::NoFlushAfterCommitBlock),
+        ("ordered", Fault::SizeBeforeData),
+        ("adaptive", Fault::NoFlushOfData),
+        ("generations", Fault::NoFlushBeforeRoot),
+        ("none", Fault::NoFlushAfterHome),
+    ];
+    for (setting, fault) in CASES {
+        let bounds = Bounds { fault: Some(fault), ..Bounds::new(setting, 2, 1) };
+        let outcome = ace::report_all(&bounds, THREADS, None).unwrap();
+        let finding = outcome.summary.findings.first().unwrap_or_else(|| panic!("{setting}: {fault:?}"));
+        let line: Replay = finding.replay.parse().unwrap();
+        let workload = AceWorkload::find(&line.workload).unwrap().without(fault);
+        assert!(replay(&workload, &line, &bounds.plan).unwrap().finding.is_some(), "{}", finding.replay);
+    }
 }

@@ -3,9 +3,11 @@
 //! kind of volume. Small sequences find most of what large ones find, and say what it was.
 //!
 //! - `alphabet`: the operations and names
+//! - `sittings`: what of an enumeration is done
 //! - here: sequences, by a name that tells them, and the exploration of many of them
 
 mod alphabet;
+mod sittings;
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,10 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use xact_base::SimulatedClock;
 use xact_consistency::Fault;
 
 use crate::crash::Effort;
-use crate::explorer::{Finding, Plan, Recovered, Subject, Summary, explore};
+use crate::explorer::{Finding, Known, Plan, Recovered, Subject, Summary, explore_more};
 use crate::files::FileWorkload;
 use crate::image::Image;
 use crate::model::{History, Op, State};
@@ -27,6 +30,8 @@ use crate::tree::Tree;
 use crate::workloads::{self, random};
 
 use alphabet::{Letter, Writer, letters};
+
+pub use sittings::Sittings;
 
 /// One operation, and what makes it durable: 0 nothing, else the so-many-th way that there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,7 +193,9 @@ impl Sequence {
     }
 }
 
-/// A sequence under the explorer.
+/// A sequence under the explorer. Under one setting sequences differ in nothing but their operations, so what is
+/// known of one need not be examined in another (`explorer::Known`): the clock is the same in all, and so are the
+/// devices that those with a common beginning leave.
 pub struct AceWorkload {
     name: String,
     volume: FileWorkload,
@@ -215,6 +222,11 @@ impl AceWorkload {
     }
 }
 
+/// When sequences happen, and when their crashes are recovered: in the past, since e2fsck looks askance at the
+/// future, and always the same, so that what sequences have in common leaves the same devices.
+const RECORDED_AT: u32 = 1_600_000_000;
+const RECOVERED_AT: u32 = RECORDED_AT + 86_400;
+
 fn perform(session: &mut Session, op: &Op) -> Done {
     let Op::Commit { ops, durable } = op else { return session.run(op.clone()) };
     let end = if *durable { End::Commit } else { End::CommitOrdered };
@@ -233,6 +245,7 @@ impl Subject for AceWorkload {
     }
 
     fn record(&self, _seed: u64) -> Result<(Recording, History), String> {
+        let _clock = SimulatedClock::start(RECORDED_AT);
         let (device, volume) = self.volume.start()?;
         let mut session = Session::new(&volume, device.clone(), "", FIRST_FILE);
         let mut work = || -> Done {
@@ -250,6 +263,7 @@ impl Subject for AceWorkload {
     }
 
     fn recover(&self, image: &Image) -> Result<Recovered<Tree>, String> {
+        let _clock = SimulatedClock::start(RECOVERED_AT);
         self.volume.recover(image)
     }
 
@@ -288,6 +302,8 @@ pub struct Bounds {
     pub sample: Option<u64>,
     /// Tells now and then how far it is.
     pub progress: bool,
+    /// A rule to leave out, to see whether it is noticed.
+    pub fault: Option<Fault>,
     pub plan: Plan,
 }
 
@@ -305,12 +321,12 @@ impl Bounds {
             progress: false,
             ..Plan::quick()
         };
-        Bounds { setting, length, sample: None, progress: false, plan }
+        Bounds { setting, length, sample: None, progress: false, fault: None, plan }
     }
 }
 
-/// What came of many sequences.
-#[derive(Debug, Default)]
+/// What came of many sequences; its time is that of the threads, divided by their number.
+#[derive(Debug, Clone, Default)]
 pub struct Outcome {
     pub sequences: u64,
     pub summary: Summary,
@@ -320,10 +336,12 @@ impl Outcome {
     pub fn row(&self) -> String {
         let seconds = self.summary.elapsed.as_secs_f64();
         format!(
-            "{:<30}{:>9} sequences{:>10} states{:>8} by e2fsck{:>7} by the kernel{:>4} findings{:>8.1} s{:>8.0} states/s",
+            "{:<22}{:>9} sequences{:>9} states{:>9} recovered{:>9} known{:>8} by e2fsck{:>7} by the kernel{:>4} findings{:>9.1} s{:>8.0} states/s",
             self.summary.workload,
             self.sequences,
             self.summary.states,
+            self.summary.recovered,
+            self.summary.known,
             self.summary.inspected,
             self.summary.second_opinions,
             self.summary.findings.len(),
@@ -331,52 +349,147 @@ impl Outcome {
             self.summary.states as f64 / seconds.max(0.001),
         )
     }
+
+    fn add(&mut self, other: Outcome) {
+        self.sequences += other.sequences;
+        let (sum, one) = (&mut self.summary, other.summary);
+        sum.events += one.events;
+        sum.points += one.points;
+        sum.states += one.states;
+        sum.recovered += one.recovered;
+        sum.known += one.known;
+        sum.nested += one.nested;
+        sum.inspected += one.inspected;
+        sum.second_opinions += one.second_opinions;
+        sum.findings.extend(one.findings);
+        sum.elapsed += one.elapsed;
+    }
 }
 
-/// Explores every sequence within the bounds, on `threads` threads.
-pub fn explore_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
+/// The exploration of many sequences, in parts.
+struct Enumeration<'a> {
+    bounds: &'a Bounds,
+    sittings: Option<&'a Sittings>,
+    letters: Vec<Letter>,
+    volume: FileWorkload,
+    parts: u64,
+    started: Instant,
+    total: Mutex<Outcome>,
+    stop: AtomicBool,
+}
+
+impl<'a> Enumeration<'a> {
+    /// Sequences that are drawn make a part.
     const DRAWN_AT_ONCE: u64 = 16;
-    let started = Instant::now();
-    let letters = letters();
-    let volume = volume_of(bounds.setting);
-    let batches = match bounds.sample {
-        Some(count) => count.div_ceil(DRAWN_AT_ONCE),
-        None => 2 * letters.len() as u64,
-    };
-    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let total = Mutex::new(Outcome::default());
-    let failure = Mutex::new(None);
-    let batch = |number: u64| match bounds.sample {
-        Some(_) => {
-            let mut rng = Rng::of(&[bounds.plan.seed, number]);
-            (0..DRAWN_AT_ONCE)
-                .map(|_| Sequence::random(bounds.setting, bounds.length, &letters, &mut rng))
-                .collect()
+
+    fn new(bounds: &'a Bounds, sittings: Option<&'a Sittings>) -> Enumeration<'a> {
+        let letters = letters();
+        let parts = match bounds.sample {
+            Some(count) => count.div_ceil(Self::DRAWN_AT_ONCE),
+            None => 2 * letters.len() as u64,
+        };
+        Enumeration {
+            bounds,
+            sittings,
+            letters,
+            volume: FileWorkload { fault: bounds.fault, ..volume_of(bounds.setting) },
+            parts,
+            started: Instant::now(),
+            total: Mutex::default(),
+            stop: AtomicBool::new(false),
         }
-        None => Sequence::all_from(bounds.setting, bounds.length, number as usize / 2, number % 2 == 1),
-    };
+    }
+
+    /// The sequences of a part: those that begin alike, or some that are drawn.
+    fn part(&self, number: u64) -> Vec<Sequence> {
+        let Bounds { setting, length, sample, plan, .. } = *self.bounds;
+        if sample.is_none() {
+            return Sequence::all_from(setting, length, number as usize / 2, number % 2 == 1);
+        }
+        let mut rng = Rng::of(&[plan.seed, number]);
+        (0..Self::DRAWN_AT_ONCE).map(|_| Sequence::random(setting, length, &self.letters, &mut rng)).collect()
+    }
+
+    /// What comes of a part, and whether that is all of it.
+    fn explore_part(&self, number: u64) -> Result<(Outcome, bool), String> {
+        let began = Instant::now();
+        let known = Known::of_many();
+        let mut outcome = Outcome::default();
+        let mut is_whole = true;
+        for sequence in self.part(number) {
+            is_whole = !self.stop.load(Relaxed) && outcome.summary.findings.len() < self.bounds.plan.findings;
+            if !is_whole {
+                break;
+            }
+            let workload = AceWorkload::of(&sequence, &self.volume, &self.letters)
+                .expect("sequences are made of what goes together");
+            let summary = explore_more(&workload, &self.bounds.plan, &known)?;
+            outcome.add(Outcome { sequences: 1, summary });
+        }
+        outcome.summary.elapsed = began.elapsed();
+        Ok((outcome, is_whole))
+    }
+
+    /// Takes one part after the other.
+    fn work(&self, next: &AtomicU64) -> Result<(), String> {
+        loop {
+            let number = next.fetch_add(1, Relaxed);
+            if number >= self.parts || self.stop.load(Relaxed) {
+                return Ok(());
+            }
+            let outcome = match self.sittings.and_then(|sittings| sittings.outcome(self.bounds, number)) {
+                Some(earlier) => earlier.clone(),
+                None => {
+                    self.progress(number);
+                    let (outcome, is_whole) = self.explore_part(number)?;
+                    if let (Some(sittings), true) = (self.sittings, is_whole) {
+                        sittings.add(self.bounds, number, &outcome)?;
+                    }
+                    outcome
+                }
+            };
+            let mut total = self.total.lock();
+            total.add(outcome);
+            if total.summary.findings.len() >= self.bounds.plan.findings {
+                self.stop.store(true, Relaxed);
+            }
+        }
+    }
+
+    /// A line on standard error each minute: all sequences of two operations take long.
+    fn progress(&self, begun: u64) {
+        static SHOWN: AtomicU64 = AtomicU64::new(0);
+        let minute = self.started.elapsed().as_secs() / 60;
+        if !self.bounds.progress || SHOWN.swap(minute, Relaxed) == minute {
+            return;
+        }
+        let total = self.total.lock();
+        eprintln!(
+            "ace {} of {}: {begun} of {} parts, {} sequences, {} states, {} known, {} findings, {minute} min",
+            self.bounds.setting,
+            self.bounds.length,
+            self.parts,
+            total.sequences,
+            total.summary.states,
+            total.summary.known,
+            total.summary.findings.len()
+        );
+    }
+}
+
+/// Explores every sequence within the bounds, on `threads` threads, but for the parts that `sittings` knows; to it
+/// goes what is done.
+fn explore_all(bounds: &Bounds, threads: usize, sittings: Option<&Sittings>) -> Result<Outcome, String> {
+    let enumeration = Enumeration::new(bounds, sittings);
+    let next = AtomicU64::new(0);
+    let failure = Mutex::new(None);
+    let threads = threads.max(1);
     std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
+        for _ in 0..threads {
             scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Relaxed);
-                    if number >= batches || stop.load(Relaxed) {
-                        break;
-                    }
-                    progress(bounds, (number, batches), &total.lock(), started);
-                    for sequence in batch(number) {
-                        let workload = AceWorkload::of(&sequence, &volume, &letters)
-                            .expect("sequences are made of what goes together");
-                        match explore(&workload, &bounds.plan) {
-                            Ok(summary) => total.lock().add(summary),
-                            Err(why) => *failure.lock() = Some(why),
-                        }
-                        let enough = total.lock().summary.findings.len() >= bounds.plan.findings;
-                        if enough || failure.lock().is_some() {
-                            stop.store(true, Relaxed);
-                            break;
-                        }
-                    }
+                if let Err(why) = enumeration.work(&next) {
+                    enumeration.stop.store(true, Relaxed);
+                    *failure.lock() = Some(why);
                 }
             });
         }
@@ -384,45 +497,15 @@ pub fn explore_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
     if let Some(why) = failure.into_inner() {
         return Err(why);
     }
-    let mut outcome = total.into_inner();
+    let mut outcome = enumeration.total.into_inner();
     outcome.summary.workload = format!("ace {} of {}", bounds.setting, bounds.length);
-    outcome.summary.elapsed = started.elapsed();
+    outcome.summary.elapsed /= threads as u32;
     Ok(outcome)
 }
 
-/// A line on standard error each minute: all sequences of two operations take hours.
-fn progress(bounds: &Bounds, (begun, batches): (u64, u64), sum: &Outcome, started: Instant) {
-    static SHOWN: AtomicU64 = AtomicU64::new(0);
-    let minute = started.elapsed().as_secs() / 60;
-    if bounds.progress && SHOWN.swap(minute, Relaxed) != minute {
-        eprintln!(
-            "ace {} of {}: {begun} of {batches} parts, {} sequences, {} states, {} findings, {minute} min",
-            bounds.setting,
-            bounds.length,
-            sum.sequences,
-            sum.summary.states,
-            sum.summary.findings.len()
-        );
-    }
-}
-
-impl Outcome {
-    fn add(&mut self, one: Summary) {
-        self.sequences += 1;
-        let sum = &mut self.summary;
-        sum.events += one.events;
-        sum.points += one.points;
-        sum.states += one.states;
-        sum.nested += one.nested;
-        sum.inspected += one.inspected;
-        sum.second_opinions += one.second_opinions;
-        sum.findings.extend(one.findings);
-    }
-}
-
-/// Explores, prints the row and the findings, and gives the outcome.
-pub fn report_all(bounds: &Bounds, threads: usize) -> Result<Outcome, String> {
-    let outcome = explore_all(bounds, threads)?;
+/// Explores (see `explore_all`), prints the row and the findings, and gives the outcome.
+pub fn report_all(bounds: &Bounds, threads: usize, sittings: Option<&Sittings>) -> Result<Outcome, String> {
+    let outcome = explore_all(bounds, threads, sittings)?;
     println!("{}", outcome.row());
     outcome.summary.findings.iter().for_each(Finding::print);
     Ok(outcome)

@@ -1,9 +1,10 @@
 //! The crash explorer from the command line: `make crash-long`, and lines that replay a finding.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use xact_testkit::ace::{self, AceWorkload, Bounds};
+use xact_testkit::ace::{self, AceWorkload, Bounds, Sittings};
 use xact_testkit::blocks::BlockWorkload;
 use xact_testkit::canaries::{self, Canary};
 use xact_testkit::explorer::{Plan, Replay, Replayed, Subject, Summary, replay, report};
@@ -12,6 +13,7 @@ use xact_testkit::workloads;
 const USAGE: &str = "\
 usage: crash [--long] [--seeds N] [--seed N] [WORKLOAD...]     explore (all workloads if none is named)
        crash --ace N [--sample N] [--seed N] [SETTING...]      every sequence of N operations
+       crash --ace N --resume FILE [--seed N] [SETTING...]     the same, in several sittings
        crash --faults [NAME...]                                each rule left out, or these, or in these workloads:
                                                                who notices
        crash --replay 'LINE'                                   try the state of a finding again
@@ -21,13 +23,15 @@ usage: crash [--long] [--seeds N] [--seed N] [WORKLOAD...]     explore (all work
   --seeds N   so many runs of each workload, with seeds 1 to N (1; with --long 4)
   --seed N    only this seed
   --sample N  so many sequences, drawn by lot, instead of all
+  --resume FILE
+              leaves out the parts that FILE says are done, and adds those that get done; rows are of all of them
 ";
 
 const THREADS: usize = 2;
 
 enum Job {
     Explore { plan: Plan, seeds: RangeInclusive<u64>, names: Vec<String> },
-    Ace { bounds: Vec<Bounds> },
+    Ace { bounds: Vec<Bounds>, sittings: Option<PathBuf> },
     Faults { names: Vec<String> },
     Replay(Replay),
     List,
@@ -38,6 +42,7 @@ fn job() -> Result<Job, String> {
     let mut args = std::env::args().skip(1);
     let mut plan = Plan::quick();
     let (mut seeds, mut length, mut sample) = (None, None, None);
+    let mut sittings = None;
     let mut names = Vec::new();
     while let Some(arg) = args.next() {
         let number = |args: &mut dyn Iterator<Item = String>| -> Result<u64, String> {
@@ -51,6 +56,10 @@ fn job() -> Result<Job, String> {
                 seeds = Some(seed..=seed);
             }
             "--ace" => length = Some(number(&mut args)? as usize),
+            "--resume" => {
+                let file = args.next().ok_or_else(|| format!("--resume needs a file\n\n{USAGE}"))?;
+                sittings = Some(PathBuf::from(file));
+            }
             "--sample" => sample = Some(number(&mut args)?),
             "--replay" => {
                 let line = args.next().ok_or_else(|| format!("--replay needs a line\n\n{USAGE}"))?;
@@ -63,6 +72,9 @@ fn job() -> Result<Job, String> {
             _ => names.push(arg),
         }
     }
+    if sittings.is_some() && (length.is_none() || sample.is_some()) {
+        return Err(format!("--resume is for all sequences of --ace N\n\n{USAGE}"));
+    }
     if let Some(length) = length {
         let seed = seeds.map_or(1, |seeds| *seeds.start());
         if let Some(name) = names.iter().find(|name| !ace::SETTINGS.contains(&name.as_str())) {
@@ -73,7 +85,7 @@ fn job() -> Result<Job, String> {
         let bounds = bounds
             .map(|setting| Bounds { sample, progress: true, ..Bounds::new(setting, length, seed) })
             .collect();
-        return Ok(Job::Ace { bounds });
+        return Ok(Job::Ace { bounds, sittings });
     }
     let standard = if plan.depth > 1 { 1..=4 } else { 1..=1 };
     Ok(Job::Explore { plan, seeds: seeds.unwrap_or(standard), names })
@@ -110,10 +122,11 @@ fn explore(plan: Plan, seeds: RangeInclusive<u64>, names: &[String]) -> Result<b
     Ok(findings == 0)
 }
 
-fn enumerate(bounds: &[Bounds]) -> Result<bool, String> {
+fn enumerate(bounds: &[Bounds], sittings: Option<PathBuf>) -> Result<bool, String> {
+    let sittings = sittings.map(|file| Sittings::open(&file)).transpose()?;
     let mut findings = 0;
     for bounds in bounds {
-        findings += ace::report_all(bounds, THREADS)?.summary.findings.len();
+        findings += ace::report_all(bounds, THREADS, sittings.as_ref())?.summary.findings.len();
     }
     Ok(findings == 0)
 }
@@ -171,7 +184,7 @@ fn try_again(line: &Replay) -> Result<bool, String> {
 fn main() -> ExitCode {
     let result = job().and_then(|job| match job {
         Job::Explore { plan, seeds, names } => explore(plan, seeds, &names),
-        Job::Ace { bounds } => enumerate(&bounds),
+        Job::Ace { bounds, sittings } => enumerate(&bounds, sittings),
         Job::Faults { names } => faults(&names),
         Job::Replay(line) => try_again(&line),
         Job::List => {
