@@ -273,17 +273,21 @@ fn held_back_at(read: u64, bytes: &[u8], operation: fn(&Base, Ino) -> Result<()>
     held
 }
 
+/// The engine of a volume of that kind, which makes no commit by itself.
+fn engine(kind: &str, device: &Arc<GatedDevice>) -> Arc<dyn Engine> {
+    let options = EngineOptions { commit_interval: Duration::from_secs(3600), ..EngineOptions::default() };
+    match kind {
+        "journal" => JournalEngine::open(device.clone(), options).unwrap(),
+        _ => GenerationsEngine::open(device.clone(), options).unwrap(),
+    }
+}
+
 /// Where a handle waits for the device all the same, its own commit waits, and nobody else does.
 #[test]
 fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
     for (kind, bytes) in volumes() {
         let device = GatedDevice::over(bytes);
-        let options =
-            EngineOptions { commit_interval: Duration::from_secs(3600), ..EngineOptions::default() };
-        let engine: Arc<dyn Engine> = match kind {
-            "journal" => JournalEngine::open(device.clone(), options).unwrap(),
-            _ => GenerationsEngine::open(device.clone(), options).unwrap(),
-        };
+        let engine = engine(kind, &device);
         let free = FREE.end;
         let change = |block: u64| {
             let mut handle = Handle::begin(&engine, 1).unwrap();
@@ -329,18 +333,11 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
 fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
     const LARGE: u32 = 500;
     for (kind, bytes) in volumes() {
-        let device = GatedDevice::over(bytes);
-        let options =
-            EngineOptions { commit_interval: Duration::from_secs(3600), ..EngineOptions::default() };
-        let engine: Arc<dyn Engine> = match kind {
-            "journal" => JournalEngine::open(device.clone(), options).unwrap(),
-            _ => GenerationsEngine::open(device.clone(), options).unwrap(),
-        };
+        let engine = &engine(kind, &GatedDevice::over(bytes));
         let free = FREE.end;
         let change = |handle: &mut Handle, block: u64| {
             handle.update(BlockNr(free + block), |bytes| bytes.fill(1)).unwrap();
         };
-        let engine = &engine;
         let mut large = Handle::begin(engine, LARGE).unwrap();
         change(&mut large, 0);
         let commit = large.commit_id();
@@ -363,5 +360,6 @@ fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
             assert!(waits, "{kind}: a commit ends with the operations in it");
             sync.join().unwrap().unwrap();
         });
+        engine.close().unwrap();
     }
 }
