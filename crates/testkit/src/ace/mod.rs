@@ -255,7 +255,12 @@ impl Subject for AceWorkload {
             self.script.ops.iter().try_for_each(|op| perform(&mut session, op))
         };
         work().map_err(|e| format!("{}: {e}", self.name))?;
-        Ok((device.recording(), self.volume.history(vec![session.finish()])))
+        let recording = device.recording();
+        let history = self.volume.history(vec![session.finish()]);
+        // Dropped as it is, what waits for a commit would keep the engine and its threads alive: thousands of them
+        // in an enumeration.
+        volume.poison("its run is over");
+        Ok((recording, history))
     }
 
     fn moment(&self, run: &History, time: Time) -> u64 {
