@@ -14,6 +14,7 @@ import sqlite3
 import sys
 import time
 
+
 class Way:
     """How a program uses transactions, where it works, and its own dice: each way gets the same units."""
 

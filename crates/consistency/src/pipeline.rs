@@ -16,8 +16,8 @@
 //!   their turn, that one of them leads for all (group commit).
 //! - Closing a commit holds up who wants to begin, so it is done only while the operations in it work in memory.
 //!   While one of them waits for the device, or for somebody who may, or is the commit of a large transaction
-//!   (`waits`), the commit is open: the leader is the only one who waits for it. Where such waits follow each other without end, the leader closes it after a
-//!   number of them ([`PATIENCE`]), unless one of them has lasted for as many.
+//!   (`waits`), the commit is open: the leader is the only one who waits for it. Where such waits follow each
+//!   other without end, the leader closes it after a number of them ([`PATIENCE`]), unless one of them has lasted for as many.
 //! - A poisoned pipeline never leads again; everybody who waits is woken with the reason.
 
 use std::cell::Cell;
