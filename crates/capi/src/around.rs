@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 
 use xact_fuse::client::{Channel, Inner};
 use xact_fuse::control::COMMIT_RETAIN;
-use xact_inside::descriptors::{self, Moved, Scope, Survey};
+use xact_inside::descriptors::{Moved, Scope, Survey};
+use xact_inside::mappings;
 use xact_inside::mounts::{self, Mount};
 use xact_inside::namespace::{Bound, Home, Namespace};
 
@@ -170,7 +171,7 @@ impl Own {
         let io = |e: io::Error| Failed::of_io(&e);
         let none = |e: io::Error| Failed::of_channel(&mount.point, &e);
         let before = Survey::of_volume(&mount, Scope::All).map_err(inside)?;
-        descriptors::check_mappings(&mount).map_err(inside)?;
+        mappings::check(&mount).map_err(inside)?;
         let channel = Channel::open(&mount.point).map_err(none)?;
         let (id, _) = channel.begin(flags).map_err(none)?;
         let (home, mut namespace) = Namespace::visit(&mount).map_err(inside)?;

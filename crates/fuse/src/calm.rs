@@ -8,7 +8,7 @@
 //! While all requests come from one thread, therefore (*calm*):
 //! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts as
 //!    load on a CPU, and would drive the caller away from it;
-//! 2. that worker runs on the caller's CPU: the caller waits while it works anyway;
+//! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
 //! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better for
 //!    an idle one, so the caller wakes up where it fell asleep and goes on at once.
 //!
@@ -30,8 +30,9 @@ pub const TICK: Duration = Duration::from_millis(5);
 /// So many requests of one thread in a row make it calm, at first and at the most.
 const RUN: u32 = 64;
 const RUN_MAX: u32 = 1 << 20;
-/// After so many requests it is looked up anew which CPU the caller is on.
-const LOOK_EVERY: u32 = 32;
+/// A worker that waits longer than this for a request has a caller that runs beside it: on its own CPU the
+/// caller goes on before the worker is back from its reply, and asks again before that can wait.
+pub const BESIDE: Duration = Duration::from_micros(5);
 
 /// Whether it is calm, and who calls. Shared by the workers; each value stands alone, and one that is
 /// out of date costs time, nothing else.
@@ -70,8 +71,13 @@ impl Calm {
         self.on.load(Relaxed)
     }
 
-    /// Takes note of a request of thread `caller`; 0 where it is nobody's. True if it has become calm.
-    pub fn note(&self, caller: u32) -> bool {
+    /// Takes note of a request of thread `caller`; 0 where it is nobody's. `waited`: for longer than [`BESIDE`]. True
+    /// if it has become calm.
+    pub fn note(&self, caller: u32, waited: bool) -> bool {
+        // Even where it is nobody's: who has just made the kernel send that goes on elsewhere meanwhile.
+        if waited && self.is_on() {
+            self.look();
+        }
         if caller == 0 || self.everywhere.is_none() {
             return false;
         }
@@ -82,9 +88,6 @@ impl Calm {
         }
         let run = self.run.fetch_add(1, Relaxed).wrapping_add(1);
         if self.is_on() {
-            if run % LOOK_EVERY == 0 {
-                self.look();
-            }
             return false;
         }
         if run < self.needed.load(Relaxed) {
@@ -277,8 +280,8 @@ mod tests {
             return;
         }
         let me = std::process::id();
-        assert!(!calm.note(me));
-        let became = (0..2 * RUN).filter(|_| calm.note(me) | calm.note(0)).count();
+        assert!(!calm.note(me, false));
+        let became = (0..2 * RUN).filter(|_| calm.note(me, false) | calm.note(0, false)).count();
         assert_eq!(became, 1);
         assert!(calm.is_on());
         assert!(calm.home.load(Relaxed) >= 0);
@@ -287,7 +290,7 @@ mod tests {
             scope.spawn(|| {
                 seat.take(&calm);
                 assert_eq!(Cpus::of_this_thread().unwrap().count(), 1);
-                assert!(!calm.note(1));
+                assert!(!calm.note(1, false));
                 assert!(!calm.is_on());
                 seat.take(&calm);
                 assert!(Cpus::of_this_thread().unwrap().count() > 1);
@@ -306,7 +309,7 @@ mod tests {
         let run_to_calm = || {
             let mut run = 0;
             while !calm.is_on() {
-                calm.note(me);
+                calm.note(me, false);
                 run += 1;
             }
             run

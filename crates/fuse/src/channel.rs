@@ -85,6 +85,11 @@ impl Channel {
         unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
     }
 
+    /// Whether one thread alone calls, and one worker alone serves it.
+    pub fn is_calm(&self) -> bool {
+        self.calm.as_ref().is_some_and(|calm| calm.is_on())
+    }
+
     /// Sends a worker's reply to the request that it has just received.
     pub fn reply(&self, reply: &[u8]) -> io::Result<()> {
         match &self.calm {

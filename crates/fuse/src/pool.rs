@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -159,10 +159,12 @@ impl<H: Handler> Pool<H> {
     fn serve(self: &Arc<Self>, channel: &Arc<Channel>, buffer: &mut [u8], reply: &mut Reply) {
         let mut seat = Seat::default();
         loop {
+            let came = self.calm.is_on().then(Instant::now);
             match channel.receive(buffer) {
                 Ok(Received::Request(len)) => {
                     let request = &buffer[..len];
-                    let begins = self.calm.note(request::caller_thread(request));
+                    let waited = came.is_some_and(|came| came.elapsed() > calm::BESIDE);
+                    let begins = self.calm.note(request::caller_thread(request), waited);
                     seat.take(&self.calm);
                     // Either the guard sees the progress before it rests, or this sees that it rests.
                     self.guard.progress.fetch_add(1, Ordering::SeqCst);

@@ -230,31 +230,6 @@ fn is_in_views(number: RawFd, mount: &Mount) -> bool {
     path.is_ok_and(|path| path.starts_with(mount.point.join(FOLDER)))
 }
 
-/// Refuses where the process could change files of the volume past the transaction, through mappings that it
-/// has made of them.
-pub fn check_mappings(mount: &Mount) -> Result<()> {
-    let maps = mounts::read_table(Path::new("/proc/thread-self/maps"))
-        .map_err(|e| Error::system("read the table of mappings", e))?;
-    let (major, minor) = mount.device;
-    let device = format!("{major:02x}:{minor:02x}");
-    for line in maps.split(|&b| b == b'\n') {
-        let mut words = line.split(|&b| b == b' ').filter(|word| !word.is_empty());
-        let (Some(range), Some(access), Some(_)) = (words.next(), words.next(), words.next()) else {
-            continue;
-        };
-        let shared_and_writable = access.get(1) == Some(&b'w') && access.get(3) == Some(&b's');
-        if shared_and_writable && words.next() == Some(device.as_bytes()) {
-            let path = String::from_utf8_lossy(words.nth(1).unwrap_or_default()).into_owned();
-            let range = String::from_utf8_lossy(range).into_owned();
-            return Err(Error::InTheWay {
-                what: format!("a writable mapping of a file on the volume ({path}, at {range})"),
-                hint: "What is stored there would not be part of the transaction: unmap it first.".into(),
-            });
-        }
-    }
-    Ok(())
-}
-
 fn refuse(number: RawFd, path: &Path, why: &str) -> Error {
     let name = match number {
         0 => "standard input".to_string(),

@@ -4,6 +4,7 @@
 
 pub mod about;
 pub mod descriptors;
+pub mod mappings;
 pub mod mounts;
 pub mod namespace;
 

@@ -12,12 +12,18 @@
 //! 3. Contents that are few (`data_mode`) are not written when they are staged: install puts them into
 //!    the same commit as blocks of the journal, which is there as a whole or not at all. What the log
 //!    had of an earlier owner of such a block was revoked when it was freed.
+//! 4. Of these, what replaces a written block goes to that block's place (`Overwrites`), and what was taken for
+//!    it is given back. Until the commit is durable the place holds the old contents, as in 2: only the
+//!    checkpoint writes there, after it. A write in place from before (`writeback`) has been passed on by then,
+//!    under the same lock of the inode, and is flushed with the commit, so it cannot come later than the checkpoint.
+//!    Open views read what they need of the old contents from memory, where it is put before.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{Error, FileBlock, Ino, Result, Run};
+use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run};
 use xact_consistency::Handle;
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::superblock::Superblock;
@@ -31,7 +37,7 @@ use super::remove::Removal;
 use super::spill::{BlockContents, SpilledBlock};
 use super::versions::BlockVersion;
 use crate::alloc::Purpose;
-use crate::extent::{Extents, Owner, Replacement};
+use crate::extent::{Extents, Mapping, Owner, Replacement};
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 use crate::quota::{Charge, Payer, Wanted};
 
@@ -235,11 +241,31 @@ fn run_length(blocks: &[BlockChange]) -> u32 {
     1 + blocks.windows(2).take_while(|pair| follows(pair)).count() as u32
 }
 
-/// Ranges of blocks that an install takes out of the file first.
-fn replaced(new: &NewContents) -> Vec<(FileBlock, FileBlock)> {
+/// Blocks of a file that keep their places under new contents, by the journal.
+#[derive(Default)]
+struct Overwrites(BTreeMap<FileBlock, BlockNr>);
+
+impl Overwrites {
+    /// The blocks of a run in parts, each with its place in the file if it keeps that, or else where it is.
+    fn split(&self, at: FileBlock, run: Run) -> Vec<(FileBlock, Run, Option<BlockNr>)> {
+        let mut parts: Vec<(FileBlock, Run, Option<BlockNr>)> = Vec::new();
+        for i in 0..run.len {
+            let (at, start) = (at.offset(i), run.start.offset(u64::from(i)));
+            let kept = self.0.get(&at).copied();
+            match parts.last_mut() {
+                Some((_, part, None)) if kept.is_none() => part.len += 1,
+                _ => parts.push((at, Run { start, len: 1 }, kept)),
+            }
+        }
+        parts
+    }
+}
+
+/// Ranges of blocks that an install takes out of the file first; `kept` stay in it.
+fn replaced(new: &NewContents, kept: &Overwrites) -> Vec<(FileBlock, FileBlock)> {
     let end = new.cut.unwrap_or(END);
     let mut ranges: Vec<(FileBlock, FileBlock)> = Vec::new();
-    for (at, _) in new.blocks.iter().filter(|(at, _)| *at < end) {
+    for (at, _) in new.blocks.iter().filter(|(at, _)| *at < end && !kept.0.contains_key(at)) {
         match ranges.last_mut() {
             Some((_, past)) if *past == *at => *past = at.offset(1),
             _ => ranges.push((*at, at.offset(1))),
@@ -268,7 +294,7 @@ impl BaseTree<'_> {
         // Extents that go, and extents that may come of those that lose a piece in their middle.
         let (mut gone, mut split) = (u64::from(unpacking), 0);
         let mut gone_blocks = 0;
-        for (first, past) in replaced(&staged.new) {
+        for (first, past) in replaced(&staged.new, &Overwrites::default()) {
             extents.iterate(inode, first..past, &mut |extent| {
                 gone += 1;
                 let part = extent.part(extent.at.max(first), extent.end().min(past));
@@ -337,7 +363,8 @@ impl BaseTree<'_> {
         let base = self.base;
         self.change_inode(ino)?;
         self.unpack_inline(ino)?;
-        for (first, past) in replaced(&staged.new) {
+        let kept = self.overwrite(ino, staged)?;
+        for (first, past) in replaced(&staged.new, &kept) {
             self.remove_range(ino, first, past, Removal::Replaced)?;
             assert!(self.unfinished.is_empty(), "an install is announced before it is begun");
         }
@@ -354,13 +381,19 @@ impl BaseTree<'_> {
             handle.order_data();
         }
         let mut contents = staged.new.blocks.iter().filter_map(|(_, data)| in_memory(data));
-        for (at, run) in staged.runs.drain(..) {
-            base.allocator.link(handle, run)?;
-            base.extents(cell.ino, state).insert(handle, &mut state.inode, at, run, false)?;
+        let runs = staged.runs.drain(..).flat_map(|(at, run)| kept.split(at, run));
+        for (at, run, kept) in runs {
+            if kept.is_some() {
+                base.allocator.give_back(run);
+            } else {
+                base.allocator.link(handle, run)?;
+                base.extents(cell.ino, state).insert(handle, &mut state.inode, at, run, false)?;
+            }
+            let start = kept.unwrap_or(run.start);
             // The runs have a block for each of the contents, in the same order.
             for (i, data) in contents.by_ref().take(run.len as usize).enumerate() {
                 if staged.journaled {
-                    handle.journal_data(run.start.offset(i as u64), data.clone(), None)?;
+                    handle.journal_data(start.offset(i as u64), data.clone(), None)?;
                 }
             }
         }
@@ -387,6 +420,36 @@ impl BaseTree<'_> {
         self.touch(ino);
         base.cache.evict(&base.cells, count);
         Ok(())
+    }
+
+    /// Finds out which of the staged contents overwrite their block where it is, keeps what open views need of
+    /// it, and drops the pages that it had.
+    fn overwrite(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<Overwrites> {
+        let mut found = Overwrites::default();
+        if !staged.journaled {
+            return Ok(found);
+        }
+        let (base, keep) = (self.base, self.keeping());
+        let locked = self.state(ino)?;
+        let end = staged.new.cut.unwrap_or(END);
+        let contents = staged.new.blocks.iter().filter(|(_, data)| in_memory(data).is_some());
+        for (at, _) in contents.take_while(|(at, _)| *at < end) {
+            let mapping = base.extents(ino, &locked.state).map(&locked.state.inode, *at)?;
+            let Mapping::Written { start, .. } = mapping else { continue };
+            // Nobody shall wait for the device's read with a handle open: then it gets a new place.
+            if keep.is_some()
+                && !locked.cell.pages.lock().map.contains_key(&at.0)
+                && !base.engine.holds_data(start, 1)
+            {
+                continue;
+            }
+            if let Some(until) = keep {
+                base.keep_block(&locked.cell, &mut locked.state, *at, until)?;
+            }
+            base.drop_pages(&locked.cell, &locked.state, at.0, at.0 + 1);
+            found.0.insert(*at, start);
+        }
+        Ok(found)
     }
 }
 

@@ -4,6 +4,12 @@
 //! while others are being answered. If all workers waited in one, nobody would answer: so all of
 //! this runs on threads of its own, one for each transaction that ends.
 //!
+//! But for one, where one thread alone calls (see `calm`): a thread costs a small commit a fifth of its
+//! time, and wakes its caller on another CPU. The worker that got the call ends the transaction
+//! itself, if no other worker does ([`Here`]). What it waits for another one answers, which the pool's guard calls
+//! after a tick or two. A program that writes through mappings would have that wait at each commit: it
+//! has it once, and then threads for a while.
+//!
 //! A commit, in order:
 //! 1. The kernel writes what mappings of the view's files hold, into the view, and what mappings
 //!    of the same files in the base hold, into the base (where it counts as a write in the
@@ -14,9 +20,13 @@
 //! 4. The host makes it durable; the kernel forgets what it knew of the view.
 //! 5. The caller is answered.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use xact::Durability;
 use xact_base::{Errno, Error, Ino, Result};
@@ -25,6 +35,7 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 use super::veiling::Curtain;
 use super::{Server, sent};
 use crate::abi::{InHeader, IoctlOut};
+use crate::calm::TICK;
 use crate::channel::Channel;
 use crate::control::{
     COMMIT_CONSOLIDATE, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason, Standing,
@@ -34,6 +45,44 @@ use crate::host::CommitHow;
 use crate::node::Node;
 use crate::registry::TxView;
 use crate::reply::Reply;
+
+/// So many transactions end on threads of their own after one for which the guard had to call a worker.
+const ELSEWHERE: u32 = 1000;
+
+/// The right to end a transaction on the worker that was called, which one worker has at a time.
+#[derive(Default)]
+pub(super) struct Here {
+    taken: AtomicBool,
+    /// Transactions yet to come that end elsewhere.
+    elsewhere: AtomicU32,
+}
+
+struct Taken<'a>(&'a Here);
+
+impl Here {
+    fn take(&self, channel: &Channel) -> Option<Taken<'_>> {
+        if !channel.is_calm() || self.taken.swap(true, Acquire) {
+            return None;
+        }
+        let taken = Taken(self);
+        let left = self.elsewhere.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
+        left.is_err().then_some(taken)
+    }
+
+    /// Notes how long a notification took. Where it waited for a request, that was until the guard had called
+    /// a worker, and at most a tick more: longer than any disk of those that people call fast.
+    fn note_wait(&self, time: Duration) {
+        if self.taken.load(Relaxed) && time >= TICK {
+            self.elsewhere.store(ELSEWHERE, Relaxed);
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Release);
+    }
+}
 
 impl Server {
     /// Runs a job on a thread of its own. `EAGAIN`: there is none to be had.
@@ -132,7 +181,7 @@ impl Server {
         })
     }
 
-    /// Takes the channel's transaction, does something to it on a thread of its own, gives it back
+    /// Takes the channel's transaction, does something to it where that may wait, gives it back
     /// where it is still open, and answers with what came of it.
     fn report_later(
         self: &Arc<Self>,
@@ -143,7 +192,7 @@ impl Server {
     ) -> Result<()> {
         let (channel, unique) = (channel.clone(), header.unique);
         let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
-        self.end_later(tx, move |server, tx| {
+        self.end_here_or_later(tx, &channel.clone(), move |server, tx, reply| {
             let result = catch_unwind(AssertUnwindSafe(|| action(server, tx))).unwrap_or_else(|_| {
                 server.host.poison("a panic in a commit");
                 server.registry.freeze(tx);
@@ -156,7 +205,7 @@ impl Server {
             }
             let errno = result.as_ref().err().map(Error::errno);
             let reported = report(result.as_ref().err(), |error| server.sentence(error));
-            answer(&channel, unique, errno, &reported);
+            answer_by(reply, &channel, unique, errno, &reported);
         })
     }
 
@@ -189,10 +238,10 @@ impl Server {
     ) -> Result<()> {
         let (channel, unique) = (channel.clone(), header.unique);
         let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
-        self.end_later(tx, move |server, tx| {
+        self.end_here_or_later(tx, &channel.clone(), move |server, tx, reply| {
             let dropped = server.abort(tx);
             server.registry.note_end(number, None);
-            answer(&channel, unique, dropped.err().map(|e| e.errno()), &());
+            answer_by(reply, &channel, unique, dropped.err().map(|e| e.errno()), &());
         })
     }
 
@@ -201,6 +250,23 @@ impl Server {
         if let Some(tx) = self.registry.close_channel(number) {
             // On an error the transaction is aborted all the same.
             let _ = self.end_later(tx, |server, tx| _ = server.abort(tx));
+        }
+    }
+
+    /// Runs the end of a transaction on this worker, if it may have that, or on a thread of its own. The end is
+    /// told how a reply is sent from there.
+    fn end_here_or_later(
+        self: &Arc<Self>,
+        tx: Arc<TxView>,
+        channel: &Channel,
+        end: impl FnOnce(&Arc<Server>, &Arc<TxView>, Sending) + Send + 'static,
+    ) -> Result<()> {
+        match self.here.take(channel) {
+            Some(_taken) => {
+                end(self, &tx, Channel::reply);
+                Ok(())
+            }
+            None => self.end_later(tx, move |server, tx| end(server, tx, Channel::send)),
         }
     }
 
@@ -220,12 +286,14 @@ impl Server {
     }
 
     fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow) -> Result<()> {
+        let started = Instant::now();
         for ino in tx.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
         for ino in tx.transaction.written_files() {
             self.forget_contents(Node::Base(ino));
         }
+        self.here.note_wait(started.elapsed());
         tx.close();
         self.undo_dead_parts(tx);
         let on_volume = tx.transaction.kept_info().is_some();
@@ -304,10 +372,23 @@ pub(super) fn answer<T: IntoBytes + Immutable>(
     errno: Option<Errno>,
     output: &T,
 ) {
+    answer_by(Channel::send, channel, unique, errno, output);
+}
+
+/// How a thread sends a reply.
+type Sending = fn(&Channel, &[u8]) -> io::Result<()>;
+
+fn answer_by<T: IntoBytes + Immutable>(
+    send: Sending,
+    channel: &Channel,
+    unique: u64,
+    errno: Option<Errno>,
+    output: &T,
+) {
     let mut reply = Reply::new();
     reply.put(&IoctlOut { result: errno.map_or(0, |e| -e.0), ..Default::default() });
     reply.put(output);
-    sent(channel.send(reply.finish(unique, Ok(()))));
+    sent(send(channel, reply.finish(unique, Ok(()))));
 }
 
 /// What the caller of a commit is told; `sentence` says it for people.

@@ -51,6 +51,7 @@ pub struct Server {
     /// Jobs that run on threads of their own (see `ending`).
     jobs: Mutex<usize>,
     job_ended: Condvar,
+    here: ending::Here,
     reaper: Reaper,
     sections: atomic::Sections,
     veils: Veils,
@@ -159,6 +160,7 @@ impl Server {
             agreed,
             jobs: Mutex::new(0),
             job_ended: Condvar::new(),
+            here: ending::Here::default(),
             reaper: Reaper::default(),
             sections: atomic::Sections::default(),
             veils: Veils::default(),

@@ -1,0 +1,169 @@
+//! Mappings that a process has made of files on the volume.
+//!
+//! They can't be moved into a view. The kernel tells of those that matter one by one (`PROCMAP_QUERY`, Linux 6.11);
+//! from older ones the whole table is read, which takes a program with many libraries longer than a small
+//! commit takes to prepare.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+
+use crate::mounts::Mount;
+use crate::{Error, Result};
+
+/// `struct procmap_query` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+/// `_IOWR('f', 17, struct procmap_query)`.
+const PROCMAP_QUERY: libc::c_ulong = 0xc000_6611 | (size_of::<Query>() as libc::c_ulong) << 16;
+const WRITABLE: u64 = 0x02;
+const SHARED: u64 = 0x08;
+/// The mapping at the address, or the next one of this kind.
+const COVERING_OR_NEXT: u64 = 0x10;
+const FILE_BACKED: u64 = 0x20;
+
+/// A shared and writable mapping of a file.
+struct Mapping {
+    range: (u64, u64),
+    device: (u32, u32),
+    path: String,
+}
+
+/// Refuses where the process could change files of the volume past the transaction, through mappings that it
+/// has made of them.
+pub fn check(mount: &Mount) -> Result<()> {
+    let wrong = |e| Error::system("read the table of mappings", e);
+    let table = File::open("/proc/thread-self/maps").map_err(wrong)?;
+    let found = match asked(&table, mount.device) {
+        // An older kernel, or a path too long for it.
+        Err(_) => read(table, mount.device),
+        found => found,
+    };
+    let Some(mapping) = found.map_err(wrong)? else { return Ok(()) };
+    let (start, end) = mapping.range;
+    Err(Error::InTheWay {
+        what: format!("a writable mapping of a file on the volume ({}, at {start:x}-{end:x})", mapping.path),
+        hint: "What is stored there would not be part of the transaction: unmap it first.".into(),
+    })
+}
+
+/// The first one of files on a device.
+fn asked(table: &File, device: (u32, u32)) -> io::Result<Option<Mapping>> {
+    let mut from = 0;
+    loop {
+        let mut name = [0; libc::PATH_MAX as usize];
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            query_flags: WRITABLE | SHARED | COVERING_OR_NEXT | FILE_BACKED,
+            query_addr: from,
+            vma_name_size: name.len() as u32,
+            vma_name_addr: name.as_mut_ptr() as u64,
+            ..Query::default()
+        };
+        // SAFETY: the kernel reads and writes a struct of the size that it says, and at most as many bytes of
+        // the name as that says; both outlive the call.
+        if unsafe { libc::ioctl(table.as_raw_fd(), PROCMAP_QUERY, &mut query) } < 0 {
+            let error = io::Error::last_os_error();
+            return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
+        }
+        if (query.dev_major, query.dev_minor) == device {
+            let len = (query.vma_name_size as usize).saturating_sub(1).min(name.len());
+            let path = String::from_utf8_lossy(&name[..len]).into_owned();
+            return Ok(Some(Mapping { range: (query.vma_start, query.vma_end), device, path }));
+        }
+        from = query.vma_end;
+    }
+}
+
+/// As `asked`, by the text.
+fn read(mut table: File, device: (u32, u32)) -> io::Result<Option<Mapping>> {
+    let mut text = Vec::with_capacity(64 << 10);
+    table.read_to_end(&mut text)?;
+    Ok(text.split(|&b| b == b'\n').filter_map(parse).find(|mapping| mapping.device == device))
+}
+
+/// A line, if it tells of a shared and writable mapping.
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let text = String::from_utf8_lossy(line);
+    let mut words = text.split_ascii_whitespace();
+    let number = |word: &str| u64::from_str_radix(word, 16).ok();
+    let (start, end) = words.next()?.split_once('-')?;
+    let access = words.next()?.as_bytes();
+    let _offset = words.next()?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let _inode = words.next()?;
+    let shared_and_writable = access.get(1) == Some(&b'w') && access.get(3) == Some(&b's');
+    shared_and_writable.then_some(Mapping {
+        range: (number(start)?, number(end)?),
+        device: (number(major)? as u32, number(minor)? as u32),
+        path: words.collect::<Vec<_>>().join(" "),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::ptr;
+
+    use super::*;
+
+    /// Both ways find a shared mapping that may be written, and no other.
+    #[test]
+    fn what_could_be_written_past_a_transaction_is_found() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4096).unwrap();
+        let number = file.as_file().metadata().unwrap().dev();
+        let device = (libc::major(number), libc::minor(number));
+        let map = |access, sharing| {
+            // SAFETY: a new mapping at a place that the kernel chooses.
+            let at =
+                unsafe { libc::mmap(ptr::null_mut(), 4096, access, sharing, file.as_file().as_raw_fd(), 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            at
+        };
+        let unmap = |at| {
+            // SAFETY: nothing refers to what was mapped above.
+            assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
+        };
+        let table = || File::open("/proc/thread-self/maps").unwrap();
+        let by_text = || read(table(), device).unwrap();
+        let by_question = || match asked(&table(), device) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
+                println!("this kernel has no PROCMAP_QUERY");
+                by_text()
+            }
+            found => found.unwrap(),
+        };
+        let harmless = [
+            map(libc::PROT_READ, libc::MAP_SHARED),
+            map(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE),
+        ];
+        assert!(by_text().is_none() && by_question().is_none());
+        let shared = map(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        for found in [by_text().unwrap(), by_question().unwrap()] {
+            assert_eq!(found.range, (shared as u64, shared as u64 + 4096));
+            assert_eq!(found.path, file.path().to_str().unwrap());
+        }
+        unmap(shared);
+        assert!(by_text().is_none() && by_question().is_none());
+        harmless.into_iter().for_each(unmap);
+    }
+}
