@@ -73,6 +73,8 @@ pub enum Fault {
     RenameBeforeData,
     /// Files: whatever stores an inode stores its size, whether what it covers is written or not.
     SizeBeforeData,
+    /// Transactions: a block that keeps its place under new contents is written there before the commit.
+    PlaceBeforeCommit,
     /// Transactions: the file that keeps one goes in a commit of its own, after that of the changes.
     KeptRemovedApart,
 }
@@ -121,7 +123,8 @@ impl Fault {
     pub const NONE: [Fault; 1] = [Fault::NoFlushAfterHome];
 
     /// Every fault of what is above the engines.
-    pub const FILES: [Fault; 5] = [
+    pub const FILES: [Fault; 6] = [
+        Fault::PlaceBeforeCommit,
         Fault::SizeBeforeData,
         Fault::RenameBeforeData,
         Fault::DiscardAtOnce,

@@ -338,6 +338,39 @@ fn contents_of_small_transactions_travel_in_the_commit() {
     }
 }
 
+/// What a small transaction overwrites stays where it is in the file: its commit has the contents and the inode
+/// in it, and neither bitmaps nor extents. Who looks at an older instant sees what was there.
+#[test]
+fn what_a_small_transaction_overwrites_keeps_its_place() {
+    let setup = adaptive();
+    let ino = setup.file("file");
+    setup.write(ino, 0, 40 * BLOCK);
+    setup.fsync(ino);
+    let earlier = setup.volume.begin(TxOptions::default());
+    let commit = |fill: u8| {
+        let before = setup.newest();
+        let transaction = setup.volume.begin(TxOptions::default());
+        transaction.write(ino, 10 * BLOCK, &vec![fill; 2 * BLOCK as usize], WriteHow::default()).unwrap();
+        transaction.write(ino, 20 * BLOCK + 5, &[fill; 10], WriteHow::default()).unwrap();
+        transaction.commit().unwrap();
+        let log = inspect(&setup.device).unwrap();
+        let new = log.transactions.iter().filter(|transaction| transaction.sequence > before);
+        new.flat_map(|transaction| &transaction.copies).map(|copy| copy.home).collect::<BTreeSet<_>>()
+    };
+    let homes = commit(8);
+    assert_eq!(homes.len(), 4, "three blocks of data and one of inodes: {homes:?}");
+    assert_eq!(commit(9), homes);
+    let read = |view: &dyn View, offset: u64| {
+        let mut read = Vec::new();
+        view.read(ino, offset, 1, &mut read).unwrap();
+        read[0]
+    };
+    for offset in [10 * BLOCK, 11 * BLOCK, 20 * BLOCK + 5] {
+        assert_eq!((read(&*earlier, offset), read(&*setup.base, offset)), (7, 9));
+    }
+    assert_eq!(read(&*setup.base, 20 * BLOCK), 7);
+}
+
 /// TX-9, TX-10: commits that wait for a durable one write nothing, and what the last of them says is
 /// written once, with it.
 #[test]

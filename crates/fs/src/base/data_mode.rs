@@ -99,7 +99,7 @@ impl DataMode {
     }
 
     /// Whether a transaction's contents, of so many bytes in all its files, go through the journal in its
-    /// commit. They go to new places in any case, so nothing but the log's room speaks against it.
+    /// commit. Nothing but the log's room speaks against it: they never come out of order.
     pub(super) fn journals_staged(self, bytes: u64, replaced_soon: bool, log_takes: u64) -> bool {
         let most = match self {
             DataMode::Adaptive if replaced_soon => JOURNAL_SYNC_BYTES,

@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run};
-use xact_consistency::Handle;
+use xact_consistency::{Fault, Handle};
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::superblock::Superblock;
 
@@ -392,8 +392,15 @@ impl BaseTree<'_> {
             let start = kept.unwrap_or(run.start);
             // The runs have a block for each of the contents, in the same order.
             for (i, data) in contents.by_ref().take(run.len as usize).enumerate() {
+                let block = start.offset(i as u64);
+                if base.options.faults.has(Fault::PlaceBeforeCommit)
+                    && kept.is_some()
+                    && !base.engine.holds_data(block, 1)
+                {
+                    base.engine.write_data(block, &[IoSlice::new(data)])?;
+                }
                 if staged.journaled {
-                    handle.journal_data(start.offset(i as u64), data.clone(), None)?;
+                    handle.journal_data(block, data.clone(), None)?;
                 }
             }
         }
