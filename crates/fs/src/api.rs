@@ -273,6 +273,11 @@ pub trait View: Send + Sync {
     /// false. The entry for which it said false is not consumed.
     fn read_dir(&self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()>;
 
+    /// Whether a read of these bytes needs none of the device, as far as can be told without waiting.
+    fn is_in_memory(&self, _ino: Ino, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
     fn hold(&self, ino: Ino) -> Result<()>;
     /// Undoes `count` holds.
     fn release(&self, ino: Ino, count: u64);

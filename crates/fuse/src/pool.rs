@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::calm::{self, Calm, Seat};
 use crate::channel::{Channel, Received};
@@ -32,9 +32,15 @@ const WORKERS_MAX: usize = 64;
 const QUIET_TICKS: u32 = 10;
 /// How long a worker that stepped aside stays.
 const ASIDE: Duration = Duration::from_secs(10);
+/// How long it keeps its buffers, which may have grown to a megabyte each: beside a caller that reads, one worker calls
+/// another at each request, and new ones would have to be cleared each time.
+const ASIDE_BRIEFLY: Duration = Duration::from_millis(100);
 
 /// What workers do with a request.
 pub trait Handler: Send + Sync + 'static {
+    /// Whether a request is likely to wait for the device.
+    fn waits(&self, request: &[u8]) -> bool;
+
     /// Answers one request on `channel`, or sees to it that somebody does.
     fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply);
 }
@@ -133,13 +139,11 @@ impl<H: Handler> Pool<H> {
 
     fn work(self: Arc<Self>, channel: Channel) {
         let channel = Arc::new(channel);
+        let mut buffers = None;
         while !self.closed.load(Ordering::Acquire) {
-            // Freed while the worker stands aside: it may have grown to a megabyte each.
-            let mut buffer = vec![0; BUFFER];
-            let mut reply = Reply::new();
-            self.serve(&channel, &mut buffer, &mut reply);
-            drop((buffer, reply));
-            if !self.step_aside() {
+            let (buffer, reply) = buffers.get_or_insert_with(|| (vec![0; BUFFER], Reply::new()));
+            self.serve(&channel, buffer, reply);
+            if !self.step_aside(|| buffers = None) {
                 break;
             }
         }
@@ -172,7 +176,7 @@ impl<H: Handler> Pool<H> {
                         self.wake_guard();
                     }
                     let last = self.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
-                    if last && (!self.calm.is_on() || request::waits(request)) {
+                    if last && (!self.calm.is_on() || self.handler.waits(request)) {
                         self.call_another();
                     }
                     reply.clear();
@@ -263,8 +267,10 @@ impl<H: Handler> Pool<H> {
         }
     }
 
-    /// Waits until it is called back (true) or no longer needed (false).
-    fn step_aside(&self) -> bool {
+    /// Waits until it is called back (true) or no longer needed (false). `settle` follows where that takes a
+    /// while.
+    fn step_aside(&self, settle: impl FnOnce()) -> bool {
+        let mut settle = Some(settle);
         let mut aside = self.aside.lock();
         aside.count += 1;
         loop {
@@ -273,7 +279,12 @@ impl<H: Handler> Pool<H> {
                 aside.count -= 1;
                 return true;
             }
-            if self.closed.load(Ordering::Acquire) || self.call.wait_for(&mut aside, ASIDE).timed_out() {
+            let most = if settle.is_some() { ASIDE_BRIEFLY } else { ASIDE };
+            let ends =
+                self.closed.load(Ordering::Acquire) || self.call.wait_for(&mut aside, most).timed_out();
+            if ends && let Some(settle) = settle.take() {
+                MutexGuard::unlocked(&mut aside, settle);
+            } else if ends {
                 // Called at the last moment: counted as waiting already.
                 let called = aside.called > 0;
                 aside.called -= usize::from(called);

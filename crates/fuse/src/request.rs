@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::abi::{self, InHeader, opcode};
 use crate::control;
+use crate::node::Node;
 
 /// One request. Names are without their NUL.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -124,24 +125,39 @@ pub fn caller_thread(bytes: &[u8]) -> u32 {
     InHeader::read_from_prefix(bytes).map_or(0, |(header, _)| header.pid)
 }
 
-/// Whether the device is likely to be waited for: an operation that reads contents, or runs for as long
-/// as its caller has asked. Not FSYNC: programs that sync much do so alone, and pay for a second worker
-/// at each; the guard of `pool` knows soon enough. Nor the begin and the end of a transaction: they begin at
-/// once, and end on a thread of their own.
-pub fn waits(bytes: &[u8]) -> bool {
-    let Ok((header, rest)) = InHeader::read_from_prefix(bytes) else { return false };
-    match header.opcode {
-        opcode::READ
-        | opcode::SYNCFS
-        | opcode::FALLOCATE
-        | opcode::COPY_FILE_RANGE
-        | opcode::COPY_FILE_RANGE_64 => true,
+/// Whether the device is likely to be waited for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Waits {
+    No,
+    Yes,
+    /// Where these contents are not in memory.
+    Reads {
+        node: Option<Node>,
+        offset: u64,
+        len: u64,
+    },
+}
+
+/// Whether the device is likely to be waited for: by an operation that reads contents, or runs for as long
+/// as its caller has asked. Not by FSYNC: programs that sync much do so alone, and pay for a second worker
+/// at each; the guard of `pool` knows soon enough. Nor by the begin and the end of a transaction: they begin at
+/// once, and end as an FSYNC does or on a thread of their own.
+pub fn waits(bytes: &[u8]) -> Waits {
+    let Ok((header, rest)) = InHeader::read_from_prefix(bytes) else { return Waits::No };
+    let waits = match header.opcode {
+        opcode::READ => {
+            let node = Node::from_id(header.nodeid);
+            let Ok((args, _)) = abi::ReadIn::read_from_prefix(rest) else { return Waits::No };
+            return Waits::Reads { node, offset: args.offset, len: args.size.into() };
+        }
+        opcode::SYNCFS | opcode::FALLOCATE | opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => true,
         opcode::IOCTL => {
             let command = abi::IoctlIn::read_from_prefix(rest).map_or(0, |(args, _)| args.cmd);
             !matches!(command, control::IOC_BEGIN | control::IOC_COMMIT | control::IOC_ABORT)
         }
         _ => false,
-    }
+    };
+    if waits { Waits::Yes } else { Waits::No }
 }
 
 /// What is not decoded yet of a request's arguments.
@@ -314,9 +330,19 @@ mod tests {
             let args = abi::IoctlIn { cmd, ..Default::default() };
             waits(&request(opcode::IOCTL, &[args.as_bytes()]))
         };
-        assert!(ioctl(control::IOC_SYNC) && ioctl(control::IOC_DIFF) && waits(&request(opcode::IOCTL, &[])));
-        assert!(!ioctl(control::IOC_BEGIN) && !ioctl(control::IOC_COMMIT) && !ioctl(control::IOC_ABORT));
-        assert!(waits(&request(opcode::READ, &[])) && !waits(&request(opcode::FSYNC, &[])) && !waits(&[]));
+        for long in [ioctl(control::IOC_SYNC), ioctl(control::IOC_DIFF), waits(&request(opcode::IOCTL, &[]))]
+        {
+            assert_eq!(long, Waits::Yes);
+        }
+        let short = [control::IOC_BEGIN, control::IOC_COMMIT, control::IOC_ABORT].map(ioctl);
+        assert!(short.iter().all(|waits| *waits == Waits::No));
+        for other in [waits(&request(opcode::FSYNC, &[])), waits(&request(opcode::READ, &[])), waits(&[])] {
+            assert_eq!(other, Waits::No);
+        }
+        let args = abi::ReadIn { offset: 8192, size: 4096, ..Default::default() };
+        let node = Node::from_id(1);
+        let reads = Waits::Reads { node, offset: 8192, len: 4096 };
+        assert_eq!(waits(&request(opcode::READ, &[args.as_bytes()])), reads);
     }
 
     #[test]

@@ -118,6 +118,15 @@ impl View for Base {
         }
     }
 
+    fn is_in_memory(&self, ino: Ino, offset: u64, len: u64) -> bool {
+        let Some(cell) = self.cells.peek(ino) else { return false };
+        let Some(state) = cell.state.try_read() else { return false };
+        let end = offset.saturating_add(len).min(state.size);
+        let block = self.block_bytes();
+        let pages = cell.pages.lock();
+        (offset / block..end.div_ceil(block)).all(|at| pages.map.contains_key(&(at as u32)))
+    }
+
     fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         self.read_now(ino, offset, len, out)?;
         if len > 0 {

@@ -36,7 +36,7 @@ use crate::pool::Handler;
 use crate::reaper::{Deadlines, Reaper};
 use crate::registry::{Pass, Registry, TxView};
 use crate::reply::{self, Reply};
-use crate::request::{self, Described, Operation};
+use crate::request::{self, Described, Operation, Waits};
 use crate::veil::Veils;
 
 /// The server behind one mount.
@@ -371,6 +371,18 @@ impl Server {
 type Send = fn(&Channel, &[u8]) -> io::Result<()>;
 
 impl Handler for Server {
+    fn waits(&self, request: &[u8]) -> bool {
+        match request::waits(request) {
+            Waits::No => false,
+            Waits::Yes => true,
+            Waits::Reads { node, offset, len } => match node {
+                // What a transaction reads is mostly what the volume has too, or had until now.
+                Some(Node::Base(ino) | Node::View(_, ino)) => !self.base.is_in_memory(ino, offset, len),
+                _ => true,
+            },
+        }
+    }
+
     fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
         self.respond(channel, request, reply, Channel::reply);
     }
