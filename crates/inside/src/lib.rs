@@ -7,6 +7,7 @@ pub mod descriptors;
 pub mod mappings;
 pub mod mounts;
 pub mod namespace;
+mod statmount;
 
 use std::fmt;
 use std::io;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use xact_fuse::control::FOLDER;
 
-use crate::{Error, Result};
+use crate::{Error, Result, statmount};
 
 /// One line of mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +105,9 @@ pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || Error::NoVolume(none());
     let is_ours = |mount: &Mount| mount.is_fuse() && xact_fuse::client::version(&mount.point).is_ok();
     let at = path.unwrap_or(Path::new("."));
+    if let Some(mount) = path.and_then(statmount::of_path) {
+        return if mount.is_fuse() { Ok(mount) } else { Err(none()) };
+    }
     let id = mount_id(CWD, at, AtFlags::STATX_DONT_SYNC)
         .map_err(|e| Error::system(format_args!("look at {}", at.display()), e))?;
     let table = all()?;
