@@ -182,7 +182,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Writes file data to its place, from `start` on; each buffer is a multiple of the block size.
     fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()>;
 
-    /// As `write_data`, for data of a commit that nobody waits for: the device may go on with it when this has
+    /// As `write_data`, for data of a commit that is yet to be made: the device may go on with it when this has
     /// returned. What makes data durable covers it like any other.
     fn write_data_behind(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
         self.write_data(start, bufs)

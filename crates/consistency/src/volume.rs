@@ -139,7 +139,7 @@ impl Volume {
         self.write_how(start, bufs, false)
     }
 
-    /// As `write`, where nobody waits: the device may still be working, up to the next flush.
+    /// As `write`; the device may still be working when this has returned, up to the next flush.
     pub fn write_behind(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
         self.write_how(start, bufs, true)
     }

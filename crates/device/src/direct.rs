@@ -25,13 +25,25 @@ pub const LARGE_BYTES: usize = 128 << 10;
 const CHUNK_BYTES: usize = 4 << 20;
 /// Alignment of offsets, lengths and memory that every device is content with.
 const ALIGN_BYTES: usize = 4096;
-/// Memory that is kept for the next writes; more is in use only while as many run. A buffer that has to be made costs
-/// more than what is written from it: the kernel hands out each of its pages anew.
-const SPARE_BYTES: usize = 8 << 20;
+/// Memory that is kept for the next writes, those that nobody waits for included; more is in use only while as many
+/// run. A buffer that has to be made costs more than what is written from it: the kernel hands out each of its pages anew.
+const SPARE_BYTES: usize = 16 << 20;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(4096))]
 struct AlignedPage([u8; ALIGN_BYTES]);
+
+/// Aligned memory with what is to be written.
+pub struct Filled {
+    memory: Box<[AlignedPage]>,
+    len: usize,
+}
+
+impl Filled {
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory.as_bytes()[..self.len]
+    }
+}
 
 /// The second descriptor of a device, and memory aligned for it.
 pub struct DirectIo {
@@ -56,37 +68,61 @@ impl DirectIo {
     /// Writes, if the range is large and aligned; false where it is not or cannot be done this way.
     /// Part of it may have been written then.
     pub fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
-        let mut left: usize = bufs.iter().map(|b| b.len()).sum();
-        if !self.takes(left, offset) {
+        if !self.takes(bufs.iter().map(|b| b.len()).sum(), offset) {
             return Ok(false);
         }
-        let mut memory = self.memory(left.min(CHUNK_BYTES));
+        self.each_chunk(bufs, offset, &mut |filled, offset| {
+            let written = self.write_filled(&filled, offset);
+            self.give_back(filled);
+            written
+        })
+    }
+
+    /// Copies buffers to aligned memory, chunk by chunk, and calls `each` with that and its offset on the device,
+    /// until it gives false.
+    pub fn each_chunk(
+        &self,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+        each: &mut dyn FnMut(Filled, u64) -> io::Result<bool>,
+    ) -> io::Result<bool> {
+        let mut left: usize = bufs.iter().map(|b| b.len()).sum();
         let mut at = offset;
         let mut bytes = bufs.iter().map(|b| &**b);
         let mut rest: &[u8] = &[];
         while left > 0 {
-            let chunk = &mut memory.as_mut_bytes()[..left.min(CHUNK_BYTES)];
+            let len = left.min(CHUNK_BYTES);
+            let mut memory = self.memory(len);
+            let chunk = &mut memory.as_mut_bytes()[..len];
             let mut filled = 0;
-            while filled < chunk.len() {
+            while filled < len {
                 if rest.is_empty() {
                     rest = bytes.next().expect("`left` counts the bytes of all buffers");
                 }
-                let (now, later) = rest.split_at(rest.len().min(chunk.len() - filled));
+                let (now, later) = rest.split_at(rest.len().min(len - filled));
                 chunk[filled..filled + now.len()].copy_from_slice(now);
                 filled += now.len();
                 rest = later;
             }
-            if !self.accepted(self.file.write_all_at(chunk, at))? {
+            if !each(Filled { memory, len }, at)? {
                 return Ok(false);
             }
-            at += filled as u64;
-            left -= filled;
+            at += len as u64;
+            left -= len;
         }
-        self.give_back(memory);
         Ok(true)
     }
 
-    fn takes(&self, len: usize, offset: u64) -> bool {
+    /// False where the device refuses it.
+    pub fn write_filled(&self, filled: &Filled, offset: u64) -> io::Result<bool> {
+        if self.refused.load(Relaxed) {
+            return Ok(false);
+        }
+        self.accepted(self.file.write_all_at(filled.bytes(), offset))
+    }
+
+    /// Whether what is so long and goes there may be written this way.
+    pub fn takes(&self, len: usize, offset: u64) -> bool {
         len >= LARGE_BYTES
             && len % ALIGN_BYTES == 0
             && offset % ALIGN_BYTES as u64 == 0
@@ -116,14 +152,28 @@ impl DirectIo {
         vec![AlignedPage([0; ALIGN_BYTES]); pages.next_power_of_two()].into()
     }
 
-    /// Keeps `memory`, and drops smaller buffers where there are too many: they are cheaper to make.
-    fn give_back(&self, memory: Box<[AlignedPage]>) {
+    /// Keeps the memory, and drops smaller buffers where there are too many: they are cheaper to make.
+    pub fn give_back(&self, filled: Filled) {
         let mut spare = self.spare.lock();
-        spare.push(memory);
+        spare.push(filled.memory);
         spare.sort_unstable_by_key(|memory| memory.len());
         let mut kept: usize = spare.iter().map(|memory| size_of_val(&**memory)).sum();
         while kept > SPARE_BYTES {
             kept -= size_of_val(&*spare.remove(0));
         }
+    }
+}
+
+#[cfg(test)]
+impl DirectIo {
+    /// As if the device had refused a write.
+    pub fn refuse(&self) {
+        self.refused.store(true, Relaxed);
+    }
+
+    pub fn filled(&self, bytes: &[u8]) -> Filled {
+        let mut memory = self.memory(bytes.len());
+        memory.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        Filled { memory, len: bytes.len() }
     }
 }

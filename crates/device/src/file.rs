@@ -5,8 +5,10 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::behind::WriteBehind;
 use crate::direct::DirectIo;
 use crate::{BlockDevice, check_range};
 
@@ -25,7 +27,8 @@ pub enum OpenMode {
 pub struct FileDevice {
     file: File,
     /// `None` on a device that is not written, or where the system cannot write past its page cache.
-    direct: Option<DirectIo>,
+    direct: Option<Arc<DirectIo>>,
+    behind: Option<WriteBehind>,
     size_bytes: u64,
     mode: OpenMode,
 }
@@ -54,11 +57,20 @@ impl FileDevice {
             if kind.is_block_device() { block_device_size(&file)? } else { file.metadata()?.len() };
         let size_bytes = size_bytes - size_bytes % crate::SECTOR_BYTES as u64;
         let direct = if mode == OpenMode::ReadWrite { DirectIo::open(&file) } else { None };
-        Ok(FileDevice { file, direct, size_bytes, mode })
+        let direct = direct.map(Arc::new);
+        let behind = direct.clone().map(|direct| WriteBehind::new(&file, direct)).transpose()?;
+        Ok(FileDevice { file, direct, behind, size_bytes, mode })
     }
 }
 
 impl FileDevice {
+    /// Waits for what is still on its way to a range.
+    fn settle(&self, offset: u64, len: usize) {
+        if let Some(behind) = &self.behind {
+            behind.settle(offset, len as u64);
+        }
+    }
+
     /// Lets others open the file. To be called when nothing is read or written any more, where the
     /// device itself may live on. The kernel's claim on a block device (`O_EXCL`) goes with the device.
     pub fn unlock(&self) -> io::Result<()> {
@@ -150,11 +162,13 @@ impl BlockDevice for FileDevice {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         check_range(self.size_bytes, offset, buf.len())?;
+        self.settle(offset, buf.len());
         self.file.read_exact_at(buf, offset)
     }
 
     fn read_fresh_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         check_range(self.size_bytes, offset, buf.len())?;
+        self.settle(offset, buf.len());
         let (at, len) = (offset as libc::off_t, buf.len() as libc::off_t);
         // SAFETY: posix_fadvise takes a descriptor that `file` keeps open and no memory.
         let error = unsafe { libc::posix_fadvise(self.file.as_raw_fd(), at, len, libc::POSIX_FADV_DONTNEED) };
@@ -171,6 +185,7 @@ impl BlockDevice for FileDevice {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         check_range(self.size_bytes, offset, total)?;
+        self.settle(offset, total);
         if let Some(direct) = &self.direct
             && direct.write(bufs, offset)?
         {
@@ -179,27 +194,26 @@ impl BlockDevice for FileDevice {
         self.write_cached(bufs, offset)
     }
 
-    /// Into the page cache, whatever its size, which is told to write it out: the device then works while the
-    /// caller goes on.
     fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        let total: usize = bufs.iter().map(|b| b.len()).sum();
-        check_range(self.size_bytes, offset, total)?;
-        self.write_cached(bufs, offset)?;
-        let (at, len) = (offset as libc::off64_t, total as libc::off64_t);
-        // SAFETY: sync_file_range takes a descriptor that `file` keeps open and no memory. It is a hint: an error
-        // of the device is told by the flush.
-        unsafe { libc::sync_file_range(self.file.as_raw_fd(), at, len, libc::SYNC_FILE_RANGE_WRITE) };
-        Ok(())
+        check_range(self.size_bytes, offset, bufs.iter().map(|b| b.len()).sum())?;
+        match &self.behind {
+            Some(behind) if behind.write(bufs, offset)? => Ok(()),
+            _ => self.write_vectored_at(bufs, offset),
+        }
     }
 
     fn flush(&self) -> io::Result<()> {
         if self.mode == OpenMode::ReadOnly {
             return Ok(());
         }
+        if let Some(behind) = &self.behind {
+            behind.drain()?;
+        }
         self.file.sync_data()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.settle(offset, usize::try_from(len).unwrap_or(usize::MAX));
         // SAFETY: fallocate takes a descriptor that `file` keeps open and no memory.
         let result = unsafe {
             libc::fallocate(

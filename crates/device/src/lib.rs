@@ -5,6 +5,7 @@
 //! 2. When `flush` returns Ok, every write that returned before `flush` was called is durable.
 //! 3. A write that a crash interrupts leaves each 512-byte sector old or new, in any mixture.
 
+mod behind;
 mod counting;
 mod direct;
 mod file;
@@ -43,8 +44,8 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.write_at(&joined, offset)
     }
 
-    /// As `write_vectored_at`, for writes that nobody waits for: it may return while the device still works. To
-    /// whoever reads, and to the next flush, it has been written all the same.
+    /// As `write_vectored_at`, for writes that nobody waits for yet: it may return while the device still works. To
+    /// whoever reads, and to the next flush, it has been written all the same; that flush tells what went wrong.
     fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         self.write_vectored_at(bufs, offset)
     }

@@ -50,7 +50,7 @@ pub fn of_process(process: &Path) -> io::Result<Vec<Mount>> {
 }
 
 /// Reads a file of `/proc` in few calls: it has no size, from which `fs::read` would know how much to ask for.
-pub(crate) fn read_table(path: &Path) -> io::Result<Vec<u8>> {
+fn read_table(path: &Path) -> io::Result<Vec<u8>> {
     let mut table = Vec::with_capacity(64 << 10);
     File::open(path)?.read_to_end(&mut table)?;
     Ok(table)

@@ -163,8 +163,8 @@ fn teller(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
 }
 
 /// TX-9 and TX-22: what a commit costs the device. A small one is one write and one flush, whatever it has
-/// changed; one that is only to keep the order is nothing, and goes with the next; and nobody waits for the
-/// data of a large one, which the next durable commit flushes first.
+/// changed; one that is only to keep the order is nothing, and goes with the next; and the data of a large one is on
+/// its way until the next durable commit flushes it first.
 #[test]
 fn what_a_commit_of_a_transaction_asks_of_the_device() {
     let (device, volume, base) = volume(ModeChoice::default());
@@ -180,7 +180,7 @@ fn what_a_commit_of_a_transaction_asks_of_the_device() {
     assert_eq!(run(&|| file("durable", 4096, Durability::Durable)), "CF");
     assert_eq!(run(&|| file("in order", 4096, Durability::Ordered)), "");
     assert_eq!(run(&|| file("with it", 4096, Durability::Durable)), "CF");
-    assert_eq!(run(&|| file("large", 1 << 20, Durability::Durable)), "dFCF");
+    assert_eq!(run(&|| file("large", 1 << 20, Durability::Durable)), "bFCF");
     assert_eq!(run(&|| file("large and in order", 1 << 20, Durability::Ordered)), "b");
     assert_eq!(run(&|| file("behind it", 4096, Durability::Durable)), "FCF");
     volume.close().unwrap();

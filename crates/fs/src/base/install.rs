@@ -7,8 +7,7 @@
 //!    engine flushes before its commit record, in every mode (`order_data`), so a commit that is there
 //!    has its data; a crash before it leaves the old blocks, which nobody has touched: the same commit
 //!    frees them, and they cannot be reused before it is durable.
-//!    So nobody has to wait until the device has it before that flush: the contents of a commit whose caller does
-//!    not wait (`NewContents::behind`) are on their way meanwhile.
+//!    So nobody has to wait until the device has it before that flush: the contents are on their way meanwhile.
 //! 3. Contents that are few (`data_mode`) are not written when they are staged: install puts them into
 //!    the same commit as blocks of the journal, which is there as a whole or not at all. What the log
 //!    had of an earlier owner of such a block was revoked when it was freed.
@@ -63,8 +62,6 @@ pub struct NewContents {
     pub in_commit: u64,
     /// Later commits are going to replace them: more of them may wait in the journal for that.
     pub replaced_soon: bool,
-    /// Nobody waits for the commit: the device may take its time.
-    pub behind: bool,
 }
 
 /// New contents of a file, written to free blocks and not yet part of it. Dropped, it gives the
@@ -148,10 +145,7 @@ impl Base {
                     .filter_map(|(_, data)| in_memory(data))
                     .map(|bytes| IoSlice::new(bytes))
                     .collect();
-                match staged.new.behind {
-                    true => self.engine.write_data_behind(run.start, &slices)?,
-                    false => self.engine.write_data(run.start, &slices)?,
-                }
+                self.engine.write_data_behind(run.start, &slices)?;
             }
             rest = later;
         }

@@ -20,7 +20,6 @@
 //! 4. The host makes it durable; the kernel forgets what it knew of the view.
 //! 5. The caller is answered.
 
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -33,7 +32,7 @@ use xact_base::{Errno, Error, Ino, Result};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::veiling::Curtain;
-use super::{Server, sent};
+use super::{Sending, Server, sent};
 use crate::abi::{InHeader, IoctlOut};
 use crate::calm::TICK;
 use crate::channel::Channel;
@@ -286,14 +285,12 @@ impl Server {
     }
 
     fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow) -> Result<()> {
-        let started = Instant::now();
         for ino in tx.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
         for ino in tx.transaction.written_files() {
             self.forget_contents(Node::Base(ino));
         }
-        self.here.note_wait(started.elapsed());
         tx.close();
         self.undo_dead_parts(tx);
         let on_volume = tx.transaction.kept_info().is_some();
@@ -346,9 +343,11 @@ impl Server {
     }
 
     pub(super) fn forget_contents(&self, node: Node) {
+        let started = Instant::now();
         if let Err(e) = self.kernel.forget_contents(node) {
             crate::log(format_args!("the kernel did not forget node {:#x}: {e}", node.id()));
         }
+        self.here.note_wait(started.elapsed());
     }
 
     /// The one that a worker may call.
@@ -374,9 +373,6 @@ pub(super) fn answer<T: IntoBytes + Immutable>(
 ) {
     answer_by(Channel::send, channel, unique, errno, output);
 }
-
-/// How a thread sends a reply.
-type Sending = fn(&Channel, &[u8]) -> io::Result<()>;
 
 fn answer_by<T: IntoBytes + Immutable>(
     send: Sending,

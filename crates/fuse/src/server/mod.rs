@@ -368,7 +368,7 @@ impl Server {
 }
 
 /// How a reply is sent.
-type Send = fn(&Channel, &[u8]) -> io::Result<()>;
+type Sending = fn(&Channel, &[u8]) -> io::Result<()>;
 
 impl Handler for Server {
     fn waits(&self, request: &[u8]) -> bool {
@@ -389,7 +389,7 @@ impl Handler for Server {
 }
 
 impl Server {
-    fn respond(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply, send: Send) {
+    fn respond(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply, send: Sending) {
         let (header, operation) = match request::decode(request) {
             Ok(decoded) => decoded,
             Err(errno) => {

@@ -1,0 +1,266 @@
+//! Large writes that nobody waits for yet: a thread of the device's own passes them on, past the page cache as those of
+//! [`crate::direct`] are, while whoever wrote goes on.
+//!
+//! Crash argument: what is on its way counts as written. So a read, write or discard of a range waits for
+//! what is on its way there, and a flush for all that came before it. What went wrong is told by the next
+//! flush, which is when the device itself would tell of a write to its cache.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::direct::{DirectIo, Filled};
+
+/// Writes on their way at the most, each of at most 4 MiB: enough that the device always has one.
+const ON_THE_WAY: usize = 4;
+
+/// The writes of one device.
+pub struct WriteBehind {
+    shared: Arc<Shared>,
+    /// Where the thread may run: who is there when it is started may be bound to a CPU.
+    cpus: Option<libc::cpu_set_t>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    direct: Arc<DirectIo>,
+    /// The page cache's way, for what the device refuses.
+    cached: File,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Of the state, for those who only want to know whether there is anything.
+    on_the_way: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    /// In the order in which they came; the first is being written.
+    queue: VecDeque<Arc<Chunk>>,
+    came: u64,
+    done: u64,
+    failed: Option<io::Error>,
+    closed: bool,
+}
+
+struct Chunk {
+    filled: Filled,
+    offset: u64,
+}
+
+impl Chunk {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.filled.bytes().len() as u64
+    }
+}
+
+impl WriteBehind {
+    /// For the device that `file` and `direct` have open.
+    pub fn new(file: &File, direct: Arc<DirectIo>) -> io::Result<WriteBehind> {
+        let shared = Shared {
+            direct,
+            cached: file.try_clone()?,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            on_the_way: AtomicUsize::new(0),
+        };
+        Ok(WriteBehind { shared: Arc::new(shared), cpus: cpus_of_this_thread(), thread: Mutex::default() })
+    }
+
+    /// Takes what is large and aligned on its way; false where it is not. Waits where too much is on its way.
+    pub fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
+        let len: usize = bufs.iter().map(|b| b.len()).sum();
+        if !self.shared.direct.takes(len, offset) {
+            return Ok(false);
+        }
+        self.settle(offset, len as u64);
+        self.start()?;
+        self.shared.direct.each_chunk(bufs, offset, &mut |filled, offset| {
+            let mut state = self.shared.state.lock();
+            while state.queue.len() >= ON_THE_WAY {
+                self.shared.changed.wait(&mut state);
+            }
+            state.queue.push_back(Arc::new(Chunk { filled, offset }));
+            state.came += 1;
+            self.shared.on_the_way.fetch_add(1, Ordering::AcqRel);
+            drop(state);
+            self.shared.changed.notify_all();
+            Ok(true)
+        })
+    }
+
+    /// Waits for what is on its way to a range.
+    pub fn settle(&self, offset: u64, len: u64) {
+        let meets = |chunk: &Arc<Chunk>| {
+            let range = chunk.range();
+            range.start < offset.saturating_add(len) && offset < range.end
+        };
+        if self.shared.on_the_way.load(Ordering::Acquire) > 0 {
+            self.wait_while(|state| state.queue.iter().any(meets));
+        }
+    }
+
+    /// Waits for all that came before. Errors: of any since the last time.
+    pub fn drain(&self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        let before = state.came;
+        while state.done < before {
+            self.shared.changed.wait(&mut state);
+        }
+        state.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn wait_while(&self, busy: impl Fn(&State) -> bool) {
+        let mut state = self.shared.state.lock();
+        while busy(&state) {
+            self.shared.changed.wait(&mut state);
+        }
+    }
+
+    fn start(&self) -> io::Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let (shared, cpus) = (self.shared.clone(), self.cpus);
+            let named = thread::Builder::new().name("xact-behind".into());
+            *thread = Some(named.spawn(move || {
+                if let Some(cpus) = cpus {
+                    run_on(&cpus);
+                }
+                shared.work();
+            })?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WriteBehind {
+    fn drop(&mut self) {
+        self.shared.state.lock().closed = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            // It has no reason to panic, and whoever drops the device nobody to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            match state.queue.front().cloned() {
+                Some(chunk) => {
+                    let written = MutexGuard::unlocked(&mut state, || self.pass_on(&chunk));
+                    if let Err(error) = written {
+                        state.failed.get_or_insert(error);
+                    }
+                    let passed = state.queue.pop_front();
+                    state.done += 1;
+                    self.on_the_way.fetch_sub(1, Ordering::AcqRel);
+                    self.changed.notify_all();
+                    drop(chunk);
+                    if let Some(chunk) = passed.and_then(Arc::into_inner) {
+                        MutexGuard::unlocked(&mut state, || self.direct.give_back(chunk.filled));
+                    }
+                }
+                None if state.closed => return,
+                None => self.changed.wait(&mut state),
+            }
+        }
+    }
+
+    fn pass_on(&self, chunk: &Chunk) -> io::Result<()> {
+        if self.direct.write_filled(&chunk.filled, chunk.offset)? {
+            return Ok(());
+        }
+        self.cached.write_all_at(chunk.filled.bytes(), chunk.offset)
+    }
+}
+
+fn cpus_of_this_thread() -> Option<libc::cpu_set_t> {
+    // SAFETY: all bits zero is an empty set.
+    let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills the set, whose size is told.
+    let done = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut cpus) };
+    (done == 0).then_some(cpus)
+}
+
+/// The calling thread runs on these from now on; where that is refused, it stays where it is.
+fn run_on(cpus: &libc::cpu_set_t) {
+    // SAFETY: the kernel reads the set, whose size is told.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpus) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct::LARGE_BYTES;
+
+    fn behind(file: &File) -> Option<WriteBehind> {
+        let direct = Arc::new(DirectIo::open(file)?);
+        Some(WriteBehind::new(file, direct).unwrap())
+    }
+
+    /// More than may be on its way at once; a flush has all of it, and the file is the newest.
+    #[test]
+    fn what_is_on_its_way_is_there_after_a_flush() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(64 << 20).unwrap();
+        let Some(behind) = behind(&file) else {
+            println!("no O_DIRECT here: nothing is direct");
+            return;
+        };
+        for round in 0..3u8 {
+            for n in 0..3u8 {
+                let data = vec![16 * round + n + 1; 17 << 20];
+                assert!(behind.write(&[IoSlice::new(&data)], u64::from(n) * (17 << 20)).unwrap());
+            }
+            // What was there before is not written over what came later.
+            let data = vec![16 * round; LARGE_BYTES];
+            assert!(behind.write(&[IoSlice::new(&data)], 4096).unwrap());
+            behind.settle(4096, 1);
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 4096 + LARGE_BYTES as u64 - 1).unwrap();
+            assert_eq!(byte, [16 * round]);
+            behind.drain().unwrap();
+            for (offset, expected) in [(0, 1), (4096 + LARGE_BYTES as u64, 1), (18 << 20, 2), (50 << 20, 3)] {
+                file.read_exact_at(&mut byte, offset).unwrap();
+                assert_eq!(byte, [16 * round + expected], "at {offset}");
+            }
+        }
+    }
+
+    /// A write that fails is told by the next flush, once.
+    #[test]
+    fn what_went_wrong_is_told_by_the_flush() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        std::fs::write(&path, []).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+        let writable = File::options().read(true).write(true).open(&path).unwrap();
+        let Some(direct) = DirectIo::open(&writable) else {
+            println!("no O_DIRECT here: nothing is direct");
+            return;
+        };
+        direct.refuse();
+        // The other way is not open for writing.
+        let behind = WriteBehind::new(&File::open(&path).unwrap(), Arc::new(direct)).unwrap();
+        let chunk = behind.shared.direct.filled(&vec![1; LARGE_BYTES]);
+        behind.start().unwrap();
+        {
+            let mut state = behind.shared.state.lock();
+            state.queue.push_back(Arc::new(Chunk { filled: chunk, offset: 0 }));
+            state.came += 1;
+            behind.shared.on_the_way.fetch_add(1, Ordering::AcqRel);
+        }
+        behind.shared.changed.notify_all();
+        assert!(behind.drain().is_err());
+        behind.drain().unwrap();
+    }
+}
