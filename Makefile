@@ -24,7 +24,7 @@ test: ## everything that must hold: style, unit tests, tests on mounts
 	@scripts/test
 
 crash-long: ## the crash explorer's long part, hours; WORKLOADS='a b' picks some, RESUME=FILE remembers what is done
-	$(CARGO) run --release -p xact-testkit --bin crash -- --long $(WORKLOADS)
+	$(CARGO) run --release -p xact-testkit --bin crash -- --long $(if $(RESUME),--resume $(RESUME)) $(WORKLOADS)
 	$(CARGO) run --release -p xact-testkit --bin crash -- --ace 2 $(if $(RESUME),--resume $(RESUME))
 
 fuzz: ## fuzz one target; TARGET=operations SECONDS=600; without TARGET: build all and list them

@@ -5,6 +5,7 @@
 //!   that a crash at any point may leave.
 //! - [`crash`], [`explorer`]: which of these to try, and how; findings with a line that replays them.
 //! - [`ace`]: every short sequence of operations.
+//! - [`sittings`]: what of an exploration is done.
 //! - [`blocks`]: workloads on the journal engine alone.
 //! - [`canaries`]: rules left out, which the explorer must notice.
 //! - [`files`], [`workloads`]: workloads on whole volumes.
@@ -28,6 +29,7 @@ pub mod model;
 pub mod recording;
 pub mod rng;
 pub mod session;
+pub mod sittings;
 pub mod tools;
 pub mod tree;
 pub mod workloads;

@@ -3,11 +3,9 @@
 //! kind of volume. Small sequences find most of what large ones find, and say what it was.
 //!
 //! - `alphabet`: the operations and names
-//! - `sittings`: what of an enumeration is done
 //! - here: sequences, by a name that tells them, and the exploration of many of them
 
 mod alphabet;
-mod sittings;
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,12 +24,11 @@ use crate::model::{History, Op, State};
 use crate::recording::{Recording, Time};
 use crate::rng::Rng;
 use crate::session::{Done, End, Files, Session};
+use crate::sittings::Sittings;
 use crate::tree::Tree;
 use crate::workloads::{self, random};
 
 use alphabet::{Letter, Writer, letters};
-
-pub use sittings::Sittings;
 
 /// One operation, and what makes it durable: 0 nothing, else the so-many-th way that there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

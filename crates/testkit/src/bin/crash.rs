@@ -4,14 +4,16 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use xact_testkit::ace::{self, AceWorkload, Bounds, Sittings};
+use xact_testkit::ace::{self, AceWorkload, Bounds};
 use xact_testkit::blocks::BlockWorkload;
 use xact_testkit::canaries::{self, Canary};
-use xact_testkit::explorer::{Plan, Replay, Replayed, Subject, Summary, replay, report};
+use xact_testkit::explorer::{Finding, Plan, Replay, Replayed, Subject, Summary, replay, report};
+use xact_testkit::sittings::Sittings;
 use xact_testkit::workloads;
 
 const USAGE: &str = "\
-usage: crash [--long] [--seeds N] [--seed N] [WORKLOAD...]     explore (all workloads if none is named)
+usage: crash [--long] [--seeds N] [--seed N] [--resume FILE] [WORKLOAD...]
+                                                               explore (all workloads if none is named)
        crash --ace N [--sample N] [--seed N] [SETTING...]      every sequence of N operations
        crash --ace N --resume FILE [--seed N] [SETTING...]     the same, in several sittings
        crash --faults [NAME...]                                each rule left out, or these, or in these workloads:
@@ -24,13 +26,13 @@ usage: crash [--long] [--seeds N] [--seed N] [WORKLOAD...]     explore (all work
   --seed N    only this seed
   --sample N  so many sequences, drawn by lot, instead of all
   --resume FILE
-              leaves out the parts that FILE says are done, and adds those that get done; rows are of all of them
+              leaves out what FILE says is done, and adds what gets done; rows are of all of it
 ";
 
 const THREADS: usize = 2;
 
 enum Job {
-    Explore { plan: Plan, seeds: RangeInclusive<u64>, names: Vec<String> },
+    Explore { plan: Plan, seeds: RangeInclusive<u64>, names: Vec<String>, sittings: Option<PathBuf> },
     Ace { bounds: Vec<Bounds>, sittings: Option<PathBuf> },
     Faults { names: Vec<String> },
     Replay(Replay),
@@ -72,8 +74,8 @@ fn job() -> Result<Job, String> {
             _ => names.push(arg),
         }
     }
-    if sittings.is_some() && (length.is_none() || sample.is_some()) {
-        return Err(format!("--resume is for all sequences of --ace N\n\n{USAGE}"));
+    if sittings.is_some() && sample.is_some() {
+        return Err(format!("--resume is for all sequences, not for a sample\n\n{USAGE}"));
     }
     if let Some(length) = length {
         let seed = seeds.map_or(1, |seeds| *seeds.start());
@@ -88,10 +90,30 @@ fn job() -> Result<Job, String> {
         return Ok(Job::Ace { bounds, sittings });
     }
     let standard = if plan.depth > 1 { 1..=4 } else { 1..=1 };
-    Ok(Job::Explore { plan, seeds: seeds.unwrap_or(standard), names })
+    Ok(Job::Explore { plan, seeds: seeds.unwrap_or(standard), names, sittings })
 }
 
-fn explore(plan: Plan, seeds: RangeInclusive<u64>, names: &[String]) -> Result<bool, String> {
+/// Reports a run, or what an earlier sitting says of it.
+fn one_run<S: Subject>(subject: &S, plan: &Plan, sittings: Option<&Sittings>) -> Result<Summary, String> {
+    if let Some(done) = sittings.and_then(|sittings| sittings.run(subject.name(), plan.seed)) {
+        println!("{}", done.row());
+        done.findings.iter().for_each(Finding::print);
+        return Ok(done.clone());
+    }
+    let summary = report(subject, plan)?;
+    if let Some(sittings) = sittings {
+        sittings.add_run(plan.seed, &summary)?;
+    }
+    Ok(summary)
+}
+
+fn explore(
+    plan: Plan,
+    seeds: RangeInclusive<u64>,
+    names: &[String],
+    sittings: Option<PathBuf>,
+) -> Result<bool, String> {
+    let sittings = sittings.map(|file| Sittings::open(&file)).transpose()?;
     let known: Vec<String> = all_names();
     if let Some(name) = names.iter().find(|n| !known.contains(n)) {
         return Err(format!("no workload is called {name}; there are: {}", known.join(" ")));
@@ -102,11 +124,11 @@ fn explore(plan: Plan, seeds: RangeInclusive<u64>, names: &[String]) -> Result<b
     for seed in seeds {
         let plan = Plan { seed, ..plan };
         for workload in BlockWorkload::all().iter().filter(|w| chosen(w.name)) {
-            rows.push(report(workload, &plan)?);
+            rows.push(one_run(workload, &plan, sittings.as_ref())?);
         }
         for workload in workloads::all().iter().chain(&workloads::on_generations()).filter(|w| chosen(w.name))
         {
-            rows.push(report(workload, &plan)?);
+            rows.push(one_run(workload, &plan, sittings.as_ref())?);
         }
     }
     let sum = |what: fn(&Summary) -> u64| rows.iter().map(what).sum::<u64>();
@@ -183,7 +205,7 @@ fn try_again(line: &Replay) -> Result<bool, String> {
 
 fn main() -> ExitCode {
     let result = job().and_then(|job| match job {
-        Job::Explore { plan, seeds, names } => explore(plan, seeds, &names),
+        Job::Explore { plan, seeds, names, sittings } => explore(plan, seeds, &names, sittings),
         Job::Ace { bounds, sittings } => enumerate(&bounds, sittings),
         Job::Faults { names } => faults(&names),
         Job::Replay(line) => try_again(&line),
