@@ -80,10 +80,10 @@ pub const FIGURES: &[Figure] = &[
     Figure {
         load: Load { name: "joj-turns", systems: &[ADAPTIVE], baselines: &[], run: cases_in_turns },
         paper: "JOJ",
-        title: "The same, in turns transaction by transaction (not in the paper)",
+        title: "The same, in short turns (not in the paper)",
         about: "How fast a virtual disk is changes more within minutes than these cases differ. So here xact with \
                 per-file journaling, xact without a journal and ext4 without one have a loop device each at the \
-                same time, and each transaction is done on one after the other.",
+                same time, and a few transactions are done on one after the other.",
         chart: Chart::Times,
         claims: turns_claims,
     },
