@@ -105,9 +105,9 @@ pub const FIGURES: &[Figure] = &[
         "txfs-turns",
         &[System::XACT],
         all_in_turns,
-        "The same, the ways in turns operation by operation (not in the paper)",
+        "The same, the ways in short turns (not in the paper)",
         "What the figures above have one after the other, on one mount and in turns, so that what the disk is at the \
-         moment is the same for all: as they are, wrapped, rewritten. Counts are until each operation returned.",
+         moment is the same for all: as they are, wrapped, rewritten. A turn is an operation, of the SQLite loads 20. Counts are until each operation returned.",
         turns_claims,
     ),
 ];

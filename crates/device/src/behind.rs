@@ -2,8 +2,8 @@
 //! [`crate::direct`] are, while whoever wrote goes on.
 //!
 //! Crash argument: what is on its way counts as written. So a read, write or discard of a range waits for
-//! what is on its way there, and a flush for all that came before it. What went wrong is told by the next
-//! flush, which is when the device itself would tell of a write to its cache.
+//! what is on its way there, and a flush for all that came before it. What went wrong is told by every flush
+//! from then on: of several that run at once each had to have it, and none may say that all is durable.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -45,8 +45,28 @@ struct State {
     queue: VecDeque<Arc<Chunk>>,
     came: u64,
     done: u64,
-    failed: Option<io::Error>,
+    failed: Option<Failure>,
     closed: bool,
+}
+
+/// A first error, which is told more than once.
+struct Failure {
+    kind: io::ErrorKind,
+    number: Option<i32>,
+    text: String,
+}
+
+impl Failure {
+    fn of(error: &io::Error) -> Failure {
+        Failure { kind: error.kind(), number: error.raw_os_error(), text: error.to_string() }
+    }
+
+    fn told(&self) -> io::Error {
+        match self.number {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::new(self.kind, self.text.clone()),
+        }
+    }
 }
 
 struct Chunk {
@@ -106,14 +126,14 @@ impl WriteBehind {
         }
     }
 
-    /// Waits for all that came before. Errors: of any since the last time.
+    /// Waits for all that came before. Errors: that of the first write that ever failed.
     pub fn drain(&self) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         let before = state.came;
         while state.done < before {
             self.shared.changed.wait(&mut state);
         }
-        state.failed.take().map_or(Ok(()), Err)
+        state.failed.as_ref().map_or(Ok(()), |failure| Err(failure.told()))
     }
 
     fn wait_while(&self, busy: impl Fn(&State) -> bool) {
@@ -158,7 +178,7 @@ impl Shared {
                 Some(chunk) => {
                     let written = MutexGuard::unlocked(&mut state, || self.pass_on(&chunk));
                     if let Err(error) = written {
-                        state.failed.get_or_insert(error);
+                        state.failed.get_or_insert_with(|| Failure::of(&error));
                     }
                     let passed = state.queue.pop_front();
                     state.done += 1;
@@ -236,7 +256,7 @@ mod tests {
         }
     }
 
-    /// A write that fails is told by the next flush, once.
+    /// A write that fails is told by each flush from then on.
     #[test]
     fn what_went_wrong_is_told_by_the_flush() {
         let folder = tempfile::tempdir().unwrap();
@@ -260,7 +280,9 @@ mod tests {
             behind.shared.on_the_way.fetch_add(1, Ordering::AcqRel);
         }
         behind.shared.changed.notify_all();
-        assert!(behind.drain().is_err());
-        behind.drain().unwrap();
+        for _ in 0..3 {
+            let error = behind.drain().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EBADF), "{error}");
+        }
     }
 }

@@ -278,6 +278,21 @@ mod tests {
         assert!(behind(8192).is_err(), "past the end");
     }
 
+    /// What the device had not passed on when it was asked to flush is in the file when that returns.
+    #[test]
+    fn a_flush_waits_for_what_is_on_its_way() {
+        const LEN: usize = 24 << 20;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(LEN as u64).unwrap();
+        let device = FileDevice::open(file.path(), OpenMode::ReadWrite).unwrap();
+        for round in 1..=4 {
+            let data = vec![round; LEN];
+            device.write_behind_at(&[IoSlice::new(&data)], 0).unwrap();
+            device.flush().unwrap();
+            assert!(std::fs::read(file.path()).unwrap() == data, "round {round}");
+        }
+    }
+
     /// Where the system can do it at all, what is large and aligned goes directly.
     #[test]
     fn what_is_small_or_not_aligned_is_left_to_the_page_cache() {

@@ -3,8 +3,8 @@
 //! A line for each part of an enumeration, with what came of it:
 //! `adaptive 2 1 17 1384 9021 4021 12043 301 0 4.250 REPLAY…` is part 17 of the sequences of 2 operations in the setting
 //! `adaptive` with seed 1: 1384 sequences, 9021 states examined by 4021 recoveries, 12,043 known, 301 by e2fsck, none
-//! by the kernel, in 4.25 s; and the findings. And one for each run of a workload: `run wrap 3 352 1500 3160 573 11
-//! 5.500 REPLAY…` is that of `wrap` with seed 3: 352 writes and flushes, 1500 states, 3160 crashes of recoveries,
+//! by the kernel, in 4.25 s; and the findings. And one for each run of a workload: `run long wrap 3 352 1500 3160 573 11
+//! 5.500 REPLAY…` is the long one of `wrap` with seed 3: 352 writes and flushes, 1500 states, 3160 crashes of recoveries,
 //! 573 by e2fsck, 11 by the kernel. That the code is the same in all sittings is up to whoever sits.
 
 use std::collections::HashMap;
@@ -17,10 +17,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::ace::{Bounds, Outcome};
-use crate::explorer::{Finding, Summary};
+use crate::explorer::{Finding, Plan, Summary};
 
 /// Setting, length, seed and number.
 type Part = (String, usize, u64, u64);
+
+/// `long` or `quick`, workload and seed.
+type Run = (String, String, u64);
+
+fn run_of(plan: &Plan, workload: &str) -> Run {
+    let how = if plan.is_long() { "long" } else { "quick" };
+    (how.to_owned(), workload.to_owned(), plan.seed)
+}
 
 fn part_of(bounds: &Bounds, number: u64) -> Part {
     (bounds.setting.to_owned(), bounds.length, bounds.plan.seed, number)
@@ -29,7 +37,7 @@ fn part_of(bounds: &Bounds, number: u64) -> Part {
 /// What was done in earlier sittings, and a place for what is done in this one.
 pub struct Sittings {
     earlier: HashMap<Part, Outcome>,
-    runs: HashMap<(String, u64), Summary>,
+    runs: HashMap<Run, Summary>,
     file: Mutex<File>,
 }
 
@@ -47,8 +55,8 @@ impl Sittings {
         file.set_len(text.len() as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(told)?;
         let (mut earlier, mut runs) = (HashMap::new(), HashMap::new());
         for line in text.lines() {
-            if let Some(summary) = line.strip_prefix("run ").and_then(read_run) {
-                runs.insert((summary.0.workload.clone(), summary.1), summary.0);
+            if let Some((run, summary)) = line.strip_prefix("run ").and_then(read_run) {
+                runs.insert(run, summary);
             } else if let Some((part, outcome)) = read(line) {
                 earlier.insert(part, outcome);
             } else {
@@ -58,21 +66,17 @@ impl Sittings {
         Ok(Sittings { earlier, runs, file: Mutex::new(file) })
     }
 
-    /// What came of a workload with this seed in an earlier sitting.
-    pub fn run(&self, workload: &str, seed: u64) -> Option<&Summary> {
-        self.runs.get(&(workload.to_owned(), seed))
+    /// What came of a workload by this plan in an earlier sitting.
+    pub fn run(&self, workload: &str, plan: &Plan) -> Option<&Summary> {
+        self.runs.get(&run_of(plan, workload))
     }
 
     /// Adds a run that is done.
-    pub fn add_run(&self, seed: u64, summary: &Summary) -> Result<(), String> {
+    pub fn add_run(&self, plan: &Plan, summary: &Summary) -> Result<(), String> {
         let Summary { workload, events, states, nested, inspected, second_opinions, elapsed, .. } = summary;
-        let seconds = elapsed.as_secs_f64();
-        self.add_line(
-            format!(
-                "run {workload} {seed} {events} {states} {nested} {inspected} {second_opinions} {seconds:.3}"
-            ),
-            summary,
-        )
+        let ((how, _, seed), seconds) = (run_of(plan, workload), elapsed.as_secs_f64());
+        let run = format!("run {how} {workload} {seed} {events}");
+        self.add_line(format!("{run} {states} {nested} {inspected} {second_opinions} {seconds:.3}"), summary)
     }
 
     fn add_line(&self, mut line: String, summary: &Summary) -> Result<(), String> {
@@ -113,12 +117,12 @@ fn findings(words: &mut SplitWhitespace<'_>) -> Vec<Finding> {
     words.map(found).collect()
 }
 
-/// What follows `run`, with the seed.
-fn read_run(line: &str) -> Option<(Summary, u64)> {
+/// What follows `run`.
+fn read_run(line: &str) -> Option<(Run, Summary)> {
     let words = &mut line.split_whitespace();
-    let (workload, seed) = (next(words)?, next(words)?);
+    let run: Run = (next(words)?, next(words)?, next(words)?);
     let mut summary = Summary {
-        workload,
+        workload: run.1.clone(),
         events: next(words)?,
         states: next(words)?,
         nested: next(words)?,
@@ -128,7 +132,7 @@ fn read_run(line: &str) -> Option<(Summary, u64)> {
         ..Summary::default()
     };
     summary.findings = findings(words);
-    Some((summary, seed))
+    Some((run, summary))
 }
 
 fn read(line: &str) -> Option<(Part, Outcome)> {
@@ -169,7 +173,8 @@ mod tests {
         assert!(first.outcome(&bounds, 7).is_none());
         first.add(&bounds, 7, &Outcome { sequences: 10, summary: summary.clone() }).unwrap();
         let run = Summary { workload: "wrap".to_owned(), events: 5, nested: 6, ..summary };
-        first.add_run(3, &run).unwrap();
+        let plan = Plan { seed: 3, ..Plan::thorough() };
+        first.add_run(&plan, &run).unwrap();
         std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"ordered 2 1 8 4").unwrap();
 
         for _ in 0..2 {
@@ -180,9 +185,11 @@ mod tests {
             assert_eq!(known.summary.findings[0].replay, finding.replay);
             assert!(next.outcome(&bounds, 8).is_none());
             assert!(next.outcome(&Bounds::new("ordered", 3, 1), 7).is_none());
-            let run = next.run("wrap", 3).unwrap();
+            let run = next.run("wrap", &plan).unwrap();
             assert_eq!((run.events, run.states, run.nested, run.findings.len()), (5, 20, 6, 1));
-            assert!(next.run("wrap", 2).is_none() && next.run("wra", 3).is_none());
+            let others = [Plan { seed: 2, ..plan }, Plan { seed: 3, ..Plan::quick() }];
+            assert!(others.iter().all(|other| next.run("wrap", other).is_none()));
+            assert!(next.run("wra", &plan).is_none());
         }
         std::fs::write(&path, "something else\n").unwrap();
         assert!(Sittings::open(&path).is_err());

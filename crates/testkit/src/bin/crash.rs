@@ -89,20 +89,20 @@ fn job() -> Result<Job, String> {
             .collect();
         return Ok(Job::Ace { bounds, sittings });
     }
-    let standard = if plan.depth > 1 { 1..=4 } else { 1..=1 };
+    let standard = if plan.is_long() { 1..=4 } else { 1..=1 };
     Ok(Job::Explore { plan, seeds: seeds.unwrap_or(standard), names, sittings })
 }
 
 /// Reports a run, or what an earlier sitting says of it.
 fn one_run<S: Subject>(subject: &S, plan: &Plan, sittings: Option<&Sittings>) -> Result<Summary, String> {
-    if let Some(done) = sittings.and_then(|sittings| sittings.run(subject.name(), plan.seed)) {
+    if let Some(done) = sittings.and_then(|sittings| sittings.run(subject.name(), plan)) {
         println!("{}", done.row());
         done.findings.iter().for_each(Finding::print);
         return Ok(done.clone());
     }
     let summary = report(subject, plan)?;
     if let Some(sittings) = sittings {
-        sittings.add_run(plan.seed, &summary)?;
+        sittings.add_run(plan, &summary)?;
     }
     Ok(summary)
 }

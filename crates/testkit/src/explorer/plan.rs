@@ -66,6 +66,12 @@ impl Plan {
             ..Plan::quick()
         }
     }
+
+    /// Whether it is of `make crash-long`.
+    pub fn is_long(&self) -> bool {
+        self.depth > 1
+    }
+
     /// The plan for a subject of this weight.
     pub(super) fn thinned(self, weight: u64) -> Plan {
         if !self.thins_out || weight <= 1 {
