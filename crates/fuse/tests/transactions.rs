@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Mounted, sh};
@@ -285,6 +285,53 @@ fn many_at_once(mount: Mounted) {
         }
     });
     assert_eq!(sh(&mount.path(), "ls -A -I lost+found | wc -l"), "32\n");
+}
+
+/// How many of the commits of eight threads are refused, by what they write.
+#[test]
+fn rates_of_conflicts() {
+    const THREADS: u64 = 8;
+    const EACH: u64 = 40;
+    let mount = Mounted::on_a_volume();
+    fs::write(mount.at("pages"), vec![0; THREADS as usize * 4096]).unwrap();
+    let page = |root: &std::path::Path, page: u64, n: u64| {
+        let file = File::options().write(true).open(root.join("pages")).unwrap();
+        file.write_all_at(&[n as u8 + 1; 4096], page * 4096)
+    };
+    let refused = |what: &str, work: &(dyn Fn(&std::path::Path, u64, u64) -> std::io::Result<()> + Sync)| {
+        let refused = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for t in 0..THREADS {
+                let (mount, refused) = (&mount, &refused);
+                scope.spawn(move || {
+                    let channel = Channel::open(&mount.path()).unwrap();
+                    for n in 0..EACH {
+                        let (_, root) = channel.begin(0).unwrap();
+                        // A write that collides is told at once, and then the commit.
+                        let written = work(&root, t, n).err().and_then(|e| e.raw_os_error());
+                        assert!(written.is_none_or(|number| number == libc::EAGAIN), "{written:?}");
+                        if let Err(e) = channel.commit(0) {
+                            assert_eq!(e.reason, Reason::Conflict, "{e:?}");
+                            refused.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        let refused = refused.into_inner();
+        println!("{what}: {refused} of {} commits refused", THREADS * EACH);
+        refused
+    };
+    assert_eq!(
+        refused("different names in one folder", &|root, t, n| fs::write(
+            root.join(format!("n{t}.{n}")),
+            "x"
+        )),
+        0
+    );
+    assert_eq!(refused("different pages of one file", &|root, t, n| page(root, t, n)), 0);
+    let same = refused("the same page", &|root, _, n| page(root, 0, n));
+    assert!(same < THREADS * EACH, "of those that collide one commits");
 }
 
 #[test]
