@@ -1,6 +1,7 @@
 //! The loads. Each is a list of phases; a phase is timed, and its device I/O is counted until all
 //! that it put off is written too.
 
+mod beside;
 mod files;
 pub mod programs;
 pub mod sqlite;
@@ -15,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::counts::Counts;
 use crate::system::{Server, System};
 use crate::volume::{LoopDevice, Mount, Result};
+
+pub use beside::{Place, in_turns};
 
 /// How long single operations took, in microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -58,17 +58,28 @@ pub fn postmark_of(bench: &mut Bench<'_, '_>, what: PostMark) -> Result<()> {
 }
 
 pub fn postmark_named(bench: &mut Bench<'_, '_>, phase: String, what: PostMark) -> Result<()> {
-    let PostMark { files, transactions, folders, largest_bytes } = what;
-    let config = bench.supplies.join("postmark.cfg");
-    let location = bench.mount.dir().display().to_string();
-    let text = format!(
-        "set location {location}\nset number {files}\nset transactions {transactions}\n\
-         set subdirectories {folders}\nset size 500 {largest_bytes}\nset seed 42\nrun\nquit\n"
-    );
-    fs::write(&config, text).map_err(because("PostMark's configuration"))?;
-    bench.phase(phase, "op", (files + transactions) as f64, |_| {
-        run(Command::new("postmark").arg(&config)).map(drop)
-    })
+    let config = what.configuration(bench.mount.dir(), bench.supplies)?;
+    bench.phase(phase, "op", what.operations(), |_| run(Command::new("postmark").arg(&config)).map(drop))
+}
+
+impl PostMark {
+    /// Files that are there first, and transactions.
+    pub fn operations(&self) -> f64 {
+        (self.files + self.transactions) as f64
+    }
+
+    /// Writes what tells PostMark to do this in `dir`.
+    pub fn configuration(&self, dir: &Path, supplies: &Path) -> Result<PathBuf> {
+        let PostMark { files, transactions, folders, largest_bytes } = self;
+        let config = supplies.join("postmark.cfg");
+        let location = dir.display();
+        let text = format!(
+            "set location {location}\nset number {files}\nset transactions {transactions}\n\
+             set subdirectories {folders}\nset size 500 {largest_bytes}\nset seed 42\nrun\nquit\n"
+        );
+        fs::write(&config, text).map_err(because("PostMark's configuration"))?;
+        Ok(config)
+    }
 }
 
 /// dbench's own throughput, with 1 and with 4 clients.
@@ -77,23 +88,31 @@ pub fn dbench(bench: &mut Bench<'_, '_>) -> Result<()> {
 }
 
 pub fn dbench_of(bench: &mut Bench<'_, '_>, clients: &[u32]) -> Result<()> {
-    let seconds = bench.count(20).max(3).to_string();
-    for clients in clients {
-        let phase = format!("dbench, {clients} client{}", if *clients == 1 { "" } else { "s" });
-        bench.phase_with_rate(phase, "MB", |mount| {
-            let mut command = Command::new("dbench");
-            command.args(["-c", "/usr/share/dbench/client.txt", "-t", &seconds, "-D"]);
-            command.arg(mount.dir()).arg(clients.to_string());
-            let started = Instant::now();
-            let output = run(&mut command)?;
-            let line = output.lines().find_map(|l| l.strip_prefix("Throughput "));
-            let rate: Option<f64> = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
-            let rate = rate.ok_or_else(|| format!("dbench says no throughput: {output}"))?;
-            // Its own clock starts when its files are there, a moment after ours.
-            Ok(Rated { rate, units: rate * started.elapsed().as_secs_f64() })
+    let seconds = bench.count(20).max(3);
+    for &clients in clients {
+        bench.phase_with_rate(dbench_phase(clients), "MB", |mount| {
+            dbench_for(mount.dir(), clients, seconds)
         })?;
     }
     Ok(())
+}
+
+pub fn dbench_phase(clients: u32) -> String {
+    format!("dbench, {clients} client{}", if clients == 1 { "" } else { "s" })
+}
+
+/// Runs dbench, which measures for so many seconds.
+pub fn dbench_for(dir: &Path, clients: u32, seconds: u64) -> Result<Rated> {
+    let mut command = Command::new("dbench");
+    command.args(["-c", "/usr/share/dbench/client.txt", "-t", &seconds.to_string(), "-D"]);
+    command.arg(dir).arg(clients.to_string());
+    let started = Instant::now();
+    let output = run(&mut command)?;
+    let line = output.lines().find_map(|l| l.strip_prefix("Throughput "));
+    let rate: Option<f64> = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
+    let rate = rate.ok_or_else(|| format!("dbench says no throughput: {output}"))?;
+    // Its own clock starts when its files are there, a moment after ours.
+    Ok(Rated { rate, units: rate * started.elapsed().as_secs_f64() })
 }
 
 /// One small file written by a program and durable at its end: by `xact run`, or by an fsync of the

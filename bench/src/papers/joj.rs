@@ -7,10 +7,10 @@ use std::process::Command;
 
 use super::{Chart, Claim, Figure};
 use crate::loads::sqlite::{self, Operation, Usage};
-use crate::loads::{Bench, Load, Rated, Sample, because, counted};
+use crate::loads::{Bench, Load, Place, Rated, Sample, because};
 use crate::report::Section;
 use crate::system::{Format, Server, System};
-use crate::volume::{LoopDevice, Mount, Result, run};
+use crate::volume::{Result, run};
 
 const KERNEL: System = System::KERNEL;
 const XACT: System = System::XACT;
@@ -212,43 +212,31 @@ fn usages() -> impl Iterator<Item = (&'static str, Usage)> {
 }
 
 fn cases_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
-    const BYTES: u64 = 1 << 30;
-    let image = |n: usize| bench.supplies.join(format!("turns-{n}.bin"));
-    let devices: Vec<LoopDevice> =
-        (0..WITHOUT_JOURNAL.len()).map(|n| LoopDevice::new(&image(n), BYTES)).collect::<Result<_>>()?;
-    let mut mounts = Vec::new();
-    for (n, (device, system)) in devices.iter().zip(WITHOUT_JOURNAL).enumerate() {
-        device.format(system.format, bench.mount.xact())?;
-        let dir = bench.supplies.join(format!("turns-{n}"));
-        mounts.push(Mount::new(device, system, &dir, bench.mount.xact())?);
-    }
-    for (label, usage) in usages() {
-        let usage = Usage { rows: bench.count(usage.rows).max(usage.rows_a_transaction), ..usage };
-        for operation in Operation::ALL {
-            let all = || std::iter::once(&*bench.mount).chain(&mounts);
-            let of = || std::iter::once(bench.device).chain(&devices);
-            let name = format!("{}-{}.db", usage.journal, usage.rows_a_transaction);
-            let paths: Vec<_> = all().map(|mount| mount.dir().join(&name)).collect();
-            let before = of().map(LoopDevice::counts).collect::<Result<Vec<_>>>()?;
-            let rated = sqlite::operate_in_turns(&paths, operation, usage)?;
-            all().try_for_each(Mount::settle)?;
-            let mut samples = Vec::new();
-            for ((mount, device), (before, Rated { rate, units })) in
-                all().zip(of()).zip(before.into_iter().zip(rated))
-            {
-                let counts = counted(mount.system(), device.counts()? - before);
-                let phase = case_on(label, usage, operation, mount.system().name);
-                samples.push(Sample { phase, rate, unit: "tx".to_owned(), units, latency: None, counts });
+    let cases: Vec<_> = usages()
+        .map(|(label, usage)| {
+            (label, Usage { rows: bench.count(usage.rows).max(usage.rows_a_transaction), ..usage })
+        })
+        .collect();
+    bench.beside(&WITHOUT_JOURNAL, |places| {
+        let mut samples = Vec::new();
+        for (label, usage) in cases {
+            for operation in Operation::ALL {
+                let name = format!("{}-{}.db", usage.journal, usage.rows_a_transaction);
+                let paths: Vec<_> = places.iter().map(|place| place.mount.dir().join(&name)).collect();
+                let before = places.iter().map(Place::counts).collect::<Result<Vec<_>>>()?;
+                let rated = sqlite::operate_in_turns(&paths, operation, usage)?;
+                places.iter().try_for_each(|place| place.mount.settle())?;
+                for (place, (before, Rated { rate, units })) in
+                    places.iter().zip(before.into_iter().zip(rated))
+                {
+                    let counts = place.counts_since(before)?;
+                    let phase = case_on(label, usage, operation, place.system().name);
+                    samples.push(Sample { phase, rate, unit: "tx".to_owned(), units, latency: None, counts });
+                }
             }
-            bench.samples.append(&mut samples);
         }
-    }
-    for (mount, device) in mounts.into_iter().zip(&devices) {
-        let format = mount.system().format;
-        mount.unmount()?;
-        device.check(format, bench.mount.xact())?;
-    }
-    Ok(())
+        Ok(samples)
+    })
 }
 
 /// JOJ-7: the default against no journal, case by case and on average.
