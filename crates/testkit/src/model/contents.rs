@@ -16,8 +16,6 @@
 
 use std::sync::Arc;
 
-use xact_fs::RenameHow;
-
 use super::history::Lane;
 use super::op::Op;
 use super::stamp;
@@ -55,7 +53,7 @@ pub struct Moments {
 }
 
 /// Metadata operations that act on the inside of a file.
-fn forces(op: &Op) -> bool {
+pub(super) fn forces(op: &Op) -> bool {
     matches!(op, Op::Truncate { .. } | Op::Commit { .. })
 }
 
@@ -78,13 +76,6 @@ fn redo(lane: &Lane, step: usize, id: Id, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Whether a step renames `id` over another file.
-fn replaces(lane: &Lane, step: usize, id: Id) -> bool {
-    let Op::Rename { from, to, how: RenameHow::Replace } = &lane.steps[step].op else { return false };
-    let before = &lane.states[step];
-    before.resolve(from) == Ok(id) && before.resolve(to).is_ok_and(|old| old != id)
-}
-
 /// The contents that a file may have, each by the step after which it had them.
 struct Legal {
     contents: Vec<(usize, Arc<Vec<u8>>)>,
@@ -100,8 +91,9 @@ pub fn judge_file(lane: &Lane, promise: Promise, id: Id, got: &[u8], moments: Mo
     legal.check_sizes(got)?;
     let newest = legal.check_sectors(promise, got)?;
     // Holes are punched by metadata alone, which does not wait for what was written before.
+    let past = lane.past(id);
     let zeroed = |w: usize, sector: usize| {
-        (w..moments.begun).any(|s| lane.steps[s].touched.contains(&id) && zeroes(&lane.steps[s].op, sector))
+        past.touching.iter().any(|&s| (w..moments.begun).contains(&s) && zeroes(&lane.steps[s].op, sector))
     };
     if legal.is_of_one_moment(promise, got, &newest, zeroed) {
         return Ok(());
@@ -118,16 +110,18 @@ pub fn judge_file(lane: &Lane, promise: Promise, id: Id, got: &[u8], moments: Mo
 
 impl Legal {
     fn of(lane: &Lane, id: Id, Moments { synced, k, begun }: Moments) -> Legal {
-        let at = |v: usize| lane.states[v].node(id).and_then(|n| n.file());
-        let born = (0..=begun).find(|&v| at(v).is_some()).expect("the file exists after k steps");
+        let past = lane.past(id);
+        let at = |v: usize| past.at(v);
+        let born = past.born().filter(|&v| v <= begun).expect("the file exists after k steps");
         // A rename over another file brings the data along (what is there of it when it is done).
-        let brought = (0..k).rfind(|&s| replaces(lane, s, id)).unwrap_or(0);
+        let brought = past.replaced.iter().rfind(|&&s| s < k).copied().unwrap_or(0);
         let base = synced.max(born).max(brought);
-        let touching = |step: usize| lane.steps[step].touched.contains(&id);
         let is_commit = |s: usize| matches!(lane.steps[s].op, Op::Commit { .. });
         // A transaction beyond k is not there.
-        let end = (k..begun).find(|&s| is_commit(s) && touching(s)).unwrap_or(begun);
-        let forced: Vec<usize> = (0..k).filter(|&s| touching(s) && forces(&lane.steps[s].op)).collect();
+        let end =
+            past.forced.iter().copied().find(|&s| (k..begun).contains(&s) && is_commit(s)).unwrap_or(begun);
+        let forced = &past.forced[..past.forced.partition_point(|&s| s < k)];
+        let later = |v: usize| forced[forced.partition_point(|&s| s < v)..].iter().copied();
 
         // Growth waits for the data below it and so may be missing; what a truncation among the
         // first k cut off may not come back; a transaction that changes the size does so for good.
@@ -135,43 +129,42 @@ impl Legal {
             is_commit(s) && at(s).zip(at(s + 1)).is_none_or(|(before, after)| before.len() != after.len())
         };
         let sized = forced.iter().rfind(|&&s| sets_size(s)).map_or(base, |s| base.max(s + 1));
-        let sizes = (sized..=k.max(base)).filter_map(|v| {
-            let cuts = forced.iter().filter(|&&s| s >= v).filter_map(|&s| match &lane.steps[s].op {
+        let sizes = past.spans(sized..=k.max(base)).map(|(first, _, bytes)| {
+            let cuts = later(first).filter_map(|s| match &lane.steps[s].op {
                 Op::Truncate { size, .. } => Some(*size as usize),
                 _ => None,
             });
-            at(v).map(|bytes| (v, cuts.fold(bytes.len(), usize::min)))
+            (first, cuts.fold(bytes.len(), usize::min))
         });
-        let lens = (base..=end).filter_map(|v| at(v).map(|bytes| bytes.len()));
+        let lens = past.spans(base..=end).map(|(_, _, bytes)| bytes.len());
         let (least, most) = lens.fold((usize::MAX, 0), |(l, m), len| (l.min(len), m.max(len)));
         let cut = (least < most).then_some(least);
         let mut legal = Legal { contents: Vec::new(), sizes: sizes.collect(), cut };
-        for v in (base..=end).rev() {
-            let Some(bytes) = at(v) else { continue };
-            let mut later = forced.iter().copied().filter(|&s| s >= v).peekable();
-            // Newer contents come first; of equal ones the newest counts.
+        // Newer contents come first; of equal ones the newest counts.
+        for (first, last, bytes) in past.spans(base..=end).rev() {
             let known = |bytes: &Arc<Vec<u8>>| legal.contents.iter().any(|(_, other)| other == bytes);
-            if later.peek().is_none() {
+            if later(first).next().is_none() {
                 if !legal.contents.last().is_some_and(|(_, other)| Arc::ptr_eq(other, bytes)) {
-                    legal.contents.push((v, bytes.clone()));
+                    legal.contents.push((last, bytes.clone()));
                 }
                 continue;
             }
             let mut bytes = Vec::clone(bytes);
-            later.for_each(|step| redo(lane, step, id, &mut bytes));
+            later(first).for_each(|step| redo(lane, step, id, &mut bytes));
             let bytes = Arc::new(bytes);
             if !known(&bytes) {
-                legal.contents.push((v, bytes));
+                legal.contents.push((last, bytes));
             }
         }
         // What was written in place after a truncation or a transaction that is lost landed on data
         // that is still there.
-        let lost = |s: &usize| touching(*s) && forces(&lane.steps[*s].op);
-        if let Some(first) = (k.max(base)..begun).find(lost)
+        let lost = |s: usize| forces(&lane.steps[s].op);
+        if let Some(first) = past.forced.iter().copied().find(|s| (k.max(base)..begun).contains(s))
             && let Some(bytes) = at(first)
         {
             let mut bytes = Vec::clone(bytes);
-            for step in (first..begun).filter(|&s| touching(s) && !lost(&s)) {
+            let touching = past.touching.iter().copied().filter(|s| (first..begun).contains(s));
+            for step in touching.filter(|&s| !lost(s)) {
                 let (Some(before), Some(after)) = (at(step), at(step + 1)) else { break };
                 bytes.resize(bytes.len().max(after.len()), 0);
                 for (offset, &byte) in after.iter().enumerate().filter(|(n, b)| before.get(*n) != Some(b)) {

@@ -1,6 +1,9 @@
 //! What a workload did, when, and what it was promised.
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use crate::recording::Time;
 use crate::tree::Tree;
@@ -36,6 +39,58 @@ pub struct Lane {
     pub states: Vec<State>,
     /// `digests[i]` is a number for the first `i` steps and the state before them.
     digests: Vec<u64>,
+    /// `covered[i]` is how many steps are there for good when step `i` is acknowledged.
+    covered: Vec<usize>,
+    /// All that happened to each file, so that judging one of its contents does not go through all states.
+    files: HashMap<Id, Past>,
+    /// The steps that sync everything.
+    syncs: Vec<usize>,
+}
+
+/// What happened to one file.
+#[derive(Debug, Clone, Default)]
+pub struct Past {
+    /// Its contents, each with the state that had it first; `None` where it is not there.
+    contents: Vec<(usize, Option<Arc<Vec<u8>>>)>,
+    /// The steps that changed or synced it.
+    pub touching: Vec<usize>,
+    /// Those that act on its inside as metadata does.
+    pub forced: Vec<usize>,
+    /// Those that renamed it over another file.
+    pub replaced: Vec<usize>,
+    /// Those that synced it alone.
+    syncs: Vec<usize>,
+}
+
+impl Past {
+    /// Its contents after `v` steps.
+    pub fn at(&self, v: usize) -> Option<&Arc<Vec<u8>>> {
+        let after = self.contents.partition_point(|(first, _)| *first <= v);
+        self.contents[..after].last().and_then(|(_, bytes)| bytes.as_ref())
+    }
+
+    /// The first state that has it.
+    pub fn born(&self) -> Option<usize> {
+        self.contents.iter().find(|(_, bytes)| bytes.is_some()).map(|(first, _)| *first)
+    }
+
+    /// The states of a range in spans (first, last) that nothing forced divides, and that have the same contents.
+    pub fn spans(
+        &self,
+        range: RangeInclusive<usize>,
+    ) -> impl DoubleEndedIterator<Item = (usize, usize, &Arc<Vec<u8>>)> {
+        let (start, end) = range.into_inner();
+        let changes = self.contents.iter().map(|(first, _)| *first);
+        let mut firsts: Vec<usize> = changes
+            .chain(self.forced.iter().map(|s| s + 1))
+            .filter(|first| (start + 1..=end).contains(first))
+            .chain((start <= end).then_some(start))
+            .collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        let lasts: Vec<usize> = firsts.iter().skip(1).map(|next| next - 1).chain([end]).collect();
+        firsts.into_iter().zip(lasts).filter_map(|(first, last)| Some((first, last, self.at(first)?)))
+    }
 }
 
 impl Lane {
@@ -46,6 +101,9 @@ impl Lane {
             steps: Vec::new(),
             states: vec![State::new(first_id)],
             digests: vec![digest_of(&[&prefix, &first_id])],
+            covered: Vec::new(),
+            files: HashMap::new(),
+            syncs: Vec::new(),
         }
     }
 
@@ -54,6 +112,9 @@ impl Lane {
         assert!(self.steps.is_empty(), "a lane begins once");
         self.states[0].adopt(tree);
         self.digests[0] = digest_of(&[&self.digests[0], &tree.digest()]);
+        for (id, bytes) in self.states[0].files() {
+            self.files.insert(id, Past { contents: vec![(0, Some(bytes.clone()))], ..Past::default() });
+        }
     }
 
     pub fn now(&self) -> &State {
@@ -70,7 +131,47 @@ impl Lane {
         self.digests.push(digest_of(&[self.digests.last().expect("a lane has its first state"), &op]));
         self.steps.push(Step { op, began, ended, touched });
         self.states.push(state);
+        self.covered.push(self.covers(self.steps.len() - 1));
+        self.note_last();
         Ok(())
+    }
+
+    /// Notes the last step with the files that it is about.
+    fn note_last(&mut self) {
+        let s = self.steps.len() - 1;
+        let step = &self.steps[s];
+        if step.op == Op::Sync {
+            self.syncs.push(s);
+        }
+        for &id in &step.touched {
+            let bytes = self.states[s + 1].node(id).and_then(|node| node.file());
+            if bytes.is_none() && !self.files.contains_key(&id) {
+                continue;
+            }
+            let past = self.files.entry(id).or_default();
+            past.touching.push(s);
+            if super::contents::forces(&step.op) {
+                past.forced.push(s);
+            }
+            if self.states[s].is_replaced_by(&step.op, id) {
+                past.replaced.push(s);
+            }
+            if step.op.is_sync() {
+                past.syncs.push(s);
+            }
+            let before = past.contents.last().and_then(|(_, bytes)| bytes.as_ref());
+            if before.map(Arc::as_ptr) != bytes.map(Arc::as_ptr) {
+                past.contents.push((s + 1, bytes.cloned()));
+            }
+        }
+    }
+
+    /// All that happened to a file.
+    ///
+    /// # Panics
+    /// Of a file that never was.
+    pub fn past(&self, id: Id) -> &Past {
+        self.files.get(&id).expect("the file was there once")
     }
 
     /// Steps that had been called at `time`.
@@ -93,19 +194,21 @@ impl Lane {
 
     /// How many steps must be there after a crash at `time`, for what this lane was promised.
     fn promised(&self, time: Time) -> usize {
-        let mut floor = 0;
-        for (s, step) in self.steps.iter().enumerate().filter(|(_, s)| s.acknowledged(time)) {
-            let covered = match &step.op {
-                Op::Sync => s,
-                // One without effect is no commit.
-                Op::Commit { durable: true, .. } if !self.states[s].same(&self.states[s + 1]) => s + 1,
-                Op::Fsync { .. } => self.last_change(s, step.touched[0], true),
-                Op::Fdatasync { .. } => self.last_change(s, step.touched[0], false),
-                _ => continue,
-            };
-            floor = floor.max(covered);
+        let acknowledged = self.steps.iter().zip(&self.covered).filter(|(step, _)| step.acknowledged(time));
+        acknowledged.map(|(_, covered)| *covered).max().unwrap_or(0)
+    }
+
+    /// How many steps are promised by step `s`, once it is acknowledged.
+    fn covers(&self, s: usize) -> usize {
+        let step = &self.steps[s];
+        match &step.op {
+            Op::Sync => s,
+            // One without effect is no commit.
+            Op::Commit { durable: true, .. } if !self.states[s].same(&self.states[s + 1]) => s + 1,
+            Op::Fsync { .. } => self.last_change(s, step.touched[0], true),
+            Op::Fdatasync { .. } => self.last_change(s, step.touched[0], false),
+            _ => 0,
         }
-        floor
     }
 
     /// One past the last of the first `before` steps that an fsync (`all`) or fdatasync of `id`
@@ -126,13 +229,9 @@ impl Lane {
 
     /// The state whose contents of `id` are durable at `time`, for what this lane was promised.
     fn synced(&self, time: Time, id: Id) -> usize {
-        let covers = |step: &Step| match &step.op {
-            Op::Sync => true,
-            Op::Fsync { .. } | Op::Fdatasync { .. } => step.touched[0] == id,
-            _ => false,
-        };
-        let last = self.steps.iter().rposition(|s| s.acknowledged(time) && covers(s));
-        last.unwrap_or(0)
+        let last = |syncs: &[usize]| syncs.iter().rev().find(|&&s| self.steps[s].acknowledged(time)).copied();
+        let own = self.files.get(&id).and_then(|past| last(&past.syncs));
+        own.max(last(&self.syncs)).unwrap_or(0)
     }
 }
 

@@ -107,6 +107,17 @@ impl State {
         self.nodes.get(&id).map(|n| &**n)
     }
 
+    /// The files, each with what is in it.
+    pub fn files(&self) -> impl Iterator<Item = (Id, &Arc<Vec<u8>>)> {
+        self.nodes.iter().filter_map(|(&id, node)| Some((id, node.file()?)))
+    }
+
+    /// Whether `op`, done now, renames `id` over another file.
+    pub fn is_replaced_by(&self, op: &Op, id: Id) -> bool {
+        let Op::Rename { from, to, how: RenameHow::Replace } = op else { return false };
+        self.resolve(from) == Ok(id) && self.resolve(to).is_ok_and(|old| old != id)
+    }
+
     pub fn resolve(&self, path: &str) -> Result<Id, Errno> {
         let mut id = ROOT;
         for name in path.split('/').filter(|n| !n.is_empty()) {
