@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::recording::Time;
 use crate::tree::Tree;
@@ -45,6 +45,17 @@ pub struct Lane {
     files: HashMap<Id, Past>,
     /// The steps that sync everything.
     syncs: Vec<usize>,
+    /// The names of each state that was asked for them.
+    names: Vec<OnceLock<Arc<Names>>>,
+}
+
+/// What is where in a state.
+#[derive(Debug)]
+pub struct Names {
+    /// Every name but the root's.
+    pub paths: Vec<(Vec<u8>, Id)>,
+    /// The link counts that `stat` should show.
+    pub links: HashMap<Id, u32>,
 }
 
 /// What happened to one file.
@@ -104,6 +115,7 @@ impl Lane {
             covered: Vec::new(),
             files: HashMap::new(),
             syncs: Vec::new(),
+            names: vec![OnceLock::new()],
         }
     }
 
@@ -131,9 +143,18 @@ impl Lane {
         self.digests.push(digest_of(&[self.digests.last().expect("a lane has its first state"), &op]));
         self.steps.push(Step { op, began, ended, touched });
         self.states.push(state);
+        self.names.push(OnceLock::new());
         self.covered.push(self.covers(self.steps.len() - 1));
         self.note_last();
         Ok(())
+    }
+
+    /// The names of the state after `k` steps.
+    pub fn names(&self, k: usize) -> &Names {
+        self.names[k].get_or_init(|| {
+            let state = &self.states[k];
+            Arc::new(Names { paths: state.paths(), links: state.all_links() })
+        })
     }
 
     /// Notes the last step with the files that it is about.

@@ -6,6 +6,7 @@
 //!    after `k` steps: metadata operations form a prefix.
 //! 3. The inside of each file is what `contents` says.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use xact::KEPT_FOLDER;
@@ -14,7 +15,7 @@ use crate::recording::Time;
 use crate::tree::{Body, Entry, Tree};
 
 use super::contents::{Moments, judge_file};
-use super::history::History;
+use super::history::{History, Names};
 use super::stamp;
 use super::state::{Content, Id, State};
 
@@ -31,10 +32,14 @@ impl History {
         let lane = &self.lanes[number];
         let tree = tree.below(&lane.prefix);
         let (floor, begun) = (self.floor(number, time), lane.begun(time));
+        // Most states have another number of names, which says it all unless none of the others explains the tree.
+        let named = tree.entries.keys().filter(|path| *path != b"/" && !is_kept(path)).count();
+        let (likely, unlikely): (Vec<usize>, Vec<usize>) =
+            (floor..=begun).rev().partition(|&k| lane.names(k).paths.len() == named);
         let mut names_differ = Vec::new();
         let mut contents_differ = Vec::new();
-        for k in (floor..=begun).rev() {
-            match match_names(&lane.states[k], &tree) {
+        for k in likely.into_iter().chain(unlikely) {
+            match match_names(&lane.states[k], lane.names(k), &tree) {
                 Err(why) => names_differ.push((k, why)),
                 Ok(files) => match self.judge_contents(number, time, k, begun, &files) {
                     Ok(()) => return Ok(()),
@@ -42,6 +47,7 @@ impl History {
                 },
             }
         }
+        names_differ.sort_by_key(|(k, _)| Reverse(*k));
         // Where the names are right for some k, it is the contents that tell.
         let why = reasons(if contents_differ.is_empty() { names_differ } else { contents_differ });
         let last = |n: usize| n.checked_sub(1).map_or("nothing".to_owned(), |n| lane.steps[n].op.to_string());
@@ -90,26 +96,38 @@ fn path_of(state: &State, id: Id) -> String {
     String::from_utf8_lossy(&path).into_owned()
 }
 
+/// Whether a path is the volume's own, for what it keeps of transactions.
+fn is_kept(path: &[u8]) -> bool {
+    path.split(|b| *b == b'/').nth(1) == Some(KEPT_FOLDER.as_bytes())
+}
+
 /// Compares everything but the contents of files; gives the entry of each.
-fn match_names<'a>(state: &State, tree: &'a Tree) -> Result<BTreeMap<Id, &'a Entry>, String> {
+fn match_names<'a>(
+    state: &State,
+    Names { paths, links }: &Names,
+    tree: &'a Tree,
+) -> Result<BTreeMap<Id, &'a Entry>, String> {
     let mut found = BTreeMap::new();
     let mut inodes: HashMap<u64, Id> = HashMap::new();
-    let paths = state.paths();
-    let links = state.all_links();
-    for (path, id) in &paths {
-        let shown = String::from_utf8_lossy(path);
+    for (path, id) in paths {
+        let shown = || String::from_utf8_lossy(path);
         let node = state.node(*id).expect("named nodes exist");
-        let entry = tree.entries.get(path).ok_or_else(|| format!("{shown} is missing"))?;
+        let entry = tree.entries.get(path).ok_or_else(|| format!("{} is missing", shown()))?;
         let before = inodes.insert(entry.ino, *id);
         if before.is_some_and(|other| other != *id)
             || found.get(id).is_some_and(|e: &&Entry| e.ino != entry.ino)
         {
-            return Err(format!("{shown}: wrong inode {}", entry.ino));
+            return Err(format!("{}: wrong inode {}", shown(), entry.ino));
         }
         macro_rules! same {
             ($what:literal, $ours:expr, $theirs:expr) => {
                 if $ours != $theirs {
-                    return Err(format!(concat!("{} has ", $what, " {:?}, not {:?}"), shown, $ours, $theirs));
+                    return Err(format!(
+                        concat!("{} has ", $what, " {:?}, not {:?}"),
+                        shown(),
+                        $ours,
+                        $theirs
+                    ));
                 }
             };
         }
@@ -124,7 +142,8 @@ fn match_names<'a>(state: &State, tree: &'a Tree) -> Result<BTreeMap<Id, &'a Ent
                 map.iter().map(show).collect::<Vec<_>>().join(", ")
             };
             return Err(format!(
-                "{shown} has attributes [{}], not [{}]",
+                "{} has attributes [{}], not [{}]",
+                shown(),
                 list(&entry.xattrs),
                 list(&node.xattrs)
             ));
@@ -136,8 +155,7 @@ fn match_names<'a>(state: &State, tree: &'a Tree) -> Result<BTreeMap<Id, &'a Ent
         found.insert(*id, entry);
     }
     // All of the model's paths are there, and the root; so one more is one too many.
-    let keeps = |path: &[u8]| path.split(|b| *b == b'/').nth(1) == Some(KEPT_FOLDER.as_bytes());
-    let entries = || tree.entries.keys().filter(|path| !keeps(path));
+    let entries = || tree.entries.keys().filter(|path| !is_kept(path));
     if entries().count() > paths.len() + 1 {
         let known: HashSet<_> = paths.iter().map(|(path, _)| path).collect();
         let extra = entries().find(|path| *path != b"/" && !known.contains(path));
