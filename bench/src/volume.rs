@@ -1,10 +1,14 @@
 //! The loop device that everybody is measured on, and the three ways to mount it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::counts::{Counts, statistics};
 use crate::system::{Format, Server, System};
@@ -22,7 +26,7 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A preallocated image on a loop device.
+/// An image on a loop device; formatting fills it.
 pub struct LoopDevice {
     /// `loop3`.
     name: String,
@@ -31,22 +35,9 @@ pub struct LoopDevice {
 
 impl LoopDevice {
     pub fn new(image: &Path, size_bytes: u64) -> Result<LoopDevice> {
-        let text = |e: io::Error| format!("{}: {e}", image.display());
-        let fresh = fs::metadata(image).map(|m| m.len()).unwrap_or(0) != size_bytes;
-        if fresh {
-            // Written once, so that no peer pays for the first use of a block of the image.
-            let _ = fs::remove_file(image);
-            let mib = (size_bytes >> 20).to_string();
-            let target = format!("of={}", image.display());
-            run(Command::new("dd").args([
-                "if=/dev/zero",
-                &target,
-                "bs=1M",
-                &format!("count={mib}"),
-                "conv=fsync",
-            ]))?;
-        }
-        fs::metadata(image).map_err(text)?;
+        // What is there already need not be filled again.
+        let file = File::options().write(true).create(true).truncate(false).open(image);
+        file.and_then(|file| file.set_len(size_bytes)).map_err(|e| format!("{}: {e}", image.display()))?;
         let device = run(Command::new("losetup").args(["-f", "--show", "--direct-io=on"]).arg(image))?;
         let name = device.trim().trim_start_matches("/dev/").to_owned();
         Ok(LoopDevice { name, image: image.to_owned() })
@@ -72,9 +63,7 @@ impl LoopDevice {
     /// Makes the volume that a system wants. `xact` is the program.
     pub fn format(&self, format: Format, xact: &Path) -> Result<()> {
         let mut command = Command::new("mke2fs");
-        // Neither discards nor zeros by the device's own means, which make holes and extents that count as unwritten in
-        // the image: whoever writes there first would pay for that, with each flush, and that is who has a journal.
-        command.env("UNIX_IO_NOZEROOUT", "1");
+        // What is discarded would have to be filled again.
         command.args(["-q", "-F", "-t", "ext4", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]);
         match format {
             Format::Ext4 => {}
@@ -84,7 +73,32 @@ impl LoopDevice {
                 command.args(["mkfs", "--force", "--engine", "generations"]);
             }
         }
-        run(command.arg(self.path())).map(drop)
+        run(command.arg(self.path()))?;
+        self.fill().map_err(|e| format!("{}: {e}", self.image.display()))
+    }
+
+    /// Writes zeros where formatting left holes in the image, or extents that count as unwritten: whoever writes there
+    /// first would pay for that, with each flush, and that is who has a journal.
+    fn fill(&self) -> io::Result<()> {
+        let image = File::options().read(true).write(true).open(&self.image)?;
+        let zeros = vec![0; 1 << 20];
+        let size = image.metadata()?.len();
+        // There is neither behind the end.
+        let next = |what| match seek(&image, what) {
+            Err(Errno::NXIO) => Ok(size),
+            found => found,
+        };
+        let mut at = next(SeekFrom::Hole(0))?;
+        while at < size {
+            let end = next(SeekFrom::Data(at))?;
+            while at < end {
+                let part = zeros.len().min((end - at) as usize);
+                image.write_all_at(&zeros[..part], at)?;
+                at += part as u64;
+            }
+            at = next(SeekFrom::Hole(at))?;
+        }
+        image.sync_all()
     }
 
     /// Says `Err` where a check finds anything: a fast file system that loses data is no peer.

@@ -249,6 +249,7 @@ const fn load(name: &'static str, run: fn(&mut Bench<'_, '_>) -> Result<()>) -> 
 
 pub const ALL: &[Load] = &[
     load("append", synced::append),
+    Load { systems: &[System::XACT], baselines: &[], ..load("append-turns", synced::append_in_turns) },
     load("overwrite", synced::overwrite),
     load("files", files::create_stat_unlink),
     load("small-writes", files::small_writes),

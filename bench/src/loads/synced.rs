@@ -3,8 +3,11 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
 
-use super::{Bench, because};
+use super::{Bench, Rated, because, in_turns};
+use crate::system::System;
 use crate::volume::Result;
 
 const BLOCK_BYTES: usize = 4096;
@@ -12,14 +15,31 @@ const BLOCK_BYTES: usize = 4096;
 /// 4 KiB appended, fsync.
 pub fn append(bench: &mut Bench<'_, '_>) -> Result<()> {
     let count = bench.count(3000);
-    bench.phase("append 4K + fsync", "op", count as f64, |mount| {
-        let mut file = File::create(mount.dir().join("log")).map_err(because("create"))?;
-        for n in 0..count {
-            file.write_all(&[n as u8; BLOCK_BYTES]).map_err(because("append"))?;
-            file.sync_all().map_err(because("fsync"))?;
-        }
-        Ok(())
+    bench.phase(APPEND, "op", count as f64, |mount| append_to(&mount.dir().join("log"), count))
+}
+
+/// The same a hundred at a time, xact and others in turns, each with a loop device of its own.
+pub fn append_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
+    const EACH: u64 = 100;
+    let turns = bench.count(3000 / EACH);
+    bench.beside(&[System::KERNEL, System::FUSE2FS], |places| {
+        in_turns(places, turns, APPEND, "op", &|mount, turn| {
+            let started = Instant::now();
+            append_to(&mount.dir().join(format!("log-{turn}")), EACH)?;
+            Ok(Rated { rate: EACH as f64 / started.elapsed().as_secs_f64(), units: EACH as f64 })
+        })
     })
+}
+
+const APPEND: &str = "append 4K + fsync";
+
+fn append_to(log: &Path, count: u64) -> Result<()> {
+    let mut file = File::create(log).map_err(because("create"))?;
+    for n in 0..count {
+        file.write_all(&[n as u8; BLOCK_BYTES]).map_err(because("append"))?;
+        file.sync_all().map_err(because("fsync"))?;
+    }
+    Ok(())
 }
 
 /// 4 KiB somewhere in a file of 16 MiB, fdatasync.
