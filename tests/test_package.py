@@ -47,6 +47,20 @@ class Around(unittest.TestCase):
         for path in HERE.iterdir():
             path.unlink()
 
+    def test_a_mount_of_a_part(self):
+        part = Path.cwd() / "part"
+        part.mkdir()
+        subprocess.run(["mount", "--bind", HERE, part], check=True)
+        try:
+            with xact.transaction(part):
+                (part / "a").write_text("1")
+                self.assertEqual((HERE / "a").read_text(), "1")
+                self.assertIsNone(outside("a"))
+            self.assertEqual((HERE / "a").read_text(), "1")
+        finally:
+            subprocess.run(["umount", part], check=True)
+            part.rmdir()
+
     def test_all_or_nothing(self):
         with self.assertRaises(ZeroDivisionError):
             with xact.transaction(MNT):

@@ -330,6 +330,22 @@ test_another_mount_of_the_volume_is_covered_too() {
     afterwards
 }
 
+test_a_mount_of_a_part_of_the_volume() {
+    fresh
+    mkdir mnt/sub part
+    mount --bind mnt/sub part
+    "$XACT" sync part
+    equal "the volume's mount" "$WORK/mnt" "$("$XACT" stat --json part | jq -r .mount)"
+    exits 1 -- "$XACT" run --at part -- sh -c 'echo undone >part/undone; exit 1'
+    (cd part && "$XACT" run -- sh -c 'echo kept >kept')
+    equal "what is there" kept "$(ls mnt/sub)"
+    umount mnt
+    exits 69 "$PWD/part shows a part of a volume" -- "$XACT" sync part
+    umount part
+    for _ in {1..100}; do "$XACT" check disk.img >/dev/null 2>&1 && break || sleep 0.1; done
+    sound disk.img
+}
+
 test_file_systems_inside_the_volume_stay() {
     fresh
     mkdir mnt/inner

@@ -33,18 +33,18 @@ impl Place<'_> {
 pub type Turn<'a> = dyn Fn(&Mount<'_>, u64) -> Result<Rated> + 'a;
 
 impl Bench<'_, '_> {
-    /// Mounts `systems`, each on a loop device of its own, beside the bench's own mount, which is the first of the
-    /// places that `work` is given. Keeps its samples.
+    /// Mounts `systems`, each on a loop device of its own of so many bytes, beside the bench's own mount, which is the
+    /// first of the places that `work` is given. Keeps its samples.
     pub fn beside(
         &mut self,
         systems: &[System],
+        bytes: u64,
         work: impl FnOnce(&[Place<'_>]) -> Result<Vec<Sample>>,
     ) -> Result<()> {
-        const BYTES: u64 = 1 << 30;
         let xact = self.mount.xact().to_owned();
         let image = |n: usize| self.supplies.join(format!("turns-{n}.bin"));
         let devices: Vec<LoopDevice> =
-            (0..systems.len()).map(|n| LoopDevice::new(&image(n), BYTES)).collect::<Result<_>>()?;
+            (0..systems.len()).map(|n| LoopDevice::new(&image(n), bytes)).collect::<Result<_>>()?;
         let mut mounts = Vec::new();
         for (n, (device, system)) in devices.iter().zip(systems).enumerate() {
             device.format(system.format, &xact)?;

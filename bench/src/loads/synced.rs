@@ -22,7 +22,7 @@ pub fn append(bench: &mut Bench<'_, '_>) -> Result<()> {
 pub fn append_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
     const EACH: u64 = 100;
     let turns = bench.count(3000 / EACH);
-    bench.beside(&[System::KERNEL, System::FUSE2FS], |places| {
+    bench.beside(&[System::KERNEL, System::FUSE2FS], 1 << 30, |places| {
         in_turns(places, turns, APPEND, "op", &|mount, turn| {
             let started = Instant::now();
             append_to(&mount.dir().join(format!("log-{turn}")), EACH)?;

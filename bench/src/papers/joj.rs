@@ -217,7 +217,7 @@ fn cases_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
             (label, Usage { rows: bench.count(usage.rows).max(usage.rows_a_transaction), ..usage })
         })
         .collect();
-    bench.beside(&WITHOUT_JOURNAL, |places| {
+    bench.beside(&WITHOUT_JOURNAL, 1 << 30, |places| {
         let mut samples = Vec::new();
         for (label, usage) in cases {
             for operation in Operation::ALL {

@@ -158,7 +158,7 @@ fn loads_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
     let seconds = bench.count(4).max(2);
     let supplies = bench.supplies.to_owned();
     let files = bench.count(TURN_FILES);
-    bench.beside(&BESIDE, |places| {
+    bench.beside(&BESIDE, 1 << 30, |places| {
         let mut samples = files_in_turns(places, files)?;
         let postmark = |mount: &Mount<'_>, _| {
             let config = what.configuration(mount.dir(), &supplies)?;
@@ -179,7 +179,7 @@ fn loads_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
 
 fn files_in_turns_64m(bench: &mut Bench<'_, '_>) -> Result<()> {
     let files = bench.count(TURN_FILES);
-    bench.beside(&BESIDE.map(|system| system.within(MEMORY)), |places| files_in_turns(places, files))
+    bench.beside(&BESIDE.map(|system| system.within(MEMORY)), 1 << 30, |places| files_in_turns(places, files))
 }
 
 const TURNS: u64 = 8;

@@ -10,7 +10,7 @@ pub use xact_inside::mounts::{Mount, all, mount_id, of_process};
 use crate::control;
 use crate::exit::{Exit, Failure, Result};
 
-/// The xact mount that `path` lies in: the mount point itself, or anything below it.
+/// The xact mount that `path` lies in: the mount point itself, anything below it, or a bind mount of that.
 pub fn containing(path: &Path) -> Result<Mount> {
     let id = mount_id(CWD, path, AtFlags::empty()).map_err(|e| match e {
         rustix::io::Errno::NOTCONN => dead(path),
@@ -26,7 +26,7 @@ pub fn containing(path: &Path) -> Result<Mount> {
         Failure::new(Exit::Unavailable, format!("{what} is not on a mounted xact volume"))
             .hint("Mount one with 'xact mount IMG MNT', or name the folder where one is mounted.")
     };
-    let mount = mount.filter(Mount::is_fuse).ok_or_else(none)?;
+    let mount = mount.filter(Mount::is_fuse).ok_or_else(none)?.of_the_whole()?;
     // Asked of the daemon, since other FUSE servers have the same type.
     match control::serves(&mount.point) {
         Ok(true) => Ok(mount),

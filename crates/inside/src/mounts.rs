@@ -34,6 +34,21 @@ impl Mount {
     pub fn is_fuse(&self) -> bool {
         self.fs_type == "fuse" || self.fs_type == "fuse.xact"
     }
+
+    /// The mount of all of the volume, of which this may be a bind mount of a part: the control channel is in the root.
+    /// `NoVolume`: that mount is not in this namespace.
+    pub fn of_the_whole(self) -> Result<Mount> {
+        if self.root == Path::new("/") || self.is_view() {
+            return Ok(self);
+        }
+        let whole = |mount: &Mount| mount.device == self.device && mount.root == Path::new("/");
+        all()?.into_iter().find(whole).ok_or_else(|| {
+            let point = self.point.display();
+            Error::NoVolume(format!(
+                "{point} shows a part of a volume, the rest of which is not mounted here"
+            ))
+        })
+    }
 }
 
 /// All mounts of this namespace, in the order in which they were made.
@@ -103,22 +118,25 @@ pub fn serving(path: Option<&Path>) -> Result<Mount> {
         }
     };
     let none = || Error::NoVolume(none());
-    let is_ours = |mount: &Mount| mount.is_fuse() && xact_fuse::client::version(&mount.point).is_ok();
+    let is_ours = |mount: &Mount| {
+        let whole = || mount.clone().of_the_whole();
+        mount.is_fuse() && whole().is_ok_and(|whole| xact_fuse::client::version(&whole.point).is_ok())
+    };
     let at = path.unwrap_or(Path::new("."));
     if let Some(mount) = path.and_then(statmount::of_path) {
-        return if mount.is_fuse() { Ok(mount) } else { Err(none()) };
+        return if mount.is_fuse() { mount.of_the_whole() } else { Err(none()) };
     }
     let id = mount_id(CWD, at, AtFlags::STATX_DONT_SYNC)
         .map_err(|e| Error::system(format_args!("look at {}", at.display()), e))?;
     let table = all()?;
     let there = table.iter().find(|mount| mount.id == id && mount.is_fuse());
     match (there.filter(|mount| path.is_some() || is_ours(mount)), path) {
-        (Some(mount), _) => Ok(mount.clone()),
+        (Some(mount), _) => mount.clone().of_the_whole(),
         (None, Some(_)) => Err(none()),
         (None, None) => {
             let mut ours: Vec<&Mount> = table.iter().filter(|mount| is_ours(mount)).collect();
             ours.dedup_by_key(|mount| mount.device);
-            if let [mount] = ours[..] { Ok(mount.clone()) } else { Err(none()) }
+            if let [mount] = ours[..] { mount.clone().of_the_whole() } else { Err(none()) }
         }
     }
 }
