@@ -13,11 +13,13 @@ pub struct MemoryLimit {
     before: PathBuf,
 }
 
+const IN_VERSION_1: &str = "memory.limit_in_bytes";
+
 /// The memory controller and its file for the limit, in either version of control groups.
 fn controller() -> Result<(PathBuf, &'static str)> {
     let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
-    if v1.join("memory.limit_in_bytes").exists() {
-        return Ok((v1.to_owned(), "memory.limit_in_bytes"));
+    if v1.join(IN_VERSION_1).exists() {
+        return Ok((v1.to_owned(), IN_VERSION_1));
     }
     let controllers = fs::read_to_string(v2.join("cgroup.subtree_control")).unwrap_or_default();
     if controllers.split_whitespace().any(|c| c == "memory") {
@@ -53,6 +55,10 @@ impl MemoryLimit {
         let shown = group.display().to_string();
         fs::create_dir_all(&group).map_err(because(&shown))?;
         fs::write(group.join(file), bytes.to_string()).map_err(because(&shown))?;
+        if file == IN_VERSION_1 {
+            // Inodes that wait to be written can't be given up: the load is refused memory then, and not killed.
+            fs::write(group.join("memory.oom_control"), "1").map_err(because(&shown))?;
+        }
         enter(&group)?;
         Ok(MemoryLimit { group, before })
     }
