@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::common::run;
 
@@ -42,7 +43,17 @@ impl Mount {
 }
 
 impl Drop for Mount {
+    /// A process that another test's thread is just starting has our descriptors open until it executes its program,
+    /// which keeps the mount busy.
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.path).status();
+        const TRIES: usize = 200;
+        let unmounted = (0..TRIES).any(|_| {
+            let done = Command::new("umount").arg(&self.path).status().is_ok_and(|status| status.success());
+            if !done {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            done
+        });
+        assert!(unmounted || std::thread::panicking(), "cannot unmount {}", self.path.display());
     }
 }
