@@ -74,12 +74,16 @@ impl LoopDevice {
             }
         }
         run(command.arg(self.path()))?;
-        self.fill().map_err(|e| format!("{}: {e}", self.image.display()))
+        self.fill()
     }
 
-    /// Writes zeros where formatting left holes in the image, or extents that count as unwritten: whoever writes there
-    /// first would pay for that, with each flush, and that is who has a journal.
-    fn fill(&self) -> io::Result<()> {
+    /// Writes zeros where the image has holes, or extents that count as unwritten, as formatting leaves them: whoever
+    /// writes there first would pay for that, with each flush, and that is who has a journal.
+    pub fn fill(&self) -> Result<()> {
+        self.fill_image().map_err(|e| format!("{}: {e}", self.image.display()))
+    }
+
+    fn fill_image(&self) -> io::Result<()> {
         let image = File::options().read(true).write(true).open(&self.image)?;
         let zeros = vec![0; 1 << 20];
         let size = image.metadata()?.len();

@@ -27,6 +27,15 @@ impl Place<'_> {
     pub fn counts_since(&self, before: Counts) -> Result<Counts> {
         Ok(counted(self.system(), self.device.counts()? - before))
     }
+
+    /// One turn, and all that it put off.
+    pub fn turn(&self, n: u64, work: &Turn<'_>, tally: &mut Tally) -> Result<()> {
+        let before = self.counts()?;
+        let rated = work(self.mount, n)?;
+        self.mount.settle()?;
+        tally.add(rated, self.counts_since(before)?);
+        Ok(())
+    }
 }
 
 /// What is done on one mount in the turn of this number.
@@ -64,6 +73,32 @@ impl Bench<'_, '_> {
     }
 }
 
+/// Has each of so many do its turn of each number: `each` is given who, and the number.
+pub fn take_turns(turns: u64, who: usize, mut each: impl FnMut(usize, u64) -> Result<()>) -> Result<()> {
+    for n in 0..turns {
+        // Nobody is always first.
+        (0..who).try_for_each(|turn| each((n as usize + turn) % who, n))?;
+    }
+    Ok(())
+}
+
+/// What the turns of one of them came to.
+#[derive(Clone, Default)]
+pub struct Tally(Vec<(Rated, Counts)>);
+
+impl Tally {
+    pub fn add(&mut self, rated: Rated, counts: Counts) {
+        self.0.push((rated, counts));
+    }
+
+    pub fn sample(self, phase: String, unit: &str) -> Sample {
+        let (rated, counts): (Vec<Rated>, Vec<Counts>) = self.0.into_iter().unzip();
+        let units: f64 = rated.iter().map(|turn| turn.units).sum();
+        let rate = units / rated.iter().map(|turn| turn.units / turn.rate).sum::<f64>();
+        Sample { phase, rate, unit: unit.to_owned(), units, latency: None, counts: counts.into_iter().sum() }
+    }
+}
+
 /// Does `work` so many times on each of the places in turns: a sample for each, named `phase: system`. What a turn put
 /// off is made durable before the next one begins, and counted.
 pub fn in_turns(
@@ -73,24 +108,9 @@ pub fn in_turns(
     unit: &str,
     work: &Turn<'_>,
 ) -> Result<Vec<Sample>> {
-    let mut done: Vec<Vec<(Rated, Counts)>> = vec![Vec::new(); places.len()];
-    for n in 0..turns {
-        for turn in 0..places.len() {
-            // Nobody is always first.
-            let which = (n as usize + turn) % places.len();
-            let place = &places[which];
-            let before = place.counts()?;
-            let rated = work(place.mount, n)?;
-            place.mount.settle()?;
-            done[which].push((rated, place.counts_since(before)?));
-        }
-    }
-    let sample = |(place, turns): (&Place<'_>, Vec<(Rated, Counts)>)| {
-        let (rated, counts): (Vec<Rated>, Vec<Counts>) = turns.into_iter().unzip();
-        let units: f64 = rated.iter().map(|turn| turn.units).sum();
-        let rate = units / rated.iter().map(|turn| turn.units / turn.rate).sum::<f64>();
-        let (phase, unit) = (format!("{phase}: {}", place.system().name), unit.to_owned());
-        Sample { phase, rate, unit, units, latency: None, counts: counts.into_iter().sum() }
-    };
-    Ok(places.iter().zip(done).map(sample).collect())
+    let mut tallies = vec![Tally::default(); places.len()];
+    take_turns(turns, places.len(), |which, n| places[which].turn(n, work, &mut tallies[which]))?;
+    let sample =
+        |(place, tally): (&Place<'_>, Tally)| tally.sample(format!("{phase}: {}", place.system().name), unit);
+    Ok(places.iter().zip(tallies).map(sample).collect())
 }

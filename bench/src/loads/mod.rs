@@ -17,7 +17,7 @@ use crate::counts::Counts;
 use crate::system::{Server, System};
 use crate::volume::{LoopDevice, Mount, Result};
 
-pub use beside::{Place, in_turns};
+pub use beside::{Place, in_turns, take_turns};
 
 /// How long single operations took, in microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -158,17 +158,14 @@ impl Bench<'_, '_> {
     /// each turn, and counts what it asked of the device until it returned.
     pub fn phases_in_turns(&mut self, unit: &str, turns: u64, works: &mut [WorkInTurns<'_>]) -> Result<()> {
         let mut done: Vec<Vec<(Duration, Counts)>> = vec![Vec::new(); works.len()];
-        for n in 0..turns {
-            for turn in 0..works.len() {
-                // Nobody is always first.
-                let which = (n as usize + turn) % works.len();
-                let before = self.device.counts()?;
-                let started = Instant::now();
-                (works[which].1)(n)?;
-                let took = started.elapsed();
-                done[which].push((took, self.counts_since(before)?));
-            }
-        }
+        take_turns(turns, works.len(), |which, n| {
+            let before = self.device.counts()?;
+            let started = Instant::now();
+            (works[which].1)(n)?;
+            let took = started.elapsed();
+            done[which].push((took, self.counts_since(before)?));
+            Ok(())
+        })?;
         for ((phase, _), turns) in works.iter().zip(done) {
             let units = turns.len() as f64;
             let (times, counts): (Vec<Duration>, Vec<Counts>) = turns.into_iter().unzip();

@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
-use super::{Bench, Rated, because, in_turns};
+use super::beside::{Tally, take_turns};
+use super::{Bench, Rated, because};
 use crate::system::System;
-use crate::volume::Result;
+use crate::volume::{LoopDevice, Mount, Result};
 
 const BLOCK_BYTES: usize = 4096;
 
@@ -18,17 +20,68 @@ pub fn append(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.phase(APPEND, "op", count as f64, |mount| append_to(&mount.dir().join("log"), count))
 }
 
-/// The same a hundred at a time, xact and others in turns, each with a loop device of its own.
+/// The same a hundred at a time, xact and others in turns, each with a loop device of its own. Among them is one with
+/// nothing on it: 4 KiB written there and flushed take what no file system can save.
 pub fn append_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
     const EACH: u64 = 100;
+    const BYTES: u64 = 1 << 30;
     let turns = bench.count(3000 / EACH);
-    bench.beside(&[System::KERNEL, System::FUSE2FS], 1 << 30, |places| {
-        in_turns(places, turns, APPEND, "op", &|mount, turn| {
-            let started = Instant::now();
-            append_to(&mount.dir().join(format!("log-{turn}")), EACH)?;
-            Ok(Rated { rate: EACH as f64 / started.elapsed().as_secs_f64(), units: EACH as f64 })
-        })
+    let device = LoopDevice::new(&bench.supplies.join("bare.bin"), BYTES)?;
+    device.fill()?;
+    let bare = Bare::open(&device)?;
+    bench.beside(&[System::KERNEL, System::FUSE2FS], BYTES, |places| {
+        let mut tallies = vec![Tally::default(); places.len() + 1];
+        take_turns(turns, tallies.len(), |which, turn| {
+            let tally = &mut tallies[which];
+            match places.get(which) {
+                Some(place) => place.turn(turn, &|mount, turn| append_turn(mount, turn, EACH), tally),
+                None => {
+                    let before = device.counts()?;
+                    let rated = rated(EACH, || bare.write_and_flush(turn * EACH..(turn + 1) * EACH))?;
+                    tally.add(rated, (device.counts()? - before).without_lone_flushes());
+                    Ok(())
+                }
+            }
+        })?;
+        let names = places.iter().map(|place| place.system().name).chain(["the device alone"]);
+        let sample = |(name, tally): (&str, Tally)| tally.sample(format!("{APPEND}: {name}"), "op");
+        Ok(names.zip(tallies).map(sample).collect())
     })
+}
+
+fn append_turn(mount: &Mount<'_>, turn: u64, count: u64) -> Result<Rated> {
+    let log = mount.dir().join(format!("log-{turn}"));
+    rated(count, || append_to(&log, count))
+}
+
+/// How fast `work` does its `count` units.
+fn rated(count: u64, work: impl FnOnce() -> Result<()>) -> Result<Rated> {
+    let started = Instant::now();
+    work()?;
+    Ok(Rated { rate: count as f64 / started.elapsed().as_secs_f64(), units: count as f64 })
+}
+
+/// A device without a file system, written past the page cache as file systems do.
+struct Bare(File);
+
+/// As aligned as direct writes want it.
+#[repr(align(4096))]
+struct Page([u8; BLOCK_BYTES]);
+
+impl Bare {
+    fn open(device: &LoopDevice) -> Result<Bare> {
+        let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(device.path());
+        file.map(Bare).map_err(because("open the device"))
+    }
+
+    fn write_and_flush(&self, blocks: Range<u64>) -> Result<()> {
+        for n in blocks {
+            let page = Page([n as u8; BLOCK_BYTES]);
+            self.0.write_all_at(&page.0, n * BLOCK_BYTES as u64).map_err(because("write"))?;
+            self.0.sync_data().map_err(because("fdatasync"))?;
+        }
+        Ok(())
+    }
 }
 
 const APPEND: &str = "append 4K + fsync";

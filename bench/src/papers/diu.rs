@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Chart, Claim, Figure, bound};
 use crate::loads::sqlite::{self, Operation, Usage};
-use crate::loads::{Bench, Latency, Load, Place, Sample, because};
+use crate::loads::{Bench, Latency, Load, Place, Sample, because, take_turns};
 use crate::report::Section;
 use crate::system::System;
 use crate::volume::{Mount, Result};
@@ -186,14 +186,11 @@ fn fsync_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
         let files = places.iter().map(|place| Files::new(place.mount)).collect::<Result<Vec<_>>>()?;
         let before = places.iter().map(Place::counts).collect::<Result<Vec<_>>>()?;
         let mut times = vec![Vec::new(); places.len()];
-        for round in 0..rounds {
-            for turn in 0..places.len() {
-                // Nobody is always first.
-                let which = (round as usize + turn) % places.len();
-                files[which].append_to_all(round)?;
-                times[which].push(files[which].sync_last()?);
-            }
-        }
+        take_turns(rounds, places.len(), |which, round| {
+            files[which].append_to_all(round)?;
+            times[which].push(files[which].sync_last()?);
+            Ok(())
+        })?;
         places.iter().try_for_each(|place| place.mount.settle())?;
         let sample = |(place, (before, times)): (&Place<'_>, (_, Vec<Duration>))| {
             let rate = rounds as f64 / times.iter().sum::<Duration>().as_secs_f64();
