@@ -183,6 +183,21 @@ fn data_that_memory_is_short_of_takes_its_inode_along() {
     assert!(size == FILE && time > 1000, "{logged:?}");
 }
 
+/// JOJ-8, a file of which nothing is known yet: what a device writes in about the time of a flush goes along
+/// with the commit, and no more.
+#[test]
+fn a_first_sync_by_its_size() {
+    for (blocks, copies) in [(1, 1), (32, 32), (33, 0)] {
+        let setup = adaptive();
+        let file = setup.file("new");
+        let logged = setup.data_of(file, || {
+            setup.write(file, 0, blocks * BLOCK);
+            setup.fsync(file);
+        });
+        assert_eq!(logged, copies, "{blocks} blocks");
+    }
+}
+
 /// JOJ-8, a log that only grows: small appends go along with their commits, so that each is one write
 /// and one flush; large ones do so until it is clear that this is a log, whose data would all be written
 /// twice.
@@ -198,10 +213,10 @@ fn a_log_that_grows() {
             setup.fsync(log);
         };
         for n in 0..20 {
-            let copies = setup.data_of(log, || append(8 * BLOCK));
-            assert_eq!(copies, if n < 8 { 8 } else { 0 }, "append {n} to {name}");
+            let copies = setup.data_of(log, || append(17 * BLOCK));
+            assert_eq!(copies, if n < 8 { 17 } else { 0 }, "append {n} to {name}");
         }
-        assert_eq!(setup.data_of(log, || append(2 * BLOCK)), 2, "{name}");
+        assert_eq!(setup.data_of(log, || append(16 * BLOCK)), 16, "{name}");
     }
 }
 

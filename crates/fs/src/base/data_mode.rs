@@ -11,10 +11,11 @@ use xact_layout::inode::{Inode, flag};
 use super::pattern::Habit;
 
 /// What a sync writes, at most, to travel in the commit that its caller waits for (`adaptive`): that saves
-/// a write and a flush, and costs writing it once more later.
-const SMALL_SYNC_BYTES: u64 = 64 << 10;
-/// The same for a log, all of whose data is written once more.
-const LOG_SYNC_BYTES: u64 = 16 << 10;
+/// a write and a flush, and costs writing it once more later. So it is what a device writes in about the time
+/// of a flush.
+const SMALL_SYNC_BYTES: u64 = 128 << 10;
+/// The same for a log, all of whose data is written once more: where that is still well ahead.
+const LOG_SYNC_BYTES: u64 = 64 << 10;
 /// The same for a file whose data is gone before that.
 const JOURNAL_SYNC_BYTES: u64 = 4 << 20;
 
