@@ -214,6 +214,16 @@ impl ImageFile {
     }
 }
 
+/// From here on nobody else has the mounts of this process: a mount namespace that another program makes meanwhile,
+/// with a copy of what it finds mounted, would keep a volume in use that is unmounted here. To be called before the first
+/// thread. Errors: without the right to mount.
+pub fn mount_for_ourselves() -> std::io::Result<()> {
+    use rustix::mount::{MountPropagationFlags as Flags, mount_change};
+    // SAFETY: of what threads share, it touches the mounts, the working folder and the umask, and there are no threads.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }?;
+    Ok(mount_change("/", Flags::PRIVATE | Flags::REC)?)
+}
+
 /// A volume mounted by the kernel over a loop device. Unmounts and detaches when dropped.
 pub struct KernelMount {
     image: PathBuf,

@@ -9,7 +9,7 @@ use xact_testkit::blocks::BlockWorkload;
 use xact_testkit::canaries::{self, Canary};
 use xact_testkit::explorer::{Finding, Plan, Replay, Replayed, Subject, Summary, replay, report};
 use xact_testkit::sittings::Sittings;
-use xact_testkit::workloads;
+use xact_testkit::{tools, workloads};
 
 const USAGE: &str = "\
 usage: crash [--long] [--seeds N] [--seed N] [--resume FILE] [WORKLOAD...]
@@ -204,6 +204,8 @@ fn try_again(line: &Replay) -> Result<bool, String> {
 }
 
 fn main() -> ExitCode {
+    // Without the right to it there are no kernel mounts that could stay.
+    let _ = tools::mount_for_ourselves();
     let result = job().and_then(|job| match job {
         Job::Explore { plan, seeds, names, sittings } => explore(plan, seeds, &names, sittings),
         Job::Ace { bounds, sittings } => enumerate(&bounds, sittings),
