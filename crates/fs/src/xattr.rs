@@ -141,6 +141,19 @@ impl<'a> Xattrs<'a> {
         Ok(())
     }
 
+    /// Blocks that [`Self::set`] takes more than it gives back, at the most; with its errors. A block that
+    /// others share may be this inode's alone by then, never the other way round.
+    pub fn growth(&self, inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<u64> {
+        let before = self.lists(inode)?;
+        let mut after = before.clone();
+        self.place(&mut after, inode, name, value)?;
+        if after.block.is_empty() || after.block == before.block {
+            return Ok(0);
+        }
+        let alone = self.block(inode)?.is_some_and(|(_, bytes)| refcount(&bytes) == 1);
+        Ok(u64::from(!alone))
+    }
+
     /// Whether these changes, done one after the other, would be refused by [`Xattrs::set`] for what the
     /// inode can hold; with the same errors.
     pub fn check(&self, inode: &Inode, changes: &XattrChanges) -> Result<()> {

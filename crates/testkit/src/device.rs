@@ -1,4 +1,4 @@
-//! A simulated block device: it records what it is asked, fails on demand, and holds reads back.
+//! A simulated block device: it records what it is asked, fails on demand, and holds reads and flushes back.
 
 use std::io;
 use std::ops::Range;
@@ -47,6 +47,12 @@ pub struct Fault {
     pub harm: Harm,
 }
 
+/// Calls that a gate holds back.
+enum Held {
+    Reads(Range<u64>),
+    Flushes,
+}
+
 struct Injected {
     fault: Fault,
     /// Only calls with such bytes count: what is written, or what an honest read would give.
@@ -61,9 +67,10 @@ struct State {
     clock: Time,
     tag: Option<Arc<str>>,
     faults: Vec<Injected>,
-    gates: Vec<(u64, Range<u64>)>,
+    gates: Vec<(u64, Held)>,
     next_gate: u64,
     waiting: usize,
+    waiting_flushes: usize,
     strikes: u64,
 }
 
@@ -93,6 +100,7 @@ impl SimDevice {
                 gates: Vec::new(),
                 next_gate: 0,
                 waiting: 0,
+                waiting_flushes: 0,
                 strikes: 0,
             }),
             opened: Condvar::new(),
@@ -149,16 +157,30 @@ impl SimDevice {
 
     /// Holds back every read that touches `range`, until the gate is dropped.
     pub fn gate_reads(self: &Arc<Self>, range: Range<u64>) -> Gate {
+        self.gate(Held::Reads(range))
+    }
+
+    /// Holds back every flush, until the gate is dropped.
+    pub fn gate_flushes(self: &Arc<Self>) -> Gate {
+        self.gate(Held::Flushes)
+    }
+
+    fn gate(self: &Arc<Self>, held: Held) -> Gate {
         let mut state = self.state.lock();
         let id = state.next_gate;
         state.next_gate += 1;
-        state.gates.push((id, range));
+        state.gates.push((id, held));
         Gate { device: self.clone(), id }
     }
 
     /// Reads that are being held back now.
     pub fn waiting_reads(&self) -> usize {
         self.state.lock().waiting
+    }
+
+    /// Flushes that are being held back now.
+    pub fn waiting_flushes(&self) -> usize {
+        self.state.lock().waiting_flushes
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -228,7 +250,9 @@ impl BlockDevice for SimDevice {
         let range = offset..offset.saturating_add(buf.len() as u64);
         self.check(offset, buf.len() as u64)?;
         let mut state = self.state.lock();
-        while state.gates.iter().any(|(_, g)| g.start < range.end && range.start < g.end) {
+        let holds =
+            |held: &Held| matches!(held, Held::Reads(g) if g.start < range.end && range.start < g.end);
+        while state.gates.iter().any(|(_, held)| holds(held)) {
             state.waiting += 1;
             self.opened.wait(&mut state);
             state.waiting -= 1;
@@ -277,6 +301,11 @@ impl BlockDevice for SimDevice {
         // The call and its end are apart: what another thread writes between them is not covered.
         let index = self.state.lock().begin(Action::Flush);
         let mut state = self.state.lock();
+        while state.gates.iter().any(|(_, held)| matches!(held, Held::Flushes)) {
+            state.waiting_flushes += 1;
+            self.opened.wait(&mut state);
+            state.waiting_flushes -= 1;
+        }
         let harm = state.harm(Call::Flush, None, &[]);
         state.events[index].outcome = match harm {
             Some(Harm::Error) => Outcome::Failed,
@@ -304,7 +333,7 @@ impl BlockDevice for SimDevice {
     }
 }
 
-/// Reads of a range are held back while it lives.
+/// Reads of a range, or flushes, are held back while it lives.
 pub struct Gate {
     device: Arc<SimDevice>,
     id: u64,

@@ -149,6 +149,11 @@ impl Allocator {
         &self.shared.engine
     }
 
+    /// Whether [`Self::reserve`] would promise so many now.
+    pub fn can_promise(&self, blocks: u64, purpose: Purpose) -> bool {
+        self.shared.counters.has(blocks, purpose)
+    }
+
     /// Promises `blocks` blocks, for delayed allocation. `NoSpace` where they are not there; then
     /// [`Allocator::reclaimable`] tells whether a commit would help.
     pub fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {

@@ -76,6 +76,11 @@ impl Counters {
         Ok(granted as u64)
     }
 
+    /// Whether so many blocks could be promised now.
+    pub fn has(&self, blocks: u64, purpose: Purpose) -> bool {
+        self.unpromised.load(Relaxed) - self.floor(purpose) >= blocks as i64
+    }
+
     /// Takes back a promise, or counts blocks that became available.
     pub fn add(&self, blocks: u64) {
         self.unpromised.fetch_add(blocks as i64, Relaxed);

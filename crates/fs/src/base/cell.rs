@@ -29,9 +29,12 @@ pub(super) struct Cell {
     /// Who keeps the inode besides its names (open files, the kernel's node ids). Changes to and
     /// from 0 happen under `state`.
     pub holds: AtomicU64,
-    /// Data may have been written to its place since the last flush that an fsync of this inode
-    /// waited for. True for a cell that is new: it may be that of an inode dropped before.
-    pub unflushed_data: AtomicBool,
+    /// Counts the times that data was written to its place. 1 for a cell that is new: it may be that of an
+    /// inode dropped before.
+    pub placed: AtomicU64,
+    /// How many of those an fsync of this inode has found durable. It follows the flush and never goes ahead
+    /// of it: another fsync may look meanwhile.
+    pub placed_durable: AtomicU64,
     /// The times are those of a write, and nobody has looked at them since. Set under `state`
     /// held alone.
     pub unseen_times: AtomicBool,
@@ -128,7 +131,8 @@ impl Cell {
             state: Arc::new(RwLock::new(state)),
             pages: Mutex::new(Pages::default()),
             holds: AtomicU64::new(0),
-            unflushed_data: AtomicBool::new(true),
+            placed: AtomicU64::new(1),
+            placed_durable: AtomicU64::new(0),
             unseen_times: AtomicBool::new(false),
             loaded: AtomicBool::new(false),
             referenced: AtomicBool::new(true),

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::SeqCst;
 
 use xact_base::{BlockNr, Error, FileBlock, Result, Site};
 
@@ -488,6 +488,6 @@ impl Base {
 
     /// In-place data was written; the next fsync of the inode has to flush.
     pub(super) fn note_unflushed(&self, cell: &Cell) {
-        cell.unflushed_data.store(true, Relaxed);
+        cell.placed.fetch_add(1, SeqCst);
     }
 }

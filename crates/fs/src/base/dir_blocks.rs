@@ -61,6 +61,10 @@ impl Base {
         self.dir(ino, state)?.check_room(&Reading { base: self, ino, state }, name)
     }
 
+    pub(super) fn has_gap(&self, ino: Ino, state: &State, name: &Name) -> Result<bool> {
+        self.dir(ino, state)?.has_gap(&Reading { base: self, ino, state }, name)
+    }
+
     pub(super) fn dir_is_empty(&self, ino: Ino, state: &State) -> Result<bool> {
         self.dir(ino, state)?.is_empty(&Reading { base: self, ino, state })
     }

@@ -36,8 +36,9 @@ const OWNERS_MAX: u32 = 8;
 pub struct Needs {
     /// Metadata blocks that it changes at the most.
     pub credits: u32,
-    /// Blocks that it may add for names, attributes and tree nodes: a full volume refuses it up
-    /// front. 0 for operations that only give back, which must work on a full volume.
+    /// Blocks that it may add for names, attributes and tree nodes: a volume without them refuses it up
+    /// front. What depends on what the operation reads is added before its first change
+    /// ([`BaseTree::may_grow`]); 0 for operations that only give back, which must work on a full volume.
     pub growth: u64,
     pub rights: Rights,
     /// What it may use of the room that the engine has left.
@@ -59,8 +60,8 @@ impl Rights {
 }
 
 impl Needs {
-    /// An operation that adds a name or an attribute.
-    pub(super) const ADD: Needs = Needs { credits: 64, growth: 16, rights: Rights::ALL, room: Room::Any };
+    /// An operation that adds a name or an attribute: what it grows by follows from what it finds.
+    pub(super) const ADD: Needs = Needs { credits: 64, growth: 0, rights: Rights::ALL, room: Room::Any };
     /// An operation that changes attributes or data in memory.
     pub(super) const CHANGE: Needs = Needs { credits: 32, growth: 0, rights: Rights::ALL, room: Room::Any };
     /// An operation that removes a name or cuts data off.
@@ -283,6 +284,24 @@ impl<'a> BaseTree<'a> {
         assert!(self.stamp.is_none(), "an operation says what it needs before it changes anything");
         self.needs.credits = self.needs.credits.saturating_add(credits);
         self.needs.growth += growth;
+    }
+
+    /// Adds what a step of the operation takes, `most` blocks, before its first change; where there are not
+    /// as many, as many as `exactly` finds it to take, which costs time: as on ext4, what needs no block
+    /// works on a full volume. A transaction's commit has counted all of its steps before.
+    pub(super) fn may_grow(
+        &mut self,
+        most: u64,
+        exactly: impl FnOnce(&mut Self) -> Result<u64>,
+    ) -> Result<()> {
+        if self.stamp.is_some() || self.transaction.is_some() {
+            return Ok(());
+        }
+        let purpose = Purpose::Data { privileged: self.needs.rights.reserve };
+        let enough = self.base.allocator.can_promise(self.needs.growth + most, purpose);
+        let blocks = if enough { most } else { exactly(self)? };
+        self.need_more(0, blocks);
+        Ok(())
     }
 
     /// Announces, before the first change, what will be charged to whom: entries that are missing are

@@ -10,7 +10,7 @@ use xact_base::{Errno, Error, Ino, Result, Timestamp};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
-use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow};
+use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow, XattrHow};
 use crate::base::{Base, BaseOptions};
 use crate::test_engine::TestEngine;
 use crate::volume::VolumeOptions;
@@ -265,6 +265,64 @@ fn a_full_volume_says_so_and_can_delete() {
     base.close().unwrap();
     drop(base);
     volume.check();
+}
+
+/// On a volume without a free block works what needs none, as on ext4, and the rest is refused with nothing changed.
+#[test]
+fn a_full_volume_takes_what_needs_no_block() {
+    for options in [&["-b", "1024", "-I", "256"][..], &["-b", "1024", "-I", "256", "-O", "^dir_index"]] {
+        let volume = Volume::new(8, options);
+        let base = volume.open();
+        let ino = file(&base, Ino::ROOT, "attributes");
+        let set = |name: &str, len: usize| {
+            base.set_xattr(&ROOT, ino, format!("user.{name}").as_bytes(), &vec![7; len], XattrHow::Set)
+        };
+        let other = file(&base, Ino::ROOT, "bare");
+        set("long", 500).unwrap();
+        let dir = base.make_dir(&ROOT, Ino::ROOT, b"folder", 0o755).unwrap().ino;
+        let big = file(&base, Ino::ROOT, "big");
+        let zeros = vec![0; 1024];
+        let mut offset = 0;
+        while base.write(big, offset, &zeros, WriteHow::default()).is_ok() {
+            offset += 1024;
+        }
+        base.sync_all().unwrap();
+        let full = |result: Result<()>| assert!(matches!(result, Err(Error::NoSpace)), "{result:?}");
+
+        // A shorter value, and one more in the same block.
+        set("long", 400).unwrap();
+        set("more", 100).unwrap();
+        set("long", 450).unwrap();
+        full(base.set_xattr(&ROOT, other, b"user.long", &[7; 500], XattrHow::Set));
+        base.set_xattr(&ROOT, other, b"user.s", &[7; 20], XattrHow::Set).unwrap();
+        full(base.make_dir(&ROOT, dir, b"inner", 0o755).map(drop));
+        full(base.make_symlink(&ROOT, dir, b"link", &[b'x'; 200]).map(drop));
+        base.make_symlink(&ROOT, dir, b"link", b"short").unwrap();
+        base.link(&ROOT, ino, dir, b"hard").unwrap();
+        base.rename(&ROOT, (Ino::ROOT, b"bare"), (dir, b"moved"), RenameHow::Replace).unwrap();
+        // Names, until the folder's block is full.
+        let name = |i: usize| format!("a name of some length, to fill a block soon, {i}");
+        let refused =
+            (0..100).find(|&i| base.make_node(&ROOT, dir, name(i).as_bytes(), 0o100644, 0).is_err());
+        let refused = refused.expect("names fill a block of 1024 bytes");
+        assert!(refused > 5, "{refused}");
+        full(base.make_node(&ROOT, dir, name(refused).as_bytes(), 0o100644, 0).map(drop));
+        full(base.rename(
+            &ROOT,
+            (Ino::ROOT, b"attributes"),
+            (dir, [b'x'; 200].as_slice()),
+            RenameHow::Replace,
+        ));
+
+        base.unlink(&ROOT, Ino::ROOT, b"big").unwrap();
+        base.make_node(&ROOT, dir, name(refused).as_bytes(), 0o100644, 0).unwrap();
+        let mut value = base.xattr(ino, b"user.long").unwrap();
+        value.dedup();
+        assert_eq!(value, [7]);
+        base.close().unwrap();
+        drop(base);
+        volume.check();
+    }
 }
 
 /// Large reads of what is partly in memory, on the device, a hole, and past the end: with every

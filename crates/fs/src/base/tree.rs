@@ -14,13 +14,17 @@ use super::remove::Removal;
 use crate::alloc::Purpose;
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::extent::Mapping;
+use crate::posix::acl;
 use crate::quota::{Charge, Payer, Wanted};
 use crate::tree::{AttrChange, NewInode, Tree};
 
 /// Links that a file, or a folder before its count overflows, may have (`EXT4_LINK_MAX`).
 pub(super) const LINK_MAX: u32 = 65_000;
 /// Bytes of a symbolic link's target that fit into the inode, with the terminating NUL.
-const FAST_LINK_BYTES: usize = inode::BLOCK_AREA_BYTES;
+pub(super) const FAST_LINK_BYTES: usize = inode::BLOCK_AREA_BYTES;
+/// Blocks that a new name adds to a directory at the most: leaves and index nodes, and what the extent tree needs
+/// for them.
+const NAME_GROWTH: u64 = 16;
 
 /// How long the times of one write may stand for those of the next, if nobody looked at them in
 /// between: a tick of a kernel's coarse clock, as in its multigrain timestamps. An fsync after each
@@ -216,6 +220,10 @@ impl Tree for BaseTree<'_> {
         let payer = Payer { uid: new.uid, gid: new.gid, project: new.project };
         let bytes = if new.kind == FileKind::Directory { self.base.block_bytes() } else { 0 };
         self.want_quota(Wanted { now: None, more: Charge { payer, bytes, inodes: 1 } });
+        // A folder's first block; the access lists that a folder hands down.
+        let inherits = self.xattr(parent, acl::DEFAULT)?.is_some();
+        let growth = u64::from(new.kind == FileKind::Directory) + u64::from(inherits);
+        self.may_grow(growth, |_| Ok(growth))?;
         let ino = self.base.allocator.take_inode(parent, new.kind == FileKind::Directory)?;
         self.taken.push(ino);
         self.adopt_inode(ino, new)?;
@@ -247,7 +255,12 @@ impl Tree for BaseTree<'_> {
         self.check_dir(dir)?;
         let base = self.base;
         let locked = self.state(dir)?;
-        base.check_room(dir, &locked.state, name)
+        base.check_room(dir, &locked.state, name)?;
+        self.may_grow(NAME_GROWTH, |tree| {
+            let state = &tree.state(dir)?.state;
+            let fits = !is_inline(state) && base.has_gap(dir, state, name)?;
+            Ok(if fits { 0 } else { NAME_GROWTH })
+        })
     }
 
     fn add_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()> {
@@ -442,11 +455,14 @@ impl Tree for BaseTree<'_> {
     }
 
     fn set_xattr(&mut self, ino: Ino, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let base = self.base;
         let old = self.xattr(ino, name)?;
+        if value.is_some() {
+            self.may_grow(1, |tree| base.xattrs(ino).growth(&tree.state(ino)?.state.inode, name, value))?;
+        }
         self.begin_block_change()?;
         self.keep_attr(ino)?;
         if let Some(until) = self.keeping() {
-            let base = self.base;
             self.state(ino)?.state.versions.keep_xattr(until, name, old);
             base.versioned.lock().insert(ino);
         }

@@ -7,6 +7,7 @@ use xact_consistency::{Fault, Room};
 
 use super::Base;
 use super::op::Needs;
+use super::tree::FAST_LINK_BYTES;
 use super::writeback::WriteBack;
 use crate::api::{
     Allocate, Attr, Caller, DirItem, Name, RenameHow, SeekTo, SetAttr, View, VolumeSpace, WriteHow, XattrHow,
@@ -58,7 +59,9 @@ impl View for Base {
     }
 
     fn make_symlink(&self, caller: &Caller, dir: Ino, name: &Name, target: &[u8]) -> Result<Attr> {
-        self.run(&hint::within(dir), Needs::ADD.by(self.rights(caller)), |tree| {
+        let growth = u64::from(target.len() >= FAST_LINK_BYTES);
+        let needs = Needs { growth, ..Needs::ADD };
+        self.run(&hint::within(dir), needs.by(self.rights(caller)), |tree| {
             posix::make_symlink(tree, caller, dir, name, target)
         })
     }

@@ -496,13 +496,14 @@ impl Base {
         let how = WriteBack { scope, synced: true };
         self.write_back(cell, how)?;
         let last_commit = how.awaited(&cell.state.read());
-        // Cleared before the flush: data that is written during it waits for the next one.
-        let unflushed = cell.unflushed_data.swap(false, SeqCst);
+        // Looked at before the flush: data that is written during it waits for the next one.
+        let placed = cell.placed.load(SeqCst);
         if last_commit > self.engine.durable() {
             self.engine.commit(last_commit)?;
-        } else if unflushed {
+        } else if cell.placed_durable.load(SeqCst) < placed {
             self.engine.flush_data()?;
         }
+        cell.placed_durable.fetch_max(placed, SeqCst);
         Ok(())
     }
 

@@ -37,11 +37,7 @@ impl Dir<'_> {
         let count = self.block_count(blocks)?;
         for at in 0..count {
             let (block, bytes) = self.read_entries(blocks, FileBlock(at))?;
-            // Nothing may come between `.` and `..`.
-            let from = match at {
-                0 => self.format.dots(&bytes, self.ino, Site::Block(block))?.parent_at,
-                _ => 0,
-            };
+            let from = self.first_gap(at, block, &bytes)?;
             if self.fit(h, block, &bytes, from, &new)? {
                 return Ok(());
             }
@@ -54,6 +50,36 @@ impl Dir<'_> {
         let mut packer = Packer::new(&self.format, &[]);
         packer.push(&new);
         h.create(block, packer.finish())
+    }
+
+    /// Where the first entry may be that shares its space with a new one: nothing comes between `.` and `..`.
+    fn first_gap(&self, at: u32, block: BlockNr, bytes: &BlockRef) -> Result<usize> {
+        match at {
+            0 => Ok(self.format.dots(bytes, self.ino, Site::Block(block))?.parent_at),
+            _ => Ok(0),
+        }
+    }
+
+    pub(super) fn linear_has_gap(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<bool> {
+        for at in 0..self.block_count(blocks)? {
+            let (block, bytes) = self.read_entries(blocks, FileBlock(at))?;
+            let from = self.first_gap(at, block, &bytes)?;
+            if self.has_room(block, &bytes, from, name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(super) fn leaf_has_gap(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<bool> {
+        let (_, path) = self.probe(blocks, |hasher| hasher.hash(name).major)?;
+        let (block, bytes) = self.read_leaf(blocks, &path)?;
+        self.has_room(block, &bytes, 0, name)
+    }
+
+    fn has_room(&self, block: BlockNr, bytes: &BlockRef, from: usize, name: &Name) -> Result<bool> {
+        let room = self.format.room(bytes, from, entry_bytes(name.len()), Site::Block(block))?;
+        Ok(!matches!(room, Room::Full))
     }
 
     /// Adds the entry to a block if it has room behind `from`; false where it has none.
@@ -142,10 +168,7 @@ impl Dir<'_> {
             return Ok(());
         }
         let (block, bytes) = self.read_leaf(blocks, &path)?;
-        match self.format.room(&bytes, 0, entry_bytes(name.len()), Site::Block(block))? {
-            Room::Full => Err(Error::NoSpace),
-            _ => Ok(()),
-        }
+        if self.has_room(block, &bytes, 0, name)? { Ok(()) } else { Err(Error::NoSpace) }
     }
 
     /// Moves the upper half of a full leaf's hashes to a new leaf, and adds the new entry to the

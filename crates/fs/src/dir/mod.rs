@@ -138,6 +138,11 @@ impl<'a> Dir<'a> {
         if self.indexed { self.check_index_room(blocks, name) } else { Ok(()) }
     }
 
+    /// Whether [`Self::add`] adds no block for this name: there is room in the block that it goes to.
+    pub fn has_gap(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<bool> {
+        if self.indexed { self.leaf_has_gap(blocks, name) } else { self.linear_has_gap(blocks, name) }
+    }
+
     /// Adds a name that is not there. `NoSpace` also where the index can grow no more.
     /// See [`ADD_CREDITS`] and [`ADD_APPENDS`].
     pub fn add(

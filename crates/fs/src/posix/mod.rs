@@ -12,7 +12,7 @@
 //!
 //! Reads set no access time here: that is the base's (`base/access.rs`), and a transaction's set none.
 
-mod acl;
+pub(crate) mod acl;
 mod attr;
 mod data;
 pub mod hint;

@@ -1,5 +1,8 @@
+//! What the device holds back, and who waits for it.
+//!
 //! DESIGN rule 4: no global lock on the path of an operation. While the device holds back the
-//! read of one file's data, everybody who works on other files goes on.
+//! read of one file's data, everybody who works on other files goes on. A flush on the other hand is
+//! waited for by everybody whose data it makes durable.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -7,7 +10,7 @@ use std::time::Duration;
 
 use xact_base::Ino;
 use xact_device::BlockDevice;
-use xact_fs::{Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
+use xact_fs::{Caller, DataMode, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
 use xact_testkit::device::SimDevice;
 use xact_testkit::tools;
 
@@ -90,5 +93,41 @@ fn a_blocked_read_of_one_file_stops_nobody_else() {
     assert!(!reader.is_finished(), "the read was to be held back");
     drop(gate);
     assert_eq!(reader.join().unwrap().unwrap(), pattern);
+    base.close().unwrap();
+}
+
+/// Data overwritten in place, and two fsyncs: the second finds that nothing is left to write, and waits for the
+/// flush that the first has begun.
+#[test]
+fn an_fsync_waits_for_the_flush_of_another() {
+    let device = SimDevice::new(tools::formatted(&["-b", "4096"], "64M"));
+    let mut options = VolumeOptions::default();
+    options.modes.data = Some(DataMode::Ordered);
+    let base = xact_fs::open(device.clone() as Arc<dyn BlockDevice>, &options).unwrap();
+    let ino = base.make_node(&ROOT, Ino::ROOT, b"file", 0o100644, 0).unwrap().ino;
+    base.write(ino, 0, &[1; 65536], WriteHow::default()).unwrap();
+    base.sync_file(ino, false).unwrap();
+    base.write(ino, 0, &[2; 65536], WriteHow::default()).unwrap();
+
+    let gate = device.gate_flushes();
+    let (done, is_done) = mpsc::channel();
+    let sync = || {
+        let (base, done) = (base.clone(), done.clone());
+        std::thread::spawn(move || {
+            base.sync_file(ino, true).unwrap();
+            done.send(()).unwrap();
+        })
+    };
+    sync();
+    while device.waiting_flushes() == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    sync();
+    let early = is_done.recv_timeout(Duration::from_millis(200));
+    assert!(early.is_err(), "an fsync returned while what it is for was not durable");
+    drop(gate);
+    for _ in 0..2 {
+        is_done.recv_timeout(PATIENCE).expect("the flush is over, and so are both");
+    }
     base.close().unwrap();
 }
