@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result};
-use xact_device::DeviceCounts;
+use xact_device::{DeviceCounts, Waits};
 
 use crate::generations::GenerationsEngine;
 use crate::journal::JournalEngine;
@@ -46,6 +46,14 @@ pub enum Room {
     /// The last of it: for the rest of what has begun, for what was promised ([`Engine::promise`]), and for
     /// unmounting.
     Upkeep,
+}
+
+/// How file data is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DataWrite {
+    pub waits: Waits,
+    /// What it may use of the room that is left.
+    pub room: Room,
 }
 
 /// A consistency engine: the jbd2 journal, the generations, or none.
@@ -180,19 +188,12 @@ pub trait Engine: Send + Sync + 'static {
     fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()>;
 
     /// Writes file data to its place, from `start` on; each buffer is a multiple of the block size.
-    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()>;
-
-    /// As `write_data`, for data of a commit that is yet to be made: the device may go on with it when this has
-    /// returned. What makes data durable covers it like any other.
-    fn write_data_behind(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.write_data(start, bufs)
+    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.write_data_as(start, bufs, DataWrite::default())
     }
 
-    /// As `write_data`, with what it may use of the room that is left.
-    fn write_data_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], room: Room) -> Result<()> {
-        let _ = room;
-        self.write_data(start, bufs)
-    }
+    /// The same in a way that is chosen. What makes data durable covers it in any.
+    fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()>;
 
     /// As `write_data`, for blocks that are in use in every state of the volume and that none has ever
     /// read (tables that are not initialised yet). May be called within a handle.

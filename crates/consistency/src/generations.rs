@@ -80,7 +80,7 @@ use xact_layout::feature::incompat;
 use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
 use xact_layout::superblock::Superblock;
 
-use crate::engine::{BlockRef, Engine, EngineStats, Room};
+use crate::engine::{BlockRef, DataWrite, Engine, EngineStats, Room};
 use crate::fault::{Fault, Faults};
 use crate::metadata::Metadata;
 use crate::options::{EngineOptions, Fsync};
@@ -428,15 +428,11 @@ impl Engine for GenerationsEngine {
         self.shared.read_data(start, buf)
     }
 
-    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.write_data_for(start, bufs, Room::Any)
-    }
-
-    fn write_data_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], room: Room) -> Result<()> {
+    fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
         self.shared.check_open()?;
         let volume = &self.shared.volume;
         volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
-        let written = self.shared.write_data(start, bufs, room);
+        let written = self.shared.write_data(start, bufs, write);
         volume.note_data();
         if volume.poison.is_set() {
             self.shared.pipeline.give_up();

@@ -84,7 +84,7 @@ use xact_layout::feature::incompat;
 use xact_layout::jbd2::{Checksums, Features};
 use xact_layout::superblock::Superblock;
 
-use crate::engine::{BlockRef, Engine, EngineStats};
+use crate::engine::{BlockRef, DataWrite, Engine, EngineStats};
 use crate::fault::{Fault, Faults};
 use crate::metadata::Metadata;
 use crate::options::{CommitWrites, EngineOptions, LogRecords};
@@ -152,23 +152,7 @@ fn stock_checksums(superblock: &Superblock) -> Checksums {
     if superblock.has_metadata_csum() { Checksums::V3 } else { Checksums::None }
 }
 
-type Write = fn(&Volume, BlockNr, &[IoSlice<'_>]) -> Result<()>;
-
 impl JournalEngine {
-    fn write_data_by(&self, write: Write, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.journal.check_open()?;
-        let volume = &self.journal.volume;
-        let blocks = volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?;
-        volume.check_writable(start, blocks)?;
-        assert!(!self.holds_data(start, blocks), "data is written beside its copy in the log");
-        let written = write(volume, start, bufs);
-        volume.note_data();
-        if volume.poison.is_set() {
-            self.journal.pipeline.give_up();
-        }
-        written
-    }
-
     /// Opens a volume that has a journal, after replaying what a crash left in it.
     ///
     /// Errors: `Usage` where there is no journal, or where the log must be replayed and the
@@ -413,12 +397,18 @@ impl Engine for JournalEngine {
         Ok(())
     }
 
-    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.write_data_by(Volume::write, start, bufs)
-    }
-
-    fn write_data_behind(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.write_data_by(Volume::write_behind, start, bufs)
+    fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
+        self.journal.check_open()?;
+        let volume = &self.journal.volume;
+        let blocks = volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?;
+        volume.check_writable(start, blocks)?;
+        assert!(!self.holds_data(start, blocks), "data is written beside its copy in the log");
+        let written = volume.write_for(start, bufs, write.waits);
+        volume.note_data();
+        if volume.poison.is_set() {
+            self.journal.pipeline.give_up();
+        }
+        written
     }
 
     fn discard(&self, start: BlockNr, blocks: u64) -> Result<()> {

@@ -25,7 +25,7 @@ use xact_base::{BlockNr, CommitId, Error, Result, Site};
 use xact_device::BlockDevice;
 use xact_layout::superblock::STATE_CLEAN;
 
-use crate::engine::{BlockRef, Engine, EngineStats};
+use crate::engine::{BlockRef, DataWrite, Engine, EngineStats};
 use crate::fault::{Fault, Faults};
 use crate::journal::location;
 use crate::metadata::Metadata;
@@ -205,11 +205,11 @@ impl Engine for NoneEngine {
         self.home.volume.read(start, buf)
     }
 
-    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+    fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
         self.home.check_open()?;
         let volume = &self.home.volume;
         volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
-        let written = volume.write(start, bufs);
+        let written = volume.write_for(start, bufs, write.waits);
         if volume.poison.is_set() {
             self.home.pipeline.give_up();
         }

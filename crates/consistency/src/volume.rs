@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use xact_base::{BlockNr, Error, Result, Site};
-use xact_device::{BlockDevice, CountingDevice, DeviceCounts};
+use xact_device::{BlockDevice, CountingDevice, DeviceCounts, Waits};
 
 use crate::cache::BlockSource;
 use crate::engine::BlockRef;
@@ -136,24 +136,19 @@ impl Volume {
 
     /// Writes buffers of whole blocks from `start` on; a failure poisons.
     pub fn write(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.write_how(start, bufs, false)
+        self.write_for(start, bufs, Waits::Later)
     }
 
-    /// As `write`; the device may still be working when this has returned, up to the next flush.
-    pub fn write_behind(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.write_how(start, bufs, true)
-    }
-
-    fn write_how(&self, start: BlockNr, bufs: &[IoSlice<'_>], behind: bool) -> Result<()> {
+    /// As `write`, on the way that suits who waits for it.
+    pub fn write_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], waits: Waits) -> Result<()> {
         self.poison.check()?;
         let bytes = bufs.iter().map(|b| b.len()).sum();
         self.check_reach(start, self.blocks_in(bytes)?)?;
         let offset = self.offset(start);
         let _waits = self.waits();
-        let written = match bufs {
-            _ if behind => self.device.write_behind_at(bufs, offset),
-            [one] => self.device.write_at(one, offset),
-            many => self.device.write_vectored_at(many, offset),
+        let written = match (bufs, waits) {
+            ([one], Waits::Later) => self.device.write_at(one, offset),
+            _ => self.device.write_for(bufs, offset, waits),
         };
         written.map_err(|e| self.fail("writing the volume", e))
     }

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::BlockDevice;
+use crate::{BlockDevice, Waits};
 
 /// What a device was asked to do since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -90,9 +90,9 @@ impl BlockDevice for CountingDevice {
         self.inner.write_vectored_at(bufs, offset)
     }
 
-    fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, waits: Waits) -> io::Result<()> {
         self.count_write(bufs);
-        self.inner.write_behind_at(bufs, offset)
+        self.inner.write_for(bufs, offset, waits)
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -1,8 +1,11 @@
-//! Large writes past the operating system's page cache.
+//! Writes past the operating system's page cache.
 //!
 //! File data is cached above this crate already; a second copy of it in the page cache costs the
 //! memory and the time of one more copy, and a write to a block device is cut into pages there. So
-//! what is large and aligned goes straight to the device. The kernel keeps both ways coherent: a
+//! what is large and aligned goes straight to the device, and what a flush waits for at once too, since
+//! that would only take it out of the cache again: 28 KiB and a flush took 141 us of a loop device instead of 163
+//! (medians of 2,000, a script of the moment). Small writes that more will follow before the flush are left to
+//! the cache, which passes them on together. The kernel keeps both ways coherent: a
 //! direct write drops the cached pages of its range, having written out what was dirty in it.
 //!
 //! Reads stay with the page cache: its read-ahead is worth more than the copy.
@@ -71,6 +74,18 @@ impl DirectIo {
         if !self.takes(bufs.iter().map(|b| b.len()).sum(), offset) {
             return Ok(false);
         }
+        self.write_chunks(bufs, offset)
+    }
+
+    /// As [`Self::write`], of whatever size.
+    pub fn write_now(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
+        if !self.takes_aligned(bufs.iter().map(|b| b.len()).sum(), offset) {
+            return Ok(false);
+        }
+        self.write_chunks(bufs, offset)
+    }
+
+    fn write_chunks(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
         self.each_chunk(bufs, offset, &mut |filled, offset| {
             let written = self.write_filled(&filled, offset);
             self.give_back(filled);
@@ -123,10 +138,11 @@ impl DirectIo {
 
     /// Whether what is so long and goes there may be written this way.
     pub fn takes(&self, len: usize, offset: u64) -> bool {
-        len >= LARGE_BYTES
-            && len % ALIGN_BYTES == 0
-            && offset % ALIGN_BYTES as u64 == 0
-            && !self.refused.load(Relaxed)
+        len >= LARGE_BYTES && self.takes_aligned(len, offset)
+    }
+
+    fn takes_aligned(&self, len: usize, offset: u64) -> bool {
+        len % ALIGN_BYTES == 0 && offset % ALIGN_BYTES as u64 == 0 && !self.refused.load(Relaxed)
     }
 
     /// `EINVAL` is how the kernel says that it wants another alignment, or none of this at all.

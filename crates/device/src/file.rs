@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::behind::WriteBehind;
 use crate::direct::DirectIo;
-use crate::{BlockDevice, check_range};
+use crate::{BlockDevice, Waits, check_range};
 
 /// How an image is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,12 +194,18 @@ impl BlockDevice for FileDevice {
         self.write_cached(bufs, offset)
     }
 
-    fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        check_range(self.size_bytes, offset, bufs.iter().map(|b| b.len()).sum())?;
-        match &self.behind {
-            Some(behind) if behind.write(bufs, offset)? => Ok(()),
-            _ => self.write_vectored_at(bufs, offset),
-        }
+    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, waits: Waits) -> io::Result<()> {
+        let total = bufs.iter().map(|b| b.len()).sum();
+        check_range(self.size_bytes, offset, total)?;
+        let taken = match (waits, &self.direct, &self.behind) {
+            (Waits::Nobody, _, Some(behind)) => behind.write(bufs, offset)?,
+            (Waits::Flush, Some(direct), _) => {
+                self.settle(offset, total);
+                direct.write_now(bufs, offset)?
+            }
+            _ => false,
+        };
+        if taken { Ok(()) } else { self.write_vectored_at(bufs, offset) }
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -257,15 +263,13 @@ mod tests {
             (8 << 20, LARGE_BYTES + 512),   // an odd length
             (SIZE - LARGE_BYTES, LARGE_BYTES),
         ];
-        // Each once by either way, right behind the other.
-        for (seed, (offset, len)) in writes.into_iter().flat_map(|write| [write; 2]).enumerate() {
+        // Each once by every way, right behind the other.
+        for (seed, (offset, len)) in writes.into_iter().flat_map(|write| [write; 3]).enumerate() {
             let data = bytes(len, seed);
             let (head, rest) = data.split_at(len / 3);
             let bufs = [IoSlice::new(head), IoSlice::new(rest)];
-            match seed % 2 {
-                0 => device.write_vectored_at(&bufs, offset as u64).unwrap(),
-                _ => device.write_behind_at(&bufs, offset as u64).unwrap(),
-            }
+            let waits = [Waits::Later, Waits::Nobody, Waits::Flush][seed % 3];
+            device.write_for(&bufs, offset as u64, waits).unwrap();
             model[offset..offset + len].copy_from_slice(&data);
             let mut read = vec![0; SIZE];
             device.read_at(&mut read, 0).unwrap();
@@ -274,8 +278,10 @@ mod tests {
         device.flush().unwrap();
         assert!(std::fs::read(&path).unwrap() == model);
         assert!(device.write_at(&bytes(LARGE_BYTES, 0), (SIZE - 4096) as u64).is_err(), "past the end");
-        let behind = |len| device.write_behind_at(&[IoSlice::new(&bytes(len, 0))], (SIZE - 4096) as u64);
-        assert!(behind(8192).is_err(), "past the end");
+        for waits in [Waits::Nobody, Waits::Flush] {
+            let written = device.write_for(&[IoSlice::new(&bytes(8192, 0))], (SIZE - 4096) as u64, waits);
+            assert!(written.is_err(), "past the end");
+        }
     }
 
     /// What the device had not passed on when it was asked to flush is in the file when that returns.
@@ -287,7 +293,7 @@ mod tests {
         let device = FileDevice::open(file.path(), OpenMode::ReadWrite).unwrap();
         for round in 1..=4 {
             let data = vec![round; LEN];
-            device.write_behind_at(&[IoSlice::new(&data)], 0).unwrap();
+            device.write_for(&[IoSlice::new(&data)], 0, Waits::Nobody).unwrap();
             device.flush().unwrap();
             assert!(std::fs::read(file.path()).unwrap() == data, "round {round}");
         }
@@ -308,5 +314,9 @@ mod tests {
         assert!(!write(LARGE_BYTES, 512));
         assert!(!write(LARGE_BYTES + 512, 0));
         assert!(write(LARGE_BYTES, 8192));
+        let now = |len: usize, offset| direct.write_now(&[IoSlice::new(&data[..len])], offset).unwrap();
+        assert!(now(4096, 8192));
+        assert!(!now(4096, 512));
+        assert!(!now(512, 4096));
     }
 }

@@ -44,9 +44,9 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.write_at(&joined, offset)
     }
 
-    /// As `write_vectored_at`, for writes that nobody waits for yet: it may return while the device still works. To
-    /// whoever reads, and to the next flush, it has been written all the same; that flush tells what went wrong.
-    fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+    /// As `write_vectored_at`, on the way that suits who waits for it. To whoever reads, and to the next flush, it has
+    /// been written all the same when this returns.
+    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, _waits: Waits) -> io::Result<()> {
         self.write_vectored_at(bufs, offset)
     }
 
@@ -58,6 +58,19 @@ pub trait BlockDevice: Send + Sync + 'static {
 
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
+}
+
+/// What waits for a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Waits {
+    /// A flush that follows at once: the write goes to the device now, not into a cache out of which the flush would take
+    /// it page by page.
+    Flush,
+    /// A flush some time later, before which more may come: they are passed on together.
+    #[default]
+    Later,
+    /// Nobody yet: it may return while the device still works. The next flush tells what went wrong.
+    Nobody,
 }
 
 /// Refuses ranges that do not lie within the device.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use xact_base::{BlockNr, CommitId, Error, Result};
-use xact_consistency::{BlockRef, Engine, EngineStats};
+use xact_consistency::{BlockRef, DataWrite, Engine, EngineStats};
 use xact_device::BlockDevice;
 
 pub struct TestEngine {
@@ -163,7 +163,7 @@ impl Engine for TestEngine {
         self.device.read_at(buf, self.offset(start)).map_err(|e| Error::io("reading data", e))
     }
 
-    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
+    fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], _: DataWrite) -> Result<()> {
         self.device.write_vectored_at(bufs, self.offset(start)).map_err(|e| Error::io("writing data", e))
     }
 

@@ -133,8 +133,7 @@ impl Calm {
         if !self.is_on() {
             return send();
         }
-        // SAFETY: gettid takes nothing.
-        self.modest.store(unsafe { libc::gettid() }, Relaxed);
+        self.modest.store(this_thread(), Relaxed);
         set_policy(0, libc::SCHED_IDLE);
         let result = send();
         set_policy(0, libc::SCHED_OTHER);
@@ -227,6 +226,15 @@ impl Cpus {
         // SAFETY: the kernel reads the set, whose size is told.
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) == 0 }
     }
+}
+
+/// The calling thread's number, asked for once: libc asks the kernel each time.
+fn this_thread() -> i32 {
+    thread_local! {
+        // SAFETY: gettid takes nothing.
+        static THREAD: i32 = unsafe { libc::gettid() };
+    }
+    THREAD.with(|thread| *thread)
 }
 
 /// Of a thread, 0 for the calling one. Its nice value stays.

@@ -10,6 +10,7 @@ use xact::{
     TxOptions, View, Volume, VolumeOptions,
 };
 use xact_consistency::recovery::inspect::inspect;
+use xact_device::Waits;
 use xact_fs::WriteHow;
 use xact_layout::jbd2::{BlockType, Header};
 
@@ -60,7 +61,10 @@ impl BlockDevice for Recorder {
         self.write_at(&bufs.iter().flat_map(|buf| buf.to_vec()).collect::<Vec<u8>>(), offset)
     }
 
-    fn write_behind_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, waits: Waits) -> io::Result<()> {
+        if waits != Waits::Nobody {
+            return self.write_vectored_at(bufs, offset);
+        }
         self.note(Step::Behind);
         self.inner.write_vectored_at(bufs, offset)
     }

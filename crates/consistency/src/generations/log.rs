@@ -31,6 +31,7 @@
 use std::io::IoSlice;
 
 use xact_base::{BlockNr, CommitId, Result};
+use xact_device::Waits;
 use xact_layout::generations::{LogChecks, LogPosition, LogWriter, Root, read_log};
 
 use super::live::Logged;
@@ -140,7 +141,7 @@ impl Generations {
         if (asked || self.ordered_data) && !self.faults.has(Fault::NoFlushOfData) {
             self.volume.flush_data()?;
         }
-        self.volume.write(log.first.offset(log.used), &[IoSlice::new(&bytes)])?;
+        self.volume.write_for(log.first.offset(log.used), &[IoSlice::new(&bytes)], Waits::Flush)?;
         // Durable by this flush: the record, and all data written before it. Without it a caller would
         // be told that something is safe which a crash undoes, and what it freed would be another's
         // while a crash brings its owner back.

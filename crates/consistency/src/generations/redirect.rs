@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use xact_base::{BlockNr, CommitId, Result};
 
 use super::Generations;
-use crate::engine::{BlockRef, Room};
+use crate::engine::{BlockRef, DataWrite, Room};
 use crate::fault::Fault;
 
 /// Blocks that one handle takes.
@@ -62,12 +62,12 @@ impl Generations {
         Ok(held || self.is_moved(block)?)
     }
 
-    pub(super) fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>], room: Room) -> Result<()> {
+    pub(super) fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
         if !self.redirect.active.load(SeqCst) {
             let _gate = self.redirect.gate.read();
             // The first snapshot may have been created while this waited.
             if !self.redirect.active.load(SeqCst) {
-                return self.volume.write(start, bufs);
+                return self.volume.write_for(start, bufs, write.waits);
             }
         }
         let blocks: Vec<&[u8]> =
@@ -93,7 +93,7 @@ impl Generations {
             }
         }
         // Not under the gate: a handle may have to wait for the commit that holds it.
-        moved.chunks(HANDLE_BLOCKS).try_for_each(|part| self.move_data(part, room))
+        moved.chunks(HANDLE_BLOCKS).try_for_each(|part| self.move_data(part, write.room))
     }
 
     fn move_data(&self, blocks: &[(BlockNr, BlockRef)], room: Room) -> Result<()> {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use xact_base::{CommitId, Error, Result, Site};
+use xact_device::Waits;
 use xact_layout::jbd2::{JournalSuperblock, LogFormat};
 
 use crate::cache::{BlockMap, Slot};
@@ -54,7 +55,7 @@ impl Ring {
         self.first + (offset % u64::from(self.blocks())) as u32
     }
 
-    /// Writes whole blocks from `at` on, with one device write for each contiguous stretch.
+    /// Writes whole blocks from `at` on, with one device write for each contiguous stretch. A flush is to follow.
     pub fn write(&self, volume: &Volume, at: u32, blocks: &[impl AsRef<[u8]>]) -> Result<()> {
         let mut at = at;
         let mut rest = blocks;
@@ -62,7 +63,7 @@ impl Ring {
             let (start, contiguous) = self.layout.place(at)?;
             let len = rest.len().min(contiguous as usize).min((self.end - at) as usize);
             let bufs: Vec<IoSlice<'_>> = rest[..len].iter().map(|b| IoSlice::new(b.as_ref())).collect();
-            volume.write(start, &bufs)?;
+            volume.write_for(start, &bufs, Waits::Flush)?;
             at = self.advance(at, len as u32);
             rest = &rest[len..];
         }

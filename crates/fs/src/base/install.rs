@@ -23,7 +23,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run};
-use xact_consistency::{Fault, Handle};
+use xact_consistency::{DataWrite, Fault, Handle};
+use xact_device::Waits;
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::superblock::Superblock;
 
@@ -145,7 +146,8 @@ impl Base {
                     .filter_map(|(_, data)| in_memory(data))
                     .map(|bytes| IoSlice::new(bytes))
                     .collect();
-                self.engine.write_data_behind(run.start, &slices)?;
+                let how = DataWrite { waits: Waits::Nobody, ..DataWrite::default() };
+                self.engine.write_data_as(run.start, &slices, how)?;
             }
             rest = later;
         }

@@ -32,7 +32,8 @@ use std::time::{Duration, Instant};
 use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
 use parking_lot::{Condvar, Mutex, RwLock};
 use xact_base::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
-use xact_consistency::{Fault, Handle, Room};
+use xact_consistency::{DataWrite, Fault, Handle, Room};
+use xact_device::Waits;
 
 use super::Base;
 use super::cell::{Cell, Changed, State, UpgradableGuard, WriteGuard};
@@ -150,10 +151,14 @@ impl Base {
         let mut segments = self.place(cell, &guard, dirty, habit)?;
         let linked_now = segments.iter().any(|segment| segment.place != Place::Written);
         self.choose_ways(&guard, &mut segments, (how, habit), linked_now || !inode_waits);
+        let in_place = segments.iter().filter(|segment| !segment.journaled).count();
+        // Of several the device is to have them together, when the flush comes.
+        let waits = if how.synced && in_place == 1 && !more { Waits::Flush } else { Waits::Later };
+        let write = DataWrite { waits, room: Room::Upkeep };
         for segment in segments.iter().filter(|segment| !segment.journaled) {
             let slices: Vec<IoSlice<'_>> =
                 segment.pages.iter().map(|page| IoSlice::new(&page.data)).collect();
-            if let Err(error) = self.engine.write_data_for(segment.start, &slices, Room::Upkeep) {
+            if let Err(error) = self.engine.write_data_as(segment.start, &slices, write) {
                 self.give_back(&segments);
                 return Err(error);
             }
