@@ -24,8 +24,8 @@ const ON_THE_WAY: usize = 4;
 /// The writes of one device.
 pub struct WriteBehind {
     shared: Arc<Shared>,
-    /// Where the thread may run: who is there when it is started may be bound to a CPU.
-    cpus: Option<libc::cpu_set_t>,
+    /// How the thread runs: who is there when it is started may be bound to a CPU, and give way to everybody.
+    schedule: Schedule,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -90,7 +90,11 @@ impl WriteBehind {
             changed: Condvar::new(),
             on_the_way: AtomicUsize::new(0),
         };
-        Ok(WriteBehind { shared: Arc::new(shared), cpus: cpus_of_this_thread(), thread: Mutex::default() })
+        Ok(WriteBehind {
+            shared: Arc::new(shared),
+            schedule: Schedule::of_this_thread(),
+            thread: Mutex::default(),
+        })
     }
 
     /// Takes what is large and aligned on its way; false where it is not. Waits where too much is on its way.
@@ -146,12 +150,10 @@ impl WriteBehind {
     fn start(&self) -> io::Result<()> {
         let mut thread = self.thread.lock();
         if thread.is_none() {
-            let (shared, cpus) = (self.shared.clone(), self.cpus);
+            let (shared, schedule) = (self.shared.clone(), self.schedule);
             let named = thread::Builder::new().name("xact-behind".into());
             *thread = Some(named.spawn(move || {
-                if let Some(cpus) = cpus {
-                    run_on(&cpus);
-                }
+                schedule.apply();
                 shared.work();
             })?);
         }
@@ -203,18 +205,37 @@ impl Shared {
     }
 }
 
-fn cpus_of_this_thread() -> Option<libc::cpu_set_t> {
-    // SAFETY: all bits zero is an empty set.
-    let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the set, whose size is told.
-    let done = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut cpus) };
-    (done == 0).then_some(cpus)
+/// On which CPUs a thread may run (`None` where that could not be read), and its policy.
+#[derive(Clone, Copy)]
+struct Schedule {
+    cpus: Option<libc::cpu_set_t>,
+    policy: libc::c_int,
 }
 
-/// The calling thread runs on these from now on; where that is refused, it stays where it is.
-fn run_on(cpus: &libc::cpu_set_t) {
-    // SAFETY: the kernel reads the set, whose size is told.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpus) };
+impl Schedule {
+    fn of_this_thread() -> Schedule {
+        // SAFETY: all bits zero is an empty set.
+        let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel fills the set, whose size is told.
+        let done = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut cpus) };
+        // SAFETY: it takes a number.
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        Schedule { cpus: (done == 0).then_some(cpus), policy }
+    }
+
+    /// The calling thread runs like this from now on, as far as it may.
+    fn apply(&self) {
+        if let Some(cpus) = &self.cpus {
+            // SAFETY: the kernel reads the set, whose size is told.
+            unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpus) };
+        }
+        // Of others the priority would have to be known, and nobody changes them.
+        if self.policy == libc::SCHED_OTHER {
+            let param = libc::sched_param { sched_priority: 0 };
+            // SAFETY: the kernel reads the parameters.
+            unsafe { libc::sched_setscheduler(0, self.policy, &param) };
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,12 +10,15 @@
 //!    load on a CPU, and would drive the caller away from it;
 //! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
 //! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better for
-//!    an idle one, so the caller wakes up where it fell asleep and goes on at once.
+//!    an idle one, so the caller wakes up where it fell asleep and goes on at once. It stays so from one
+//!    reply to the next, since to change it and back takes 4 us; before what lasts it stands up.
 //!
 //! Nobody depends on that worker alone: a guard (`pool`) looks every [`TICK`] whether somebody still
 //! waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker starves while its
-//! CPU has something better to do, which is mostly the caller; the guard gives it its rights back.
+//! CPU has something better to do, which is mostly the caller, and whoever waits for a lock of that worker with it; the
+//! guard gives it its rights back.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
@@ -30,6 +33,8 @@ pub const TICK: Duration = Duration::from_millis(5);
 /// So many requests of one thread in a row make it calm, at first and at the most.
 const RUN: u32 = 64;
 const RUN_MAX: u32 = 1 << 20;
+/// It takes so many times fewer of the thread that it was calm with before somebody else came by.
+const AGAIN: u32 = 8;
 /// A worker that waits longer than this for a request has a caller that runs beside it: on its own CPU the
 /// caller goes on before the worker is back from its reply, and asks again before that can wait.
 pub const BESIDE: Duration = Duration::from_micros(5);
@@ -43,14 +48,18 @@ pub struct Calm {
     /// The thread that the last requests came from, and how many they were.
     caller: AtomicU32,
     run: AtomicU32,
+    /// The thread that it was calm with, the last time.
+    before: AtomicU32,
     /// The run that makes it calm.
     needed: AtomicU32,
     /// The caller's CPU; -1 where it is not known.
     home: AtomicI32,
     /// `/proc/TID/stat` of the caller.
     stat: Mutex<Option<File>>,
-    /// The worker that is sending a reply under `SCHED_IDLE`, by its thread id; or 0.
+    /// The worker that is under `SCHED_IDLE`, by its thread id; or 0.
     modest: AtomicI32,
+    /// The last request has been answered, or is just being.
+    answered: AtomicBool,
 }
 
 impl Calm {
@@ -60,10 +69,12 @@ impl Calm {
             on: AtomicBool::new(false),
             caller: AtomicU32::new(0),
             run: AtomicU32::new(0),
+            before: AtomicU32::new(0),
             needed: AtomicU32::new(RUN),
             home: AtomicI32::new(-1),
             stat: Mutex::default(),
             modest: AtomicI32::new(0),
+            answered: AtomicBool::new(true),
         }
     }
 
@@ -74,6 +85,7 @@ impl Calm {
     /// Takes note of a request of thread `caller`; 0 where it is nobody's. `waited`: for longer than [`BESIDE`]. True
     /// if it has become calm.
     pub fn note(&self, caller: u32, waited: bool) -> bool {
+        self.answered.store(false, Relaxed);
         // Even where it is nobody's: who has just made the kernel send that goes on elsewhere meanwhile.
         if waited && self.is_on() {
             self.look();
@@ -90,9 +102,11 @@ impl Calm {
         if self.is_on() {
             return false;
         }
-        if run < self.needed.load(Relaxed) {
+        let again = self.before.load(Relaxed) == caller;
+        if run < self.needed.load(Relaxed) / if again { AGAIN } else { 1 } {
             return false;
         }
+        self.before.store(caller, Relaxed);
         *self.stat.lock() = File::open(format!("/proc/{caller}/stat")).ok();
         self.look();
         !self.on.swap(true, Relaxed)
@@ -100,6 +114,7 @@ impl Calm {
 
     fn end(&self) {
         if self.on.swap(false, Relaxed) {
+            self.relieve();
             self.home.store(-1, Relaxed);
             *self.stat.lock() = None;
         }
@@ -112,33 +127,52 @@ impl Calm {
         self.home.store(cpu.unwrap_or(-1), Relaxed);
     }
 
-    /// Gives the worker that is under `SCHED_IDLE` its rights back; false if there is none.
+    /// Whether the last request that was received has been answered.
+    pub fn has_answered(&self) -> bool {
+        self.answered.load(Relaxed)
+    }
+
+    /// Gives the worker that is under `SCHED_IDLE` its rights back; true where it starved, and did not wait for
+    /// something.
     pub fn relieve(&self) -> bool {
-        let starving = self.modest.swap(0, Relaxed);
-        if starving != 0 {
-            set_policy(starving, libc::SCHED_OTHER);
+        let modest = self.modest.swap(0, Relaxed);
+        if modest == 0 {
+            return false;
         }
-        starving != 0
+        let stat = std::fs::read(format!("/proc/self/task/{modest}/stat")).unwrap_or_default();
+        set_policy(modest, libc::SCHED_OTHER);
+        is_runnable(&stat)
     }
 
     /// Somebody waited for a worker that starved: it ends, and takes longer to come the next time.
     pub fn give_up(&self) {
         self.needed.store(self.needed.load(Relaxed).saturating_mul(4).min(RUN_MAX), Relaxed);
+        self.before.store(0, Relaxed);
         self.run.store(0, Relaxed);
         self.end();
     }
 
-    /// Runs `send`, under `SCHED_IDLE` if it is calm.
-    pub fn modestly<R>(&self, send: impl FnOnce() -> R) -> R {
-        if !self.is_on() {
-            return send();
+    /// Before a worker replies: it is under `SCHED_IDLE` from here on if it is calm, until it stands up.
+    pub fn sit_down(&self) {
+        self.answered.store(true, Relaxed);
+        let me = this_thread();
+        if !self.is_on() || self.modest.load(Relaxed) == me {
+            return;
         }
-        self.modest.store(this_thread(), Relaxed);
-        set_policy(0, libc::SCHED_IDLE);
-        let result = send();
-        set_policy(0, libc::SCHED_OTHER);
-        self.modest.store(0, Relaxed);
-        result
+        // The guard knows of one.
+        if self.modest.compare_exchange(0, me, Relaxed, Relaxed).is_ok() {
+            IS_MODEST.set(true);
+            set_policy(0, libc::SCHED_IDLE);
+        }
+    }
+
+    /// Before the calling worker does what lasts, or serves no longer: it has its rights back.
+    pub fn stand_up(&self) {
+        if IS_MODEST.replace(false) {
+            let _ = self.modest.compare_exchange(this_thread(), 0, Relaxed, Relaxed);
+            // Also where somebody has relieved it, who may be about to do this.
+            set_policy(0, libc::SCHED_OTHER);
+        }
     }
 }
 
@@ -228,12 +262,15 @@ impl Cpus {
     }
 }
 
-/// The calling thread's number, asked for once: libc asks the kernel each time.
+thread_local! {
+    /// The calling thread's number, asked for once: libc asks the kernel each time.
+    // SAFETY: gettid takes nothing.
+    static THREAD: i32 = unsafe { libc::gettid() };
+    /// Whether it has sat down and not stood up since; somebody may have relieved it meanwhile.
+    static IS_MODEST: Cell<bool> = const { Cell::new(false) };
+}
+
 fn this_thread() -> i32 {
-    thread_local! {
-        // SAFETY: gettid takes nothing.
-        static THREAD: i32 = unsafe { libc::gettid() };
-    }
     THREAD.with(|thread| *thread)
 }
 
@@ -253,12 +290,21 @@ fn may_be_modest() -> bool {
     plain && thread::spawn(there_and_back).join().unwrap_or(false)
 }
 
-/// The CPU that a thread last ran on: field 39 of its `stat` (proc(5)). The name in field 2 may hold
-/// anything, and ends with the last parenthesis.
+/// The CPU that a thread last ran on: field 39 of its `stat` (proc(5)).
 fn cpu_of(stat: &[u8]) -> Option<i32> {
+    behind_name(stat)?.nth(39 - 3)?.parse().ok()
+}
+
+/// Whether a thread wants the CPU, by field 3 of its `stat`.
+fn is_runnable(stat: &[u8]) -> bool {
+    behind_name(stat).and_then(|mut fields| fields.next()) == Some("R")
+}
+
+/// The fields of `stat` from the third on. The name in field 2 may hold anything, and ends with the last parenthesis.
+fn behind_name(stat: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let text = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    text.split_ascii_whitespace().nth(39 - 3)?.parse().ok()
+    Some(text.split_ascii_whitespace())
 }
 
 #[cfg(test)]
@@ -277,6 +323,7 @@ mod tests {
         let odd = [&stat[..odd], b") R 1 2 (", &stat[odd..]].concat();
         assert_eq!(cpu_of(&odd), Some(cpu));
         assert_eq!(cpu_of(b"12 (x) R 1"), None);
+        assert!(is_runnable(&odd) && !is_runnable(b"12 (R) S 1") && !is_runnable(b""));
     }
 
     /// One thread makes it calm, another ends it; nobody's requests (FORGET) do neither.
@@ -304,6 +351,8 @@ mod tests {
                 assert!(Cpus::of_this_thread().unwrap().count() > 1);
             });
         });
+        let again = (1..2 * RUN).find(|_| calm.note(me, false));
+        assert_eq!(again, Some(RUN / AGAIN + 1), "who has been there before comes back sooner");
     }
 
     /// A worker that starves is let go; if somebody waited for it, the next calm takes longer to come.
@@ -326,14 +375,44 @@ mod tests {
         let policy = || unsafe { libc::sched_getscheduler(0) };
         let first = run_to_calm();
         assert!(!calm.relieve(), "nobody starves");
-        calm.modestly(|| {
-            assert_eq!(policy(), libc::SCHED_IDLE);
-            assert!(calm.relieve());
-            assert_eq!(policy(), libc::SCHED_OTHER);
+        calm.sit_down();
+        assert_eq!(policy(), libc::SCHED_IDLE);
+        assert!(calm.relieve());
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        let waits = thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                calm.sit_down();
+                thread::park();
+                calm.stand_up();
+            });
+            while calm.modest.load(Relaxed) == 0 {
+                thread::sleep(TICK);
+            }
+            thread::sleep(TICK);
+            let starves = calm.relieve();
+            worker.thread().unpark();
+            !starves
         });
+        assert!(waits, "who waits does not starve");
+        calm.sit_down();
+        assert_eq!(policy(), libc::SCHED_IDLE);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // It has that from who started it.
+                set_policy(0, libc::SCHED_OTHER);
+                calm.sit_down();
+                assert_eq!(policy(), libc::SCHED_OTHER, "one sits at a time");
+            });
+        });
+        calm.stand_up();
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        assert!(!calm.relieve(), "nobody starves");
+        calm.sit_down();
         assert!(calm.is_on());
         calm.give_up();
         assert!(!calm.is_on());
+        assert_eq!(policy(), libc::SCHED_OTHER, "with the calm it ends");
+        calm.stand_up();
         assert!(run_to_calm() > 2 * first);
     }
 }

@@ -92,10 +92,10 @@ impl Channel {
 
     /// Sends a worker's reply to the request that it has just received.
     pub fn reply(&self, reply: &[u8]) -> io::Result<()> {
-        match &self.calm {
-            Some(calm) => calm.modestly(|| self.send(reply)),
-            None => self.send(reply),
+        if let Some(calm) = &self.calm {
+            calm.sit_down();
         }
+        self.send(reply)
     }
 
     /// Sends a finished reply. A request whose connection is gone has nobody to hear it.

@@ -143,6 +143,7 @@ impl<H: Handler> Pool<H> {
         while !self.closed.load(Ordering::Acquire) {
             let (buffer, reply) = buffers.get_or_insert_with(|| (vec![0; BUFFER], Reply::new()));
             self.serve(&channel, buffer, reply);
+            self.calm.stand_up();
             if !self.step_aside(|| buffers = None) {
                 break;
             }
@@ -176,8 +177,11 @@ impl<H: Handler> Pool<H> {
                         self.wake_guard();
                     }
                     let last = self.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
-                    if last && (!self.calm.is_on() || self.handler.waits(request)) {
-                        self.call_another();
+                    if !self.calm.is_on() || self.handler.waits(request) {
+                        self.calm.stand_up();
+                        if last {
+                            self.call_another();
+                        }
                     }
                     reply.clear();
                     self.handler.handle(channel, request, reply);
@@ -240,10 +244,10 @@ impl<H: Handler> Pool<H> {
             } else {
                 // One request for a whole tick, and nobody for the next.
                 let starved = self.calm.relieve();
-                if !starved || self.source.has_requests() {
-                    if starved {
-                        self.calm.give_up();
-                    }
+                if starved && (!self.calm.has_answered() || self.source.has_requests()) {
+                    self.calm.give_up();
+                    self.call_another();
+                } else if !starved {
                     self.call_another();
                 }
             }

@@ -228,7 +228,7 @@ impl Base {
             } else {
                 let mut old = match self.read_block(cell, state, FileBlock(at))? {
                     Some(data) => data,
-                    None => vec![0; bs as usize].into(),
+                    None => self.zeros.clone(),
                 };
                 // The cache's own reference goes first, else make_mut would copy the block.
                 if keep.is_none() {
@@ -326,7 +326,6 @@ impl Base {
                 return Err(error);
             }
         };
-        let zeros: Arc<[u8]> = vec![0; self.block_bytes() as usize].into();
         let mut pages = cell.pages.lock();
         let pages = &mut *pages;
         match &mut pages.reservation {
@@ -338,7 +337,7 @@ impl Base {
             match pages.map.get_mut(&at) {
                 Some(page) => page.promised = true,
                 None => {
-                    let (data, changed) = (zeros.clone(), Changed::ALL);
+                    let (data, changed) = (self.zeros.clone(), Changed::ALL);
                     let page = Page { data, dirty: true, changed, promised: true, referenced: true };
                     pages.map.insert(at, page);
                     pages.count_dirty(at);

@@ -141,6 +141,8 @@ pub struct Base {
     quotas: Quotas,
     cells: Cells,
     cache: DataCache,
+    /// A block of zeros, for pages that have no contents yet.
+    zeros: Arc<[u8]>,
     pub(crate) modes: Modes,
     pub(crate) mode_options: ModeChoice,
     written: WrittenBlocks,
@@ -173,6 +175,7 @@ impl Base {
         let base = Arc::new(Base {
             cells: Cells::new(options.inode_cache, sb.inode_size()),
             cache: DataCache::new(options.data_cache_bytes, u64::from(sb.block_size())),
+            zeros: std::iter::repeat_n(0, sb.block_size() as usize).collect(),
             modes: options.modes,
             mode_options: options.mode_options,
             written: WrittenBlocks::default(),
