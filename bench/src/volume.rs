@@ -222,6 +222,25 @@ impl<'a> Mount<'a> {
         self.start()
     }
 
+    /// Takes the mount away, opens the volume in this process with the system's modes, and mounts it again after `work`.
+    pub fn in_process<T>(&mut self, work: impl FnOnce(&xact::Volume) -> Result<T>) -> Result<T> {
+        self.end()?;
+        let mut options = xact::VolumeOptions::default();
+        for option in self.system.options.split(',').filter(|option| !option.is_empty()) {
+            // Others are those of a mount.
+            if let Some((setting, value)) = option.split_once('=') {
+                options.modes.set(setting, value)?;
+            }
+        }
+        let failed = |e: xact::Error| format!("{}: {e}", self.device.path().display());
+        let volume = xact::Volume::open_path(&self.device.path(), &options).map_err(failed)?;
+        let result = work(&volume);
+        volume.close().map_err(failed)?;
+        drop(volume);
+        self.start()?;
+        result
+    }
+
     pub fn unmount(mut self) -> Result<()> {
         self.end()
     }

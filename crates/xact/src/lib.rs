@@ -43,6 +43,7 @@ pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::{
     AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, KEPT_FOLDER,
     ModeChoice, Modes, OnError, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
+    WriteHow,
 };
 pub use xact_fs::{convert, mkfs};
 pub use xact_layout::generations::{paths_from_text, paths_text};
