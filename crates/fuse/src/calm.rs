@@ -9,7 +9,7 @@
 //! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts as
 //!    load on a CPU, and would drive the caller away from it;
 //! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
-//! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better for
+//! 3. it sends its replies under `SCHED_IDLE` (and goes on reading and writing as a thread does that has its rights). The scheduler takes a CPU that runs nothing better for
 //!    an idle one, so the caller wakes up where it fell asleep and goes on at once. It stays so from one
 //!    reply to the next, since to change it and back takes 4 us; before what lasts it stands up.
 //!
@@ -22,6 +22,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -161,6 +162,7 @@ impl Calm {
         }
         // The guard knows of one.
         if self.modest.compare_exchange(0, me, Relaxed, Relaxed).is_ok() {
+            IO_PRIORITY.with(|set| set.call_once(keep_io_priority));
             IS_MODEST.set(true);
             set_policy(0, libc::SCHED_IDLE);
         }
@@ -268,10 +270,29 @@ thread_local! {
     static THREAD: i32 = unsafe { libc::gettid() };
     /// Whether it has sat down and not stood up since; somebody may have relieved it meanwhile.
     static IS_MODEST: Cell<bool> = const { Cell::new(false) };
+    /// Its I/O priority does not follow its policy.
+    static IO_PRIORITY: Once = const { Once::new() };
 }
 
 fn this_thread() -> i32 {
     THREAD.with(|thread| *thread)
+}
+
+/// Gives the calling thread the I/O priority that it has, if none was ever set, by its nice value: else its policy would
+/// decide, and under `SCHED_IDLE` what it writes would wait until nobody else wants the disk (ionice(1)).
+fn keep_io_priority() {
+    const WHO_PROCESS: libc::c_int = 1;
+    const CLASS_SHIFT: libc::c_long = 13;
+    const BEST_EFFORT: libc::c_long = 2;
+    // SAFETY: both take numbers, and getpriority may return any.
+    unsafe {
+        let now = libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0);
+        if now >> CLASS_SHIFT == 0 {
+            let nice = libc::c_long::from(libc::getpriority(libc::PRIO_PROCESS, 0));
+            let priority = BEST_EFFORT << CLASS_SHIFT | (nice + 20) / 5;
+            libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, priority);
+        }
+    }
 }
 
 /// Of a thread, 0 for the calling one. Its nice value stays.
@@ -377,6 +398,9 @@ mod tests {
         assert!(!calm.relieve(), "nobody starves");
         calm.sit_down();
         assert_eq!(policy(), libc::SCHED_IDLE);
+        // SAFETY: it takes numbers.
+        let io_class = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) } >> 13;
+        assert_eq!(io_class, 2, "best effort");
         assert!(calm.relieve());
         assert_eq!(policy(), libc::SCHED_OTHER);
         let waits = thread::scope(|scope| {
