@@ -195,6 +195,12 @@ pub trait Engine: Send + Sync + 'static {
     /// The same in a way that is chosen. What makes data durable covers it in any.
     fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()>;
 
+    /// Data that was written to the range is on the device when this returns, though not durable: what makes it so has
+    /// less to wait for.
+    fn pass_on_data(&self, _start: BlockNr, _blocks: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// As `write_data`, for blocks that are in use in every state of the volume and that none has ever
     /// read (tables that are not initialised yet). May be called within a handle.
     fn write_unread(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {

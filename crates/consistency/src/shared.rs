@@ -154,6 +154,10 @@ macro_rules! engine_of_shared {
             self.$shared.poison(why);
         }
 
+        fn pass_on_data(&self, start: BlockNr, blocks: u64) -> Result<()> {
+            self.$shared.guard(self.$shared.volume.pass_on(start, blocks))
+        }
+
         fn health(&self) -> Result<()> {
             self.$shared.volume.poison.check()
         }

@@ -153,6 +153,14 @@ impl Volume {
         written.map_err(|e| self.fail("writing the volume", e))
     }
 
+    /// See [`BlockDevice::pass_on`]; a failure poisons, since the flush need not hear of it.
+    pub fn pass_on(&self, start: BlockNr, count: u64) -> Result<()> {
+        self.poison.check()?;
+        self.check_reach(start, count)?;
+        let passed = self.device.pass_on(self.offset(start), count * self.block_size as u64);
+        passed.map_err(|e| self.fail("writing the volume", e))
+    }
+
     /// Writes blocks, sorted by number and each there once, with one device write for each run.
     pub fn write_sorted<T: AsRef<[u8]>>(&self, blocks: &[(BlockNr, T)]) -> Result<()> {
         let mut rest = blocks;

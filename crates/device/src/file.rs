@@ -208,6 +208,23 @@ impl BlockDevice for FileDevice {
         if taken { Ok(()) } else { self.write_vectored_at(bufs, offset) }
     }
 
+    fn pass_on(&self, offset: u64, len: u64) -> io::Result<()> {
+        const HOW: libc::c_uint = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+            | libc::SYNC_FILE_RANGE_WRITE
+            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        let (from, bytes) = (offset as libc::off64_t, len as libc::off64_t);
+        // SAFETY: sync_file_range takes a descriptor that `file` keeps open and no memory.
+        let result = unsafe { libc::sync_file_range(self.file.as_raw_fd(), from, bytes, HOW) };
+        match result {
+            0 => Ok(()),
+            _ => match io::Error::last_os_error() {
+                // A file system that has no such thing: the flush does it all.
+                e if matches!(e.raw_os_error(), Some(libc::ESPIPE | libc::ENOSYS)) => Ok(()),
+                e => Err(e),
+            },
+        }
+    }
+
     fn flush(&self) -> io::Result<()> {
         if self.mode == OpenMode::ReadOnly {
             return Ok(());

@@ -50,6 +50,12 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.write_vectored_at(bufs, offset)
     }
 
+    /// Has what writes of the range have left in a cache of this system's passed on to the device, and waits for that:
+    /// a flush will have less to do. Not durable by itself.
+    fn pass_on(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Makes every write that has returned durable.
     fn flush(&self) -> io::Result<()>;
 

@@ -289,7 +289,7 @@ fn keep_io_priority() {
         let now = libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0);
         if now >> CLASS_SHIFT == 0 {
             let nice = libc::c_long::from(libc::getpriority(libc::PRIO_PROCESS, 0));
-            let priority = BEST_EFFORT << CLASS_SHIFT | (nice + 20) / 5;
+            let priority = (BEST_EFFORT << CLASS_SHIFT) | ((nice + 20) / 5);
             libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, priority);
         }
     }

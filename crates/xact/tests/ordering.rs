@@ -18,8 +18,10 @@ const BLOCK: u64 = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    /// To these bytes of the device; whether a commit block is among them.
-    Write(Range<u64>, bool),
+    /// To these bytes of the device; whether a commit block is among them; what waits for it.
+    Write(Range<u64>, bool, Waits),
+    /// What is in a cache is passed on.
+    PassOn,
     /// A write that nobody waits for.
     Behind,
     FlushBegins,
@@ -53,20 +55,25 @@ impl BlockDevice for Recorder {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.note(Step::Write(offset..offset + buf.len() as u64, has_commit_block(buf)));
-        self.inner.write_at(buf, offset)
+        self.write_for(&[IoSlice::new(buf)], offset, Waits::Later)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.write_at(&bufs.iter().flat_map(|buf| buf.to_vec()).collect::<Vec<u8>>(), offset)
+        self.write_for(bufs, offset, Waits::Later)
     }
 
     fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, waits: Waits) -> io::Result<()> {
-        if waits != Waits::Nobody {
-            return self.write_vectored_at(bufs, offset);
-        }
-        self.note(Step::Behind);
-        self.inner.write_vectored_at(bufs, offset)
+        let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.to_vec()).collect();
+        self.note(match waits {
+            Waits::Nobody => Step::Behind,
+            _ => Step::Write(offset..offset + bytes.len() as u64, has_commit_block(&bytes), waits),
+        });
+        self.inner.write_at(&bytes, offset)
+    }
+
+    fn pass_on(&self, _: u64, _: u64) -> io::Result<()> {
+        self.note(Step::PassOn);
+        Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -131,11 +138,11 @@ fn never_two_commits_without_a_flush_between() {
         let (mut commits, mut begun, mut unflushed) = (0, false, false);
         for step in steps.iter() {
             match step {
-                Step::Write(_, true) => {
+                Step::Write(_, true, _) => {
                     assert!(!unflushed, "{modes:?}: commit {commits} follows one that no flush has covered");
                     (commits, begun, unflushed) = (commits + 1, false, true);
                 }
-                Step::Write(_, false) | Step::Behind => {}
+                Step::Write(..) | Step::Behind | Step::PassOn => {}
                 Step::FlushBegins => begun = true,
                 Step::FlushEnds => unflushed &= !begun,
             }
@@ -144,8 +151,8 @@ fn never_two_commits_without_a_flush_between() {
     }
 }
 
-/// Runs something and tells what it asked of the device: C a write with a commit block, L another to the log, d one
-/// elsewhere, b one that nobody waits for, F a flush.
+/// Runs something and tells what it asked of the device: C a write with a commit block, L another to the log, D one
+/// elsewhere past the system's cache, d one into it, p what passes that on, b one that nobody waits for, F a flush.
 fn teller(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
     let log = inspect(&(device.clone() as Arc<dyn BlockDevice>)).unwrap();
     let first = log.place(log.first).unwrap().0 * BLOCK;
@@ -155,9 +162,11 @@ fn teller(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
         work();
         let steps = device.steps.lock().unwrap();
         let told = steps.iter().filter_map(|step| match step {
-            Step::Write(_, true) => Some('C'),
-            Step::Write(range, false) if (first..=last).contains(&range.start) => Some('L'),
+            Step::Write(_, true, _) => Some('C'),
+            Step::Write(range, false, _) if (first..=last).contains(&range.start) => Some('L'),
+            Step::Write(_, _, Waits::Flush) => Some('D'),
             Step::Write(..) => Some('d'),
+            Step::PassOn => Some('p'),
             Step::Behind => Some('b'),
             Step::FlushBegins => None,
             Step::FlushEnds => Some('F'),
@@ -214,18 +223,47 @@ fn data_is_flushed_before_its_commit_and_once() {
             append();
             sync()
         }),
-        "dFCF"
+        "DFCF"
     );
     // In place, flushed by fdatasync; then a commit of names alone.
     let overwrite = || {
         base.write(ino, 0, &[3; BLOCK as usize], WriteHow::default()).unwrap();
         base.sync_file(ino, true).unwrap();
     };
-    assert_eq!(run(&overwrite), "dF");
+    assert_eq!(run(&overwrite), "DF");
     let rename = || {
         base.link(&Caller::ROOT, ino, Ino::ROOT, b"other").unwrap();
         sync();
     };
     assert_eq!(run(&rename), "CF");
+    volume.close().unwrap();
+}
+
+/// Write-back that nobody waits for leaves nothing to do to the flush of somebody's small commit: its data is past
+/// the system's cache when it is linked, that of many files in one write, and of many places passed on together.
+#[test]
+fn what_is_written_back_for_nobody_leaves_the_next_fsync_nothing() {
+    let (device, volume, base) =
+        volume(ModeChoice { data: Some(DataMode::Ordered), ..ModeChoice::default() });
+    let make =
+        |name: &str| base.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o100_644, 0).unwrap().ino;
+    let scattered = make("scattered");
+    base.write(scattered, 0, &vec![1; 400 * BLOCK as usize], WriteHow::default()).unwrap();
+    let files: Vec<Ino> = (0..200).map(|n| make(&format!("f{n}"))).collect();
+    volume.sync().unwrap();
+    let run = teller(&device);
+    for &ino in &files {
+        base.write(ino, 0, &[2; BLOCK as usize], WriteHow::default()).unwrap();
+    }
+    let told = run(&|| volume.sync().unwrap());
+    let data: String = told.chars().take_while(|step| *step != 'F').collect();
+    assert!((1..=4).contains(&data.len()) && data.chars().all(|step| step == 'D'), "{told}");
+
+    for n in (0..400).step_by(2) {
+        base.write(scattered, n * BLOCK, &[3; BLOCK as usize], WriteHow::default()).unwrap();
+    }
+    let told = run(&|| volume.sync().unwrap());
+    let data: String = told.chars().take_while(|step| *step != 'F').collect();
+    assert_eq!(data, "d".repeat(200) + "p", "{told}");
     volume.close().unwrap();
 }

@@ -46,6 +46,7 @@ mod view;
 mod views;
 mod whole;
 mod writeback;
+mod writeback_all;
 
 #[cfg(test)]
 mod tests;

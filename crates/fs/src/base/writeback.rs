@@ -23,7 +23,6 @@
 //! truncation wait, so no page and no mapping changes under it. It is made exclusive before the
 //! handle is begun (lock order: inode, then handle).
 
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -32,8 +31,7 @@ use std::time::{Duration, Instant};
 use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
 use parking_lot::{Condvar, Mutex, RwLock};
 use xact_base::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
-use xact_consistency::{DataWrite, Fault, Handle, Room};
-use xact_device::Waits;
+use xact_consistency::{Fault, Handle, Room};
 
 use super::Base;
 use super::cell::{Cell, Changed, State, UpgradableGuard, WriteGuard};
@@ -51,19 +49,19 @@ const JOURNALED_PAGES_MAX: u32 = 32;
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// A page as it was when its batch was put together.
-struct DirtyPage {
-    data: Arc<[u8]>,
+pub(super) struct DirtyPage {
+    pub data: Arc<[u8]>,
     changed: Changed,
 }
 
 /// Contiguous pages that go to contiguous blocks.
-struct Segment {
+pub(super) struct Segment {
     at: FileBlock,
-    start: BlockNr,
+    pub start: BlockNr,
     place: Place,
-    pages: Vec<DirtyPage>,
+    pub pages: Vec<DirtyPage>,
     /// The data goes through the journal; true from the start where the log has older copies.
-    journaled: bool,
+    pub journaled: bool,
 }
 
 impl Segment {
@@ -73,6 +71,27 @@ impl Segment {
 
     fn run(&self) -> Run {
         Run { start: self.start, len: self.len() }
+    }
+}
+
+/// What of one inode is written back at once.
+pub(super) struct Gathered {
+    pub cell: Arc<Cell>,
+    guard: UpgradableGuard,
+    segments: Vec<Segment>,
+    /// The inode changes with it.
+    links: bool,
+    /// There are more dirty pages than these.
+    more: bool,
+}
+
+impl Gathered {
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    pub fn pages(&self) -> usize {
+        self.segments.iter().map(|segment| segment.pages.len()).sum()
     }
 }
 
@@ -141,40 +160,49 @@ impl Base {
 
     /// Writes one batch; true when dirty pages were left.
     fn write_batch(&self, cell: &Arc<Cell>, guard: UpgradableGuard, how: WriteBack) -> Result<bool> {
+        let Some(batch) = self.gather(cell, guard, how)? else { return Ok(false) };
+        let batches = [batch];
+        self.write_data_of(&batches, how.synced)?;
+        let [batch] = batches;
+        self.finish(batch)
+    }
+
+    /// Steps 1 and 2 of the crash argument, but for the writing: what of the inode there is to write back, each page
+    /// with its place; `None` where there is nothing.
+    pub(super) fn gather(
+        &self,
+        cell: &Arc<Cell>,
+        guard: UpgradableGuard,
+        how: WriteBack,
+    ) -> Result<Option<Gathered>> {
         let dirty = collect_dirty(cell);
         let more = dirty.len() == BATCH_PAGES_MAX;
         let inode_waits = !guard.dirty || (how.data_only() && guard.size == guard.inode.size());
         if dirty.is_empty() && inode_waits {
-            return Ok(false);
+            return Ok(None);
         }
         let habit = note_pattern(cell, &dirty, how);
         let mut segments = self.place(cell, &guard, dirty, habit)?;
         let linked_now = segments.iter().any(|segment| segment.place != Place::Written);
         self.choose_ways(&guard, &mut segments, (how, habit), linked_now || !inode_waits);
-        let in_place = segments.iter().filter(|segment| !segment.journaled).count();
-        // Of several the device is to have them together, when the flush comes.
-        let waits = if how.synced && in_place == 1 && !more { Waits::Flush } else { Waits::Later };
-        let write = DataWrite { waits, room: Room::Upkeep };
-        for segment in segments.iter().filter(|segment| !segment.journaled) {
-            let slices: Vec<IoSlice<'_>> =
-                segment.pages.iter().map(|page| IoSlice::new(&page.data)).collect();
-            if let Err(error) = self.engine.write_data_as(segment.start, &slices, write) {
-                self.give_back(&segments);
-                return Err(error);
-            }
-        }
+        Ok(Some(Gathered { cell: cell.clone(), guard, segments, links: linked_now || !inode_waits, more }))
+    }
+
+    /// Step 3, when the data is written; true when dirty pages were left.
+    pub(super) fn finish(&self, batch: Gathered) -> Result<bool> {
+        let Gathered { cell, guard, segments, links, more } = batch;
         if segments.iter().any(|segment| segment.place == Place::Written && !segment.journaled) {
-            self.note_unflushed(cell);
+            self.note_unflushed(&cell);
         }
         self.written.count(&segments);
         let journaled = segments.iter().any(|segment| segment.journaled);
-        if !linked_now && !journaled && inode_waits {
-            self.mark_clean(cell, &guard, &segments);
+        if !links && !journaled {
+            self.mark_clean(&cell, &guard, &segments);
             return Ok(more);
         }
         let mut state = ArcRwLockUpgradableReadGuard::upgrade(guard);
-        let linked = if linked_now || !inode_waits {
-            self.link_segments(cell, &mut state, &segments, more)
+        let linked = if links {
+            self.link_segments(&cell, &mut state, &segments, more)
         } else {
             self.journal_segments(&mut state, &segments)
         };
@@ -184,7 +212,7 @@ impl Base {
             self.engine.poison("linking written data failed half-way");
         }
         linked?;
-        self.mark_clean(cell, &state, &segments);
+        self.mark_clean(&cell, &state, &segments);
         Ok(more)
     }
 
@@ -307,7 +335,7 @@ impl Base {
         Ok(())
     }
 
-    fn give_back(&self, segments: &[Segment]) {
+    pub(super) fn give_back(&self, segments: &[Segment]) {
         for segment in segments.iter().filter(|segment| segment.place == Place::Fresh) {
             self.allocator.give_back(segment.run());
         }
@@ -512,17 +540,6 @@ impl Base {
         Ok(())
     }
 
-    /// Writes back what is dirty; with `before`, only inodes that have been dirty since then.
-    pub(super) fn write_back_all(&self, before: Option<Instant>) -> Result<()> {
-        for ino in self.cache.dirty_inodes(before) {
-            match self.cells.peek(ino) {
-                Some(cell) => self.write_back(&cell, WriteBack::INODE)?,
-                None => self.cache.unmark_dirty_inode(ino),
-            }
-        }
-        Ok(())
-    }
-
     /// Writes back files that were cut to nothing and written anew since the last round: the truncation is in
     /// the next commit, and its data had better be (`auto_da_alloc` of ext4, which does it at the close; no
     /// close comes to us).
@@ -536,7 +553,7 @@ impl Base {
     }
 
     /// Takes an inode off the dirty list if nothing of it is dirty.
-    fn settle(&self, cell: &Cell) {
+    pub(super) fn settle(&self, cell: &Cell) {
         let state = cell.state.read();
         let mut pages = cell.pages.lock();
         self.end_room(&mut pages, 0, state.live && state.dirty);
