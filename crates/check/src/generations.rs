@@ -21,8 +21,8 @@ use xact_device::BlockDevice;
 use xact_layout::checksum::crc32c;
 use xact_layout::feature::incompat;
 use xact_layout::generations::{
-    LogChecks, MapNode, Pointer, PoolShape, ROOT_BYTES, Root, SnapshotOf, SnapshotRecord, contents_sum,
-    decode_snapshots, fanout, read_log,
+    LogChecks, LogContents, MapNode, Pointer, PoolShape, ROOT_BYTES, Root, SnapshotOf, SnapshotRecord,
+    contents_sum, decode_snapshots, fanout, read_log,
 };
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
@@ -200,7 +200,7 @@ fn all_in_the_map(image: &Arc<GenerationDevice>, report: &mut Report) -> Result<
 }
 
 /// What the log behind the root makes of the blocks of the newest generation.
-fn logged_blocks(image: &GenerationDevice, root: &Root) -> Result<BTreeMap<BlockNr, Option<Vec<u8>>>> {
+fn logged_blocks(image: &GenerationDevice, root: &Root) -> Result<BTreeMap<BlockNr, Option<LogContents>>> {
     let block_size = root.shape.block_size as usize;
     let mut read_area =
         |block: BlockNr, buf: &mut [u8]| read(&*image.device, buf, block.0 * block_size as u64);
@@ -360,7 +360,7 @@ struct GenerationDevice {
     nodes: Arc<HashMap<u64, MapNode>>,
     map: Option<Pointer>,
     /// What the log says of the newest generation's blocks.
-    logged: BTreeMap<BlockNr, Option<Vec<u8>>>,
+    logged: BTreeMap<BlockNr, Option<LogContents>>,
     shape: PoolShape,
     levels: u32,
 }
@@ -395,7 +395,7 @@ impl BlockDevice for GenerationDevice {
             let out = &mut buf[done..done + part as usize];
             let home = at / block_size;
             match self.logged.get(&BlockNr(home)) {
-                Some(Some(contents)) => out.copy_from_slice(&contents[within as usize..][..part as usize]),
+                Some(Some(logged)) => out.copy_from_slice(&logged.bytes[within as usize..][..part as usize]),
                 // Freed: the file that has it now has it in its own place.
                 Some(None) => self.device.read_at(out, at)?,
                 None => match self.place(home) {

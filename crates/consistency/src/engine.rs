@@ -48,6 +48,16 @@ pub enum Room {
     Upkeep,
 }
 
+/// What file data may go through the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataInLog {
+    None,
+    /// What a caller waits for, a little at a time.
+    Synced,
+    /// Any, as much as fits; and what has to be there with its commit or not at all.
+    All,
+}
+
 /// How file data is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DataWrite {
@@ -116,14 +126,14 @@ pub trait Engine: Send + Sync + 'static {
     /// replaces them without a read.
     fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool>;
 
-    /// Whether file data may go through the log, by `journal_data`.
-    fn journals_data(&self) -> bool {
-        false
+    /// What file data may go through the log, by `journal_data`.
+    fn data_in_log(&self) -> DataInLog {
+        DataInLog::None
     }
 
     /// As `create`, for a block of file data: these contents are durable with the commit, go to
     /// their place later, and are what `read_data` gives from now on. `changed` is where they differ
-    /// from what the block holds; none where that is of no interest. Only where `journals_data`.
+    /// from what the block holds; none where that is of no interest. Only where `data_in_log` says so.
     fn journal_data(
         &self,
         _commit: CommitId,

@@ -67,6 +67,8 @@ pub enum Fault {
     AcceptStaleRecord,
     /// Generations: records of the log do not say which blocks were freed.
     NoFreedEntry,
+    /// Generations: the first record of a block of file data rests on what its own place holds.
+    DataOnItsPlace,
     /// No journal: waiters are told before what is at home is durable.
     NoFlushAfterHome,
     /// Files: a file is renamed over another while its data is only in memory.
@@ -100,7 +102,9 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 16] = [
+    pub const GENERATIONS: [Fault; 18] = [
+        Fault::DataBesideItsCopy,
+        Fault::DataOnItsPlace,
         Fault::ActionsAtOnce,
         Fault::NoFlushOfData,
         Fault::NoFlushAfterRecord,

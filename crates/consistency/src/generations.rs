@@ -67,6 +67,7 @@ mod snapshots;
 mod sweep;
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -80,7 +81,7 @@ use xact_layout::feature::incompat;
 use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
 use xact_layout::superblock::Superblock;
 
-use crate::engine::{BlockRef, DataWrite, Engine, EngineStats, Room};
+use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, Room};
 use crate::fault::{Fault, Faults};
 use crate::metadata::Metadata;
 use crate::options::{EngineOptions, Fsync};
@@ -130,7 +131,7 @@ struct Generations {
     /// Blocks that the log may speak of.
     most_logged: usize,
     /// See [`EngineOptions::ordered_data`].
-    ordered_data: bool,
+    ordered_data: AtomicBool,
     /// Dirty blocks from which on a generation is due.
     enough: u64,
     faults: Faults,
@@ -201,6 +202,7 @@ impl GenerationsEngine {
         let held = Held::new(reader.clone(), superblock.clone(), &snapshots);
         let redirect = Redirect::default();
         redirect.active.store(root.has_moved_data, SeqCst);
+        redirect.logged.store(logged.values().flatten().any(|logged| logged.data), SeqCst);
         let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone(), logged));
         let credits = commit::max_credits(&reader);
         let shared = Arc::new(Generations {
@@ -216,7 +218,7 @@ impl GenerationsEngine {
             commit_interval: options.commit_interval,
             logs: AtomicBool::new(false),
             most_logged: log::most_blocks(&reader, credits),
-            ordered_data: options.ordered_data,
+            ordered_data: AtomicBool::new(options.ordered_data),
             enough: options.dirty_blocks.unwrap_or(credits / 2).max(1).into(),
             faults,
             room: room::Left::new(&reader, !snapshots.is_empty()),
@@ -261,9 +263,10 @@ impl GenerationsEngine {
         self.shared.volume.blocks * self.shared.volume.block_size as u64
     }
 
-    /// Says what `commit` does from now on: the volume's own setting is known when it is open.
-    pub fn set_fsync(&self, fsync: Fsync) {
+    /// Says what `commit` does from now on: the volume's own settings are known when it is open.
+    pub fn set_ways(&self, fsync: Fsync, ordered_data: bool) {
         self.shared.set_fsync(fsync);
+        self.shared.ordered_data.store(ordered_data, SeqCst);
     }
 
     /// Number of the durable generation.
@@ -345,6 +348,10 @@ impl Generations {
         self.pipeline.set_enough(self.enough.saturating_sub(logged).max(1));
     }
 
+    fn orders_data(&self) -> bool {
+        self.ordered_data.load(SeqCst)
+    }
+
     fn uses_log(&self) -> bool {
         self.logs.load(SeqCst)
     }
@@ -404,6 +411,28 @@ impl Engine for GenerationsEngine {
 
     fn promised(&self) -> u64 {
         self.shared.room.promised()
+    }
+
+    fn data_in_log(&self) -> DataInLog {
+        if self.shared.uses_log() && self.shared.orders_data() { DataInLog::Synced } else { DataInLog::None }
+    }
+
+    fn journal_data(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        contents: BlockRef,
+        changed: Option<Range<usize>>,
+    ) -> Result<bool> {
+        self.shared.journal_data(commit, block, contents, changed)
+    }
+
+    fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
+        !self.shared.faults.has(Fault::DataBesideItsCopy) && self.shared.holds_data(start, blocks)
+    }
+
+    fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
+        self.shared.forget_data(commit, start, blocks)
     }
 
     fn on_durable(&self, commit: CommitId, action: Action) {

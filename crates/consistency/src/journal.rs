@@ -84,7 +84,7 @@ use xact_layout::feature::incompat;
 use xact_layout::jbd2::{Checksums, Features};
 use xact_layout::superblock::Superblock;
 
-use crate::engine::{BlockRef, DataWrite, Engine, EngineStats};
+use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats};
 use crate::fault::{Fault, Faults};
 use crate::metadata::Metadata;
 use crate::options::{CommitWrites, EngineOptions, LogRecords};
@@ -348,8 +348,8 @@ impl Engine for JournalEngine {
         self.journal.pipeline.start(credits, || Ok(()), || metadata.has_forgotten_much())
     }
 
-    fn journals_data(&self) -> bool {
-        true
+    fn data_in_log(&self) -> DataInLog {
+        DataInLog::All
     }
 
     fn journal_data(

@@ -30,7 +30,9 @@ use xact_base::Result;
 use xact_device::BlockDevice;
 use xact_layout::superblock::{Superblock, Support};
 
-pub use engine::{BlockRef, DataWrite, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, Room, lock_within};
+pub use engine::{
+    BlockRef, DataInLog, DataWrite, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, Room, lock_within,
+};
 pub use fault::{Fault, Faults};
 pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo, SnapshotPart};
 pub use journal::{JournalEngine, JournalSize};

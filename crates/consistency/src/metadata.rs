@@ -19,6 +19,8 @@ pub(crate) struct FrozenBlock {
     pub record: Record,
     /// What it says needs no older record of the block.
     pub is_whole: bool,
+    /// It is file data.
+    pub data: bool,
 }
 
 /// What a locked commit consists of.
@@ -278,9 +280,9 @@ impl Metadata {
             last_touch(slot.block, newest);
             let contents = newest.clone();
             state.committing = Some(contents.clone());
-            let record = std::mem::take(&mut state.record);
+            let (record, data) = (std::mem::take(&mut state.record), state.data);
             drop(state);
-            blocks.push(FrozenBlock { slot, contents, record, is_whole: true });
+            blocks.push(FrozenBlock { slot, contents, record, is_whole: true, data });
         }
         blocks.sort_unstable_by_key(|b| b.slot.block);
         let forgotten = joined.forgotten.into_keys().map(BlockNr).collect();

@@ -6,7 +6,7 @@
 //! record of ours ([`xact_layout::mode_record`]).
 
 use xact_base::{Error, Result};
-use xact_consistency::{CommitWrites, Fsync, Handle, LogRecords};
+use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, Handle, LogRecords};
 use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
 use xact_layout::superblock::{
     DEFAULT_JMODE, DEFAULT_JMODE_DATA, DEFAULT_JMODE_ORDERED, DEFAULT_JMODE_WRITEBACK, Superblock,
@@ -169,6 +169,16 @@ fn store(sb: &mut Superblock, modes: ModeChoice) {
     sb.set_mode_record(ours.numbers());
 }
 
+/// `Usage` where the modes ask for what the volume's engine does not do.
+pub(crate) fn check(modes: ModeChoice, engine: &dyn Engine) -> Result<()> {
+    let all_data = matches!(modes.data, Some(DataMode::Journal | DataMode::Selective));
+    if all_data && engine.data_in_log() != DataInLog::All {
+        let data = name_of(DATA, modes.data.expect("was just looked at"));
+        return Err(Error::Usage(format!("data={data} needs a journal, and the volume has none")));
+    }
+    Ok(())
+}
+
 impl Base {
     /// The modes that the volume is open with.
     pub fn modes(&self) -> Modes {
@@ -193,15 +203,16 @@ impl Base {
         if self.engine().is_read_only() {
             return Err(Error::ReadOnly);
         }
-        let about_journal =
-            modes.data.is_some() || modes.commit_writes.is_some() || modes.log_records.is_some();
-        if about_journal && !self.engine().journals_data() {
+        let about_journal = modes.commit_writes.is_some() || modes.log_records.is_some();
+        let about_data = modes.data.is_some() && self.engine().generations().is_none();
+        if (about_journal || about_data) && self.engine().data_in_log() != DataInLog::All {
             return Err(Error::Usage(
                 "the volume has no journal; of its modes, only inode_update and \
-                timestamps mean anything, and fsync with generations"
+                timestamps mean anything, and data and fsync with generations"
                     .into(),
             ));
         }
+        check(modes, &**self.engine())?;
         if modes.fsync.is_some() && self.engine().generations().is_none() {
             return Err(Error::Usage("the volume has no generations, which the mode fsync is about".into()));
         }

@@ -128,7 +128,11 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
     // With generations, the superblock is known only now.
     let modes = options.modes.or(modes::stored(&sb)).or_default();
     if let Some(generations) = engine.generations() {
-        generations.set_fsync(modes.fsync);
+        generations.set_ways(modes.fsync, modes.data != DataMode::Writeback);
+    }
+    if let Err(error) = modes::check(options.modes, &*engine) {
+        engine.close()?;
+        return Err(error);
     }
     let base = Base::open(
         engine,

@@ -13,7 +13,7 @@ mod node;
 mod root;
 mod snapshot;
 
-pub use log::{LogChecks, LogPosition, LogSum, LogWriter, read_log};
+pub use log::{LogBytes, LogChecks, LogContents, LogPosition, LogSum, LogWriter, read_log};
 pub use node::{MapNode, fanout};
 pub use root::{MAX_BITMAP_BLOCKS, ROOT_BYTES, Root};
 pub use snapshot::{

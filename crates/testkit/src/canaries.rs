@@ -90,6 +90,8 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushOfData, "gen-unordered-snapshots"),
     canary(Fault::NoFlushAfterRecord, "gen-log-append"),
     canary(Fault::AcceptTornRecord, "gen-log-tx"),
+    canary(Fault::DataBesideItsCopy, "gen-along-overwrites"),
+    canary(Fault::DataOnItsPlace, "gen-along-overwrites"),
     canary(Fault::AcceptStaleRecord, "gen-log-wrap"),
     canary(Fault::NoFreedEntry, "gen-log-freed"),
     canary(Fault::ActionsAtOnce, "gen-log-refill"),

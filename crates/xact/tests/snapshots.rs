@@ -244,7 +244,8 @@ fn no_sync_says_that_there_is_no_space() {
         let len = 1 + random((LEN - offset).min(if round % 3 == 0 { 40_000 } else { 900 }));
         let (from, to) = (offset as u64, (offset + len) as u64);
         let base = volume.base();
-        let result = match random(8) {
+        let (kind, before) = (random(8), base.attr(*ino).unwrap());
+        let result = match kind {
             0..=3 => base.write(*ino, from, &vec![round as u8; len], WriteHow::default()).map(|_| {
                 model.resize(model.len().max(offset + len), 0);
                 model[offset..offset + len].fill(round as u8);
@@ -271,6 +272,10 @@ fn no_sync_says_that_there_is_no_space() {
             Ok(()) => {}
             Err(Error::NoSpace) => {
                 refused += 1;
+                if kind <= 3 {
+                    let blocks = base.attr(*ino).unwrap().sectors;
+                    assert_eq!(blocks, before.sectors, "a write that is refused leaves no blocks");
+                }
                 // An operation that is refused may have been done in part, as by POSIX.
                 *model = base.read_file(&names[chosen]).unwrap();
             }

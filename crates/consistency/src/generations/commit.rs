@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use xact_base::{BlockNr, Result};
 use xact_layout::generations::{Pointer, PoolShape, ROOT_BYTES, Root, contents_sum};
 
+use super::live::LoggedBlock;
 use super::log::{self, Log};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
@@ -74,7 +75,7 @@ pub(super) enum Way {
 }
 
 /// New contents by block, `None` for freed ones.
-type Changes = BTreeMap<u64, Option<BlockRef>>;
+type Changes = BTreeMap<u64, Option<LoggedBlock>>;
 
 /// A generation on its way: what is to be written where.
 struct Draft {
@@ -108,11 +109,12 @@ impl Generations {
             if matches!(way, Way::Log) && self.write_record(commit, &mut state.log, &frozen)? {
                 // What is not in memory is read as the log has it from here on.
                 frozen.blocks.iter().for_each(|block| block.slot.lock_any().committing = None);
-                self.redirect.published(commit);
+                self.data_is_logged(&frozen);
+                self.redirect.published(commit, true);
             } else {
                 let change = if let Way::Snapshots(change) = way { Some(change) } else { None };
                 self.write_generation(&mut state, frozen, change, Sweep::AsDue)?;
-                self.redirect.published(commit);
+                self.redirect.published(commit, false);
                 drop(gate);
                 self.make_room(&mut state)?;
             }
@@ -131,8 +133,10 @@ impl Generations {
             changes.extend(self.live.logged());
         }
         changes.extend(frozen.forgotten.iter().map(|block| (block.0, None)));
-        let blocks = frozen.blocks.iter().map(|block| (block.slot.block.0, Some(block.contents.clone())));
-        changes.extend(blocks);
+        changes.extend(frozen.blocks.iter().map(|block| {
+            let changed = LoggedBlock { contents: block.contents.clone(), data: block.data };
+            (block.slot.block.0, Some(changed))
+        }));
         changes
     }
 
@@ -155,7 +159,7 @@ impl Generations {
         let mut changes = self.changes_since_root(&frozen, change.as_ref());
         if let Some(ListChange { change: Change::Restore { index }, .. }) = &change {
             let (block, contents) = self.restored_superblock(state, &state.snapshots[*index].map)?;
-            changes.insert(block.0, Some(contents));
+            changes.insert(block.0, Some(LoggedBlock { contents, data: false }));
         }
         let sweeping = sweep == Sweep::All || sweep::is_due(&pool, changes.len());
         self.place_blocks(state, &mut pool, &changes, sweeping, &mut draft)?;
@@ -220,6 +224,7 @@ impl Generations {
         for block in frozen.blocks.iter().chain(&swept) {
             block.slot.lock_any().committing = None;
         }
+        self.data_is_placed(&frozen);
         // The root has made an end of the log before it; see `log` 5.
         let log = if self.uses_log() { Log::begin(&root) } else { None };
         let sweep_at = state.sweep_at;
@@ -227,7 +232,10 @@ impl Generations {
         Ok(true)
     }
 
-    /// Gives every changed block its place: in the pool, or home while the commit sweeps.
+    /// Gives every changed block its place: in the pool, or home while the commit sweeps. File data goes home wherever
+    /// no snapshot has anything there: what is there is what an unsynced write may overwrite, or nothing; or the
+    /// durable generation has the block in the pool. Before the root a crash may leave it there in part; then
+    /// what counts is what the log says of it, if that is more than what was never synced.
     fn place_blocks(
         &self,
         state: &State,
@@ -246,7 +254,13 @@ impl Generations {
             let durable = state.map.get(&self.reader, block)?;
             let overwrite = self.faults.has(Fault::OverwritePlace);
             let anyway = self.faults.has(Fault::SweepOverHome) && self.homes.may_ever(block);
-            let home = sweeping && (anyway || self.homes.is_free(&self.reader, &state.map, &held, block)?);
+            let home = match contents.data {
+                true => self.faults.has(Fault::OverwriteHeld) || held.home_is_free(block)?,
+                false => {
+                    sweeping && (anyway || self.homes.is_free(&self.reader, &state.map, &held, block)?)
+                }
+            };
+            let contents = &contents.contents;
             let place = match durable {
                 Some(pointer) if overwrite => pointer.place,
                 _ if home => block,
@@ -278,7 +292,8 @@ impl Generations {
             self.metadata.cache.with(block, |slot, kept| {
                 kept.committing = Some(contents.clone());
                 let slot = slot.clone();
-                draft.swept.push(FrozenBlock { slot, contents, record: Record::Copy, is_whole: true });
+                let record = Record::Copy;
+                draft.swept.push(FrozenBlock { slot, contents, record, is_whole: true, data: false });
             });
         }
         Ok(())

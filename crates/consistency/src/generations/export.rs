@@ -24,7 +24,7 @@ pub(super) struct Seen<'a> {
 impl BlockSource for Seen<'_> {
     fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
         match self.logged.and_then(|logged| logged.get(&block.0)) {
-            Some(Some(contents)) => return Ok(contents.clone()),
+            Some(Some(logged)) => return Ok(logged.contents.clone()),
             Some(None) => return self.reader.volume.read_block(block),
             None => {}
         }

@@ -10,7 +10,14 @@ use crate::cache::{BlockMap, BlockSource};
 use crate::engine::BlockRef;
 
 /// Blocks as the log leaves them, by number; `None`: freed, and so at home if it is anything.
-pub(super) type Logged = BlockMap<Option<BlockRef>>;
+pub(super) type Logged = BlockMap<Option<LoggedBlock>>;
+
+#[derive(Clone)]
+pub(super) struct LoggedBlock {
+    pub contents: BlockRef,
+    /// It is file data.
+    pub data: bool,
+}
 
 pub(super) struct Live {
     reader: Arc<MapReader>,
@@ -36,7 +43,7 @@ impl Live {
     fn find(&self, block: BlockNr) -> Found {
         let current = self.current.read();
         match current.logged.get(&block.0) {
-            Some(contents) => Found::Logged(contents.clone()),
+            Some(logged) => Found::Logged(logged.as_ref().map(|logged| logged.contents.clone())),
             None => Found::In(current.generation, current.map.clone()),
         }
     }
@@ -61,7 +68,7 @@ impl Live {
     }
 
     /// A record of the log is durable: readers take these blocks as it leaves them.
-    pub fn add_logged(&self, blocks: impl Iterator<Item = (u64, Option<BlockRef>)>) {
+    pub fn add_logged(&self, blocks: impl Iterator<Item = (u64, Option<LoggedBlock>)>) {
         self.current.write().logged.extend(blocks);
     }
 
@@ -72,6 +79,20 @@ impl Live {
 
     pub fn logged_blocks(&self) -> usize {
         self.current.read().logged.len()
+    }
+
+    /// What the log has of a block, if it has file data there.
+    pub fn logged_data(&self, block: BlockNr) -> Option<BlockRef> {
+        let current = self.current.read();
+        let logged = current.logged.get(&block.0)?.as_ref()?;
+        logged.data.then(|| logged.contents.clone())
+    }
+
+    /// Whether the log has file data of any of these blocks.
+    pub fn has_logged_data(&self, start: BlockNr, blocks: u64) -> bool {
+        let current = self.current.read();
+        let is_data = |logged: &Option<LoggedBlock>| logged.as_ref().is_some_and(|logged| logged.data);
+        (start.0..start.0 + blocks).any(|block| current.logged.get(&block).is_some_and(is_data))
     }
 
     pub fn is_logged_as_freed(&self, block: BlockNr) -> bool {

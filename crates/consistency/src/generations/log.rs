@@ -29,18 +29,20 @@
 //! missing. Reading it at mount takes no write, and a time that the area's size bounds.
 
 use std::io::IoSlice;
+use std::ops::Range;
 
 use xact_base::{BlockNr, CommitId, Result};
 use xact_device::Waits;
-use xact_layout::generations::{LogChecks, LogPosition, LogWriter, Root, read_log};
+use xact_layout::generations::{LogBytes, LogChecks, LogContents, LogPosition, LogWriter, Root, read_log};
+use xact_layout::jbd2::differences;
 
-use super::live::Logged;
+use super::live::{Logged, LoggedBlock};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::{Generations, room};
 use crate::cache::Record;
 use crate::fault::{Fault, Faults};
-use crate::metadata::Frozen;
+use crate::metadata::{Frozen, FrozenBlock};
 
 /// Largest area, in bytes: what a mount reads at the most, besides the blocks that it speaks of.
 const MAX_AREA_BYTES: u64 = 4 << 20;
@@ -114,7 +116,8 @@ pub(super) fn read(reader: &MapReader, root: &Root, map: &Map, faults: Faults) -
         };
         Ok(contents.to_vec())
     })?;
-    Ok(contents.into_iter().map(|(block, contents)| (block.0, contents.map(Into::into))).collect())
+    let logged = |found: LogContents| LoggedBlock { contents: found.bytes.into(), data: found.data };
+    Ok(contents.into_iter().map(|(block, contents)| (block.0, contents.map(logged))).collect())
 }
 
 impl Generations {
@@ -138,7 +141,7 @@ impl Generations {
         // alone, and lead to what the blocks held before, as `data=writeback` allows. What a snapshot
         // has moved is in the record itself.
         let asked = self.pipeline.is_ordered(commit);
-        if (asked || self.ordered_data) && !self.faults.has(Fault::NoFlushOfData) {
+        if (asked || self.orders_data()) && !self.faults.has(Fault::NoFlushOfData) {
             self.volume.flush_data()?;
         }
         self.volume.write_for(log.first.offset(log.used), &[IoSlice::new(&bytes)], Waits::Flush)?;
@@ -150,7 +153,10 @@ impl Generations {
         }
         log.used += (bytes.len() / block_size) as u64;
         log.position = LogPosition { number: log.position.number + 1, after: sum, ..log.position };
-        let contents = frozen.blocks.iter().map(|block| (block.slot.block.0, Some(block.contents.clone())));
+        let contents = frozen.blocks.iter().map(|block| {
+            let logged = LoggedBlock { contents: block.contents.clone(), data: block.data };
+            (block.slot.block.0, Some(logged))
+        });
         let freed = frozen.forgotten.iter().map(|block| (block.0, None));
         self.live.add_logged(contents.chain(freed));
         Ok(true)
@@ -161,15 +167,19 @@ impl Generations {
         let mut writer = LogWriter::new(position);
         for block in &frozen.blocks {
             let (number, contents) = (block.slot.block, &block.contents[..]);
-            // What a freed block held is nothing to build on.
-            let freed = self.live.is_logged_as_freed(number);
-            let changes = if freed { None } else { block.record.changes(contents) };
+            let (on_zeros, changes) = self.changes_of(block);
+            let how = LogBytes { on_zeros, data: block.data };
             match changes {
-                Some(ranges) => {
-                    let on_zeros = matches!(block.record, Record::OnZeros);
-                    writer.bytes(number, on_zeros, contents, &ranges);
+                Some(ranges) => writer.bytes(number, how, contents, &ranges),
+                None => {
+                    let all = 0..contents.len();
+                    writer.bytes(
+                        number,
+                        LogBytes { on_zeros: true, ..how },
+                        contents,
+                        std::slice::from_ref(&all),
+                    );
                 }
-                None => writer.bytes(number, true, contents, std::slice::from_ref(&(0..contents.len()))),
             }
             if writer.size_bytes() > room {
                 return None;
@@ -180,5 +190,24 @@ impl Generations {
             frozen.forgotten.iter().for_each(|block| writer.freed(*block));
         }
         (writer.size_bytes() <= room).then_some(writer)
+    }
+
+    /// What a record has to say of a block: whether on zeros, and the ranges that have changed; `None` for all of it.
+    fn changes_of(&self, block: &FrozenBlock) -> (bool, Option<Vec<Range<usize>>>) {
+        let (number, contents) = (block.slot.block, &block.contents[..]);
+        // What a freed block held is nothing to build on.
+        if self.live.is_logged_as_freed(number) {
+            return (true, None);
+        }
+        if !block.data {
+            return (matches!(block.record, Record::OnZeros), block.record.changes(contents));
+        }
+        // File data is written home while the log still counts: a crash can leave any of its sectors there. So the
+        // first record of it leaves nothing to what is there.
+        match self.live.logged_data(number) {
+            Some(before) => (false, differences(&before, contents)),
+            None if self.faults.has(Fault::DataOnItsPlace) => (false, block.record.changes(contents)),
+            None => (true, Record::OnZeros.changes(contents)),
+        }
     }
 }

@@ -1,72 +1,111 @@
-//! Data of files whose own place a snapshot holds.
+//! File data that is not in its own place: because a snapshot holds that, or because a commit has taken it along.
 //!
-//! Its new contents become part of the running commit like those of a metadata block, and so go to
-//! the pool. Whether a block is there is looked up in what is pending and in the durable map; a block
-//! that is there stays in the pool until the sweep brings it home.
+//! Its new contents become part of the running commit like those of a metadata block. With a record of the log they are
+//! durable there (`journal_data`: a small fsync needs one write and one flush); a generation writes them
+//! home, or to the pool where a snapshot holds their place. Where a block is, is looked up in what is pending, in
+//! the log, and in the durable map; a block that is in the pool stays there until the sweep brings it home.
 //!
 //! Invariants:
-//! 1. Data is written in place only to a block that no snapshot has there and that is not in the
-//!    pool. Both are looked at under `gate`, which a commit that creates a snapshot holds alone from
+//! 1. Data is written in place only to a block that no snapshot has there, that is not in the pool, and of which
+//!    neither the log nor a commit on its way has a copy: what is read after a crash would be that copy (JOJ-8). All of it is
+//!    looked at under `gate`, which a commit that creates a snapshot holds alone from
 //!    when it is closed until all know of the snapshot: so no write begun before changes what the
 //!    snapshot has.
 //! 2. `flush_data` and `commit` make a commit durable that has data in it which was written before
 //!    (`newest`): a caller was told that its data is written, not where.
 //! 3. Data that a caller was told is accepted finds its places (`room`): they were promised when it was, whether a
 //!    snapshot had its block by then or not, and are promised until it is part of a commit.
+//! 4. A block's contents are in the cache while its own place does not have them, and are dropped when it does: from
+//!    then on others write there.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use parking_lot::{Mutex, RwLock};
 use xact_base::{BlockNr, CommitId, Result};
 
 use super::Generations;
+use crate::cache::Slot;
 use crate::engine::{BlockRef, DataWrite, Room};
 use crate::fault::Fault;
+use crate::metadata::Frozen;
 
 /// Blocks that one handle takes.
 const HANDLE_BLOCKS: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Redirect {
-    /// There are snapshots, or data was moved for one that there was: blocks must be looked up.
+    /// There are snapshots, or data was moved for one that there was: blocks must be looked up in the map.
     pub active: AtomicBool,
+    /// There may be data that is pending, or in the log.
+    pub logged: AtomicBool,
     pub gate: RwLock<()>,
-    /// Moved blocks that the durable map may not have yet, with the last commit that has them.
+    /// Blocks of data in a commit that readers do not go by yet, with the last such commit.
     pending: Mutex<HashMap<u64, CommitId>>,
     /// The last commit that has data.
     newest: AtomicU64,
+    /// Those that the log has.
+    slots: Mutex<Vec<Arc<Slot>>>,
 }
 
 impl Redirect {
-    /// A commit is durable, as a generation or in the log, and readers go by it.
-    pub fn published(&self, commit: CommitId) {
-        self.pending.lock().retain(|_, last| *last > commit);
+    /// Data of a block is about to become part of a commit.
+    fn expect(&self, block: BlockNr, commit: CommitId) {
+        let mut pending = self.pending.lock();
+        pending.insert(block.0, commit);
+        self.logged.store(true, SeqCst);
+    }
+
+    /// A commit is durable and readers go by it: by the log, or as a generation, behind which the log is empty.
+    pub fn published(&self, commit: CommitId, by_log: bool) {
+        let mut pending = self.pending.lock();
+        pending.retain(|_, last| *last > commit);
+        self.logged.store(by_log || !pending.is_empty(), SeqCst);
     }
 
     /// The commit that must be durable for all data written so far to be.
     pub fn newest(&self) -> CommitId {
         CommitId(self.newest.load(SeqCst))
     }
+
+    fn is_pending(&self, start: BlockNr, blocks: u64) -> bool {
+        let pending = self.pending.lock();
+        !pending.is_empty() && (start.0..start.0 + blocks).any(|block| pending.contains_key(&block))
+    }
 }
 
 impl Generations {
+    /// Whether the log, or a commit on its way, has data of any of these blocks.
+    pub(super) fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
+        // In this order: a block leaves the pending ones after it has come into the log.
+        self.redirect.logged.load(SeqCst)
+            && (self.redirect.is_pending(start, blocks) || self.live.has_logged_data(start, blocks))
+    }
+
     fn is_moved(&self, block: BlockNr) -> Result<bool> {
-        // In this order: a block leaves the pending ones after it has come into the map.
-        Ok(self.redirect.pending.lock().contains_key(&block.0) || self.live.has_moved(block)?)
+        // In this order, as above.
+        Ok(self.holds_data(block, 1) || self.redirect.active.load(SeqCst) && self.live.has_moved(block)?)
     }
 
     fn must_move(&self, block: BlockNr) -> Result<bool> {
         let held = !self.faults.has(Fault::OverwriteHeld) && self.held.read().has_data(block)?;
-        Ok(held || self.is_moved(block)?)
+        Ok(held || !self.faults.has(Fault::DataBesideItsCopy) && self.is_moved(block)?)
+    }
+
+    /// Whether any of the blocks may be elsewhere than in its own place, or have to go there.
+    fn is_looked_up(&self, start: BlockNr, blocks: u64) -> bool {
+        self.redirect.active.load(SeqCst) || self.holds_data(start, blocks)
     }
 
     pub(super) fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
-        if !self.redirect.active.load(SeqCst) {
+        let count = self.volume.blocks_in(bufs.iter().map(|buf| buf.len()).sum())?;
+        if !self.is_looked_up(start, count) {
             let _gate = self.redirect.gate.read();
             // The first snapshot may have been created while this waited.
-            if !self.redirect.active.load(SeqCst) {
+            if !self.is_looked_up(start, count) {
                 return self.volume.write_for(start, bufs, write.waits);
             }
         }
@@ -100,8 +139,7 @@ impl Generations {
         let commit = self.start(blocks.len() as u32, room)?;
         let mut unused = blocks.len() as u32;
         let done = blocks.iter().try_for_each(|(block, contents)| {
-            self.redirect.pending.lock().insert(block.0, commit);
-            unused -= u32::from(self.metadata.create(commit, *block, contents.clone())?);
+            unused -= u32::from(self.journal_data(commit, *block, contents.clone(), None)?);
             Ok(())
         });
         self.redirect.newest.fetch_max(commit.0, SeqCst);
@@ -109,12 +147,68 @@ impl Generations {
         done
     }
 
-    pub(super) fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
-        if !self.redirect.active.load(SeqCst) {
-            return self.volume.read(start, buf);
+    /// Makes contents of a block of file data part of a commit in which a handle is open.
+    pub(super) fn journal_data(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        contents: BlockRef,
+        changed: Option<Range<usize>>,
+    ) -> Result<bool> {
+        self.redirect.expect(block, commit);
+        self.metadata.journal_data(commit, block, contents, changed)
+    }
+
+    /// Blocks of file data were freed: the next record says so of those that the log has, or nobody could write
+    /// there before the next generation.
+    pub(super) fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
+        if !self.holds_data(start, blocks) {
+            return Ok(());
         }
+        for block in (0..blocks).map(|n| start.offset(n)).filter(|block| self.holds_data(*block, 1)) {
+            self.metadata.forget(commit, block)?;
+        }
+        Ok(())
+    }
+
+    /// Leader: the log has the data of a commit, durably.
+    pub(super) fn data_is_logged(&self, frozen: &Frozen) {
+        let data = frozen.blocks.iter().filter(|block| block.data).map(|block| block.slot.clone());
+        self.redirect.slots.lock().extend(data);
+        self.let_go_of_freed(frozen);
+    }
+
+    /// Leader: a generation is durable: the data of the log and its own has found its place.
+    pub(super) fn data_is_placed(&self, frozen: &Frozen) {
+        let own = frozen.blocks.iter().filter(|block| block.data).map(|block| block.slot.clone());
+        let logged = std::mem::take(&mut *self.redirect.slots.lock());
+        for slot in logged.into_iter().chain(own) {
+            let mut state = slot.lock_any();
+            // Not where a commit after this one has it again.
+            if state.data && state.in_no_commit() {
+                state.newest = None;
+                self.metadata.set_data(&mut state, false);
+            }
+        }
+        self.let_go_of_freed(frozen);
+    }
+
+    fn let_go_of_freed(&self, frozen: &Frozen) {
+        for &block in &frozen.forgotten {
+            self.metadata.cache.with(block, |_, state| {
+                if state.data && state.in_no_commit() {
+                    self.metadata.set_data(state, false);
+                }
+            });
+        }
+    }
+
+    pub(super) fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
         let block_size = self.volume.block_size;
         let count = buf.len() / block_size;
+        if !self.is_looked_up(start, count as u64) {
+            return self.volume.read(start, buf);
+        }
         let mut at = 0;
         while at < count {
             let first = start.offset(at as u64);

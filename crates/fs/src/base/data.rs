@@ -177,6 +177,13 @@ impl Base {
     ) -> Result<()> {
         let written = self.write_pages(cell, state, offset, data, keep, rights);
         if written.is_err() {
+            // What had its space promised already would be written back and linked, behind the end of the file.
+            let bs = self.block_bytes();
+            let first = state.size.div_ceil(bs).max(offset / bs);
+            let past = (offset + data.len() as u64).div_ceil(bs);
+            if first < past {
+                self.drop_pages(cell, state, first as u32, past.min(u32::MAX.into()) as u32);
+            }
             self.end_room(&mut cell.pages.lock(), 0, state.dirty);
         }
         written

@@ -113,7 +113,11 @@ impl DataMode {
 
     /// Whether the data of a segment goes through the journal.
     pub(super) fn journals(self, inode: &Inode, place: Place, batch: Batch) -> bool {
-        self.journals_any(inode, place)
-            || (self == DataMode::Adaptive && batch.synced && batch.commits && batch.is_little())
+        self.journals_any(inode, place) || self.takes_along(batch)
+    }
+
+    /// Whether a sync takes its data along in the commit that it waits for.
+    pub(super) fn takes_along(self, batch: Batch) -> bool {
+        self == DataMode::Adaptive && batch.synced && batch.commits && batch.is_little()
     }
 }

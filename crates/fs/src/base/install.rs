@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run};
-use xact_consistency::{DataWrite, Fault, Handle};
+use xact_consistency::{DataInLog, DataWrite, Fault, Handle};
 use xact_device::Waits;
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::superblock::Superblock;
@@ -125,7 +125,7 @@ impl Base {
             result => result?,
         };
         let bytes = new.in_commit * self.block_bytes();
-        let journaled = self.engine.journals_data()
+        let journaled = self.engine.data_in_log() == DataInLog::All
             && self.modes.data.journals_staged(bytes, new.replaced_soon, self.log_takes());
         let spilled = spilled_parts(&self.sb, &new);
         let (runs, unwritten) = (Vec::new(), Vec::new());

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
 use parking_lot::{Condvar, Mutex, RwLock};
 use xact_base::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
-use xact_consistency::{Fault, Handle, Room};
+use xact_consistency::{DataInLog, Fault, Handle, Room};
 
 use super::Base;
 use super::cell::{Cell, Changed, State, UpgradableGuard, WriteGuard};
@@ -230,7 +230,8 @@ impl Base {
         (how, habit): (WriteBack, Habit),
         links: bool,
     ) {
-        if !self.engine.journals_data() {
+        let data = self.engine.data_in_log();
+        if data == DataInLog::None {
             return;
         }
         let batch = Batch {
@@ -243,7 +244,10 @@ impl Base {
                 || segments.iter().any(|segment| segment.journaled),
         };
         for segment in segments {
-            segment.journaled |= self.modes.data.journals(&state.inode, segment.place, batch);
+            segment.journaled |= match data {
+                DataInLog::All => self.modes.data.journals(&state.inode, segment.place, batch),
+                _ => self.modes.data.takes_along(batch),
+            };
         }
     }
 
@@ -350,7 +354,6 @@ impl Base {
         segments: &[Segment],
         more: bool,
     ) -> Result<()> {
-        let bs = self.block_bytes();
         self.read_ahead_inode(cell.ino, state);
         for segment in segments.iter().filter(|segment| segment.place != Place::Written) {
             // Who needs it is told of errors.
@@ -385,17 +388,21 @@ impl Base {
                     self.keep_promise(cell, state, segment);
                 }
             }
-            let end = (u64::from(segment.at.0) + u64::from(segment.len())) * bs;
-            let reached = end.min(state.size);
-            if reached > state.inode.size() {
-                state.inode.set_size(reached);
-            }
+            self.has_reached(state, segment.at.offset(segment.len()));
         }
         if !more {
             let size = state.size;
             state.inode.set_size(size);
         }
         self.store_inode(&mut handle, cell, state)
+    }
+
+    /// What is linked ends here: the size on disk goes along.
+    fn has_reached(&self, state: &mut State, end: FileBlock) {
+        let reached = (u64::from(end.0) * self.block_bytes()).min(state.size);
+        if reached > state.inode.size() {
+            state.inode.set_size(reached);
+        }
     }
 
     /// Makes sure that the handle has room for `credits` more blocks, by going on in another one where
@@ -440,6 +447,8 @@ impl Base {
                 Progress::Done => break,
                 Progress::Stopped(reached) => {
                     at = reached;
+                    // This commit may be the last one.
+                    self.has_reached(state, reached);
                     self.store_inode(handle, cell, state)?;
                     let credits = extents.credits_set_written(&state.inode) + self.credits_inode();
                     handle.renew(credits)?;

@@ -11,11 +11,12 @@
 //! 24 bytes in use, these 32 included   28 number of entries
 //! 32 entries, then zeros up to the end of the block
 //!
-//!  entry:  block (8)  kind (2): 0 freed, 1 changed, 2 filled   number of ranges (2)
+//!  entry:  block (8)  kind (2): 0 freed, 1 changed, 2 filled; plus 0x100 for file data   number of ranges (2)
 //!          then for each range: offset (2)  length (2)  bytes
 //! ```
 //! *Changed*: the ranges replace what the block held before; *filled*: all else of it is zero. *Freed*:
-//! it is no metadata any more, and what the log said of it before does not count.
+//! it is neither metadata nor data in the log any more, and what the log said of it before does not count. File data is
+//! what goes home with the next generation, not to the pool, where no snapshot has the block.
 //!
 //! So a record counts only while its generation is the newest, and only behind the very records that
 //! it was written behind: what an older log or an older volume left in the area never does.
@@ -38,6 +39,8 @@ const SUM_AT: usize = 4;
 const FREED: u16 = 0;
 const CHANGED: u16 = 1;
 const FILLED: u16 = 2;
+/// Added to the kind of a block of file data.
+const DATA: u16 = 0x100;
 
 /// What a record follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +71,18 @@ pub enum LogChange {
     /// Bytes by their offset, over what the block held before, or over zeros.
     Bytes {
         on_zeros: bool,
+        data: bool,
         ranges: Vec<(usize, Vec<u8>)>,
     },
+}
+
+/// What a record says of how its bytes are to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogBytes {
+    /// The rest of the block is zero, and not as before.
+    pub on_zeros: bool,
+    /// It is a block of file data.
+    pub data: bool,
 }
 
 /// Builds one record.
@@ -101,9 +114,10 @@ impl LogWriter {
         self.entry(block, FREED, 0);
     }
 
-    /// The ranges of `contents` are new; the rest is as before, or zero.
-    pub fn bytes(&mut self, block: BlockNr, on_zeros: bool, contents: &[u8], ranges: &[Range<usize>]) {
-        self.entry(block, if on_zeros { FILLED } else { CHANGED }, ranges.len());
+    /// The ranges of `contents` are new.
+    pub fn bytes(&mut self, block: BlockNr, how: LogBytes, contents: &[u8], ranges: &[Range<usize>]) {
+        let kind = if how.on_zeros { FILLED } else { CHANGED };
+        self.entry(block, kind | if how.data { DATA } else { 0 }, ranges.len());
         for range in ranges {
             let at = self.bytes.len();
             self.bytes.resize(at + RANGE_BYTES, 0);
@@ -207,10 +221,11 @@ fn decode_entries(bytes: &[u8], block_size: usize, volume_blocks: u64) -> Option
             }
             ranges.push((at, take(len)?.to_vec()));
         }
-        let change = match kind {
-            FREED if ranges.is_empty() => LogChange::Freed,
-            CHANGED => LogChange::Bytes { on_zeros: false, ranges },
-            FILLED => LogChange::Bytes { on_zeros: true, ranges },
+        let data = kind & DATA != 0;
+        let change = match kind & !DATA {
+            FREED if ranges.is_empty() && !data => LogChange::Freed,
+            CHANGED => LogChange::Bytes { on_zeros: false, data, ranges },
+            FILLED => LogChange::Bytes { on_zeros: true, data, ranges },
             _ => return None,
         };
         if block.0 >= volume_blocks {
@@ -232,7 +247,15 @@ pub struct LogSum {
 #[derive(Debug)]
 enum Last {
     Freed,
-    Bytes { on_zeros: bool, ranges: Vec<(usize, Vec<u8>)> },
+    Bytes { on_zeros: bool, data: bool, ranges: Vec<(usize, Vec<u8>)> },
+}
+
+/// A block as a log leaves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogContents {
+    pub bytes: Vec<u8>,
+    /// It is a block of file data.
+    pub data: bool,
 }
 
 impl LogSum {
@@ -243,13 +266,16 @@ impl LogSum {
                 LogChange::Freed => {
                     self.blocks.insert(block, Last::Freed);
                 }
-                LogChange::Bytes { on_zeros: true, ranges } => {
-                    self.blocks.insert(block, Last::Bytes { on_zeros: true, ranges });
+                LogChange::Bytes { on_zeros: true, data, ranges } => {
+                    self.blocks.insert(block, Last::Bytes { on_zeros: true, data, ranges });
                 }
-                LogChange::Bytes { on_zeros: false, ranges: new } => {
-                    let none = Last::Bytes { on_zeros: false, ranges: Vec::new() };
+                LogChange::Bytes { on_zeros: false, data: now, ranges: new } => {
+                    let none = Last::Bytes { on_zeros: false, data: now, ranges: Vec::new() };
                     match self.blocks.entry(block).or_insert(none) {
-                        Last::Bytes { ranges, .. } => ranges.extend(new),
+                        Last::Bytes { ranges, data, .. } => {
+                            ranges.extend(new);
+                            *data = now;
+                        }
                         Last::Freed => {
                             return Err(Error::corrupt(Site::Block(block), "the log changes a freed block"));
                         }
@@ -266,17 +292,17 @@ impl LogSum {
         self,
         block_size: usize,
         mut before: impl FnMut(BlockNr) -> Result<Vec<u8>>,
-    ) -> Result<BTreeMap<BlockNr, Option<Vec<u8>>>> {
+    ) -> Result<BTreeMap<BlockNr, Option<LogContents>>> {
         let mut found = BTreeMap::new();
         for (block, last) in self.blocks {
             let contents = match last {
                 Last::Freed => None,
-                Last::Bytes { on_zeros, ranges } => {
+                Last::Bytes { on_zeros, data, ranges } => {
                     let mut contents = if on_zeros { vec![0; block_size] } else { before(block)? };
                     for (at, bytes) in ranges {
                         contents[at..at + bytes.len()].copy_from_slice(&bytes);
                     }
-                    Some(contents)
+                    Some(LogContents { bytes: contents, data })
                 }
             };
             found.insert(block, contents);
@@ -345,6 +371,9 @@ mod tests {
         }
     }
 
+    const CHANGES: LogBytes = LogBytes { on_zeros: false, data: false };
+    const FILLS: LogBytes = LogBytes { on_zeros: true, data: false };
+
     /// An area with three records behind a root: of one block, of three, of one.
     fn area(root: &Root) -> Vec<u8> {
         let mut area = Vec::new();
@@ -355,18 +384,18 @@ mod tests {
             let mut writer = LogWriter::new(LogPosition { number, ..position });
             match number {
                 0 => {
-                    writer.bytes(BlockNr(5), false, &block(1), &[3..6, 100..101]);
-                    writer.bytes(BlockNr(6), false, &block(1), from_ref(&(0..2)));
+                    writer.bytes(BlockNr(5), CHANGES, &block(1), &[3..6, 100..101]);
+                    writer.bytes(BlockNr(6), CHANGES, &block(1), from_ref(&(0..2)));
                 }
                 1 => {
                     writer.freed(BlockNr(6));
-                    writer.bytes(BlockNr(5), false, &block(2), from_ref(&(4..5)));
-                    writer.bytes(BlockNr(7), true, &block(2), from_ref(&whole));
-                    writer.bytes(BlockNr(8), true, &block(3), from_ref(&whole));
+                    writer.bytes(BlockNr(5), CHANGES, &block(2), from_ref(&(4..5)));
+                    writer.bytes(BlockNr(7), LogBytes { data: true, ..FILLS }, &block(2), from_ref(&whole));
+                    writer.bytes(BlockNr(8), FILLS, &block(3), from_ref(&whole));
                 }
                 _ => {
                     writer.freed(BlockNr(8));
-                    writer.bytes(BlockNr(6), true, &block(9), from_ref(&(1..2)));
+                    writer.bytes(BlockNr(6), FILLS, &block(9), from_ref(&(1..2)));
                 }
             }
             let (bytes, sum) = writer.finish(1024);
@@ -376,7 +405,7 @@ mod tests {
         area
     }
 
-    fn found(root: &Root, area: &[u8]) -> BTreeMap<BlockNr, Option<Vec<u8>>> {
+    fn found(root: &Root, area: &[u8]) -> BTreeMap<BlockNr, Option<LogContents>> {
         let mut read = |block: BlockNr, buf: &mut [u8]| {
             let at = (block.0 - AREA.0.0) as usize * 1024;
             let area = [area, &[0; 8 * 1024][..]].concat();
@@ -391,12 +420,14 @@ mod tests {
     fn a_log_comes_back() {
         let found = found(&root(3), &area(&root(3)));
         assert_eq!(found.keys().map(|block| block.0).collect::<Vec<_>>(), [5, 6, 7, 8]);
-        let five = found[&BlockNr(5)].as_ref().unwrap();
+        let five = &found[&BlockNr(5)].as_ref().unwrap().bytes;
         assert_eq!(five[..7], [0x45, 0x45, 0x45, 1, 2, 1, 0x45]);
         assert_eq!(five[100], 1);
-        let six = found[&BlockNr(6)].as_ref().unwrap();
+        let six = &found[&BlockNr(6)].as_ref().unwrap().bytes;
         assert_eq!(six[..3], [0, 9, 0], "what was there before it was freed does not count");
-        assert_eq!(found[&BlockNr(7)].as_ref().unwrap()[..], [2; 1024]);
+        let of_a_file = |block| found[&BlockNr(block)].as_ref().unwrap().data;
+        assert_eq!([5, 6, 7].map(of_a_file), [false, false, true]);
+        assert_eq!(found[&BlockNr(7)].as_ref().unwrap().bytes, [2; 1024]);
         assert_eq!(found[&BlockNr(8)], None);
     }
 

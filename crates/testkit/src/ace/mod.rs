@@ -76,8 +76,18 @@ impl FromStr for Sequence {
 }
 
 /// The volumes and mount options that sequences run in; the first is the default of a mount.
-pub const SETTINGS: [&str; 9] =
-    ["adaptive", "ordered", "single", "writeback", "journal", "selective", "ext3", "generations", "none"];
+pub const SETTINGS: [&str; 10] = [
+    "adaptive",
+    "ordered",
+    "single",
+    "writeback",
+    "journal",
+    "selective",
+    "ext3",
+    "generations",
+    "intent-log",
+    "none",
+];
 
 /// The workload whose volume and options a setting has.
 fn volume_of(setting: &str) -> FileWorkload {
@@ -93,6 +103,7 @@ fn volume_of(setting: &str) -> FileWorkload {
         "selective" => "selective-mix",
         "ext3" => "mix-ext3",
         "generations" => "gen-mix",
+        "intent-log" => "gen-along-mix",
         other => unreachable!("no setting {other}"),
     };
     FileWorkload { threads: Vec::new(), ..workloads::find(like).expect("a workload of this name") }

@@ -339,7 +339,8 @@ fn pools(bytes: &[u8], choices: &mut Rng) {
     if let Ok(log) = read_log(&root, checks, &mut area) {
         let contents = log.contents(BLOCK, |_| Ok(vec![7; BLOCK])).expect("nothing is read that fails");
         assert!(contents.iter().all(|(block, contents)| {
-            block.0 < shape.volume_blocks && contents.as_ref().is_none_or(|contents| contents.len() == BLOCK)
+            block.0 < shape.volume_blocks
+                && contents.as_ref().is_none_or(|contents| contents.bytes.len() == BLOCK)
         }));
     }
 }

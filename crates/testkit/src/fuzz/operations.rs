@@ -31,18 +31,19 @@ const FORMATS: [&[&str]; 5] = [
 pub fn run(data: &[u8]) {
     let mut choices = Rng::given(data);
     let format = *choices.pick(&FORMATS);
+    let has_journal = !format.contains(&"^has_journal");
+    let commit_writes = *choices.pick(&[CommitWrites::Single, CommitWrites::TwoStep]);
+    const DATA: [DataMode; 4] =
+        [DataMode::Adaptive, DataMode::Ordered, DataMode::Journal, DataMode::Selective];
+    let data = *choices.pick(&DATA);
     let options = VolumeOptions {
         commit_interval: Duration::from_secs(86_400),
         flusher: false,
         cache_bytes: 4 << 20,
         modes: ModeChoice {
-            commit_writes: Some(*choices.pick(&[CommitWrites::Single, CommitWrites::TwoStep])),
-            data: Some(*choices.pick(&[
-                DataMode::Adaptive,
-                DataMode::Ordered,
-                DataMode::Journal,
-                DataMode::Selective,
-            ])),
+            commit_writes: Some(commit_writes),
+            // All data in the log is a mode that needs one.
+            data: has_journal.then_some(data),
             ..ModeChoice::default()
         },
         ..VolumeOptions::default()
@@ -57,7 +58,7 @@ pub fn run(data: &[u8]) {
         }
     }
     // Without a journal a crash may leave anything.
-    let is_crash = choices.one_in(2) && !format.contains(&"^has_journal");
+    let is_crash = choices.one_in(2) && has_journal;
     run.finish(is_crash);
 }
 

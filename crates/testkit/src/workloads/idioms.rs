@@ -424,3 +424,31 @@ pub fn snapshot_parts(s: &mut Session, rng: &mut Rng) -> Done {
     }
     s.sync()
 }
+
+/// Small parts of blocks, overwritten and synced, beside larger ones that are not synced, and generations between: what
+/// the log says of a block, what a generation is just writing there, and what is written in place take turns.
+pub fn overwrites(s: &mut Session, rng: &mut Rng) -> Done {
+    const FILES: [&str; 3] = ["/a", "/b", "/c"];
+    for path in FILES {
+        s.create(path)?;
+        s.append(path, 5000)?;
+    }
+    s.sync()?;
+    for _ in 0..70 {
+        let path = *rng.pick(&FILES);
+        let size = s.size(path);
+        match rng.below(10) {
+            0 => s.append(path, 1 + rng.below(900))?,
+            1 if size > 1000 => s.truncate(path, size - rng.below(900))?,
+            2 => s.write(path, rng.below(size), 1500 + rng.below(9000))?,
+            _ => s.write(path, rng.below(size), 1 + rng.below(300))?,
+        }
+        match rng.below(6) {
+            0 => s.sync()?,
+            1 | 2 => s.fsync(path)?,
+            3 => s.fdatasync(path)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -225,7 +225,8 @@ pub fn generations_volume() -> Image {
     GENERATIONS.make()
 }
 
-/// The same on volumes with generations, each fsync making one; and some where it goes to the log.
+/// The same on volumes with generations, each fsync making one; some where it goes to the log, and some where it takes
+/// its data along.
 pub fn on_generations() -> Vec<FileWorkload> {
     const LOGGED: [(&str, &str); 16] = [
         ("gen-mix", "gen-log-mix"),
@@ -251,12 +252,37 @@ pub fn on_generations() -> Vec<FileWorkload> {
         FileWorkload { name, fsync: Fsync::Log, ..workload.clone() }
     });
     let freed = FileWorkload { format: GENERATIONS, ..workload("gen-log-freed", idioms::reuse_in_the_log) };
+    let overwrites =
+        FileWorkload { format: GENERATIONS, ..workload("gen-along-overwrites", idioms::overwrites) };
+    const ALONG: [(&str, &str); 15] = [
+        ("gen-mix", "gen-along-mix"),
+        ("gen-mix-4k", "gen-along-mix-4k"),
+        ("gen-data", "gen-along-data"),
+        ("gen-threads", "gen-along-threads"),
+        ("gen-append", "gen-along-append"),
+        ("gen-replace", "gen-along-replace"),
+        ("gen-wrap", "gen-along-wrap"),
+        ("gen-reuse", "gen-along-reuse"),
+        ("gen-fragments", "gen-along-fragments"),
+        ("gen-full", "gen-along-full"),
+        ("gen-refill", "gen-along-refill"),
+        ("gen-tx", "gen-along-tx"),
+        ("gen-tx-threads", "gen-along-tx-threads"),
+        ("gen-snapshots", "gen-along-snapshots"),
+        ("gen-parts", "gen-along-parts"),
+    ];
+    let along = ALONG.iter().map(|(of, name)| {
+        let workload = by_generations.iter().find(|w| w.name == *of).expect("a workload of this name");
+        FileWorkload { name, ..workload.clone() }
+    });
+    let along = along.chain([overwrites]);
+    let along = along.map(|w| in_mode(DataMode::Adaptive, FileWorkload { fsync: Fsync::Log, ..w }));
     let unordered = [("gen-unordered-mix", "gen-mix"), ("gen-unordered-snapshots", "gen-snapshots")];
     let unordered = unordered.into_iter().map(|(name, of)| {
         let workload = by_generations.iter().find(|w| w.name == of).expect("a workload of this name");
         FileWorkload { name, fsync: Fsync::Log, ..in_mode(DataMode::Writeback, workload.clone()) }
     });
-    by_generations.iter().cloned().chain(logged).chain([freed]).chain(unordered).collect()
+    by_generations.iter().cloned().chain(logged).chain([freed]).chain(along).chain(unordered).collect()
 }
 
 fn each_a_generation() -> Vec<FileWorkload> {
