@@ -47,6 +47,30 @@ impl Counts {
 }
 
 impl Counts {
+    /// As `xact stat --json` has them.
+    pub fn of_xact(text: &str) -> serde_json::Result<Counts> {
+        #[derive(Deserialize)]
+        struct Stat {
+            counters: Counters,
+        }
+        #[derive(Deserialize)]
+        struct Counters {
+            device_reads: u64,
+            device_read_bytes: u64,
+            device_writes: u64,
+            device_written_bytes: u64,
+            device_flushes: u64,
+        }
+        let Stat { counters } = serde_json::from_str(text)?;
+        Ok(Counts {
+            reads: counters.device_reads,
+            read_bytes: counters.device_read_bytes,
+            writes: counters.device_writes,
+            written_bytes: counters.device_written_bytes,
+            flushes: counters.device_flushes,
+        })
+    }
+
     /// With only the writes that carry data. The kernel counts a flush that was asked for alone, as
     /// each of a program's is, as a write too; those of its own file systems precede writes.
     pub fn without_lone_flushes(self) -> Counts {

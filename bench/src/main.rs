@@ -23,7 +23,7 @@ use papers::Figure;
 use report::{Report, html};
 use system::Server;
 use turns::Turns;
-use volume::{LoopDevice, Result};
+use volume::{Device, Result};
 
 /// Measures xact beside kernel ext4 and fuse2fs, in turns on one loop device
 #[derive(Parser)]
@@ -98,7 +98,7 @@ fn bench(options: &Options) -> Result<bool> {
         return Err(format!("{} is not there: build it with 'make build'", xact.display()));
     }
     let size = if options.papers { PAPERS_VOLUME_BYTES } else { VOLUME_BYTES };
-    let device = LoopDevice::new(&out.join("volume.bin"), size)?;
+    let device = Device::new(&out.join("volume.bin"), size, system::Source::Loop)?;
     println!("{} on {}", device.image().display(), device.path().display());
     let usual = options.rounds.unwrap_or(if options.papers { 5 } else { 3 });
     let (rounds, scale) = if options.quick { (1, 0.1) } else { (usual, options.scale) };

@@ -19,6 +19,14 @@ pub enum Format {
     Generations,
 }
 
+/// What a mount is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Loop,
+    /// The image file itself, without the loop device that only the kernel's own file systems need.
+    Image,
+}
+
 /// One of the systems that take turns in a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct System {
@@ -26,6 +34,7 @@ pub struct System {
     pub name: &'static str,
     pub server: Server,
     pub format: Format,
+    pub source: Source,
     /// Mount options, with commas between.
     pub options: &'static str,
     /// Memory that the file system may cache in, in bytes: xact's own limit, or that of the control
@@ -34,12 +43,13 @@ pub struct System {
 }
 
 impl System {
-    pub const XACT: System =
-        System { name: "xact", server: Server::Xact, format: Format::Ext4, options: "", memory: None };
-    pub const KERNEL: System =
-        System { name: "kernel", server: Server::Kernel, format: Format::Ext4, options: "", memory: None };
-    pub const FUSE2FS: System =
-        System { name: "fuse2fs", server: Server::Fuse2fs, format: Format::Ext4, options: "", memory: None };
+    pub const XACT: System = System::of("xact", Server::Xact);
+    pub const KERNEL: System = System::of("kernel", Server::Kernel);
+    pub const FUSE2FS: System = System::of("fuse2fs", Server::Fuse2fs);
+
+    const fn of(name: &'static str, server: Server) -> System {
+        System { name, server, format: Format::Ext4, source: Source::Loop, options: "", memory: None }
+    }
 
     pub const fn named(self, name: &'static str, options: &'static str) -> System {
         System { name, options, ..self }
@@ -47,6 +57,10 @@ impl System {
 
     pub const fn on(self, format: Format) -> System {
         System { format, ..self }
+    }
+
+    pub const fn given(self, source: Source) -> System {
+        System { source, ..self }
     }
 
     pub const fn within(self, memory: u64) -> System {

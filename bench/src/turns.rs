@@ -8,7 +8,7 @@ use crate::loads::{Bench, Load, Sample};
 use crate::memory::MemoryLimit;
 use crate::report::Report;
 use crate::system::{Server, System};
-use crate::volume::{LoopDevice, Mount, Result};
+use crate::volume::{Device, Mount, Result};
 
 /// How much is measured, and with what.
 pub struct Turns<'a> {
@@ -16,7 +16,7 @@ pub struct Turns<'a> {
     pub scale: f64,
     /// Only the systems of these names; all where it is empty.
     pub systems: &'a [String],
-    pub device: LoopDevice,
+    pub device: Device,
     /// A folder on the system's own disk.
     pub out: &'a Path,
     /// The program.

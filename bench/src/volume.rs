@@ -1,4 +1,4 @@
-//! The loop device that everybody is measured on, and the three ways to mount it.
+//! The device that everybody is measured on, and the three ways to mount it.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::counts::{Counts, statistics};
-use crate::system::{Format, Server, System};
+use crate::system::{Format, Server, Source, System};
 
 pub type Result<T> = std::result::Result<T, String>;
 
@@ -26,38 +26,50 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// An image on a loop device; formatting fills it.
-pub struct LoopDevice {
-    /// `loop3`.
-    name: String,
+/// An image, as a rule on a loop device; formatting fills it.
+pub struct Device {
+    /// `loop3`; none of an image that is given as it is.
+    name: Option<String>,
     image: PathBuf,
 }
 
-impl LoopDevice {
-    pub fn new(image: &Path, size_bytes: u64) -> Result<LoopDevice> {
+impl Device {
+    pub fn new(image: &Path, size_bytes: u64, source: Source) -> Result<Device> {
         // What is there already need not be filled again.
         let file = File::options().write(true).create(true).truncate(false).open(image);
         file.and_then(|file| file.set_len(size_bytes)).map_err(|e| format!("{}: {e}", image.display()))?;
-        let device = run(Command::new("losetup").args(["-f", "--show", "--direct-io=on"]).arg(image))?;
-        let name = device.trim().trim_start_matches("/dev/").to_owned();
-        Ok(LoopDevice { name, image: image.to_owned() })
+        let name = match source {
+            Source::Loop => Some(attach(image)?),
+            Source::Image => None,
+        };
+        Ok(Device { name, image: image.to_owned() })
     }
 
+    /// What file systems are given.
     pub fn path(&self) -> PathBuf {
-        Path::new("/dev").join(&self.name)
+        self.name.as_ref().map_or_else(|| self.image.clone(), |name| Path::new("/dev").join(name))
     }
 
     pub fn image(&self) -> &Path {
         &self.image
     }
 
+    /// # Errors
+    /// Where there is no loop device: the kernel counts nothing else.
     pub fn counts(&self) -> Result<Counts> {
-        Counts::of(&self.name).map_err(|e| e.to_string())
+        Counts::of(self.loop_name()?).map_err(|e| e.to_string())
     }
 
     /// The file in which the kernel has the counts.
-    pub fn statistics(&self) -> String {
-        statistics(&self.name)
+    ///
+    /// # Errors
+    /// As [`Device::counts`].
+    pub fn statistics(&self) -> Result<String> {
+        self.loop_name().map(statistics)
+    }
+
+    fn loop_name(&self) -> Result<&str> {
+        self.name.as_deref().ok_or_else(|| format!("{} is on no loop device", self.image.display()))
     }
 
     /// Makes the volume that a system wants. `xact` is the program.
@@ -116,15 +128,22 @@ impl LoopDevice {
     }
 }
 
-impl Drop for LoopDevice {
+impl Drop for Device {
     fn drop(&mut self) {
-        let _ = run(Command::new("losetup").arg("-d").arg(self.path()));
+        if self.name.is_some() {
+            let _ = run(Command::new("losetup").arg("-d").arg(self.path()));
+        }
     }
+}
+
+fn attach(image: &Path) -> Result<String> {
+    let device = run(Command::new("losetup").args(["-f", "--show", "--direct-io=on"]).arg(image))?;
+    Ok(device.trim().trim_start_matches("/dev/").to_owned())
 }
 
 /// A mounted volume; unmounts when dropped.
 pub struct Mount<'a> {
-    device: &'a LoopDevice,
+    device: &'a Device,
     system: System,
     dir: PathBuf,
     /// The server of a FUSE mount, which runs in the foreground.
@@ -135,7 +154,7 @@ pub struct Mount<'a> {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl<'a> Mount<'a> {
-    pub fn new(device: &'a LoopDevice, system: System, dir: &Path, xact: &Path) -> Result<Mount<'a>> {
+    pub fn new(device: &'a Device, system: System, dir: &Path, xact: &Path) -> Result<Mount<'a>> {
         fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         let mut mount = Mount { device, system, dir: dir.to_owned(), process: None, xact: xact.to_owned() };
         mount.start()?;
@@ -172,6 +191,17 @@ impl<'a> Mount<'a> {
             self.process = Some(child.map_err(|e| format!("{command:?}: {e}"))?);
         }
         self.wait_until_there()
+    }
+
+    /// All that was asked of what is mounted: as the kernel counts it, or xact where there is no device to be seen.
+    pub fn counts(&self) -> Result<Counts> {
+        match self.system.source {
+            Source::Loop => self.device.counts(),
+            Source::Image => {
+                let text = run(Command::new(&self.xact).args(["stat", "--json"]).arg(&self.dir))?;
+                Counts::of_xact(&text).map_err(|e| format!("xact stat: {e}"))
+            }
+        }
     }
 
     fn wait_until_there(&mut self) -> Result<()> {

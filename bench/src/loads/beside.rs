@@ -6,12 +6,11 @@
 use super::{Bench, Rated, Sample, counted};
 use crate::counts::Counts;
 use crate::system::System;
-use crate::volume::{LoopDevice, Mount, Result};
+use crate::volume::{Device, Mount, Result};
 
 /// One of the systems that take turns.
 pub struct Place<'a> {
     pub mount: &'a Mount<'a>,
-    device: &'a LoopDevice,
 }
 
 impl Place<'_> {
@@ -21,11 +20,11 @@ impl Place<'_> {
 
     /// All that its device has been asked to do.
     pub fn counts(&self) -> Result<Counts> {
-        self.device.counts()
+        self.mount.counts()
     }
 
     pub fn counts_since(&self, before: Counts) -> Result<Counts> {
-        Ok(counted(self.system(), self.device.counts()? - before))
+        Ok(counted(self.system(), self.counts()? - before))
     }
 
     /// One turn, and all that it put off.
@@ -42,7 +41,7 @@ impl Place<'_> {
 pub type Turn<'a> = dyn Fn(&Mount<'_>, u64) -> Result<Rated> + 'a;
 
 impl Bench<'_, '_> {
-    /// Mounts `systems`, each on a loop device of its own of so many bytes, beside the bench's own mount, which is the
+    /// Mounts `systems`, each from an image of its own of so many bytes, beside the bench's own mount, which is the
     /// first of the places that `work` is given. Keeps its samples.
     pub fn beside(
         &mut self,
@@ -52,16 +51,15 @@ impl Bench<'_, '_> {
     ) -> Result<()> {
         let xact = self.mount.xact().to_owned();
         let image = |n: usize| self.supplies.join(format!("turns-{n}.bin"));
-        let devices: Vec<LoopDevice> =
-            (0..systems.len()).map(|n| LoopDevice::new(&image(n), bytes)).collect::<Result<_>>()?;
+        let device = |(n, system): (usize, &System)| Device::new(&image(n), bytes, system.source);
+        let devices: Vec<Device> = systems.iter().enumerate().map(device).collect::<Result<_>>()?;
         let mut mounts = Vec::new();
         for (n, (device, system)) in devices.iter().zip(systems).enumerate() {
             device.format(system.format, &xact)?;
             mounts.push(Mount::new(device, *system, &self.supplies.join(format!("turns-{n}")), &xact)?);
         }
-        let others = mounts.iter().zip(&devices).map(|(mount, device)| Place { mount, device });
         let places: Vec<_> =
-            std::iter::once(Place { mount: &*self.mount, device: self.device }).chain(others).collect();
+            std::iter::once(&*self.mount).chain(&mounts).map(|mount| Place { mount }).collect();
         let mut samples = work(&places)?;
         self.samples.append(&mut samples);
         for (mount, device) in mounts.into_iter().zip(&devices) {

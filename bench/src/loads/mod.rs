@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::counts::Counts;
-use crate::system::{Server, System};
-use crate::volume::{LoopDevice, Mount, Result};
+use crate::system::{Server, Source, System};
+use crate::volume::{Device, Mount, Result};
 
 pub use beside::{Place, in_turns, take_turns};
 
@@ -68,7 +68,7 @@ pub type WorkInTurns<'a> = (String, Box<dyn FnMut(u64) -> Result<()> + 'a>);
 /// One load on one mounted volume.
 pub struct Bench<'a, 'm> {
     pub mount: &'a mut Mount<'m>,
-    pub device: &'a LoopDevice,
+    pub device: &'a Device,
     /// Loads are this much of their full size.
     pub scale: f64,
     /// A folder on the system's own disk with what loads bring along.
@@ -226,7 +226,9 @@ impl Bench<'_, '_> {
 
 /// What a device has counted, as it is compared with others: the kernel counts a flush asked for alone as a write too.
 pub fn counted(system: System, counts: Counts) -> Counts {
-    if system.server == Server::Kernel { counts } else { counts.without_lone_flushes() }
+    // xact's own counts, which an image has, are of calls.
+    let as_they_are = system.server == Server::Kernel || system.source == Source::Image;
+    if as_they_are { counts } else { counts.without_lone_flushes() }
 }
 
 /// A load: its name for the command line, who takes turns in it, and what it does.

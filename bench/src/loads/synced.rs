@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::beside::{Tally, take_turns};
 use super::{Bench, Rated, because};
-use crate::system::System;
-use crate::volume::{LoopDevice, Mount, Result};
+use crate::system::{Source, System};
+use crate::volume::{Device, Mount, Result};
 
 const BLOCK_BYTES: usize = 4096;
 
@@ -20,16 +20,17 @@ pub fn append(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.phase(APPEND, "op", count as f64, |mount| append_to(&mount.dir().join("log"), count))
 }
 
-/// The same a hundred at a time, xact and others in turns, each with a loop device of its own. Among them is one with
-/// nothing on it: 4 KiB written there and flushed take what no file system can save.
+/// The same a hundred at a time, xact and others in turns, each with a loop device of its own; xact a second time on an
+/// image itself. Among the devices is one with nothing on it: 4 KiB written there and flushed take what no file system can save.
 pub fn append_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
     const EACH: u64 = 100;
     const BYTES: u64 = 1 << 30;
     let turns = bench.count(3000 / EACH);
-    let device = LoopDevice::new(&bench.supplies.join("bare.bin"), BYTES)?;
+    let device = Device::new(&bench.supplies.join("bare.bin"), BYTES, Source::Loop)?;
     device.fill()?;
     let bare = Bare::open(&device)?;
-    bench.beside(&[System::KERNEL, System::FUSE2FS], BYTES, |places| {
+    const IMAGE: System = System::XACT.named("xact on an image", "").given(Source::Image);
+    bench.beside(&[IMAGE, System::KERNEL, System::FUSE2FS], BYTES, |places| {
         let mut tallies = vec![Tally::default(); places.len() + 1];
         take_turns(turns, tallies.len(), |which, turn| {
             let tally = &mut tallies[which];
@@ -69,7 +70,7 @@ struct Bare(File);
 struct Page([u8; BLOCK_BYTES]);
 
 impl Bare {
-    fn open(device: &LoopDevice) -> Result<Bare> {
+    fn open(device: &Device) -> Result<Bare> {
         let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(device.path());
         file.map(Bare).map_err(because("open the device"))
     }

@@ -450,7 +450,7 @@ fn database(bench: &mut Bench<'_, '_>, load: DriverLoad) -> Result<()> {
 fn database_in_turns(bench: &mut Bench<'_, '_>, load: DriverLoad) -> Result<()> {
     let folder = bench.mount.dir().join(load.name).display().to_string();
     let ways = Mode::ALL.map(Mode::name).join(",");
-    let statistics = bench.device.statistics();
+    let statistics = bench.device.statistics()?;
     let lines = drive(bench.mount, &[load.name, &ways, &folder, &load.count(bench), &statistics])?;
     for (mode, numbers) in Mode::ALL.into_iter().zip(lines) {
         let [rate, units, writes, sectors, flushes] = numbers[..] else {
