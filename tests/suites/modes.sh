@@ -79,7 +79,11 @@ test_modes_of_volumes_without_a_journal() {
     exits 64 'no journal' -- "$XACT" mode set none.img data=journal
     "$XACT" mode set none.img timestamps=immediate
     volume generations.img --engine generations
-    "$XACT" mode set generations.img timestamps=immediate
+    "$XACT" mode set generations.img timestamps=immediate data=ordered
+    equal "data's mode" '"ordered"' "$("$XACT" mode get --json generations.img | jq -c .volume.data)"
+    exits 64 'needs a journal' -- "$XACT" mode set generations.img data=selective
+    mkdir -p mnt
+    exits 64 'needs a journal' -- "$XACT" mount -o data=journal generations.img mnt
     for image in none.img generations.img; do
         equal "$image" '"immediate"' "$("$XACT" mode get --json $image | jq -c .volume.timestamps)"
         mounted $image mnt

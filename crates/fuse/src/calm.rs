@@ -9,9 +9,10 @@
 //! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts as
 //!    load on a CPU, and would drive the caller away from it;
 //! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
-//! 3. it sends its replies under `SCHED_IDLE` (and goes on reading and writing as a thread does that has its rights). The scheduler takes a CPU that runs nothing better for
-//!    an idle one, so the caller wakes up where it fell asleep and goes on at once. It stays so from one
-//!    reply to the next, since to change it and back takes 4 us; before what lasts it stands up.
+//! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better for an idle
+//!    one, so the caller wakes up where it fell asleep and goes on at once. The worker stays so from one reply
+//!    to the next, since to change that and back takes 4 us; before what lasts it stands up. It reads and writes
+//!    as a thread does that has its rights.
 //!
 //! Nobody depends on that worker alone: a guard (`pool`) looks every [`TICK`] whether somebody still
 //! waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker starves while its

@@ -14,7 +14,8 @@ use clap::{Args, Subcommand};
 /// data: which file data goes through the journal. adaptive (default): what an fsync writes along with
 /// a commit, if it is little. ordered: none. journal: all. selective: what overwrites something.
 /// writeback: none, and a crash may show what its blocks held before. A file's data also goes that way
-/// after 'chattr +j'.
+/// after 'chattr +j'. Volumes with generations take adaptive, where that is their log for fsyncs, ordered and
+/// writeback.
 ///
 /// commit_writes: single (default): a commit goes to the journal in one write, with a checksum. two-step:
 /// in two with a flush between, as ext4's default is. The first saves a write and mostly a flush. Data is
