@@ -591,3 +591,59 @@ test_generations_restore_of_a_mount() {
     unmounted mnt
     sound disk.img
 }
+
+# What one commit cannot change is refused, and says what it depends on.
+test_generations_too_large_for_the_pool() {
+    volume disk.img --pool-size 4M
+    mounted disk.img mnt
+    exits 73 'volume.s pool, which has 4.* MiB here' -- "$XACT" run --at mnt -- sh -c 'mkdir $(seq -f "mnt/folder%g" 400)'
+    equal "nothing of it" "lost+found" "$(ls mnt)"
+    unmounted mnt
+    sound disk.img
+}
+
+# The daemon is killed in the midst of a restore: all of it is there, or nothing.
+test_generations_restore_and_kills() {
+    needs python3
+    local round began took rounds=8 whole=0 none=0
+    # A large pool, since a restore is one commit.
+    volume disk.img --pool-size 64M
+    in_foreground disk.img mnt
+    mkdir mnt/tree
+    grow() { python3 "$TESTS/grow_tree.py" mnt/tree "$1" "$2"; }
+    all() { python3 "$TESTS/describe_tree.py" mnt/tree --no-times; }
+    grow 5 150
+    all >good
+    "$XACT" snapshot create mnt good
+    grow 6 60
+    began=$(date +%s%N)
+    "$XACT" snapshot restore mnt good
+    took=$((($(date +%s%N) - began) / 1000))
+    all | cmp - good
+    for ((round = 1; round <= rounds; round++)); do
+        grow $((6 + round)) 60
+        "$XACT" sync mnt
+        all >spoilt
+        ! cmp -s good spoilt || fail "nothing was changed"
+        "$XACT" snapshot restore mnt good 2>>restore.log &
+        # From its beginning to behind its end.
+        sleep "$(printf '%d.%06d' $((took * round / 6 / 1000000)) $((took * round / 6 % 1000000)))"
+        kill -KILL "$DAEMON"
+        wait || true
+        "$XACT" umount mnt
+        in_foreground disk.img mnt
+        all >found
+        if cmp -s found good; then
+            whole=$((whole + 1))
+        elif cmp -s found spoilt; then
+            none=$((none + 1))
+        else
+            diff spoilt found | head -n 20
+            fail "half a restore"
+        fi
+    done
+    report "$rounds kills of a restore of $((took / 1000)) ms: $whole whole, $none not there"
+    unmounted mnt
+    wait "$DAEMON"
+    sound disk.img
+}

@@ -166,6 +166,20 @@ fn about_the_pool(pool: io::Result<Pool>) -> Option<String> {
     ))
 }
 
+/// What to do where a commit changes more than one can.
+fn about_large_ones(pool: io::Result<Pool>) -> String {
+    match pool {
+        Ok(pool) if pool.size > 0 => format!(
+            "Do it in smaller parts. (What one commit may change depends on the volume's pool, which has {} here: 'xact \
+             mkfs' and 'xact convert' make larger ones, with --pool-size.)",
+            size_text(pool.size)
+        ),
+        _ => "Do it in smaller parts. (On this volume the journal cannot get longer for a transaction; 'xact mkfs' makes \
+              volumes where it can.)"
+            .into(),
+    }
+}
+
 /// Whether an xact daemon serves the mount. Does not fail: a mount that cannot be asked is none.
 pub fn serves(mount_point: &Path) -> io::Result<bool> {
     match client::version(mount_point) {
@@ -297,11 +311,12 @@ impl Transaction {
                 failure(&self.mount_point, "commit", io::Error::from_raw_os_error(error.errno))
             }
             _ => {
-                let full = match error.reason {
+                let room = match error.reason {
                     Reason::NoSpace => about_the_pool(self.channel.pool()),
+                    Reason::TooLarge => Some(about_large_ones(self.channel.pool())),
                     _ => None,
                 };
-                refused(error, stays_open.then_some(self.id), full)
+                refused(error, stays_open.then_some(self.id), room)
             }
         }
     }
@@ -377,10 +392,6 @@ fn refused(error: &CommitError, open: Option<u64>, room: Option<String>) -> Fail
         None => "Nothing was changed.".to_string(),
     };
     match exit {
-        _ if error.reason == Reason::TooLarge => failure.hint(format!(
-            "{nothing} Do it in smaller parts. (On this volume the journal cannot get longer for a transaction; \
-             'xact mkfs' makes volumes where it can.)",
-        )),
         Exit::Conflict if open.is_some() => failure.hint(format!(
             "{nothing} Look at it with 'xact tx diff', save from it what you need, and drop it."
         )),
