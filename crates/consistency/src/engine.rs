@@ -175,8 +175,7 @@ pub trait Engine: Send + Sync + 'static {
     fn on_durable(&self, commit: CommitId, action: Box<dyn FnOnce() + Send>);
 
     /// Makes `commit` (running or older) durable and waits for it. Also makes all data durable
-    /// whose `write_data` returned before the call. Returns at once where it is durable already
-    /// — and then says nothing about data; see `flush_data`.
+    /// whose `write_data` returned before the call, where it is durable already too.
     fn commit(&self, commit: CommitId) -> Result<()>;
 
     /// The newest durable commit.

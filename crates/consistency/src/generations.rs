@@ -362,7 +362,8 @@ impl Generations {
         // Data that went the way of metadata is promised to the caller too.
         let commit = commit.max(self.redirect.newest());
         if self.pipeline.durable() >= commit {
-            return Ok(());
+            // It may have become so a moment ago, by flushes that had begun before the caller's data was written.
+            return self.guard(self.volume.flush_data());
         }
         self.pipeline.make_durable(commit, || {
             let way = if as_generation { Way::Generation } else { Way::Log };

@@ -172,10 +172,9 @@ impl Shared for Home {
 
     fn commit(&self, commit: CommitId) -> Result<()> {
         let ticket = self.volume.flush_ticket();
-        if self.pipeline.durable() >= commit {
-            return Ok(());
+        if self.pipeline.durable() < commit {
+            self.pipeline.make_durable(commit, || self.guard(self.write_back()))?;
         }
-        self.pipeline.make_durable(commit, || self.guard(self.write_back()))?;
         // For data written since that commit's flush began.
         if self.faults.has(Fault::NoFlushAfterHome) {
             return Ok(());

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::RwLock;
-use xact_base::{BlockNr, Result};
+use xact_base::{BlockNr, Error, Result};
 use xact_consistency::{DataWrite, Room};
 use xact_device::Waits;
 
@@ -43,6 +43,8 @@ struct DataRun<'a> {
 
 impl Base {
     /// Writes back what is dirty; with `before`, only inodes that have been dirty since then.
+    ///
+    /// Errors: the first one that an inode met by itself (its extents are damaged); all others are written all the same.
     pub(super) fn write_back_all(&self, before: Option<Instant>) -> Result<()> {
         let mut cells = Vec::new();
         for ino in self.cache.dirty_inodes(before) {
@@ -54,8 +56,9 @@ impl Base {
         let mut rest = &cells[..];
         // Those that are in somebody's hands, or have more than a group takes.
         let mut alone = Vec::new();
+        let mut failed = None;
         while !rest.is_empty() {
-            let (group, met) = self.gather_group(rest, &mut alone)?;
+            let (group, met) = self.gather_group(rest, &mut alone, &mut failed);
             rest = &rest[met..];
             self.write_data_of(&group, false)?;
             for batch in group.into_iter().rev() {
@@ -67,7 +70,12 @@ impl Base {
                 }
             }
         }
-        alone.iter().try_for_each(|cell| self.write_back(cell, WriteBack::INODE))
+        for cell in alone {
+            if let Err(error) = self.write_back(&cell, WriteBack::INODE) {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// What there is to write back of the first of these inodes, as much as makes a group, and how many of them that
@@ -76,7 +84,8 @@ impl Base {
         &self,
         cells: &[Arc<Cell>],
         alone: &mut Vec<Arc<Cell>>,
-    ) -> Result<(Vec<Gathered>, usize)> {
+        failed: &mut Option<Error>,
+    ) -> (Vec<Gathered>, usize) {
         let (mut group, mut pages) = (Vec::new(), 0);
         let mut met = 0;
         for cell in cells {
@@ -99,12 +108,11 @@ impl Base {
                 }
                 Ok(None) => self.settle(cell),
                 Err(error) => {
-                    self.give_back_all(&group);
-                    return Err(error);
+                    failed.get_or_insert(error);
                 }
             }
         }
-        Ok((group, met))
+        (group, met)
     }
 
     /// Writes the data of the batches to its places, but for what goes through the journal. `synced`: a flush is to
