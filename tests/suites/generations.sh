@@ -605,7 +605,7 @@ test_generations_too_large_for_the_pool() {
 # The daemon is killed in the midst of a restore: all of it is there, or nothing.
 test_generations_restore_and_kills() {
     needs python3
-    local round began took rounds=8 whole=0 none=0
+    local round began took restore done rounds=8 whole=0 none=0
     # A large pool, since a restore is one commit.
     volume disk.img --pool-size 64M
     in_foreground disk.img mnt
@@ -626,13 +626,17 @@ test_generations_restore_and_kills() {
         all >spoilt
         ! cmp -s good spoilt || fail "nothing was changed"
         "$XACT" snapshot restore mnt good 2>>restore.log &
+        restore=$!
         # From its beginning to behind its end.
         sleep "$(printf '%d.%06d' $((took * round / 6 / 1000000)) $((took * round / 6 % 1000000)))"
         kill -KILL "$DAEMON"
+        done=no
+        wait "$restore" && done=yes
         wait || true
         "$XACT" umount mnt
         in_foreground disk.img mnt
         all >found
+        [[ $done = no ]] || cmp found good || fail "a restore that was acknowledged is not there"
         if cmp -s found good; then
             whole=$((whole + 1))
         elif cmp -s found spoilt; then
