@@ -6,7 +6,8 @@
 test_stress_ng() {
     needs stress-ng
     local seconds=${STRESS_SECONDS:-600} status=0
-    volume disk.img --size 4G
+    # Far more than all of them hold: a full volume would have some give up, as on any file system.
+    volume disk.img --size 12G
     mounted disk.img mnt -o allow_other
     mkdir mnt/stress
     stress-ng --class filesystem --all 1 --exclude binderfs --timeout "$seconds" --temp-path "$WORK/mnt/stress" \

@@ -58,6 +58,13 @@ pub enum DataInLog {
     All,
 }
 
+/// New contents of a block of file data, for the log.
+pub struct NewData {
+    pub contents: BlockRef,
+    /// Where they differ from what the block holds; none where that is of no interest.
+    pub changed: Option<Range<usize>>,
+}
+
 /// How file data is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DataWrite {
@@ -132,15 +139,8 @@ pub trait Engine: Send + Sync + 'static {
     }
 
     /// As `create`, for a block of file data: these contents are durable with the commit, go to
-    /// their place later, and are what `read_data` gives from now on. `changed` is where they differ
-    /// from what the block holds; none where that is of no interest. Only where `data_in_log` says so.
-    fn journal_data(
-        &self,
-        _commit: CommitId,
-        _block: BlockNr,
-        _contents: BlockRef,
-        _changed: Option<Range<usize>>,
-    ) -> Result<bool> {
+    /// their place later, and are what `read_data` gives from now on. Only where `data_in_log` says so.
+    fn journal_data(&self, _commit: CommitId, _block: BlockNr, _new: NewData) -> Result<bool> {
         Err(Error::Unsupported("file data in the log of this engine".into()))
     }
 
@@ -392,13 +392,8 @@ impl Handle {
     }
 
     /// Puts contents of a block of file data into the commit; see [`Engine::journal_data`].
-    pub fn journal_data(
-        &mut self,
-        block: BlockNr,
-        contents: BlockRef,
-        changed: Option<Range<usize>>,
-    ) -> Result<()> {
-        let added = self.engine.journal_data(self.commit, block, contents, changed)?;
+    pub fn journal_data(&mut self, block: BlockNr, new: NewData) -> Result<()> {
+        let added = self.engine.journal_data(self.commit, block, new)?;
         self.spend(added);
         Ok(())
     }

@@ -67,7 +67,6 @@ mod snapshots;
 mod sweep;
 
 use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -81,7 +80,7 @@ use xact_layout::feature::incompat;
 use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
 use xact_layout::superblock::Superblock;
 
-use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, Room};
+use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, NewData, Room};
 use crate::fault::{Fault, Faults};
 use crate::metadata::Metadata;
 use crate::options::{EngineOptions, Fsync};
@@ -418,14 +417,8 @@ impl Engine for GenerationsEngine {
         if self.shared.uses_log() && self.shared.orders_data() { DataInLog::Synced } else { DataInLog::None }
     }
 
-    fn journal_data(
-        &self,
-        commit: CommitId,
-        block: BlockNr,
-        contents: BlockRef,
-        changed: Option<Range<usize>>,
-    ) -> Result<bool> {
-        self.shared.journal_data(commit, block, contents, changed)
+    fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
+        self.shared.journal_data(commit, block, new)
     }
 
     fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {

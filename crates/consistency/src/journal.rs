@@ -71,7 +71,6 @@ mod resize;
 pub(crate) mod superblock;
 
 use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -84,7 +83,7 @@ use xact_layout::feature::incompat;
 use xact_layout::jbd2::{Checksums, Features};
 use xact_layout::superblock::Superblock;
 
-use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats};
+use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, NewData};
 use crate::fault::{Fault, Faults};
 use crate::metadata::Metadata;
 use crate::options::{CommitWrites, EngineOptions, LogRecords};
@@ -353,14 +352,8 @@ impl Engine for JournalEngine {
         DataInLog::All
     }
 
-    fn journal_data(
-        &self,
-        commit: CommitId,
-        block: BlockNr,
-        contents: BlockRef,
-        changed: Option<Range<usize>>,
-    ) -> Result<bool> {
-        self.journal.metadata.journal_data(commit, block, contents, changed)
+    fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
+        self.journal.metadata.journal_data(commit, block, new)
     }
 
     fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {

@@ -31,7 +31,8 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::{Superblock, Support};
 
 pub use engine::{
-    BlockRef, DataInLog, DataWrite, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, Room, lock_within,
+    BlockRef, DataInLog, DataWrite, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, NewData, Room,
+    lock_within,
 };
 pub use fault::{Fault, Faults};
 pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo, SnapshotPart};

@@ -1,6 +1,5 @@
 //! Changes of blocks on their way into a commit: what all engines share.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -8,7 +7,7 @@ use parking_lot::Mutex;
 use xact_base::{BlockNr, CommitId, Error, Result};
 
 use crate::cache::{BlockCache, BlockMap, BlockSource, Record, Slot, SlotState};
-use crate::engine::BlockRef;
+use crate::engine::{BlockRef, NewData};
 use crate::volume::Volume;
 
 /// A block of a commit with the contents that it had when the commit was locked.
@@ -135,14 +134,9 @@ impl Metadata {
         self.put(commit, block, contents, Record::OnZeros, false)
     }
 
-    pub fn journal_data(
-        &self,
-        commit: CommitId,
-        block: BlockNr,
-        contents: BlockRef,
-        changed: Option<Range<usize>>,
-    ) -> Result<bool> {
-        self.put(commit, block, contents, changed.map_or(Record::OnZeros, Record::OnPlace), true)
+    pub fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
+        let record = new.changed.map_or(Record::OnZeros, Record::OnPlace);
+        self.put(commit, block, new.contents, record, true)
     }
 
     fn put(

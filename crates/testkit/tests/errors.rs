@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{Caller, Error, Ino, Volume, VolumeOptions};
+use xact::{Caller, Error, Files, Ino, Volume, VolumeOptions};
 use xact_fs::{FileKind, SetAttr, View, WriteHow};
 use xact_testkit::damage::exercise;
 use xact_testkit::device::{Call, Fault, Harm, SimDevice};
@@ -206,4 +206,58 @@ fn a_failed_read_is_one_callers() {
         }
         assert!(bites > 0, "{name}: no read was asked for");
     }
+}
+
+/// What is dirty in a file whose extents cannot be read waits; what is dirty in others is written back.
+#[test]
+fn a_file_that_finds_no_place_keeps_no_other_waiting() {
+    const FILES: u64 = 5;
+    const OTHERS: u64 = 2000;
+    const NEW: u8 = 0xee;
+    // A node of an extent tree that is a block of its own, ext4_extent_header.eh_magic.
+    let is_leaf = |bytes: &[u8]| bytes.starts_with(&[0x0a, 0xf3]);
+    let device = SimDevice::new(formatted(&["-b", "1024", "-J", "size=1", "-N", "4096"], "16M"));
+    let small = VolumeOptions { cache_bytes: 256 << 10, ..options() };
+    let volume = Volume::open(device.clone(), &small).unwrap();
+    let view = volume.base();
+    let file = |name: &str| {
+        let mode = FileKind::Regular.mode_bits() | 0o644;
+        view.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), mode, 0).unwrap().ino
+    };
+    let files: Vec<Ino> = (0..FILES).map(|n| file(&format!("file-{n}"))).collect();
+    for &ino in &files {
+        view.write(ino, 0, &[1; 3000], WriteHow::default()).unwrap();
+    }
+    let scattered = file("scattered");
+    for n in 0..400 {
+        view.write(scattered, n * 8192, &[1; 1024], WriteHow::default()).unwrap();
+    }
+    for n in 0..OTHERS {
+        file(&format!("other-{n}"));
+    }
+    view.sync_all().unwrap();
+    for &ino in files.iter().chain([&scattered]) {
+        view.write(ino, 0, &[NEW; 1024], WriteHow::default()).unwrap();
+    }
+    // Makes the cache forget where the blocks are.
+    for n in 0..OTHERS {
+        view.lookup(Ino::ROOT, format!("other-{n}").as_bytes()).unwrap();
+    }
+    let fault = Fault { call: Call::Read, range: None, nth: 0, for_good: true, harm: Harm::Error };
+    device.inject_where(fault, is_leaf);
+    let error = view.sync_all().unwrap_err();
+    assert!(matches!(error, Error::Io { .. }) && device.strikes() > 0, "{error}");
+    device.clear_faults();
+    let after = Volume::open(SimDevice::new(device.image()), &options()).unwrap();
+    for n in 0..FILES {
+        let bytes = after.base().read_file(format!("/file-{n}")).unwrap();
+        assert!(
+            bytes[..1024] == [NEW; 1024] && bytes[1024..] == [1; 1976],
+            "file {n} was kept from being written"
+        );
+    }
+    after.close().unwrap();
+    // It waits for its extents, and no longer.
+    view.sync_all().unwrap();
+    volume.close().unwrap();
 }

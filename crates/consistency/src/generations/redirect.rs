@@ -20,7 +20,6 @@
 
 use std::collections::HashMap;
 use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -29,7 +28,7 @@ use xact_base::{BlockNr, CommitId, Result};
 
 use super::Generations;
 use crate::cache::Slot;
-use crate::engine::{BlockRef, DataWrite, Room};
+use crate::engine::{BlockRef, DataWrite, NewData, Room};
 use crate::fault::Fault;
 use crate::metadata::Frozen;
 
@@ -47,7 +46,7 @@ pub(super) struct Redirect {
     pending: Mutex<HashMap<u64, CommitId>>,
     /// The last commit that has data.
     newest: AtomicU64,
-    /// Those that the log has.
+    /// The cache's slots of data that the log has.
     slots: Mutex<Vec<Arc<Slot>>>,
 }
 
@@ -139,7 +138,8 @@ impl Generations {
         let commit = self.start(blocks.len() as u32, room)?;
         let mut unused = blocks.len() as u32;
         let done = blocks.iter().try_for_each(|(block, contents)| {
-            unused -= u32::from(self.journal_data(commit, *block, contents.clone(), None)?);
+            let new = NewData { contents: contents.clone(), changed: None };
+            unused -= u32::from(self.journal_data(commit, *block, new)?);
             Ok(())
         });
         self.redirect.newest.fetch_max(commit.0, SeqCst);
@@ -148,15 +148,9 @@ impl Generations {
     }
 
     /// Makes contents of a block of file data part of a commit in which a handle is open.
-    pub(super) fn journal_data(
-        &self,
-        commit: CommitId,
-        block: BlockNr,
-        contents: BlockRef,
-        changed: Option<Range<usize>>,
-    ) -> Result<bool> {
+    pub(super) fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
         self.redirect.expect(block, commit);
-        self.metadata.journal_data(commit, block, contents, changed)
+        self.metadata.journal_data(commit, block, new)
     }
 
     /// Blocks of file data were freed: the next record says so of those that the log has, or nobody could write

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run};
-use xact_consistency::{DataInLog, DataWrite, Fault, Handle};
+use xact_consistency::{DataInLog, DataWrite, Fault, Handle, NewData};
 use xact_device::Waits;
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::superblock::Superblock;
@@ -396,7 +396,7 @@ impl BaseTree<'_> {
                     base.engine.write_data(block, &[IoSlice::new(data)])?;
                 }
                 if staged.journaled {
-                    handle.journal_data(block, data.clone(), None)?;
+                    handle.journal_data(block, NewData { contents: data.clone(), changed: None })?;
                 }
             }
         }

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
 use parking_lot::{Condvar, Mutex, RwLock};
 use xact_base::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
-use xact_consistency::{DataInLog, Fault, Handle, Room};
+use xact_consistency::{DataInLog, Fault, Handle, NewData, Room};
 
 use super::Base;
 use super::cell::{Cell, Changed, State, UpgradableGuard, WriteGuard};
@@ -137,7 +137,8 @@ impl Segment {
             for (i, page) in self.pages.iter().enumerate() {
                 // Only a written block holds what the rest of the page is.
                 let changed = (self.place == Place::Written).then(|| page.changed.range(page.data.len()));
-                handle.journal_data(self.start.offset(i as u64), page.data.clone(), changed)?;
+                let new = NewData { contents: page.data.clone(), changed };
+                handle.journal_data(self.start.offset(i as u64), new)?;
             }
         }
         Ok(())

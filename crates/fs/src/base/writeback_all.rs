@@ -79,7 +79,7 @@ impl Base {
     }
 
     /// What there is to write back of the first of these inodes, as much as makes a group, and how many of them that
-    /// were.
+    /// were. One that meets an error is left out, and stays dirty.
     fn gather_group(
         &self,
         cells: &[Arc<Cell>],
