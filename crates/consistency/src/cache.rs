@@ -24,6 +24,7 @@ use xact_base::{BlockNr, CommitId, Result};
 use xact_layout::jbd2::differences;
 
 use crate::engine::BlockRef;
+use crate::older::Older;
 
 const SHARDS: usize = 64;
 /// Slots that one insertion looks at, at the most, to find one to evict.
@@ -79,8 +80,11 @@ impl Record {
 pub(crate) struct SlotState {
     /// Newest contents; `None` until they are read or after the block was freed.
     pub newest: Option<BlockRef>,
-    /// The running commit, if this block is part of it.
+    /// The commit that the newest contents are part of, unless they were part of an earlier one as they are: the running
+    /// one, or one that is drained.
     pub joined: Option<CommitId>,
+    /// What a commit that is drained has, if `joined` is the one behind it.
+    pub older: Option<Older>,
     /// Contents in the commit that is being written.
     pub committing: Option<BlockRef>,
     /// Contents of the newest durable commit that have not been written home.
@@ -107,7 +111,10 @@ impl SlotState {
 
     /// Whether nothing of the block waits to be committed, or to go home.
     pub fn in_no_commit(&self) -> bool {
-        self.joined.is_none() && self.committing.is_none() && self.committed.is_none()
+        self.joined.is_none()
+            && self.older.is_none()
+            && self.committing.is_none()
+            && self.committed.is_none()
     }
 
     /// The newest contents that are in memory.

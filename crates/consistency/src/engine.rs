@@ -65,6 +65,41 @@ pub struct NewData {
     pub changed: Option<Range<usize>>,
 }
 
+/// Which contents of a block a change is run on; see [`Engine::update_each`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// The newest.
+    Newest,
+    /// Those of the commit that the change is part of, where the one after it has others already.
+    Older,
+}
+
+/// What a change gave, by version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Each<R> {
+    pub newest: R,
+    /// None where there is but one.
+    pub older: Option<R>,
+}
+
+impl<R> Each<R> {
+    /// What goes with a version of another block that the same operation changes.
+    pub fn of(&self, version: Version) -> &R {
+        match (version, &self.older) {
+            (Version::Older, Some(older)) => older,
+            _ => &self.newest,
+        }
+    }
+}
+
+impl<R> Each<Result<R>> {
+    /// The newest, if neither is an error.
+    pub fn both(self) -> Result<R> {
+        self.older.transpose()?;
+        self.newest
+    }
+}
+
 /// How file data is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DataWrite {
@@ -129,9 +164,37 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns whether the block was new to this commit (and so used a credit).
     fn update(&self, commit: CommitId, block: BlockNr, change: &mut dyn FnMut(&mut [u8])) -> Result<bool>;
 
+    /// As `update` for a block that several inodes share. The commit of the handle may be closed while those of the
+    /// next have begun (SNAP-4) and have changed the block: then `change` runs on the newest contents, and after that on
+    /// those of its own commit. Both must come to what is right for the version: it sets values that do not depend on what others
+    /// have done, adds to counts, and seals what it changed. With `apart` it may be another one for each version,
+    /// and where there is but one yet, of a handle whose commit is closed, that becomes two.
+    ///
+    /// Returns how many credits that took: 0 to 2, of which one is with `apart` alone.
+    fn update_each(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        _apart: bool,
+        change: &mut dyn FnMut(Version, &mut [u8]),
+    ) -> Result<u32> {
+        self.update(commit, block, &mut |bytes| change(Version::Newest, bytes)).map(u32::from)
+    }
+
+    /// What the commit of an open handle has of a block: the newest contents, unless the commit after it has changed
+    /// them.
+    fn read_own(&self, _commit: CommitId, block: BlockNr) -> Result<BlockRef> {
+        self.read(block)
+    }
+
     /// As `update` for a block whose old contents are of no interest (just allocated): `contents`
     /// replaces them without a read.
     fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool>;
+
+    /// As `create` for a block that several inodes share, with contents that hold nothing of any yet.
+    fn create_each(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+        self.create(commit, block, contents)
+    }
 
     /// What file data may go through the log, by `journal_data`.
     fn data_in_log(&self) -> DataInLog {
@@ -250,6 +313,17 @@ pub trait Engine: Send + Sync + 'static {
     /// cannot be closed for meanwhile.
     fn waits_in_handles(&self) -> u64 {
         0
+    }
+
+    /// The commit that was closed and in which handles are still open, while others begin in the next.
+    fn draining(&self) -> Option<CommitId> {
+        None
+    }
+
+    /// Waits until no handle of an earlier commit than this one, in which the caller has one, is open: for changes of
+    /// shared blocks that cannot be made in two versions. The caller holds no lock that is taken within handles.
+    fn await_older(&self, _commit: CommitId) -> Result<()> {
+        Ok(())
     }
 
     /// To be held by a thread while it waits for a lock under which others may wait for the device, or works for long:
@@ -374,27 +448,90 @@ impl Handle {
 
     /// Changes a block in place; `change` must not call the engine.
     pub fn update<R>(&mut self, block: BlockNr, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.before_change();
         let mut change = Some(change);
         let mut result = None;
         let added = self.engine.update(self.commit, block, &mut |bytes| {
             let change = change.take().expect("engine runs a change once");
             result = Some(change(bytes));
         })?;
-        self.spend(added);
+        self.spend(added.into());
         Ok(result.expect("engine runs every change"))
+    }
+
+    /// Changes a block that several inodes share; see [`Engine::update_each`].
+    pub fn update_each<R>(
+        &mut self,
+        block: BlockNr,
+        change: impl FnMut(Version, &mut [u8]) -> R,
+    ) -> Result<Each<R>> {
+        self.update_versions(block, false, change)
+    }
+
+    /// The same with another change for each version.
+    pub fn update_apart<R>(
+        &mut self,
+        block: BlockNr,
+        change: impl FnMut(Version, &mut [u8]) -> R,
+    ) -> Result<Each<R>> {
+        self.update_versions(block, true, change)
+    }
+
+    fn update_versions<R>(
+        &mut self,
+        block: BlockNr,
+        apart: bool,
+        mut change: impl FnMut(Version, &mut [u8]) -> R,
+    ) -> Result<Each<R>> {
+        self.before_change();
+        let (mut newest, mut older) = (None, None);
+        let added = self.engine.update_each(self.commit, block, apart, &mut |version, bytes| {
+            let result = Some(change(version, bytes));
+            match version {
+                Version::Newest => newest = result,
+                Version::Older => older = result,
+            }
+        })?;
+        self.spend(added);
+        Ok(Each { newest: newest.expect("engine runs every change"), older })
+    }
+
+    /// What this handle's commit has of a block; see [`Engine::read_own`].
+    pub fn read_own(&self, block: BlockNr) -> Result<BlockRef> {
+        self.engine.read_own(self.commit, block)
+    }
+
+    /// See [`Engine::await_older`].
+    pub fn await_older(&self) -> Result<()> {
+        self.engine.await_older(self.commit)
+    }
+
+    /// Gives a block that several inodes share its first contents; see [`Engine::create_each`].
+    pub fn create_each(&mut self, block: BlockNr, contents: impl Into<BlockRef>) -> Result<()> {
+        self.before_change();
+        let added = self.engine.create_each(self.commit, block, contents.into())?;
+        self.spend(added.into());
+        Ok(())
+    }
+
+    /// For tests that hold an operation back between its changes.
+    fn before_change(&self) {
+        #[cfg(feature = "faults")]
+        crate::fault::before_change();
     }
 
     /// Gives a newly allocated block its first contents.
     pub fn create(&mut self, block: BlockNr, contents: impl Into<BlockRef>) -> Result<()> {
+        self.before_change();
         let added = self.engine.create(self.commit, block, contents.into())?;
-        self.spend(added);
+        self.spend(added.into());
         Ok(())
     }
 
     /// Puts contents of a block of file data into the commit; see [`Engine::journal_data`].
     pub fn journal_data(&mut self, block: BlockNr, new: NewData) -> Result<()> {
         let added = self.engine.journal_data(self.commit, block, new)?;
-        self.spend(added);
+        self.spend(added.into());
         Ok(())
     }
 
@@ -405,6 +542,7 @@ impl Handle {
 
     /// A metadata block was freed; see [`Engine::forget`].
     pub fn forget(&mut self, block: BlockNr) -> Result<()> {
+        self.before_change();
         self.engine.forget(self.commit, block)?;
         self.changed = true;
         Ok(())
@@ -420,12 +558,10 @@ impl Handle {
         self.engine.on_durable(self.commit, Box::new(action));
     }
 
-    fn spend(&mut self, added: bool) {
+    fn spend(&mut self, added: u32) {
         self.changed = true;
-        if added {
-            assert!(self.credits > 0, "operation changed more blocks than it has credits for");
-            self.credits -= 1;
-        }
+        assert!(self.credits >= added, "operation changed more blocks than it has credits for");
+        self.credits -= added;
     }
 }
 

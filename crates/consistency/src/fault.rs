@@ -69,6 +69,8 @@ pub enum Fault {
     NoFreedEntry,
     /// Generations: the first record of a block of file data rests on what its own place holds.
     DataOnItsPlace,
+    /// Generations: what an operation does in a generation that is closed already reaches the newest contents alone.
+    LateInNewestOnly,
     /// No journal: waiters are told before what is at home is durable.
     NoFlushAfterHome,
     /// Files: a file is renamed over another while its data is only in memory.
@@ -102,7 +104,8 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 18] = [
+    pub const GENERATIONS: [Fault; 19] = [
+        Fault::LateInNewestOnly,
         Fault::DataBesideItsCopy,
         Fault::DataOnItsPlace,
         Fault::ActionsAtOnce,
@@ -139,6 +142,27 @@ impl Fault {
     /// All faults, those that two engines have twice.
     pub fn all() -> impl Iterator<Item = Fault> {
         Fault::JOURNAL.into_iter().chain(Fault::GENERATIONS).chain(Fault::NONE).chain(Fault::FILES)
+    }
+}
+
+#[cfg(feature = "faults")]
+thread_local! {
+    /// What this thread does before each change of a block within a handle.
+    static BEFORE_CHANGE: std::cell::RefCell<Option<Box<dyn FnMut()>>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Has this thread do something before each change of a block within a handle, for tests that hold it back there.
+#[cfg(feature = "faults")]
+pub fn on_each_change(action: Option<Box<dyn FnMut()>>) {
+    BEFORE_CHANGE.set(action);
+}
+
+#[cfg(feature = "faults")]
+pub(crate) fn before_change() {
+    // Taken out meanwhile: what it does may change blocks itself.
+    if let Some(mut action) = BEFORE_CHANGE.take() {
+        action();
+        BEFORE_CHANGE.set(Some(action));
     }
 }
 

@@ -15,8 +15,9 @@
 //!
 //! A commit (`commit`) makes one generation:
 //!
-//! 1. The running commit is closed as in every engine (`pipeline`): operations that began in it end
-//!    in it; the next one is open as soon as the last of them has ended, before anything is written.
+//! 1. The running commit is closed (`pipeline`): operations that began in it end in it, and others begin in the next
+//!    one at once (`older` keeps the two apart). Nothing is written before the last of them has ended. A commit that
+//!    changes the snapshots opens the next one only then: what a snapshot has is to be all that was done before it.
 //! 2. Its blocks get free places in the pool, or go home (`sweep`), and the map is changed along.
 //! 3. Blocks, map nodes and the pool's bitmap are written, all to places that generation n does not
 //!    use. **Flush.**
@@ -204,9 +205,11 @@ impl GenerationsEngine {
         redirect.logged.store(logged.values().flatten().any(|logged| logged.data), SeqCst);
         let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone(), logged));
         let credits = commit::max_credits(&reader);
+        let pipeline = Pipeline::new(volume.clone(), credits, credits);
         let shared = Arc::new(Generations {
-            pipeline: Pipeline::new(volume.clone(), credits, credits),
-            metadata: Metadata::new(volume.clone(), live.clone(), options.cache_bytes, usize::MAX),
+            metadata: Metadata::new(volume.clone(), live.clone(), options.cache_bytes, usize::MAX)
+                .beside(pipeline.draining(), faults),
+            pipeline,
             reader: reader.clone(),
             live,
             homes: sweep::Homes::of(&superblock),

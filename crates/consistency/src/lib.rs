@@ -16,6 +16,7 @@ pub mod journal;
 mod metadata;
 pub mod mmp;
 pub mod none;
+mod older;
 mod options;
 mod pipeline;
 mod poison;
@@ -31,9 +32,11 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::{Superblock, Support};
 
 pub use engine::{
-    BlockRef, DataInLog, DataWrite, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, NewData, Room,
+    BlockRef, DataInLog, DataWrite, Each, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, NewData, Room, Version,
     lock_within,
 };
+#[cfg(feature = "faults")]
+pub use fault::on_each_change;
 pub use fault::{Fault, Faults};
 pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo, SnapshotPart};
 pub use journal::{JournalEngine, JournalSize};

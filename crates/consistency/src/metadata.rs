@@ -1,13 +1,14 @@
 //! Changes of blocks on their way into a commit: what all engines share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use xact_base::{BlockNr, CommitId, Error, Result};
 
 use crate::cache::{BlockCache, BlockMap, BlockSource, Record, Slot, SlotState};
 use crate::engine::{BlockRef, NewData};
+use crate::fault::Faults;
 use crate::volume::Volume;
 
 /// A block of a commit with the contents that it had when the commit was locked.
@@ -42,8 +43,11 @@ pub(crate) struct Metadata {
     /// Reads what the cache does not have: the volume itself, or the map of a generation.
     source: Arc<dyn BlockSource>,
     pub cache: BlockCache,
-    joined: Mutex<Joined>,
-    /// Copy of `joined.forgotten.len()`, so that joining looks there only where there is any.
+    /// Of the running commit and of the one before it, which may be drained still: by the lowest bit of their numbers.
+    joined: [Mutex<Joined>; 2],
+    /// The commit that is drained, or 0; see [`crate::pipeline::Pipeline::draining`].
+    draining: Arc<AtomicU64>,
+    /// Freed blocks of both, so that joining looks for them only where there is any.
     forgotten: AtomicUsize,
     /// Slots with `SlotState::data`, so that nobody looks for them where there is none.
     data_slots: AtomicUsize,
@@ -51,12 +55,13 @@ pub(crate) struct Metadata {
     pub max_forgotten: AtomicUsize,
     /// Commits tell of a block what changed.
     sub_block: AtomicBool,
+    pub(crate) faults: Faults,
 }
 
-/// The running commit's members. Taken by `freeze` while no handle is open.
+/// A commit's members. Taken by `freeze` while no handle is open in it.
 #[derive(Default)]
-struct Joined {
-    blocks: Vec<Arc<Slot>>,
+pub(crate) struct Joined {
+    pub blocks: Vec<Arc<Slot>>,
     forgotten: BlockMap<()>,
 }
 
@@ -69,17 +74,35 @@ impl Metadata {
     ) -> Metadata {
         let cache = BlockCache::new(cache_bytes, volume.block_size);
         let max_forgotten = AtomicUsize::new(max_forgotten);
-        let (joined, forgotten, data_slots) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         Metadata {
             volume,
             source,
             cache,
-            joined,
-            forgotten,
-            data_slots,
+            joined: Default::default(),
+            draining: Arc::default(),
+            forgotten: AtomicUsize::new(0),
+            data_slots: AtomicUsize::new(0),
             max_forgotten,
             sub_block: AtomicBool::new(false),
+            faults: Faults::default(),
         }
+    }
+
+    /// For an engine that begins a commit while the one before is drained.
+    pub fn beside(self, draining: &Arc<AtomicU64>, faults: Faults) -> Metadata {
+        Metadata { draining: draining.clone(), faults, ..self }
+    }
+
+    pub(crate) fn draining(&self) -> CommitId {
+        CommitId(self.draining.load(SeqCst))
+    }
+
+    pub(crate) fn source(&self) -> &dyn BlockSource {
+        &*self.source
+    }
+
+    pub(crate) fn joined(&self, commit: CommitId) -> MutexGuard<'_, Joined> {
+        self.joined[(commit.0 & 1) as usize].lock()
     }
 
     /// Lets commits tell of a block what changed.
@@ -93,11 +116,11 @@ impl Metadata {
         self.sub_block.store(sub_block, Relaxed);
     }
 
-    fn sub_block(&self) -> bool {
+    pub(crate) fn sub_block(&self) -> bool {
         self.sub_block.load(Relaxed)
     }
 
-    fn with<R>(&self, block: BlockNr, work: impl FnOnce(&Arc<Slot>, &mut SlotState) -> R) -> R {
+    pub(crate) fn with<R>(&self, block: BlockNr, work: impl FnOnce(&Arc<Slot>, &mut SlotState) -> R) -> R {
         self.cache.with_or_wait(block, || self.volume.waits(), work)
     }
 
@@ -118,34 +141,49 @@ impl Metadata {
             if state.joined != Some(commit) {
                 self.volume.check_writable(block, 1)?;
             }
-            let is_first = state.joined != Some(commit);
-            let contents = state.load(block, &*self.source)?;
-            let before = (self.sub_block() && is_first).then(|| contents.clone());
-            // Where a commit holds the old contents, this makes a copy for the new ones.
-            change(Arc::make_mut(contents));
-            if let Some(before) = before {
-                state.record = Record::On(before);
-            }
-            Ok(self.join(commit, slot, state))
+            Ok(self.change_newest(commit, slot, state, change)? > 0)
         })
     }
 
+    /// Gives the number of blocks that were new to the commit.
+    pub(crate) fn change_newest(
+        &self,
+        commit: CommitId,
+        slot: &Arc<Slot>,
+        state: &mut SlotState,
+        change: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<u32> {
+        state.load(slot.block, &*self.source)?;
+        self.keep_older(commit, state);
+        let is_first = state.joined != Some(commit);
+        let contents = state.newest.as_mut().expect("was just loaded");
+        let before = (self.sub_block() && is_first).then(|| contents.clone());
+        // Where a commit holds the old contents, this makes a copy for the new ones.
+        change(Arc::make_mut(contents));
+        if let Some(before) = before {
+            state.record = Record::On(before);
+        }
+        Ok(self.join(commit, slot, state).into())
+    }
+
     pub fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
-        self.put(commit, block, contents, Record::OnZeros, false)
+        self.put(commit, block, contents, Record::OnZeros, false, |_| {})
     }
 
     pub fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
         let record = new.changed.map_or(Record::OnZeros, Record::OnPlace);
-        self.put(commit, block, new.contents, record, true)
+        self.put(commit, block, new.contents, record, true, |_| {})
     }
 
-    fn put(
+    /// `before` sees the state that the block has until then.
+    pub(crate) fn put(
         &self,
         commit: CommitId,
         block: BlockNr,
         contents: BlockRef,
         record: Record,
         data: bool,
+        before: impl FnOnce(&mut SlotState),
     ) -> Result<bool> {
         self.volume.poison.check()?;
         self.volume.check_writable(block, 1)?;
@@ -153,6 +191,8 @@ impl Metadata {
             return Err(Error::Usage("a journaled block must have the volume's block size".into()));
         }
         self.with(block, |slot, state| {
+            self.leave_to_older(commit, state);
+            before(state);
             self.set_data(state, data);
             if self.sub_block() {
                 state.record = next_record(state, commit, record);
@@ -162,13 +202,20 @@ impl Metadata {
         })
     }
 
-    fn join(&self, commit: CommitId, slot: &Arc<Slot>, state: &mut SlotState) -> bool {
+    /// What an older commit has of the block stays with it.
+    fn leave_to_older(&self, commit: CommitId, state: &mut SlotState) {
+        if state.joined.is_some_and(|joined| joined < commit) {
+            self.keep_older(commit, state);
+        }
+    }
+
+    pub(crate) fn join(&self, commit: CommitId, slot: &Arc<Slot>, state: &mut SlotState) -> bool {
         if state.joined == Some(commit) {
             return false;
         }
-        assert!(state.joined.is_none(), "a block is still part of a commit that has ended");
+        assert!(state.joined.is_none(), "a block is part of another commit");
         state.joined = Some(commit);
-        let mut joined = self.joined.lock();
+        let mut joined = self.joined(commit);
         joined.blocks.push(slot.clone());
         if self.forgotten.load(Relaxed) > 0 && joined.forgotten.remove(&slot.block.0).is_some() {
             // Freed and metadata again within one commit: the copy that this commit logs is
@@ -189,7 +236,8 @@ impl Metadata {
         self.volume.poison.check()?;
         self.volume.check_writable(block, 1)?;
         self.with(block, |_, state| {
-            let mut joined = self.joined.lock();
+            self.leave_to_older(commit, state);
+            let mut joined = self.joined(commit);
             let limit = self.max_forgotten.load(Relaxed);
             if joined.forgotten.len() >= limit {
                 return Err(Error::TooLarge {
@@ -200,8 +248,10 @@ impl Metadata {
             if joined.forgotten.insert(block.0, ()).is_none() {
                 self.forgotten.fetch_add(1, Relaxed);
             }
-            debug_assert!(state.joined.is_none_or(|id| id == commit));
+            assert!(state.joined.is_none_or(|id| id == commit), "a block of a later commit is freed");
             state.joined = None;
+            // Nobody but its owner could have changed it.
+            state.older.take_if(|older| !older.joined);
             // What an older commit holds stays with it: this one may not become durable.
             state.newest = None;
             state.was_freed = true;
@@ -251,20 +301,30 @@ impl Metadata {
         }
     }
 
-    /// Whether the running commit has changed nothing.
+    /// Whether neither the running commit nor the one that is drained has changed anything.
     pub fn is_unchanged(&self) -> bool {
-        let joined = self.joined.lock();
-        joined.blocks.is_empty() && joined.forgotten.is_empty()
+        self.joined.iter().all(|joined| {
+            let joined = joined.lock();
+            joined.blocks.is_empty() && joined.forgotten.is_empty()
+        })
     }
 
-    /// Takes the contents of `commit`, which is locked and has no open handle. `last_touch` may
+    /// Takes the contents of `commit`, which is closed and has no open handle. `last_touch` may
     /// still change a block before its contents are fixed.
     pub fn freeze(&self, commit: CommitId, last_touch: impl Fn(BlockNr, &mut BlockRef)) -> Frozen {
-        let joined = std::mem::take(&mut *self.joined.lock());
-        self.forgotten.store(0, Relaxed);
+        let joined = std::mem::take(&mut *self.joined(commit));
+        self.forgotten.fetch_sub(joined.forgotten.len(), Relaxed);
         let mut blocks = Vec::with_capacity(joined.blocks.len());
         for slot in joined.blocks {
             let mut state = slot.lock_any();
+            if let Some(mut older) = state.take_older(commit) {
+                last_touch(slot.block, &mut older.contents);
+                state.committing = Some(older.contents.clone());
+                drop(state);
+                let (contents, record, data) = (older.contents, older.record, older.data);
+                blocks.push(FrozenBlock { slot, contents, record, is_whole: true, data });
+                continue;
+            }
             // A block that was forgotten has left; one that came back is in the list twice.
             if state.joined != Some(commit) {
                 continue;

@@ -6,15 +6,22 @@
 //!  handles join and end      handles end,            the next commit is     actions have run,
 //!           <--------------- none joins              RUNNING already        waiters are woken
 //!            a handle waits for the device
+//!
+//!            spawn (leader)
+//!  RUNNING ----------------> DRAINING -------------> COMMITTING ----------> DURABLE
+//!                            handles end, others begin
+//!                            in the next, which is RUNNING
 //! ```
 //!
-//! - There is one RUNNING or LOCKED commit at any time, and one COMMITTING at the most: two
+//! - There is one RUNNING or LOCKED commit at any time, and one DRAINING or COMMITTING at the most: two
 //!   commits that are not durable never stand in the log together (a torn earlier one behind an
 //!   intact later one is what neither the kernel nor e2fsck can sort out).
+//! - A commit is closed in one of two ways. *Locked*: none begins until the last handle in it has ended. *Spawned* (the
+//!   generations, SNAP-4): who begins is in the next one at once, and `metadata` keeps the two apart.
 //! - The leader is the first thread that wants a commit durable while nobody leads. It writes
 //!   what is running; threads that come meanwhile join the next commit and find, when it is
 //!   their turn, that one of them leads for all (group commit).
-//! - Closing a commit holds up who wants to begin, so it is done only while the operations in it work in memory.
+//! - Locking a commit holds up who wants to begin, so it is done only while the operations in it work in memory.
 //!   While one of them waits for the device, or for somebody who may, or is the commit of a large transaction
 //!   (`waits`), the commit is open: the leader is the only one who waits for it. Where such waits follow each
 //!   other without end, the leader closes it after a number of them ([`PATIENCE`]), unless one of them has lasted for as many.
@@ -63,10 +70,21 @@ pub(crate) struct Pipeline {
     due: Condvar,
     /// Copy of `State::durable`, for looking without the lock.
     durable: AtomicU64,
+    /// The commit of `State::draining`, or 0.
+    draining: Arc<AtomicU64>,
     /// How long commits took.
     pub times: Latencies,
-    /// How long new handles had to wait at each: from `lock` to `switch`, or until it was opened again.
+    /// How long new handles had to wait at each: from `lock` to `switch`, or until it was opened again; with `spawn`
+    /// for the moment that it takes.
     pub held_up: Latencies,
+}
+
+/// A commit that is closed while handles are open in it, and while others begin in the next.
+struct Draining {
+    commit: CommitId,
+    handles: u32,
+    /// As [`State::reserved`].
+    reserved: u64,
 }
 
 struct State {
@@ -75,6 +93,7 @@ struct State {
     /// Credits that one handle may have if it has the commit for itself: a large user transaction.
     max_alone: u32,
     running: CommitId,
+    draining: Option<Draining>,
     /// Since when.
     locked: Option<Instant>,
     /// A leader is about to lock the running commit, or has.
@@ -116,6 +135,7 @@ impl Pipeline {
                 max_credits,
                 max_alone,
                 running: CommitId(1),
+                draining: None,
                 locked: None,
                 closing: false,
                 handles: 0,
@@ -139,6 +159,7 @@ impl Pipeline {
             settled: Condvar::new(),
             due: Condvar::new(),
             durable: AtomicU64::new(0),
+            draining: Arc::default(),
             times: Latencies::default(),
             held_up: Latencies::default(),
         });
@@ -180,6 +201,12 @@ impl Pipeline {
 
     pub fn running(&self) -> CommitId {
         self.state.lock().running
+    }
+
+    /// The commit that is drained, or 0. It is set before anybody begins in the one behind it, and until its last
+    /// handle has ended.
+    pub fn draining(&self) -> &Arc<AtomicU64> {
+        &self.draining
     }
 
     /// See [`crate::Engine::start`]. `may` says whether it may still begin, after each wait anew;
@@ -244,10 +271,11 @@ impl Pipeline {
     pub fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
         self.volume.poison.check()?;
         let mut state = self.state.lock();
-        assert_eq!(state.running, commit, "extend of a handle that has ended");
-        let fits = state.reserved + u64::from(more) <= u64::from(state.max_credits);
+        let max_credits = u64::from(state.max_credits);
+        let reserved = state.reserved_of(commit);
+        let fits = *reserved + u64::from(more) <= max_credits;
         if fits {
-            state.reserved += u64::from(more);
+            *reserved += u64::from(more);
         }
         Ok(fits)
     }
@@ -255,13 +283,20 @@ impl Pipeline {
     /// See [`crate::Engine::stop`].
     pub fn stop(&self, commit: CommitId, unused: u32) {
         let mut state = self.state.lock();
-        assert!(state.running == commit && state.handles > 0, "a handle ended twice");
         HANDLES.with(|handles| match handles.get() {
             (id, count) if id == self.id && count > 0 => handles.set((id, count - 1)),
             _ => {}
         });
+        *state.reserved_of(commit) -= u64::from(unused);
+        if state.running != commit {
+            let draining = state.draining.as_mut().expect("just looked at");
+            draining.handles -= 1;
+            if draining.handles == 0 {
+                self.drained.notify_all();
+            }
+            return;
+        }
         state.handles -= 1;
-        state.reserved -= u64::from(unused);
         if state.handles == 0 && state.locked.is_some() {
             self.drained.notify_all();
         }
@@ -330,17 +365,61 @@ impl Pipeline {
         Ok(state.running)
     }
 
+    /// A handle of a commit that is drained has made a block part of the next as well: with a credit of its own,
+    /// so that the two take no more together.
+    pub fn hand_on(&self, commit: CommitId, credits: u32) {
+        if credits > 0 {
+            let mut state = self.state.lock();
+            *state.reserved_of(commit) -= u64::from(credits);
+            state.reserved += u64::from(credits);
+        }
+    }
+
+    /// See [`crate::Engine::await_older`].
+    pub fn await_older(&self, commit: CommitId) -> Result<()> {
+        if self.draining.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        while state.draining.as_ref().is_some_and(|draining| draining.commit < commit) {
+            self.volume.poison.check()?;
+            self.switched.wait(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Leader: closes the running commit, with the next one open at once, and waits for the handles in it to end.
+    pub fn spawn(&self) -> Result<CommitId> {
+        let mut state = self.state.lock();
+        self.volume.poison.check()?;
+        let began = Instant::now();
+        let commit = state.running;
+        if state.handles > 0 {
+            let (handles, reserved) = (state.handles, state.reserved);
+            state.draining = Some(Draining { commit, handles, reserved });
+            self.draining.store(commit.0, Ordering::Release);
+        }
+        state.open_next();
+        self.held_up.add(began.elapsed());
+        self.switched.notify_all();
+        while state.draining.as_ref().is_some_and(|draining| draining.handles > 0) {
+            self.drained.wait(&mut state);
+            self.volume.poison.check()?;
+        }
+        if state.draining.take().is_some() {
+            self.draining.store(0, Ordering::Release);
+            self.switched.notify_all();
+        }
+        Ok(commit)
+    }
+
     /// Leader: opens the next commit.
     pub fn switch(&self) {
         let mut state = self.state.lock();
         assert!(state.handles == 0, "only a commit without handles is switched");
         let locked = state.locked.take().expect("only a locked commit is switched");
         self.held_up.add(locked.elapsed());
-        state.running = CommitId(state.running.0 + 1);
-        state.reserved = 0;
-        state.since = None;
-        state.crowded = false;
-        state.is_enough = false;
+        state.open_next();
         self.switched.notify_all();
     }
 
@@ -472,6 +551,29 @@ impl Pipeline {
             condition.notify_all();
         }
         drop(dropped);
+    }
+}
+
+impl State {
+    /// Those of a commit in which a handle is open.
+    fn reserved_of(&mut self, commit: CommitId) -> &mut u64 {
+        if self.running == commit {
+            assert!(self.handles > 0, "a handle ended twice");
+            return &mut self.reserved;
+        }
+        match &mut self.draining {
+            Some(draining) if draining.commit == commit && draining.handles > 0 => &mut draining.reserved,
+            _ => panic!("{commit} has no handle any more"),
+        }
+    }
+
+    fn open_next(&mut self) {
+        self.running = CommitId(self.running.0 + 1);
+        self.handles = 0;
+        self.reserved = 0;
+        self.since = None;
+        self.crowded = false;
+        self.is_enough = false;
     }
 }
 

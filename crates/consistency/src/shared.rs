@@ -115,8 +115,28 @@ macro_rules! engine_of_shared {
             self.$shared.metadata.update(commit, block, change)
         }
 
+        fn update_each(
+            &self,
+            commit: CommitId,
+            block: BlockNr,
+            apart: bool,
+            change: &mut dyn FnMut(crate::Version, &mut [u8]),
+        ) -> Result<u32> {
+            let added = self.$shared.metadata.update_each(commit, block, apart, change)?;
+            self.$shared.pipeline.hand_on(commit, added.next);
+            Ok(added.own + added.next)
+        }
+
+        fn read_own(&self, commit: CommitId, block: BlockNr) -> Result<BlockRef> {
+            self.$shared.metadata.read_own(commit, block)
+        }
+
         fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
             self.$shared.metadata.create(commit, block, contents)
+        }
+
+        fn create_each(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+            self.$shared.metadata.create_each(commit, block, contents)
         }
 
         fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
@@ -172,6 +192,15 @@ macro_rules! engine_of_shared {
 
         fn waits_in_handles(&self) -> u64 {
             self.$shared.pipeline.waits_in_handles()
+        }
+
+        fn draining(&self) -> Option<CommitId> {
+            let commit = self.$shared.metadata.draining();
+            (commit.0 > 0).then_some(commit)
+        }
+
+        fn await_older(&self, commit: CommitId) -> Result<()> {
+            self.$shared.pipeline.await_older(commit)
         }
 
         fn waits(&self) -> Option<crate::Waiting> {

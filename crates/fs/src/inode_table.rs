@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Site};
-use xact_consistency::{Engine, Handle};
+use xact_consistency::{Engine, Handle, Version};
 use xact_layout::inode::Inode;
+use xact_layout::superblock::Superblock;
 
 use crate::alloc::{Allocator, Shared};
 
@@ -47,34 +48,68 @@ impl InodeTable {
     /// Writes an inode within a handle, except its `i_dtime`.
     pub fn write(&self, h: &mut Handle, ino: Ino, inode: &Inode) -> Result<()> {
         let place = self.place(ino)?;
-        h.update(place.block, |bytes| {
+        h.update_each(place.block, |_, bytes| {
             let mut inode = inode.clone();
             inode.set_dtime(self.raw(bytes, place).dtime());
             self.encode(bytes, place, ino, inode);
-        })
+        })?;
+        Ok(())
     }
 
     /// Writes all of an inode that was just linked, whatever its place held before.
     pub fn create(&self, h: &mut Handle, ino: Ino, inode: &Inode) -> Result<()> {
         let place = self.place(ino)?;
-        h.update(place.block, |bytes| self.encode(bytes, place, ino, inode.clone()))
+        h.update_each(place.block, |_, bytes| self.encode(bytes, place, ino, inode.clone()))?;
+        Ok(())
     }
 
     /// Changes fields of an inode as it is in the table. `change` must not call the engine.
     ///
     /// Errors: as `read`; then nothing was changed.
-    pub fn update<R>(&self, h: &mut Handle, ino: Ino, change: impl FnOnce(&mut Inode) -> R) -> Result<R> {
+    pub fn update<R>(
+        &self,
+        h: &mut Handle,
+        ino: Ino,
+        mut change: impl FnMut(&mut Inode) -> R,
+    ) -> Result<R> {
         let place = self.place(ino)?;
-        h.update(place.block, |bytes| {
-            let mut inode = self.decode(bytes, place, ino)?;
-            let result = change(&mut inode);
-            self.encode(bytes, place, ino, inode);
-            Ok(result)
-        })?
+        h.update_each(place.block, |_, bytes| self.change(bytes, place, ino, &mut change))?.both()
+    }
+
+    /// As `update`, with another change for each version of the table.
+    pub fn update_apart(
+        &self,
+        h: &mut Handle,
+        ino: Ino,
+        mut change: impl FnMut(Version, &mut Inode),
+    ) -> Result<()> {
+        let place = self.place(ino)?;
+        let changed = h.update_apart(place.block, |version, bytes| {
+            self.change(bytes, place, ino, &mut |inode| change(version, inode))
+        })?;
+        changed.both()
+    }
+
+    fn change<R>(
+        &self,
+        bytes: &mut [u8],
+        place: Place,
+        ino: Ino,
+        change: &mut impl FnMut(&mut Inode) -> R,
+    ) -> Result<R> {
+        let mut inode = self.decode(bytes, place, ino)?;
+        let result = change(&mut inode);
+        self.encode(bytes, place, ino, inode);
+        Ok(result)
     }
 
     pub fn engine(&self) -> &Arc<dyn Engine> {
         self.alloc.engine()
+    }
+
+    /// As it was on opening: geometry and features.
+    pub fn superblock(&self) -> &Superblock {
+        self.alloc.superblock()
     }
 
     /// The metadata block in which an inode lies.

@@ -9,6 +9,9 @@
 //!   next. In memory it is linked both ways, so that removing is O(1);
 //! - the orphan file (feature `orphan_file`): see [`file`]. When it is full the list takes over.
 //!
+//! Where a commit is closed while operations in it go on, the list may be another there than in the next one: their
+//! entries are the same inodes' neighbours. Each version then has its own in memory.
+//!
 //! One lock covers both; it is held only while a few blocks change within a handle.
 
 mod file;
@@ -17,7 +20,7 @@ mod list;
 use std::collections::HashMap;
 
 use parking_lot::{Mutex, MutexGuard};
-use xact_base::{Ino, Result};
+use xact_base::{CommitId, Ino, Result};
 use xact_consistency::{Handle, lock_within};
 
 use crate::alloc::Allocator;
@@ -33,16 +36,43 @@ pub struct Orphans {
 
 struct State {
     list: OrphanList,
+    /// The list as a commit has it that is closed and not drained, once one after it has changed the list.
+    older: Option<(CommitId, OrphanList)>,
     file: Option<OrphanFile>,
     /// Orphans that are recorded in the orphan file.
     slots: HashMap<Ino, Slot>,
 }
 
+impl State {
+    /// The list as the handle's commit has it, where the newest is another. A commit behind one that is drained leaves
+    /// it what it has.
+    fn older_of(&mut self, h: &Handle) -> Option<&mut OrphanList> {
+        let known = self.older.as_ref().map(|(commit, _)| *commit);
+        match h.engine().draining() {
+            Some(draining) if draining < h.commit_id() && known != Some(draining) => {
+                self.older = Some((draining, self.list.clone()));
+            }
+            None => self.older = None,
+            _ => {}
+        }
+        self.older.as_mut().filter(|(commit, _)| *commit == h.commit_id()).map(|(_, list)| list)
+    }
+
+    fn each_list(&mut self, h: &Handle, change: impl Fn(&mut OrphanList)) {
+        change(&mut self.list);
+        if let Some(older) = self.older_of(h) {
+            change(older);
+        }
+    }
+}
+
 impl Orphans {
-    /// Credits of `add`: superblock and inode, or a block of the orphan file.
-    pub const ADD_CREDITS: u32 = 2;
-    /// Credits of `remove`: the inode and its neighbour (or the superblock).
-    pub const REMOVE_CREDITS: u32 = 2;
+    /// Credits of `add`: superblock and inode, or a block of the orphan file; and the inode's block in the next commit,
+    /// where that has another list.
+    pub const ADD_CREDITS: u32 = 3;
+    /// Credits of `remove`: the inode and its neighbour (or the superblock), and where the next commit has another
+    /// list the neighbour there, or the same one's block in both.
+    pub const REMOVE_CREDITS: u32 = 3;
 
     /// Reads both structures.
     ///
@@ -52,7 +82,7 @@ impl Orphans {
         let list = OrphanList::open(alloc, table)?;
         let (file, slots) = OrphanFile::open(alloc, table)?.unzip();
         let slots = slots.unwrap_or_default();
-        Ok(Orphans { table: table.clone(), state: Mutex::new(State { list, file, slots }) })
+        Ok(Orphans { table: table.clone(), state: Mutex::new(State { list, older: None, file, slots }) })
     }
 
     /// Who adds or removes one may wait for the device under it.
@@ -102,7 +132,11 @@ impl Orphans {
             state.slots.insert(ino, slot);
             return Ok(());
         }
-        state.list.add(h, &self.table, ino)
+        let sb = self.table.superblock();
+        let older = state.older_of(h).map(|list| list.adds(ino));
+        list::write(h, sb, &self.table, &state.list.adds(ino), older.as_ref())?;
+        state.each_list(h, |list| list.add(ino));
+        Ok(())
     }
 
     /// Removes an inode; nothing happens if it is not recorded. Its `i_dtime` is 0 afterwards.
@@ -115,7 +149,13 @@ impl Orphans {
                 state.slots.remove(&ino);
                 Ok(())
             }
-            None => state.list.remove(h, &self.table, ino),
+            None => {
+                let sb = self.table.superblock();
+                let older = state.older_of(h).map(|list| list.removes(ino));
+                list::write(h, sb, &self.table, &state.list.removes(ino), older.as_ref())?;
+                state.each_list(h, |list| list.remove(ino));
+                Ok(())
+            }
         }
     }
 

@@ -171,7 +171,7 @@ impl Quotas {
         file: &QuotaFile,
         handle: &mut Handle,
         id: u32,
-        change: impl FnOnce(&mut QuotaEntry),
+        mut change: impl FnMut(&mut QuotaEntry),
     ) -> Result<()> {
         let grace = if self.limits.of(file.kind) { Some(file.grace()?) } else { None };
         file.change(handle, id, |entry| {

@@ -1,23 +1,37 @@
 //! Changes to the superblock while the volume is open: through the metadata block that holds it.
 
 use xact_base::{Error, Result, Site};
-use xact_consistency::{Engine, Handle};
+use xact_consistency::{Engine, Handle, Version};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 
 /// Changes fields of the superblock within a handle (one credit) and seals it. `sb` tells where
 /// it lies; `change` sees the newest fields, others' changes included.
-pub fn update<R>(h: &mut Handle, sb: &Superblock, change: impl FnOnce(&mut Superblock) -> R) -> Result<R> {
+pub fn update(h: &mut Handle, sb: &Superblock, mut change: impl FnMut(&mut Superblock)) -> Result<()> {
     let at = sb.own_offset();
-    h.update(sb.own_block(), |block| {
-        let bytes: &mut [u8; SUPERBLOCK_BYTES] = (&mut block[at..at + SUPERBLOCK_BYTES])
-            .try_into()
-            .map_err(|_| Error::corrupt(Site::Superblock, "does not fit its block"))?;
-        let mut newest = Superblock::decode(bytes)?;
-        let result = change(&mut newest);
-        newest.seal();
-        *bytes = *newest.as_bytes();
-        Ok(result)
-    })?
+    h.update_each(sb.own_block(), |_, block| change_in(block, at, &mut change))?.both()
+}
+
+/// The same with another change for each of its versions.
+pub fn update_apart(
+    h: &mut Handle,
+    sb: &Superblock,
+    mut change: impl FnMut(Version, &mut Superblock),
+) -> Result<()> {
+    let at = sb.own_offset();
+    let changed = h
+        .update_apart(sb.own_block(), |version, block| change_in(block, at, &mut |sb| change(version, sb)))?;
+    changed.both()
+}
+
+fn change_in(block: &mut [u8], at: usize, change: &mut impl FnMut(&mut Superblock)) -> Result<()> {
+    let bytes: &mut [u8; SUPERBLOCK_BYTES] = (&mut block[at..at + SUPERBLOCK_BYTES])
+        .try_into()
+        .map_err(|_| Error::corrupt(Site::Superblock, "does not fit its block"))?;
+    let mut changed = Superblock::decode(bytes)?;
+    change(&mut changed);
+    changed.seal();
+    *bytes = *changed.as_bytes();
+    Ok(())
 }
 
 /// The superblock as it is now, with the changes of all handles.

@@ -308,6 +308,7 @@ impl<'a> Xattrs<'a> {
             BlockChange::Write(list) => list,
         };
         if let Some(old) = old {
+            self.await_other_users(handle, old)?;
             // Decided under the block's own lock: other users hold other inodes' locks.
             let ours = handle.update(old, |bytes| {
                 let ours = refcount(bytes) == 1;
@@ -336,8 +337,15 @@ impl<'a> Xattrs<'a> {
         Ok(())
     }
 
+    /// Of a block with several users (ours never have) not both of two commits may count down at a time: the last user in
+    /// one would not be the last in the other.
+    fn await_other_users(&self, handle: &Handle, block: BlockNr) -> Result<()> {
+        if refcount(&self.engine.read(block)?) > 1 { handle.await_older() } else { Ok(()) }
+    }
+
     /// Counts a block down; its last user frees it.
     fn release(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
+        self.await_other_users(handle, block)?;
         let last = handle.update(block, |bytes| {
             let users = refcount(bytes);
             if users > 1 {

@@ -88,12 +88,16 @@ struct Draft {
 impl Generations {
     /// Leader: closes the running commit, makes it durable, and tells who waits.
     pub(super) fn commit_running(&self, way: Way) -> Result<()> {
-        let commit = self.pipeline.lock()?;
+        // What a snapshot has, data in place included, is what was done before it: nobody begins meanwhile.
+        let stops = matches!(way, Way::Snapshots(_));
+        let commit = if stops { self.pipeline.lock()? } else { self.pipeline.spawn()? };
         // See `redirect`: no data is written in place from here until all know of the snapshot.
         let creates = matches!(&way, Way::Snapshots(ListChange { change: Change::Create { .. }, .. }));
         let gate = creates.then(|| self.redirect.gate.write());
         let frozen = self.metadata.freeze(commit, |_, _| {});
-        self.pipeline.switch();
+        if stops {
+            self.pipeline.switch();
+        }
         let mut state = self.state.lock();
         let nothing = match way {
             Way::Log => frozen.is_empty(),

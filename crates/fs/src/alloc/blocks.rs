@@ -89,22 +89,17 @@ impl Shared {
         {
             return Err(Error::corrupt(Site::Group(number), "the block bitmap changed behind our back"));
         }
-        let checksum = if uninit {
-            let mut bytes = self.fresh_block_bitmap(number);
-            set_bits(&mut bytes, index, len);
-            let checksum = self.block_checksum(&bytes);
-            h.create(group.block_bitmap, bytes)?;
-            checksum
-        } else {
-            h.update(group.block_bitmap, |bytes| {
-                set_bits(bytes, index, len);
-                self.block_checksum(bytes)
-            })?
-        };
-        self.change_desc(h, number, |desc| {
+        if uninit {
+            h.create_each(group.block_bitmap, self.fresh_block_bitmap(number))?;
+        }
+        let checksums = h.update_each(group.block_bitmap, |_, bytes| {
+            set_bits(bytes, index, len);
+            self.block_checksum(bytes)
+        })?;
+        self.change_desc(h, number, |version, desc| {
             desc.set_flags(desc.flags() & !BLOCK_UNINIT);
             desc.set_free_blocks(desc.free_blocks() - len);
-            self.set_block_checksum(desc, checksum);
+            self.set_block_checksum(desc, *checksums.of(version));
         })?;
         map.pending -= len;
         self.counters.linked(u64::from(len));
@@ -160,13 +155,13 @@ impl Shared {
         let mut state = self.lock(number, Need::BlockBitmap);
         // Loaded before the disk changes: in memory the bits stay set.
         let map = self.block_map(number, &mut state)?;
-        let checksum = h.update(group.block_bitmap, |bytes| {
+        let checksums = h.update_each(group.block_bitmap, |_, bytes| {
             clear_bits(bytes, index, len);
             self.block_checksum(bytes)
         })?;
-        self.change_desc(h, number, |desc| {
+        self.change_desc(h, number, |version, desc| {
             desc.set_free_blocks(desc.free_blocks() + len);
-            self.set_block_checksum(desc, checksum);
+            self.set_block_checksum(desc, *checksums.of(version));
         })?;
         map.pending += len;
         self.counters.freed(u64::from(len));

@@ -161,30 +161,26 @@ impl Shared {
             return Err(Error::corrupt(Site::Group(number), "the inode bitmap changed behind our back"));
         }
         self.prepare_table(h, number, index)?;
-        let checksum = if uninit {
-            let mut bytes = self.fresh_inode_bitmap();
-            set_bits(&mut bytes, index, 1);
-            let checksum = self.inode_checksum(&bytes);
-            h.create(group.inode_bitmap, bytes)?;
-            checksum
-        } else {
-            h.update(group.inode_bitmap, |bytes| {
-                set_bits(bytes, index, 1);
-                self.inode_checksum(bytes)
-            })?
-        };
-        let block_checksum = if block_uninit {
-            let bytes = self.fresh_block_bitmap(number);
-            let checksum = self.block_checksum(&bytes);
-            h.create(group.block_bitmap, bytes)?;
-            Some(checksum)
+        if uninit {
+            h.create_each(group.inode_bitmap, self.fresh_inode_bitmap())?;
+        }
+        let checksums = h.update_each(group.inode_bitmap, |_, bytes| {
+            set_bits(bytes, index, 1);
+            self.inode_checksum(bytes)
+        })?;
+        if block_uninit {
+            h.create_each(group.block_bitmap, self.fresh_block_bitmap(number))?;
+        }
+        let block_checksums = if block_uninit || self.is_block_uninit(&self.own_desc(h, number)?) {
+            Some(h.update_each(group.block_bitmap, |_, bytes| self.block_checksum(bytes))?)
         } else {
             None
         };
         let per_group = self.sb.inodes_per_group();
-        self.change_desc(h, number, |desc| {
+        self.change_desc(h, number, |version, desc| {
             if self.sb.has_group_csum() {
-                let unused = if uninit { per_group } else { desc.itable_unused() };
+                let unused =
+                    if desc.has_flag(INODE_UNINIT) { per_group } else { desc.itable_unused() };
                 desc.set_itable_unused(unused.min(per_group - index - 1));
                 desc.set_flags(desc.flags() & !(INODE_UNINIT | BLOCK_UNINIT));
             }
@@ -193,10 +189,10 @@ impl Shared {
                 desc.set_used_dirs(desc.used_dirs() + 1);
             }
             if self.sb.has_metadata_csum() {
-                desc.set_inode_bitmap_csum(checksum);
+                desc.set_inode_bitmap_csum(*checksums.of(version));
             }
-            if let Some(checksum) = block_checksum {
-                self.set_block_checksum(desc, checksum);
+            if let Some(checksums) = &block_checksums {
+                self.set_block_checksum(desc, *checksums.of(version));
             }
         })?;
         map.pending -= 1;
@@ -226,7 +222,7 @@ impl Shared {
             let zeros = vec![0; block_size * (target - first) as usize];
             self.engine.write_unread(group.inode_table.offset(u64::from(first)), &[IoSlice::new(&zeros)])?;
         }
-        h.create(group.inode_table.offset(u64::from(target)), vec![0; block_size])?;
+        h.create_each(group.inode_table.offset(u64::from(target)), vec![0; block_size])?;
         group.table_ready.store(((target + 1) * per_block).min(self.sb.inodes_per_group()), Relaxed);
         Ok(())
     }
@@ -259,17 +255,17 @@ impl Shared {
         if desc.free_inodes() >= self.sb.inodes_per_group() || is_dir && desc.used_dirs() == 0 {
             return Err(Error::corrupt(Site::Group(number), "counts of inodes do not fit its bitmap"));
         }
-        let checksum = h.update(group.inode_bitmap, |bytes| {
+        let checksums = h.update_each(group.inode_bitmap, |_, bytes| {
             clear_bits(bytes, index, 1);
             self.inode_checksum(bytes)
         })?;
-        self.change_desc(h, number, |desc| {
+        self.change_desc(h, number, |version, desc| {
             desc.set_free_inodes(desc.free_inodes() + 1);
             if is_dir {
                 desc.set_used_dirs(desc.used_dirs() - 1);
             }
             if self.sb.has_metadata_csum() {
-                desc.set_inode_bitmap_csum(checksum);
+                desc.set_inode_bitmap_csum(*checksums.of(version));
             }
         })?;
         map.pending += 1;

@@ -16,6 +16,10 @@
 //!    `pending` counts these, and a map with none of them may be dropped and loaded again;
 //! 3. all bits of the system zone are set in memory.
 //!
+//! On disk there may be two versions, where a commit is closed while operations in it go on (`Engine::update_each`). What
+//! a handle does it does to both: a bit that it sets is clear in both, since what the later commit has freed
+//! is set in memory, and one that it clears is its own, and set in both. Counts and checksums are each version's own.
+//!
 //! A group whose bitmap is damaged (checksum, count, or fixed metadata marked free) is not used;
 //! the first such damage is what [`Allocator::damage`] names.
 //!
@@ -38,7 +42,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use parking_lot::Mutex;
 pub use xact_base::Run;
 use xact_base::{BlockNr, Error, FileBlock, GroupNr, Ino, Result};
-use xact_consistency::{Engine, Handle};
+use xact_consistency::{Engine, Handle, Version};
 use xact_layout::extent::END_OF_FILES;
 use xact_layout::feature::{compat, incompat};
 use xact_layout::group::GroupDesc;
@@ -332,28 +336,35 @@ impl Shared {
         &self.sb
     }
 
-    /// Changes a descriptor and seals it.
-    fn change_desc<R>(
+    /// Changes a descriptor in each of its versions, and seals it.
+    fn change_desc(
         &self,
         h: &mut Handle,
         group: GroupNr,
-        change: impl FnOnce(&mut GroupDesc) -> R,
-    ) -> Result<R> {
+        mut change: impl FnMut(Version, &mut GroupDesc),
+    ) -> Result<()> {
         let (block, at) = self.sb.desc_place(group);
         let size = usize::from(self.sb.desc_size());
-        h.update(block, |bytes| {
+        h.update_each(block, |version, bytes| {
             let mut desc = GroupDesc::new(&bytes[at..at + size]);
-            let result = change(&mut desc);
+            change(version, &mut desc);
             desc.seal(&self.sb, group);
             bytes[at..at + size].copy_from_slice(desc.as_bytes());
-            result
-        })
+        })?;
+        Ok(())
     }
 
     /// The newest descriptor of a group.
     fn desc(&self, group: GroupNr) -> Result<GroupDesc> {
         let (block, at) = self.sb.desc_place(group);
         let bytes = self.engine.read(block)?;
+        Ok(GroupDesc::new(&bytes[at..at + usize::from(self.sb.desc_size())]))
+    }
+
+    /// The descriptor as the handle's commit has it.
+    fn own_desc(&self, h: &Handle, group: GroupNr) -> Result<GroupDesc> {
+        let (block, at) = self.sb.desc_place(group);
+        let bytes = h.read_own(block)?;
         Ok(GroupDesc::new(&bytes[at..at + usize::from(self.sb.desc_size())]))
     }
 }

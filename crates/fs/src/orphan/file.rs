@@ -117,19 +117,22 @@ impl OrphanFile {
         (self.cursor..self.blocks.len()).chain(0..self.cursor).find(|&i| self.blocks[i].free > 0)
     }
 
-    /// `None` when the file is full.
+    /// `None` when the file is full, or the block that it would go to.
     pub fn add(&mut self, h: &mut Handle, ino: Ino) -> Result<Option<Slot>> {
         let Some(number) = self.next() else { return Ok(None) };
         let at = self.blocks[number].at;
-        let entry = h.update(at, |bytes| {
-            let entries = orphan::entries_per_block(bytes.len());
-            let entry = (0..entries).find(|&i| orphan::entry(bytes, i).is_none())?;
+        // In the handle's own commit an entry may be in use that a later one has freed.
+        let (newest, own) = (h.read(at)?, h.read_own(at)?);
+        let is_free = |bytes: &[u8], entry| orphan::entry(bytes, entry).is_none();
+        let Some(entry) = (0..orphan::entries_per_block(newest.len()))
+            .find(|&entry| is_free(&newest, entry) && is_free(&own, entry))
+        else {
+            return Ok(None);
+        };
+        h.update_each(at, |_, bytes| {
             orphan::set_entry(bytes, entry, Some(ino));
             orphan::seal(bytes, &self.sb, self.seed, at);
-            Some(entry)
         })?;
-        let entry =
-            entry.ok_or(Error::corrupt(Site::Block(at), "the orphan file changed behind our back"))?;
         self.blocks[number].free -= 1;
         self.cursor = number;
         Ok(Some(Slot { block: number, entry }))
@@ -137,7 +140,7 @@ impl OrphanFile {
 
     pub fn remove(&mut self, h: &mut Handle, slot: Slot, ino: Ino) -> Result<()> {
         let at = self.blocks[slot.block].at;
-        let found = h.update(at, |bytes| {
+        let found = h.update_each(at, |_, bytes| {
             let found = orphan::entry(bytes, slot.entry) == Some(ino);
             if found {
                 orphan::set_entry(bytes, slot.entry, None);
@@ -145,7 +148,7 @@ impl OrphanFile {
             }
             found
         })?;
-        if !found {
+        if !found.newest || found.older == Some(false) {
             return Err(Error::corrupt(Site::Block(at), "the orphan file changed behind our back"));
         }
         self.blocks[slot.block].free += 1;

@@ -1,15 +1,16 @@
 //! The orphan list: `s_last_orphan` and the `i_dtime` of the inodes on it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use xact_base::{BlockNr, Error, Ino, Result, Site};
-use xact_consistency::Handle;
+use xact_consistency::{Handle, Version};
 use xact_layout::superblock::Superblock;
 
 use crate::alloc::Allocator;
 use crate::inode_table::InodeTable;
 use crate::superblock;
 
+#[derive(Clone)]
 pub(super) struct OrphanList {
     sb: Superblock,
     head: Option<Ino>,
@@ -22,6 +23,17 @@ struct Links {
     previous: Option<Ino>,
     next: Option<Ino>,
 }
+
+/// A place on disk that leads to an orphan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum At {
+    /// The link in this orphan.
+    Link(Ino),
+    Head,
+}
+
+/// Where places lead to from now on.
+pub(super) type Changes = BTreeMap<At, Option<Ino>>;
 
 fn on_disk(ino: Option<Ino>) -> u32 {
     ino.map_or(0, |ino| ino.0)
@@ -74,37 +86,69 @@ impl OrphanList {
         self.links.get_mut(&ino).expect("a neighbour is on the list")
     }
 
-    pub fn add(&mut self, h: &mut Handle, table: &InodeTable, ino: Ino) -> Result<()> {
-        let next = self.head;
-        table.update(h, ino, |inode| inode.set_dtime(on_disk(next)))?;
-        self.set_head(h, Some(ino))?;
+    /// What on disk makes an inode the first of the list.
+    pub fn adds(&self, ino: Ino) -> Changes {
+        Changes::from([(At::Link(ino), self.head), (At::Head, Some(ino))])
+    }
+
+    pub fn add(&mut self, ino: Ino) {
+        let next = self.head.replace(ino);
         self.links.insert(ino, Links { previous: None, next });
         if let Some(next) = next {
             self.link(next).previous = Some(ino);
         }
-        Ok(())
     }
 
-    pub fn remove(&mut self, h: &mut Handle, table: &InodeTable, ino: Ino) -> Result<()> {
-        let Some(&Links { previous, next }) = self.links.get(&ino) else { return Ok(()) };
-        table.update(h, ino, |inode| inode.set_dtime(0))?;
+    /// What on disk takes an inode off the list, if it is on it.
+    pub fn removes(&self, ino: Ino) -> Changes {
+        let Some(&Links { previous, next }) = self.links.get(&ino) else { return Changes::new() };
+        Changes::from([(At::Link(ino), None), (previous.map_or(At::Head, At::Link), next)])
+    }
+
+    pub fn remove(&mut self, ino: Ino) {
+        let Some(Links { previous, next }) = self.links.remove(&ino) else { return };
         match previous {
-            Some(previous) => table.update(h, previous, |inode| inode.set_dtime(on_disk(next)))?,
-            None => self.set_head(h, next)?,
-        }
-        self.links.remove(&ino);
-        if let Some(previous) = previous {
-            self.link(previous).next = next;
+            Some(previous) => self.link(previous).next = next,
+            None => self.head = next,
         }
         if let Some(next) = next {
             self.link(next).previous = previous;
         }
-        Ok(())
     }
+}
 
-    fn set_head(&mut self, h: &mut Handle, head: Option<Ino>) -> Result<()> {
-        superblock::update(h, &self.sb, |sb| sb.set_last_orphan(on_disk(head)))?;
-        self.head = head;
-        Ok(())
+/// Writes changes of the list; `older` are those of the version that the handle's commit has, where the one
+/// after it has another list.
+pub(super) fn write(
+    h: &mut Handle,
+    sb: &Superblock,
+    table: &InodeTable,
+    newest: &Changes,
+    older: Option<&Changes>,
+) -> Result<()> {
+    let older = older.unwrap_or(newest);
+    let places: BTreeSet<At> = newest.keys().chain(older.keys()).copied().collect();
+    for at in places {
+        let (newest, older) = (newest.get(&at).copied(), older.get(&at).copied());
+        let leads_to = |version| if version == Version::Newest { newest } else { older };
+        match (at, newest == older) {
+            (At::Head, true) => {
+                superblock::update(h, sb, |sb| sb.set_last_orphan(on_disk(newest.flatten())))?;
+            }
+            (At::Head, false) => superblock::update_apart(h, sb, |version, sb| {
+                if let Some(to) = leads_to(version) {
+                    sb.set_last_orphan(on_disk(to));
+                }
+            })?,
+            (At::Link(ino), true) => {
+                table.update(h, ino, |inode| inode.set_dtime(on_disk(newest.flatten())))?;
+            }
+            (At::Link(ino), false) => table.update_apart(h, ino, |version, inode| {
+                if let Some(to) = leads_to(version) {
+                    inode.set_dtime(on_disk(to));
+                }
+            })?,
+        }
     }
+    Ok(())
 }

@@ -181,26 +181,34 @@ impl QuotaFile {
     }
 
     /// Changes the entry of an id, which is added where there is none.
-    pub fn change(&self, handle: &mut Handle, id: u32, change: impl FnOnce(&mut QuotaEntry)) -> Result<()> {
+    pub fn change(
+        &self,
+        handle: &mut Handle,
+        id: u32,
+        mut change: impl FnMut(&mut QuotaEntry),
+    ) -> Result<()> {
         let known = self.known.lock().places.get(&id).copied();
         let place = match known {
             Some(place) => place,
             None => self.add(handle, id)?,
         };
-        handle.update(place.block, |bytes| {
+        handle.update_each(place.block, |_, bytes| {
             let bytes = &mut bytes[place.at..place.at + ENTRY_BYTES];
             let mut entry = QuotaEntry::decode(bytes).unwrap_or_else(|| QuotaEntry::new(id));
             change(&mut entry);
             bytes.copy_from_slice(&entry.encode());
-        })
+        })?;
+        Ok(())
     }
 
     pub fn has(&self, id: u32) -> bool {
         self.known.lock().places.contains_key(&id)
     }
 
-    /// Adds an entry without usage (`qtree_write_dquot` of a new one).
+    /// Adds an entry without usage (`qtree_write_dquot` of a new one). The tree is the same in all versions: who adds
+    /// to it in the later commit waits for those that may in the one before.
     fn add(&self, handle: &mut Handle, id: u32) -> Result<Place> {
+        handle.await_older()?;
         let mut known = self.known.lock();
         if let Some(&place) = known.places.get(&id) {
             return Ok(place);
@@ -264,10 +272,11 @@ impl QuotaFile {
         handle: &mut Handle,
         known: &Known,
         piece: u32,
-        change: impl FnOnce(&mut [u8]),
+        mut change: impl FnMut(&mut [u8]),
     ) -> Result<()> {
         let place = self.place(known, piece, 0)?;
-        handle.update(place.block, |bytes| change(&mut bytes[place.at..place.at + PIECE_BYTES]))
+        handle.update_each(place.block, |_, bytes| change(&mut bytes[place.at..place.at + PIECE_BYTES]))?;
+        Ok(())
     }
 
     /// A piece of zeros: a free one, or one behind the last.

@@ -1,0 +1,165 @@
+//! Blocks of which a commit that is drained has other contents than the one that runs (SNAP-4).
+//!
+//! While a commit is drained (`pipeline`), operations that began in it go on beside those of the next. Each belongs to
+//! one of the two alone:
+//!
+//! - The first change of a block by the later commit leaves what the older one has of it aside ([`Older`]): whether it
+//!   has changed the block or may still do so.
+//! - A change by the older commit after that is run on both: on the newest contents, which everybody reads, and on what
+//!   is left aside. So the older commit has it, and the later one has not lost it.
+//!
+//! The two runs must come to the same, as seen from the block's owner. Where a block belongs to one inode this question
+//! does not come up: operations hold their inodes' locks from before they begin a handle until after its end, so whoever is in
+//! the later commit has had the lock after the older one's end. It does in blocks that inodes share, and these
+//! are changed by `update_each` alone: with values that both versions take (bits to set, what to add to a count),
+//! each with its own checksum, or with one value for each version (the links of the orphan list: `update_apart`).
+//!
+//! What the older commit sees of the later one is only what nobody can undo for it: an operation decides by the newest
+//! contents, in which the later commit may have taken more, and given nothing back (what it frees is available to
+//! nobody before it is durable).
+
+use std::sync::Arc;
+
+use xact_base::{BlockNr, CommitId, Result};
+
+use crate::cache::{Record, Slot, SlotState};
+use crate::engine::{BlockRef, Version};
+use crate::fault::Fault;
+use crate::metadata::Metadata;
+
+/// What a commit has of a block that the one after it has changed since.
+pub(crate) struct Older {
+    pub commit: CommitId,
+    pub contents: BlockRef,
+    /// The commit has changed the block; else it may still do so.
+    pub joined: bool,
+    /// How the commit can tell it, with sub-block records.
+    pub record: Record,
+    pub data: bool,
+}
+
+/// Blocks that a change has made part of a commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Added {
+    /// Of the handle's own.
+    pub own: u32,
+    /// Of the one behind it.
+    pub next: u32,
+}
+
+impl Metadata {
+    /// Before a change by `commit` of the newest contents, which are in memory where the commit before may
+    /// need them.
+    pub(crate) fn keep_older(&self, commit: CommitId, state: &mut SlotState) {
+        match state.joined {
+            Some(joined) if joined < commit => {
+                let contents = state.newest.clone().expect("a block of a commit is in memory");
+                let record = std::mem::take(&mut state.record);
+                state.older = Some(Older { commit: joined, contents, joined: true, record, data: state.data });
+                state.joined = None;
+            }
+            None => {
+                if let Some(base) = state.newest.clone() {
+                    self.keep_base(commit, state, base.clone(), Record::On(base));
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// What a commit that is drained would change, if it changed the block.
+    fn keep_base(&self, commit: CommitId, state: &mut SlotState, contents: BlockRef, record: Record) {
+        let draining = self.draining();
+        let is_kept = state.older.as_ref().is_some_and(|older| older.commit == draining);
+        if draining == CommitId(0) || draining >= commit || is_kept {
+            return;
+        }
+        let record = if self.sub_block() { record } else { Record::Copy };
+        state.older = Some(Older { commit: draining, contents, joined: false, record, data: state.data });
+    }
+
+    /// What `commit` has of a block: the newest contents, unless a later one has others.
+    pub fn read_own(&self, commit: CommitId, block: BlockNr) -> Result<BlockRef> {
+        self.volume.check_range(block, 1)?;
+        self.with(block, |_, state| match &state.older {
+            Some(older) if older.commit == commit => Ok(older.contents.clone()),
+            _ => state.load(block, self.source()).map(|contents| contents.clone()),
+        })
+    }
+
+    /// As `update`, of a block that inodes share. With `apart` the versions become two where they are still one.
+    pub fn update_each(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        apart: bool,
+        change: &mut dyn FnMut(Version, &mut [u8]),
+    ) -> Result<Added> {
+        self.volume.poison.check()?;
+        self.volume.check_range(block, 1)?;
+        self.with(block, |slot, state| {
+            if state.joined != Some(commit) {
+                self.volume.check_writable(block, 1)?;
+            }
+            let mut added = Added::default();
+            if state.joined.is_none_or(|joined| joined <= commit) {
+                if !apart || self.draining() != commit {
+                    added.own = self.change_newest(commit, slot, state, &mut |bytes| {
+                        change(Version::Newest, bytes);
+                    })?;
+                    return Ok(added);
+                }
+                // As if the later commit had changed it before.
+                state.load(block, self.source())?;
+                let next = CommitId(commit.0 + 1);
+                self.keep_older(next, state);
+                added.next += u32::from(self.join_on_newest(next, slot, state));
+            }
+            let newest = state.newest.as_mut().expect("a block of a commit is in memory");
+            change(Version::Newest, Arc::make_mut(newest));
+            if self.faults.has(Fault::LateInNewestOnly) {
+                return Ok(added);
+            }
+            let older = state.older.as_mut().filter(|older| older.commit == commit);
+            let older = older.expect("what a later commit changes is left aside for the one before");
+            change(Version::Older, Arc::make_mut(&mut older.contents));
+            if !std::mem::replace(&mut older.joined, true) {
+                self.joined(commit).blocks.push(slot.clone());
+                added.own += 1;
+            }
+            Ok(added)
+        })
+    }
+
+    fn join_on_newest(&self, commit: CommitId, slot: &Arc<Slot>, state: &mut SlotState) -> bool {
+        if self.sub_block() {
+            state.record = state.newest.clone().map(Record::On).unwrap_or_default();
+        }
+        self.join(commit, slot, state)
+    }
+
+    /// As `create`, of a block that inodes share: the commit before has the same first contents of it, if it comes to
+    /// need them.
+    pub fn create_each(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+        self.put(commit, block, contents.clone(), Record::OnZeros, false, |state| {
+            if state.joined.is_none() {
+                self.keep_base(commit, state, contents, Record::OnZeros);
+            }
+        })
+    }
+}
+
+impl SlotState {
+    /// Leader: takes what `commit` has of the block, if the one after it has others.
+    pub fn take_older(&mut self, commit: CommitId) -> Option<Older> {
+        let older = self.older.take_if(|older| older.commit <= commit)?;
+        if older.commit < commit || !older.joined {
+            return None;
+        }
+        // What the later commit tells of the block rests on the last that this one did to it.
+        if matches!(self.record, Record::On(_)) {
+            self.record = Record::On(older.contents.clone());
+        }
+        Some(older)
+    }
+}
