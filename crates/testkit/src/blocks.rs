@@ -627,7 +627,7 @@ pub(crate) fn log_copies(image: &Image) -> Vec<u64> {
 }
 
 /// Lends out one of the files that this thread keeps for images.
-pub(crate) fn with_file<T>(
+pub fn with_file<T>(
     image: &Image,
     work: impl FnOnce(&mut ImageFile) -> Result<T, String>,
 ) -> Result<T, String> {
