@@ -390,6 +390,7 @@ impl Handle {
             changed: false,
         };
         handle.note_long_work();
+        handle.before_step();
         Ok(handle)
     }
 
@@ -448,7 +449,7 @@ impl Handle {
 
     /// Changes a block in place; `change` must not call the engine.
     pub fn update<R>(&mut self, block: BlockNr, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        self.before_change();
+        self.before_step();
         let mut change = Some(change);
         let mut result = None;
         let added = self.engine.update(self.commit, block, &mut |bytes| {
@@ -483,7 +484,7 @@ impl Handle {
         apart: bool,
         mut change: impl FnMut(Version, &mut [u8]) -> R,
     ) -> Result<Each<R>> {
-        self.before_change();
+        self.before_step();
         let (mut newest, mut older) = (None, None);
         let added = self.engine.update_each(self.commit, block, apart, &mut |version, bytes| {
             let result = Some(change(version, bytes));
@@ -508,21 +509,21 @@ impl Handle {
 
     /// Gives a block that several inodes share its first contents; see [`Engine::create_each`].
     pub fn create_each(&mut self, block: BlockNr, contents: impl Into<BlockRef>) -> Result<()> {
-        self.before_change();
+        self.before_step();
         let added = self.engine.create_each(self.commit, block, contents.into())?;
         self.spend(added.into());
         Ok(())
     }
 
     /// For tests that hold an operation back between its changes.
-    fn before_change(&self) {
+    fn before_step(&self) {
         #[cfg(feature = "faults")]
-        crate::fault::before_change();
+        crate::fault::before_step();
     }
 
     /// Gives a newly allocated block its first contents.
     pub fn create(&mut self, block: BlockNr, contents: impl Into<BlockRef>) -> Result<()> {
-        self.before_change();
+        self.before_step();
         let added = self.engine.create(self.commit, block, contents.into())?;
         self.spend(added.into());
         Ok(())
@@ -542,7 +543,7 @@ impl Handle {
 
     /// A metadata block was freed; see [`Engine::forget`].
     pub fn forget(&mut self, block: BlockNr) -> Result<()> {
-        self.before_change();
+        self.before_step();
         self.engine.forget(self.commit, block)?;
         self.changed = true;
         Ok(())

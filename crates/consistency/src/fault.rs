@@ -147,22 +147,23 @@ impl Fault {
 
 #[cfg(feature = "faults")]
 thread_local! {
-    /// What this thread does before each change of a block within a handle.
-    static BEFORE_CHANGE: std::cell::RefCell<Option<Box<dyn FnMut()>>> = const { std::cell::RefCell::new(None) };
+    /// What this thread does when it has begun a handle, and before each change of a block within it.
+    static BEFORE_STEP: std::cell::RefCell<Option<Box<dyn FnMut()>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Has this thread do something before each change of a block within a handle, for tests that hold it back there.
+/// Has this thread do something when it has begun a handle, and before each change of a block within it, for tests
+/// that hold it back there.
 #[cfg(feature = "faults")]
-pub fn on_each_change(action: Option<Box<dyn FnMut()>>) {
-    BEFORE_CHANGE.set(action);
+pub fn on_each_step(action: Option<Box<dyn FnMut()>>) {
+    BEFORE_STEP.set(action);
 }
 
 #[cfg(feature = "faults")]
-pub(crate) fn before_change() {
+pub(crate) fn before_step() {
     // Taken out meanwhile: what it does may change blocks itself.
-    if let Some(mut action) = BEFORE_CHANGE.take() {
+    if let Some(mut action) = BEFORE_STEP.take() {
         action();
-        BEFORE_CHANGE.set(Some(action));
+        BEFORE_STEP.set(Some(action));
     }
 }
 

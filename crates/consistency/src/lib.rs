@@ -36,7 +36,7 @@ pub use engine::{
     lock_within,
 };
 #[cfg(feature = "faults")]
-pub use fault::on_each_change;
+pub use fault::on_each_step;
 pub use fault::{Fault, Faults};
 pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo, SnapshotPart};
 pub use journal::{JournalEngine, JournalSize};

@@ -1,7 +1,7 @@
 //! SNAP-4: a generation is closed while operations go on in it, and others begin in the next one. Each is in the one in
 //! which it began, wholly, and in no other: whatever blocks the two share.
 //!
-//! An operation is held back before each of its changes of a block, one after the other; its generation is closed;
+//! An operation is held back where it has begun a handle and before each of its changes of a block, one after the other; its generation is closed;
 //! another operation runs to its end in the next; and then the first goes on. What a crash leaves of the first
 //! generation has what the first operation did and nothing of the second, and e2fsck finds no fault in it.
 
@@ -10,9 +10,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{Ino, Result};
-use xact_consistency::{Fault, Fsync, on_each_change};
+use xact_base::{GroupNr, Ino, Result};
+use xact_consistency::{Fault, Fsync, on_each_step};
 use xact_fs::{Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
+use xact_layout::group::{GroupDesc, INODE_UNINIT};
 use xact_testkit::blocks::with_file;
 use xact_testkit::device::SimDevice;
 use xact_testkit::files::{Format, quiet_options, recover};
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the second operation is given before it is taken to wait for a lock that the first one holds.
 const MOMENT: Duration = Duration::from_millis(15);
 
-/// Holds one thread back before one of its changes.
+/// Holds one thread back at one of its steps: when it has begun a handle, or before a change of a block.
 #[derive(Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -41,11 +42,11 @@ struct GateState {
 }
 
 impl Gate {
-    /// To be called by the thread: it is held back after so many changes.
-    fn hold_back(self: &Arc<Gate>, mut changes: u64) {
+    /// To be called by the thread: it is held back after so many steps.
+    fn hold_back(self: &Arc<Gate>, mut steps: u64) {
         let gate = self.clone();
-        on_each_change(Some(Box::new(move || {
-            if changes == 0 {
+        on_each_step(Some(Box::new(move || {
+            if steps == 0 {
                 let mut state = gate.state.lock();
                 state.holds_back = true;
                 gate.changed.notify_all();
@@ -53,7 +54,7 @@ impl Gate {
                     gate.changed.wait(&mut state);
                 }
             }
-            changes = changes.wrapping_sub(1);
+            steps = steps.wrapping_sub(1);
         })));
     }
 
@@ -198,6 +199,14 @@ fn open(image: &Image, fsync: Fsync, fault: Option<Fault>) -> Result<(Arc<SimDev
     Ok((device, base))
 }
 
+/// As a record of the log where that is how an fsync is served.
+fn make_durable(base: &Base, fsync: Fsync) -> Result<()> {
+    match fsync {
+        Fsync::Log => base.engine().commit(base.engine().running()),
+        Fsync::Generation => base.engine().sync(),
+    }
+}
+
 /// How often what was seen.
 #[derive(Debug, Default)]
 struct Seen {
@@ -206,12 +215,12 @@ struct Seen {
     beside: u64,
 }
 
-/// Runs `first` held back after `changes` changes, and `second` meanwhile; false where it makes no more than that.
+/// Runs `first` held back after `steps` steps, and `second` meanwhile; false where it has no more than that.
 fn run(
     image: &Image,
     how: (Fsync, Option<Fault>),
     [first, second]: [&Operation; 2],
-    changes: u64,
+    steps: u64,
     seen: &mut Seen,
 ) -> std::result::Result<bool, String> {
     let (device, base) = open(image, how.0, how.1).map_err(text)?;
@@ -221,9 +230,9 @@ fn run(
     let slow = {
         let (base, gate, operation) = (base.clone(), gate.clone(), first.1);
         std::thread::spawn(move || {
-            gate.hold_back(changes);
+            gate.hold_back(steps);
             let result = operation(&base, x);
-            on_each_change(None);
+            on_each_step(None);
             result
         })
     };
@@ -236,7 +245,7 @@ fn run(
     let closed = base.engine().running();
     let leader = {
         let base = base.clone();
-        std::thread::spawn(move || base.engine().sync())
+        std::thread::spawn(move || make_durable(&base, how.0))
     };
     let until = Instant::now() + PATIENCE;
     while base.engine().running() == closed {
@@ -263,7 +272,7 @@ fn run(
     seen.beside += u64::from(ended);
     let first_generation = device.image();
     let after = Tree::of_view(&*base)?;
-    base.engine().sync().map_err(text)?;
+    make_durable(&base, how.0).map_err(text)?;
     let second_generation = device.image();
     base.engine().poison("a crash");
     let recovered = judge(&first_generation)?;
@@ -302,13 +311,13 @@ fn run_all(
     let (mut seen, mut findings) = (Seen::default(), Vec::new());
     for (a, first) in OPERATIONS.iter().enumerate() {
         for second in OPERATIONS.iter().enumerate().filter(|(b, _)| chosen(a, *b)).map(|(_, second)| second) {
-            for changes in 0.. {
-                match run(image, how, [first, second], changes, &mut seen) {
+            for steps in 0.. {
+                match run(image, how, [first, second], steps, &mut seen) {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(why) => {
                         findings.push(format!(
-                            "{} held back after {changes} changes, {} beside it: {why}",
+                            "{} held back at step {steps}, {} beside it: {why}",
                             first.0, second.0
                         ));
                         break;
@@ -318,6 +327,39 @@ fn run_all(
         }
     }
     (seen, findings)
+}
+
+/// Whoever makes a file next makes it in a group that nobody has used.
+fn crowded(image: &Image) -> Image {
+    let device = SimDevice::new(image.clone());
+    let base = xact_fs::open(device.clone(), &quiet_options()).unwrap();
+    let full = base.make_dir(&ROOT, Ino::ROOT, b"full", 0o755).unwrap().ino;
+    for n in 0.. {
+        let sb = xact_fs::superblock::read(&**base.engine(), base.superblock()).unwrap();
+        let (at, size) = (sb.desc_place(GroupNr(0)), usize::from(sb.desc_size()));
+        let bytes = base.engine().read(at.0).unwrap();
+        let descs: Vec<_> = bytes[at.1..].chunks(size).take(sb.group_count() as usize).map(GroupDesc::new).collect();
+        if descs.iter().filter(|desc| desc.has_flag(INODE_UNINIT)).count() == 1
+            && descs.iter().all(|desc| desc.has_flag(INODE_UNINIT) || desc.free_inodes() == 0)
+        {
+            break;
+        }
+        base.make_node(&ROOT, full, format!("{n}").as_bytes(), 0o100_644, 0).unwrap();
+    }
+    base.close().unwrap();
+    device.image()
+}
+
+#[test]
+fn a_group_that_both_begin_to_use() {
+    mount_for_ourselves().unwrap();
+    let image = crowded(&volume());
+    for fsync in [Fsync::Log, Fsync::Generation] {
+        let (seen, findings) = run_all(&image, (fsync, None), |a, b| a < 3 && b < 3);
+        println!("{fsync:?}: {seen:?}");
+        assert!(findings.is_empty(), "{} findings: {}", findings.len(), findings.join("\n"));
+        assert!(seen.beside > seen.runs / 2, "{seen:?}");
+    }
 }
 
 /// A quarter of the pairs, another one for each way of fsync; with `LONG` all of them.
