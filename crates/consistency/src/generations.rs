@@ -336,7 +336,9 @@ impl Drop for GenerationsEngine {
 impl Generations {
     fn start(&self, credits: u32, room: Room) -> Result<CommitId> {
         self.check_open()?;
-        self.pipeline.start(credits, || self.room.check(room), || false)
+        // SNAP-6: what gives back, and what has been accepted before, goes into the generation that is in memory still.
+        let back = room != Room::Any;
+        self.pipeline.start(credits, back, || self.room.check(room), || false)
     }
 
     fn set_fsync(&self, fsync: Fsync) {

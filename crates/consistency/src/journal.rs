@@ -345,7 +345,7 @@ impl Engine for JournalEngine {
     fn start(&self, credits: u32) -> Result<CommitId> {
         self.journal.check_open()?;
         let metadata = &self.journal.metadata;
-        self.journal.pipeline.start(credits, || Ok(()), || metadata.has_forgotten_much())
+        self.journal.pipeline.start(credits, false, || Ok(()), || metadata.has_forgotten_much())
     }
 
     fn data_in_log(&self) -> DataInLog {

@@ -188,7 +188,7 @@ impl Engine for NoneEngine {
 
     fn start(&self, credits: u32) -> Result<CommitId> {
         self.home.check_open()?;
-        self.home.pipeline.start(credits, || Ok(()), || false)
+        self.home.pipeline.start(credits, false, || Ok(()), || false)
     }
 
     fn on_durable(&self, commit: CommitId, action: Action) {

@@ -210,10 +210,12 @@ impl Pipeline {
     }
 
     /// See [`crate::Engine::start`]. `may` says whether it may still begin, after each wait anew;
-    /// `is_full` whether the running commit should take no more, for other reasons than its credits.
+    /// `is_full` whether the running commit should take no more, for other reasons than its credits. With `back` it
+    /// begins in the commit that is drained, if none has begun in the one after it.
     pub fn start(
         &self,
         credits: u32,
+        back: bool,
         may: impl Fn() -> Result<()>,
         is_full: impl Fn() -> bool,
     ) -> Result<CommitId> {
@@ -223,6 +225,9 @@ impl Pipeline {
         let begun = loop {
             if let Err(error) = self.volume.poison.check().and_then(|()| may()) {
                 break Err(error);
+            }
+            if back && let Some(commit) = state.reach_back(credits) {
+                break Ok(commit);
             }
             if credits > state.max_alone {
                 break Err(Error::TooLarge { blocks: credits.into(), limit: state.max_alone.into() });
@@ -239,7 +244,10 @@ impl Pipeline {
                 let first = state.reserved == 0;
                 let fits = state.reserved + u64::from(credits) <= u64::from(state.max_credits);
                 if !full && if alone { first } else { fits && !(first && state.waiting_alone > 0) } {
-                    break Ok(());
+                    if state.is_idle && state.since.is_none() {
+                        self.due.notify_all();
+                    }
+                    break Ok(state.begin(credits));
                 }
                 state.crowded = true;
                 self.due.notify_all();
@@ -250,21 +258,13 @@ impl Pipeline {
             state.waiting_alone -= 1;
             self.switched.notify_all();
         }
-        begun?;
+        let commit = begun?;
         HANDLES.with(|handles| match handles.get() {
             (id, count) if id == self.id => handles.set((id, count + 1)),
             (_, 0) => handles.set((self.id, 1)),
             _ => {}
         });
-        state.handles += 1;
-        state.reserved += u64::from(credits);
-        if state.since.is_none() {
-            state.since = Some(Instant::now());
-            if state.is_idle {
-                self.due.notify_all();
-            }
-        }
-        Ok(state.running)
+        Ok(commit)
     }
 
     /// See [`crate::Engine::extend`].
@@ -565,6 +565,27 @@ impl State {
             Some(draining) if draining.commit == commit && draining.handles > 0 => &mut draining.reserved,
             _ => panic!("{commit} has no handle any more"),
         }
+    }
+
+    /// A handle begins in the running commit.
+    fn begin(&mut self, credits: u32) -> CommitId {
+        self.handles += 1;
+        self.reserved += u64::from(credits);
+        self.since.get_or_insert_with(Instant::now);
+        self.running
+    }
+
+    /// A handle begins in the commit that is drained: as if that had been closed a moment later. Where something has begun
+    /// in the next one it may not: what was done before must not be durable after it.
+    fn reach_back(&mut self, credits: u32) -> Option<CommitId> {
+        let max_credits = u64::from(self.max_credits);
+        let draining = self.draining.as_mut().filter(|draining| draining.handles > 0)?;
+        if self.since.is_some() || draining.reserved + u64::from(credits) > max_credits {
+            return None;
+        }
+        draining.handles += 1;
+        draining.reserved += u64::from(credits);
+        Some(draining.commit)
     }
 
     fn open_next(&mut self) {

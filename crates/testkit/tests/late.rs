@@ -155,6 +155,7 @@ fn volume() -> Image {
     .unwrap();
     let device = SimDevice::new(generations::give(&with_unwritten_tables(image), 4 << 20));
     let base = xact_fs::open(device.clone(), &quiet_options()).unwrap();
+    base.make_node(&ROOT, Ino::ROOT, b"z", 0o100_644, 0).unwrap();
     for dir in [b"x", b"y"] {
         fill(&base, ino(&base, Ino::ROOT, dir).unwrap()).unwrap();
     }
@@ -281,7 +282,10 @@ fn run(
     let beside = {
         let (base, operation) = (base.clone(), second.1);
         std::thread::spawn(move || {
-            let result = operation(&base, y);
+            // Else one that gives back would begin in the generation that is closed; see the test of that.
+            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+            let result = ino(&base, Ino::ROOT, b"z").and_then(|z| base.set_attr(&ROOT, z, &set));
+            let result = result.and_then(|_| operation(&base, y));
             // Who has gone on to listen no more has been told by the end of the thread.
             let _ = done.send(());
             result
@@ -472,6 +476,52 @@ fn operations_end_in_the_generation_in_which_they_began() {
         println!("{fsync:?}: {seen:?}");
         assert!(findings.is_empty(), "{} findings: {}", findings.len(), findings.join("\n"));
         assert!(seen.beside > seen.runs / 2, "{seen:?}");
+    }
+}
+
+/// SNAP-6: a file that was made in a generation and is deleted while that is in memory, and nothing has begun in the
+/// next, is in neither. Where something has, the deletion comes after it.
+#[test]
+fn a_deletion_reaches_back_into_a_closed_generation() {
+    mount_for_ourselves().unwrap();
+    let image = volume();
+    for something_has_begun in [false, true] {
+        let (device, base) = open(&image, Fsync::Generation, None).unwrap();
+        let [x, y] = [b"x", b"y"].map(|name| ino(&base, Ino::ROOT, name).unwrap());
+        let file = base.make_node(&ROOT, y, b"short-lived", 0o100_644, 0).unwrap().ino;
+        base.allocate(&ROOT, file, 0, 50_000, Allocate::Reserve { keep_size: false }).unwrap();
+        let closed = base.engine().running();
+        let gate = Arc::new(Gate::default());
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(|| {
+                gate.hold_back(0);
+                base.make_node(&ROOT, x, b"new", 0o100_644, 0).unwrap();
+                on_each_step(None);
+            });
+            assert!(gate.is_held_back(|| slow.is_finished()));
+            let leader = scope.spawn(|| base.engine().sync().unwrap());
+            let until = Instant::now() + PATIENCE;
+            while base.engine().running() == closed {
+                assert!(Instant::now() < until, "the generation is not closed");
+                std::thread::yield_now();
+            }
+            if something_has_begun {
+                base.make_node(&ROOT, y, b"other", 0o100_644, 0).unwrap();
+            }
+            base.unlink(&ROOT, y, b"short-lived").unwrap();
+            gate.open();
+            slow.join().unwrap();
+            leader.join().unwrap();
+        });
+        let found = judge(&device.image()).unwrap();
+        let has = |path: &str| found.entries.contains_key(path.as_bytes());
+        assert!(has("/x/new") && !has("/y/other"));
+        assert_eq!(has("/y/short-lived"), something_has_begun);
+        device.restart_recording();
+        base.engine().sync().unwrap();
+        let written = device.recording().events.iter().filter(|event| !event.is_flush()).count();
+        assert_eq!(written > 0, something_has_begun, "the next generation has nothing to write");
+        base.close().unwrap();
     }
 }
 
