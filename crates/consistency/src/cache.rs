@@ -111,10 +111,7 @@ impl SlotState {
 
     /// Whether nothing of the block waits to be committed, or to go home.
     pub fn in_no_commit(&self) -> bool {
-        self.joined.is_none()
-            && self.older.is_none()
-            && self.committing.is_none()
-            && self.committed.is_none()
+        self.joined.is_none() && self.older.is_none() && self.committing.is_none() && self.committed.is_none()
     }
 
     /// The newest contents that are in memory.

@@ -32,8 +32,8 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::{Superblock, Support};
 
 pub use engine::{
-    BlockRef, DataInLog, DataWrite, Each, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, NewData, Room, Version,
-    lock_within,
+    BlockRef, DataInLog, DataWrite, Each, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, NewData, Room,
+    Version, lock_within,
 };
 #[cfg(feature = "faults")]
 pub use fault::on_each_step;

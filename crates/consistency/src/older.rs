@@ -55,7 +55,8 @@ impl Metadata {
             Some(joined) if joined < commit => {
                 let contents = state.newest.clone().expect("a block of a commit is in memory");
                 let record = std::mem::take(&mut state.record);
-                state.older = Some(Older { commit: joined, contents, joined: true, record, data: state.data });
+                state.older =
+                    Some(Older { commit: joined, contents, joined: true, record, data: state.data });
                 state.joined = None;
             }
             None => {

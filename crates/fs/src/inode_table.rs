@@ -66,12 +66,7 @@ impl InodeTable {
     /// Changes fields of an inode as it is in the table. `change` must not call the engine.
     ///
     /// Errors: as `read`; then nothing was changed.
-    pub fn update<R>(
-        &self,
-        h: &mut Handle,
-        ino: Ino,
-        mut change: impl FnMut(&mut Inode) -> R,
-    ) -> Result<R> {
+    pub fn update<R>(&self, h: &mut Handle, ino: Ino, mut change: impl FnMut(&mut Inode) -> R) -> Result<R> {
         let place = self.place(ino)?;
         h.update_each(place.block, |_, bytes| self.change(bytes, place, ino, &mut change))?.both()
     }

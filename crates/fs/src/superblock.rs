@@ -18,8 +18,8 @@ pub fn update_apart(
     mut change: impl FnMut(Version, &mut Superblock),
 ) -> Result<()> {
     let at = sb.own_offset();
-    let changed = h
-        .update_apart(sb.own_block(), |version, block| change_in(block, at, &mut |sb| change(version, sb)))?;
+    let changed =
+        h.update_apart(sb.own_block(), |version, block| change_in(block, at, &mut |sb| change(version, sb)))?;
     changed.both()
 }
 

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use xact_base::{Error, GroupNr, Ino, Result};
 use xact_consistency::{Fault, Fsync, on_each_step};
-use xact_fs::{Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
+use xact_fs::{
+    Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow,
+};
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_testkit::blocks::with_file;
@@ -365,10 +367,13 @@ fn crowded(image: &Image) -> Image {
         let sb = xact_fs::superblock::read(&**base.engine(), base.superblock()).unwrap();
         let (at, size) = (sb.desc_place(GroupNr(0)), usize::from(sb.desc_size()));
         let bytes = base.engine().read(at.0).unwrap();
-        let descs: Vec<_> = bytes[at.1..].chunks(size).take(sb.group_count() as usize).map(GroupDesc::new).collect();
+        let descs: Vec<_> =
+            bytes[at.1..].chunks(size).take(sb.group_count() as usize).map(GroupDesc::new).collect();
         let is_fresh = |desc: &&GroupDesc| desc.has_flag(INODE_UNINIT);
         // The last group's bitmap of blocks is never left out.
-        if descs.iter().filter(is_fresh).count() == 2 && descs.iter().map(GroupDesc::free_inodes).sum::<u32>() == 128 {
+        if descs.iter().filter(is_fresh).count() == 2
+            && descs.iter().map(GroupDesc::free_inodes).sum::<u32>() == 128
+        {
             assert!(descs.iter().any(|desc| desc.has_flag(INODE_UNINIT) && desc.has_flag(BLOCK_UNINIT)));
             break;
         }
@@ -395,7 +400,11 @@ fn a_group_that_both_begin_to_use() {
 #[test]
 fn generations_of_many_threads_are_sound() {
     let count = if is_long() { 10_000 } else { 150 };
-    let plain = Format { options: &["-b", "1024", "-g", "1024", "-O", "^has_journal,quota"], size: "16M", pool_bytes: None };
+    let plain = Format {
+        options: &["-b", "1024", "-g", "1024", "-O", "^has_journal,quota"],
+        size: "16M",
+        pool_bytes: None,
+    };
     let image = generations::give(&plain.make(), 8 << 20);
     for fsync in [Fsync::Log, Fsync::Generation] {
         let device = SimDevice::new(image.clone());
@@ -405,11 +414,13 @@ fn generations_of_many_threads_are_sound() {
         std::thread::scope(|scope| {
             for thread in 0..6 {
                 let (base, stop, done) = (&base, &stop, &done);
-                let dir = base.make_dir(&ROOT, Ino::ROOT, format!("t{thread}").as_bytes(), 0o755).unwrap().ino;
+                let dir =
+                    base.make_dir(&ROOT, Ino::ROOT, format!("t{thread}").as_bytes(), 0o755).unwrap().ino;
                 scope.spawn(move || {
                     let mut rng = Rng::of(&[thread, fsync as u64]);
                     while !stop.load(Relaxed) {
-                        any_operation(base, dir, &mut rng).unwrap_or_else(|error| panic!("thread {thread}: {error}"));
+                        any_operation(base, dir, &mut rng)
+                            .unwrap_or_else(|error| panic!("thread {thread}: {error}"));
                         done.fetch_add(1, Relaxed);
                     }
                 });
@@ -453,7 +464,9 @@ fn any_operation(base: &Base, dir: Ino, rng: &mut Rng) -> Result<()> {
             let value = vec![7; rng.below(700) as usize];
             base.set_xattr(&ROOT, ino, b"user.a", &value, XattrHow::Set)
         }),
-        _ => ino(base, dir, one).and_then(|ino| base.allocate(&ROOT, ino, 10_000, 20_000, Allocate::PunchHole)),
+        _ => {
+            ino(base, dir, one).and_then(|ino| base.allocate(&ROOT, ino, 10_000, 20_000, Allocate::PunchHole))
+        }
     };
     match done {
         Err(Error::Posix(_) | Error::NoSpace) => Ok(()),

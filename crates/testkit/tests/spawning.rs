@@ -349,7 +349,8 @@ fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
                 for n in 1..100 {
                     let mut handle = Handle::begin(engine, 1).unwrap();
                     change(&mut handle, n);
-                    assert_eq!(handle.commit_id(), commit);
+                    // Of generations the next one is open by then.
+                    assert_eq!(handle.commit_id() == commit, kind == "journal");
                 }
                 done.send(()).unwrap();
             });

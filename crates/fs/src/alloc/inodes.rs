@@ -179,8 +179,7 @@ impl Shared {
         let per_group = self.sb.inodes_per_group();
         self.change_desc(h, number, |version, desc| {
             if self.sb.has_group_csum() {
-                let unused =
-                    if desc.has_flag(INODE_UNINIT) { per_group } else { desc.itable_unused() };
+                let unused = if desc.has_flag(INODE_UNINIT) { per_group } else { desc.itable_unused() };
                 desc.set_itable_unused(unused.min(per_group - index - 1));
                 desc.set_flags(desc.flags() & !(INODE_UNINIT | BLOCK_UNINIT));
             }
