@@ -9,7 +9,7 @@ use crate::ace::AceWorkload;
 use crate::blocks::BlockWorkload;
 use crate::explorer::{Plan, Replay, Subject, explore, replay};
 use crate::files::FileWorkload;
-use crate::workloads;
+use crate::{late, workloads};
 
 /// A rule to leave out, and where that shows.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,9 @@ pub struct Found {
     pub replay: String,
     pub what: String,
 }
+
+/// No workload of the explorer: see [`late`].
+const LATE: &str = "late";
 
 const fn canary(fault: Fault, workload: &'static str) -> Canary {
     Canary { fault, workload }
@@ -96,6 +99,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFreedEntry, "gen-log-freed"),
     canary(Fault::ActionsAtOnce, "gen-log-refill"),
     canary(Fault::NoFlushBeforeRoot, "gen-log-wrap"),
+    canary(Fault::LateInNewestOnly, LATE),
     // Without a journal: a file is made, the volume synced.
     canary(Fault::NoFlushAfterHome, "ace/none/durable/0.1"),
 ];
@@ -105,6 +109,9 @@ impl Canary {
     /// threads write comes at other moments in another run, so both may take several tries. Errors:
     /// it was not found.
     pub fn hunt(&self) -> Result<Found, String> {
+        if self.workload == LATE {
+            return late::hunt(self.fault);
+        }
         if self.workload.starts_with("ace/") {
             return self.hunt_in(&AceWorkload::find(self.workload)?.without(self.fault));
         }

@@ -11,6 +11,7 @@
 //! - [`files`], [`workloads`]: workloads on whole volumes.
 //! - [`damage`]: a volume with one of everything, and what programs do to it when it is damaged.
 //! - [`fuzz`]: what the fuzz targets do with their bytes.
+//! - [`late`]: operations that end in a generation that is closed, beside others in the next one.
 //! - [`tools`]: e2fsprogs and the kernel as witnesses.
 //! - [`model`], [`session`], [`tree`]: operations by path, what they mean, and what may be left of
 //!   them.
@@ -25,6 +26,7 @@ pub mod files;
 pub mod fuzz;
 pub mod generations;
 pub mod image;
+pub mod late;
 pub mod model;
 pub mod recording;
 pub mod rng;
