@@ -117,7 +117,8 @@ impl SlotState {
     /// The newest contents that are in memory.
     pub fn in_memory(&self) -> Option<&BlockRef> {
         let waiting = || self.committing.as_ref().or(self.committed.as_ref().map(|c| &c.1));
-        self.newest.as_ref().or_else(waiting)
+        let older = || self.older.as_ref().map(|older| &older.contents);
+        self.newest.as_ref().or_else(older).or_else(waiting)
     }
 
     /// The newest contents, read from the device where they are not in memory.

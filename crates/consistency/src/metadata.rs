@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::{Mutex, MutexGuard};
-use xact_base::{BlockNr, CommitId, Error, Result};
+use xact_base::{BlockNr, CommitId, Error, Result, Site};
 
 use crate::cache::{BlockCache, BlockMap, BlockSource, Record, Slot, SlotState};
 use crate::engine::{BlockRef, NewData};
@@ -141,6 +141,7 @@ impl Metadata {
             if state.joined != Some(commit) {
                 self.volume.check_writable(block, 1)?;
             }
+            check_owner(commit, block, state)?;
             Ok(self.change_newest(commit, slot, state, change)? > 0)
         })
     }
@@ -191,6 +192,7 @@ impl Metadata {
             return Err(Error::Usage("a journaled block must have the volume's block size".into()));
         }
         self.with(block, |slot, state| {
+            check_owner(commit, block, state)?;
             self.leave_to_older(commit, state);
             before(state);
             self.set_data(state, data);
@@ -236,6 +238,7 @@ impl Metadata {
         self.volume.poison.check()?;
         self.volume.check_writable(block, 1)?;
         self.with(block, |_, state| {
+            check_owner(commit, block, state)?;
             self.leave_to_older(commit, state);
             let mut joined = self.joined(commit);
             let limit = self.max_forgotten.load(Relaxed);
@@ -248,7 +251,6 @@ impl Metadata {
             if joined.forgotten.insert(block.0, ()).is_none() {
                 self.forgotten.fetch_add(1, Relaxed);
             }
-            assert!(state.joined.is_none_or(|id| id == commit), "a block of a later commit is freed");
             state.joined = None;
             // Nobody but its owner could have changed it.
             state.older.take_if(|older| !older.joined);
@@ -317,8 +319,7 @@ impl Metadata {
         let mut blocks = Vec::with_capacity(joined.blocks.len());
         for slot in joined.blocks {
             let mut state = slot.lock_any();
-            if let Some(mut older) = state.take_older(commit) {
-                last_touch(slot.block, &mut older.contents);
+            if let Some(older) = state.take_older(commit, |contents| last_touch(slot.block, contents)) {
                 state.committing = Some(older.contents.clone());
                 drop(state);
                 let (contents, record, data) = (older.contents, older.record, older.data);
@@ -341,6 +342,15 @@ impl Metadata {
         blocks.sort_unstable_by_key(|b| b.slot.block);
         let forgotten = joined.forgotten.into_keys().map(BlockNr).collect();
         Frozen { blocks, forgotten }
+    }
+}
+
+/// A block that belongs to one inode is not changed by a commit that is drained when the later one has: the inode's lock is
+/// held all the while. `Corrupt` where two inodes claim it.
+fn check_owner(commit: CommitId, block: BlockNr, state: &SlotState) -> Result<()> {
+    match state.joined {
+        Some(joined) if joined > commit => Err(Error::corrupt(Site::Block(block), "belongs to two inodes")),
+        _ => Ok(()),
     }
 }
 

@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, CommitId, Result};
+use xact_base::{BlockNr, CommitId, Error, Result, Site};
 
 use crate::cache::{Record, Slot, SlotState};
 use crate::engine::{BlockRef, Version};
@@ -117,12 +117,17 @@ impl Metadata {
                 added.next += u32::from(self.join_on_newest(next, slot, state));
             }
             let newest = state.newest.as_mut().expect("a block of a commit is in memory");
+            let Some(older) = state.older.as_mut().filter(|older| older.commit == commit) else {
+                // What a later commit changes is left aside for the one before, unless it was new to it.
+                return Err(Error::corrupt(
+                    Site::Block(block),
+                    "is new to an inode, and holds what inodes share",
+                ));
+            };
             change(Version::Newest, Arc::make_mut(newest));
             if self.faults.has(Fault::LateInNewestOnly) {
                 return Ok(added);
             }
-            let older = state.older.as_mut().filter(|older| older.commit == commit);
-            let older = older.expect("what a later commit changes is left aside for the one before");
             change(Version::Older, Arc::make_mut(&mut older.contents));
             if !std::mem::replace(&mut older.joined, true) {
                 self.joined(commit).blocks.push(slot.clone());
@@ -151,12 +156,13 @@ impl Metadata {
 }
 
 impl SlotState {
-    /// Leader: takes what `commit` has of the block, if the one after it has others.
-    pub fn take_older(&mut self, commit: CommitId) -> Option<Older> {
-        let older = self.older.take_if(|older| older.commit <= commit)?;
+    /// Leader: takes what `commit` has of the block, if the one after it has others. `last_touch` may change it.
+    pub fn take_older(&mut self, commit: CommitId, last_touch: impl FnOnce(&mut BlockRef)) -> Option<Older> {
+        let mut older = self.older.take_if(|older| older.commit <= commit)?;
         if older.commit < commit || !older.joined {
             return None;
         }
+        last_touch(&mut older.contents);
         // What the later commit tells of the block rests on the last that this one did to it.
         if matches!(self.record, Record::On(_)) {
             self.record = Record::On(older.contents.clone());

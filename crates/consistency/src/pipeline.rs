@@ -40,6 +40,9 @@ use crate::volume::Volume;
 
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
 
+/// Handles that begin in a commit when it is closed, at the most: whoever wants it durable waits for them.
+const REACH_BACK: u32 = 32;
+
 /// Waits of handles that may begin while a leader leaves its commit open for them.
 const PATIENCE: u64 = 256;
 
@@ -85,6 +88,8 @@ struct Draining {
     handles: u32,
     /// As [`State::reserved`].
     reserved: u64,
+    /// Handles that may still begin in it; see [`State::reach_back`].
+    may_reach_back: u32,
 }
 
 struct State {
@@ -194,9 +199,10 @@ impl Pipeline {
         CommitId(self.durable.load(Ordering::Acquire))
     }
 
-    /// Credits of the running commit that are used or may still be.
+    /// Credits of the running commit, and of the one that is drained, that are used or may still be.
     pub fn reserved(&self) -> u64 {
-        self.state.lock().reserved
+        let state = self.state.lock();
+        state.reserved + state.draining.as_ref().map_or(0, |draining| draining.reserved)
     }
 
     pub fn running(&self) -> CommitId {
@@ -396,7 +402,8 @@ impl Pipeline {
         let commit = state.running;
         if state.handles > 0 {
             let (handles, reserved) = (state.handles, state.reserved);
-            state.draining = Some(Draining { commit, handles, reserved });
+            let may_reach_back = REACH_BACK;
+            state.draining = Some(Draining { commit, handles, reserved, may_reach_back });
             self.draining.store(commit.0, Ordering::Release);
         }
         state.open_next();
@@ -531,8 +538,12 @@ impl Pipeline {
     /// Background thread: the running commit turned out to be empty; it begins to age anew.
     pub fn is_young_again(&self, commit: CommitId) {
         let mut state = self.state.lock();
+        if state.running != commit {
+            return;
+        }
         state.is_enough = false;
-        if state.running == commit && state.handles == 0 && !state.crowded {
+        let is_empty = state.handles == 0 && state.reserved == 0 && state.actions.is_empty();
+        if is_empty && !state.crowded {
             state.since = None;
         } else if let Some(since) = &mut state.since {
             *since = Instant::now();
@@ -580,9 +591,11 @@ impl State {
     fn reach_back(&mut self, credits: u32) -> Option<CommitId> {
         let max_credits = u64::from(self.max_credits);
         let draining = self.draining.as_mut().filter(|draining| draining.handles > 0)?;
-        if self.since.is_some() || draining.reserved + u64::from(credits) > max_credits {
+        let fits = draining.reserved + u64::from(credits) <= max_credits;
+        if self.since.is_some() || !fits || draining.may_reach_back == 0 {
             return None;
         }
+        draining.may_reach_back -= 1;
         draining.handles += 1;
         draining.reserved += u64::from(credits);
         Some(draining.commit)

@@ -71,16 +71,18 @@ impl InodeTable {
         h.update_each(place.block, |_, bytes| self.change(bytes, place, ino, &mut change))?.both()
     }
 
-    /// As `update`, with another change for each version of the table.
-    pub fn update_apart(
+    /// Sets the `i_dtime` of an inode in each version of the table to its own value; where there is none, the inode may not
+    /// be one in that version.
+    pub fn set_dtime_apart(
         &self,
         h: &mut Handle,
         ino: Ino,
-        mut change: impl FnMut(Version, &mut Inode),
+        dtime: impl Fn(Version) -> Option<u32>,
     ) -> Result<()> {
         let place = self.place(ino)?;
-        let changed = h.update_apart(place.block, |version, bytes| {
-            self.change(bytes, place, ino, &mut |inode| change(version, inode))
+        let changed = h.update_apart(place.block, |version, bytes| match dtime(version) {
+            Some(dtime) => self.change(bytes, place, ino, &mut |inode| inode.set_dtime(dtime)),
+            None => Ok(()),
         })?;
         changed.both()
     }

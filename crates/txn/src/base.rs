@@ -154,6 +154,9 @@ pub trait CommitTree: Tree {
     /// Whether the inode is in use now.
     fn exists(&mut self, ino: Ino) -> Result<bool>;
 
+    /// Before the first change: an inode of this number will be adopted.
+    fn expect_inode(&mut self, ino: Ino) -> Result<()>;
+
     /// As `new_inode`, with a number that was reserved.
     fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()>;
     /// Announces what will be charged to whom (quotas), before the first change.

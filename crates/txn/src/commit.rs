@@ -161,6 +161,7 @@ impl<'a> Commit<'a> {
             tree.check_xattrs((!node.born).then_some(ino), &node.xattrs)?;
         }
         self.announce_charges(tree)?;
+        self.nodes().filter(|(_, node)| node.born).try_for_each(|(ino, _)| tree.expect_inode(ino))?;
         for (ino, node) in self.nodes() {
             match staged.get(&ino) {
                 Some(staged) if node.born => tree.expect_new_file(staged),

@@ -232,6 +232,10 @@ impl CommitTree for BaseTree<'_> {
         BaseTree::exists(self, ino)
     }
 
+    fn expect_inode(&mut self, ino: Ino) -> Result<()> {
+        self.lock_new(ino)
+    }
+
     fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
         BaseTree::adopt_inode(self, ino, new)
     }

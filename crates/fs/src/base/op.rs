@@ -8,14 +8,15 @@
 //!   cannot be had at once, everything is released and the operation starts anew with the larger
 //!   set. That is possible because operations read everything before they change anything.
 //!
-//! The handle and the stamp come with the first change, and what it will need is read before (`read_ahead`). No inode lock is waited for after that,
-//! but for the lock of a new inode, whose number nobody has been given yet.
+//! The handle and the stamp come with the first change, and what it will need is read before (`read_ahead`). No inode is
+//! locked after that, so that what an operation changes of an inode is in the commit of whoever had its lock last, or a later one.
 //!
 //! What a crash leaves: all blocks change in one handle, so in one commit. The exception are long
 //! removals of blocks, see `remove.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::RwLock;
 use xact_base::{CommitId, Errno, Error, FileBlock, Ino, Result};
@@ -27,6 +28,9 @@ use super::views::Stamp;
 use crate::alloc::{Hold, Purpose, Reservation};
 use crate::api::Caller;
 use crate::quota::Wanted;
+
+/// How long an operation stays away whose new inode's number somebody else still holds.
+const NUMBER_HELD: Duration = Duration::from_micros(50);
 
 /// Inodes that an operation with fixed needs changes, and owners that it changes, at the most.
 const OWNERS_MAX: u32 = 8;
@@ -92,6 +96,8 @@ pub struct BaseTree<'a> {
     pub(super) locked: BTreeMap<Ino, Locked>,
     /// Inodes that could not be locked in order: the operation has to start anew.
     missing: BTreeSet<Ino>,
+    /// Somebody else holds the lock of a number that is free: the operation has to start anew.
+    pub(super) number_is_held: bool,
     pub(super) needs: Needs,
     /// What the operation will charge to whom.
     wanted: Vec<Wanted>,
@@ -160,6 +166,13 @@ impl Base {
                 tree.lock(ino)?;
             }
             let result = action(&mut tree);
+            if tree.number_is_held {
+                assert!(!tree.has_changed(), "an operation met a new inode after its first change");
+                tree.abandon();
+                drop(tree);
+                std::thread::sleep(NUMBER_HELD);
+                continue;
+            }
             if !tree.missing.is_empty() {
                 assert!(!tree.has_changed(), "an operation met a new inode after its first change");
                 want.extend(tree.locked.keys());
@@ -214,6 +227,7 @@ impl<'a> BaseTree<'a> {
             base,
             locked: BTreeMap::new(),
             missing: BTreeSet::new(),
+            number_is_held: false,
             needs: Needs { credits: needs.credits + OWNERS_MAX * base.quotas.credits(), ..needs },
             wanted: Vec::new(),
             expected_runs: 0,
@@ -259,13 +273,12 @@ impl<'a> BaseTree<'a> {
     }
 
     fn meet(&mut self, ino: Ino) -> Result<()> {
+        // Another operation may have changed it in a later commit than this one's.
+        assert!(self.handle.is_none(), "an operation met a new inode after its handle began");
         let cell = self.base.cell(ino)?;
         let above_all = self.locked.last_key_value().is_none_or(|(last, _)| *last < ino);
-        let guard = if above_all && self.handle.is_none() {
-            Some(RwLock::write_arc(&cell.state))
-        } else {
-            RwLock::try_write_arc(&cell.state)
-        };
+        let guard =
+            if above_all { Some(RwLock::write_arc(&cell.state)) } else { RwLock::try_write_arc(&cell.state) };
         match guard {
             Some(state) => {
                 self.locked.insert(ino, Locked { cell, state });

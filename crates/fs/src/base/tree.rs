@@ -555,20 +555,24 @@ impl BaseTree<'_> {
         base.quotas.promise(&payer, promised, true)
     }
 
-    /// Locks the cell of an inode number that nobody knows yet.
-    fn lock_new(&mut self, ino: Ino) -> Result<()> {
+    /// Locks the cell of an inode number that nobody knows yet, before the operation's handle begins. A caller with a
+    /// stale number may hold it, and wait for what this operation holds.
+    pub fn lock_new(&mut self, ino: Ino) -> Result<()> {
         if self.locked.contains_key(&ino) {
             return Ok(());
         }
         let cell = self.base.cell_of_free(ino);
-        // Only a caller with a stale number can hold it, and only for a moment.
-        let state = parking_lot::RwLock::try_write_arc(&cell.state).unwrap_or_else(|| {
-            // Who reads what the number was may wait for the device.
-            let _waits = self.base.engine.waits();
-            parking_lot::RwLock::write_arc(&cell.state)
-        });
-        self.locked.insert(ino, super::op::Locked { cell, state });
-        Ok(())
+        match parking_lot::RwLock::try_write_arc(&cell.state) {
+            Some(state) => {
+                self.locked.insert(ino, Locked { cell, state });
+                Ok(())
+            }
+            None => {
+                self.number_is_held = true;
+                // Never seen by a caller, as in `meet`.
+                Err(Error::Posix(Errno::EAGAIN))
+            }
+        }
     }
 }
 

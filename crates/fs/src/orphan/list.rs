@@ -143,11 +143,9 @@ pub(super) fn write(
             (At::Link(ino), true) => {
                 table.update(h, ino, |inode| inode.set_dtime(on_disk(newest.flatten())))?;
             }
-            (At::Link(ino), false) => table.update_apart(h, ino, |version, inode| {
-                if let Some(to) = leads_to(version) {
-                    inode.set_dtime(on_disk(to));
-                }
-            })?,
+            (At::Link(ino), false) => {
+                table.set_dtime_apart(h, ino, |version| leads_to(version).map(on_disk))?;
+            }
         }
     }
     Ok(())
