@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{BlockNr, Ino, Result};
-use xact_consistency::{Engine, EngineOptions, GenerationsEngine, Handle, JournalEngine};
+use xact_base::{BlockNr, Error, Ino, Result};
+use xact_consistency::{Engine, EngineOptions, GenerationsEngine, Handle, JournalEngine, Room};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs, mkfs_generations};
 use xact_fs::{Allocate, Base, Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
@@ -363,4 +363,55 @@ fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
         });
         engine.close().unwrap();
     }
+}
+
+/// A generation that is closed, with a handle open in it, and the engine.
+fn closed_with_one_in_it(test: impl FnOnce(&Arc<dyn Engine>, Handle)) {
+    let [_, (kind, bytes)] = volumes();
+    let engine = &engine(kind, &GatedDevice::over(bytes));
+    let mut late = Handle::begin(engine, 100).unwrap();
+    late.update(BlockNr(FREE.end), |bytes| bytes.fill(1)).unwrap();
+    let closed = late.commit_id();
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| engine.sync());
+        let until = Instant::now() + PATIENCE;
+        while engine.running() == closed {
+            assert!(Instant::now() < until, "the generation is not closed");
+            std::thread::yield_now();
+        }
+        test(engine, late);
+        sync.join().unwrap().unwrap();
+    });
+    engine.close().unwrap();
+}
+
+/// Whoever waits for the generation waits for those that reach back into it, so there are not many.
+#[test]
+fn few_reach_back_into_a_closed_generation() {
+    closed_with_one_in_it(|engine, late| {
+        let begin = || Handle::begin_for(engine, 1, Room::Upkeep).unwrap().commit_id();
+        let back = (0..1000).take_while(|_| begin() == late.commit_id()).count();
+        assert!((1..1000).contains(&back), "{back} began in the closed one");
+    });
+    closed_with_one_in_it(|engine, late| {
+        assert!(Handle::begin(engine, 1).unwrap().commit_id() > late.commit_id());
+        // Something has begun in the next one.
+        assert!(Handle::begin_for(engine, 1, Room::Removal).unwrap().commit_id() > late.commit_id());
+    });
+}
+
+/// A block that is no inode's alone, though it should be.
+#[test]
+fn a_block_that_two_inodes_claim_is_told_as_damage() {
+    closed_with_one_in_it(|engine, mut late| {
+        let block = BlockNr(FREE.end + 1);
+        Handle::begin(engine, 1).unwrap().update(block, |bytes| bytes.fill(2)).unwrap();
+        let told = [
+            late.update(block, |bytes| bytes.fill(3)),
+            late.create(block, vec![3; engine.block_size()]),
+            late.forget(block),
+        ];
+        assert!(told.iter().all(|told| matches!(told, Err(Error::Corrupt(_)))), "{told:?}");
+        assert_eq!(engine.read(block).unwrap()[0], 2);
+    });
 }
