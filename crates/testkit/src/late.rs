@@ -1,13 +1,22 @@
 //! SNAP-4: a generation is closed while operations go on in it, and others begin in the next one. Each is in the one in
 //! which it began, wholly, and in no other: whatever blocks the two share.
 //!
-//! An operation is held back where it has begun a handle and before each of its changes of a block, one after the other; its generation is closed;
-//! another operation runs to its end in the next; and then the first goes on. What a crash leaves of the first
+//! An operation is held back where it has begun a handle and before each of its changes of a block, one after the other;
+//! its generation is closed; another operation runs to its end in the next; and then the first goes on. What a crash leaves of the first
 //! generation has what the first operation did and nothing of the second, and e2fsck finds no fault in it.
 
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use xact_base::{GroupNr, Ino, Result};
+use xact_consistency::{Fault, Fsync, on_each_step};
+use xact_fs::{
+    Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow,
+};
+use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED};
+use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
 use crate::blocks::with_file;
 use crate::canaries::Found;
@@ -17,14 +26,6 @@ use crate::generations;
 use crate::image::Image;
 use crate::tools::{KernelMount, must_run};
 use crate::tree::Tree;
-use parking_lot::{Condvar, Mutex};
-use xact_base::{GroupNr, Ino, Result};
-use xact_consistency::{Fault, Fsync, on_each_step};
-use xact_fs::{
-    Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow,
-};
-use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED};
-use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
 const ROOT: Caller = Caller::ROOT;
 /// Far longer than the work takes.
