@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Site};
+use xact_base::{BlockNr, Error, Ino, Result, Site};
 use xact_consistency::{Engine, Handle, Version};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
@@ -119,19 +119,15 @@ impl InodeTable {
         let Some((group, index)) = sb.inode_place(ino) else {
             return Err(Error::corrupt(Site::Inode(ino), "there is no inode of this number"));
         };
-        if !self.alloc.is_table_ready(group, index) {
+        let (table, ready) = self.alloc.inode_table(group)?;
+        if index >= ready {
             return Err(Error::corrupt(Site::Inode(ino), "this inode was never used"));
         }
-        Ok(self.place_in(group, index))
-    }
-
-    fn place_in(&self, group: GroupNr, index: u32) -> Place {
-        let sb = self.alloc.superblock();
         let per_block = sb.inodes_per_block();
-        Place {
-            block: self.alloc.inode_table(group).start.offset(u64::from(index / per_block)),
+        Ok(Place {
+            block: table.offset(u64::from(index / per_block)),
             at: (index % per_block) as usize * usize::from(sb.inode_size()),
-        }
+        })
     }
 
     fn raw(&self, bytes: &[u8], place: Place) -> Inode {

@@ -17,7 +17,9 @@ pub trait MetadataBlocks {
 
     /// Whether a run may belong to a file: it lies within the volume and outside of the volume's own
     /// metadata. What a damaged or crafted volume refers to is asked about before it is used.
-    fn is_usable(&self, run: Run) -> bool;
+    ///
+    /// Errors: what tells it cannot be read.
+    fn is_usable(&self, run: Run) -> Result<bool>;
 
     /// Frees a linked block. The caller has the handle forget its contents.
     fn free(&self, handle: &mut Handle, block: BlockNr) -> Result<()>;

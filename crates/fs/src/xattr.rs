@@ -274,7 +274,7 @@ impl<'a> Xattrs<'a> {
         if block.0 == 0 {
             return Ok(None);
         }
-        if !self.blocks.is_usable(Run { start: block, len: 1 }) {
+        if !self.blocks.is_usable(Run { start: block, len: 1 })? {
             return Err(Error::corrupt(
                 Site::Inode(self.ino),
                 "attribute block is not one that a file can have",

@@ -39,7 +39,7 @@ fn image(options: &(&str, u64, &[&str])) -> Image {
 fn every_free_block_can_be_taken_once_and_given_back() {
     for options in OPTIONS {
         let volume = Volume::open(image(options));
-        let space = volume.alloc.space();
+        let space = volume.alloc.space().unwrap();
         let mut seen = HashSet::new();
         let mut runs = Vec::new();
         while let Ok(run) = volume.alloc.take(BlockNr(0), 5000, Purpose::Metadata, None) {
@@ -49,9 +49,9 @@ fn every_free_block_can_be_taken_once_and_given_back() {
             runs.push(run);
         }
         assert_eq!(seen.len() as u64, space.free_blocks, "{}", options.0);
-        assert_eq!(volume.alloc.space().free_blocks, 0);
+        assert_eq!(volume.alloc.space().unwrap().free_blocks, 0);
         runs.into_iter().for_each(|run| volume.alloc.give_back(run));
-        assert_eq!(volume.alloc.space(), space, "{}", options.0);
+        assert_eq!(volume.alloc.space().unwrap(), space, "{}", options.0);
         assert!(volume.alloc.damage().is_none());
         volume.close();
     }
@@ -98,7 +98,7 @@ fn random_operations_agree_with_a_model_and_with_e2fsck() {
         let table = InodeTable::new(&volume.alloc);
         let mut random = Random(seed as u64);
         let blocks = volume.alloc.superblock().blocks_count();
-        let before = volume.alloc.space();
+        let before = volume.alloc.space().unwrap();
         let (mut taken, mut linked, mut dying): (Vec<Run>, Vec<Run>, Vec<Run>) = Default::default();
         let (mut inodes_taken, mut inodes_linked): (Vec<Ino>, Vec<Ino>) = Default::default();
         let mut in_use: HashSet<u64> = HashSet::new();
@@ -190,7 +190,7 @@ fn random_operations_agree_with_a_model_and_with_e2fsck() {
         taken.into_iter().for_each(|run| volume.alloc.give_back(run));
         inodes_taken.into_iter().for_each(|ino| volume.alloc.give_back_inode(ino));
         volume.engine.sync().unwrap();
-        let after = volume.alloc.space();
+        let after = volume.alloc.space().unwrap();
         assert!(after.free_blocks <= before.free_blocks && after.free_inodes < before.free_inodes);
 
         volume.alloc.write_counts(&mut volume.begin(1)).unwrap();
@@ -201,7 +201,7 @@ fn random_operations_agree_with_a_model_and_with_e2fsck() {
 
         // What is on disk is what the allocator sees when it opens the volume anew.
         let volume = Volume::open(image);
-        let reopened = volume.alloc.space();
+        let reopened = volume.alloc.space().unwrap();
         assert_eq!(reopened.free_inodes, after.free_inodes, "{}", options.0);
         let mut total = 0;
         while let Ok(run) = volume.alloc.take(BlockNr(0), 9999, Purpose::Metadata, None) {
@@ -217,10 +217,10 @@ fn freed_blocks_wait_for_the_commit_and_for_holds() {
     let volume = Volume::open(image(&OPTIONS[0]));
     let run = take(&volume, 5000, 10);
     volume.alloc.link(&mut volume.begin(20), run).unwrap();
-    let free = volume.alloc.space().free_blocks;
+    let free = volume.alloc.space().unwrap().free_blocks;
     let hold = Hold::new();
     volume.alloc.free(&mut volume.begin(20), run, Some(hold.clone())).unwrap();
-    assert_eq!(volume.alloc.space().free_blocks, free + 10, "a user sees the space at once");
+    assert_eq!(volume.alloc.space().unwrap().free_blocks, free + 10, "a user sees the space at once");
     assert_eq!(volume.alloc.reclaimable(), 10);
     let goal = run.start.0;
     let taken_at = |want: &str| {
@@ -253,7 +253,7 @@ fn reservations_keep_space_and_reserves_stay_for_their_owners() {
     let alloc = &volume.alloc;
     let data = Purpose::Data { privileged: false };
     let root = Purpose::Data { privileged: true };
-    let space = alloc.space();
+    let space = alloc.space().unwrap();
     let mut all = alloc.reserve(space.available_blocks, data).unwrap();
     assert!(matches!(alloc.reserve(1, data), Err(Error::NoSpace)));
     assert!(matches!(alloc.take(BlockNr(0), 1, data, None), Err(Error::NoSpace)));
@@ -276,7 +276,7 @@ fn reservations_keep_space_and_reserves_stay_for_their_owners() {
     assert_eq!(got, space.available_blocks + 1);
     drop((roots, all));
     runs.into_iter().for_each(|run| alloc.give_back(run));
-    assert_eq!(alloc.space(), space);
+    assert_eq!(alloc.space().unwrap(), space);
     volume.close();
 }
 
@@ -288,7 +288,7 @@ fn fixed_metadata_and_foreign_blocks_are_never_freed() {
     let mut refused = |start: u64, len: u32, what: &str| {
         let result = volume.alloc.free(&mut h, Run { start: BlockNr(start), len }, None);
         assert!(matches!(result, Err(Error::Corrupt(_))), "{what}: {result:?}");
-        assert!(!volume.alloc.is_usable(Run { start: BlockNr(start), len }), "{what}");
+        assert!(!volume.alloc.is_usable(Run { start: BlockNr(start), len }).unwrap(), "{what}");
     };
     refused(0, 1, "boot block");
     refused(1, 1, "superblock");
@@ -306,6 +306,72 @@ fn fixed_metadata_and_foreign_blocks_are_never_freed() {
         let result = volume.alloc.free_inode(&mut h, Ino(ino), false);
         assert!(matches!(result, Err(Error::Corrupt(_))), "inode {ino}: {result:?}");
     }
+}
+
+/// What a file cannot have is known of each block, whether the allocator has read all groups or is asked before.
+#[test]
+fn fixed_metadata_is_known_before_all_groups_are() {
+    let packed = ("packed", 80 << 20, ["-b", "1024", "-G", "2", "-E", "packed_meta_blocks=1"].as_slice());
+    let narrow = ("narrow", 80 << 20, ["-b", "1024", "-G", "2"].as_slice());
+    for options in OPTIONS.iter().chain([&packed, &narrow]).filter(|options| options.1 < 1 << 30) {
+        let mut volume = Volume::open(image(options));
+        let blocks = || (0..volume.sb().blocks_count()).map(BlockNr);
+        let usable = |alloc: &Allocator| -> Vec<bool> {
+            blocks().map(|start| alloc.is_usable(Run { start, len: 1 }).unwrap()).collect()
+        };
+        let asked_before = usable(&volume.alloc);
+        let over_a_border = |alloc: &Allocator| {
+            let start = volume.sb().group_start(GroupNr(1)).0;
+            [start - 1, start - 300]
+                .map(|start| alloc.is_usable(Run { start: BlockNr(start), len: 301 }).unwrap())
+        };
+        let border_before = over_a_border(&volume.alloc);
+        volume.alloc.read_groups().unwrap();
+        let differ =
+            blocks().zip(usable(&volume.alloc)).zip(asked_before).find(|((_, now), before)| now != before);
+        assert!(differ.is_none(), "{}: {differ:?}", options.0);
+        assert_eq!(over_a_border(&volume.alloc), border_before, "{}", options.0);
+        let sb = volume.sb().clone();
+        let fresh = Allocator::open(volume.engine.clone(), sb.clone()).unwrap();
+        for table in [InodeTable::new(&fresh), InodeTable::new(&volume.alloc)] {
+            for group in 0..sb.group_count() {
+                let ino = sb.inode_at(GroupNr(group), 0);
+                assert_eq!(table.block_of(ino).ok(), volume.inodes.block_of(ino).ok(), "{}", options.0);
+            }
+        }
+        volume.alloc = fresh;
+        volume.close_unchecked();
+    }
+}
+
+/// Damage of a group that nobody needs is no obstacle; that of one that tells what is free is told.
+#[test]
+fn a_damaged_descriptor_is_told_when_it_is_needed() {
+    let image = Image::mke2fs(80 << 20, &["-b", "1024", "-G", "2", "-O", "^has_journal,^resize_inode"]);
+    let sb = image.superblock();
+    let group = GroupNr(sb.group_count() - 3);
+    let (block, at) = sb.desc_place(group);
+    image.device().write_at(&[0xa5; 8], block.0 * 1024 + at as u64).unwrap();
+    let volume = Volume::open(image);
+    volume.inodes.read(Ino::ROOT).unwrap();
+    assert!(
+        volume
+            .alloc
+            .is_usable(Run { start: BlockNr(sb.group_start(group).0 - 3 * 8192 + 500), len: 1 })
+            .is_ok()
+    );
+    let told = |result: xact_base::Result<()>| {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(&format!("group {}", group.0)) && error.contains("checksum"), "{error}");
+    };
+    told(volume.alloc.is_usable(Run { start: sb.group_start(group), len: 1 }).map(|_| ()));
+    told(volume.inodes.read(sb.inode_at(group, 0)).map(|_| ()));
+    told(volume.alloc.space().map(|_| ()));
+    told(volume.alloc.reserve(1, Purpose::Metadata).map(|_| ()));
+    told(volume.alloc.take(BlockNr(0), 1, Purpose::Metadata, None).map(|_| ()));
+    told(volume.alloc.take_inode(Ino::ROOT, false).map(|_| ()));
+    assert!(!volume.alloc.can_promise(1, Purpose::Metadata));
+    volume.close_unchecked();
 }
 
 #[test]
@@ -386,7 +452,7 @@ fn files_stay_near_their_folder_and_top_level_folders_spread() {
 #[test]
 fn threads_never_share_a_block_or_an_inode() {
     let volume = Volume::open(Image::mke2fs(48 << 20, &["-b", "1024", "-g", "1024"]));
-    let before = volume.alloc.space();
+    let before = volume.alloc.space().unwrap();
     let owners: Vec<AtomicBool> = (0..volume.sb().blocks_count()).map(|_| AtomicBool::new(false)).collect();
     let inode_owners: Vec<AtomicBool> =
         (0..=volume.sb().inodes_count()).map(|_| AtomicBool::new(false)).collect();
@@ -442,7 +508,7 @@ fn threads_never_share_a_block_or_an_inode() {
         }
     });
     volume.engine.sync().unwrap();
-    assert_eq!(volume.alloc.space(), before);
+    assert_eq!(volume.alloc.space().unwrap(), before);
     assert_eq!(volume.alloc.reclaimable(), 0);
     assert!(volume.alloc.damage().is_none());
     volume.close();

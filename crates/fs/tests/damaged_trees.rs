@@ -78,7 +78,7 @@ impl Copy {
         let mapping = self.extents().map(&self.inode, FileBlock(at))?;
         assert!(mapping.blocks() > 0 && mapping.blocks() <= u32::MAX - at);
         if let Mapping::Written { start, len } | Mapping::Unwritten { start, len } = mapping {
-            assert!(self.alloc.is_usable(Run { start, len }), "{mapping:?} is not for files");
+            assert!(self.alloc.is_usable(Run { start, len }).unwrap(), "{mapping:?} is not for files");
         }
         Ok(mapping)
     }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use xact_base::{GroupNr, Ino, Result};
 use xact_consistency::{Fault, Fsync, on_each_step};
 use xact_fs::{
@@ -22,61 +21,25 @@ use crate::blocks::with_file;
 use crate::canaries::Found;
 use crate::device::SimDevice;
 use crate::files::{Format, quiet_options, recover};
+use crate::gate::{Gate, await_closing};
 use crate::generations;
 use crate::image::Image;
 use crate::tools::{KernelMount, must_run};
 use crate::tree::Tree;
 
 const ROOT: Caller = Caller::ROOT;
-/// Far longer than the work takes.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the second operation is given before it is taken to wait for a lock that the first one holds.
 const MOMENT: Duration = Duration::from_millis(15);
 
-/// Holds one thread back at one of its steps: when it has begun a handle, or before a change of a block.
-#[derive(Default)]
-pub struct Gate {
-    state: Mutex<GateState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct GateState {
-    is_open: bool,
-    holds_back: bool,
-}
-
-impl Gate {
-    /// To be called by the thread: it is held back after so many steps.
-    pub fn hold_back(self: &Arc<Gate>, mut steps: u64) {
-        let gate = self.clone();
-        on_each_step(Some(Box::new(move || {
-            if steps == 0 {
-                let mut state = gate.state.lock();
-                state.holds_back = true;
-                gate.changed.notify_all();
-                while !state.is_open {
-                    gate.changed.wait(&mut state);
-                }
-            }
-            steps = steps.wrapping_sub(1);
-        })));
-    }
-
-    pub fn is_held_back(&self, ended: impl Fn() -> bool) -> bool {
-        let until = Instant::now() + PATIENCE;
-        let mut state = self.state.lock();
-        while !state.holds_back && !ended() {
-            assert!(Instant::now() < until, "the operation neither ends nor changes anything");
-            self.changed.wait_for(&mut state, Duration::from_micros(200));
+/// Holds this thread back after so many steps: when it has begun a handle, or before a change of a block.
+pub fn hold_back_after(mut steps: u64, gate: &Arc<Gate>) {
+    let gate = gate.clone();
+    on_each_step(Some(Box::new(move || {
+        if steps == 0 {
+            gate.pass();
         }
-        state.holds_back
-    }
-
-    pub fn open(&self) {
-        self.state.lock().is_open = true;
-        self.changed.notify_all();
-    }
+        steps = steps.wrapping_sub(1);
+    })));
 }
 
 pub type Operation = (&'static str, fn(&Base, Ino) -> Result<()>);
@@ -85,7 +48,8 @@ pub fn ino(base: &Base, dir: Ino, name: &[u8]) -> Result<Ino> {
     Ok(base.lookup(dir, name)?.ino)
 }
 
-fn name(n: u64) -> Vec<u8> {
+/// Names of which some fill a block of a folder.
+pub fn name(n: u64) -> Vec<u8> {
     format!("a name that is long enough for a folder of several blocks {n}").into_bytes()
 }
 
@@ -256,7 +220,7 @@ fn run(
     let slow = {
         let (base, gate, operation) = (base.clone(), gate.clone(), first.1);
         std::thread::spawn(move || {
-            gate.hold_back(steps);
+            hold_back_after(steps, &gate);
             let result = operation(&base, x);
             on_each_step(None);
             result
@@ -273,13 +237,7 @@ fn run(
         let base = base.clone();
         std::thread::spawn(move || make_durable(&base, how.0))
     };
-    let until = Instant::now() + PATIENCE;
-    while base.engine().running() == closed {
-        if Instant::now() > until {
-            return Err("the generation is not closed while an operation is in it".into());
-        }
-        std::thread::yield_now();
-    }
+    await_closing(&**base.engine(), closed)?;
     let (done, is_done) = mpsc::channel();
     let beside = {
         let (base, operation) = (base.clone(), second.1);

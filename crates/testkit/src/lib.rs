@@ -11,6 +11,7 @@
 //! - [`files`], [`workloads`]: workloads on whole volumes.
 //! - [`damage`]: a volume with one of everything, and what programs do to it when it is damaged.
 //! - [`fuzz`]: what the fuzz targets do with their bytes.
+//! - [`gate`]: one thread held back, while others go on.
 //! - [`late`]: operations that end in a generation that is closed, beside others in the next one.
 //! - [`tools`]: e2fsprogs and the kernel as witnesses.
 //! - [`model`], [`session`], [`tree`]: operations by path, what they mean, and what may be left of
@@ -24,6 +25,7 @@ pub mod device;
 pub mod explorer;
 pub mod files;
 pub mod fuzz;
+pub mod gate;
 pub mod generations;
 pub mod image;
 pub mod late;

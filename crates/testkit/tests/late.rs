@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use xact_base::{Error, Ino, Result};
 use xact_consistency::{Fsync, on_each_step};
 use xact_fs::{Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, XattrHow};
 use xact_testkit::device::SimDevice;
 use xact_testkit::files::{Format, quiet_options};
+use xact_testkit::gate::{Gate, await_closing};
 use xact_testkit::generations;
-use xact_testkit::late::{Gate, crowded, ino, judge, make_durable, open, resize, run_all, volume};
+use xact_testkit::late::{crowded, hold_back_after, ino, judge, make_durable, open, resize, run_all, volume};
 use xact_testkit::rng::Rng;
 use xact_testkit::tools::mount_for_ourselves;
 
 const ROOT: Caller = Caller::ROOT;
-/// Far longer than the work takes.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_group_that_both_begin_to_use() {
@@ -142,17 +140,13 @@ fn a_deletion_reaches_back_into_a_closed_generation() {
         let gate = Arc::new(Gate::default());
         std::thread::scope(|scope| {
             let slow = scope.spawn(|| {
-                gate.hold_back(0);
+                hold_back_after(0, &gate);
                 base.make_node(&ROOT, x, b"new", 0o100_644, 0).unwrap();
                 on_each_step(None);
             });
             assert!(gate.is_held_back(|| slow.is_finished()));
             let leader = scope.spawn(|| base.engine().sync().unwrap());
-            let until = Instant::now() + PATIENCE;
-            while base.engine().running() == closed {
-                assert!(Instant::now() < until, "the generation is not closed");
-                std::thread::yield_now();
-            }
+            await_closing(&**base.engine(), closed).unwrap();
             if something_has_begun {
                 base.make_node(&ROOT, y, b"other", 0o100_644, 0).unwrap();
             }

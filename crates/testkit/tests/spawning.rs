@@ -5,19 +5,18 @@ use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use xact_base::{BlockNr, Error, Ino, Result};
 use xact_consistency::{Engine, EngineOptions, GenerationsEngine, Handle, JournalEngine, Room};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs, mkfs_generations};
 use xact_fs::{Allocate, Base, Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
+use xact_testkit::gate::{Gate, PATIENCE, await_closing};
+use xact_testkit::late::{Operation, ino, name};
 
 const ROOT: Caller = Caller::ROOT;
 const MIB: u64 = 1 << 20;
-/// Far longer than the work takes; only who is held up reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 thread_local! {
     /// Reads that this thread may still do before the gate holds it back; `None`: any number.
@@ -27,52 +26,23 @@ thread_local! {
 /// A device that holds back a chosen thread at one of its reads.
 struct GatedDevice {
     inner: MemoryDevice,
-    gate: Mutex<Gate>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Gate {
-    is_open: bool,
-    holds_back: bool,
+    gate: Gate,
 }
 
 impl GatedDevice {
     fn over(bytes: Vec<u8>) -> Arc<GatedDevice> {
-        let (gate, changed) = (Mutex::default(), Condvar::new());
-        Arc::new(GatedDevice { inner: MemoryDevice::from_bytes(bytes), gate, changed })
+        Arc::new(GatedDevice { inner: MemoryDevice::from_bytes(bytes), gate: Gate::default() })
     }
 
     fn pass(&self) {
         match LEFT.get() {
             None => {}
             Some(0) => {
-                let mut gate = self.gate.lock();
-                gate.holds_back = true;
-                self.changed.notify_all();
-                while !gate.is_open {
-                    self.changed.wait(&mut gate);
-                }
+                self.gate.pass();
                 LEFT.set(None);
             }
             Some(left) => LEFT.set(Some(left - 1)),
         }
-    }
-
-    /// Waits until the thread is held back; false where it has ended.
-    fn is_held_back(&self, ended: impl Fn() -> bool) -> bool {
-        let mut gate = self.gate.lock();
-        let until = Instant::now() + PATIENCE;
-        while !gate.holds_back && !ended() {
-            assert!(Instant::now() < until, "the operation neither ends nor reads");
-            self.changed.wait_for(&mut gate, Duration::from_millis(1));
-        }
-        gate.holds_back
-    }
-
-    fn open_gate(&self) {
-        self.gate.lock().is_open = true;
-        self.changed.notify_all();
     }
 }
 
@@ -133,10 +103,6 @@ fn forget_blocks(base: &Base) {
     FREE.for_each(|block| drop(base.engine().read(BlockNr(block)).unwrap()));
 }
 
-fn name(n: u64) -> Vec<u8> {
-    format!("a name that is long enough for a folder of several blocks {n}").into_bytes()
-}
-
 /// A folder with what takes metadata blocks: many names, a fragmented file, attributes in a block of their own.
 fn fill(bytes: Vec<u8>) -> Result<Vec<u8>> {
     let device = GatedDevice::over(bytes);
@@ -159,12 +125,6 @@ fn fill(bytes: Vec<u8>) -> Result<Vec<u8>> {
     base.set_xattr(&ROOT, file, b"user.large", &[1; 600], XattrHow::Set)?;
     base.close()?;
     Ok(device.inner.to_bytes())
-}
-
-type Operation = (&'static str, fn(&Base, Ino) -> Result<()>);
-
-fn ino(base: &Base, dir: Ino, name: &[u8]) -> Result<Ino> {
-    Ok(base.lookup(dir, name)?.ino)
 }
 
 /// Operations in the folder of which inodes are in memory, and no block.
@@ -253,7 +213,7 @@ fn held_back_at(read: u64, bytes: &[u8], operation: fn(&Base, Ino) -> Result<()>
             result
         })
     };
-    let held = device.is_held_back(|| slowly.is_finished());
+    let held = device.gate.is_held_back(|| slowly.is_finished());
     if held {
         let (done, is_done) = mpsc::channel();
         let others = base.clone();
@@ -266,7 +226,7 @@ fn held_back_at(read: u64, bytes: &[u8], operation: fn(&Base, Ino) -> Result<()>
         elsewhere.join().unwrap().unwrap();
         assert!(!slowly.is_finished(), "{at}: the read was to be held back");
     }
-    device.open_gate();
+    device.gate.open();
     slowly.join().unwrap().unwrap_or_else(|error| panic!("{at}: {error}"));
     assert_eq!(base.engine().waits_in_handles() - within, 0, "{at}: a handle waited for the device");
     base.close().unwrap();
@@ -300,7 +260,7 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
                 LEFT.set(Some(0));
                 change(free)
             });
-            assert!(device.is_held_back(|| false));
+            assert!(device.gate.is_held_back(|| false));
             // Whoever waits for the same block waits for the device, too.
             let same = scope.spawn(|| change(free));
             let sync = scope.spawn(|| engine.commit(commit));
@@ -317,7 +277,7 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
             }
             let ended = (0..4).all(|_| is_done.recv_timeout(PATIENCE).is_ok());
             let waits = !sync.is_finished() && !slow.is_finished() && !same.is_finished();
-            device.open_gate();
+            device.gate.open();
             assert!(ended, "{kind}: who begins an operation waits for another's read");
             assert!(waits, "{kind}: a commit ends with the operations in it");
             assert_eq!(slow.join().unwrap(), commit);
@@ -374,11 +334,7 @@ fn closed_with_one_in_it(test: impl FnOnce(&Arc<dyn Engine>, Handle)) {
     let closed = late.commit_id();
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| engine.sync());
-        let until = Instant::now() + PATIENCE;
-        while engine.running() == closed {
-            assert!(Instant::now() < until, "the generation is not closed");
-            std::thread::yield_now();
-        }
+        await_closing(&**engine, closed).unwrap();
         test(engine, late);
         sync.join().unwrap().unwrap();
     });

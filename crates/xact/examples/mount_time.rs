@@ -77,8 +77,8 @@ fn prepare(case: &Case, path: &Path) -> xact::Result<()> {
     Ok(())
 }
 
-/// Writes and bytes that a file more and its commit ask of the device.
-fn create_and_commit(path: &Path) -> xact::Result<(u64, u64)> {
+/// Reads, writes and bytes written that a file more and its commit ask of the device.
+fn create_and_commit(path: &Path) -> xact::Result<(u64, u64, u64)> {
     let counting = Arc::new(CountingDevice::new(open(path)));
     let volume = Volume::open(counting.clone(), &options())?;
     volume.base().attr(Ino::ROOT)?;
@@ -86,7 +86,8 @@ fn create_and_commit(path: &Path) -> xact::Result<(u64, u64)> {
     volume.base().make_node(&Caller::ROOT, Ino::ROOT, b"one-more", 0o100_644, 0)?;
     volume.sync()?;
     let after = counting.counts();
-    Ok((after.writes - before.writes, after.written_bytes - before.written_bytes))
+    let written = after.written_bytes - before.written_bytes;
+    Ok((after.reads - before.reads, after.writes - before.writes, written))
 }
 
 fn main() -> xact::Result<()> {
@@ -108,7 +109,7 @@ fn main() -> xact::Result<()> {
     ];
     println!(
         "engine       size MiB    files  snapshots  operations  open ms (best of 5)  reads  read KiB  writes  \
-         create: writes  KiB"
+         create: reads  writes  KiB"
     );
     for case in cases {
         prepare(&case, &path)?;
@@ -123,9 +124,9 @@ fn main() -> xact::Result<()> {
             counts = counting.counts();
             drop(volume);
         }
-        let (create_writes, create_bytes) = create_and_commit(&path)?;
+        let (create_reads, create_writes, create_bytes) = create_and_commit(&path)?;
         println!(
-            "{:<12} {:>8} {:>8} {:>10} {:>11} {:>20.2} {:>6} {:>9} {:>7} {:>15} {:>4}",
+            "{:<12} {:>8} {:>8} {:>10} {:>11} {:>20.2} {:>6} {:>9} {:>7} {:>14} {:>7} {:>4}",
             if case.generations { "generations" } else { "journal" },
             case.size_mib,
             case.files,
@@ -135,6 +136,7 @@ fn main() -> xact::Result<()> {
             counts.reads,
             counts.read_bytes >> 10,
             counts.writes,
+            create_reads,
             create_writes,
             create_bytes >> 10,
         );

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xact::mkfs::{MkfsOptions, mkfs_generations};
-use xact::{BlockDevice, Error, Files, Ino, MemoryDevice, Volume, VolumeOptions};
+use xact::{BlockDevice, Error, FileDevice, Files, Ino, MemoryDevice, OpenMode, Volume, VolumeOptions};
 use xact_consistency::{EngineOptions, GenerationsEngine};
 use xact_device::CountingDevice;
 use xact_fs::{Allocate, SetAttr, WriteHow};
@@ -374,6 +374,28 @@ fn overwritten_and_reused_blocks_stay_as_the_snapshots_have_them() {
         assert_eq!(read_from(&device, &name, "/overwritten"), contents(n), "{name}");
         assert_eq!(read_from(&device, &name, &format!("/only{n}")), contents(100 + n), "{name}");
     }
+}
+
+/// SNAP-8, of the whole volume, and a look at its root: groups are read when they are first needed.
+#[test]
+fn opening_a_volume_costs_the_same_whatever_its_size() {
+    let mut reads = Vec::new();
+    for size in [1 << 10, 16 << 10, 256 << 10].map(|mib| mib * MIB) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(size).unwrap();
+        let device: Arc<dyn BlockDevice> =
+            Arc::new(FileDevice::open(file.path(), OpenMode::ReadWrite).unwrap());
+        let format = MkfsOptions { block_size: Some(4096), zeroed: true, ..MkfsOptions::default() };
+        mkfs_generations(&device, &format, Some(256 * MIB)).unwrap();
+        Volume::open(device.clone(), &options()).unwrap().base().write_file("/file", b"").unwrap();
+        let counting = Arc::new(CountingDevice::new(device));
+        let volume = Volume::open(counting.clone(), &options()).unwrap();
+        assert!(volume.base().lookup(Ino::ROOT, b"lost+found").is_ok());
+        reads.push(counting.counts().reads);
+        assert_eq!(counting.counts().writes, 0, "nothing is written to read");
+    }
+    // A path of the map is a node longer where the volume is 512 times as large.
+    assert!(reads[2] <= reads[0] + 2, "{reads:?}");
 }
 
 /// A crash leaves nothing to be read but the two roots and the list of snapshots.

@@ -19,7 +19,8 @@ use crate::volume::Volume;
 #[derive(Clone)]
 pub(crate) struct Map {
     levels: u32,
-    root: Link,
+    /// Shared by copies, so that a node that one of them reads is there for all.
+    root: Arc<Link>,
 }
 
 #[derive(Clone, Default)]
@@ -129,7 +130,7 @@ impl Link {
 
 impl Map {
     pub fn new(levels: u32, root: Option<Pointer>) -> Map {
-        Map { levels, root: Link { at: root, node: OnceLock::new() } }
+        Map { levels, root: Arc::new(Link { at: root, node: OnceLock::new() }) }
     }
 
     /// Where the root is; `None` for an empty map. Of a map that is written.
@@ -139,7 +140,7 @@ impl Map {
 
     /// Where a block is; `None`: at home.
     pub fn get(&self, reader: &MapReader, block: BlockNr) -> Result<Option<Pointer>> {
-        let mut link = &self.root;
+        let mut link = &*self.root;
         for level in (0..self.levels).rev() {
             let span = reader.span(level);
             let first = block.0 - block.0 % (span * reader.fanout() as u64);
@@ -158,7 +159,7 @@ impl Map {
         if to.is_none() && self.get(reader, block)?.is_none() {
             return Ok(());
         }
-        set(reader, &mut self.root, self.levels - 1, 0, block, to)
+        set(reader, Arc::make_mut(&mut self.root), self.levels - 1, 0, block, to)
     }
 
     /// Gives every changed node a place, children first, and adds their bytes to `out`.
@@ -169,7 +170,7 @@ impl Map {
         take: &mut dyn FnMut() -> Result<BlockNr>,
         out: &mut Vec<(BlockNr, BlockRef)>,
     ) -> Result<()> {
-        write(reader, &mut self.root, self.levels - 1, 0, generation, take, out)
+        write(reader, Arc::make_mut(&mut self.root), self.levels - 1, 0, generation, take, out)
     }
 
     /// Up to `count` blocks that are not at home, in the order of their numbers, from `from` on.
@@ -191,7 +192,7 @@ impl Map {
         other: &Map,
         differs: &mut dyn FnMut(BlockNr),
     ) -> Result<()> {
-        differences(reader, (Some(&self.root), Some(&other.root)), self.levels - 1, 0, differs)
+        differences(reader, (Some(&*self.root), Some(&*other.root)), self.levels - 1, 0, differs)
     }
 
     /// Calls `only` for each place that this map takes, for a moved block or a node of its own, and
@@ -202,7 +203,7 @@ impl Map {
         others: &[&Map],
         only: &mut dyn FnMut(BlockNr),
     ) -> Result<()> {
-        let others: Vec<&Link> = others.iter().map(|map| &map.root).collect();
+        let others: Vec<&Link> = others.iter().map(|map| &*map.root).collect();
         only_here(reader, &self.root, &others, self.levels - 1, 0, only)
     }
 }

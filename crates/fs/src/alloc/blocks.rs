@@ -56,7 +56,7 @@ impl Shared {
 
     fn make_available(&self, run: Run) {
         for piece in self.pieces(run) {
-            let group = &self.groups[piece.group.0 as usize];
+            let group = self.group(piece.group);
             let mut state = group.state.lock();
             let map = self.block_map(piece.group, &mut state).expect("a map with pending bits stays loaded");
             assert!(map.bits.all_set(piece.index, piece.len), "blocks given back were taken or freed");
@@ -78,7 +78,7 @@ impl Shared {
     }
 
     fn link_piece(&self, h: &mut Handle, Piece { group: number, index, len }: Piece) -> Result<()> {
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let mut state = self.lock(number, Need::BlockBitmap);
         let map = self.block_map(number, &mut state)?;
         assert!(map.bits.all_set(index, len) && map.pending >= len, "linked blocks were taken");
@@ -111,7 +111,7 @@ impl Shared {
         if !self.sb.contains(run.start, u64::from(run.len)) {
             return Err(Error::corrupt(site, "blocks to be freed lie outside the volume"));
         }
-        if self.zone.touches(run) {
+        if self.all().zone.touches(run) {
             return Err(Error::corrupt(site, "blocks to be freed hold the volume's own metadata"));
         }
         // Nothing may be changed before all of it is known to be sound.
@@ -136,7 +136,7 @@ impl Shared {
 
     /// Whether the blocks are in use on disk, so that they can be freed.
     fn check_used(&self, Piece { group: number, index, len }: Piece) -> Result<()> {
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let mut state = self.lock(number, Need::BlockBitmap);
         self.block_map(number, &mut state)?;
         let desc = self.desc(number)?;
@@ -151,7 +151,7 @@ impl Shared {
     }
 
     fn free_piece(&self, h: &mut Handle, Piece { group: number, index, len }: Piece) -> Result<()> {
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let mut state = self.lock(number, Need::BlockBitmap);
         // Loaded before the disk changes: in memory the bits stay set.
         let map = self.block_map(number, &mut state)?;

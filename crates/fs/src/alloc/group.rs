@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use parking_lot::{Mutex, MutexGuard};
 use xact_base::{BlockNr, Error, GroupNr, Result, Site};
-use xact_consistency::{Engine, lock_within};
+use xact_consistency::lock_within;
 use xact_layout::group::{
     BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED, bitmap_checksum, bitmap_csum_matches,
 };
@@ -68,7 +68,7 @@ impl Group {
 
 /// How much of an inode table was ever written: whole blocks up to the last used inode, unless
 /// the rest was zeroed too.
-fn table_ready(sb: &Superblock, desc: &GroupDesc) -> u32 {
+pub(super) fn table_ready(sb: &Superblock, desc: &GroupDesc) -> u32 {
     let all = sb.inodes_per_group();
     if !sb.has_group_csum() || desc.has_flag(INODE_ZEROED) {
         return all;
@@ -78,28 +78,6 @@ fn table_ready(sb: &Superblock, desc: &GroupDesc) -> u32 {
     }
     let used = all.saturating_sub(desc.itable_unused());
     used.next_multiple_of(sb.inodes_per_block()).min(all)
-}
-
-/// Reads and checks all descriptors.
-pub(super) fn read_descriptors(engine: &dyn Engine, sb: &Superblock) -> Result<Vec<GroupDesc>> {
-    let size = usize::from(sb.desc_size());
-    let count = sb.group_count();
-    let mut descs = Vec::with_capacity(count as usize);
-    for first in (0..count).step_by(sb.descs_per_block() as usize) {
-        let block = sb.desc_place(GroupNr(first)).0;
-        if !sb.contains(block, 1) {
-            return Err(Error::corrupt(Site::Superblock, "the group descriptors do not fit the volume"));
-        }
-        let bytes = engine.read(block)?;
-        for (bytes, number) in bytes.chunks_exact(size).zip(first..count) {
-            let desc = GroupDesc::new(bytes);
-            if !desc.checksum_matches(sb, GroupNr(number)) {
-                return Err(Error::corrupt(Site::Group(GroupNr(number)), "checksum does not match"));
-            }
-            descs.push(desc);
-        }
-    }
-    Ok(descs)
 }
 
 /// What is about to be needed of a group.
@@ -117,7 +95,7 @@ impl Shared {
     /// A group under its lock, which nobody holds while the device is waited for: what `need` is read from is
     /// in the engine's memory by then.
     pub(super) fn lock(&self, number: GroupNr, need: Need) -> MutexGuard<'_, State> {
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let has_map = |state: &State| match need {
             Need::BlockMap => state.blocks.is_some() || state.block_damage.is_some(),
             Need::InodeMap => state.inodes.is_some() || state.inode_damage.is_some(),
@@ -155,7 +133,7 @@ impl Shared {
                 Ok(bits) => self.loaded(&mut state.blocks, bits),
                 Err(error) => {
                     if matches!(error, Error::Corrupt(_)) {
-                        let lost = self.groups[number.0 as usize].free_blocks.swap(0, Relaxed);
+                        let lost = self.group(number).free_blocks.swap(0, Relaxed);
                         self.counters.lose(u64::from(lost));
                         state.block_damage = Some(error.clone());
                         self.damage.lock().get_or_insert_with(|| error.clone());
@@ -177,7 +155,7 @@ impl Shared {
                 Ok(bits) => self.loaded(&mut state.inodes, bits),
                 Err(error) => {
                     if matches!(error, Error::Corrupt(_)) {
-                        let lost = self.groups[number.0 as usize].free_inodes.swap(0, Relaxed);
+                        let lost = self.group(number).free_inodes.swap(0, Relaxed);
                         self.counters.lose_inodes(u64::from(lost));
                         state.inode_damage = Some(error.clone());
                         self.damage.lock().get_or_insert_with(|| error.clone());
@@ -199,8 +177,8 @@ impl Shared {
     /// Drops the maps of a group that says the same on disk, if one is met soon.
     fn evict(&self) {
         for _ in 0..64 {
-            let hand = self.evict_hand.fetch_add(1, Relaxed) % self.groups.len();
-            let Some(mut state) = self.groups[hand].state.try_lock() else { continue };
+            let hand = self.evict_hand.fetch_add(1, Relaxed) % self.sb.group_count();
+            let Some(mut state) = self.group(GroupNr(hand)).state.try_lock() else { continue };
             let state = &mut *state;
             let mut dropped = 0;
             for slot in [&mut state.blocks, &mut state.inodes] {
@@ -230,7 +208,12 @@ impl Shared {
         };
         let start = self.sb.group_start(number);
         let end = start.offset(u64::from(len));
-        if !self.zone.within(start, end).all(|r| bits.all_set((r.0 - start.0) as u32, (r.1 - r.0) as u32)) {
+        if !self
+            .all()
+            .zone
+            .within(start, end)
+            .all(|r| bits.all_set((r.0 - start.0) as u32, (r.1 - r.0) as u32))
+        {
             return corrupt("the block bitmap has fixed metadata as free");
         }
         if bits.zeros() != desc.free_blocks() {
@@ -277,7 +260,7 @@ impl Shared {
         let mut bytes = vec![0; self.sb.block_size() as usize];
         let len = self.sb.blocks_in_group(number);
         let start = self.sb.group_start(number);
-        for (from, to) in self.zone.within(start, start.offset(u64::from(len))) {
+        for (from, to) in self.all().zone.within(start, start.offset(u64::from(len))) {
             set_bits(&mut bytes, (from - start.0) as u32, (to - from) as u32);
         }
         set_bits(&mut bytes, len, 8 * self.sb.block_size() - len);

@@ -12,9 +12,9 @@ use xact_base::{Error, GroupNr, Ino, Result, Site};
 use xact_consistency::Handle;
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
 
+use super::Shared;
 use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
 use super::group::Need;
-use super::{Run, Shared};
 
 /// Groups that the search for a top-level folder's place looks at.
 const SPREAD_MAX: u32 = 64;
@@ -33,13 +33,13 @@ impl Shared {
             return Ok(ino);
         }
         // Away from a full group by growing steps, so that files of one folder meet again.
-        let count = self.groups.len() as u64;
+        let count = u64::from(self.sb.group_count());
         let mut at = (u64::from(home.0) + u64::from(parent.0)) % count;
         let mut step = 1u64;
         while step < count {
             at = (at + step) % count;
             let number = GroupNr(at as u32);
-            if self.groups[number.0 as usize].free_blocks.load(Relaxed) > 0
+            if self.group(number).free_blocks.load(Relaxed) > 0
                 && let Some(ino) = self.take_inode_in(number)?
             {
                 return Ok(ino);
@@ -55,14 +55,14 @@ impl Shared {
     }
 
     fn averages(&self) -> (u32, u32) {
-        let groups = self.groups.len() as u64;
+        let groups = u64::from(self.sb.group_count());
         ((self.counters.free_inodes() / groups) as u32, (self.counters.free() / groups) as u32)
     }
 
     /// For a top-level folder: the next group that has more than its share of free space, with
     /// the fewest folders among those looked at.
     fn spread_group(&self) -> GroupNr {
-        let count = self.groups.len() as u32;
+        let count = self.sb.group_count();
         let (inodes, blocks) = self.averages();
         // Neighbouring groups share a flex group's tables: step over it.
         let stride = 1u32.checked_shl(u32::from(self.sb.log_groups_per_flex())).unwrap_or(count).min(count);
@@ -71,10 +71,10 @@ impl Shared {
         (0..count.min(SPREAD_MAX))
             .map(|i| GroupNr((start + i * stride % count) % count))
             .filter(|number| {
-                let group = &self.groups[number.0 as usize];
+                let group = self.group(*number);
                 group.free_inodes.load(Relaxed) >= inodes.max(1) && group.free_blocks.load(Relaxed) >= blocks
             })
-            .min_by_key(|number| self.groups[number.0 as usize].dirs.load(Relaxed))
+            .min_by_key(|number| self.group(*number).dirs.load(Relaxed))
             .unwrap_or(GroupNr(start))
     }
 
@@ -86,7 +86,7 @@ impl Shared {
         self.groups_from(home)
             .take(SPREAD_MAX as usize)
             .find(|number| {
-                let group = &self.groups[number.0 as usize];
+                let group = self.group(*number);
                 group.free_inodes.load(Relaxed) >= inodes_least
                     && group.free_blocks.load(Relaxed) >= blocks_least
             })
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     fn take_inode_in(&self, number: GroupNr) -> Result<Option<Ino>> {
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         if group.free_inodes.load(Relaxed) == 0 {
             return Ok(None);
         }
@@ -123,7 +123,7 @@ impl Shared {
 
     fn make_inode_available(&self, ino: Ino) {
         let (number, index) = self.sb.inode_place(ino).expect("a taken inode is on the volume");
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let mut state = group.state.lock();
         let map = self.inode_map(number, &mut state).expect("a map with pending bits stays loaded");
         assert!(map.bits.is_set(index), "an inode given back was taken or freed");
@@ -143,7 +143,7 @@ impl Shared {
 
     pub(super) fn link_inode(&self, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
         let (number, index) = self.sb.inode_place(ino).expect("a taken inode is on the volume");
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let mut state = self.lock(number, Need::InodeBitmap);
         let state = &mut *state;
         let desc = self.desc(number)?;
@@ -209,7 +209,7 @@ impl Shared {
     /// and is not linked yet) are zeroed on the device now: nothing refers to them before this
     /// commit, and as data written before it they are durable with it.
     fn prepare_table(&self, h: &mut Handle, number: GroupNr, index: u32) -> Result<()> {
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let ready = group.table_ready.load(Relaxed);
         if index < ready {
             return Ok(());
@@ -226,16 +226,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the table's block of this inode was ever written.
-    pub(crate) fn is_table_ready(&self, number: GroupNr, index: u32) -> bool {
-        index < self.groups[number.0 as usize].table_ready.load(Relaxed)
-    }
-
-    /// First block of a group's inode table.
-    pub(crate) fn inode_table(&self, number: GroupNr) -> Run {
-        Run { start: self.groups[number.0 as usize].inode_table, len: self.sb.inode_table_blocks() }
-    }
-
     pub(super) fn free_inode(self: &Arc<Self>, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
         let Some((number, index)) = self.sb.inode_place(ino) else {
             return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is not on the volume"));
@@ -243,7 +233,7 @@ impl Shared {
         if ino < self.sb.first_inode() {
             return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is reserved"));
         }
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let mut state = self.lock(number, Need::InodeBitmap);
         let map = self.inode_map(number, &mut state)?;
         let desc = self.desc(number)?;

@@ -29,6 +29,7 @@
 mod bitmap;
 mod blocks;
 mod group;
+mod groups;
 mod hold;
 mod inodes;
 mod search;
@@ -54,11 +55,10 @@ use crate::inode_table::InodeTable;
 use crate::journal_map::lasting_runs;
 use crate::metadata_blocks::MetadataBlocks;
 pub(crate) use bitmap::set_bits;
-use group::Group;
+use groups::Groups;
 pub use hold::Hold;
 use space::Counters;
 pub use space::{Purpose, Reservation};
-use zone::SystemZone;
 
 /// Allocates the blocks and inodes of one volume. Clones are the same allocator.
 #[derive(Clone)]
@@ -70,13 +70,12 @@ pub struct Allocator {
 pub(crate) struct Shared {
     engine: Arc<dyn Engine>,
     sb: Superblock,
-    groups: Box<[Group]>,
-    zone: SystemZone,
+    groups: Groups,
     counters: Arc<Counters>,
     /// Groups that have a map in memory.
     loaded: AtomicUsize,
     /// Where the search for a map to drop goes on.
-    evict_hand: AtomicUsize,
+    evict_hand: AtomicU32,
     /// Where the search for a new top-level directory's group goes on.
     spread_hand: AtomicU32,
     damage: Mutex<Option<Error>>,
@@ -87,30 +86,21 @@ pub(crate) struct Shared {
 }
 
 impl Allocator {
-    /// Reads all group descriptors and the journal's inode, and no bitmap.
+    /// Reads the journal's inode, and nothing else before it is needed.
     ///
-    /// Errors: `Corrupt` for a descriptor whose checksum does not match, or whose bitmaps or
-    /// inode table lie outside the volume or over one another, and for a journal that does.
+    /// Errors: `Corrupt` for a journal that cannot be read.
     pub fn open(engine: Arc<dyn Engine>, sb: Superblock) -> Result<Allocator> {
-        let descs = group::read_descriptors(&*engine, &sb)?;
-        let zone = SystemZone::new(&sb, &descs)?;
-        let cluster = u64::from(sb.cluster_blocks());
-        let free_blocks: u64 = descs.iter().map(|d| u64::from(d.free_blocks()) * cluster).sum();
-        let free_inodes: u64 = descs.iter().map(|d| u64::from(d.free_inodes())).sum();
         let blocks = sb.blocks_count();
         // `ext4_calculate_resv_clusters`: writing into reserved blocks needs nodes only where there are extents.
         let emergency = if sb.has_incompat(incompat::EXTENTS) { (blocks / 50).min(4096) } else { 0 };
         let reserved = sb.reserved_blocks_count().min(blocks);
-        let counters = Counters::new(free_blocks, free_inodes, reserved, emergency);
-        let groups = descs.iter().map(|desc| Group::new(&sb, desc)).collect();
         let shared = Shared {
             engine,
+            groups: Groups::new(&sb),
             sb,
-            groups,
-            zone,
-            counters: Arc::new(counters),
+            counters: Arc::new(Counters::new(reserved, emergency)),
             loaded: AtomicUsize::new(0),
-            evict_hand: AtomicUsize::new(0),
+            evict_hand: AtomicU32::new(0),
             spread_hand: AtomicU32::new(0),
             damage: Mutex::new(None),
             discard: AtomicBool::new(false),
@@ -123,8 +113,17 @@ impl Allocator {
         if shared.sb.has_incompat(incompat::MMP) {
             fixed.push(Run { start: BlockNr(shared.sb.mmp_block()), len: 1 });
         }
-        shared.zone = std::mem::take(&mut shared.zone).with_fixed(&shared.sb, &fixed)?;
+        shared.groups.fixed = fixed;
         Ok(alloc)
+    }
+
+    /// Reads all group descriptors, and no bitmap. Whoever takes, frees or counts does so by itself; to be called
+    /// beforehand where nobody shall wait for it then, and where damage is to be told at once.
+    ///
+    /// Errors: `Corrupt` for a descriptor whose checksum does not match, or whose bitmaps or
+    /// inode table lie outside the volume, over one another or over the journal.
+    pub fn read_groups(&self) -> Result<()> {
+        self.shared.read_all().map(|_| ())
     }
 
     /// The blocks of the journal inode, if the volume has one, without those that it has for a while.
@@ -155,12 +154,13 @@ impl Allocator {
 
     /// Whether [`Self::reserve`] would promise so many now.
     pub fn can_promise(&self, blocks: u64, purpose: Purpose) -> bool {
-        self.shared.counters.has(blocks, purpose)
+        self.shared.read_all().is_ok() && self.shared.counters.has(blocks, purpose)
     }
 
     /// Promises `blocks` blocks, for delayed allocation. `NoSpace` where they are not there; then
     /// [`Allocator::reclaimable`] tells whether a commit would help.
     pub fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
+        self.shared.read_all()?;
         let left = self.shared.counters.promise(blocks, blocks, purpose)?;
         Ok(Reservation::new(self.shared.counters.clone(), left))
     }
@@ -177,6 +177,7 @@ impl Allocator {
         reservation: Option<&mut Reservation>,
     ) -> Result<Run> {
         let shared = &self.shared;
+        shared.read_all()?;
         match reservation.filter(|r| r.left() > 0) {
             Some(reservation) => {
                 let want = u64::from(max.max(1)).min(reservation.left()) as u32;
@@ -199,16 +200,19 @@ impl Allocator {
         self.shared.give_back(run);
     }
 
-    /// Reads into memory what linking or freeing a run will need, so that a handle does not wait for it.
+    /// Reads into memory what linking or freeing a run will need, so that a handle does not wait for it. Who needs it is
+    /// told of errors.
     pub fn read_ahead(&self, run: Run) {
-        if self.shared.sb.contains(run.start, u64::from(run.len)) {
+        if self.read_groups().is_ok() && self.shared.sb.contains(run.start, u64::from(run.len)) {
             self.shared.read_ahead_of(run);
         }
     }
 
     /// The same for linking or freeing an inode, and for giving it its first block.
     pub fn read_ahead_inode(&self, ino: Ino) {
-        self.shared.read_ahead_of_inode(ino);
+        if self.read_groups().is_ok() {
+            self.shared.read_ahead_of_inode(ino);
+        }
     }
 
     /// Sets the bits of taken blocks on disk (step 2). Needs [`Allocator::credits_for`].
@@ -222,13 +226,16 @@ impl Allocator {
     /// Errors, before anything was changed: `Corrupt` for blocks outside the volume, for fixed
     /// metadata, and for what is free already.
     pub fn free(&self, h: &mut Handle, run: Run, hold: Option<Hold>) -> Result<()> {
+        self.shared.read_all()?;
         self.shared.free(h, run, hold)
     }
 
     /// Whether a run may belong to a file: within the volume and outside its fixed metadata.
     /// To be asked of every extent that is read from disk.
-    pub fn is_usable(&self, run: Run) -> bool {
-        self.shared.sb.contains(run.start, u64::from(run.len)) && !self.shared.zone.touches(run)
+    ///
+    /// Errors: a descriptor cannot be read.
+    pub fn is_usable(&self, run: Run) -> Result<bool> {
+        Ok(self.shared.sb.contains(run.start, u64::from(run.len)) && !self.shared.is_fixed(run)?)
     }
 
     /// Credits that linking or freeing a run takes: bitmap and descriptor of each group.
@@ -246,6 +253,7 @@ impl Allocator {
     /// Reserves an inode number in memory: a file near its parent, directories spread over the
     /// volume. `NoSpace` when there is none.
     pub fn take_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
+        self.shared.read_all()?;
         self.shared.take_inode(parent, is_dir)
     }
 
@@ -263,6 +271,7 @@ impl Allocator {
     ///
     /// Errors, before anything was changed: `Corrupt` for a reserved or already free inode.
     pub fn free_inode(&self, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
+        self.shared.read_all()?;
         self.shared.free_inode(h, ino, is_dir)
     }
 
@@ -289,31 +298,40 @@ impl Allocator {
     }
 
     /// What `statfs` tells.
-    pub fn space(&self) -> VolumeSpace {
+    pub fn space(&self) -> Result<VolumeSpace> {
         let shared = &self.shared;
+        let zone = &shared.read_all()?.zone;
         let sb = &shared.sb;
         let overhead = match u64::from(sb.overhead_clusters()) * u64::from(sb.cluster_blocks()) {
-            0 => shared.zone.blocks() + u64::from(sb.first_data_block()),
+            0 => zone.blocks() + u64::from(sb.first_data_block()),
             known => known,
         };
-        VolumeSpace {
+        Ok(VolumeSpace {
             block_size: sb.block_size(),
             blocks: sb.blocks_count().saturating_sub(overhead),
             free_blocks: shared.counters.free(),
             available_blocks: shared.counters.available(),
             inodes: u64::from(sb.inodes_count()),
             free_inodes: shared.counters.free_inodes(),
-        }
+        })
     }
 
-    /// Writes the free counts into the superblock (one credit). ext4 lets them lag behind the
-    /// descriptors while mounted; a sync and an unmount bring them up to date.
+    /// Writes the free counts into the superblock (one credit), where it has others. ext4 lets them lag behind the
+    /// descriptors while mounted, and a crash leaves them so; an unmount brings them up to date.
     pub fn write_counts(&self, h: &mut Handle) -> Result<()> {
+        if self.read_groups().is_err() {
+            // Damaged; so nothing was taken or freed.
+            return Ok(());
+        }
         let blocks = self.shared.counters.disk_free_blocks();
-        let inodes = self.shared.counters.disk_free_inodes();
+        let inodes = self.shared.counters.disk_free_inodes() as u32;
+        let now = crate::superblock::read(&*self.shared.engine, &self.shared.sb)?;
+        if now.free_blocks_count() == blocks && now.free_inodes_count() == inodes {
+            return Ok(());
+        }
         crate::superblock::update(h, &self.shared.sb, |sb| {
             sb.set_free_blocks_count(blocks);
-            sb.set_free_inodes_count(inodes as u32);
+            sb.set_free_inodes_count(inodes);
         })
     }
 
@@ -383,7 +401,7 @@ impl MetadataBlocks for Allocator {
         Allocator::link(self, handle, Run { start: block, len: 1 })
     }
 
-    fn is_usable(&self, run: Run) -> bool {
+    fn is_usable(&self, run: Run) -> Result<bool> {
         Allocator::is_usable(self, run)
     }
 

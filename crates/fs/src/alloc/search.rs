@@ -32,7 +32,7 @@ impl Shared {
         };
         let mut looked = 0;
         for number in self.groups_from(home).skip(1) {
-            let group = &self.groups[number.0 as usize];
+            let group = self.group(number);
             let mut longest = group.free_blocks.load(Relaxed).min(group.largest_run.load(Relaxed));
             if longest >= enough {
                 match self.take_in(number, None, want, enough)? {
@@ -55,7 +55,7 @@ impl Shared {
         }
         for _ in 0..ROUNDS {
             for number in self.groups_from(home) {
-                if self.groups[number.0 as usize].free_blocks.load(Relaxed) > 0
+                if self.group(number).free_blocks.load(Relaxed) > 0
                     && let Ok(run) = self.take_in(number, None, want, 1)?
                 {
                     return Ok(run);
@@ -67,7 +67,7 @@ impl Shared {
 
     /// All groups, from `home` on and around.
     pub(super) fn groups_from(&self, home: GroupNr) -> impl Iterator<Item = GroupNr> + use<> {
-        let count = self.groups.len() as u32;
+        let count = self.sb.group_count();
         (home.0..count).chain(0..home.0).map(GroupNr)
     }
 
@@ -80,7 +80,7 @@ impl Shared {
         want: u32,
         enough: u32,
     ) -> Result<std::result::Result<Run, u32>> {
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         if group.free_blocks.load(Relaxed) == 0 {
             return Ok(Err(0));
         }

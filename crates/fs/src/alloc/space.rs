@@ -40,18 +40,26 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// `emergency`: blocks that are for metadata only.
-    pub fn new(free_blocks: u64, free_inodes: u64, root_reserve: u64, emergency: u64) -> Counters {
+    /// Nothing is free before [`Self::begin`]. `emergency`: blocks that are for metadata only.
+    pub fn new(root_reserve: u64, emergency: u64) -> Counters {
         Counters {
-            unpromised: AtomicI64::new(free_blocks as i64),
+            unpromised: AtomicI64::new(0),
             pending: AtomicU64::new(0),
             pending_inodes: AtomicU64::new(0),
-            disk_free_blocks: AtomicU64::new(free_blocks),
-            disk_free_inodes: AtomicU64::new(free_inodes),
-            free_inodes: AtomicI64::new(free_inodes as i64),
+            disk_free_blocks: AtomicU64::new(0),
+            disk_free_inodes: AtomicU64::new(0),
+            free_inodes: AtomicI64::new(0),
             root_reserve: root_reserve as i64,
             emergency: emergency as i64,
         }
+    }
+
+    /// What all descriptors say is free.
+    pub fn begin(&self, free_blocks: u64, free_inodes: u64) {
+        self.unpromised.store(free_blocks as i64, Relaxed);
+        self.disk_free_blocks.store(free_blocks, Relaxed);
+        self.disk_free_inodes.store(free_inodes, Relaxed);
+        self.free_inodes.store(free_inodes as i64, Relaxed);
     }
 
     /// Blocks that must stay free for others.

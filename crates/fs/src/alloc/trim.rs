@@ -24,6 +24,7 @@ impl Allocator {
     ///
     /// Errors: `Io` where the device cannot.
     pub fn trim(&self, range: Range<BlockNr>, min_blocks: u64) -> Result<u64> {
+        self.read_groups()?;
         let mut trimmed = 0;
         for number in 0..self.shared.sb.group_count() {
             trimmed += self.shared.trim_group(GroupNr(number), &range, min_blocks)?;
@@ -66,7 +67,7 @@ impl Shared {
         let len = u64::from(self.sb.blocks_in_group(number));
         let end = within(range.end).min(len) as u32;
         let mut at = within(range.start).min(len) as u32;
-        let group = &self.groups[number.0 as usize];
+        let group = self.group(number);
         let mut trimmed = 0;
         while at < end {
             // Held over one discard: what is free stays so until it is done.

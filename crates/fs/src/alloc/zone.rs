@@ -14,13 +14,13 @@ pub(super) struct SystemZone {
 }
 
 impl SystemZone {
-    /// From all descriptors of the volume. Checks that every bitmap and inode table lies within
-    /// the volume and that no two share a block.
-    pub fn new(sb: &Superblock, descs: &[GroupDesc]) -> Result<SystemZone> {
+    /// From the descriptors of groups from `first` on. Checks that every bitmap and inode table lies
+    /// within the volume and that no two share a block.
+    pub fn new(sb: &Superblock, first: GroupNr, descs: &[GroupDesc]) -> Result<SystemZone> {
         // Start, length, and whom to blame.
         let mut parts: Vec<(u64, u64, Site)> = Vec::with_capacity(4 * descs.len());
-        for (number, desc) in descs.iter().enumerate() {
-            let group = GroupNr(number as u32);
+        for (number, desc) in (first.0..).zip(descs) {
+            let group = GroupNr(number);
             let site = Site::Group(group);
             let base = u64::from(sb.base_meta_blocks(group).min(sb.blocks_in_group(group)));
             if base > 0 {

@@ -169,6 +169,10 @@ impl Base {
     /// name.
     pub fn open(engine: Arc<dyn Engine>, sb: Superblock, options: BaseOptions) -> Result<Arc<Base>> {
         let allocator = Allocator::open(engine.clone(), sb.clone())?;
+        if engine.journal().is_some() {
+            // What is there to be recovered takes longer, and the kernel tells such damage on mounting, too.
+            allocator.read_groups()?;
+        }
         allocator.set_discard(options.discard);
         let table = InodeTable::new(&allocator);
         let orphans = Orphans::open(&allocator, &table)?;

@@ -334,6 +334,7 @@ impl<'a> BaseTree<'a> {
         }
         self.base.check_writable()?;
         self.base.engine.health()?;
+        self.base.allocator.read_groups()?;
         if !self.needs.rights.beyond_quota {
             self.base.quotas.check(&self.wanted)?;
         }

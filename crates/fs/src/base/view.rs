@@ -213,7 +213,7 @@ impl View for Base {
     }
 
     fn space(&self) -> Result<VolumeSpace> {
-        Ok(self.allocator.space())
+        self.allocator.space()
     }
 }
 

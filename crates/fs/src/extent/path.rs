@@ -98,7 +98,7 @@ impl Extents<'_> {
 
     /// Refuses a file's claim to blocks that cannot be a file's.
     pub(super) fn check_usable(&self, run: Run) -> Result<()> {
-        if !self.blocks.is_usable(run) {
+        if !self.blocks.is_usable(run)? {
             return Err(Error::corrupt(
                 Site::Inode(self.owner.ino),
                 "file claims blocks of the volume's own metadata",

@@ -64,7 +64,8 @@ impl OrphanFile {
             FileBlock(0)..FileBlock(count),
             &mut |extent| {
                 let part = extent.part(extent.at, extent.end().min(FileBlock(count)));
-                if part.unwritten || part.at.0 as usize != file.blocks.len() || !alloc.is_usable(part.run) {
+                let is_next = !part.unwritten && part.at.0 as usize == file.blocks.len();
+                if !is_next || !alloc.is_usable(part.run)? {
                     return Err(corrupt("the orphan file has a hole or blocks that cannot be its own"));
                 }
                 let Run { start, len } = part.run;

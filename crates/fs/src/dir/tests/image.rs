@@ -79,8 +79,8 @@ impl MetadataBlocks for NoBlocks {
     fn link(&self, _handle: &mut Handle, _block: BlockNr) -> Result<()> {
         unreachable!("extents are only read")
     }
-    fn is_usable(&self, _run: Run) -> bool {
-        true
+    fn is_usable(&self, _run: Run) -> Result<bool> {
+        Ok(true)
     }
     fn free(&self, _handle: &mut Handle, _block: BlockNr) -> Result<()> {
         unreachable!("extents are only read")

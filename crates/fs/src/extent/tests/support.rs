@@ -62,8 +62,8 @@ impl MetadataBlocks for TestBlocks {
         handle.update(descriptor, |_| ())
     }
 
-    fn is_usable(&self, _run: Run) -> bool {
-        true
+    fn is_usable(&self, _run: Run) -> Result<bool> {
+        Ok(true)
     }
 
     fn free(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {

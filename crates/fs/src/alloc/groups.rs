@@ -1,0 +1,198 @@
+//! Which groups there are, read when they are first needed (SNAP-8): opening a volume costs the same, however many
+//! it has.
+//!
+//! - All of them, together: where blocks or inodes are to be had or given back, or somebody asks what is free. What is free
+//!   is the sum of all descriptors, and any block may hold fixed metadata of any group.
+//! - Before that, to read an inode or a file, those of one flex group: where its tables are, and what of its blocks can
+//!   be no file's. This is enough on a volume on which each group's bitmaps and table lie in its own
+//!   flex group, as mke2fs places them; on any other (`-E packed_meta_blocks`) all groups are read at once.
+//!
+//! Nobody writes before all are read, so that a part never is out of date while it is asked.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::Mutex;
+use xact_base::{BlockNr, Error, GroupNr, Result, Run, Site};
+use xact_consistency::{Engine, lock_within};
+use xact_layout::group::GroupDesc;
+use xact_layout::superblock::Superblock;
+
+use super::Shared;
+use super::group::{Group, table_ready};
+use super::zone::SystemZone;
+
+/// What is in memory of the groups.
+pub(super) struct Groups {
+    all: OnceLock<All>,
+    /// One thread reads them.
+    reading: Mutex<()>,
+    /// By flex group.
+    parts: Box<[OnceLock<Part>]>,
+    is_regular: OnceLock<bool>,
+    flex: u32,
+    /// The journal's blocks, and that of multi-mount protection.
+    pub fixed: Vec<Run>,
+}
+
+pub(super) struct All {
+    groups: Box<[Group]>,
+    pub zone: SystemZone,
+}
+
+struct Part {
+    /// First block, and how many inodes from the start lie in blocks that were written.
+    tables: Box<[(BlockNr, u32)]>,
+    zone: SystemZone,
+}
+
+impl Groups {
+    pub fn new(sb: &Superblock) -> Groups {
+        let count = sb.group_count();
+        let flex =
+            1u32.checked_shl(u32::from(sb.log_groups_per_flex())).unwrap_or(count).clamp(1, count.max(1));
+        let parts = (0..count.div_ceil(flex)).map(|_| OnceLock::new()).collect();
+        Groups {
+            all: OnceLock::new(),
+            reading: Mutex::new(()),
+            parts,
+            is_regular: OnceLock::new(),
+            flex,
+            fixed: Vec::new(),
+        }
+    }
+}
+
+impl Shared {
+    /// Sees to it that all groups are in memory.
+    ///
+    /// Errors: `Corrupt` for a descriptor whose checksum does not match, or whose bitmaps or inode table lie outside
+    /// the volume, over one another or over the journal.
+    pub(super) fn read_all(&self) -> Result<&All> {
+        if let Some(all) = self.groups.all.get() {
+            return Ok(all);
+        }
+        let _reading = lock_within(&*self.engine, &self.groups.reading);
+        if let Some(all) = self.groups.all.get() {
+            return Ok(all);
+        }
+        let descs = read_descriptors(&*self.engine, &self.sb, 0..self.sb.group_count())?;
+        let zone = SystemZone::new(&self.sb, GroupNr(0), &descs)?.with_fixed(&self.sb, &self.groups.fixed)?;
+        let cluster = u64::from(self.sb.cluster_blocks());
+        let free_blocks = descs.iter().map(|desc| u64::from(desc.free_blocks()) * cluster).sum();
+        let free_inodes = descs.iter().map(|desc| u64::from(desc.free_inodes())).sum();
+        self.counters.begin(free_blocks, free_inodes);
+        let groups = descs.iter().map(|desc| Group::new(&self.sb, desc)).collect();
+        Ok(self.groups.all.get_or_init(|| All { groups, zone }))
+    }
+
+    fn has_read_all(&self) -> bool {
+        self.groups.all.get().is_some()
+    }
+
+    /// All groups. The caller has come by [`Self::read_all`].
+    pub(super) fn all(&self) -> &All {
+        self.groups.all.get().expect("who changes what is free has read all groups")
+    }
+
+    pub(super) fn group(&self, number: GroupNr) -> &Group {
+        &self.all().groups[number.0 as usize]
+    }
+
+    /// A group's inode table: its first block, and how many inodes from its start lie in blocks that were written.
+    pub(crate) fn inode_table(&self, number: GroupNr) -> Result<(BlockNr, u32)> {
+        if let Some(part) = self.part(number)? {
+            return Ok(part.tables[(number.0 % self.groups.flex) as usize]);
+        }
+        let group = self.group(number);
+        Ok((group.inode_table, group.table_ready.load(Relaxed)))
+    }
+
+    /// Whether a run of the volume has fixed metadata in it.
+    pub(super) fn is_fixed(&self, run: Run) -> Result<bool> {
+        let last = run.end().0.saturating_sub(1).max(run.start.0);
+        for number in self.sb.group_of(run.start).0..=self.sb.group_of(BlockNr(last)).0 {
+            let Some(part) = self.part(GroupNr(number))? else { return Ok(self.all().zone.touches(run)) };
+            if part.zone.touches(run) {
+                return Ok(true);
+            }
+        }
+        Ok(self.groups.fixed.iter().any(|fixed| fixed.start < run.end() && run.start < fixed.end()))
+    }
+
+    /// What is known of the group's flex group; `None` where all groups are in memory, which is better.
+    fn part(&self, number: GroupNr) -> Result<Option<&Part>> {
+        if self.has_read_all() {
+            return Ok(None);
+        }
+        if !self.is_regular()? {
+            self.read_all()?;
+            return Ok(None);
+        }
+        let slot = &self.groups.parts[(number.0 / self.groups.flex) as usize];
+        if let Some(part) = slot.get() {
+            return Ok(Some(part));
+        }
+        let range = self.flex_group(number);
+        let descs = read_descriptors(&*self.engine, &self.sb, range.clone())?;
+        if !self.lie_within(&range, &descs) {
+            self.read_all()?;
+            return Ok(None);
+        }
+        let tables = descs.iter().map(|desc| (desc.inode_table(), table_ready(&self.sb, desc))).collect();
+        let zone = SystemZone::new(&self.sb, GroupNr(range.start), &descs)?;
+        Ok(Some(slot.get_or_init(|| Part { tables, zone })))
+    }
+
+    /// Whether the last group's bitmaps and table lie in its own flex group. Where they do not, those of others may
+    /// lie anywhere as well.
+    fn is_regular(&self) -> Result<bool> {
+        if let Some(known) = self.groups.is_regular.get() {
+            return Ok(*known);
+        }
+        let last = self.sb.group_count() - 1;
+        let descs = read_descriptors(&*self.engine, &self.sb, last..last + 1)?;
+        Ok(*self.groups.is_regular.get_or_init(|| self.lie_within(&self.flex_group(GroupNr(last)), &descs)))
+    }
+
+    fn flex_group(&self, number: GroupNr) -> Range<u32> {
+        let first = number.0 - number.0 % self.groups.flex;
+        first..first.saturating_add(self.groups.flex).min(self.sb.group_count())
+    }
+
+    fn lie_within(&self, groups: &Range<u32>, descs: &[GroupDesc]) -> bool {
+        let last = GroupNr(groups.end - 1);
+        let start = self.sb.group_start(GroupNr(groups.start));
+        let end = self.sb.group_start(last).offset(u64::from(self.sb.blocks_in_group(last)));
+        let table = u64::from(self.sb.inode_table_blocks());
+        descs.iter().all(|desc| {
+            [(desc.block_bitmap(), 1), (desc.inode_bitmap(), 1), (desc.inode_table(), table)]
+                .iter()
+                .all(|&(first, len)| first >= start && first.0.saturating_add(len) <= end.0)
+        })
+    }
+}
+
+/// Reads and checks descriptors.
+fn read_descriptors(engine: &dyn Engine, sb: &Superblock, groups: Range<u32>) -> Result<Vec<GroupDesc>> {
+    let size = usize::from(sb.desc_size());
+    let per_block = sb.descs_per_block();
+    let mut descs = Vec::with_capacity(groups.len());
+    for first in (groups.start - groups.start % per_block..groups.end).step_by(per_block as usize) {
+        let block = sb.desc_place(GroupNr(first)).0;
+        if !sb.contains(block, 1) {
+            return Err(Error::corrupt(Site::Superblock, "the group descriptors do not fit the volume"));
+        }
+        let bytes = engine.read(block)?;
+        let all = bytes.chunks_exact(size).zip(first..).take(per_block as usize);
+        for (bytes, number) in all.filter(|(_, number)| groups.contains(number)) {
+            let desc = GroupDesc::new(bytes);
+            if !desc.checksum_matches(sb, GroupNr(number)) {
+                return Err(Error::corrupt(Site::Group(GroupNr(number)), "checksum does not match"));
+            }
+            descs.push(desc);
+        }
+    }
+    Ok(descs)
+}
