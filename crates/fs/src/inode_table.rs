@@ -38,7 +38,7 @@ impl InodeTable {
     /// Reads an inode. It may be one that is free: its links and mode tell.
     ///
     /// Errors: `Corrupt`, naming the inode, for a number that the volume does not have or that was
-    /// never used, and for a checksum that does not match.
+    /// never used, and for a checksum that does not match; naming its group, for a damaged descriptor.
     pub fn read(&self, ino: Ino) -> Result<Inode> {
         let place = self.place(ino)?;
         let bytes = self.alloc.engine().read(place.block)?;

@@ -314,32 +314,36 @@ fn fixed_metadata_is_known_before_all_groups_are() {
     let packed = ("packed", 80 << 20, ["-b", "1024", "-G", "2", "-E", "packed_meta_blocks=1"].as_slice());
     let narrow = ("narrow", 80 << 20, ["-b", "1024", "-G", "2"].as_slice());
     for options in OPTIONS.iter().chain([&packed, &narrow]).filter(|options| options.1 < 1 << 30) {
-        let mut volume = Volume::open(image(options));
-        let blocks = || (0..volume.sb().blocks_count()).map(BlockNr);
-        let usable = |alloc: &Allocator| -> Vec<bool> {
-            blocks().map(|start| alloc.is_usable(Run { start, len: 1 }).unwrap()).collect()
-        };
-        let asked_before = usable(&volume.alloc);
-        let over_a_border = |alloc: &Allocator| {
-            let start = volume.sb().group_start(GroupNr(1)).0;
-            [start - 1, start - 300]
-                .map(|start| alloc.is_usable(Run { start: BlockNr(start), len: 301 }).unwrap())
-        };
-        let border_before = over_a_border(&volume.alloc);
-        volume.alloc.read_groups().unwrap();
-        let differ =
-            blocks().zip(usable(&volume.alloc)).zip(asked_before).find(|((_, now), before)| now != before);
-        assert!(differ.is_none(), "{}: {differ:?}", options.0);
-        assert_eq!(over_a_border(&volume.alloc), border_before, "{}", options.0);
-        let sb = volume.sb().clone();
+        let image = image(options);
+        // After a line with the command.
+        let journal: Vec<u64> = debugfs(&image, &["blocks <8>"])
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        assert!(journal.len() > 1000, "{}", options.0);
+        let volume = Volume::open(image);
+        let sb = volume.sb();
         let fresh = Allocator::open(volume.engine.clone(), sb.clone()).unwrap();
-        for table in [InodeTable::new(&fresh), InodeTable::new(&volume.alloc)] {
-            for group in 0..sb.group_count() {
-                let ino = sb.inode_at(GroupNr(group), 0);
-                assert_eq!(table.block_of(ino).ok(), volume.inodes.block_of(ino).ok(), "{}", options.0);
-            }
+        let usable = |start: u64, len: u32| {
+            [&fresh, &volume.alloc].map(|alloc| alloc.is_usable(Run { start: BlockNr(start), len }).unwrap())
+        };
+        volume.alloc.read_groups().unwrap();
+        for block in 0..sb.blocks_count() {
+            let [before, after] = usable(block, 1);
+            assert_eq!(before, after, "{}: block {block}", options.0);
         }
-        volume.alloc = fresh;
+        for block in journal {
+            assert_eq!(usable(block, 1), [false; 2], "{}: block {block} of the journal", options.0);
+        }
+        for group in (1..sb.group_count()).map(|group| sb.group_start(GroupNr(group)).0) {
+            let [before, after] = usable(group - 300, 301);
+            assert_eq!(before, after, "{}: blocks before {group}", options.0);
+        }
+        let table = InodeTable::new(&fresh);
+        for ino in (0..=sb.inodes_count() + 1).map(Ino) {
+            let [before, after] = [&table, &volume.inodes].map(|table| table.block_of(ino).ok());
+            assert_eq!(before, after, "{}: inode {}", options.0, ino.0);
+        }
         volume.close_unchecked();
     }
 }

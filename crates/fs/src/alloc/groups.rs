@@ -5,15 +5,19 @@
 //!   is the sum of all descriptors, and any block may hold fixed metadata of any group.
 //! - Before that, to read an inode or a file, those of one flex group: where its tables are, and what of its blocks can
 //!   be no file's. This is enough on a volume on which each group's bitmaps and table lie in its own
-//!   flex group, as mke2fs places them; on any other (`-E packed_meta_blocks`) all groups are read at once.
+//!   flex group, as mke2fs places them. Where the last group's do not (`-E packed_meta_blocks`), or one's of those that
+//!   are asked for, all groups are read at once. What is not noticed is a file that claims a table which a group of
+//!   another flex group has there: not before all are read, which is before anything is taken, freed or linked.
 //!
-//! Nobody writes before all are read, so that a part never is out of date while it is asked.
+//! Nobody changes a descriptor or the written part of a table before all are read, so that a part is never out of date while it
+//! is asked.
 
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use xact_base::{BlockNr, Error, GroupNr, Result, Run, Site};
 use xact_consistency::{Engine, lock_within};
 use xact_layout::group::GroupDesc;
@@ -28,12 +32,12 @@ pub(super) struct Groups {
     all: OnceLock<All>,
     /// One thread reads them.
     reading: Mutex<()>,
-    /// By flex group.
-    parts: Box<[OnceLock<Part>]>,
+    /// By flex group, those that were asked for.
+    parts: RwLock<HashMap<u32, Arc<Part>>>,
     is_regular: OnceLock<bool>,
     flex: u32,
     /// The journal's blocks, and that of multi-mount protection.
-    pub fixed: Vec<Run>,
+    fixed: Vec<Run>,
 }
 
 pub(super) struct All {
@@ -48,18 +52,17 @@ struct Part {
 }
 
 impl Groups {
-    pub fn new(sb: &Superblock) -> Groups {
+    pub fn new(sb: &Superblock, fixed: Vec<Run>) -> Groups {
         let count = sb.group_count();
         let flex =
             1u32.checked_shl(u32::from(sb.log_groups_per_flex())).unwrap_or(count).clamp(1, count.max(1));
-        let parts = (0..count.div_ceil(flex)).map(|_| OnceLock::new()).collect();
         Groups {
             all: OnceLock::new(),
             reading: Mutex::new(()),
-            parts,
+            parts: RwLock::default(),
             is_regular: OnceLock::new(),
             flex,
-            fixed: Vec::new(),
+            fixed,
         }
     }
 }
@@ -122,7 +125,7 @@ impl Shared {
     }
 
     /// What is known of the group's flex group; `None` where all groups are in memory, which is better.
-    fn part(&self, number: GroupNr) -> Result<Option<&Part>> {
+    fn part(&self, number: GroupNr) -> Result<Option<Arc<Part>>> {
         if self.has_read_all() {
             return Ok(None);
         }
@@ -130,9 +133,9 @@ impl Shared {
             self.read_all()?;
             return Ok(None);
         }
-        let slot = &self.groups.parts[(number.0 / self.groups.flex) as usize];
-        if let Some(part) = slot.get() {
-            return Ok(Some(part));
+        let key = number.0 / self.groups.flex;
+        if let Some(part) = self.groups.parts.read().get(&key) {
+            return Ok(Some(part.clone()));
         }
         let range = self.flex_group(number);
         let descs = read_descriptors(&*self.engine, &self.sb, range.clone())?;
@@ -142,7 +145,9 @@ impl Shared {
         }
         let tables = descs.iter().map(|desc| (desc.inode_table(), table_ready(&self.sb, desc))).collect();
         let zone = SystemZone::new(&self.sb, GroupNr(range.start), &descs)?;
-        Ok(Some(slot.get_or_init(|| Part { tables, zone })))
+        let part = Arc::new(Part { tables, zone });
+        self.groups.parts.write().insert(key, part.clone());
+        Ok(Some(part))
     }
 
     /// Whether the last group's bitmaps and table lie in its own flex group. Where they do not, those of others may

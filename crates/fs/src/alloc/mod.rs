@@ -96,7 +96,7 @@ impl Allocator {
         let reserved = sb.reserved_blocks_count().min(blocks);
         let shared = Shared {
             engine,
-            groups: Groups::new(&sb),
+            groups: Groups::new(&sb, Vec::new()),
             sb,
             counters: Arc::new(Counters::new(reserved, emergency)),
             loaded: AtomicUsize::new(0),
@@ -113,7 +113,8 @@ impl Allocator {
         if shared.sb.has_incompat(incompat::MMP) {
             fixed.push(Run { start: BlockNr(shared.sb.mmp_block()), len: 1 });
         }
-        shared.groups.fixed = fixed;
+        // What was read to find the journal does not know where it is.
+        shared.groups = Groups::new(&shared.sb, fixed);
         Ok(alloc)
     }
 

@@ -22,7 +22,7 @@ impl Allocator {
 
     /// Discards the free runs of at least `min_blocks` blocks in `range`; returns how many blocks that was.
     ///
-    /// Errors: `Io` where the device cannot.
+    /// Errors: `Io` where the device cannot, `Corrupt` for a damaged descriptor.
     pub fn trim(&self, range: Range<BlockNr>, min_blocks: u64) -> Result<u64> {
         self.read_groups()?;
         let mut trimmed = 0;

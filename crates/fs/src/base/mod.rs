@@ -234,7 +234,11 @@ impl Base {
 
     /// Finishes the deletions and truncations that a crash interrupted (`ext4_orphan_cleanup`).
     fn clean_up_orphans(&self) -> Result<()> {
-        for ino in self.orphans.list() {
+        let orphans = self.orphans.list();
+        if !orphans.is_empty() {
+            self.allocator.read_groups()?;
+        }
+        for ino in orphans {
             let cell = self.cell(ino)?;
             let mut state = RwLock::write_arc(&cell.state);
             if !state.live {
@@ -269,6 +273,8 @@ impl Base {
                 self.delete_if_unused(ino)?;
             }
             self.restore_journal()?;
+            // So that the handle need not wait for them. Where they are damaged, nothing was taken or freed.
+            let _ = self.allocator.read_groups();
             let mut handle = Handle::begin_for(&self.engine, 2, Room::Upkeep)?;
             self.orphans.end_use(&mut handle)?;
             self.allocator.write_counts(&mut handle)?;
