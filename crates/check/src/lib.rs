@@ -170,10 +170,15 @@ impl<'a> Checker<'a> {
 }
 
 impl Checker<'_> {
+    /// Whether files may be without a name: held open, or deleted in part, when the volume was left.
+    fn was_in_use(&self) -> bool {
+        self.in_use || self.report.is_replayed
+    }
+
     fn run(&mut self) -> Result<()> {
         (self.progress)("superblock and groups", 0.0);
         self.check_fixed()?;
-        if self.in_use {
+        if self.was_in_use() {
             self.find_orphans()?;
         }
         self.check_inodes()?;

@@ -17,9 +17,7 @@ impl Checker<'_> {
         if self.volume.sb.has_compat(compat::RESIZE_INODE) {
             self.check_resize_inode()?;
         }
-        if !self.in_use {
-            self.check_orphans()?;
-        }
+        self.check_orphans()?;
         if self.volume.sb.has_incompat(incompat::MMP) {
             self.check_mmp()?;
         }
@@ -103,7 +101,7 @@ impl Checker<'_> {
 
     fn check_orphans(&mut self) -> Result<()> {
         let sb = &self.volume.sb;
-        if sb.last_orphan() != 0 {
+        if sb.last_orphan() != 0 && !self.was_in_use() {
             let what =
                 format!("inode {} waits for its deletion; mount the volume or recover it", sb.last_orphan());
             self.report.problem(Site::Superblock, what);
@@ -128,7 +126,9 @@ impl Checker<'_> {
                 continue;
             }
             let entries = orphan::entries_per_block(bytes.len());
-            if let Some(found) = (0..entries).find_map(|i| orphan::entry(&bytes, i)) {
+            if !self.was_in_use()
+                && let Some(found) = (0..entries).find_map(|i| orphan::entry(&bytes, i))
+            {
                 let what = match present {
                     true => format!("{found} waits for its deletion; mount the volume or recover it"),
                     false => format!("the orphan file names {found}, and the volume was left cleanly"),

@@ -262,6 +262,29 @@ fn a_dirty_log_is_replayed_in_memory() {
     assert!(after == bytes, "the check wrote to the device");
 }
 
+/// What was deleted while it was open, on a volume as a crash leaves it, waits for its deletion, and nothing is wrong.
+#[test]
+fn what_a_crash_left_without_a_name_is_no_problem() {
+    for feature in ["orphan_file", "^orphan_file"] {
+        let image = Image::mke2fs(16 << 20, &["-b", "1024", "-J", "size=1", "-O", feature]);
+        let mount = Mount::new(&image);
+        let open = ["one", "other"].map(|name| {
+            std::fs::write(mount.path(name), vec![7; 300_000]).unwrap();
+            let file = File::open(mount.path(name)).unwrap();
+            std::fs::remove_file(mount.path(name)).unwrap();
+            file
+        });
+        File::open(mount.path(".")).unwrap().sync_all().unwrap();
+        let bytes = std::fs::read(&image.path).unwrap();
+        drop(open);
+        mount.unmount();
+        let report = xact_check::check(Arc::new(MemoryDevice::from_bytes(bytes)), &mut |_, _| ()).unwrap();
+        assert!(report.is_sound(), "{feature}: {:?}", report.problems);
+        let told = "2 inodes wait for their deletion";
+        assert!(report.remarks.iter().any(|remark| remark.contains(told)), "{:?}", report.remarks);
+    }
+}
+
 #[test]
 fn a_wrong_count_of_who_shares_a_value() {
     let image = populated(&["-b", "1024", "-J", "size=1", "-O", "ea_inode"]);
