@@ -29,8 +29,11 @@ impl Checker<'_> {
             }
         }
         if !self.orphans.is_empty() {
-            let count = self.orphans.len();
-            self.report.remark(format!("{count} inodes wait for their deletion or truncation"));
+            let who = match self.orphans.len() {
+                1 => "one inode waits for its".to_owned(),
+                count => format!("{count} inodes wait for their"),
+            };
+            self.report.remark(format!("{who} deletion or truncation"));
         }
         Ok(())
     }

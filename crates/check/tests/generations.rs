@@ -91,7 +91,7 @@ fn a_sound_one_with_all_its_generations() {
         report
             .remarks
             .iter()
-            .any(|r| r == "snapshot 'second': 1 inodes wait for their deletion or truncation")
+            .any(|r| r == "snapshot 'second': one inode waits for its deletion or truncation")
     );
     // Three that were made, and what a new volume has.
     assert_eq!((report.totals.directories, report.totals.files), (5, 39));
