@@ -1,20 +1,29 @@
 //! Files that were deleted while they were open, and truncations under way, on a volume that is checked
 //! as it was at one moment of its use: their blocks and inodes are in use, though no name leads to them.
 
-use xact_base::{Ino, Result};
+use xact_base::{Ino, Result, Site};
 use xact_layout::feature::compat;
 use xact_layout::orphan;
 
 use crate::Checker;
 
 impl Checker<'_> {
-    /// Those on the list and in the orphan file. What is damaged there is told later.
+    /// Those on the list and in the orphan file. What is damaged in that file is told later.
     pub(crate) fn find_orphans(&mut self) -> Result<()> {
         let sb = &self.volume.sb;
         let mut next = Ino(sb.last_orphan());
-        while next.0 != 0 && self.orphans.insert(next) {
+        while next.0 != 0 {
+            let Some(inode) = self.volume.inode(next)? else {
+                let what = format!("the orphan list names {}, which is no inode of this volume", next.0);
+                self.report.problem(Site::Superblock, what);
+                break;
+            };
+            if !self.orphans.insert(next) {
+                self.report.problem(Site::Inode(next), "is on the orphan list twice");
+                break;
+            }
             // On the list, the time of deletion is the next one's number.
-            next = self.volume.inode(next)?.map_or(Ino(0), |inode| Ino(inode.dtime()));
+            next = Ino(inode.dtime());
         }
         if sb.has_compat(compat::ORPHAN_FILE)
             && let Some(inode) = self.volume.inode(Ino(sb.orphan_file_inum()))?

@@ -15,6 +15,7 @@ use common::{Image, tool};
 use xact_base::Error;
 use xact_check::Report;
 use xact_device::{FileDevice, MemoryDevice, OpenMode};
+use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 
 /// What xact says: `Err` for a volume on which nothing can be built.
 fn verdict(image: &Image) -> Result<Report, Error> {
@@ -283,6 +284,34 @@ fn what_a_crash_left_without_a_name_is_no_problem() {
         let told = "2 inodes wait for their deletion";
         assert!(report.remarks.iter().any(|remark| remark.contains(told)), "{:?}", report.remarks);
     }
+}
+
+/// What the list names has to be there, after a crash as well.
+#[test]
+fn an_orphan_list_that_leads_nowhere_is_a_problem() {
+    let options = ["-b", "1024", "-J", "size=1", "-O", "^orphan_file,^metadata_csum"];
+    let image = Image::mke2fs(16 << 20, &options);
+    let mount = Mount::new(&image);
+    std::fs::write(mount.path("file"), vec![7; 3000]).unwrap();
+    File::open(mount.path(".")).unwrap().sync_all().unwrap();
+    let mut bytes = std::fs::read(&image.path).unwrap();
+    mount.unmount();
+    // The log has a copy, which a replay brings back.
+    for block in bytes.chunks_exact_mut(SUPERBLOCK_BYTES) {
+        let block: &mut [u8; SUPERBLOCK_BYTES] = block.try_into().unwrap();
+        if let Ok(mut sb) = Superblock::decode(block) {
+            sb.set_last_orphan(sb.inodes_count() + 7);
+            *block = *sb.as_bytes();
+        }
+    }
+    let report = xact_check::check(Arc::new(MemoryDevice::from_bytes(bytes)), &mut |_, _| ()).unwrap();
+    assert!(report.is_replayed);
+    let told = "which is no inode of this volume";
+    assert!(
+        report.problems.iter().any(|problem| problem.to_string().contains(told)),
+        "{:?}",
+        report.problems
+    );
 }
 
 #[test]
