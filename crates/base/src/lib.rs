@@ -1,10 +1,12 @@
 //! Numbers, times and the one public error type. Every layer may use this crate; it uses none.
 
+mod access_check;
 mod error;
 mod latency;
 mod number;
 mod time;
 
+pub use access_check::AccessCheck;
 pub use error::{Corruption, Errno, Error, Result, Site, winner};
 pub use latency::{LATENCY_BUCKETS, Latencies, LatencySnapshot, LatencySummary};
 pub use number::{BlockNr, CommitId, FileBlock, GroupNr, Ino, Run};
