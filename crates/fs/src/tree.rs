@@ -67,6 +67,11 @@ impl AttrSet {
         self.0 & other.0 == other.0
     }
 
+    /// The union, for constants.
+    pub const fn with(self, other: AttrSet) -> AttrSet {
+        AttrSet(self.0 | other.0)
+    }
+
     pub fn without(self, other: AttrSet) -> AttrSet {
         AttrSet(self.0 & !other.0)
     }

@@ -21,13 +21,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use xact_base::{Error, FileBlock, Ino, Result, Timestamp};
+use xact_base::{AccessCheck, Error, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{Attr, AttrChange, AttrSet, FileKind, NewInode, Tree};
 use xact_layout::inode::flag;
 
 use crate::base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp};
 use crate::overlay::{Node, Overlay};
+use crate::permission::PermissionBasis;
 use crate::ranges::Ranges;
 use crate::reads::Reads;
 use crate::transaction::Durability;
@@ -37,6 +38,8 @@ pub(crate) const CONTENTS_CHANGED: &str = "its contents were changed meanwhile";
 
 pub(crate) struct Commit<'a> {
     pub overlay: &'a Overlay,
+    /// All changes of the transaction, of which `overlay` may be a part.
+    pub whole: &'a Overlay,
     pub reads: &'a Reads,
     pub stamp: Stamp,
     /// The transaction's number.
@@ -50,6 +53,11 @@ pub(crate) struct Commit<'a> {
 /// Flags that people set; the rest is the file system's own bookkeeping.
 fn user_flags(flags: u32) -> u32 {
     flags & flag::USER_MODIFIABLE
+}
+
+/// Flags that forbid changes to everybody.
+fn guard_flags(flags: u32) -> u32 {
+    flags & (flag::IMMUTABLE | flag::APPEND)
 }
 
 impl<'a> Commit<'a> {
@@ -91,6 +99,9 @@ impl<'a> Commit<'a> {
     pub fn inodes(&self) -> Vec<Ino> {
         let mut all: BTreeSet<Ino> = self.changed().map(|(ino, _)| ino).collect();
         self.reads.inodes(&mut all);
+        if !self.serializable {
+            all.extend(PermissionBasis::of(self.whole, self.reads).inodes());
+        }
         all.into_iter().collect()
     }
 
@@ -214,7 +225,47 @@ impl<'a> Commit<'a> {
             self.validate_write(tree, ino, node)?;
         }
         self.validate_shape(tree)?;
-        if self.serializable { self.validate_reads(tree) } else { Ok(()) }
+        if self.serializable { self.validate_reads(tree) } else { self.validate_permission(tree) }
+    }
+
+    /// What the right to make the changes rested on (see [`crate::permission`]). Permission bits are the front
+    /// end's, so they are compared where there is one.
+    fn validate_permission<T: CommitTree>(&self, tree: &mut T) -> Result<()> {
+        const WHO: AttrSet = AttrSet::MODE.with(AttrSet::OWNER);
+        let basis = PermissionBasis::of(self.whole, self.reads);
+        for (&ino, was) in &basis.changed {
+            let now = self.still_there(tree, ino, was)?;
+            if guard_flags(was.flags) != guard_flags(now.flags) && AccessCheck::CommitFlags.is_made() {
+                return self.attr_conflict(
+                    tree,
+                    ino,
+                    "its immutable or append-only flag was changed meanwhile",
+                );
+            }
+            if self.mounted && AccessCheck::CommitMode.is_made() {
+                self.compare(tree, ino, WHO, was, &now)?;
+            }
+        }
+        if !self.mounted {
+            return Ok(());
+        }
+        if AccessCheck::CommitWay.is_made() {
+            for (&folder, was) in &basis.folders {
+                let now = self.still_there(tree, folder, was)?;
+                self.compare(tree, folder, WHO, was, &now)?;
+            }
+            for &(folder, name) in &basis.names {
+                if let Some(by) = self.name_changed(tree, folder, name)? {
+                    return self.conflict_name(folder, name, by);
+                }
+            }
+        }
+        for &(ino, name) in basis.lists.iter().filter(|_| AccessCheck::CommitAcl.is_made()) {
+            if let Some(by) = self.xattr_changed(tree, ino, name)? {
+                return self.conflict(ino, "its access control list was changed meanwhile", by);
+            }
+        }
+        Ok(())
     }
 
     /// An inode as it is now; a conflict where it is gone, or has lost its last name.

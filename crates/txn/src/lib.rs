@@ -13,6 +13,7 @@
 //! - `kept`: outliving the process
 //! - `spill`: contents that memory should not hold
 //! - `turns`: who goes first after many conflicts
+//! - `permission`: what the right to make its changes rested on
 //! - `commit`: validation and application, as one operation on the base
 //! - `base`: what the volume has to offer for that; `real_base`: how the volume does it
 //!
@@ -28,6 +29,7 @@ mod difference;
 mod kept;
 mod overlay;
 mod part;
+mod permission;
 mod ranges;
 mod reads;
 mod real_base;

@@ -425,10 +425,10 @@ impl<B: VersionedBase> Transaction<B> {
         result
     }
 
-    fn as_commit<'a>(&self, inner: &Inner<B>, overlay: &'a Overlay, reads: &'a Reads) -> Commit<'a> {
+    fn as_commit<'a>(&self, inner: &'a Inner<B>, overlay: &'a Overlay, reads: &'a Reads) -> Commit<'a> {
         let TxOptions { id, isolation, mounted, .. } = self.options;
         let serializable = isolation == Isolation::Serializable;
-        Commit { overlay, reads, stamp: inner.stamp, id, serializable, mounted }
+        Commit { overlay, whole: &inner.overlay, reads, stamp: inner.stamp, id, serializable, mounted }
     }
 
     /// Whether a commit would change the base at all.

@@ -46,6 +46,9 @@ const GROUP_EXEC: u16 = 0o010;
 /// All that [`Attr::perm`] can hold.
 const PERM_MASK: u16 = 0o7777;
 
+/// Extended attributes that hold access control lists.
+pub const ACL_NAMES: [&[u8]; 2] = [acl::ACCESS, acl::DEFAULT];
+
 /// File capabilities, which go when a file's contents or owner change.
 const CAPABILITY: &[u8] = b"security.capability";
 

@@ -14,6 +14,7 @@ use xact_fs::Tree;
 use xact_layout::checksum::crc32c;
 
 use crate::overlay::Overlay;
+use crate::permission::PermissionBasis;
 use crate::ranges::Ranges;
 use crate::reads::{Away, Reads};
 
@@ -58,6 +59,12 @@ pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a Reads, serializable: bo
     items.extend(reads.emptied.iter().map(|dir| Item::Listing(*dir)));
     let looked = if serializable { Some(reads) } else { None };
     looked.unwrap_or(&nothing).inodes(&mut inodes);
+    if !serializable {
+        let basis = PermissionBasis::of(overlay, reads);
+        inodes.extend(basis.inodes());
+        items.extend(basis.names.into_iter().map(|(folder, name)| Item::Name(folder, name)));
+        items.extend(basis.lists.into_iter().map(|(ino, name)| Item::Xattr(ino, name)));
+    }
     if let Some(reads) = looked {
         for (dir, names) in &reads.names {
             items.extend(names.iter().map(|name| Item::Name(*dir, name)));

@@ -6,6 +6,7 @@ mod history;
 mod kept;
 mod large;
 mod parts;
+mod permission;
 mod random;
 mod real;
 mod savepoints;
