@@ -4,12 +4,14 @@ mod access_check;
 mod error;
 mod latency;
 mod number;
+mod printable;
 mod time;
 
 pub use access_check::AccessCheck;
 pub use error::{Corruption, Errno, Error, Result, Site, winner};
 pub use latency::{LATENCY_BUCKETS, Latencies, LatencySnapshot, LatencySummary};
 pub use number::{BlockNr, CommitId, FileBlock, GroupNr, Ino, Run};
+pub use printable::{printable, printable_bytes, printable_lines};
 #[cfg(feature = "simulated-clock")]
 pub use time::SimulatedClock;
 pub use time::{Timestamp, unix_seconds};

@@ -1,6 +1,7 @@
 //! What the layers below log goes to standard error, which a daemon's log takes over (see `log`).
 
 use ::log::{LevelFilter, Log, Metadata, Record};
+use xact_base::printable;
 
 struct ToStderr;
 
@@ -12,7 +13,7 @@ impl Log for ToStderr {
     }
 
     fn log(&self, record: &Record<'_>) {
-        eprintln!("xact: {}", record.args());
+        eprintln!("xact: {}", printable(&record.args().to_string()));
     }
 
     fn flush(&self) {}

@@ -2,9 +2,11 @@
 //!
 //! `anstream` drops the colours where standard error is no terminal or `NO_COLOR` is set.
 
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
 
 use anstyle::{AnsiColor, Style};
+use xact_base::printable_lines;
 
 use crate::exit::{Failure, Result};
 
@@ -18,13 +20,14 @@ pub fn error(command: &str, failure: &Failure) {
 
 /// Something worth knowing that is no failure of xact.
 pub fn note(command: &str, text: &str) {
+    let text = printable_lines(text);
     anstream::eprintln!("{command}: {NOTE}{text}{NOTE:#}");
 }
 
 /// Prints the result of a command on standard output. A reader that has seen enough (`| head`) is
-/// no failure.
+/// no failure. Control characters that a field brought along are escaped.
 pub fn print(text: &str) -> Result<()> {
-    print_bytes(text.as_bytes())
+    print_bytes(printable_lines(text).as_bytes())
 }
 
 /// As [`print`], of bytes that may be no text.
@@ -38,5 +41,29 @@ pub fn print_bytes(bytes: &[u8]) -> Result<()> {
 /// A structure as JSON on standard output.
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).expect("what is printed has plain fields");
-    print(&(text + "\n"))
+    print_bytes(json_printable(&text).as_bytes())?;
+    print("\n")
+}
+
+/// JSON escapes what is below U+0020 itself; of the rest, what [`printable_lines`] escapes. All of that stands in
+/// strings and has four hexadecimal digits.
+fn json_printable(json: &str) -> String {
+    let one = |c: char| match printable_lines(c.encode_utf8(&mut [0; 4])) {
+        Cow::Borrowed(_) => c.to_string(),
+        Cow::Owned(_) => format!("\\u{:04x}", u32::from(c)),
+    };
+    json.chars().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_stays_json_and_commands_no_terminal() {
+        let text = "a\u{9b}31m\u{202e}\u{7f}\n\u{1b} ü";
+        let shown = json_printable(&serde_json::to_string_pretty(&vec![text]).unwrap());
+        assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&shown).unwrap(), [text]);
+    }
 }

@@ -45,5 +45,6 @@ pub use session::{Session, Unmounter, serve};
 
 /// A line for whoever looks after the mount: the daemon's standard error is its log.
 pub(crate) fn log(line: std::fmt::Arguments<'_>) {
-    eprintln!("xact: {line}");
+    // Names and labels in it may be another user's.
+    eprintln!("xact: {}", xact_base::printable(&line.to_string()));
 }

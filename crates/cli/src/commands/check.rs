@@ -1,7 +1,7 @@
 //! `xact check`: a full check that repairs nothing.
 
 use serde::Serialize;
-use xact_base::{Error, Site};
+use xact_base::{Error, Site, printable};
 use xact_check::{Problem, Report};
 use xact_device::OpenMode;
 
@@ -72,14 +72,14 @@ pub fn check(args: &Check) -> Result<()> {
 fn sentences(args: &Check, report: &Report, device_bytes: u64) -> String {
     let mut text = String::new();
     for problem in &report.problems {
-        text += &format!("{problem}\n");
+        text += &format!("{}\n", printable(&problem.to_string()));
     }
     let left_out = report.problem_count - report.problems.len() as u64;
     if left_out > 0 {
         text += &format!("... and {left_out} more\n");
     }
     for remark in &report.remarks {
-        text += &format!("note: {remark}\n");
+        text += &format!("note: {}\n", printable(&remark.to_string()));
     }
     let totals = report.totals;
     text += &format!(

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde::Serialize;
+use xact_base::printable;
 use xact_consistency::{EngineOptions, GenerationsEngine, PoolUse};
 use xact_device::OpenMode;
 use xact_layout::feature::{compat, incompat, names, ro_compat};
@@ -159,7 +160,7 @@ impl fmt::Display for Facts {
             (_, _, true) => "clean",
             _ => "not unmounted cleanly",
         };
-        writeln!(out, "label:       {label}")?;
+        writeln!(out, "label:       {}", printable(label))?;
         writeln!(out, "UUID:        {}", self.uuid)?;
         writeln!(out, "state:       {state}")?;
         writeln!(

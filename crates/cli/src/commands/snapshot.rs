@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::SeekFrom;
 use serde::Serialize;
 use xact::{Date, Volume, VolumeOptions};
-use xact_base::Error;
+use xact_base::{Error, printable};
 use xact_consistency::{Engine, EngineOptions, GenerationsEngine, SnapshotInfo};
 use xact_device::OpenMode;
 use xact_fuse::client::TxChange;
@@ -19,7 +20,7 @@ use xact_fuse::control::FOLDER;
 use super::restore;
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};
 use crate::exit::{Failure, Result};
-use crate::output::{print, print_json};
+use crate::output::{print, print_bytes, print_json};
 use crate::size::text as size_text;
 use crate::tx::show;
 use crate::{control, image, mounts};
@@ -147,7 +148,7 @@ fn prune(args: &Prune) -> Result<()> {
     if args.json {
         return print_json(&Pruned { dry_run: args.dry_run, deleted });
     }
-    print(&deleted.iter().map(|name| format!("{name}\n")).collect::<String>())
+    print(&deleted.iter().map(|name| format!("{}\n", printable(name))).collect::<String>())
 }
 
 #[derive(Debug, Serialize)]
@@ -182,9 +183,18 @@ fn list(at: &Path, json: bool) -> Result<()> {
         return print_json(&listed);
     }
     let line = |s: &Listed| {
-        let of = if s.paths.is_empty() { String::new() } else { format!(", of {}", s.paths.join(" ")) };
+        let of = if s.paths.is_empty() {
+            String::new()
+        } else {
+            format!(", of {}", printable(&s.paths.join(" ")))
+        };
         let own = size_text(s.own_bytes);
-        format!("{}  {}, generation {}, {own} of its own{of}\n", s.name, Date::of(s.time), s.generation)
+        format!(
+            "{}  {}, generation {}, {own} of its own{of}\n",
+            printable(&s.name),
+            Date::of(s.time),
+            s.generation
+        )
     };
     print(&listed.iter().map(line).collect::<String>())
 }
@@ -204,7 +214,7 @@ fn image_of(mount_point: &Path, name: &str) -> Result<PathBuf> {
 
 fn print_image(at: &Path, name: &str) -> Result<()> {
     let path = image_of(&mounts::containing(at)?.point, name)?;
-    print(&format!("{}\n", path.display()))
+    print_bytes(&[path.as_os_str().as_bytes(), b"\n"].concat())
 }
 
 fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {

@@ -10,6 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use xact_base::printable_bytes;
 use xact_fuse::client::{Channel, TxInfo};
 use xact_fuse::control::Standing;
 
@@ -49,7 +50,7 @@ pub fn umount(args: &Umount) -> Result<()> {
 fn kept_transactions(mount: &Mount) -> Vec<(String, bool)> {
     let list = Channel::open(&mount.point).and_then(|channel| channel.list()).unwrap_or_default();
     let kept = list.iter().filter(|info| info.standing == Standing::Kept);
-    let told = |info: &TxInfo| format!("{} ({})", info.id, String::from_utf8_lossy(&info.label));
+    let told = |info: &TxInfo| format!("{} ({})", info.id, printable_bytes(&info.label));
     kept.map(|info| (told(info), info.persistent)).collect()
 }
 

@@ -7,6 +7,7 @@ pub mod show;
 use std::path::Path;
 
 use serde::Serialize;
+use xact_base::printable;
 use xact_fuse::client::{Channel, TxChange, TxInfo};
 use xact_fuse::control::{COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide, Standing};
 
@@ -112,7 +113,10 @@ fn list(args: &TxList) -> Result<()> {
             format!("begun {} ago{}", span(info.age), if info.persistent { ", persistent" } else { "" });
         let line = format!(
             "{:<6} {:<8} {left:<14} {begun:<18} user {:<6} {}",
-            told.id, told.standing, told.uid, told.label
+            told.id,
+            told.standing,
+            told.uid,
+            printable(&told.label)
         );
         text += line.trim_end();
         text.push('\n');
@@ -146,7 +150,7 @@ fn status(args: &TxStatus) -> Result<()> {
     let mut text =
         format!("transaction {id}: {meaning}\nbegun:   {} ago\nuser:    {}\n", span(info.age), told.uid);
     if !told.label.is_empty() {
-        text += &format!("command: {}\n", told.label);
+        text += &format!("command: {}\n", printable(&told.label));
     }
     if let Some(left) = info.left {
         text += &format!("left:    {}\n", span(left));

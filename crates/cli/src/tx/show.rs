@@ -1,6 +1,7 @@
 //! The changes of a transaction, for people and programs.
 
 use serde::Serialize;
+use xact_base::printable_bytes;
 use xact_fuse::client::{Channel, TxChange};
 use xact_fuse::control::{ChangeKind, ChangeSide};
 
@@ -39,16 +40,10 @@ fn word(kind: ChangeKind) -> &'static str {
     }
 }
 
-/// A path on a line of its own: what would break the line is escaped.
-fn shown(path: &[u8]) -> String {
-    let text = String::from_utf8_lossy(path);
-    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.into_owned() }
-}
-
 fn from_to(change: &TxChange) -> String {
-    let path = shown(&change.path);
+    let path = printable_bytes(&change.path);
     match &change.from {
-        Some(from) => format!("{} -> {path}", shown(from)),
+        Some(from) => format!("{} -> {path}", printable_bytes(from)),
         None => path,
     }
 }
