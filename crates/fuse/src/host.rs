@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use xact::{
-    Audience, Difference, Durability, Isolation, KeptInfo, Losses, Lost, ModeChoice, Modes, Side, Snapshot,
-    SnapshotInfo, SnapshotWatcher, Volume,
+    Audience, Credentials, Difference, Durability, Isolation, KeptInfo, Losses, Lost, ModeChoice, Modes,
+    Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, Volume,
 };
 use xact_base::{Ino, Result};
 use xact_fs::View;
@@ -155,9 +155,18 @@ pub trait HostTransaction: Send + Sync {
     /// What a commit would change, by path.
     fn diff(&self) -> Result<Vec<Difference>>;
 
-    /// The same file by file, as for patches.
-    fn diff_by_file(&self) -> Result<Vec<Difference>>;
+    /// The same file by file, as for patches, without what this caller may not list.
+    fn diff_by_file(&self, who: &Credentials) -> Result<Vec<Difference>>;
 
-    /// Contents of a file, or the target of a link, on one side of a difference; not a read.
-    fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
+    /// Contents of a file, or the target of a link, on one side of a difference, as far as the caller may read
+    /// it there; not a read.
+    fn read_side(
+        &self,
+        by: &Reader<'_>,
+        side: Side,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()>;
 }

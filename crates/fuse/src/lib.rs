@@ -6,6 +6,8 @@
 //!                          request   bytes -> Operation          reply   values -> bytes
 //!                          server    Operation -> call of a View (names, contents, attributes,
 //!                                    listing), the folder MNT/.xact (hidden), its ioctls (control)
+//!                          credentials   who calls, where the kernel has not checked it
+//!                          change_list   what a control channel shows of a transaction's changes
 //!                          opened    the snapshots that somebody looks into
 //!                          registry  which views there are       host    the volume behind them
 //!                          veil      what a commit is about to change, and who waits for that
@@ -18,9 +20,11 @@
 
 pub mod abi;
 mod calm;
+mod change_list;
 mod channel;
 pub mod client;
 pub mod control;
+mod credentials;
 mod host;
 mod init;
 mod mount;

@@ -29,8 +29,9 @@ impl Owner {
         Ok(Owner { thread, process, pidfd: open_pidfd(process).map_err(no_process)? })
     }
 
+    /// Whether a thread is one of the process. A number may be another process's once this one has died.
     pub fn is(&self, thread: u32) -> bool {
-        thread == self.thread || process_of(thread) == Some(self.process)
+        (thread == self.thread || process_of(thread) == Some(self.process)) && !self.is_dead()
     }
 
     pub fn is_dead(&self) -> bool {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use xact::{
-    Audience, Difference, Isolation, KeptInfo, Losses, Lost, ModeChoice, Modes, Side, Snapshot, SnapshotInfo,
-    SnapshotWatcher, TxOptions, TxState, Volume,
+    Audience, Credentials, Difference, Isolation, KeptInfo, Losses, Lost, ModeChoice, Modes, Reader, Side,
+    Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions, TxState, Volume,
 };
 use xact_base::{Error, Ino, Result};
 use xact_fs::View;
@@ -237,11 +237,19 @@ impl HostTransaction for ServedTransaction {
         self.transaction.diff()
     }
 
-    fn diff_by_file(&self) -> Result<Vec<Difference>> {
-        self.transaction.diff_by_file()
+    fn diff_by_file(&self, who: &Credentials) -> Result<Vec<Difference>> {
+        self.transaction.diff_by_file(Some(who))
     }
 
-    fn read_side(&self, side: Side, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        self.transaction.peek_contents(side, ino, offset, len, out)
+    fn read_side(
+        &self,
+        by: &Reader<'_>,
+        side: Side,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.transaction.peek_contents(by, side, ino, offset, len, out)
     }
 }

@@ -7,17 +7,20 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use xact_base::{Ino, Result};
-use xact_fs::{Attr, FileKind, Tree, posix};
+use xact_base::{AccessCheck, Ino, Result};
+use xact_fs::posix::{self, Access, Credentials};
+use xact_fs::{Attr, FileKind, Tree};
 
-use crate::difference::{Difference, Found, What};
+use crate::difference::{Difference, Found, Side, What};
 
 /// Files by path.
 type Files = BTreeMap<Vec<u8>, Attr>;
 
-/// What the list of differences comes to; `old` and `new` are the two sides, to be looked at.
+/// What the list of differences comes to; `old` and `new` are the two sides, to be looked at. A folder that `who`
+/// may not list is not walked, and a renamed one stays one difference then.
 pub(crate) fn of(
     found: Vec<Found>,
+    who: Option<&Credentials>,
     old: &mut (impl Tree + ?Sized),
     new: &mut (impl Tree + ?Sized),
 ) -> Result<Vec<Difference>> {
@@ -25,19 +28,22 @@ pub(crate) fn of(
     // Where nothing but attributes differs.
     let mut attributes = HashSet::new();
     let mut folders = Vec::new();
-    for Found { difference, was_at, replaced, .. } in found {
-        let Difference { what, path, from, old: was, new: is } = &difference;
+    for Found { difference, replaced, .. } in found {
+        let Difference { what, path, from, old: was, new: is, .. } = &difference;
         if *what == What::Attributes {
             attributes.insert(path.clone());
         }
         let is_folder = |attr: &Option<Attr>| attr.is_some_and(|attr| attr.kind == FileKind::Directory);
-        put(&mut before, was_at.as_ref().or(from.as_ref()).unwrap_or(path), *was);
+        put(&mut before, difference.path_on(Side::Old), *was);
         put(&mut before, path, replaced);
         put(&mut after, path, *is);
         match (from, is) {
             (Some(from), Some(folder)) if is_folder(is) => {
-                walk(old, folder.ino, from, &mut before)?;
-                walk(new, folder.ino, path, &mut after)?;
+                let whole = walk(old, who, folder.ino, from, &mut before)?
+                    & walk(new, who, folder.ino, path, &mut after)?;
+                if !whole {
+                    folders.push(difference);
+                }
             }
             _ if is_folder(was) || is_folder(is) => folders.push(difference),
             _ => {}
@@ -55,10 +61,24 @@ fn put(files: &mut Files, path: &[u8], attr: Option<Attr>) {
     }
 }
 
-/// Puts all files below a folder on record.
-fn walk(tree: &mut (impl Tree + ?Sized), folder: Ino, path: &[u8], files: &mut Files) -> Result<()> {
+/// Puts all files below a folder on record; false where `who` may not list one of the folders.
+fn walk(
+    tree: &mut (impl Tree + ?Sized),
+    who: Option<&Credentials>,
+    folder: Ino,
+    path: &[u8],
+    files: &mut Files,
+) -> Result<bool> {
+    let mut whole = true;
     let mut left = vec![(folder, path.to_vec())];
     while let Some((folder, path)) = left.pop() {
+        if let Some(who) = who
+            && AccessCheck::DiffPermission.is_made()
+            && !posix::permits(tree, who, folder, Access::LIST)?
+        {
+            whole = false;
+            continue;
+        }
         let mut names = Vec::new();
         posix::read_dir(tree, folder, 0, &mut |item| {
             if item.name != b"." && item.name != b".." {
@@ -76,7 +96,7 @@ fn walk(tree: &mut (impl Tree + ?Sized), folder: Ino, path: &[u8], files: &mut F
             }
         }
     }
-    Ok(())
+    Ok(whole)
 }
 
 /// A path on both sides is a modification; a file that is at one path before and at another after, a rename.
@@ -88,7 +108,7 @@ fn pair(before: Files, mut after: Files, attributes: &HashSet<Vec<u8>>) -> Vec<D
             Some(new) => {
                 let same = old.ino == new.ino && attributes.contains(&path);
                 let what = if same { What::Attributes } else { What::Modified };
-                all.push(Difference { what, path, from: None, old: Some(old), new: Some(new) });
+                all.push(Difference { what, path, from: None, was_at: None, old: Some(old), new: Some(new) });
             }
             None => gone.entry(old.ino).or_default().push((path, old)),
         }
@@ -97,10 +117,17 @@ fn pair(before: Files, mut after: Files, attributes: &HashSet<Vec<u8>>) -> Vec<D
         let source = gone.get_mut(&new.ino).and_then(Vec::pop);
         let what = if source.is_some() { What::Renamed } else { What::Added };
         let (from, old) = source.unzip();
-        all.push(Difference { what, path, from, old, new: Some(new) });
+        all.push(Difference { what, path, from, was_at: None, old, new: Some(new) });
     }
     for (path, old) in gone.into_values().flatten() {
-        all.push(Difference { what: What::Deleted, path, from: None, old: Some(old), new: None });
+        all.push(Difference {
+            what: What::Deleted,
+            path,
+            from: None,
+            was_at: None,
+            old: Some(old),
+            new: None,
+        });
     }
     all
 }

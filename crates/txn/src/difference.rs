@@ -29,9 +29,19 @@ pub struct Difference {
     pub path: Vec<u8>,
     /// Where a renamed one was.
     pub from: Option<Vec<u8>>,
+    /// Where what is not renamed itself was, if a folder above it was.
+    pub was_at: Option<Vec<u8>>,
     /// What was there as of the transaction's begin, and what is there now.
     pub old: Option<Attr>,
     pub new: Option<Attr>,
+}
+
+impl Difference {
+    /// Where this is in one of the two states.
+    pub fn path_on(&self, side: Side) -> &[u8] {
+        let old = self.from.as_ref().or(self.was_at.as_ref());
+        if side == Side::Old { old.unwrap_or(&self.path) } else { &self.path }
+    }
 }
 
 /// The two states of the volume that a difference is between.
@@ -52,8 +62,6 @@ pub(crate) struct Found {
     pub difference: Difference,
     pub names: Vec<NameAt>,
     pub ino: Option<Ino>,
-    /// Of an inode that has changed by itself, its path before.
-    pub was_at: Option<Vec<u8>>,
     /// What a renamed one has taken the name of.
     pub replaced: Option<Attr>,
 }
@@ -136,15 +144,11 @@ pub(crate) fn all(overlay: &Overlay, met: &Paths) -> Vec<Found> {
     let mut found = of_names(overlay, &old, &new, &gone);
     for (&ino, node) in overlay.nodes.iter().filter(|(ino, _)| !gone.contains(ino)) {
         let Some(what) = own_change(node) else { continue };
-        let difference = Difference {
-            what,
-            path: if ino == Ino::ROOT { b"/".to_vec() } else { new.path(ino) },
-            from: None,
-            old: Some(node.origin),
-            new: now(overlay, ino),
-        };
-        let was_at = Some(old.path(ino));
-        found.push(Found { difference, names: Vec::new(), ino: Some(ino), was_at, replaced: None });
+        let path = if ino == Ino::ROOT { b"/".to_vec() } else { new.path(ino) };
+        let was_at = Some(old.path(ino)).filter(|was_at| ino != Ino::ROOT && *was_at != path);
+        let (old, new) = (Some(node.origin), now(overlay, ino));
+        let difference = Difference { what, path, from: None, was_at, old, new };
+        found.push(Found { difference, names: Vec::new(), ino: Some(ino), replaced: None });
     }
     found.sort_by(|a, b| {
         let key = |found: &Found| (found.difference.path.clone(), found.difference.what);
@@ -199,10 +203,14 @@ fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeS
             (None, None) => (What::Added, None),
         };
         let before = if source.is_some() { Some(entry) } else { change.base };
+        let path = new.path_in(dir, name);
+        let was_at =
+            (what == What::Modified).then(|| old.path_in(dir, name)).filter(|was_at| *was_at != path);
         let difference = Difference {
             what,
-            path: new.path_in(dir, name),
+            path,
             from,
+            was_at,
             old: before.and_then(|entry| was(overlay, entry)),
             new: now(overlay, entry.ino),
         };
@@ -210,7 +218,7 @@ fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeS
         let names = source.into_iter().chain([at]).collect();
         let base = change.base.map(|entry| entry.ino).filter(|ino| gone.contains(ino));
         let replaced = change.base.and_then(|entry| was(overlay, entry));
-        found.push(Found { difference, names, ino: base, was_at: None, replaced });
+        found.push(Found { difference, names, ino: base, replaced });
     }
     for (dir, name, change) in changes() {
         let at = (dir, name.clone());
@@ -219,10 +227,11 @@ fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeS
         {
             let path = old.path_in(dir, name);
             let old = was(overlay, base);
-            let difference = Difference { what: What::Deleted, path, from: None, old, new: None };
+            let difference =
+                Difference { what: What::Deleted, path, from: None, was_at: None, old, new: None };
             // What was done to it before goes with it.
             let ino = gone.contains(&base.ino).then_some(base.ino);
-            found.push(Found { difference, names: vec![at], ino, was_at: None, replaced: None });
+            found.push(Found { difference, names: vec![at], ino, replaced: None });
         }
     }
     found

@@ -49,5 +49,5 @@ pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp,
 pub use changes::{Audience, Changes};
 pub use difference::{Difference, Side, What};
 pub use kept::{KeptInfo, kept_transactions};
-pub use transaction::{Durability, Isolation, Transaction, TxOptions, TxState};
+pub use transaction::{Durability, Isolation, Reader, Transaction, TxOptions, TxState};
 pub use turns::{Losses, Lost, Turns};

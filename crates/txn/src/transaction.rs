@@ -32,8 +32,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use xact_base::{CommitId, Error, Ino, Result};
-use xact_fs::posix;
+use xact_base::{AccessCheck, CommitId, Errno, Error, Ino, Result};
+use xact_fs::posix::{self, Access as Permission, Credentials};
 use xact_fs::{Attr, FileKind, Tree};
 
 use crate::base::{CommitTree, Stamp, VersionedBase};
@@ -74,6 +74,30 @@ pub enum Durability {
     /// mode lets data into the journal and there is room, they wait there for the next durable commit,
     /// and what has been replaced by then is never written.
     Consolidated,
+}
+
+/// Who wants to read contents by an inode's number.
+#[derive(Debug, Clone, Copy)]
+pub enum Reader<'a> {
+    /// Somebody who may read anything.
+    Anybody,
+    /// A user of a mount, and the paths by which this inode may be reached.
+    User(&'a Credentials, &'a [&'a [u8]]),
+}
+
+impl Reader<'_> {
+    fn may_read(&self, tree: &mut impl Tree, ino: Ino) -> Result<bool> {
+        let Reader::User(who, paths) = self else { return Ok(true) };
+        if who.uid == 0 || !AccessCheck::ReadPermission.is_made() {
+            return Ok(true);
+        }
+        for path in *paths {
+            if posix::permits_path(tree, who, path, ino, Permission::READ)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 /// How a transaction runs.
@@ -460,14 +484,15 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     /// What a commit would change, file by file: renamed folders as their files, what a rename has replaced as
-    /// modified, and each path once. In the order of the paths; nothing of it counts as read.
-    pub fn diff_by_file(&self) -> Result<Vec<Difference>> {
+    /// modified, and each path once. In the order of the paths; nothing of it counts as read. What `who` may not
+    /// list in a renamed folder is left out, and the folder named instead.
+    pub fn diff_by_file(&self, who: Option<&Credentials>) -> Result<Vec<Difference>> {
         let inner = self.inner.read();
         inner.check_active()?;
         let found = difference::all(&inner.overlay, &self.reads.lock().paths);
         let (nothing, reads) = (Overlay::default(), Mutex::default());
         let side = |overlay| TxTree::new(&*self.base, inner.stamp, Access::Shared(overlay), &reads);
-        by_file::of(found, &mut side(&nothing), &mut side(&inner.overlay))
+        by_file::of(found, who, &mut side(&nothing), &mut side(&inner.overlay))
     }
 
     /// Looks at one side of the differences without that counting as read.
@@ -486,9 +511,10 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     /// Contents of a file, or the target of a symbolic link, on one side of a difference, without
-    /// that counting as read; as [`View::read`].
+    /// that counting as read; as [`View::read`]. `EACCES` where `by` may not read it on that side.
     pub fn peek_contents(
         &self,
+        by: &Reader<'_>,
         side: Side,
         ino: Ino,
         offset: u64,
@@ -496,6 +522,7 @@ impl<B: VersionedBase> Transaction<B> {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         self.peek(side, |tree| match tree.attr(ino)?.kind {
+            _ if !by.may_read(tree, ino)? => Err(Error::Posix(Errno::EACCES)),
             FileKind::Symlink => {
                 let target = posix::read_link(tree, ino)?;
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(target.len());

@@ -40,6 +40,7 @@ pub use volume::{CacheUse, SnapshotWatcher, Transaction, Volume};
 pub use xact_base::{Errno, Error, Ino, Result, Timestamp};
 pub use xact_consistency::{CommitWrites, Fsync, LogRecords, PoolUse, SnapshotInfo};
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
+pub use xact_fs::posix::Credentials;
 pub use xact_fs::{
     AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, KEPT_FOLDER,
     ModeChoice, Modes, OnError, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
@@ -48,6 +49,6 @@ pub use xact_fs::{
 pub use xact_fs::{convert, mkfs};
 pub use xact_layout::generations::{paths_from_text, paths_text};
 pub use xact_txn::{
-    Audience, Changes, Difference, Durability, Isolation, KeptInfo, Losses, Lost, Side, TxOptions, TxState,
-    What,
+    Audience, Changes, Difference, Durability, Isolation, KeptInfo, Losses, Lost, Reader, Side, TxOptions,
+    TxState, What,
 };

@@ -293,7 +293,14 @@ impl Differ<'_> {
             let was = before.map(|entry| self.old.attr(entry.ino)).transpose()?.flatten();
             explained.extend(from);
             let from = from.map(|from| self.old.path(from, old_paths)).transpose()?.flatten();
-            found.push(Difference { what, path, from, old: was, new: self.new.attr(entry.ino)? });
+            found.push(Difference {
+                what,
+                path,
+                from,
+                was_at: None,
+                old: was,
+                new: self.new.attr(entry.ino)?,
+            });
         }
         for NameChange { at, old, new } in names {
             if let (Some(entry), None) = (old, new)
@@ -301,7 +308,14 @@ impl Differ<'_> {
                 && let Some(path) = self.old.path(at, old_paths)?
             {
                 let old = self.old.attr(entry.ino)?;
-                found.push(Difference { what: What::Deleted, path, from: None, old, new: None });
+                found.push(Difference {
+                    what: What::Deleted,
+                    path,
+                    from: None,
+                    was_at: None,
+                    old,
+                    new: None,
+                });
             }
         }
         Ok(())
@@ -324,7 +338,7 @@ impl Differ<'_> {
             }
             let Some(what) = self.own_change(old, new)? else { continue };
             let (old, new) = (Some(*old), Some(*new));
-            wanted.insert(ino, Difference { what, path: Vec::new(), from: None, old, new });
+            wanted.insert(ino, Difference { what, path: Vec::new(), from: None, was_at: None, old, new });
         }
         let tell = |found: &mut Vec<Difference>, difference: Difference, path: Vec<u8>| {
             found.push(Difference { path, ..difference });

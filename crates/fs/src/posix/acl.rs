@@ -8,6 +8,7 @@
 use xact_base::{Errno, Result};
 
 use super::fail;
+use super::permission::{Access, Credentials};
 
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -112,6 +113,26 @@ impl Acl {
             && count(Tag::Group) == 1
             && count(Tag::Other) == 1
             && (masks == 1 || masks == 0 && !named)
+    }
+
+    /// Whether the list gives a caller who does not own the inode this access (`posix_acl_permission`).
+    pub fn permits(&self, who: &Credentials, group: u32, access: Access) -> bool {
+        let gives = |entry: &Entry| entry.perm & access.0 == access.0;
+        let mask = self.entries.iter().find(|entry| entry.tag == Tag::Mask);
+        let passes_mask = mask.is_none_or(gives);
+        if let Some(user) = self.entries.iter().find(|e| e.tag == Tag::User && e.id == who.uid) {
+            return gives(user) && passes_mask;
+        }
+        let is_of = |entry: &&Entry| match entry.tag {
+            Tag::Group => who.in_group(group),
+            Tag::NamedGroup => who.in_group(entry.id),
+            _ => false,
+        };
+        let mut groups = self.entries.iter().filter(is_of).peekable();
+        if groups.peek().is_some() {
+            return groups.any(gives) && passes_mask;
+        }
+        self.entries.iter().any(|entry| entry.tag == Tag::Other && gives(entry))
     }
 
     /// A list that says no more than permission bits can.

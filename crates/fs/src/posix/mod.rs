@@ -19,6 +19,7 @@ pub mod hint;
 mod look;
 mod make;
 mod names;
+mod permission;
 mod rename;
 mod xattr;
 
@@ -36,6 +37,7 @@ pub use data::{COPY_MAX, allocate, copy_range, read, seek, write};
 pub use look::{attr, lookup, read_dir, read_link, resolve};
 pub use make::{make_dir, make_node, make_symlink, make_unnamed};
 pub use names::{link, remove_dir, unlink};
+pub use permission::{Access, Credentials, permits, permits_path};
 pub use rename::rename;
 pub use xattr::{list_xattrs, remove_xattr, set_xattr, xattr};
 

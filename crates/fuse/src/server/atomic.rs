@@ -10,8 +10,8 @@
 //!
 //! 1. Writes of the process that began it go into the transaction; all other calls, and calls of others, are
 //!    outside of it. Where they touch the same blocks or the size, the COMMIT fails and nothing of the section
-//!    has happened. (Pages of mappings are the exception: the kernel does not say whose they are, and may have
-//!    copied the section's data into them. They belong to the section.)
+//!    has happened. Stores through mappings are outside too, since the kernel does not say whose they are: from
+//!    a page that has the section's data in it, the bytes that differ from that are taken ([`stored`]).
 //! 2. Nobody reads what was not committed. The kernel puts written data into its page cache, where others would
 //!    find it: so a write is answered only when the kernel has forgotten its pages again. That matters most when
 //!    the process dies: its locks are gone at once, and the next one reads before anybody noticed.
@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use xact::{Durability, Isolation, Losses};
-use xact_base::{Errno, Error, Ino, Result};
-use xact_fs::WriteHow;
+use xact_base::{AccessCheck, Errno, Error, Ino, Result};
+use xact_fs::{Caller, WriteHow};
 
 use super::ending::answer;
 use super::hidden::put;
@@ -55,6 +55,8 @@ const FEATURE_ATOMIC_WRITE: u32 = 4;
 
 /// Open sections of a mount. Each keeps at most one worker waiting, of the 64 that there may be.
 const SECTIONS_MAX: usize = 16;
+/// Sections of one user; root's are not limited.
+const SECTIONS_OF_USER_MAX: usize = 8;
 /// Sections take whole pages of the kernel's cache, in bytes.
 const PAGE: u64 = 4096;
 /// How often abandoned sections are looked for while there are any.
@@ -83,10 +85,28 @@ impl Pending {
 /// The time between START and COMMIT for one file.
 struct Section {
     owner: Owner,
+    uid: u32,
     transaction: Arc<dyn HostTransaction>,
     /// First byte and length of what was written.
     ranges: Mutex<Vec<(u64, u64)>>,
     pending: Mutex<Option<Arc<Pending>>>,
+}
+
+/// What the base becomes by stores into a mapping of pages into which the kernel has copied `written` of a
+/// section: `page` is what the mapping has now, `before` the base. `None`: nothing was stored. A store of the very
+/// byte that the section has written there cannot be seen; behind the base's end nothing can be stored.
+fn stored(page: &[u8], written: &[u8], before: &[u8]) -> Option<Vec<u8>> {
+    let mut after = before.to_vec();
+    let mut is_stored = false;
+    for (at, byte) in after.iter_mut().enumerate() {
+        if let (Some(&new), Some(&section)) = (page.get(at), written.get(at))
+            && new != section
+        {
+            *byte = new;
+            is_stored = true;
+        }
+    }
+    is_stored.then_some(after)
 }
 
 /// All open sections.
@@ -195,8 +215,14 @@ impl Server {
     /// `EBUSY`: another process is in a section of this file, or there are too many sections. `EINVAL`: this
     /// process is in one.
     fn start_section(self: &Arc<Self>, ino: Ino, header: &InHeader) -> Result<()> {
-        if self.base.attr(ino)?.kind != xact_fs::FileKind::Regular {
+        let attr = self.base.attr(ino)?;
+        if attr.kind != xact_fs::FileKind::Regular {
             return Err(Errno::ENOTTY.into());
+        }
+        // As F2FS: openings do not reach the daemon, so it does not know for what the descriptor is open. The
+        // owner may always write, and can be asked for no permission that he could not give himself.
+        if header.uid != 0 && header.uid != attr.uid && AccessCheck::AtomicWriteOwner.is_made() {
+            return Err(Errno::EACCES.into());
         }
         if let Some(old) = self.sections.of(ino) {
             if !old.owner.is_dead() {
@@ -208,9 +234,13 @@ impl Server {
         }
         let owner = Owner::of(header.pid)?;
         let transaction = self.host.begin(header.uid, Isolation::Snapshot, &Losses::default())?;
-        let section = Section { owner, transaction, ranges: Mutex::default(), pending: Mutex::default() };
+        let uid = header.uid;
+        let section =
+            Section { owner, uid, transaction, ranges: Mutex::default(), pending: Mutex::default() };
         let mut open = self.sections.open.lock();
-        if open.len() >= SECTIONS_MAX || open.contains_key(&ino) {
+        let own = open.values().filter(|section| section.uid == uid).count();
+        let too_many = open.len() >= SECTIONS_MAX || uid != 0 && own >= SECTIONS_OF_USER_MAX;
+        if too_many || open.contains_key(&ino) {
             drop(open);
             section.transaction.abort();
             return Err(Errno::EBUSY.into());
@@ -229,7 +259,7 @@ impl Server {
         self.forget_attributes(Node::Base(ino));
     }
 
-    /// A write to a file of the base. `None`: it is not part of a section.
+    /// A write to a file of the base. `None`: it is no matter of a section.
     pub(super) fn section_write(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -237,16 +267,38 @@ impl Server {
         ino: Ino,
         args: &abi::WriteIn,
         data: &[u8],
+        reply: &mut Reply,
     ) -> Option<Result<Outcome>> {
         let section = self.sections.of(ino)?;
-        let mapped = args.write_flags & abi::WRITE_CACHE != 0;
-        if !mapped && !section.owner.is(header.pid) {
-            return None;
+        if args.write_flags & abi::WRITE_CACHE != 0 {
+            let stored = self.stored_beside(&section, ino, args.offset, data).transpose()?;
+            return Some(stored.map(|()| {
+                reply.put(&WriteOut { size: data.len() as u32, padding: 0 });
+                Outcome::Done
+            }));
         }
-        Some(self.write_in(&section, channel, header, ino, args, data, mapped))
+        let is_own = section.owner.is(header.pid);
+        is_own.then(|| self.write_in(&section, channel, header, ino, args, data))
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
+    /// Pages of a mapping, which others may have stored into: brings what was stored into the base, without the
+    /// section's data. `None`: the section has none in them.
+    fn stored_beside(&self, section: &Section, ino: Ino, offset: u64, data: &[u8]) -> Result<Option<()>> {
+        let end = offset + data.len() as u64;
+        let meets = |&(from, len): &(u64, u64)| from < end && offset < from + len;
+        if !section.ranges.lock().iter().any(meets) || !AccessCheck::AtomicWriteMappings.is_made() {
+            return Ok(None);
+        }
+        let (mut written, mut before) = (Vec::new(), Vec::new());
+        section.transaction.view().read(ino, offset, data.len(), &mut written)?;
+        self.base.read(ino, offset, data.len(), &mut before)?;
+        if let Some(after) = stored(data, &written, &before) {
+            let how = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
+            self.base.write(ino, offset, &after, how)?;
+        }
+        Ok(Some(()))
+    }
+
     fn write_in(
         &self,
         section: &Section,
@@ -255,11 +307,10 @@ impl Server {
         ino: Ino,
         args: &abi::WriteIn,
         data: &[u8],
-        mapped: bool,
     ) -> Result<Outcome> {
         let (offset, len) = (args.offset, data.len() as u64);
         let appended = args.flags & libc::O_APPEND as u32 != 0;
-        if !mapped && (offset % PAGE != 0 || len % PAGE != 0 || appended) {
+        if offset % PAGE != 0 || len % PAGE != 0 || appended {
             return Err(Errno::EINVAL.into());
         }
         let kill_suidgid = args.write_flags & abi::WRITE_KILL_SUIDGID != 0;
@@ -273,12 +324,9 @@ impl Server {
             since: Instant::now(),
             answered: AtomicBool::new(false),
         });
-        // The kernel is writing a mapping's page: it cannot forget it now, and has nothing new in it.
-        if !mapped {
-            *section.pending.lock() = Some(pending.clone());
-            self.forget_range(ino, offset, len);
-            *section.pending.lock() = None;
-        }
+        *section.pending.lock() = Some(pending.clone());
+        self.forget_range(ino, offset, len);
+        *section.pending.lock() = None;
         pending.answer();
         Ok(Outcome::Later)
     }
@@ -312,5 +360,19 @@ impl Server {
             self.sections.remove(ino, &section);
             section.transaction.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_stored_is_told_from_what_the_section_wrote() {
+        assert_eq!(stored(b"SSxS", b"SSSS", b"bbbb"), Some(b"bbxb".to_vec()));
+        assert_eq!(stored(b"SSSS", b"SSSS", b"bbbb"), None);
+        // The section has made the file longer, or shorter.
+        assert_eq!(stored(b"SSxx", b"SSSS", b"bb"), None);
+        assert_eq!(stored(b"xbbb", b"S", b"bbbb"), Some(b"xbbb".to_vec()));
     }
 }

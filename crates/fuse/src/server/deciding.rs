@@ -4,17 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{Attr, Difference, Side, What};
-use xact_base::{Errno, Ino, Result};
+use xact::{Attr, Difference, Reader, Side, What};
+use xact_base::{AccessCheck, Errno, Ino, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::hidden::put;
 use super::keeping::KeepHow;
 use super::{Outcome, Server};
 use crate::abi::InHeader;
+use crate::change_list::ChangeList;
 use crate::channel::Channel;
 use crate::client::TxChange;
 use crate::control::{self, Change, ChangeKind, ChangeSide, Diff, Info, Keep, PAGE, ReadSide, Select};
+use crate::credentials;
 use crate::registry::{Told, TxView};
 use crate::reply::Reply;
 
@@ -75,12 +77,18 @@ impl Server {
                     let tx = self.looked_at(diff.id, header)?;
                     if diff.index == 0 {
                         let by_file = command == control::IOC_DIFF_BY_FILE;
-                        let made =
-                            if by_file { tx.transaction.diff_by_file() } else { tx.transaction.diff() };
-                        self.registry.set_diff(number, Arc::new(made?));
+                        let made = match by_file {
+                            true => tx.transaction.diff_by_file(&credentials::of(header)),
+                            false => tx.transaction.diff(),
+                        };
+                        self.registry.set_diff(number, Arc::new(ChangeList::new(diff.id, made?)));
                     }
                 }
-                fill(&mut diff, &self.registry.diff(number));
+                let list = self.registry.diff(number);
+                if list.of != diff.id {
+                    return Err(Errno::EINVAL.into());
+                }
+                fill(&mut diff, &list.changes);
                 put(reply, &diff);
             }
             control::IOC_READ => {
@@ -92,8 +100,15 @@ impl Server {
                     _ => return Err(Errno::EINVAL.into()),
                 };
                 let ino = Ino(u32::try_from(read.ino).map_err(|_| Errno::EINVAL)?);
-                let mut out = Vec::new();
-                tx.transaction.read_side(side, ino, read.offset, PAGE, &mut out)?;
+                let list = self.registry.diff(number);
+                let paths: Vec<&[u8]> = list.paths_of(side, ino).collect();
+                // Only what the channel was shown, so that no number reaches anything else.
+                if (list.of != read.id || paths.is_empty()) && AccessCheck::ReadChangedOnly.is_made() {
+                    return Err(Errno::ENOENT.into());
+                }
+                let (who, mut out) = (credentials::of(header), Vec::new());
+                let by = Reader::User(&who, &paths);
+                tx.transaction.read_side(&by, side, ino, read.offset, PAGE, &mut out)?;
                 read.data[..out.len()].copy_from_slice(&out);
                 read.len = out.len() as u32;
                 put(reply, &read);
@@ -169,7 +184,7 @@ fn fill(diff: &mut Diff, all: &[Difference]) {
 /// As the other end of the channel gets it, for who has the volume open himself.
 impl From<Difference> for TxChange {
     fn from(difference: Difference) -> TxChange {
-        let Difference { what, path, from, old, new } = difference;
+        let Difference { what, path, from, old, new, .. } = difference;
         let side_of = |attr: Option<Attr>| attr.as_ref().map(|attr| side(Some(attr)));
         TxChange { kind: kind(what), path, from, old: side_of(old), new: side_of(new) }
     }
@@ -201,7 +216,7 @@ mod tests {
     use super::*;
 
     fn difference(path: Vec<u8>) -> Difference {
-        Difference { what: What::Added, path, from: None, old: None, new: None }
+        Difference { what: What::Added, path, from: None, was_at: None, old: None, new: None }
     }
 
     #[test]

@@ -274,7 +274,7 @@ impl Server {
                     return self.ioctl(channel, header, node, args, input, reply);
                 }
                 if let (Operation::Write { args, data }, Node::Base(ino)) = (operation, node)
-                    && let Some(outcome) = self.section_write(channel, header, ino, args, data)
+                    && let Some(outcome) = self.section_write(channel, header, ino, args, data, reply)
                 {
                     return outcome;
                 }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xact_base::{Errno, Error, Result};
+use xact_base::{AccessCheck, Errno, Error, Result};
 use zerocopy::FromBytes;
 
 use super::Server;
@@ -45,7 +45,7 @@ impl Server {
         input: &[u8],
     ) -> Result<()> {
         let tx = match node {
-            Node::View(nr, _) => self.registry.view(nr)?,
+            Node::View(nr, _) => self.part_owner_only(header, self.registry.view(nr)?)?,
             Node::Control(number) => self.registry.of_channel(number).ok_or(Errno::ENOENT)?,
             _ => return Err(Errno::ENOTTY.into()),
         };
@@ -82,6 +82,13 @@ impl Server {
                 answer(&channel, unique, errno, &());
             }
         })
+    }
+
+    /// `EPERM` for who is neither the transaction's user nor root. A descriptor in the view is no right to it: a
+    /// part that is undone takes with it what everybody has done in the transaction since.
+    fn part_owner_only(&self, header: &InHeader, tx: Arc<TxView>) -> Result<Arc<TxView>> {
+        let is_owner = header.uid == 0 || header.uid == tx.uid;
+        if is_owner || !AccessCheck::SavepointOwner.is_made() { Ok(tx) } else { Err(Errno::EPERM.into()) }
     }
 
     fn roll_back(&self, tx: &TxView, savepoint: u64) -> Result<()> {

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Server;
 use crate::abi::{InHeader, IoctlOut};
+use crate::change_list::ChangeList;
 use crate::control::{self, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths, WHY_MAX};
 use crate::node::Node;
 use crate::reply::Reply;
@@ -77,7 +78,7 @@ impl Server {
         let old = name(&request.old, request.old_len)?;
         let new = name(&request.new, request.new_len)?;
         let done = self.host.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
-        let done = done.map(|found| self.registry.set_diff(channel, Arc::new(found)));
+        let done = done.map(|found| self.registry.set_diff(channel, Arc::new(ChangeList::new(0, found))));
         request.why_len = self.explain(&mut request.why, &done);
         put_result(reply, &done, &request);
         Ok(())

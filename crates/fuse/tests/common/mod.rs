@@ -431,10 +431,18 @@ impl HostTransaction for MemTransaction {
     fn diff(&self) -> Result<Vec<Difference>> {
         Err(xact_base::Errno::EOPNOTSUPP.into())
     }
-    fn diff_by_file(&self) -> Result<Vec<Difference>> {
+    fn diff_by_file(&self, _: &xact::Credentials) -> Result<Vec<Difference>> {
         Err(xact_base::Errno::EOPNOTSUPP.into())
     }
-    fn read_side(&self, _: Side, _: Ino, _: u64, _: usize, _: &mut Vec<u8>) -> Result<()> {
+    fn read_side(
+        &self,
+        _: &xact::Reader<'_>,
+        _: Side,
+        _: Ino,
+        _: u64,
+        _: usize,
+        _: &mut Vec<u8>,
+    ) -> Result<()> {
         Err(xact_base::Errno::EOPNOTSUPP.into())
     }
 }

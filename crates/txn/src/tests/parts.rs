@@ -7,7 +7,7 @@ use xact_fs::{RenameHow, SetAttr, TimeChange, View, WriteHow, XattrHow};
 
 use super::ops::{Op, Rng, USER, dump, run};
 use crate::mem_base::MemBase;
-use crate::{Difference, Durability, Side, Transaction, TxOptions, TxState};
+use crate::{Difference, Durability, Reader, Side, Transaction, TxOptions, TxState};
 
 type Tx = Transaction<MemBase>;
 
@@ -109,7 +109,7 @@ fn a_diff_names_what_happened() {
     assert_eq!((old.size, new.size, old.ino), (3, 3, new.ino));
     let contents = |side| {
         let mut out = Vec::new();
-        tx.peek_contents(side, old.ino, 0, 100, &mut out).unwrap();
+        tx.peek_contents(&Reader::Anybody, side, old.ino, 0, 100, &mut out).unwrap();
         out
     };
     assert_eq!((contents(Side::Old), contents(Side::New)), (b"old".to_vec(), b"new".to_vec()));
@@ -137,7 +137,7 @@ fn to_look_at_a_diff_is_not_to_read() {
     do_all(&tx, &[Op::Create(s("mine"))]);
     let c = base.lookup(Ino::ROOT, b"a").unwrap();
     tx.peek_attr(Side::Old, c.ino).unwrap();
-    tx.peek_contents(Side::New, c.ino, 0, 100, &mut Vec::new()).unwrap();
+    tx.peek_contents(&Reader::Anybody, Side::New, c.ino, 0, 100, &mut Vec::new()).unwrap();
     do_all(&*base, &[write("a", "others")]);
     tx.commit().unwrap();
     assert_eq!(a.kind, xact_fs::FileKind::Regular);

@@ -1,0 +1,161 @@
+//! Permission bits and access control lists, for calls that no kernel has checked.
+//!
+//! On a mount the kernel checks permissions at each call by name or descriptor (`default_permissions`). A call
+//! that names an inode by number, or walks folders by itself, has to check them here, by the same rules
+//! (`generic_permission`, `posix_acl_permission`). Capabilities are not known: only user 0 passes.
+
+use xact_base::{Ino, Result};
+
+use super::acl::{self, Acl};
+use crate::tree::Tree;
+
+/// By what a kernel would decide on a caller's permission.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// What is wanted of an inode; the bits of one digit of a mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access(pub(super) u16);
+
+impl Access {
+    pub const READ: Access = Access(4);
+    /// To look a name up in a folder, or to execute a file.
+    pub const SEARCH: Access = Access(1);
+    /// To list a folder with what its names stand for.
+    pub const LIST: Access = Access(4 | 1);
+}
+
+/// Whether the caller may have this access to an inode.
+pub fn permits<T: Tree + ?Sized>(tree: &mut T, who: &Credentials, ino: Ino, access: Access) -> Result<bool> {
+    if who.uid == 0 {
+        return Ok(true);
+    }
+    let attr = tree.attr(ino)?;
+    if who.uid == attr.uid {
+        return Ok(attr.perm >> 6 & access.0 == access.0);
+    }
+    // With no bit for the group there is no list that could give somebody anything: its mask is these bits.
+    if attr.perm & 0o070 != 0
+        && let Some(list) = tree.xattr(ino, acl::ACCESS)?
+    {
+        return Ok(Acl::decode(&list)?.permits(who, attr.gid, access));
+    }
+    let digit = if who.in_group(attr.gid) { attr.perm >> 3 } else { attr.perm };
+    Ok(digit & access.0 == access.0)
+}
+
+/// Whether the caller may have this access to `ino` by an absolute path, which has to lead there without a
+/// symbolic link.
+pub fn permits_path<T: Tree + ?Sized>(
+    tree: &mut T,
+    who: &Credentials,
+    path: &[u8],
+    ino: Ino,
+    access: Access,
+) -> Result<bool> {
+    let mut at = Ino::ROOT;
+    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+        if !tree.attr(at)?.is_dir() || !permits(tree, who, at, Access::SEARCH)? {
+            return Ok(false);
+        }
+        let Some(entry) = tree.entry(at, name)? else { return Ok(false) };
+        at = entry.ino;
+    }
+    Ok(at == ino && permits(tree, who, ino, access)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::posix::acl::encode_for_test;
+    use crate::posix::{make_dir, make_node, set_attr, set_xattr};
+    use crate::tree::mem::MemTree;
+    use crate::{Caller, SetAttr, XattrHow};
+
+    const FILE: u16 = 0o100_000;
+    const NOBODY: u32 = u32::MAX;
+
+    fn who(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+        Credentials { uid, gid, groups: groups.to_vec() }
+    }
+
+    /// `/d` of user 1 and `/d/f` of user 1 and group 10.
+    fn tree() -> (MemTree, Ino, Ino) {
+        let mut tree = MemTree::new(1024);
+        let dir =
+            make_dir(&mut tree, &Caller { uid: 1, gid: 10, umask: 0 }, Ino::ROOT, b"d", 0o755).unwrap().ino;
+        let by = Caller { uid: 1, gid: 10, umask: 0 };
+        let file = make_node(&mut tree, &by, dir, b"f", FILE | 0o640, 0).unwrap().ino;
+        (tree, dir, file)
+    }
+
+    #[test]
+    fn one_digit_of_the_mode_decides() {
+        let (mut tree, _, file) = tree();
+        let mut reads = |who: Credentials| permits(&mut tree, &who, file, Access::READ).unwrap();
+        assert!(reads(who(0, 0, &[])) && reads(who(1, 99, &[])) && reads(who(2, 10, &[])));
+        assert!(reads(who(2, 20, &[30, 10])));
+        assert!(!reads(who(2, 20, &[30])));
+        let change = SetAttr { perm: Some(0o044), ..SetAttr::default() };
+        set_attr(&mut tree, &Caller::ROOT, file, &change).unwrap();
+        // The owner has the owner's digit, though others have more.
+        assert!(!permits(&mut tree, &who(1, 10, &[]), file, Access::READ).unwrap());
+        assert!(permits(&mut tree, &who(2, 20, &[]), file, Access::READ).unwrap());
+    }
+
+    #[test]
+    fn a_list_decides_where_there_is_one() {
+        let (mut tree, _, file) = tree();
+        // user::rw-, user:2:r--, user:3:---, group::---, group:30:r--, mask::r--, other::r--
+        let list = encode_for_test(&[
+            (1, 6, NOBODY),
+            (2, 4, 2),
+            (2, 0, 3),
+            (4, 0, NOBODY),
+            (8, 4, 30),
+            (16, 4, NOBODY),
+            (32, 4, NOBODY),
+        ]);
+        set_xattr(&mut tree, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
+        let mut reads = |who: Credentials| permits(&mut tree, &who, file, Access::READ).unwrap();
+        assert!(reads(who(2, 99, &[])) && !reads(who(3, 30, &[])));
+        // Of several groups one is enough; who is in one has none of the others' rights.
+        assert!(reads(who(4, 10, &[30])) && !reads(who(4, 10, &[])) && reads(who(4, 99, &[])));
+    }
+
+    #[test]
+    fn the_mask_limits_all_but_owner_and_others() {
+        let (mut tree, _, file) = tree();
+        let list =
+            encode_for_test(&[(1, 6, NOBODY), (2, 7, 2), (4, 7, NOBODY), (16, 1, NOBODY), (32, 4, NOBODY)]);
+        set_xattr(&mut tree, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
+        let mut reads = |who: Credentials| permits(&mut tree, &who, file, Access::READ).unwrap();
+        assert!(!reads(who(2, 99, &[])) && !reads(who(5, 10, &[])) && reads(who(5, 99, &[])));
+    }
+
+    #[test]
+    fn the_way_counts() {
+        let (mut tree, dir, file) = tree();
+        let open = SetAttr { perm: Some(0o644), ..SetAttr::default() };
+        set_attr(&mut tree, &Caller::ROOT, file, &open).unwrap();
+        let stranger = who(2, 20, &[]);
+        let reads = |tree: &mut MemTree, path: &[u8]| permits_path(tree, &stranger, path, file, Access::READ);
+        assert!(reads(&mut tree, b"/d/f").unwrap());
+        assert!(!reads(&mut tree, b"/d/g").unwrap() && !reads(&mut tree, b"/d").unwrap());
+        assert!(!reads(&mut tree, b"/d/f/x").unwrap() && !reads(&mut tree, b"").unwrap());
+        let shut = SetAttr { perm: Some(0o744), ..SetAttr::default() };
+        set_attr(&mut tree, &Caller::ROOT, dir, &shut).unwrap();
+        assert!(!reads(&mut tree, b"/d/f").unwrap());
+    }
+}
