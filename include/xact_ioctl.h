@@ -300,7 +300,9 @@ struct xact_snapshot_diff {
 /* Makes the kept transaction begin.id the channel's. EBUSY: another channel has it. ENOENT, EPERM */
 #define XACT_IOC_ATTACH _IOW(0xea, 9, struct xact_begin)
 #define XACT_IOC_INFO _IOWR(0xea, 10, struct xact_info)	/* ENOENT: there is none */
-/* What a transaction would change. None of these counts as read in it. */
+/* What a transaction would change, for its owner and root. None of these counts as read in it. READ takes an inode
+ * from the channel's last list (else ENOENT), and reads it as its caller may by the path there (else EACCES). A list by
+ * file leaves out what is below a renamed folder that its caller may not list. EINVAL: a page of another list. */
 #define XACT_IOC_DIFF _IOWR(0xea, 11, struct xact_diff)
 #define XACT_IOC_READ _IOWR(0xea, 12, struct xact_read)
 /* The same file by file, as for a patch: renamed folders as their files, each path once. */
@@ -311,7 +313,8 @@ struct xact_snapshot_diff {
  * Savepoints: a begin within a transaction. On a control channel, or on any file or folder in the
  * view, so that a program inside needs no channel. ROLLBACK undoes everything since the savepoint,
  * RELEASE makes it part of what is around it; both end the savepoint and all later ones.
- * EINVAL: there is none of that number. When the process that made it dies before, it is rolled back to.
+ * EINVAL: there is none of that number. EPERM: a file or folder in the view of another user's transaction, unless
+ * the caller is root. When the process that made it dies before, it is rolled back to.
  */
 #define XACT_IOC_SAVEPOINT _IOR(0xea, 13, struct xact_savepoint)
 #define XACT_IOC_ROLLBACK _IOW(0xea, 14, struct xact_savepoint)
