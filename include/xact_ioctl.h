@@ -34,6 +34,8 @@ struct xact_version {
 };
 
 #define XACT_BEGIN_SNAPSHOT 1	/* what was only read is not validated */
+#define XACT_BEGIN_OWN_INODES 2	/* stat in the view returns inode numbers that no other view has: for programs that
+				 * have several views open, and know files by st_dev and st_ino (SQLite) */
 
 struct xact_begin {
 	__u32 flags;		/* in: XACT_BEGIN_... */
@@ -60,6 +62,8 @@ enum xact_reason {		/* and the errno of the ioctl */
 #define XACT_COMMIT_RETAIN 2	/* a transaction whose commit is refused stays open */
 #define XACT_COMMIT_ONLY 4	/* the selected changes; the transaction goes on with the rest */
 #define XACT_COMMIT_CONSOLIDATE 8	/* as ORDERED; what later commits replace is never written */
+#define XACT_COMMIT_FOLLOW 16	/* descriptors opened in the view refer to the committed files afterwards; without
+				 * it they are stale (ESTALE). See libxact(3) on locks and mappings */
 
 struct xact_commit {
 	__u32 flags;		/* in: XACT_COMMIT_... */

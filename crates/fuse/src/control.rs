@@ -18,16 +18,20 @@ pub struct Version {
     pub reserved: u32,
 }
 
-/// Flag of [`Begin`]: what was only read is not validated.
+/// Flags of [`Begin`]. `SNAPSHOT`: what was only read is not validated. `OWN_INODES`: `stat` in the view returns
+/// inode numbers that no other view has, for programs that hold several views at a time.
 pub const BEGIN_SNAPSHOT: u32 = 1;
+pub const BEGIN_OWN_INODES: u32 = 2;
 
 /// Flags of [`Commit`]. `ORDERED`: it is durable together with what comes later. `RETAIN`: where the
 /// commit is refused, the transaction stays open. `ONLY`: the selected changes, the rest stays.
-/// `CONSOLIDATE`: as `ORDERED`, of contents that later commits are going to replace.
+/// `CONSOLIDATE`: as `ORDERED`, of contents that later commits are going to replace. `FOLLOW`: descriptors that were
+/// opened in the view refer to the committed files afterwards, and are not stale.
 pub const COMMIT_ORDERED: u32 = 1;
 pub const COMMIT_RETAIN: u32 = 2;
 pub const COMMIT_ONLY: u32 = 4;
 pub const COMMIT_CONSOLIDATE: u32 = 8;
+pub const COMMIT_FOLLOW: u32 = 16;
 
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

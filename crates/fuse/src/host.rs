@@ -17,8 +17,11 @@ pub use xact::Changes;
 pub trait Host: Send + Sync {
     fn base(&self) -> Arc<dyn View>;
 
-    /// Whether somebody holds this inode of the base (`View::hold`).
-    fn is_held(&self, ino: Ino) -> bool;
+    /// How often this inode of the base is held (`View::hold`).
+    fn holds(&self, ino: Ino) -> u64;
+
+    /// Holds an inode of the base that a commit is about to make.
+    fn hold_reserved(&self, ino: Ino);
 
     /// Begins a transaction for the user `uid`, after tries that were lost to conflicts. Where these
     /// have weight it waits for the commits that run.
@@ -116,6 +119,9 @@ pub trait HostTransaction: Send + Sync {
     /// Inodes of the base whose contents the commit will change. Stores that others made through
     /// mappings of these are written to the base before the commit validates.
     fn written_files(&self) -> Vec<Ino>;
+
+    /// Whether the commit will make this inode: its number is reserved for that.
+    fn will_make(&self, ino: Ino) -> bool;
 
     /// Returns when it is as durable as was asked for. The audience sees to it that nobody sees some of
     /// it beside what was before. On an error before the base shows the changes nothing has happened;

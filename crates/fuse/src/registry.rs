@@ -23,12 +23,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
 use xact::{Losses, Lost};
-use xact_base::{AccessCheck, Errno, Ino};
+use xact_base::{AccessCheck, Errno};
 use xact_fs::View;
 
 use crate::change_list::ChangeList;
 use crate::control::Standing;
+use crate::followers::Followers;
 use crate::host::{HostTransaction, Reopened};
+use crate::kernel_refs::KernelRefs;
 use crate::node::ViewNr;
 use crate::owner::Owner;
 
@@ -45,15 +47,6 @@ pub enum Gate {
 /// Held by an operation while it runs in a view.
 pub type Pass = ArcRwLockReadGuard<RawRwLock, Gate>;
 
-/// What the kernel knows of an inode of a view.
-#[derive(Debug, Clone, Copy, Default)]
-struct Known {
-    /// Lookups that were answered with it, less those forgotten; the view holds it as often.
-    lookups: u64,
-    /// The kernel may have pages of it.
-    contents: bool,
-}
-
 /// The view of a transaction as the kernel knows it.
 pub struct TxView {
     pub nr: ViewNr,
@@ -63,7 +56,9 @@ pub struct TxView {
     pub view: Arc<dyn View>,
     pub begun: Instant,
     gate: Arc<RwLock<Gate>>,
-    known: Mutex<HashMap<Ino, Known>>,
+    pub refs: Arc<KernelRefs>,
+    /// `stat` returns inode numbers that no other view has.
+    pub own_inodes: bool,
     /// Open savepoints in rising order, with the processes that they end with.
     parts: Mutex<Vec<(u64, Owner)>>,
     /// Looked at by every operation, so without a lock.
@@ -80,7 +75,8 @@ impl TxView {
             transaction,
             begun,
             gate: Arc::new(RwLock::new(Gate::Open)),
-            known: Mutex::default(),
+            refs: Arc::default(),
+            own_inodes: false,
             parts: Mutex::default(),
             has_parts: AtomicBool::new(false),
         }
@@ -131,37 +127,10 @@ impl TxView {
         *self.gate.write() = Gate::Open;
     }
 
-    pub fn add_lookup(&self, ino: Ino) {
-        self.known.lock().entry(ino).or_default().lookups += 1;
-    }
-
-    /// The kernel forgot `count` lookups.
-    pub fn forget(&self, ino: Ino, count: u64) {
-        let mut known = self.known.lock();
-        if let Some(entry) = known.get_mut(&ino) {
-            entry.lookups = entry.lookups.saturating_sub(count);
-            if entry.lookups == 0 {
-                known.remove(&ino);
-            }
-        }
-    }
-
-    /// The kernel gets, or gave, contents of the inode: it may have a mapping of it from now on.
-    pub fn note_contents(&self, ino: Ino) {
-        if let Some(entry) = self.known.lock().get_mut(&ino) {
-            entry.contents = true;
-        }
-    }
-
-    /// Inodes of which the kernel may have pages.
-    pub fn with_contents(&self) -> Vec<Ino> {
-        self.known.lock().iter().filter(|(_, k)| k.contents).map(|(&ino, _)| ino).collect()
-    }
-
     /// Gives back what the kernel held through a view that is closed.
     fn release_all(&self) {
-        for (ino, known) in self.known.lock().drain() {
-            self.view.release(ino, known.lookups);
+        for (ino, lookups) in self.refs.drain() {
+            self.view.release(ino, lookups);
         }
     }
 }
@@ -220,9 +189,9 @@ struct Tables {
 }
 
 impl Tables {
-    fn next_view(&mut self) -> ViewNr {
+    fn next_view(&mut self, followers: &Followers) -> ViewNr {
         let mut nr = self.last_view.map_or(ViewNr::FIRST, ViewNr::next);
-        while self.views.contains_key(&nr) {
+        while self.views.contains_key(&nr) || followers.has(nr) {
             nr = nr.next();
         }
         self.last_view = Some(nr);
@@ -247,11 +216,20 @@ impl Tables {
 #[derive(Default)]
 pub struct Registry {
     tables: RwLock<Tables>,
+    /// Of views that were committed; their numbers are in use.
+    pub followers: Followers,
 }
 
 impl Registry {
     pub fn view(&self, nr: ViewNr) -> Result<Arc<TxView>, Errno> {
         self.tables.read().views.get(&nr).cloned().ok_or(Errno::ESTALE)
+    }
+
+    /// What the kernel knows of a view that is open, or was committed and is followed.
+    pub fn refs(&self, nr: ViewNr) -> Option<Arc<KernelRefs>> {
+        // In this order: a view becomes a followed one before it is frozen.
+        let open = self.tables.read().views.get(&nr).map(|view| view.refs.clone());
+        open.or_else(|| self.followers.get(nr).map(|view| view.refs.clone()))
     }
 
     /// By the number that the user knows.
@@ -291,6 +269,7 @@ impl Registry {
         transaction: Arc<dyn HostTransaction>,
         uid: u32,
         gid: u32,
+        own_inodes: bool,
     ) -> Result<Arc<TxView>, Errno> {
         let mut tables = self.tables.write();
         match tables.channels.get(&channel) {
@@ -298,8 +277,9 @@ impl Registry {
             Some(ChannelState { tx: Some(_), .. }) => return Err(Errno::EBUSY),
             Some(_) => {}
         }
-        let nr = tables.next_view();
-        let view = Arc::new(TxView::new(nr, uid, gid, transaction, Instant::now()));
+        let nr = tables.next_view(&self.followers);
+        let view = TxView { own_inodes, ..TxView::new(nr, uid, gid, transaction, Instant::now()) };
+        let view = Arc::new(view);
         tables.views.insert(nr, view.clone());
         let state = tables.channels.get_mut(&channel).expect("looked up above");
         state.tx = Some(view.clone());
@@ -358,9 +338,9 @@ impl Registry {
     pub fn renew(&self, old: &TxView) -> Arc<TxView> {
         old.release_all();
         let mut tables = self.tables.write();
-        let nr = tables.next_view();
+        let nr = tables.next_view(&self.followers);
         let view = TxView::new(nr, old.uid, old.gid, old.transaction.clone(), old.begun);
-        let view = Arc::new(view);
+        let view = Arc::new(TxView { own_inodes: old.own_inodes, ..view });
         tables.views.insert(nr, view.clone());
         if let Some(kept) = tables.kept.get_mut(&view.transaction.id()) {
             kept.view = view.clone();
@@ -390,7 +370,7 @@ impl Registry {
         let begun = now.checked_sub(age).unwrap_or(now);
         let Reopened { transaction, uid, info } = one;
         let mut tables = self.tables.write();
-        let (id, nr) = (transaction.id(), tables.next_view());
+        let (id, nr) = (transaction.id(), tables.next_view(&self.followers));
         let view = Arc::new(TxView::new(nr, uid, info.gid, transaction, begun));
         tables.views.insert(nr, view.clone());
         let deadline = left.map(|left| now + left);

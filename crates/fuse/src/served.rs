@@ -28,8 +28,12 @@ impl Host for Served {
         self.volume.base()
     }
 
-    fn is_held(&self, ino: Ino) -> bool {
-        self.volume.is_held(ino)
+    fn holds(&self, ino: Ino) -> u64 {
+        self.volume.holds(ino)
+    }
+
+    fn hold_reserved(&self, ino: Ino) {
+        self.volume.hold_reserved(ino);
     }
 
     fn begin(&self, uid: u32, isolation: Isolation, losses: &Losses) -> Result<Arc<dyn HostTransaction>> {
@@ -183,6 +187,10 @@ impl HostTransaction for ServedTransaction {
 
     fn written_files(&self) -> Vec<Ino> {
         self.transaction.changes().files
+    }
+
+    fn will_make(&self, ino: Ino) -> bool {
+        self.transaction.will_make(ino)
     }
 
     fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()> {

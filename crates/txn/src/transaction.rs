@@ -261,6 +261,11 @@ impl<B: VersionedBase> Transaction<B> {
         self.inner.read().doom.is_some()
     }
 
+    /// Whether the commit will make this inode: it was born here and has a name.
+    pub fn will_make(&self, ino: Ino) -> bool {
+        self.inner.read().overlay.nodes.get(&ino).is_some_and(|node| node.born && node.nlink(0, u32::MAX) > 0)
+    }
+
     pub fn options(&self) -> TxOptions {
         self.options
     }

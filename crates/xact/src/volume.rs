@@ -74,9 +74,14 @@ impl Volume {
         self.base.clone()
     }
 
-    /// Whether somebody holds an inode (`View::hold`).
-    pub fn is_held(&self, ino: Ino) -> bool {
-        self.base.is_held(ino)
+    /// How often an inode is held (`View::hold`).
+    pub fn holds(&self, ino: Ino) -> u64 {
+        self.base.holds(ino)
+    }
+
+    /// Holds an inode that the commit of a transaction is about to make.
+    pub fn hold_reserved(&self, ino: Ino) {
+        self.base.hold_reserved(ino);
     }
 
     /// Begins a transaction on the volume as it is now. Its number, `options.id`, is given here:

@@ -18,9 +18,14 @@ use crate::posix::{self, hint};
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
 impl Base {
-    /// Whether somebody holds an inode ([`View::hold`]).
-    pub fn is_held(&self, ino: Ino) -> bool {
-        self.cells.peek(ino).is_some_and(|cell| cell.holds.load(SeqCst) > 0)
+    /// How often an inode is held ([`View::hold`]).
+    pub fn holds(&self, ino: Ino) -> u64 {
+        self.cells.peek(ino).map_or(0, |cell| cell.holds.load(SeqCst))
+    }
+
+    /// As [`View::hold`], of an inode that is yet to be made: its number is reserved for the caller.
+    pub fn hold_reserved(&self, ino: Ino) {
+        self.cell_of_free(ino).holds.fetch_add(1, SeqCst);
     }
 }
 

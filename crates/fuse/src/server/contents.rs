@@ -85,6 +85,10 @@ impl Server {
         place.note_contents(ino);
         // Pages of a mapping have their place, whatever the descriptor says that the kernel guessed.
         let mapped = args.write_flags & abi::WRITE_CACHE != 0;
+        if mapped && matches!(place, Place::Followed { .. }) {
+            // The whole page came: around what was stored it may have what others have replaced meanwhile.
+            return Err(Errno::ESTALE.into());
+        }
         let how = WriteHow {
             append: !mapped && args.flags & libc::O_APPEND as u32 != 0,
             kill_suidgid: args.write_flags & abi::WRITE_KILL_SUIDGID != 0,

@@ -37,8 +37,8 @@ use crate::abi::{InHeader, IoctlOut};
 use crate::calm::TICK;
 use crate::channel::Channel;
 use crate::control::{
-    COMMIT_CONSOLIDATE, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason, Standing,
-    WHY_MAX,
+    COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason,
+    Standing, WHY_MAX,
 };
 use crate::host::CommitHow;
 use crate::node::Node;
@@ -158,7 +158,8 @@ impl Server {
             retain: flags & COMMIT_RETAIN != 0,
             only: (flags & COMMIT_ONLY != 0).then_some(selection),
         };
-        self.report_later(number, channel, header, move |server, tx| server.commit(tx, &how))
+        let follow = flags & COMMIT_FOLLOW != 0;
+        self.report_later(number, channel, header, move |server, tx| server.commit(tx, &how, follow))
     }
 
     /// Drops the selected changes.
@@ -170,7 +171,7 @@ impl Server {
     ) -> Result<()> {
         let paths = self.registry.take_selection(number);
         self.report_later(number, channel, header, move |server, tx| {
-            for ino in tx.with_contents() {
+            for ino in tx.refs.with_contents() {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
             tx.close();
@@ -284,8 +285,8 @@ impl Server {
         })
     }
 
-    fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow) -> Result<()> {
-        for ino in tx.with_contents() {
+    fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow, follow: bool) -> Result<()> {
+        for ino in tx.refs.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
         for ino in tx.transaction.written_files() {
@@ -293,11 +294,18 @@ impl Server {
         }
         tx.close();
         self.undo_dead_parts(tx);
+        if follow {
+            self.hold_followed(tx);
+        }
         let on_volume = tx.transaction.kept_info().is_some();
         let result = tx.transaction.commit(how, &mut Curtain::new(self));
         if on_volume {
             // Its folder may have gone from the root.
             self.forget_attributes(Node::Base(Ino::ROOT));
+        }
+        let followed = follow && result.is_ok() && !tx.transaction.is_open();
+        if follow {
+            self.follow(tx, followed);
         }
         if tx.transaction.is_open() {
             // A part was committed: from now on the view is of another instant.
@@ -335,7 +343,7 @@ impl Server {
 
     /// Drops the pages that the kernel has of a view's files, and the view's folder.
     pub(super) fn forget_view(&self, tx: &TxView) {
-        for ino in tx.with_contents() {
+        for ino in tx.refs.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
         let id = tx.transaction.id().to_string();

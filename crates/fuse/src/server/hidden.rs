@@ -23,6 +23,13 @@ use crate::server::attributes;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// Whose transaction it is, and what `stat` shows in its view.
+struct Owner {
+    uid: u32,
+    gid: u32,
+    own_inodes: bool,
+}
+
 impl Server {
     fn hidden_attr(&self, node: Node) -> Result<Attr> {
         let dir = libc::S_IFDIR;
@@ -110,7 +117,7 @@ impl Server {
                 let tx = self.registry.view(nr)?;
                 let place = Place::Tx { _pass: tx.enter()?, tx };
                 let root = place.view().attr(Ino::ROOT)?;
-                Ok(self.hold_checked(&place, &root)?.ok_or(Errno::ESTALE)?)
+                Ok(self.hold_checked(&place, &root, None)?.ok_or(Errno::ESTALE)?)
             }
             _ => Err(Errno::ENOENT.into()),
         }
@@ -145,24 +152,27 @@ impl Server {
             }
             (control::IOC_BEGIN, Node::Control(number)) => {
                 let (mut begin, _) = Begin::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-                if begin.flags & !control::BEGIN_SNAPSHOT != 0 || begin.reserved != 0 {
+                if begin.flags & !(control::BEGIN_SNAPSHOT | control::BEGIN_OWN_INODES) != 0
+                    || begin.reserved != 0
+                {
                     return Err(Errno::EINVAL.into());
                 }
                 let snapshot = begin.flags & control::BEGIN_SNAPSHOT != 0;
                 let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
                 let losses = self.registry.losses(number);
-                let (uid, gid) = (header.uid, header.gid);
+                let own_inodes = begin.flags & control::BEGIN_OWN_INODES != 0;
+                let by = Owner { uid: header.uid, gid: header.gid, own_inodes };
                 if losses.have_weight() {
                     // It waits for commits, which wait for workers.
                     let (channel, unique) = (channel.clone(), header.unique);
                     self.spawn(move |server| {
-                        let begun = server.begin(number, (uid, gid), isolation, &losses);
+                        let begun = server.begin(number, &by, isolation, &losses);
                         begin.id = begun.as_ref().copied().unwrap_or(0);
                         ending::answer(&channel, unique, begun.err().map(|e| e.errno()), &begin);
                     })?;
                     return Ok(Outcome::Later);
                 }
-                begin.id = self.begin(number, (uid, gid), isolation, &losses)?;
+                begin.id = self.begin(number, &by, isolation, &losses)?;
                 put(reply, &begin)
             }
             (control::IOC_COMMIT, Node::Control(number)) => {
@@ -170,7 +180,8 @@ impl Server {
                 const KNOWN: u32 = control::COMMIT_ORDERED
                     | control::COMMIT_RETAIN
                     | control::COMMIT_ONLY
-                    | control::COMMIT_CONSOLIDATE;
+                    | control::COMMIT_CONSOLIDATE
+                    | control::COMMIT_FOLLOW;
                 if commit.flags & !KNOWN != 0 {
                     return Err(Errno::EINVAL.into());
                 }
@@ -216,11 +227,10 @@ impl Server {
         Ok(Outcome::Done)
     }
 
-    /// For the user and group `by`.
-    fn begin(&self, channel: u32, by: (u32, u32), isolation: Isolation, losses: &Losses) -> Result<u64> {
-        let transaction = self.host.begin(by.0, isolation, losses)?;
+    fn begin(&self, channel: u32, by: &Owner, isolation: Isolation, losses: &Losses) -> Result<u64> {
+        let transaction = self.host.begin(by.uid, isolation, losses)?;
         let id = transaction.id();
-        if let Err(e) = self.registry.add(channel, transaction.clone(), by.0, by.1) {
+        if let Err(e) = self.registry.add(channel, transaction.clone(), by.uid, by.gid, by.own_inodes) {
             transaction.abort();
             return Err(e.into());
         }

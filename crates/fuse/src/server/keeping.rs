@@ -43,7 +43,7 @@ impl Server {
         let (channel, unique) = (channel.clone(), header.unique);
         let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
         self.end_later(tx, move |server, tx| {
-            for ino in tx.with_contents() {
+            for ino in tx.refs.with_contents() {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
             server.registry.freeze(tx);

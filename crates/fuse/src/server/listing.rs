@@ -35,6 +35,9 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         let limit = (args.size as usize).min(MAX_IO);
+        if matches!(place, Place::Followed { .. }) {
+            place.note_contents(dir);
+        }
         if plus {
             return self.read_dir_plus(place, dir, args.offset, limit, reply);
         }
@@ -82,7 +85,13 @@ impl Server {
             // what cannot be looked at now, too; the listing goes on.
             let known = match name {
                 b"." | b".." => None,
-                _ => view.attr(item.ino).and_then(|attr| self.hold_checked(place, &attr)).unwrap_or(None),
+                _ if matches!(place, Place::Followed { .. }) => None,
+                _ => {
+                    let held = view
+                        .attr(item.ino)
+                        .and_then(|attr| self.hold_checked(place, &attr, Some((dir, name))));
+                    held.unwrap_or(None)
+                }
             };
             let known = known.map(|known| EntryOut { entry_valid, ..known });
             let dirent = dirent(place.st_ino(item.ino), item.kind, item.next_cookie, name);

@@ -5,6 +5,7 @@ mod attributes;
 mod contents;
 mod deciding;
 mod ending;
+mod following;
 mod hidden;
 mod keeping;
 mod listing;
@@ -23,11 +24,12 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use xact_base::{Errno, Error, Ino, Result};
-use xact_fs::{Caller, View};
+use xact_fs::{Attr, Caller, FileKind, Name, View};
 use zerocopy::FromBytes;
 
 use crate::abi::{ForgetOne, InHeader};
 use crate::channel::Channel;
+use crate::followers::Followed;
 use crate::host::Host;
 use crate::init::Agreed;
 use crate::node::{Node, ViewNr};
@@ -55,13 +57,16 @@ pub struct Server {
     reaper: Reaper,
     sections: atomic::Sections,
     veils: Veils,
+    /// Answers that wait until the kernel has forgotten (see `following`).
+    held: Mutex<Vec<Arc<following::Held>>>,
 }
 
 impl Deadlines for Server {
     fn due(self: &Arc<Self>) -> Option<Instant> {
         let sections = self.look_after_sections();
         let parts = self.look_after_parts();
-        self.drop_expired().into_iter().chain(sections).chain(parts).min()
+        let held = self.look_after_held();
+        self.drop_expired().into_iter().chain(sections).chain(parts).chain(held).min()
     }
 
     fn reaper(&self) -> &Reaper {
@@ -90,6 +95,12 @@ enum Place<'a> {
         tx: Arc<TxView>,
         _pass: Pass,
     },
+    /// A view that was committed: its nodes stand for the volume's inodes.
+    Followed {
+        view: &'a dyn View,
+        by: Arc<Followed>,
+        registry: &'a Registry,
+    },
     Past {
         snapshot: Arc<OpenSnapshot>,
         view: Arc<dyn View>,
@@ -99,7 +110,7 @@ enum Place<'a> {
 impl Place<'_> {
     fn view(&self) -> &dyn View {
         match self {
-            Place::Base { view, .. } => *view,
+            Place::Base { view, .. } | Place::Followed { view, .. } => *view,
             Place::Tx { tx, .. } => &*tx.view,
             Place::Past { view, .. } => &**view,
         }
@@ -109,6 +120,7 @@ impl Place<'_> {
         match self {
             Place::Base { .. } | Place::Past { .. } => None,
             Place::Tx { tx, .. } => Some(tx.nr),
+            Place::Followed { by, .. } => Some(by.nr),
         }
     }
 
@@ -116,29 +128,62 @@ impl Place<'_> {
         match self {
             Place::Base { .. } => Node::Base(ino),
             Place::Tx { tx, .. } => Node::View(tx.nr, ino),
+            Place::Followed { by, .. } => Node::View(by.nr, ino),
             Place::Past { snapshot, .. } => Node::Past(snapshot.nr, ino),
         }
     }
 
+    /// The node by which what was found in a folder is known.
+    fn found(&self, attr: &Attr) -> Node {
+        match self {
+            Place::Followed { .. } if attr.kind != FileKind::Directory => Node::Base(attr.ino),
+            _ => self.node(attr.ino),
+        }
+    }
+
     /// What `stat` tells as the inode's number. That of a snapshot's file is another than that of the
-    /// file as it is now: else `cp` would take the two for one.
+    /// file as it is now: else `cp` would take the two for one. So is that in a view of a program that has several
+    /// open: SQLite lets connections with files of the same number share locks, descriptors and its WAL's index.
     fn st_ino(&self, ino: Ino) -> u64 {
         match self {
-            Place::Base { .. } | Place::Tx { .. } => u64::from(ino.0),
+            Place::Tx { tx, .. } if tx.own_inodes => self.node(ino).id(),
+            Place::Base { .. } | Place::Tx { .. } | Place::Followed { .. } => u64::from(ino.0),
             Place::Past { .. } => self.node(ino).id(),
         }
     }
 
     fn note_contents(&self, ino: Ino) {
-        if let Place::Tx { tx, .. } = self {
-            tx.note_contents(ino);
+        match self {
+            Place::Tx { tx, .. } => tx.refs.note_contents(ino),
+            Place::Followed { by, registry, .. } => registry.followers.note_contents(by.nr, ino),
+            Place::Base { .. } | Place::Past { .. } => {}
         }
     }
 
-    fn add_lookup(&self, ino: Ino) {
+    fn remove_name(&self, dir: Ino, name: &Name) {
+        if let Place::Tx { tx, .. } = self {
+            tx.refs.remove_name(dir, name);
+        }
+    }
+
+    /// Attributes are about to be looked at. Two answers to the kernel may overtake each other: one that is older than
+    /// a change must not be the last, so the kernel is made to forget it.
+    fn note_attributes(&self, ino: Ino) {
+        if let Place::Followed { by, registry, .. } = self {
+            registry.followers.note_contents(by.nr, ino);
+        }
+    }
+
+    /// Counts an answer with this inode, by this name in this folder if it has one.
+    fn add_lookup(&self, attr: &Attr, name: Option<(Ino, &Name)>) {
         match self {
             Place::Base { .. } => {}
-            Place::Tx { tx, .. } => tx.add_lookup(ino),
+            Place::Tx { tx, .. } => tx.refs.add_lookup(attr, name),
+            Place::Followed { by, registry, .. } if attr.kind == FileKind::Directory => {
+                registry.followers.add_hold(attr.ino);
+                by.refs.add_held(attr);
+            }
+            Place::Followed { .. } => {}
             Place::Past { snapshot, .. } => snapshot.add_lookup(),
         }
     }
@@ -164,6 +209,7 @@ impl Server {
             reaper: Reaper::default(),
             sections: atomic::Sections::default(),
             veils: Veils::default(),
+            held: Mutex::default(),
         }
     }
 
@@ -203,7 +249,17 @@ impl Server {
         match node {
             Node::Base(ino) => Ok((Place::Base { view: &*self.base, thread: header.pid }, ino)),
             Node::View(nr, ino) => {
-                let tx = self.registry.view(nr)?;
+                let tx = match self.registry.view(nr) {
+                    Ok(tx) => tx,
+                    Err(e) => {
+                        let by = self.registry.followers.get(nr).filter(|by| by.refs.follows(ino));
+                        let by = by.ok_or(e)?;
+                        return Ok((
+                            Place::Followed { view: &*self.base, by, registry: &self.registry },
+                            ino,
+                        ));
+                    }
+                };
                 if tx.has_parts() {
                     self.undo_dead_parts(&tx);
                 }
@@ -224,13 +280,19 @@ impl Server {
         match Node::from_id(id) {
             Some(Node::Base(ino)) => self.base.release(ino, count),
             Some(Node::View(nr, ino)) => {
+                let Some(refs) = self.registry.refs(nr) else { return };
+                let held = refs.forget(ino, count);
+                if held > 0 {
+                    self.registry.followers.remove_cached(nr, ino);
+                    self.release_followed(ino, held);
+                }
                 // A view that has ended has released everything.
                 if let Ok(tx) = self.registry.view(nr)
                     && let Ok(_pass) = tx.enter()
                 {
-                    tx.forget(ino, count);
                     tx.view.release(ino, count);
                 }
+                self.registry.followers.drop_if_forgotten(nr);
             }
             Some(Node::Past(nr, ino)) => {
                 // As of a view that has ended.
@@ -329,16 +391,19 @@ impl Server {
             }
             Operation::ReadDir { args, plus } => self.read_dir(place, ino, args, *plus, reply),
             Operation::GetAttr => {
+                place.note_attributes(ino);
                 let lifetime = self.lifetime(place, ino);
                 reply.put(&reply::attr_out(place.st_ino(ino), &view.attr(ino)?, lifetime));
                 Ok(())
             }
             Operation::Statx => {
+                place.note_attributes(ino);
                 let lifetime = self.lifetime(place, ino);
                 reply.put(&reply::statx_out(place.st_ino(ino), &view.attr(ino)?, lifetime));
                 Ok(())
             }
             Operation::SetAttr(args) => {
+                place.note_attributes(ino);
                 let change = attributes::change(args);
                 let attr = view.set_attr(&caller(header, 0), ino, &change)?;
                 reply.put(&reply::attr_out(place.st_ino(ino), &attr, self.lifetime_of_changed(place)));
@@ -406,7 +471,12 @@ impl Server {
         // A panic ends at this border. What it left half-done must not reach the disk.
         let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, &header, &operation, reply)));
         let outcome = match result {
-            Ok(Ok(Outcome::Done)) => Ok(()),
+            Ok(Ok(Outcome::Done)) => {
+                if self.reply_when_forgotten(channel, &header, &operation, reply) {
+                    return;
+                }
+                Ok(())
+            }
             Ok(Ok(Outcome::Silent | Outcome::Later)) => return,
             Ok(Err(error)) => Err(self.errno(&error, &header, &operation)),
             Err(_) => {

@@ -49,7 +49,7 @@ impl Server {
                 }
                 Err(e) => return Err(e),
             };
-            if let Some(entry) = self.hold_checked(place, &attr)? {
+            if let Some(entry) = self.hold_checked(place, &attr, Some((dir, name)))? {
                 reply.put(&EntryOut { entry_valid, ..entry });
                 return Ok(());
             }
@@ -101,12 +101,14 @@ impl Server {
         if !matches!(operation, Operation::Tmpfile { .. }) {
             view.hold(attr.ino)?;
         }
-        place.add_lookup(attr.ino);
-        let lifetime = match operation {
-            Operation::Link { .. } => self.lifetime_of_changed(place),
-            _ => VALID_SECS,
+        place.add_lookup(&attr, (!name.is_empty()).then_some((dir, name)));
+        let (entry_valid, lifetime) = match (place, operation) {
+            (Place::Followed { .. }, _) => (0, 0),
+            (_, Operation::Link { .. }) => (VALID_SECS, self.lifetime_of_changed(place)),
+            _ => (VALID_SECS, VALID_SECS),
         };
-        reply.put(&reply::entry_out(place.node(attr.ino).id(), place.st_ino(attr.ino), &attr, lifetime));
+        let entry = reply::entry_out(place.found(&attr).id(), place.st_ino(attr.ino), &attr, lifetime);
+        reply.put(&EntryOut { entry_valid, ..entry });
         if matches!(operation, Operation::Tmpfile { .. }) {
             reply.put(&OpenOut { open_flags: FOPEN_KEEP_CACHE, ..Default::default() });
         }
@@ -115,12 +117,16 @@ impl Server {
 
     pub(super) fn unlink(&self, place: &Place<'_>, dir: Ino, header: &InHeader, name: &[u8]) -> Result<()> {
         check_changed(dir, name)?;
-        place.view().unlink(&caller(header, 0), dir, name)
+        place.view().unlink(&caller(header, 0), dir, name)?;
+        place.remove_name(dir, name);
+        Ok(())
     }
 
     pub(super) fn rmdir(&self, place: &Place<'_>, dir: Ino, header: &InHeader, name: &[u8]) -> Result<()> {
         check_changed(dir, name)?;
-        place.view().remove_dir(&caller(header, 0), dir, name)
+        place.view().remove_dir(&caller(header, 0), dir, name)?;
+        place.remove_name(dir, name);
+        Ok(())
     }
 
     pub(super) fn rename(
@@ -141,7 +147,11 @@ impl Server {
             libc::RENAME_WHITEOUT => RenameHow::Whiteout,
             _ => return Err(Errno::EINVAL.into()),
         };
-        place.view().rename(&caller(header, 0), (dir, old), (new_dir, new), how)
+        place.view().rename(&caller(header, 0), (dir, old), (new_dir, new), how)?;
+        if let Place::Tx { tx, .. } = place {
+            tx.refs.rename((dir, old), (new_dir, new), how == RenameHow::Exchange);
+        }
+        Ok(())
     }
 
     /// Inode of a second node of an operation: `EXDEV` unless it is in the same view.
@@ -149,13 +159,19 @@ impl Server {
         match (Node::from_id(id), place.view_nr()) {
             (Some(Node::Base(ino)), None) => Ok(ino),
             (Some(Node::View(nr, ino)), Some(ours)) if nr == ours => Ok(ino),
+            (Some(Node::Base(ino)), Some(_)) if matches!(place, Place::Followed { .. }) => Ok(ino),
             _ => Err(Errno::EXDEV.into()),
         }
     }
 
     /// Holds what a lookup found and makes the kernel's entry of it. `None`: between lookup and hold
     /// a commit removed it, and its number may be another inode's by now.
-    pub(super) fn hold_checked(&self, place: &Place<'_>, found: &Attr) -> Result<Option<EntryOut>> {
+    pub(super) fn hold_checked(
+        &self,
+        place: &Place<'_>,
+        found: &Attr,
+        name: Option<(Ino, &[u8])>,
+    ) -> Result<Option<EntryOut>> {
         let gone = |e: &Error| matches!(e, Error::Posix(Errno::ESTALE | Errno::ENOENT));
         let view: &dyn View = place.view();
         match view.hold(found.ino) {
@@ -167,8 +183,9 @@ impl Server {
         let lifetime = self.lifetime(place, found.ino);
         match view.attr(found.ino) {
             Ok(attr) if attr.generation == found.generation && attr.kind == found.kind => {
-                place.add_lookup(attr.ino);
-                Ok(Some(reply::entry_out(place.node(attr.ino).id(), place.st_ino(attr.ino), &attr, lifetime)))
+                place.add_lookup(&attr, name);
+                let (node, st_ino) = (place.found(&attr), place.st_ino(attr.ino));
+                Ok(Some(reply::entry_out(node.id(), st_ino, &attr, lifetime)))
             }
             other => {
                 view.release(found.ino, 1);

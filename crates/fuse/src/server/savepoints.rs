@@ -56,7 +56,7 @@ impl Server {
         let (channel, unique) = (channel.clone(), header.unique);
         let owner = Owner::of(header.pid).ok();
         self.spawn(move |server| {
-            for ino in tx.with_contents() {
+            for ino in tx.refs.with_contents() {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
             server.undo_dead_parts(&tx);

@@ -166,10 +166,11 @@ impl<'a> Curtain<'a> {
 
     /// Makes the kernel forget an inode; one that it is about to learn of, when it has.
     fn forget(&mut self, ino: Ino, has_pages: bool) {
+        self.server.forget_followers(ino);
         for _ in 0..ROUNDS_MAX {
             match self.forget_known(Node::Base(ino), has_pages) {
                 Ok(true) => return,
-                Ok(false) if !self.server.host.is_held(ino) => return,
+                Ok(false) if !self.server.is_known(ino) => return,
                 Ok(false) => thread::sleep(LEARNING),
                 Err(e) => {
                     return crate::log(format_args!("the kernel did not forget inode {ino}: {e}"));
@@ -247,6 +248,11 @@ fn is_fill(operation: &Operation<'_>) -> bool {
 }
 
 impl Server {
+    /// Whether the kernel knows the volume's own node of an inode, or is about to learn of it.
+    fn is_known(&self, ino: Ino) -> bool {
+        !self.registry.followers.has_all_holds(ino, self.host.holds(ino))
+    }
+
     /// Whether a request is to be answered now.
     pub(super) fn admits(
         self: &Arc<Self>,
@@ -258,7 +264,14 @@ impl Server {
         if !self.veils.any() || !is_fill(operation) {
             return true;
         }
-        let Some(Node::Base(ino)) = Node::from_id(header.nodeid) else { return true };
+        let ino = match Node::from_id(header.nodeid) {
+            Some(Node::Base(ino)) => ino,
+            Some(node) => match self.followed(node) {
+                Some((_, ino)) => ino,
+                None => return true,
+            },
+            None => return true,
+        };
         let park = || Parked { channel: channel.clone(), request: request.to_vec() };
         match self.veils.admit(ino, park) {
             Admission::Now => true,
@@ -282,6 +295,7 @@ impl Server {
     pub(super) fn lifetime(&self, place: &Place<'_>, ino: Ino) -> u64 {
         match place {
             Place::Base { thread, .. } if !self.veils.may_keep(ino, *thread) => 0,
+            Place::Followed { .. } => 0,
             _ => VALID_SECS,
         }
     }
@@ -290,6 +304,7 @@ impl Server {
     pub(super) fn lifetime_of_names(&self, place: &Place<'_>, dir: Ino) -> u64 {
         match place {
             Place::Base { .. } if !self.veils.may_keep_names(dir) => 0,
+            Place::Followed { .. } => 0,
             _ => VALID_SECS,
         }
     }
@@ -298,7 +313,11 @@ impl Server {
     /// forget since.
     pub(super) fn lifetime_of_changed(&self, place: &Place<'_>) -> u64 {
         let quiet = || !self.veils.any() && !self.sections.any() && self.registry.is_empty();
-        if matches!(place, Place::Base { .. }) && !quiet() { 0 } else { VALID_SECS }
+        match place {
+            Place::Base { .. } if !quiet() => 0,
+            Place::Followed { .. } => 0,
+            _ => VALID_SECS,
+        }
     }
 }
 

@@ -204,8 +204,12 @@ impl MemHost {
 }
 
 impl Host for MemHost {
-    fn is_held(&self, ino: Ino) -> bool {
-        self.base.tree.lock().node(ino).is_ok_and(|node| node.holds > 0)
+    fn holds(&self, ino: Ino) -> u64 {
+        self.base.tree.lock().node(ino).map_or(0, |node| node.holds)
+    }
+
+    fn hold_reserved(&self, ino: Ino) {
+        self.base.hold(ino).unwrap();
     }
 
     fn counters(&self) -> xact_fuse::control::Counters {
@@ -373,6 +377,11 @@ impl HostTransaction for MemTransaction {
 
     fn written_files(&self) -> Vec<Ino> {
         differences(&self.start.lock(), &self.view.tree.lock()).files
+    }
+
+    /// Its commits put a tree in the place of another, with all inodes in it.
+    fn will_make(&self, _: Ino) -> bool {
+        false
     }
 
     fn is_open(&self) -> bool {
