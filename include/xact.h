@@ -43,28 +43,54 @@ extern "C" {
 /*
  * From here on the file calls of this thread, and of the threads and processes that it starts, are part of a
  * transaction on the volume that `at` lies on (fs_tx_begin: the current folder, or else the only volume that
- * is mounted). Descriptors of the process that were opened before on the volume join it: they refer to the
- * same files in the transaction.
+ * is mounted). Calls of other threads are not.
+ *
+ * In a process with one thread, descriptors that were opened before on the volume join it: they refer to the same
+ * files in the transaction. A writable shared mapping cannot, and is refused.
+ *
+ * In a process with several threads no descriptor is moved. The begin is refused (EBUSY) while the process holds a
+ * descriptor or a writable shared mapping on the volume, whichever thread has made it. One that is closed within two
+ * seconds is waited for: that is how other threads may go on to use files for a short time. It, and all that
+ * others open from then on, is outside of the transaction. Descriptors of other open transactions do not count.
  *
  * Within a transaction it begins a part of it (a savepoint), which its own commit or abort ends.
  *
- * flags: 0 or XACT_BEGIN_SNAPSHOT.
+ * flags: 0, or XACT_BEGIN_SNAPSHOT, and
+ *   XACT_BEGIN_LEAVE_OUTSIDE: descriptors and mappings that are there now stay outside of the transaction: what is
+ *     done with them happens at once, and stays if it is aborted.
+ *   XACT_BEGIN_USER_NAMESPACE: where the process has no right to make a mount namespace, it enters a user namespace
+ *     for the rest of its life (in which other users show as nobody, and suid programs run without their
+ *     rights). Only a process with one thread can. xact_tx_begin needs no rights.
  * errno: ENODEV no xact volume there; EROFS; EBUSY a descriptor or a writable mapping on the volume cannot
  * join (fs_tx_why says which); EPERM, EINVAL the system grants no mount namespace (fs_tx_why says why).
  */
+#define XACT_BEGIN_LEAVE_OUTSIDE 0x10000
+#define XACT_BEGIN_USER_NAMESPACE 0x20000
+
 int fs_tx_begin(unsigned int flags);
 int fs_tx_begin_at(const char *at, unsigned int flags);
 
 /*
  * Ends the innermost begin. After a commit descriptors opened before and in the transaction, and the current
  * folder, go on as they are; after an abort descriptors and current folder are as they were at the begin, and
- * those opened in it are stale (ESTALE). So are mappings that were made in it, in both cases.
+ * those opened in it are stale (ESTALE). Mappings that were made in it are not to be used after it, in either case:
+ * stores into them are lost, and msync fails.
+ *
+ * In a process with several threads a descriptor that was opened in the transaction keeps its number, and refers to the
+ * committed file afterwards. Three things differ from one that is opened after the commit: locks (fcntl, flock)
+ * taken on it and on another descriptor of the file do not meet; /proc/self/fd names no path for it; and
+ * files that had no name at the commit are stale (ESTALE). So close databases before the commit.
+ *
+ * Threads that were started in the transaction and still run, stay in its namespace: after the commit their paths lead
+ * to the committed volume (in a process with one thread at the commit, and after an abort: ESTALE). If they run
+ * and a descriptor from before the begin has to be put back, the end is refused (EBUSY), as it is where the thread
+ * has lost the right to leave the namespace (EPERM). The transaction is open as before then.
  *
  * flags of the commit: 0, or XACT_COMMIT_ORDERED (return when it is visible; durable with what comes later),
  * XACT_COMMIT_CONSOLIDATE (the same, of contents that later commits replace: they are written once, with the last),
  * XACT_COMMIT_RETAIN (where it is refused it stays open).
  * errno: EAGAIN a conflict, ENOSPC, EFBIG, EROFS, EIO; ESTALE there is none, or its snapshot is too old;
- * EPERM it was begun by another process, which forked this one.
+ * EPERM it was begun by another process, which forked this one; EBUSY, EPERM it cannot be left (see above).
  */
 int fs_tx_commit(unsigned int flags);
 int fs_tx_abort(void);
@@ -103,7 +129,8 @@ typedef struct xact_tx xact_tx;
  * Begins a transaction on the volume that the folder `at` lies on. flags: 0 or XACT_BEGIN_SNAPSHOT.
  * errno: ENOENT, ENOTDIR, EACCES: no such folder; ENODEV: it is on no xact volume; EROFS. xact_tx_why(NULL) says
  * it in a sentence.
- * A handle may be used by one thread at a time, different handles by different threads.
+ * A handle may be used by one thread at a time, different handles by different threads. stat returns other inode numbers
+ * in it than outside, so that SQLite does not take the files of several transactions for one.
  */
 xact_tx *xact_tx_begin(const char *at, unsigned int flags);
 

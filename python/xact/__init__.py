@@ -27,6 +27,8 @@ Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Result = TypeVar("Result")
 
 _SNAPSHOT = 1
+_LEAVE_OUTSIDE = 0x10000
+_USER_NAMESPACE = 0x20000
 _ORDERED = 1
 _CONSOLIDATE = 8
 
@@ -129,8 +131,8 @@ class Savepoint:
 class Transaction:
     """All file calls of the thread, from the begin to the end of a `with`."""
 
-    def __init__(self, at: Optional[Path], snapshot: bool, ordered: bool, consolidate: bool) -> None:
-        self._at, self._begin = at, _SNAPSHOT if snapshot else 0
+    def __init__(self, at: Optional[Path], begin: int, ordered: bool, consolidate: bool) -> None:
+        self._at, self._begin = at, begin
         self._commit = _CONSOLIDATE if consolidate else _ORDERED if ordered else 0
         self._call = _Open("fs_tx_")
         self._ended = True
@@ -145,13 +147,20 @@ class Transaction:
 
     def abort(self) -> None:
         """Ends it now, and nothing of it has happened; the block may go on."""
-        self._ended = True
-        self._call.check("cannot abort", "abort")
+        self._end("cannot abort", "abort")
 
     def commit(self) -> None:
         """Ends it now; the block may go on outside of it."""
+        self._end("cannot commit", "commit", self._commit)
+
+    def _end(self, doing: str, name: str, *args: object) -> None:
         self._ended = True
-        self._call.check("cannot commit", "commit", self._commit)
+        try:
+            self._call.check(doing, name, *args)
+        except Error as error:
+            # It is open as before: threads that it started still run.
+            self._ended = error.errno != errno.EBUSY
+            raise
 
     def _start(self) -> None:
         if self._at is None:
@@ -216,23 +225,40 @@ def _text(path: Optional[Path]) -> Optional[str]:
 
 
 def transaction(
-    at: Optional[Path] = None, *, snapshot: bool = False, ordered: bool = False, consolidate: bool = False
+    at: Optional[Path] = None,
+    *,
+    snapshot: bool = False,
+    ordered: bool = False,
+    consolidate: bool = False,
+    leave_outside: bool = False,
+    user_namespace: bool = False,
 ) -> Transaction:
     """All file calls of this thread, and of what it starts, in a transaction on the volume that `at` lies on (the
-    current folder's, or the only one that is mounted). Within a transaction it is a part of that.
+    current folder's, or the only one that is mounted). Within a transaction it is a part of that. Calls of other
+    threads are not part of it.
+
+    Files that are open on the volume join it in a process with one thread. In a process with several they cannot:
+    the begin waits for two seconds until those are closed that were open at its call, and raises Error (EBUSY) if one
+    stays. Files that are opened in it stay open after a commit and refer to what was committed; after an abort they are
+    stale (ESTALE). Close databases before the commit: locks do not go with them.
 
     snapshot: what was only read is not validated. ordered: the commit returns when it is visible. consolidate: as
-    ordered, and contents that later transactions replace are written once, with the last of them.
+    ordered, and contents that later transactions replace are written once, with the last of them. leave_outside: what
+    is open on the volume now stays outside of the transaction. user_namespace: a process without the right to make
+    a mount namespace enters a user namespace for the rest of its life (with one thread only); else that is an
+    Error, and `folder` the way that works.
     """
-    return Transaction(at, snapshot, ordered, consolidate)
+    flags = (snapshot, _SNAPSHOT), (leave_outside, _LEAVE_OUTSIDE), (user_namespace, _USER_NAMESPACE)
+    return Transaction(at, sum(flag for wanted, flag in flags if wanted), ordered, consolidate)
 
 
 def folder(
     at: Path, *, snapshot: bool = False, ordered: bool = False, consolidate: bool = False
 ) -> Folder:
     """A transaction on the volume of the folder `at`, of what is done below the result's `path` or `dir_fd`. It needs
-    no rights, and any number of them may be open."""
-    return Folder(at, snapshot, ordered, consolidate)
+    no rights, and any number of them may be open, in any number of threads. Files opened in it are stale (ESTALE) after
+    its end: close databases before. Inode numbers in it are others than outside."""
+    return Folder(at, _SNAPSHOT if snapshot else 0, ordered, consolidate)
 
 
 def run(action: Callable[[Transaction], Result], tx: Transaction, tries: int = 10) -> Result:

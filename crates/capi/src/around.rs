@@ -3,15 +3,17 @@
 //! starts meanwhile (docs/adr/capi-a-namespace-for-a-while.md).
 //!
 //! In order, at the begin:
-//! 1. Look at what lies on the volume already: descriptors, which are opened again in the view, and mappings,
-//!    which cannot be.
+//! 1. Look at what lies on the volume already. With one thread: descriptors, which are opened again in the view,
+//!    and mappings, which cannot be. With several, a number may not be moved under another thread that closes
+//!    it and gets it again: what stays open is refused (`xact_inside::staying`).
 //! 2. Begin: the control descriptor stands for the transaction, closing it aborts.
 //! 3. Enter a mount namespace of this thread's own in which the view lies over every mount of the volume.
-//! 4. Put descriptors of the view in the place of those found in 1.
+//! 4. With one thread: put descriptors of the view in the place of those found in 1.
 //!
-//! At the end, after the commit or abort: back into the namespace that the thread came from, and the original
-//! descriptors to their numbers. Where it has committed, what was opened inside is opened again outside, and
-//! offsets and the current folder stay; else they are as they were.
+//! At the end: back into the namespace that the thread came from. If that fails, the transaction is open as before.
+//! Then the commit or abort. With one thread the original descriptors get their numbers back, and after a
+//! commit what was opened inside is opened again outside. With several, descriptors stay what they are, and the
+//! daemon lets them follow (`COMMIT_FOLLOW`).
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -20,13 +22,19 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use xact_fuse::client::{Channel, Inner};
-use xact_fuse::control::COMMIT_RETAIN;
+use xact_fuse::control::{BEGIN_OWN_INODES, COMMIT_FOLLOW, COMMIT_RETAIN};
 use xact_inside::descriptors::{Moved, Scope, Survey};
 use xact_inside::mappings;
 use xact_inside::mounts::{self, Mount};
-use xact_inside::namespace::{Bound, Home, Namespace};
+use xact_inside::namespace::{Bound, Home, Namespace, UserNamespace};
+use xact_inside::staying;
 
 use crate::transaction::Failed;
+
+/// Flags of a begin that are the library's, not the daemon's: as `xact.h` has them.
+const BEGIN_LEAVE_OUTSIDE: u32 = 0x1_0000;
+const BEGIN_USER_NAMESPACE: u32 = 0x2_0000;
+const BEGIN_OURS: u32 = BEGIN_LEAVE_OUTSIDE | BEGIN_USER_NAMESPACE;
 
 /// The transaction around a thread's calls.
 struct Around {
@@ -44,9 +52,9 @@ struct Own {
     id: u64,
     channel: Channel,
     mount: Mount,
-    bound: Bound,
     moved: Moved,
     home: Home,
+    bound: Bound,
 }
 
 thread_local! {
@@ -90,10 +98,10 @@ pub fn abort() -> Result<(), Failed> {
             let done = Inner::again(&around.folder, savepoint).and_then(Inner::roll_back);
             (around.is_over(), done.map_err(|e| Failed::of_io(&e)))
         }
-        None => {
-            let result = around.own.take().map_or_else(|| Err(Failed::none_open()), Own::abort);
-            (true, result)
-        }
+        None => match around.own.take() {
+            Some(own) => own.abort(&mut around.own),
+            None => (true, Err(Failed::none_open())),
+        },
     })
 }
 
@@ -170,61 +178,128 @@ impl Own {
         let inside = |e: xact_inside::Error| Failed::of_inside(&e);
         let io = |e: io::Error| Failed::of_io(&e);
         let none = |e: io::Error| Failed::of_channel(&mount.point, &e);
-        let before = Survey::of_volume(&mount, Scope::All).map_err(inside)?;
-        mappings::check(&mount).map_err(inside)?;
+        let user = match flags & BEGIN_USER_NAMESPACE {
+            0 => UserNamespace::Refused,
+            _ => UserNamespace::Accepted,
+        };
+        let several = staying::threads() > 1;
+        let mut before = Survey::none();
+        if flags & BEGIN_LEAVE_OUTSIDE == 0 {
+            if several {
+                staying::check(&mount).map_err(inside)?;
+            } else {
+                before = Survey::of_volume(&mount, Scope::All).map_err(inside)?;
+                mappings::check(&mount).map_err(inside)?;
+            }
+        }
         let channel = Channel::open(&mount.point).map_err(none)?;
-        let (id, _) = channel.begin(flags).map_err(none)?;
-        let (home, mut namespace) = Namespace::visit(&mount).map_err(inside)?;
+        let own_inodes = if several { BEGIN_OWN_INODES } else { 0 };
+        let (id, _) = channel.begin(flags & !BEGIN_OURS | own_inodes).map_err(none)?;
+        let (home, mut namespace) = Namespace::visit(&mount, user).map_err(inside)?;
         let mut enter = || {
             let bound = namespace.show(id).map_err(inside)?;
             let folder = File::open(&mount.point).map_err(io)?;
             Ok((before.reopen(&bound).map_err(inside)?, bound, folder))
         };
         match enter() {
-            Ok((moved, bound, folder)) => Ok((Own { id, channel, mount, bound, moved, home }, folder)),
+            Ok((moved, bound, folder)) => Ok((Own { id, channel, mount, moved, home, bound }, folder)),
             Err(failed) => {
-                home.go(None).map_err(inside)?;
+                home.go().map_err(inside)?;
                 Err(failed)
             }
         }
     }
 
-    /// Whether it is over, and what came of it; one that is to be retained goes back to `slot`. `ours`: a
-    /// descriptor in the view that the program knows nothing of.
-    fn commit(self, flags: u32, ours: RawFd, slot: &mut Option<Own>) -> (bool, Result<(), Failed>) {
-        let opened = Survey::of_view(&self.bound).map(|opened| opened.without(&self.moved, ours));
-        let folder = self.folder();
-        match self.channel.commit(flags) {
-            Err(error) if flags & COMMIT_RETAIN != 0 => {
-                *slot = Some(self);
-                (false, Err(Failed::of(error)))
+    /// Refuses to end where a number would have to be moved while other threads run.
+    fn check_end(&self) -> Result<(), Failed> {
+        match self.moved.first() {
+            Some(first) if staying::threads() > 1 => {
+                let why = format!(
+                    "threads that were started in the transaction still run, and {first} was opened before it and \
+                     has to be put back: join them first. The transaction is open as before"
+                );
+                Err(Failed { why, ..Failed::of_errno(libc::EBUSY) })
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it is over, and what came of it; one that goes on goes back to `slot`. `ours`: a
+    /// descriptor in the view that the program knows nothing of.
+    ///
+    /// First out of the namespace, which can be taken back, and then the commit, which cannot.
+    fn commit(self, flags: u32, ours: RawFd, slot: &mut Option<Own>) -> (bool, Result<(), Failed>) {
+        let several = staying::threads() > 1;
+        // With one thread they are opened again outside; with more they follow by themselves.
+        let opened = if several { Survey::none() } else { self.opened(ours) };
+        let folder = self.folder();
+        let inside = match self.check_end().and_then(|()| self.go_home()) {
+            Ok(inside) => inside,
+            Err(failed) => {
+                *slot = Some(self);
+                return (false, Err(failed));
+            }
+        };
+        let follow = if several { COMMIT_FOLLOW } else { 0 };
+        match self.channel.commit(flags | follow) {
+            Err(error) if flags & COMMIT_RETAIN != 0 => match inside.go() {
+                Ok(()) => {
+                    *slot = Some(self);
+                    (false, Err(Failed::of(error)))
+                }
+                // The channel aborts when it is closed.
+                Err(back) => {
+                    self.put_back();
+                    let why = format!("{}; and it could not be retained: {back}", error.why);
+                    (true, Err(Failed { why, ..Failed::of(error) }))
+                }
+            },
             Err(error) => {
-                // What the commit said is what the caller has to know.
-                let _ = self.leave();
+                self.put_back();
                 (true, Err(Failed::of(error)))
             }
             Ok(()) => {
-                let Own { home, moved, bound, mount, .. } = self;
-                let back = home.go(folder.as_deref()).map_err(|e| Failed::of_inside(&e));
-                moved.settle(&bound);
-                if let Ok(opened) = opened {
-                    opened.take_out(&mount);
+                if let Some(folder) = folder {
+                    // Where the commit or others have taken it away, the thread is in the folder of the begin.
+                    let _ = std::env::set_current_dir(folder);
                 }
-                (true, back)
+                let Own { moved, bound, mount, .. } = self;
+                moved.settle(&bound);
+                opened.take_out(&mount);
+                (true, Ok(()))
             }
         }
     }
 
-    fn abort(self) -> Result<(), Failed> {
+    /// As `commit`: out of the namespace first.
+    fn abort(self, slot: &mut Option<Own>) -> (bool, Result<(), Failed>) {
+        if let Err(failed) = self.check_end().and_then(|()| self.go_home()) {
+            *slot = Some(self);
+            return (false, Err(failed));
+        }
         let aborted = self.channel.abort().map_err(|e| Failed::of_io(&e));
-        self.leave().and(aborted)
+        self.put_back();
+        (true, aborted)
     }
 
-    fn leave(self) -> Result<(), Failed> {
-        let back = self.home.go(None).map_err(|e| Failed::of_inside(&e));
-        self.moved.restore(&self.bound);
-        back
+    /// Nothing has happened: descriptors that were opened before are as they were.
+    fn put_back(self) {
+        let Own { moved, bound, .. } = self;
+        moved.restore(&bound);
+    }
+
+    /// What was opened in the view.
+    fn opened(&self, ours: RawFd) -> Survey {
+        Survey::of_view(&self.bound)
+            .map_or_else(|_| Survey::none(), |opened| opened.without(&self.moved, ours))
+    }
+
+    /// Leaves the namespace of the transaction; returns the way back into it.
+    fn go_home(&self) -> Result<Home, Failed> {
+        let inside = |e: xact_inside::Error| Failed::of_inside(&e);
+        let here = Home::here().map_err(inside)?;
+        self.home.go().map_err(inside)?;
+        Ok(here)
     }
 
     /// The current folder, where it lies in the view.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use xact_fuse::client::{Channel, CommitError, Inner};
-use xact_fuse::control::{COMMIT_RETAIN, Reason};
+use xact_fuse::control::{BEGIN_OWN_INODES, COMMIT_RETAIN, Reason};
 use xact_inside::about::About;
 
 use crate::place::Place;
@@ -119,7 +119,8 @@ impl Tx {
         }
         let none = |e: io::Error| Failed::of_channel(at, &e);
         let channel = Channel::open(&place.mount).map_err(none)?;
-        let (id, root) = channel.begin(flags).map_err(none)?;
+        // A process may have several, and SQLite takes files of one number for one file.
+        let (id, root) = channel.begin(flags | BEGIN_OWN_INODES).map_err(none)?;
         // Closing the channel aborts, where the folder is none any more.
         let dir = File::open(root.join(place.below)).map_err(wrong)?;
         Ok(Tx { dir, kind: Kind::Own { channel, id } })

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, RawMode, StatxFlags, statx};
+use rustix::io::Errno;
 
 /// All of it stays what it was as long as the file is open, but for `links`: the deletion of a file by a
 /// commit may not be known yet.
@@ -16,6 +17,12 @@ pub struct About {
     pub inode: u64,
     pub kind: FileType,
     pub links: u32,
+}
+
+/// Whether a file is of a view that has ended. The one question here that the daemon is asked.
+pub fn is_stale(file: impl AsFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    matches!(statx(file, "", flags, StatxFlags::BASIC_STATS), Err(Errno::STALE))
 }
 
 impl About {

@@ -15,10 +15,10 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
 
 use xact_fuse::control::FOLDER;
 
-use crate::about::About;
-use crate::mounts::{self, Mount};
+use crate::about::{self, About};
+use crate::mounts::Mount;
 use crate::namespace::Bound;
-use crate::{Error, Result};
+use crate::{Error, Result, ours};
 
 /// One open file description, with the descriptors that refer to it.
 struct Description {
@@ -42,33 +42,29 @@ pub enum Scope {
 pub struct Survey(Vec<Description>);
 
 impl Survey {
-    /// Looks at the descriptors of this process that lie on the volume of `mount`. Those that lie in views
-    /// of it, or are control channels, are left out, and with [`Scope::All`] those of other namespaces: another
-    /// thread may be in a transaction.
+    /// Looks at the descriptors of this process that lie on the volume of `mount`, and are to join a transaction.
     pub fn of_volume(mount: &Mount, scope: Scope) -> Result<Survey> {
         let mut found = Survey(Vec::new());
-        // Most descriptors that lie on the volume at all lie on this mount of it.
-        let mut others = None;
-        let mut is_here = |id: u64| -> Result<bool> {
-            if id == mount.id {
-                return Ok(true);
+        if scope == Scope::All {
+            for (number, about) in Volume::new(mount).open()? {
+                let flags = fcntl_getfd(borrow(number))
+                    .map_err(|e| Error::system(format_args!("look at descriptor {number}"), e))?;
+                found.add(number, flags, &about)?;
             }
-            if others.is_none() {
-                others = Some(mounts::all()?);
-            }
-            let mut table = others.iter().flatten();
-            Ok(table.any(|m| m.id == id && m.device == mount.device && !m.is_view()))
-        };
+            return Ok(found);
+        }
         for (number, flags) in list(scope)? {
             let Ok(about) = About::of(borrow(number)) else { continue };
-            if about.device != mount.device || about.inode > u64::from(u32::MAX) {
-                continue;
-            }
-            if scope == Scope::Inherited || is_here(about.mount)? && !is_in_views(number, mount) {
+            if about.device == mount.device && about.inode <= u64::from(u32::MAX) {
                 found.add(number, flags, &about)?;
             }
         }
         Ok(found)
+    }
+
+    /// Nothing joins.
+    pub fn none() -> Survey {
+        Survey(Vec::new())
     }
 
     /// Looks at those that were opened in a view, but for deleted files, which have no path. What cannot be
@@ -139,6 +135,10 @@ impl Survey {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Without those that have one of these numbers, or this one.
     pub fn without(mut self, moved: &Moved, own: RawFd) -> Survey {
         for description in &mut self.0 {
@@ -185,6 +185,11 @@ struct Move {
 pub struct Moved(Vec<Move>);
 
 impl Moved {
+    /// The first of them, for people.
+    pub fn first(&self) -> Option<String> {
+        self.0.first().map(|moved| name_of(moved.number))
+    }
+
     /// The transaction has committed: the originals come back where the view's stand now. A number that was
     /// closed meanwhile, or given to something else, stays so.
     pub fn settle(mut self, bound: &Bound) {
@@ -224,21 +229,63 @@ impl Bound {
     }
 }
 
+/// Which descriptors of this process lie on a volume, outside of transactions.
+pub struct Volume<'a> {
+    mount: &'a Mount,
+}
+
+impl Volume<'_> {
+    pub fn new(mount: &Mount) -> Volume<'_> {
+        Volume { mount }
+    }
+
+    pub fn open(&self) -> Result<Vec<(RawFd, About)>> {
+        let mut open = Vec::new();
+        for (number, _) in list(Scope::All)? {
+            if let Some(about) = self.has(number)? {
+                open.push((number, about));
+            }
+        }
+        Ok(open)
+    }
+
+    /// Looks at one. `None`: it lies elsewhere, or in the view of a transaction of this process, or is
+    /// the library's own or the server's, or of a snapshot; or it is stale, so that nothing can be done with it.
+    pub fn has(&self, number: RawFd) -> Result<Option<About>> {
+        let Ok(about) = About::of(borrow(number)) else { return Ok(None) };
+        let is_here = about.device == self.mount.device
+            && about.inode >> 32 < SERVERS
+            && !ours::shows_view(about.mount)
+            && !ours::is_own(number)
+            && !is_in_views(number, self.mount)
+            // Most that lie on the volume lie on this mount of it. Another may be of a transaction that was aborted.
+            && (about.mount == self.mount.id || !about::is_stale(borrow(number)));
+        Ok(is_here.then_some(about))
+    }
+}
+
+/// The upper half of an inode number from which on it is the server's own, or of a snapshot.
+const SERVERS: u64 = 0x8000_0000;
+
 /// Whether it was opened below the folder of the views.
 fn is_in_views(number: RawFd, mount: &Mount) -> bool {
     let path = fs::read_link(format!("/proc/thread-self/fd/{number}"));
     path.is_ok_and(|path| path.starts_with(mount.point.join(FOLDER)))
 }
 
-fn refuse(number: RawFd, path: &Path, why: &str) -> Error {
-    let name = match number {
+/// What people call it.
+pub fn name_of(number: RawFd) -> String {
+    match number {
         0 => "standard input".to_string(),
         1 => "standard output".to_string(),
         2 => "standard error".to_string(),
         n => format!("descriptor {n}"),
-    };
+    }
+}
+
+fn refuse(number: RawFd, path: &Path, why: &str) -> Error {
     Error::InTheWay {
-        what: format!("{name} ({}) {why}", path.display()),
+        what: format!("{} ({}) {why}", name_of(number), path.display()),
         hint: format!(
             "What is done with it would not be part of the transaction: close it, as the shell does with \
              {number}>&-, or send it elsewhere."

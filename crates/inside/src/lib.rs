@@ -7,7 +7,9 @@ pub mod descriptors;
 pub mod mappings;
 pub mod mounts;
 pub mod namespace;
+mod ours;
 mod statmount;
+pub mod staying;
 
 use std::fmt;
 use std::io;

@@ -41,15 +41,23 @@ const COVERING_OR_NEXT: u64 = 0x10;
 const FILE_BACKED: u64 = 0x20;
 
 /// A shared and writable mapping of a file.
-struct Mapping {
+#[derive(PartialEq)]
+pub struct Mapping {
     range: (u64, u64),
     device: (u32, u32),
+    inode: u64,
     path: String,
 }
 
 /// Refuses where the process could change files of the volume past the transaction, through mappings that it
 /// has made of them.
 pub fn check(mount: &Mount) -> Result<()> {
+    all(mount)?.first().map_or(Ok(()), |mapping| Err(mapping.refuse()))
+}
+
+/// Those through which the process could change files of the volume. Not those of files in views: they are part of a
+/// transaction of their own, or end with it.
+pub fn all(mount: &Mount) -> Result<Vec<Mapping>> {
     let wrong = |e| Error::system("read the table of mappings", e);
     let table = File::open("/proc/thread-self/maps").map_err(wrong)?;
     let found = match asked(&table, mount.device) {
@@ -57,16 +65,24 @@ pub fn check(mount: &Mount) -> Result<()> {
         Err(_) => read(table, mount.device),
         found => found,
     };
-    let Some(mapping) = found.map_err(wrong)? else { return Ok(()) };
-    let (start, end) = mapping.range;
-    Err(Error::InTheWay {
-        what: format!("a writable mapping of a file on the volume ({}, at {start:x}-{end:x})", mapping.path),
-        hint: "What is stored there would not be part of the transaction: unmap it first.".into(),
-    })
+    let mut found = found.map_err(wrong)?;
+    found.retain(|mapping| mapping.inode <= u64::from(u32::MAX));
+    Ok(found)
 }
 
-/// The first one of files on a device.
-fn asked(table: &File, device: (u32, u32)) -> io::Result<Option<Mapping>> {
+impl Mapping {
+    pub fn refuse(&self) -> Error {
+        let (start, end) = self.range;
+        Error::InTheWay {
+            what: format!("a writable mapping of a file on the volume ({}, at {start:x}-{end:x})", self.path),
+            hint: "What is stored there would not be part of the transaction: unmap it first.".into(),
+        }
+    }
+}
+
+/// Those of files on a device.
+fn asked(table: &File, device: (u32, u32)) -> io::Result<Vec<Mapping>> {
+    let mut found = Vec::new();
     let mut from = 0;
     loop {
         let mut name = [0; libc::PATH_MAX as usize];
@@ -82,22 +98,23 @@ fn asked(table: &File, device: (u32, u32)) -> io::Result<Option<Mapping>> {
         // the name as that says; both outlive the call.
         if unsafe { libc::ioctl(table.as_raw_fd(), PROCMAP_QUERY, &mut query) } < 0 {
             let error = io::Error::last_os_error();
-            return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
+            return if error.raw_os_error() == Some(libc::ENOENT) { Ok(found) } else { Err(error) };
         }
         if (query.dev_major, query.dev_minor) == device {
             let len = (query.vma_name_size as usize).saturating_sub(1).min(name.len());
             let path = String::from_utf8_lossy(&name[..len]).into_owned();
-            return Ok(Some(Mapping { range: (query.vma_start, query.vma_end), device, path }));
+            let range = (query.vma_start, query.vma_end);
+            found.push(Mapping { range, device, inode: query.inode, path });
         }
         from = query.vma_end;
     }
 }
 
 /// As `asked`, by the text.
-fn read(mut table: File, device: (u32, u32)) -> io::Result<Option<Mapping>> {
+fn read(mut table: File, device: (u32, u32)) -> io::Result<Vec<Mapping>> {
     let mut text = Vec::with_capacity(64 << 10);
     table.read_to_end(&mut text)?;
-    Ok(text.split(|&b| b == b'\n').filter_map(parse).find(|mapping| mapping.device == device))
+    Ok(text.split(|&b| b == b'\n').filter_map(parse).filter(|mapping| mapping.device == device).collect())
 }
 
 /// A line, if it tells of a shared and writable mapping.
@@ -109,11 +126,12 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     let access = words.next()?.as_bytes();
     let _offset = words.next()?;
     let (major, minor) = words.next()?.split_once(':')?;
-    let _inode = words.next()?;
+    let inode = words.next()?.parse().ok()?;
     let shared_and_writable = access.get(1) == Some(&b'w') && access.get(3) == Some(&b's');
     shared_and_writable.then_some(Mapping {
         range: (number(start)?, number(end)?),
         device: (number(major)? as u32, number(minor)? as u32),
+        inode,
         path: words.collect::<Vec<_>>().join(" "),
     })
 }
@@ -156,14 +174,15 @@ mod tests {
             map(libc::PROT_READ, libc::MAP_SHARED),
             map(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE),
         ];
-        assert!(by_text().is_none() && by_question().is_none());
+        assert!(by_text().is_empty() && by_question().is_empty());
         let shared = map(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        for found in [by_text().unwrap(), by_question().unwrap()] {
+        for found in [by_text(), by_question()] {
+            let [found] = &found[..] else { panic!("one mapping") };
             assert_eq!(found.range, (shared as u64, shared as u64 + 4096));
             assert_eq!(found.path, file.path().to_str().unwrap());
         }
         unmap(shared);
-        assert!(by_text().is_none() && by_question().is_none());
+        assert!(by_text().is_empty() && by_question().is_empty());
         harmless.into_iter().for_each(unmap);
     }
 }

@@ -14,12 +14,19 @@ use xact_fuse::control::FOLDER;
 
 use crate::about::About;
 use crate::mounts::{self, Mount};
+use crate::ours::{self, Own};
 use crate::{Error, Result};
 
 /// The view, as it lies in this namespace.
 pub struct Bound {
     /// Ids of the mounts through which the view is reached.
     ids: Vec<u64>,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        ours::remove_views(&self.ids);
+    }
 }
 
 impl Bound {
@@ -48,18 +55,25 @@ pub struct Namespace {
     shown: bool,
 }
 
+/// Whether a process may enter a user namespace, which it can never leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UserNamespace {
+    Accepted,
+    Refused,
+}
+
 /// Where a thread was before it went into a namespace for a while.
 pub struct Home {
-    namespace: OwnedFd,
-    root: OwnedFd,
-    folder: OwnedFd,
+    namespace: Own,
+    root: Own,
+    folder: Own,
 }
 
 impl Home {
-    fn here() -> Result<Home> {
+    pub fn here() -> Result<Home> {
         let path = |path: &str, flags| {
             let opened = open(path, flags | OFlags::CLOEXEC, Mode::empty());
-            opened.map_err(|e| Error::system(format_args!("open {path}"), e))
+            opened.map(Own::new).map_err(|e| Error::system(format_args!("open {path}"), e))
         };
         Ok(Home {
             namespace: path("/proc/thread-self/ns/mnt", OFlags::RDONLY)?,
@@ -68,28 +82,41 @@ impl Home {
         })
     }
 
-    /// Goes back, into the folder that the thread was in, or into another one by its path.
-    pub fn go(self, folder: Option<&Path>) -> Result<()> {
-        let wrong = |e| Error::refused("leave the namespace of the transaction", e, None);
+    /// Goes there. On an error the thread is where it was.
+    pub fn go(&self) -> Result<()> {
+        // In the view's namespace nothing else than this thread may be left to go back to.
+        let here = Home::here()?;
+        self.enter().inspect_err(|_| _ = here.enter())
+    }
+
+    fn enter(&self) -> Result<()> {
+        let wrong = |e| {
+            let hint = "The thread stays in the transaction, which is open as before. Leaving it takes the rights that \
+                        beginning it took.";
+            Error::refused("leave the namespace of the transaction", e, Some(hint))
+        };
         // Threads that this one has started share its root and folder, and then it may not go.
         unshare_now(UnshareFlags::FS).map_err(wrong)?;
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(wrong)?;
         fchdir(&self.root).map_err(wrong)?;
         chroot(".").map_err(wrong)?;
-        match folder.map(chdir) {
-            Some(Ok(())) => Ok(()),
-            _ => fchdir(&self.folder).map_err(wrong),
-        }
+        fchdir(&self.folder).map_err(wrong)
     }
 }
 
 impl Namespace {
-    /// As [`Namespace::enter`] for this thread alone, which goes back later. Without being root, the process
-    /// goes into a user namespace for good, the first time.
-    pub fn visit(mount: &Mount) -> Result<(Home, Namespace)> {
+    /// As [`Namespace::enter`] for this thread alone, which goes back later. A process without the right to make a
+    /// mount namespace enters a user namespace for the rest of its life, the first time, if it has asked for that.
+    pub fn visit(mount: &Mount, user: UserNamespace) -> Result<(Home, Namespace)> {
         let mut home = Home::here()?;
         let mut unshared = unshare_now(UnshareFlags::NEWNS);
         if unshared == Err(Errno::PERM) {
+            if user == UserNamespace::Refused {
+                let hint = "This process may not. xact_tx_begin (Python: xact.folder) needs no rights; or begin with \
+                            XACT_BEGIN_USER_NAMESPACE (Python: user_namespace=True), and the process is in a user \
+                            namespace for the rest of its life.";
+                return Err(Error::refused("make a mount namespace", Errno::PERM, Some(hint)));
+            }
             unshare()?;
             home = Home::here()?;
             unshared = unshare_now(UnshareFlags::NEWNS);
@@ -98,7 +125,7 @@ impl Namespace {
         match Namespace::here(mount) {
             Ok(namespace) => Ok((home, namespace)),
             Err(error) => {
-                home.go(None)?;
+                home.go()?;
                 Err(error)
             }
         }
@@ -154,6 +181,7 @@ impl Namespace {
             let source = descriptor_path(&view).join(root.strip_prefix("/").unwrap_or(root));
             bind(&source, point)?;
             ids.push(id_of(point)?);
+            ours::add_views(&ids[ids.len() - 1..]);
         }
         for (file_system, point) in &self.inside {
             bind(&descriptor_path(file_system), point)?;
@@ -239,7 +267,7 @@ fn unshare() -> Result<()> {
         let hint = match e {
             Errno::INVAL => {
                 "Only a process with one thread may: without being root, begin the first transaction before \
-                 the first thread."
+                 the first thread, or use xact_tx_begin (Python: xact.folder), which needs no rights."
             }
             _ => {
                 "This system does not allow user namespaces to ordinary users: run it as root, or see the \
