@@ -1,12 +1,12 @@
 """Tests of the Python package on the mounted volume $MNT."""
 
+import ast
 import contextlib
 import errno
 import os
-import queue
 import sqlite3
 import subprocess
-import threading
+import sys
 import unittest
 from pathlib import Path
 
@@ -16,30 +16,23 @@ MNT = Path(os.environ["MNT"])
 HERE = MNT / "folder"
 
 
-def outside(name):
-    """What a thread that is in no transaction finds in a file."""
-    found = []
-
-    def look():
-        path = HERE / name
-        found.append(path.read_text() if path.exists() else None)
-
-    ready.put(look)
-    done.get()
-    return found[0]
-
-
-# A thread that was there before, and so is in no transaction.
-ready, done = queue.SimpleQueue(), queue.SimpleQueue()
+# A process that was there before, and so is in no transaction. (A thread would make this a process with several, in which
+# files that are open do not join: see test_threads.py.)
+SERVER = """
+import ast, sys
+from pathlib import Path
+for line in sys.stdin:
+    path, text = ast.literal_eval(line)
+    path = Path(path)
+    print(repr(path.write_text(text) if text is not None else path.read_text() if path.exists() else None), flush=True)
+"""
+server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def serve():
-    while True:
-        ready.get()()
-        done.put(None)
-
-
-threading.Thread(target=serve, daemon=True).start()
+def outside(name, text=None):
+    """What a process that is in no transaction finds in a file; or writes to it."""
+    print(repr((str(HERE / name), text)), file=server.stdin, flush=True)
+    return ast.literal_eval(server.stdout.readline())
 
 
 class Around(unittest.TestCase):
@@ -112,8 +105,7 @@ class Around(unittest.TestCase):
         (HERE / "a").write_text("0")
 
         def other():
-            ready.put(lambda: (HERE / "a").write_text("theirs"))
-            done.get()
+            outside("a", "theirs")
 
         with self.assertRaises(xact.Conflict) as caught:
             with xact.transaction(MNT):
@@ -141,8 +133,7 @@ class Around(unittest.TestCase):
         (HERE / "a").write_text("0")
 
         def other():
-            ready.put(lambda: (HERE / "a").write_text("theirs"))
-            done.get()
+            outside("a", "theirs")
 
         tries = []
 

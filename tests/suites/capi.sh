@@ -158,7 +158,7 @@ END
     afterwards
 }
 
-# As a user, who gets a user namespace for it. And without linking: a program that finds the functions there.
+# As a user, who gets a user namespace for it if he says so. And without linking: a program that finds the functions there.
 test_preloaded_and_unprivileged() {
     fresh -o allow_other
     chown 65534 mnt/folder
@@ -173,7 +173,8 @@ test_preloaded_and_unprivileged() {
 #pragma weak fs_tx_why
 int main(int argc, char **argv) {
     assert(argc == 3 && chdir(argv[1]) == 0);
-    if (fs_tx_begin && fs_tx_begin(0) < 0) {
+    unsigned flags = strcmp(argv[2], "unasked") ? XACT_BEGIN_USER_NAMESPACE : 0;
+    if (fs_tx_begin && fs_tx_begin(flags) < 0) {
         fprintf(stderr, "%s\n", fs_tx_why());
         return 1;
     }
@@ -191,6 +192,9 @@ END
     local other=(setpriv --reuid 65534 --regid 65534 --clear-groups)
     cp "$(readlink -f lib/libxact.so.0)" lib/copy.so && chmod 755 . lib lib/copy.so weak
     "${other[@]}" ./weak mnt/folder plain
+    exits 1 'may not. xact_tx_begin .Python: xact.folder. needs no rights; or begin with XACT_BEGIN_USER_NAMESPACE' -- \
+        "${other[@]}" env LD_PRELOAD="$PWD/lib/copy.so" ./weak mnt/folder unasked
+    equal "after the refusal" 'plain plain' "$(cat mnt/folder/one) $(cat mnt/folder/two)"
     exits 9 -- "${other[@]}" env LD_PRELOAD="$PWD/lib/copy.so" ./weak mnt/folder dies
     equal "after the death" 'plain plain' "$(cat mnt/folder/one) $(cat mnt/folder/two)"
     "${other[@]}" env LD_PRELOAD="$PWD/lib/copy.so" ./weak mnt/folder preloaded
