@@ -237,6 +237,45 @@ static void descriptors(void) {
     }
 }
 
+/* Below a folder that was opened inside, the permissions count that files have now. */
+static char opens_as_another(int dir, const char *path) {
+    int pipes[2];
+    char said;
+    assert(pipe(pipes) == 0);
+    if (fork() == 0) {
+        assert(syscall(SYS_setresgid, 65534, 65534, 65534) == 0 && syscall(SYS_setresuid, 65534, 65534, 65534) == 0);
+        said = openat(dir, path, O_RDONLY) >= 0 ? 'y' : errno == EACCES ? 'n' : '?';
+        assert(write(pipes[1], &said, 1) == 1);
+        _exit(0);
+    }
+    assert(read(pipes[0], &said, 1) == 1 && wait(NULL) > 0);
+    close(pipes[0]), close(pipes[1]);
+    return said;
+}
+static void permissions(void) {
+    OK(fs_tx_begin(0));
+    OK(mkdir("shared-dir", 0755));
+    OK(mkdir("shared-dir/sub", 0755));
+    put("shared-dir/sub/file", "text");
+    int dir = open("shared-dir", O_RDONLY | O_DIRECTORY), kept = open("shared-dir/sub/file", O_RDWR);
+    OK(fs_tx_commit(0));
+    assert(opens_as_another(dir, "sub/file") == 'y');
+    OK(chmod("shared-dir/sub/file", 0600));
+    assert(opens_as_another(dir, "sub/file") == 'n');
+    OK(chmod("shared-dir/sub/file", 0644));
+    assert(opens_as_another(dir, "sub/file") == 'y');
+    OK(chmod("shared-dir/sub", 0700));
+    assert(opens_as_another(dir, "sub/file") == 'n');
+    OK(chmod("shared-dir/sub", 0755));
+    assert(opens_as_another(dir, "sub/file") == 'y');
+    OK(chmod("shared-dir", 0700));
+    assert(opens_as_another(dir, "sub/file") == 'n');
+    /* What was opened stays so, as ever. */
+    OK(chmod("shared-dir/sub/file", 0));
+    assert(has(kept, "text") && pwrite(kept, "T", 1, 0) == 1);
+    close(dir), close(kept);
+}
+
 /* A mapping that was made inside: reads may go on, a store never carries old bytes out. */
 static void mappings(void) {
     OK(fs_tx_begin(0));
@@ -441,6 +480,7 @@ int main(int argc, char **argv) {
     assert(pthread_create(&thread, NULL, serve, NULL) == 0);
     refusals();
     descriptors();
+    permissions();
     mappings();
     coherence();
     space();

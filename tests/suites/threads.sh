@@ -25,7 +25,7 @@ compiled() { # FILE [OPTIONS]: to ./program
 
 # Refusals, descriptors after the end, threads started inside, and an end that cannot be had (see the program).
 test_what_is_promised() {
-    fresh
+    fresh -o allow_other
     compiled "$TESTS/threads.c"
     timeout 120 ./program "$PWD/mnt" "$PWD/mnt/folder"
     afterwards
