@@ -240,7 +240,8 @@ def transaction(
     Files that are open on the volume join it in a process with one thread. In a process with several they cannot:
     the begin waits for two seconds until those are closed that were open at its call, and raises Error (EBUSY) if one
     stays. Files that are opened in it stay open after a commit and refer to what was committed; after an abort they are
-    stale (ESTALE). Close databases before the commit: locks do not go with them.
+    stale (ESTALE). Close databases before the commit: locks do not go with them. Tasks of asyncio share their thread: use
+    `folder` there.
 
     snapshot: what was only read is not validated. ordered: the commit returns when it is visible. consolidate: as
     ordered, and contents that later transactions replace are written once, with the last of them. leave_outside: what

@@ -6,7 +6,8 @@ source "$TESTS/suites/threads.sh"
 test_load_of_threads() {
     needs sqlite3
     local seconds=${THREADS_SECONDS:-600} in_c
-    fresh --log log
+    # Each transaction leaves two inodes.
+    SIZE=4G fresh --log log
     (load_in_c "$seconds") &
     in_c=$!
     load_in_python "$seconds"

@@ -3,7 +3,7 @@
 
 LIBRARY=$TARGET/release/libxact_c.so
 
-fresh() { # [ARGUMENTS OF xact mount…]
+fresh() { # [ARGUMENTS OF xact mount…]; SIZE: of the volume
     needs cc python3
     [[ -e $LIBRARY ]] || fail "$LIBRARY is missing: run 'make build'"
     mkdir lib
