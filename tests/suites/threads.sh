@@ -136,15 +136,15 @@ END
 # Eight threads of transactions beside eight of plain files, databases, mappings, programs and children, on the volume and
 # off it. tests/long has the same for ten minutes.
 load_in_c() { # SECONDS
-    mkdir -p outside
+    mkdir -p outside/c outside/python
     compiled "$TESTS/threads_load.c" -l:libsqlite3.so.0
-    ./program "$PWD/mnt" "$PWD/outside" "$1" >said
+    ./program "$PWD/mnt" "$PWD/outside/c" "$1" >said
     report "in C: $(cat said)"
     checked_databases
 }
 load_in_python() { # SECONDS
-    mkdir -p outside
-    python3 "$TESTS/threads_load.py" mnt outside "$1" >said
+    mkdir -p outside/c outside/python
+    python3 "$TESTS/threads_load.py" mnt outside/python "$1" >said
     report "in Python: $(cat said)"
     checked_databases
 }
