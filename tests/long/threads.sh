@@ -12,5 +12,6 @@ test_load_of_threads() {
     in_c=$!
     load_in_python "$seconds"
     wait "$in_c"
+    checked_databases
     afterwards
 }

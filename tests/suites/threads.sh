@@ -138,15 +138,13 @@ END
 load_in_c() { # SECONDS
     mkdir -p outside/c outside/python
     compiled "$TESTS/threads_load.c" -l:libsqlite3.so.0
-    ./program "$PWD/mnt" "$PWD/outside/c" "$1" >said
-    report "in C: $(cat said)"
-    checked_databases
+    ./program "$PWD/mnt" "$PWD/outside/c" "$1" >said-c
+    report "in C: $(cat said-c)"
 }
 load_in_python() { # SECONDS
     mkdir -p outside/c outside/python
-    python3 "$TESTS/threads_load.py" mnt outside/python "$1" >said
-    report "in Python: $(cat said)"
-    checked_databases
+    python3 "$TESTS/threads_load.py" mnt outside/python "$1" >said-python
+    report "in Python: $(cat said-python)"
 }
 checked_databases() {
     local db
@@ -159,11 +157,13 @@ test_load_in_c() {
     needs sqlite3
     fresh --log log
     load_in_c 20
+    checked_databases
     afterwards
 }
 test_load_in_python() {
     needs sqlite3
     fresh --log log
     load_in_python 20
+    checked_databases
     afterwards
 }
