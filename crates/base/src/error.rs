@@ -65,6 +65,9 @@ pub enum Error {
     /// No block or inode is left for this caller.
     #[error("no space left on the volume")]
     NoSpace,
+    /// Something is full that more free space would not make larger.
+    #[error("no space left in {0}")]
+    DoesNotFit(&'static str),
     /// A transaction cannot commit since somebody else changed what it read or wrote: the
     /// transaction with the number `by`, or a call outside of any.
     #[error("conflict on {path}: {why}, by {}", winner(*by))]
@@ -73,6 +76,11 @@ pub enum Error {
     /// since took more memory than old versions may.
     #[error("the transaction's snapshot is too old: others changed more since than is remembered")]
     TooOld,
+    /// Others found the volume full, and what a transaction held of it before its commit went to them.
+    #[error(
+        "the volume was full, and others needed the space that the transaction held: its changes are lost"
+    )]
+    SpaceRevoked,
     /// One transaction needs more journal than there is.
     #[error(
         "the transaction is too large: it changes {blocks} metadata blocks, of which one commit takes {limit} here"
@@ -116,7 +124,7 @@ impl Error {
             Error::Corrupt(_) => Errno::EUCLEAN,
             Error::Unsupported(_) => Errno::EOPNOTSUPP,
             Error::InUse(_) => Errno::EBUSY,
-            Error::NoSpace => Errno::ENOSPC,
+            Error::NoSpace | Error::DoesNotFit(_) | Error::SpaceRevoked => Errno::ENOSPC,
             Error::Conflict { .. } => Errno::EAGAIN,
             Error::TooLarge { .. } => Errno::EFBIG,
             Error::ReadOnly => Errno::EROFS,

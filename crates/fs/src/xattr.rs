@@ -186,7 +186,10 @@ impl<'a> Xattrs<'a> {
                 lists.block.extend(lists.body.pop());
             }
         }
-        if fits_block(&lists.block, self.engine.block_size()) { Ok(()) } else { Err(Error::NoSpace) }
+        match fits_block(&lists.block, self.engine.block_size()) {
+            true => Ok(()),
+            false => Err(Error::DoesNotFit("the inode for extended attributes")),
+        }
     }
 
     /// Lets go of the attribute block of an inode that is deleted.

@@ -89,12 +89,13 @@ fn a_full_index_refuses_names_and_no_more() {
     let name = |i: u32| format!("{i:010}{tail}").into_bytes();
     let full = (0..).find(|&i| match base.link(&ROOT, file, dir, &name(i)) {
         Ok(_) => false,
-        Err(Error::NoSpace) => true,
+        Err(Error::DoesNotFit(_)) => true,
         Err(error) => panic!("{error}"),
     });
     let full = full.unwrap();
     assert!(full > 10_000, "{full} names");
-    let refused = |result: Result<(), Error>| assert!(matches!(result, Err(Error::NoSpace)), "{result:?}");
+    let refused =
+        |result: Result<(), Error>| assert!(matches!(result, Err(Error::DoesNotFit(_))), "{result:?}");
     refused(base.make_node(&ROOT, dir, &name(full), 0o100644, 0).map(drop));
     refused(base.make_dir(&ROOT, dir, &name(full), 0o755).map(drop));
     refused(base.make_symlink(&ROOT, dir, &name(full), b"target").map(drop));

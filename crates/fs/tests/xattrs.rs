@@ -134,7 +134,7 @@ fn attributes_of_ours_are_good_to_e2fsck_and_the_kernel() {
             match (file.set(&name, new.as_deref()), new) {
                 (Ok(()), Some(new)) => _ = model.insert(name, new),
                 (Ok(()), None) => _ = model.remove(&name),
-                (Err(Error::NoSpace), Some(_)) => {
+                (Err(Error::DoesNotFit(_)), Some(_)) => {
                     full += 1;
                     assert!(file.inode == before, "what does not fit changes nothing");
                 }

@@ -184,5 +184,5 @@ pub fn names_the_place(error: &Error) -> bool {
 
 /// Whether an error follows from damage, as opposed to what POSIX says of a call.
 pub fn is_of_damage(error: &Error) -> bool {
-    !matches!(error, Error::Posix(_) | Error::NoSpace)
+    !matches!(error, Error::Posix(_) | Error::NoSpace | Error::DoesNotFit(_))
 }

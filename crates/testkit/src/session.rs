@@ -351,7 +351,7 @@ impl Session {
                 Ok(_) => Err(Stop::Wrong(format!("{shown} gave {errno}, the model sees no reason"))),
             },
             // Refused for want of space, cleanly: nothing happened.
-            Err(Error::NoSpace) => Ok(()),
+            Err(Error::NoSpace | Error::DoesNotFit(_)) => Ok(()),
             Err(error @ (Error::Conflict { .. } | Error::TooLarge { .. } | Error::Corrupt(_))) => {
                 Err(Stop::Wrong(format!("{shown}: {error}")))
             }
@@ -425,7 +425,7 @@ impl Files for InTransaction<'_> {
             }
             (Err(Error::Posix(_)), Err(_)) => Ok(()),
             // Refused for want of space, cleanly: nothing happened.
-            (Err(Error::NoSpace), _) => Ok(()),
+            (Err(Error::NoSpace | Error::DoesNotFit(_)), _) => Ok(()),
             (Err(error @ (Error::Io { .. } | Error::Poisoned(_))), _) => Err(Stop::Failed(error)),
             (ours, model) => Err(Stop::Wrong(format!(
                 "{op} gave {ours:?}, the model says {model:?}; in a transaction, after {}",

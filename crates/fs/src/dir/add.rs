@@ -17,6 +17,8 @@ struct Hashed<'a> {
     entry: DirEntry<'a>,
 }
 
+const INDEX_FULL: Error = Error::DoesNotFit("the folder's index");
+
 impl Dir<'_> {
     pub(super) fn clear_stale_flag(&mut self, blocks: &mut dyn DirBlocks, h: &mut Handle) -> Result<()> {
         if self.stale_flag {
@@ -168,7 +170,7 @@ impl Dir<'_> {
             return Ok(());
         }
         let (block, bytes) = self.read_leaf(blocks, &path)?;
-        if self.has_room(block, &bytes, 0, name)? { Ok(()) } else { Err(Error::NoSpace) }
+        if self.has_room(block, &bytes, 0, name)? { Ok(()) } else { Err(INDEX_FULL) }
     }
 
     /// Moves the upper half of a full leaf's hashes to a new leaf, and adds the new entry to the
@@ -217,7 +219,7 @@ impl Dir<'_> {
         let Some(above) = (0..path.depth() - 1).rev().find(|&level| !path.step(level).index.is_full()) else {
             if path.depth() >= self.format.index_depth_max() {
                 // The kernel's answer as well ("Directory index full").
-                return Err(Error::NoSpace);
+                return Err(INDEX_FULL);
             }
             let root = path.step(0);
             let branches: Vec<Branch> = root.index.branches(&root.bytes).collect();

@@ -94,7 +94,8 @@ fn random_damage_does_no_harm() {
                 damage(&sample, at, |bytes| bytes[byte] = if round % 2 == 0 { value } else { value % 4 });
             }
             let tolerate = |result: Result<()>| match result {
-                Ok(()) | Err(Error::Corrupt(_) | Error::NoSpace | Error::Posix(_)) => {}
+                Ok(()) | Err(Error::Corrupt(_) | Error::NoSpace | Error::DoesNotFit(_) | Error::Posix(_)) => {
+                }
                 Err(other) => panic!("{other}"),
             };
             tolerate(sample.list_some(0, 10_000).map(drop));
