@@ -195,7 +195,11 @@ struct xact_counters {		/* out, all: since the volume was mounted */
 	__u64 data_limit_bytes;
 	__u64 metadata_hits;
 	__u64 metadata_misses;
-	__u64 reserved[5];
+	__u64 tx_held_bytes;	/* now: contents that open transactions have on the volume before their commits */
+	__u64 tx_held_inodes;	/* and inodes that they have reserved */
+	__u64 tx_space_percent;	/* what those of one user may hold of what is free */
+	__u64 tx_revoked;	/* transactions that lost what they held, as others needed it */
+	__u64 reserved[1];
 };
 
 struct xact_pool {		/* out, all: in bytes; 0 on volumes without generations */

@@ -151,6 +151,9 @@ pub struct Mount {
     /// discard: blocks that files give back are given back to the device too (holes in an image file),
     /// when a crash cannot bring their files back. fstrim(8) does it for all that is free.
     ///
+    /// tx_space=PERCENT: what all open transactions of one user other than root may hold of the free space and of the
+    /// free inodes before their commits (default: 50). Beyond it calls in them fail with "disk quota exceeded".
+    ///
     /// errors=continue, remount-ro or panic: what follows damage of the volume, besides a note in its
     /// superblock; default: what the superblock says. panic: nothing is served any more.
     ///

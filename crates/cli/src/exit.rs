@@ -214,7 +214,7 @@ fn exit_of(error: &Error) -> Exit {
         },
         Error::Corrupt(_) | Error::Poisoned(_) => Exit::Io,
         Error::Unsupported(_) => Exit::Unsupported,
-        Error::NoSpace | Error::TooLarge { .. } => Exit::NoSpace,
+        Error::NoSpace | Error::DoesNotFit(_) | Error::SpaceRevoked | Error::TooLarge { .. } => Exit::NoSpace,
         Error::Conflict { .. } => Exit::Conflict,
         Error::ReadOnly => Exit::NoPermission,
         Error::Ended | Error::TooOld | Error::InUse(_) => Exit::Unavailable,

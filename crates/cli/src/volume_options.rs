@@ -17,6 +17,12 @@ pub fn set(volume: &mut VolumeOptions, option: &str) -> Result<bool, String> {
             // As with commit=: 0 is the default.
             volume.dirty_blocks = (count > 0).then_some(count);
         }
+        Some(("tx_space", percent)) => {
+            let number = percent.strip_suffix('%').unwrap_or(percent).parse().ok();
+            volume.tx_space_percent = number
+                .filter(|percent| (1..=100).contains(percent))
+                .ok_or_else(|| format!("'{percent}' is no percentage from 1 to 100"))?;
+        }
         None if option == "journal_async_commit" => volume.modes.commit_writes = Some(CommitWrites::Single),
         None if option == "nojournal_async_commit" => {
             volume.modes.commit_writes = Some(CommitWrites::TwoStep);
@@ -67,6 +73,10 @@ mod tests {
         assert_eq!(set(&mut volume, "dirty_blocks=500"), Ok(true));
         assert_eq!(volume.dirty_blocks, Some(500));
         assert!(set(&mut volume, "dirty_blocks=many").is_err());
+        assert_eq!(set(&mut volume, "tx_space=25%"), Ok(true));
+        assert_eq!(volume.tx_space_percent, 25);
+        assert!(set(&mut volume, "tx_space=0").is_err());
+        assert!(set(&mut volume, "tx_space=half").is_err());
         assert_eq!(set(&mut volume, "fsync=generation"), Ok(true));
         assert_eq!(volume.modes.fsync, Some(Fsync::Generation));
         assert_eq!(set(&mut volume, "journal_async_commit"), Ok(true));

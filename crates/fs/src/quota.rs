@@ -11,7 +11,9 @@
 //!    writes those bytes: each commit has both, so usage is always the sum over the table.
 //! 2. An inode without a name is charged until the handle that frees it, which takes its charge off;
 //!    so what recovery frees, it takes off as well.
-//! 3. An entry that is added for an id has no usage. It may be durable before what is charged to it,
+//! 3. What has no place in the table yet (dirty pages, what an open transaction holds) is promised, in memory: a crash
+//!    leaves nothing of it.
+//! 4. An entry that is added for an id has no usage. It may be durable before what is charged to it,
 //!    where it means nothing.
 //!
 //! Entries are added before an operation changes anything (its ids are announced, see
@@ -86,13 +88,21 @@ pub struct Wanted {
     pub more: Charge,
 }
 
+/// Promises to one id.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Promised {
+    bytes: u64,
+    inodes: u64,
+}
+
 /// The quota files of a volume, none on one without the feature.
 pub struct Quotas {
     sb: Superblock,
     files: Vec<QuotaFile>,
     limits: QuotaLimits,
-    /// Bytes promised to pages that have no block yet, where limits are enforced.
-    promised: Mutex<HashMap<(QuotaKind, u32), u64>>,
+    /// Where limits are enforced: what is promised to pages that have no block yet, and what open transactions hold
+    /// before their commits. In memory only: the files have what is in the inode table.
+    promised: Mutex<HashMap<(QuotaKind, u32), Promised>>,
 }
 
 impl Quotas {
@@ -208,8 +218,8 @@ impl Quotas {
         Ok(())
     }
 
-    /// `EDQUOT` where somebody may not use so much more.
-    pub fn check(&self, wanted: &[Wanted]) -> Result<()> {
+    /// `EDQUOT` where somebody may not use so much more. `moving`: promises of which `wanted` is the end.
+    pub fn check(&self, wanted: &[Wanted], moving: &[Charge]) -> Result<()> {
         let promised = self.promised.lock();
         for file in self.enforced() {
             let mut sums: HashMap<u32, (u64, u64)> = HashMap::new();
@@ -222,35 +232,47 @@ impl Quotas {
                 }
             }
             for (id, (bytes, inodes)) in sums {
-                let promised = promised.get(&(file.kind, id)).copied().unwrap_or(0);
+                let mut promised = promised.get(&(file.kind, id)).copied().unwrap_or_default();
+                for charge in moving.iter().filter(|charge| charge.payer.id(file.kind) == id) {
+                    promised.bytes = promised.bytes.saturating_sub(charge.bytes);
+                    promised.inodes = promised.inodes.saturating_sub(charge.inodes);
+                }
                 file.check(id, promised, bytes, inodes)?;
             }
         }
         Ok(())
     }
 
-    /// Promises bytes to pages of a payer, which become a charge when the pages have their blocks.
-    /// `EDQUOT`, unless the caller is privileged, where the payer may not use so much more.
-    pub fn promise(&self, payer: &Payer, bytes: u64, privileged: bool) -> Result<()> {
+    /// Promises bytes and inodes to a payer, which become a charge when they are on the volume. `EDQUOT`, unless the
+    /// caller is privileged, where the payer may not use so much more.
+    pub fn promise(&self, more: &Charge, privileged: bool) -> Result<()> {
         let mut promised = self.promised.lock();
         if !privileged {
             for file in self.enforced() {
-                let id = payer.id(file.kind);
-                file.check(id, promised.get(&(file.kind, id)).copied().unwrap_or(0), bytes, 0)?;
+                let id = more.payer.id(file.kind);
+                let promised = promised.get(&(file.kind, id)).copied().unwrap_or_default();
+                file.check(id, promised, more.bytes, more.inodes)?;
             }
         }
         for file in self.enforced() {
-            *promised.entry((file.kind, payer.id(file.kind))).or_default() += bytes;
+            let of_id = promised.entry((file.kind, more.payer.id(file.kind))).or_default();
+            of_id.bytes += more.bytes;
+            of_id.inodes += more.inodes;
         }
         Ok(())
     }
 
     /// Takes back a promise, or what was promised has become a charge.
-    pub fn end_promise(&self, payer: &Payer, bytes: u64) {
+    pub fn end_promise(&self, less: &Charge) {
         for file in self.enforced() {
+            let key = (file.kind, less.payer.id(file.kind));
             let mut promised = self.promised.lock();
-            let of_id = promised.entry((file.kind, payer.id(file.kind))).or_default();
-            *of_id = of_id.saturating_sub(bytes);
+            let of_id = promised.entry(key).or_default();
+            of_id.bytes = of_id.bytes.saturating_sub(less.bytes);
+            of_id.inodes = of_id.inodes.saturating_sub(less.inodes);
+            if *of_id == Promised::default() {
+                promised.remove(&key);
+            }
         }
     }
 
@@ -271,20 +293,21 @@ pub fn project_of(sb: &Superblock, inode: &Inode) -> u32 {
 
 impl QuotaFile {
     /// `EDQUOT` where an id may not use so much more besides what is promised to it.
-    fn check(&self, id: u32, promised: u64, bytes: u64, inodes: u64) -> Result<()> {
+    fn check(&self, id: u32, promised: Promised, bytes: u64, inodes: u64) -> Result<()> {
         let Some(entry) = self.entry(id)? else { return Ok(()) };
         let now = unix_seconds() as u64;
         let beyond = |limit: u64, used: u64| limit > 0 && used > limit;
         let too_long = |until: u64| until != 0 && now >= until;
-        let more_space = promised.saturating_add(bytes);
+        let more_space = promised.bytes.saturating_add(bytes);
+        let more_inodes = promised.inodes.saturating_add(inodes);
         let space_refused = bytes > 0
             && (beyond(
                 entry.bhardlimit().saturating_mul(LIMIT_UNIT),
                 entry.curspace().saturating_add(more_space),
             ) || above_soft_space(&entry, more_space) && too_long(entry.btime()));
         let inodes_refused = inodes > 0
-            && (beyond(entry.ihardlimit(), entry.curinodes().saturating_add(inodes))
-                || above_soft_inodes(&entry, inodes) && too_long(entry.itime()));
+            && (beyond(entry.ihardlimit(), entry.curinodes().saturating_add(more_inodes))
+                || above_soft_inodes(&entry, more_inodes) && too_long(entry.itime()));
         if space_refused || inodes_refused { Err(Errno::EDQUOT.into()) } else { Ok(()) }
     }
 }

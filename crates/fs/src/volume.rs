@@ -36,6 +36,8 @@ pub struct VolumeOptions {
     pub access: AccessOptions,
     /// Tells the device of blocks that are freed, when a crash cannot bring them back any more.
     pub discard: bool,
+    /// What all open transactions of one user, not root, may hold of the free space before their commits, in percent.
+    pub tx_space_percent: u8,
     /// What damage that is met leads to; `None`: what the superblock asks for.
     pub on_error: Option<OnError>,
     /// Whether dirty data is written back by age in the background. A crash test that wants every
@@ -59,6 +61,7 @@ impl Default for VolumeOptions {
             quota_limits: QuotaLimits::default(),
             access: AccessOptions::default(),
             discard: false,
+            tx_space_percent: BaseOptions::default().tx_space_percent,
             on_error: None,
             flusher: true,
             mounted_at: None,
@@ -141,6 +144,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
             data_cache_bytes: options.cache_bytes / 2,
             inode_cache: (options.cache_bytes / 8 / INODE_BYTES) as usize,
             versions_bytes: options.cache_bytes / 8,
+            tx_space_percent: options.tx_space_percent,
             flusher: options.flusher,
             modes,
             mode_options: options.modes,

@@ -114,7 +114,14 @@ pub struct Counters {
     /// Metadata blocks that were found in memory, and that had to be read.
     pub metadata_hits: u64,
     pub metadata_misses: u64,
-    pub reserved: [u64; 5],
+    /// What open transactions hold before their commits, now: bytes of spilled contents, and inodes. What those of one
+    /// user other than root may hold of the free space, in percent.
+    pub tx_held_bytes: u64,
+    pub tx_held_inodes: u64,
+    pub tx_space_percent: u64,
+    /// Transactions whose space was revoked, as others needed it.
+    pub tx_revoked: u64,
+    pub reserved: [u64; 1],
 }
 
 /// How full the pool of a volume with generations is, in bytes; all 0 on other volumes.

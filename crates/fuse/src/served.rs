@@ -99,6 +99,7 @@ impl Host for Served {
         let stats = self.volume.stats();
         let (new_blocks, overwritten_blocks) = self.volume.written_blocks();
         let cache = self.volume.cache_use();
+        let held = self.volume.tx_space_use();
         Counters {
             commits: stats.commits,
             committed_blocks: stats.committed_blocks,
@@ -119,7 +120,11 @@ impl Host for Served {
             data_limit_bytes: cache.limit_bytes,
             metadata_hits: stats.metadata_hits,
             metadata_misses: stats.metadata_misses,
-            reserved: [0; 5],
+            tx_held_bytes: held.bytes,
+            tx_held_inodes: held.inodes,
+            tx_space_percent: held.limit_percent.into(),
+            tx_revoked: held.revoked,
+            reserved: [0; 1],
         }
     }
 

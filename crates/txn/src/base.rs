@@ -10,7 +10,7 @@ use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{Attr, DirItem, Entry, Name, NewInode, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
 
-pub use xact_fs::{ChangedBy, CommitSize, DirGrowth, NewContents, Stamp};
+pub use xact_fs::{ChangedBy, CommitSize, DirGrowth, Limits, NewContents, SpillPlace, Staging, Stamp};
 
 /// The volume with its past: readable as of the stamp of every open view.
 pub trait VersionedBase: Send + Sync + Sized + 'static {
@@ -18,6 +18,10 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     type Hold: Send + Sync;
     /// New contents of a file, written to free places; given back when dropped.
     type Staged;
+    /// What a transaction holds of the volume before its commit; given back when dropped.
+    type Space: Send + Sync;
+    /// Keeps it from being revoked.
+    type Pinned;
     type Tree<'a>: CommitTree<Base = Self, Hold = Self::Hold, Staged = Self::Staged>
     where
         Self: 'a;
@@ -64,7 +68,7 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
         wanted: &mut dyn FnMut(FileBlock) -> bool,
     ) -> Result<(Option<ChangedBy>, Stamp)>;
 
-    /// `NoSpace` where an inode, a new one where none is named, cannot hold these changes.
+    /// `DoesNotFit` where an inode, a new one where none is named, cannot hold these changes.
     fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()>;
 
     fn block_size(&self) -> u32;
@@ -77,25 +81,41 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     fn space(&self) -> Result<VolumeSpace>;
     fn now(&self) -> Timestamp;
 
-    /// Takes an inode number in memory, near its parent's.
-    fn reserve_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino>;
+    /// Nothing yet, for a transaction with this number and owner.
+    fn open_space(self: &Arc<Self>, id: u64, owner: u32) -> Self::Space;
+    /// `SpaceRevoked` where others needed what the transaction held.
+    fn check_space(space: &Self::Space) -> Result<()>;
+    /// Before a commit; it lasts until the result is dropped. Errors as `check_space`.
+    fn pin_space(space: &Self::Space) -> Result<Self::Pinned>;
+    /// Takes an inode number in memory, near its parent's, charged to `payer`. `EDQUOT` where that is more than the
+    /// owner or the payer may have.
+    fn reserve_inode(
+        &self,
+        space: &Self::Space,
+        parent: Ino,
+        is_dir: bool,
+        payer: Payer,
+        limits: Limits,
+    ) -> Result<Ino>;
     /// Gives back a number that no commit has adopted.
-    fn unreserve_inode(&self, ino: Ino);
+    fn unreserve_inode(&self, space: &Self::Space, ino: Ino);
+    /// A commit has adopted it.
+    fn adopted_inode(&self, space: &Self::Space, ino: Ino);
 
     /// Bytes of contents that one transaction keeps in memory at the most, about.
     fn private_bytes_max(&self) -> u64;
-    /// Writes contents of consecutive blocks of a file to places that nobody knows of, behind `after` if
-    /// that can be. `NoSpace`: nothing was written.
+    /// Writes contents of consecutive blocks of a file to places that nobody knows of. `NoSpace`, `EDQUOT`: nothing
+    /// was written.
     fn spill(
         self: &Arc<Self>,
-        ino: Ino,
-        after: Option<&SpilledBlock>,
+        space: &Self::Space,
+        place: &SpillPlace<'_>,
         blocks: &[Arc<[u8]>],
-        privileged: bool,
+        limits: Limits,
     ) -> Result<Vec<SpilledBlock>>;
 
     /// Writes new contents for a file that exists or will.
-    fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, privileged: bool) -> Result<Self::Staged>;
+    fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, by: Staging) -> Result<Self::Staged>;
     /// Called before a commit with the files whose contents it changes.
     fn prepare(&self, files: &[Ino]) -> Result<()>;
 
@@ -148,14 +168,14 @@ pub trait CommitTree: Tree {
     /// the commit has looked at, so that nobody can have changed that in between.
     fn open_view_after(&mut self, base: &Arc<Self::Base>) -> Self::Hold;
 
-    /// `NoSpace` where an inode as it is now, or a new one, cannot hold these changes.
+    /// `DoesNotFit` where an inode as it is now, or a new one, cannot hold these changes.
     fn check_xattrs(&mut self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()>;
 
     /// Whether the inode is in use now.
     fn exists(&mut self, ino: Ino) -> Result<bool>;
 
-    /// Before the first change: an inode of this number will be adopted.
-    fn expect_inode(&mut self, ino: Ino) -> Result<()>;
+    /// Before the first change: an inode of this number will be adopted, which was reserved for this payer.
+    fn expect_inode(&mut self, ino: Ino, payer: Payer) -> Result<()>;
 
     /// As `new_inode`, with a number that was reserved.
     fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()>;

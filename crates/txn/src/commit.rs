@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use xact_base::{AccessCheck, Error, FileBlock, Ino, Result, Timestamp};
-use xact_fs::quota::Payer;
 use xact_fs::{Attr, AttrChange, AttrSet, FileKind, NewInode, Tree};
 use xact_layout::inode::flag;
 
@@ -172,7 +171,7 @@ impl<'a> Commit<'a> {
             tree.check_xattrs((!node.born).then_some(ino), &node.xattrs)?;
         }
         self.announce_charges(tree)?;
-        self.nodes().filter(|(_, node)| node.born).try_for_each(|(ino, _)| tree.expect_inode(ino))?;
+        self.born().try_for_each(|(ino, node)| tree.expect_inode(ino, node.first_payer()))?;
         for (ino, node) in self.nodes() {
             match staged.get(&ino) {
                 Some(staged) if node.born => tree.expect_new_file(staged),
@@ -186,17 +185,12 @@ impl<'a> Commit<'a> {
     /// Says to whom new inodes, and those that change hands, will be charged.
     fn announce_charges<T: CommitTree>(&self, tree: &mut T) -> Result<()> {
         for (ino, node) in self.nodes() {
-            let (old, new) = (&node.origin, &node.changed);
-            let payer = Payer {
-                uid: new.uid.unwrap_or(old.uid),
-                gid: new.gid.unwrap_or(old.gid),
-                project: new.project.unwrap_or(old.project),
-            };
+            let payer = node.payer();
             if node.born {
                 let contents = node.file.blocks.with_contents();
-                let own = u64::from(old.kind == FileKind::Directory);
+                let own = u64::from(node.origin.kind == FileKind::Directory);
                 tree.expect_charge(payer, contents + own, 1);
-            } else if payer != (Payer { uid: old.uid, gid: old.gid, project: old.project }) {
+            } else if payer != node.first_payer() {
                 tree.expect_payer(ino, payer)?;
             }
         }

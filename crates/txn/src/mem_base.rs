@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use xact_base::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
+use xact_fs::quota::Payer;
 use xact_fs::tree::mem::MemTree;
 use xact_fs::{Attr, DirItem, Entry, Name, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
 
-use crate::base::{ChangedBy, CommitSize, NewContents, Stamp, VersionedBase};
+use crate::base::{ChangedBy, CommitSize, Limits, NewContents, SpillPlace, Staging, Stamp, VersionedBase};
 use commit::MemCommit;
 
 #[derive(Debug)]
@@ -114,6 +115,8 @@ impl MemBase {
 impl VersionedBase for MemBase {
     type Hold = MemHold;
     type Staged = NewContents;
+    type Space = ();
+    type Pinned = ();
     type Tree<'a> = MemCommit<'a>;
 
     fn open_view(self: &Arc<Self>) -> MemHold {
@@ -257,7 +260,17 @@ impl VersionedBase for MemBase {
         self.state.lock().tree.now()
     }
 
-    fn reserve_inode(&self, _parent: Ino, _is_dir: bool) -> Result<Ino> {
+    fn open_space(self: &Arc<Self>, _id: u64, _owner: u32) {}
+
+    fn check_space(_: &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn pin_space(_: &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn reserve_inode(&self, _: &(), _: Ino, _: bool, _: Payer, _: Limits) -> Result<Ino> {
         let mut state = self.state.lock();
         state.inodes_left = state.inodes_left.checked_sub(1).ok_or(Error::NoSpace)?;
         let ino = state.tree.reserve();
@@ -265,10 +278,14 @@ impl VersionedBase for MemBase {
         Ok(ino)
     }
 
-    fn unreserve_inode(&self, ino: Ino) {
+    fn unreserve_inode(&self, _: &(), ino: Ino) {
         let mut state = self.state.lock();
         state.inodes_left = state.inodes_left.saturating_add(1);
         assert!(state.reserved.remove(&ino), "{ino} was not reserved");
+    }
+
+    fn adopted_inode(&self, _: &(), ino: Ino) {
+        assert!(!self.state.lock().reserved.contains(&ino), "{ino} was not adopted");
     }
 
     fn private_bytes_max(&self) -> u64 {
@@ -277,15 +294,15 @@ impl VersionedBase for MemBase {
 
     fn spill(
         self: &Arc<Self>,
-        _: Ino,
-        _: Option<&SpilledBlock>,
+        _: &(),
+        _: &SpillPlace<'_>,
         _: &[Arc<[u8]>],
-        _: bool,
+        _: Limits,
     ) -> Result<Vec<SpilledBlock>> {
         unreachable!("a tree in memory has no limit")
     }
 
-    fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, _privileged: bool) -> Result<NewContents> {
+    fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, _: Staging) -> Result<NewContents> {
         assert!(new.blocks.is_sorted_by_key(|(at, _)| *at));
         assert!(new.reserved.is_sorted_by_key(|range| range.start));
         for range in &new.reserved {

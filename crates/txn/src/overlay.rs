@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use xact_base::{FileBlock, Ino};
+use xact_fs::quota::Payer;
 use xact_fs::tree::links_with_subdirs;
 use xact_fs::{Attr, AttrChange, Entry, FileKind, XattrChanges};
 
@@ -87,6 +88,22 @@ impl Node {
             sectors: self.sectors(block_size),
             ..*old
         }
+    }
+
+    /// Whom its space is charged to, as it is in the view.
+    pub fn payer(&self) -> Payer {
+        let (old, new) = (&self.origin, &self.changed);
+        Payer {
+            uid: new.uid.unwrap_or(old.uid),
+            gid: new.gid.unwrap_or(old.gid),
+            project: new.project.unwrap_or(old.project),
+        }
+    }
+
+    /// Whom it was charged to when it was made, or as of the stamp.
+    pub fn first_payer(&self) -> Payer {
+        let Attr { uid, gid, project, .. } = self.origin;
+        Payer { uid, gid, project }
     }
 
     /// The link count that comes of `old` by the changes made here.

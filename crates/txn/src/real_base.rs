@@ -6,8 +6,9 @@ use std::sync::Arc;
 use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Attr, Base, BaseTree, ChangedBy, CommitSize, DirItem, Entry, Name, NewContents, NewInode, SeekTo,
-    SpilledBlock, StagedBlocks, Stamp, View, ViewHold, VolumeSpace, XattrChanges,
+    Attr, Base, BaseTree, ChangedBy, CommitSize, DirItem, Entry, Limits, Name, NewContents, NewInode,
+    PinnedSpace, SeekTo, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, View, ViewHold,
+    VolumeSpace, XattrChanges,
 };
 
 use crate::base::{CommitTree, VersionedBase};
@@ -15,6 +16,8 @@ use crate::base::{CommitTree, VersionedBase};
 impl VersionedBase for Base {
     type Hold = ViewHold;
     type Staged = StagedBlocks;
+    type Space = Arc<TxSpace>;
+    type Pinned = PinnedSpace;
     type Tree<'a> = BaseTree<'a>;
 
     fn open_view(self: &Arc<Self>) -> ViewHold {
@@ -126,12 +129,35 @@ impl VersionedBase for Base {
         Timestamp::now()
     }
 
-    fn reserve_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
-        Base::reserve_inode(self, parent, is_dir)
+    fn open_space(self: &Arc<Self>, id: u64, owner: u32) -> Arc<TxSpace> {
+        Base::open_tx_space(self, id, owner)
     }
 
-    fn unreserve_inode(&self, ino: Ino) {
-        Base::unreserve_inode(self, ino);
+    fn check_space(space: &Arc<TxSpace>) -> Result<()> {
+        space.check()
+    }
+
+    fn pin_space(space: &Arc<TxSpace>) -> Result<PinnedSpace> {
+        space.begin_commit()
+    }
+
+    fn reserve_inode(
+        &self,
+        space: &Arc<TxSpace>,
+        parent: Ino,
+        is_dir: bool,
+        payer: Payer,
+        limits: Limits,
+    ) -> Result<Ino> {
+        Base::reserve_inode(self, space, parent, is_dir, payer, limits)
+    }
+
+    fn unreserve_inode(&self, space: &Arc<TxSpace>, ino: Ino) {
+        Base::unreserve_inode(self, space, ino);
+    }
+
+    fn adopted_inode(&self, space: &Arc<TxSpace>, ino: Ino) {
+        Base::adopted_inode(self, space, ino);
     }
 
     fn private_bytes_max(&self) -> u64 {
@@ -140,16 +166,16 @@ impl VersionedBase for Base {
 
     fn spill(
         self: &Arc<Self>,
-        ino: Ino,
-        after: Option<&SpilledBlock>,
+        space: &Arc<TxSpace>,
+        place: &SpillPlace<'_>,
         blocks: &[Arc<[u8]>],
-        privileged: bool,
+        limits: Limits,
     ) -> Result<Vec<SpilledBlock>> {
-        Base::spill(self, ino, after, blocks, privileged)
+        Base::spill(self, space, place, blocks, limits)
     }
 
-    fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, privileged: bool) -> Result<StagedBlocks> {
-        self.stage_blocks(ino, new, privileged)
+    fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, by: Staging) -> Result<StagedBlocks> {
+        self.stage_blocks(ino, new, by)
     }
 
     fn prepare(&self, files: &[Ino]) -> Result<()> {
@@ -232,8 +258,8 @@ impl CommitTree for BaseTree<'_> {
         BaseTree::exists(self, ino)
     }
 
-    fn expect_inode(&mut self, ino: Ino) -> Result<()> {
-        self.lock_new(ino)
+    fn expect_inode(&mut self, ino: Ino, payer: Payer) -> Result<()> {
+        BaseTree::expect_inode(self, ino, payer)
     }
 
     fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {

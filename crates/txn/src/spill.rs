@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use xact_base::{FileBlock, Ino, Result};
-use xact_fs::{BlockContents, SpilledBlock};
+use xact_fs::{BlockContents, SpillPlace, SpilledBlock};
 
 use crate::overlay::Overlay;
 
-/// Writes contents of consecutive blocks of a file, if it can behind a block that was spilled before.
-type Write<'a> = &'a mut dyn FnMut(Ino, Option<&SpilledBlock>, &[Arc<[u8]>]) -> Result<Vec<SpilledBlock>>;
+/// Writes contents of consecutive blocks of a file.
+type Write<'a> = &'a mut dyn FnMut(&SpillPlace<'_>, &[Arc<[u8]>]) -> Result<Vec<SpilledBlock>>;
 
 impl Overlay {
     fn is_in_memory(&self, ino: Ino, at: FileBlock) -> bool {
@@ -57,6 +57,7 @@ impl Overlay {
     fn spill_run(&mut self, run: &[(Ino, FileBlock)], write: Write<'_>) -> Result<()> {
         let (ino, first) = run[0];
         let node = self.nodes.get_mut(&ino).expect("was just looked at");
+        let payer = node.payer();
         let blocks = &mut node.file.blocks;
         let contents: Vec<Arc<[u8]>> = run
             .iter()
@@ -69,7 +70,7 @@ impl Overlay {
             Some(BlockContents::Spilled(block)) => Some(block.clone()),
             _ => None,
         };
-        let places = write(ino, after.as_ref(), &contents)?;
+        let places = write(&SpillPlace { ino, payer, after: after.as_ref() }, &contents)?;
         for ((_, at), place) in run.iter().zip(places) {
             blocks.insert(*at, Some(BlockContents::Spilled(place)));
         }

@@ -21,7 +21,7 @@
 //! Calls in any state but Active fail with [`Error::Ended`].
 //!
 //! An active transaction is **doomed** once a change in it has met contents that others have changed
-//! since its begin (TX-4), or that its snapshot is too old: that change, all later ones and every commit
+//! since its begin (TX-4), or that its snapshot is too old, or once others needed the space that it held: that change, all later ones and every commit
 //! fail with the same error, which has the path. It stays so whatever is rolled back, as what was done
 //! after the failure may have come of it. Reads go on.
 
@@ -36,7 +36,7 @@ use xact_base::{AccessCheck, CommitId, Errno, Error, Ino, Result};
 use xact_fs::posix::{self, Access as Permission, Credentials};
 use xact_fs::{Attr, FileKind, Tree};
 
-use crate::base::{CommitTree, Stamp, VersionedBase};
+use crate::base::{CommitTree, Limits, Stamp, VersionedBase};
 use crate::by_file;
 use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
@@ -129,6 +129,8 @@ pub struct Transaction<B: VersionedBase> {
     pub(crate) base: Arc<B>,
     pub(crate) options: TxOptions,
     pub(crate) begun: Instant,
+    /// What it holds of the volume before its commit.
+    pub(crate) space: B::Space,
     pub(crate) inner: RwLock<Inner<B>>,
     /// Locked after `inner`.
     pub(crate) reads: Mutex<Reads>,
@@ -167,9 +169,9 @@ impl<B: VersionedBase> Inner<B> {
     }
 
     /// Whether it may change anything, and be committed.
-    fn check_hopeful(&self) -> Result<()> {
+    fn check_hopeful(&self, space: &B::Space) -> Result<()> {
         self.check_active()?;
-        self.doom.clone().map_or(Ok(()), Err)
+        self.doom.clone().map_or_else(|| B::check_space(space), Err)
     }
 
     pub fn check_divisible(&self) -> Result<()> {
@@ -181,15 +183,17 @@ impl<B: VersionedBase> Inner<B> {
     }
 
     /// Drops everything; born inodes that `adopted` says the base took over keep their number.
-    fn end(&mut self, base: &B, state: TxState, adopted: impl Fn(Ino) -> bool) {
+    fn end(&mut self, base: &B, space: &B::Space, state: TxState, adopted: impl Fn(Ino) -> bool) {
         let overlay = std::mem::take(&mut self.overlay);
-        for (ino, node) in &overlay.nodes {
-            if node.born && !adopted(*ino) {
-                base.unreserve_inode(*ino);
+        for (ino, _) in overlay.nodes.iter().filter(|(_, node)| node.born) {
+            if adopted(*ino) {
+                base.adopted_inode(space, *ino);
+            } else {
+                base.unreserve_inode(space, *ino);
             }
         }
         for ino in overlay.limbo {
-            base.unreserve_inode(ino);
+            base.unreserve_inode(space, ino);
         }
         self.savepoints.clear();
         self.hold = None;
@@ -227,6 +231,7 @@ impl<B: VersionedBase> Transaction<B> {
         inner.assert_state();
         Transaction {
             base: base.clone(),
+            space: base.open_space(options.id, options.owner),
             options,
             begun: Instant::now(),
             inner: RwLock::new(inner),
@@ -258,7 +263,7 @@ impl<B: VersionedBase> Transaction<B> {
 
     /// Whether it can never commit; the commit says why.
     pub fn is_doomed(&self) -> bool {
-        self.inner.read().doom.is_some()
+        self.inner.read().doom.is_some() || B::check_space(&self.space).is_err()
     }
 
     /// Whether the commit will make this inode: it was born here and has a name.
@@ -330,7 +335,7 @@ impl<B: VersionedBase> Transaction<B> {
     ) -> Result<()> {
         let turn = self.wait_for_turn();
         let mut inner = self.inner.write();
-        inner.check_hopeful()?;
+        inner.check_hopeful(&self.space)?;
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
         let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit)?;
@@ -346,6 +351,11 @@ impl<B: VersionedBase> Transaction<B> {
         let stamp = B::stamp(&hold);
         let attr = |ino: Ino| part.still_has(self.base.attr_at(ino, stamp)?);
         inner.overlay.absorb(&selected, &part, attr);
+        for (ino, _) in part.nodes.iter().filter(|(_, node)| node.born) {
+            if inner.overlay.nodes.get(ino).is_none_or(|node| !node.born) {
+                self.base.adopted_inode(&self.space, *ino);
+            }
+        }
         reads.rebase(attr, |dir| self.base.parent_at(dir, stamp));
         drop(reads);
         (inner.stamp, inner.hold) = (stamp, Some(hold));
@@ -379,7 +389,7 @@ impl<B: VersionedBase> Transaction<B> {
         }
         for (ino, _) in before.nodes.iter().filter(|(_, node)| node.born) {
             if !inner.overlay.nodes.contains_key(ino) {
-                self.base.unreserve_inode(*ino);
+                self.base.unreserve_inode(&self.space, *ino);
             }
         }
         Ok(())
@@ -429,7 +439,7 @@ impl<B: VersionedBase> Transaction<B> {
         durability: Durability,
         audience: &mut dyn Audience,
     ) -> Result<Option<CommitId>> {
-        inner.check_hopeful()?;
+        inner.check_hopeful(&self.space)?;
         inner.state = TxState::Committing;
         inner.assert_state();
         let mut reads = self.reads.lock();
@@ -446,7 +456,7 @@ impl<B: VersionedBase> Transaction<B> {
         }
         let adopted: Vec<Ino> =
             inner.overlay.nodes.keys().copied().filter(|ino| commit.adopts(*ino)).collect();
-        inner.end(&self.base, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
+        inner.end(&self.base, &self.space, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
         *reads = Reads::default();
         if inner.on_volume.take().is_some() {
             self.off_record();
@@ -476,7 +486,7 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     pub(crate) fn end_aborted(&self, inner: &mut Inner<B>) {
-        inner.end(&self.base, TxState::Aborted, |_| false);
+        inner.end(&self.base, &self.space, TxState::Aborted, |_| false);
         *self.reads.lock() = Reads::default();
     }
 
@@ -560,18 +570,17 @@ impl<B: VersionedBase> Transaction<B> {
     /// left half of itself behind, so the transaction cannot go on.
     fn change<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
-        inner.check_hopeful()?;
+        inner.check_hopeful(&self.space)?;
         self.change_in(&mut inner, action)
     }
 
     /// As `change`, for an operation that adds contents, for which it makes room in memory first.
     fn add_contents<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
-        inner.check_hopeful()?;
+        inner.check_hopeful(&self.space)?;
         let limit = self.base.private_bytes_max() / u64::from(self.base.block_size());
-        let privileged = self.options.owner == 0;
-        inner.overlay.spill(limit as usize, &mut |ino, after, blocks| {
-            self.base.spill(ino, after, blocks, privileged)
+        inner.overlay.spill(limit as usize, &mut |place, blocks| {
+            self.base.spill(&self.space, place, blocks, Limits::Kept)
         })?;
         self.change_in(&mut inner, action)
     }
@@ -584,13 +593,16 @@ impl<B: VersionedBase> Transaction<B> {
         inner.check_active()?;
         let access = Access::Exclusive(&mut inner.overlay);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
+        tree.space = Some(&self.space);
         (tree.has_savepoints, tree.sees_kept) = (!inner.savepoints.is_empty(), self.is_note);
         let result = action(&mut tree);
         let changed = tree.changed;
         match &result {
             // Half-way or not: it is never committed, and can be looked at.
-            Err(error @ (Error::Conflict { .. } | Error::TooOld)) => inner.doom = Some(error.clone()),
-            Err(_) if changed => inner.end(&self.base, TxState::Aborted, |_| false),
+            Err(error @ (Error::Conflict { .. } | Error::TooOld | Error::SpaceRevoked)) => {
+                inner.doom = Some(error.clone())
+            }
+            Err(_) if changed => inner.end(&self.base, &self.space, TxState::Aborted, |_| false),
             _ => {}
         }
         if changed && let Some(kept) = &mut inner.on_volume {

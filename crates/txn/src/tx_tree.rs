@@ -3,11 +3,12 @@
 
 use parking_lot::Mutex;
 use xact_base::{Errno, Error, Ino, Result, Timestamp};
+use xact_fs::quota::Payer;
 use xact_fs::{
     Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
 };
 
-use crate::base::{Stamp, VersionedBase};
+use crate::base::{Limits, Stamp, VersionedBase};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
 use crate::reads::Reads;
 
@@ -17,8 +18,10 @@ pub(crate) enum Access<'a> {
     Exclusive(&'a mut Overlay),
 }
 
-pub(crate) struct TxTree<'a, B> {
+pub(crate) struct TxTree<'a, B: VersionedBase> {
     pub base: &'a B,
+    /// What the transaction holds, where it may change.
+    pub space: Option<&'a B::Space>,
     pub stamp: Stamp,
     pub overlay: Access<'a>,
     pub reads: &'a Mutex<Reads>,
@@ -37,7 +40,20 @@ fn is_kept_folder(dir: Ino, name: &Name) -> bool {
 
 impl<'a, B: VersionedBase> TxTree<'a, B> {
     pub fn new(base: &'a B, stamp: Stamp, overlay: Access<'a>, reads: &'a Mutex<Reads>) -> Self {
-        TxTree { base, stamp, overlay, reads, changed: false, has_savepoints: false, sees_kept: false }
+        TxTree {
+            base,
+            space: None,
+            stamp,
+            overlay,
+            reads,
+            changed: false,
+            has_savepoints: false,
+            sees_kept: false,
+        }
+    }
+
+    fn held(&self) -> &'a B::Space {
+        self.space.expect("an operation that changes something has it")
     }
 
     pub(crate) fn overlay(&self) -> &Overlay {
@@ -82,7 +98,7 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
             if has_savepoints {
                 overlay.limbo.insert(ino);
             } else {
-                self.base.unreserve_inode(ino);
+                self.base.unreserve_inode(self.held(), ino);
             }
         }
     }
@@ -190,7 +206,8 @@ impl<B: VersionedBase> Tree for TxTree<'_, B> {
 
     fn new_inode(&mut self, parent: Ino, new: &NewInode) -> Result<Ino> {
         let is_dir = new.kind == FileKind::Directory;
-        let ino = self.base.reserve_inode(parent, is_dir)?;
+        let payer = Payer { uid: new.uid, gid: new.gid, project: new.project };
+        let ino = self.base.reserve_inode(self.held(), parent, is_dir, payer, Limits::Kept)?;
         let size = if is_dir { u64::from(self.base.block_size()) } else { 0 };
         let origin = Attr {
             ino,

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use xact_base::{Error, Ino, LatencySnapshot, Result};
 use xact_consistency::{Engine, EngineStats, GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
-use xact_fs::{Base, ModeChoice, Modes, Shutdown, View, VolumeOptions};
+use xact_fs::{Base, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
 use xact_txn::{Losses, Turns, TxOptions};
 
@@ -286,6 +286,11 @@ impl Volume {
         let (hits, misses) = self.base.cache_lookups();
         let (bytes, limit_bytes) = (self.base.cached_bytes(), self.base.cache_limit_bytes());
         CacheUse { hits, misses, bytes, limit_bytes }
+    }
+
+    /// What open transactions hold of the volume before their commits.
+    pub fn tx_space_use(&self) -> TxSpaceUse {
+        self.base.tx_space_use()
     }
 
     /// How long each `fsync` and `fdatasync` took so far.

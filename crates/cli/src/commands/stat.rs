@@ -39,6 +39,42 @@ struct Figures {
     /// In it now, of file data, and the most that may be.
     cached_bytes: u64,
     cache_limit_bytes: u64,
+    /// What open transactions hold before their commits.
+    transactions: TxSpaceFigures,
+}
+
+/// Space of open transactions.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct TxSpaceFigures {
+    /// Of contents that memory does not take.
+    held_bytes: u64,
+    held_inodes: u64,
+    /// What those of one user other than root may hold of what is free, in percent.
+    limit_percent: u64,
+    /// How many lost what they held since the volume was mounted, as others needed it.
+    revoked: u64,
+}
+
+impl TxSpaceFigures {
+    fn of(counters: &Counters) -> TxSpaceFigures {
+        TxSpaceFigures {
+            held_bytes: counters.tx_held_bytes,
+            held_inodes: counters.tx_held_inodes,
+            limit_percent: counters.tx_space_percent,
+            revoked: counters.tx_revoked,
+        }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "held:    {} and {} inodes by open transactions; those of one user may hold {}% of what is free; {} lost \
+             theirs to others\n",
+            size_text(self.held_bytes),
+            self.held_inodes,
+            self.limit_percent,
+            self.revoked,
+        )
+    }
 }
 
 /// How full the pool is, and of what.
@@ -287,13 +323,14 @@ pub fn stat(args: &Stat) -> Result<()> {
         modes: modes.names().into_iter().collect(),
         cached_bytes: reading.counters.data_bytes,
         cache_limit_bytes: reading.counters.data_limit_bytes,
+        transactions: TxSpaceFigures::of(&reading.counters),
         counters: Activity::between(&Reading::at_first(), &reading),
     };
     if args.json {
         return print_json(&figures);
     }
     print(&format!(
-        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}modes:   {}\n{}data in cache: {} of at most {}\n",
+        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\n{}data in cache: {} of at most {}\n",
         figures.image,
         figures.mount,
         match (figures.read_only, figures.in_transaction) {
@@ -306,6 +343,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         size_text(figures.available_bytes),
         figures.free_inodes,
         figures.inodes,
+        figures.transactions.text(),
         figures.pool.map(|pool| pool.text()).unwrap_or_default(),
         modes_text(modes),
         figures.counters.text(),

@@ -158,6 +158,21 @@ impl Allocator {
         self.shared.read_all().is_ok() && self.shared.counters.has(blocks, purpose)
     }
 
+    /// So many blocks could be promised now.
+    pub fn promisable(&self, purpose: Purpose) -> u64 {
+        self.shared.counters.promisable(purpose)
+    }
+
+    /// Inode numbers that can be taken.
+    pub fn free_inodes(&self) -> u64 {
+        self.shared.counters.free_inodes()
+    }
+
+    /// Blocks that were freed and cannot be taken yet.
+    pub fn pending_blocks(&self) -> u64 {
+        self.shared.counters.pending()
+    }
+
     /// Promises `blocks` blocks, for delayed allocation. `NoSpace` where they are not there; then
     /// [`Allocator::reclaimable`] tells whether a commit would help.
     pub fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {

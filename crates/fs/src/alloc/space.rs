@@ -89,6 +89,11 @@ impl Counters {
         self.unpromised.load(Relaxed) - self.floor(purpose) >= blocks as i64
     }
 
+    /// So many blocks could be promised now.
+    pub fn promisable(&self, purpose: Purpose) -> u64 {
+        (self.unpromised.load(Relaxed) - self.floor(purpose)).max(0) as u64
+    }
+
     /// Takes back a promise, or counts blocks that became available.
     pub fn add(&self, blocks: u64) {
         self.unpromised.fetch_add(blocks as i64, Relaxed);

@@ -123,17 +123,4 @@ impl Base {
     pub fn removes_kept_apart(&self) -> bool {
         self.options.faults.has(Fault::KeptRemovedApart)
     }
-
-    /// Reserves an inode number in memory, for a transaction's new inode.
-    pub fn reserve_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
-        self.allocator.take_inode(parent, is_dir)
-    }
-
-    /// Gives back a number that was reserved and never used.
-    pub fn unreserve_inode(&self, ino: Ino) {
-        // A commit that failed half-way may have made it an inode; it has stopped the volume.
-        if self.engine.health().is_ok() {
-            self.allocator.give_back_inode(ino);
-        }
-    }
 }

@@ -16,6 +16,14 @@ use super::versions::Versions;
 use super::views::{ChangedBy, Stamp};
 use crate::api::{Attr, DirItem, Entry, FileKind, Name, SeekTo};
 
+/// What becomes of the old versions of an inode that somebody else has locked.
+#[derive(Clone, Copy)]
+enum Busy {
+    /// They stay until the next view ends.
+    Skipped,
+    Awaited,
+}
+
 /// Keeps the volume readable as of one instant until it is dropped.
 pub struct ViewHold {
     base: Arc<Base>,
@@ -35,7 +43,7 @@ impl ViewHold {
 impl Drop for ViewHold {
     fn drop(&mut self) {
         self.base.views.close(self.stamp);
-        self.base.prune_versions();
+        self.base.prune_versions(Busy::Skipped);
         // A failure poisons the volume, and whoever uses it next is told; a drop cannot.
         let _ = self.base.bury_zombies();
     }
@@ -47,25 +55,41 @@ impl Base {
         ViewHold { base: self.clone(), stamp: self.views.open() }
     }
 
-    /// Expires the oldest views until old versions take no more than their share of memory.
+    /// Expires the oldest views until old versions take no more than their share of memory. The caller holds no lock of
+    /// an inode.
     pub(super) fn limit_versions(&self) {
-        while self.kept_bytes.load(SeqCst) > self.options.versions_bytes && self.views.expire_oldest() {
-            self.prune_versions();
-        }
-    }
-
-    /// Expires all views that need old versions, so that what they hold can be used again; false
-    /// where there are none. For callers outside who would else find the volume full.
-    pub(super) fn expire_views(&self) -> Result<bool> {
         let mut any = false;
-        while self.views.expire_oldest() {
+        while self.kept_bytes.load(SeqCst) > self.options.versions_bytes && self.views.expire_oldest(None) {
+            self.prune_versions(Busy::Skipped);
             any = true;
         }
         if any {
-            self.prune_versions();
+            // As when a view is dropped.
+            let _ = self.bury_zombies();
+        }
+    }
+
+    /// Expires the oldest views, as many as it takes until something that they held can be used again; of those from
+    /// before `below` alone, if that is given. False where there were none. The caller holds no lock of an inode.
+    pub(super) fn expire_some_views(&self, below: Option<Stamp>) -> Result<bool> {
+        let held = || (self.allocator.pending_blocks(), self.zombies.lock().len());
+        let before = held();
+        // What an expired view has left.
+        self.prune_versions(Busy::Awaited);
+        self.bury_zombies()?;
+        let mut any = false;
+        loop {
+            let now = held();
+            if now.1 < before.1 || now.0 < before.0 {
+                return Ok(true);
+            }
+            if !self.views.expire_oldest(below) {
+                return Ok(any);
+            }
+            any = true;
+            self.prune_versions(Busy::Awaited);
             self.bury_zombies()?;
         }
-        Ok(any)
     }
 
     /// `TooOld` for a view that is expired.
@@ -79,13 +103,16 @@ impl Base {
         self.kept_bytes.fetch_add(versions.uncounted() as u64, SeqCst);
     }
 
-    fn prune_versions(&self) {
+    fn prune_versions(&self, busy: Busy) {
         let oldest = self.views.oldest();
         let list: Vec<Ino> = self.versioned.lock().iter().copied().collect();
         for ino in list {
             let Some(cell) = self.cells.peek(ino) else { continue };
-            // An inode that is busy keeps its versions until the next view ends.
-            let Some(mut state) = cell.state.try_write() else { continue };
+            let state = match busy {
+                Busy::Skipped => cell.state.try_write(),
+                Busy::Awaited => Some(cell.state.write()),
+            };
+            let Some(mut state) = state else { continue };
             state.versions.prune(oldest);
             self.count_versions(&mut state.versions);
             if state.versions.is_empty() {

@@ -7,7 +7,9 @@ use xact_base::Ino;
 use xact_consistency::Room;
 
 use super::Base;
+use super::make_space::Asker;
 use super::op::{Needs, Rights};
+use super::views::Stamp;
 use crate::alloc::Allocator;
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 use crate::orphan::Orphans;
@@ -47,6 +49,8 @@ pub struct CommitSize {
     pub symlinks: u64,
     /// The space reserved for root may be used.
     pub privileged: bool,
+    /// The view that the commit rests on.
+    pub begun: Stamp,
 }
 
 impl Base {
@@ -96,6 +100,6 @@ impl Base {
         credits += 32 + credits / 8;
         let credits = u32::try_from(credits).unwrap_or(u32::MAX);
         let rights = if size.privileged { Rights::ALL } else { Rights::NONE };
-        Needs { credits, growth, rights, room: Room::Any }
+        Needs { credits, growth, rights, room: Room::Any, asker: Asker::Commit(size.begun) }
     }
 }

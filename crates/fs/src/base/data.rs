@@ -24,6 +24,7 @@ use super::versions::BlockVersion;
 use super::views::Stamp;
 use crate::alloc::Purpose;
 use crate::extent::Mapping;
+use crate::quota::Charge;
 
 /// Blocks read from the device at once.
 const READ_BLOCKS_MAX: u32 = 256;
@@ -325,11 +326,12 @@ impl Base {
         }
         let count = missing.len() as u64;
         let payer = self.quotas.payer_of(&state.inode);
-        self.quotas.promise(&payer, count * self.block_bytes(), rights.beyond_quota)?;
+        let charge = Charge { payer, bytes: count * self.block_bytes(), inodes: 0 };
+        self.quotas.promise(&charge, rights.beyond_quota)?;
         let more = match self.allocator.reserve(count, Purpose::Data { privileged: rights.reserve }) {
             Ok(more) => more,
             Err(error) => {
-                self.quotas.end_promise(&payer, count * self.block_bytes());
+                self.quotas.end_promise(&charge);
                 return Err(error);
             }
         };
@@ -400,9 +402,9 @@ impl Base {
             return Ok(());
         }
         let old = match self.read_block(cell, state, at)? {
-            // A page that was only just promised space is still a hole to every view.
-            Some(data) => BlockVersion::Bytes(data),
-            None => BlockVersion::Hole,
+            // A page that was only just promised space is still a hole to every view, and takes no memory of its own.
+            Some(data) if !Arc::ptr_eq(&data, &self.zeros) => BlockVersion::Bytes(data),
+            _ => BlockVersion::Hole,
         };
         state.versions.keep_block(until, at, old);
         self.versioned.lock().insert(cell.ino);
@@ -435,7 +437,8 @@ impl Base {
         }
         self.end_room(pages, cleaned, state.dirty);
         self.cache.removed(gone.len() as u64);
-        self.quotas.end_promise(&self.quotas.payer_of(&state.inode), unpromised * self.block_bytes());
+        let payer = self.quotas.payer_of(&state.inode);
+        self.quotas.end_promise(&Charge { payer, bytes: unpromised * self.block_bytes(), inodes: 0 });
     }
 
     /// A file block as it was at `stamp`; `None` for a hole.

@@ -90,6 +90,7 @@ impl BaseTree<'_> {
         let base = self.base;
         let payer = base.quotas.payer_of(&self.state(ino)?.state.inode);
         self.expect_charge(payer, blocks, 0);
+        self.blocks_needed = blocks;
         base.allocator.reserve(blocks, Purpose::Data { privileged: self.rights().reserve })
     }
 

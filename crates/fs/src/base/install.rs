@@ -32,10 +32,12 @@ use super::Base;
 use super::cell::{Cell, Changed, Page, State};
 use super::fallocate::UNWRITTEN_LEN_MAX;
 use super::inline::{UNPACK_CREDITS, is_inline};
+use super::make_space::Asker;
 use super::op::BaseTree;
 use super::remove::Removal;
 use super::spill::{BlockContents, SpilledBlock};
 use super::versions::BlockVersion;
+use super::views::Stamp;
 use crate::alloc::Purpose;
 use crate::extent::{Extents, Mapping, Owner, Replacement};
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
@@ -63,6 +65,15 @@ pub struct NewContents {
     pub in_commit: u64,
     /// Later commits are going to replace them: more of them may wait in the journal for that.
     pub replaced_soon: bool,
+}
+
+/// The transaction whose commit stages contents.
+#[derive(Debug, Clone, Copy)]
+pub struct Staging {
+    /// The space reserved for root may be used.
+    pub privileged: bool,
+    /// The view that the commit rests on.
+    pub begun: Stamp,
 }
 
 /// New contents of a file, written to free blocks and not yet part of it. Dropped, it gives the
@@ -103,27 +114,15 @@ impl Drop for StagedBlocks {
 impl Base {
     /// Takes free blocks near a file for its new contents, and writes these there unless the commit
     /// will carry them. Holds no lock while it writes.
-    pub fn stage_blocks(
-        self: &Arc<Self>,
-        ino: Ino,
-        new: NewContents,
-        privileged: bool,
-    ) -> Result<StagedBlocks> {
+    pub fn stage_blocks(self: &Arc<Self>, ino: Ino, new: NewContents, by: Staging) -> Result<StagedBlocks> {
         if self.engine.is_read_only() {
             return Err(Error::ReadOnly);
         }
         let holes = self.holes_to_fill(ino, &new)?;
         let count = new.blocks.iter().filter(|(_, data)| in_memory(data).is_some()).count() as u64
             + holes.iter().map(|(_, len)| u64::from(*len)).sum::<u64>();
-        let purpose = Purpose::Data { privileged };
-        let mut reservation = match self.allocator.reserve(count, purpose) {
-            // What was freed becomes available with its commit.
-            Err(Error::NoSpace) => {
-                self.reclaim()?;
-                self.allocator.reserve(count, purpose)?
-            }
-            result => result?,
-        };
+        let purpose = Purpose::Data { privileged: by.privileged };
+        let mut reservation = self.reserve_with_effort(count, purpose, Asker::Commit(by.begun))?;
         let bytes = new.in_commit * self.block_bytes();
         let journaled = self.engine.data_in_log() == DataInLog::All
             && self.modes.data.journals_staged(bytes, new.replaced_soon, self.log_takes());
@@ -311,6 +310,7 @@ impl BaseTree<'_> {
         self.expected_slack += slack;
         let first_block = if unpacking { u64::from(UNPACK_CREDITS) } else { 0 };
         self.expect_charge(payer, grown, 0);
+        self.expect_move_of(staged);
         self.need_blocks(
             map.changed + map.new + slack + first_block + staged.journaled_blocks(),
             runs + gone + map.new + map.freed,
@@ -339,7 +339,24 @@ impl BaseTree<'_> {
         let extents = Extents::new(&base.engine, &base.sb, &base.allocator, owner);
         let map = extents.map_changes(&base.unmapped_inode(), staged.replacement());
         let nodes = map.changed + map.new + staged.journaled_blocks();
+        self.expect_move_of(staged);
         self.need_blocks(nodes, staged.run_count() + map.new, map.new);
+    }
+
+    /// What was spilled was promised to its payer then.
+    fn expect_move_of(&mut self, staged: &StagedBlocks) {
+        staged
+            .spilled
+            .iter()
+            .flat_map(|part| &part.blocks)
+            .for_each(|block| self.expect_move(block.charge()));
+    }
+
+    /// As `expect_charge`, for a number that was reserved and promised to a payer.
+    pub fn expect_inode(&mut self, ino: Ino, promised_to: Payer) -> Result<()> {
+        self.lock_new(ino)?;
+        self.expect_move(Charge { payer: promised_to, bytes: 0, inodes: 1 });
+        Ok(())
     }
 
     /// Adds `nodes` metadata blocks, and the bitmaps and descriptors of the groups that `runs`

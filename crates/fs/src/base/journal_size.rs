@@ -20,6 +20,7 @@ use xact_layout::get_u32;
 use xact_layout::inode::{BLOCK_AREA_AT, flag};
 
 use super::Base;
+use super::make_space::{Asker, Effort};
 use crate::alloc::{Allocator, Hold, Purpose, Reservation};
 use crate::inode_table::InodeTable;
 use crate::journal_map::{JournalMap, NewTree};
@@ -89,38 +90,47 @@ impl Base {
     /// is dropped. The caller holds no lock.
     ///
     /// Errors: `NoSpace`; `TooLarge` where there is no journal that could get longer.
-    pub(super) fn lengthen_journal(&self, credits: u32, privileged: bool) -> Result<JournalUse<'_>> {
+    pub(super) fn lengthen_journal(
+        &self,
+        credits: u32,
+        privileged: bool,
+        asker: Asker,
+    ) -> Result<JournalUse<'_>> {
         let limit = u64::from(self.engine.max_credits());
         let refused = Error::TooLarge { blocks: credits.into(), limit };
         let Some(journal) = self.engine.journal().filter(|_| self.sb.cluster_blocks() == 1) else {
             return Err(refused);
         };
         let in_use = self.long_journal.enter();
+        let mut effort = Effort::default();
+        loop {
+            match self.lengthen_to(journal, credits, Purpose::Data { privileged }) {
+                Err(Error::NoSpace) if self.make_space(&mut effort, asker)? => {}
+                Ok(true) => return Ok(in_use),
+                Ok(false) => return Err(refused),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// False where the journal cannot get longer. `NoSpace` changes nothing.
+    fn lengthen_to(&self, journal: &JournalEngine, credits: u32, purpose: Purpose) -> Result<bool> {
         let _changing = self.long_journal.changing.lock();
         if self.engine.max_credits() >= credits {
-            return Ok(in_use);
+            return Ok(true);
         }
         let ino = Ino(self.sb.journal_inum());
         if self.table.read(ino)?.flags() & flag::EXTENTS == 0 {
-            return Err(refused);
+            return Ok(false);
         }
         let blocks = journal.blocks_for(credits)?;
-        let purpose = Purpose::Data { privileged };
         let more = u64::from(blocks.saturating_sub(self.journal_map()?.blocks()));
-        let mut reservation = match self.allocator.reserve(more, purpose) {
-            // What was freed becomes available with its commit.
-            Err(Error::NoSpace) => {
-                self.write_back_all(None)?;
-                self.engine.sync()?;
-                self.allocator.reserve(more, purpose)?
-            }
-            result => result?,
-        };
+        let mut reservation = self.allocator.reserve(more, purpose)?;
         journal.note_size()?;
         while journal.size().blocks < blocks {
             self.add_to_journal(journal, blocks, purpose, &mut reservation)?;
         }
-        Ok(in_use)
+        Ok(true)
     }
 
     fn journal_map(&self) -> Result<JournalMap> {

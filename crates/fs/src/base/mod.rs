@@ -11,7 +11,8 @@
 //! - `remove`: truncation, holes, deletion over several commits
 //! - `views`, `versions`, `as_of`: the volume as of an instant, for transactions
 //! - `apply`, `install`, `commit_size`: what a transaction's commit does to the volume; `spill`: what it
-//!   has on the volume before that
+//!   has on the volume before that; `tx_space`: whose that is, and how much it may be
+//! - `make_space`: what is tried before the volume counts as full
 //! - `journal_size`: a longer journal for large commits
 //! - `dir_blocks`: directories over the extent tree
 //! - `whole`: damage, label, trimming, shutdown
@@ -33,6 +34,7 @@ mod fallocate;
 mod inline;
 mod install;
 mod journal_size;
+mod make_space;
 mod op;
 mod pattern;
 mod read_ahead;
@@ -41,6 +43,7 @@ mod room;
 mod shared;
 mod spill;
 mod tree;
+mod tx_space;
 mod versions;
 mod view;
 mod views;
@@ -51,7 +54,7 @@ mod writeback_all;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -76,6 +79,8 @@ use cell::{Cell, State};
 use cells::Cells;
 use data_cache::DataCache;
 use journal_size::LongJournal;
+use make_space::SpaceMaking;
+use tx_space::TxSpaces;
 use views::Views;
 use whole::Conduct;
 use writeback::{Flusher, WrittenBlocks};
@@ -84,9 +89,10 @@ pub use access::{AccessOptions, AccessTimes};
 pub use as_of::ViewHold;
 pub use commit_size::{CommitSize, DirGrowth};
 pub use data_mode::{DataMode, InodeUpdate};
-pub use install::{BlockChange, NewContents, StagedBlocks};
+pub use install::{BlockChange, NewContents, StagedBlocks, Staging};
 pub use op::{BaseTree, Needs, Rights};
 pub use spill::{BlockContents, SpilledBlock};
+pub use tx_space::{Limits, PinnedSpace, SpillPlace, TxSpace, TxSpaceUse};
 pub use views::{ChangedBy, Stamp};
 pub use whole::{OnError, Shutdown};
 
@@ -99,6 +105,8 @@ pub struct BaseOptions {
     pub inode_cache: usize,
     /// Limit of what is kept of the past for open views, in bytes; past it the oldest views go.
     pub versions_bytes: u64,
+    /// What all open transactions of one user, not root, may hold of what is free, in percent.
+    pub tx_space_percent: u8,
     /// Whether a thread writes dirty data back by age; without it (crash tests that want every
     /// write at a known point) data stays until a sync or until memory is short.
     pub flusher: bool,
@@ -120,6 +128,7 @@ impl Default for BaseOptions {
             data_cache_bytes: 128 << 20,
             inode_cache: 32 << 10,
             versions_bytes: 32 << 20,
+            tx_space_percent: 50,
             flusher: true,
             modes: Modes::default(),
             mode_options: ModeChoice::default(),
@@ -157,8 +166,10 @@ pub struct Base {
     /// Memory that old versions take, roughly.
     kept_bytes: AtomicU64,
     options: BaseOptions,
-    /// Inodes without a name that only views keep.
-    zombies: Mutex<BTreeSet<Ino>>,
+    /// Inodes without a name that only views keep, those from before an instant by which the name was gone.
+    zombies: Mutex<BTreeMap<Ino, Stamp>>,
+    tx_spaces: TxSpaces,
+    space_making: SpaceMaking,
     flusher: Flusher,
     flusher_thread: Mutex<Option<JoinHandle<()>>>,
     mmp: Mutex<Option<Mmp>>,
@@ -198,6 +209,8 @@ impl Base {
             kept_bytes: AtomicU64::new(0),
             options,
             zombies: Mutex::default(),
+            tx_spaces: TxSpaces::default(),
+            space_making: SpaceMaking::default(),
             flusher: Flusher::default(),
             flusher_thread: Mutex::new(None),
             mmp: Mutex::new(None),

@@ -24,10 +24,11 @@ use xact_consistency::{Handle, Room};
 
 use super::Base;
 use super::cell::{Cell, State, WriteGuard};
+use super::make_space::{Asker, Effort};
 use super::views::Stamp;
 use crate::alloc::{Hold, Purpose, Reservation};
 use crate::api::Caller;
-use crate::quota::Wanted;
+use crate::quota::{Charge, Wanted};
 
 /// How long an operation stays away whose new inode's number somebody else still holds.
 const NUMBER_HELD: Duration = Duration::from_micros(50);
@@ -47,6 +48,8 @@ pub struct Needs {
     pub rights: Rights,
     /// What it may use of the room that the engine has left.
     pub room: Room,
+    /// Who gives way where there is no space.
+    pub asker: Asker,
 }
 
 /// What a caller may use that others may not.
@@ -65,12 +68,12 @@ impl Rights {
 
 impl Needs {
     /// An operation that adds a name or an attribute: what it grows by follows from what it finds.
-    pub(super) const ADD: Needs = Needs { credits: 64, growth: 0, rights: Rights::ALL, room: Room::Any };
+    pub(super) const ADD: Needs =
+        Needs { credits: 64, growth: 0, rights: Rights::ALL, room: Room::Any, asker: Asker::Outside };
     /// An operation that changes attributes or data in memory.
-    pub(super) const CHANGE: Needs = Needs { credits: 32, growth: 0, rights: Rights::ALL, room: Room::Any };
+    pub(super) const CHANGE: Needs = Needs { credits: 32, ..Needs::ADD };
     /// An operation that removes a name or cuts data off.
-    pub(super) const REMOVE: Needs =
-        Needs { credits: 64, growth: 0, rights: Rights::ALL, room: Room::Removal };
+    pub(super) const REMOVE: Needs = Needs { room: Room::Removal, ..Needs::ADD };
 
     pub(super) fn by(self, rights: Rights) -> Needs {
         Needs { rights, ..self }
@@ -99,8 +102,14 @@ pub struct BaseTree<'a> {
     /// Somebody else holds the lock of a number that is free: the operation has to start anew.
     pub(super) number_is_held: bool,
     pub(super) needs: Needs,
+    /// Blocks of contents that it cannot do without, where they may be many.
+    pub(super) blocks_needed: u64,
     /// What the operation will charge to whom.
     wanted: Vec<Wanted>,
+    /// Of that, what is promised already, by a transaction that holds it.
+    moving: Vec<Charge>,
+    /// These promises have ended, by the operation's first change.
+    moved: bool,
     /// Runs of blocks that announced installs will take or free.
     pub(super) expected_runs: u64,
     /// What the removal with the largest last step asks for on top (see `expect_install`).
@@ -157,7 +166,7 @@ impl Base {
         mut action: impl FnMut(&mut BaseTree<'_>) -> Result<R>,
     ) -> Result<R> {
         let mut want: BTreeSet<Ino> = hint.iter().copied().collect();
-        let mut made_room = false;
+        let mut effort = Effort::default();
         // Drawn where the journal had to become longer for this operation.
         let mut _long_journal;
         loop {
@@ -180,36 +189,23 @@ impl Base {
                 tree.abandon();
                 continue;
             }
-            // What was freed becomes available with its commit, and what was promised by being written; a
-            // volume is full only if it is full after that.
-            if matches!(result, Err(Error::NoSpace))
-                && !tree.has_changed()
-                && !made_room
-                && (self.allocator.reclaimable() > 0 || self.has_long_journal() || self.engine.promised() > 0)
-            {
+            // A volume is full only if it is full after all that makes space.
+            if matches!(result, Err(Error::NoSpace)) && !tree.has_changed() {
+                effort.needed = tree.blocks_needed;
                 tree.abandon();
                 drop(tree);
-                made_room = true;
-                self.reclaim()?;
-                continue;
+                if self.make_space(&mut effort, needs.asker)? {
+                    continue;
+                }
+                return result;
             }
             // The journal takes what there is space for.
             if let (Err(Error::TooLarge { blocks, .. }), false) = (&result, tree.has_changed()) {
                 let (credits, rights) = (u32::try_from(*blocks).unwrap_or(u32::MAX), tree.rights());
                 tree.abandon();
                 drop(tree);
-                _long_journal = self.lengthen_journal(credits, rights.reserve)?;
+                _long_journal = self.lengthen_journal(credits, rights.reserve, needs.asker)?;
                 continue;
-            }
-            // Nor does a transaction's view of the past make it full for others.
-            if matches!(result, Err(Error::NoSpace)) && !tree.has_changed() && tree.transaction.is_none() {
-                tree.abandon();
-                drop(tree);
-                if self.expire_views()? {
-                    made_room = false;
-                    continue;
-                }
-                return result;
             }
             let kept = tree.keeping().is_some();
             let result = tree.finish(result);
@@ -229,7 +225,10 @@ impl<'a> BaseTree<'a> {
             missing: BTreeSet::new(),
             number_is_held: false,
             needs: Needs { credits: needs.credits + OWNERS_MAX * base.quotas.credits(), ..needs },
+            blocks_needed: 0,
             wanted: Vec::new(),
+            moving: Vec::new(),
+            moved: false,
             expected_runs: 0,
             expected_slack: 0,
             handle: None,
@@ -325,6 +324,13 @@ impl<'a> BaseTree<'a> {
         }
     }
 
+    /// Announces, before the first change, that what is promised becomes a charge by this operation.
+    pub(super) fn expect_move(&mut self, promised: Charge) {
+        if self.base.quotas.is_on() {
+            self.moving.push(promised);
+        }
+    }
+
     /// To be called before the first change: health, quota, space, stamp. Draws the stamp only when all
     /// locks are held, as `views.rs` demands; inodes made by the operation itself come later and
     /// are nobody else's.
@@ -336,7 +342,7 @@ impl<'a> BaseTree<'a> {
         self.base.engine.health()?;
         self.base.allocator.read_groups()?;
         if !self.needs.rights.beyond_quota {
-            self.base.quotas.check(&self.wanted)?;
+            self.base.quotas.check(&self.wanted, &self.moving)?;
         }
         for wanted in self.wanted.drain(..) {
             self.base.quotas.add_entries(&wanted.more.payer)?;
@@ -345,6 +351,8 @@ impl<'a> BaseTree<'a> {
             let purpose = Purpose::Data { privileged: self.needs.rights.reserve };
             self.reservation = Some(self.base.allocator.reserve(self.needs.growth, purpose)?);
         }
+        self.moving.iter().for_each(|charge| self.base.quotas.end_promise(charge));
+        self.moved = true;
         let (stamp, keep) = self.base.views.draw();
         if let (Some(id), true) = (self.transaction, keep) {
             self.base.views.note_transaction(stamp, id);
@@ -431,6 +439,11 @@ impl<'a> BaseTree<'a> {
     fn abandon(&mut self) {
         for ino in self.taken.drain(..) {
             self.base.allocator.give_back_inode(ino);
+        }
+        if std::mem::take(&mut self.moved) {
+            for charge in &self.moving {
+                self.base.quotas.promise(charge, true).expect("nothing refuses what is not checked");
+            }
         }
     }
 

@@ -193,6 +193,7 @@ impl Base {
     }
 
     fn finish_removal_inner(&self, cell: &Cell, state: &mut State, rest: &Unfinished) -> Result<()> {
+        let _under_way = self.space_making.begin_removal();
         loop {
             let credits = self.extents(cell.ino, state).credits_remove(&state.inode) + self.credits_inode();
             let from = self.read_ahead_removal(cell.ino, state, rest.first, rest.past)?;
@@ -218,13 +219,15 @@ impl Base {
         let cell = self.cell(ino)?;
         let mut state = RwLock::write_arc(&cell.state);
         if !state.live || state.inode.links_count() > 0 || cell.holds.load(SeqCst) > 0 {
+            // If it was kept for views: the last to release it comes back.
+            self.zombies.lock().remove(&ino);
             return Ok(());
         }
         if self.views.oldest().is_some() {
-            // Every open view may have seen it. The orphan list keeps it over a crash.
-            self.zombies.lock().insert(ino);
+            // Open views from before its last name went may have seen it. The orphan list keeps it over a crash.
+            let gone_by = *self.zombies.lock().entry(ino).or_insert_with(|| self.views.newest());
             // A view that was closed in between did not see it on the list.
-            if self.views.oldest().is_some() {
+            if self.views.oldest().is_some_and(|oldest| oldest < gone_by) {
                 return Ok(());
             }
             self.zombies.lock().remove(&ino);
@@ -272,12 +275,12 @@ impl Base {
         Ok(())
     }
 
-    /// Deletes what was kept only for views, now that `ino`s of closed views may go.
+    /// Deletes what was kept only for views that are closed.
     pub(super) fn bury_zombies(&self) -> Result<()> {
-        if self.views.oldest().is_some() {
-            return Ok(());
-        }
-        let dead: Vec<Ino> = std::mem::take(&mut *self.zombies.lock()).into_iter().collect();
+        let oldest = self.views.oldest();
+        let may_go = |gone_by: &Stamp| oldest.is_none_or(|oldest| oldest >= *gone_by);
+        let dead: Vec<Ino> =
+            self.zombies.lock().iter().filter(|(_, gone_by)| may_go(gone_by)).map(|(ino, _)| *ino).collect();
         for ino in dead {
             self.delete_if_unused(ino)?;
         }

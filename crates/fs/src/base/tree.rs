@@ -551,8 +551,9 @@ impl BaseTree<'_> {
         let more = Charge { payer, bytes: charged.bytes + promised, ..charged };
         self.want_quota(Wanted { now: Some(now), more });
         self.begin_block_change()?;
-        base.quotas.end_promise(&now, promised);
-        base.quotas.promise(&payer, promised, true)
+        let promised = |payer: Payer| Charge { payer, bytes: promised, inodes: 0 };
+        base.quotas.end_promise(&promised(now));
+        base.quotas.promise(&promised(payer), true)
     }
 
     /// Locks the cell of an inode number that nobody knows yet, before the operation's handle begins. A caller with a

@@ -79,12 +79,13 @@ impl Views {
         stamp.0 < self.expired_below.load(SeqCst)
     }
 
-    /// Expires the oldest views; false where there are none, or none that needs an old version.
-    pub fn expire_oldest(&self) -> bool {
+    /// Expires the oldest views, if they are from before `below`; false where there are none, or none that needs an
+    /// old version.
+    pub fn expire_oldest(&self, below: Option<Stamp>) -> bool {
         let mut registry = self.registry.lock();
         let Some((&oldest, &count)) = registry.first_key_value() else { return false };
         // A view of the newest stamp needs nothing old, and shares its stamp with those to come.
-        if oldest.0 >= self.clock.load(SeqCst) {
+        if oldest.0 >= self.clock.load(SeqCst) || below.is_some_and(|below| oldest >= below) {
             return false;
         }
         registry.remove(&oldest);

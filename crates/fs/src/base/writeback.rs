@@ -39,6 +39,7 @@ use super::data_mode::{Batch, Place};
 use super::pattern::Habit;
 use crate::alloc::Purpose;
 use crate::extent::{Mapping, Progress};
+use crate::quota::Charge;
 
 /// Pages that one batch writes at the most: how long a writer of the file may have to wait.
 const BATCH_PAGES_MAX: usize = 2048;
@@ -473,7 +474,8 @@ impl Base {
                 kept += 1;
             }
         }
-        self.quotas.end_promise(&self.quotas.payer_of(&state.inode), kept * self.block_bytes());
+        let payer = self.quotas.payer_of(&state.inode);
+        self.quotas.end_promise(&Charge { payer, bytes: kept * self.block_bytes(), inodes: 0 });
     }
 
     /// Nothing changed the pages meanwhile: the inode's lock was held all the time.

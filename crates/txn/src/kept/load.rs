@@ -11,7 +11,7 @@ use xact_layout::checksum::crc32c;
 
 use super::codec::{self, Bad, Body, Doom, HEADER_BYTES};
 use super::{OnVolume, find_folder, note_transaction, witness};
-use crate::base::VersionedBase;
+use crate::base::{Limits, VersionedBase};
 use crate::commit::CONTENTS_CHANGED;
 use crate::overlay::{Names, Overlay};
 use crate::reads::{Away, Reads};
@@ -38,7 +38,7 @@ impl<B: VersionedBase> Transaction<B> {
         }
         let now = items.iter().map(|item| witness::value(item, &mut tree, block_size));
         witness::compare(&items, witness, &now.collect::<Result<Vec<_>>>()?, &mut away);
-        let Loaded { body, .. } = loaded;
+        let Loaded { body, space, .. } = loaded;
         let doom = body.doom.map(|doom| match doom {
             Doom::TooOld => Error::TooOld,
             Doom::Conflict { path, by } => Error::Conflict {
@@ -47,7 +47,7 @@ impl<B: VersionedBase> Transaction<B> {
                 by,
             },
         });
-        let (overlay, reads) = renumber(base, body.overlay, body.reads, away)?;
+        let (overlay, reads) = renumber(base, &space, body.overlay, body.reads, away)?;
         let on_volume = OnVolume { info: body.info, weight: reads.weight(), outdated: false };
         let isolation = if body.serializable { Isolation::Serializable } else { Isolation::Snapshot };
         let inner = Inner {
@@ -62,6 +62,7 @@ impl<B: VersionedBase> Transaction<B> {
         };
         Ok(Transaction {
             base: base.clone(),
+            space,
             options: TxOptions { id, isolation, mounted: body.mounted, owner: body.owner },
             begun: Instant::now(),
             inner: RwLock::new(inner),
@@ -74,17 +75,19 @@ impl<B: VersionedBase> Transaction<B> {
 }
 
 /// A file that was read.
-struct Loaded {
+struct Loaded<B: VersionedBase> {
     ino: Ino,
     body: Body,
+    /// What its contents hold again.
+    space: B::Space,
 }
 
-impl Loaded {
+impl<B: VersionedBase> Loaded<B> {
     fn corrupt(&self, what: Bad) -> Error {
         corrupt(self.ino, what)
     }
 
-    fn read<B: VersionedBase>(base: &Arc<B>, id: u64) -> Result<Loaded> {
+    fn read(base: &Arc<B>, id: u64) -> Result<Loaded<B>> {
         let view = note_transaction(base, id, 0);
         let folder = find_folder(&view)?.ok_or(Error::Posix(Errno::ENOENT))?;
         let attr = view.lookup(folder, id.to_string().as_bytes())?;
@@ -110,6 +113,7 @@ impl Loaded {
         if (body.id, body.owner) != (id, attr.uid) {
             return Err(bad("a kept transaction has another's name or owner"));
         }
+        let space = base.open_space(id, body.owner);
         let limit = base.private_bytes_max() / u64::from(block_size);
         let mut offset = past.next_multiple_of(block_size.into());
         for (count, ((of, at), sum)) in std::mem::take(&mut body.contents).into_iter().enumerate() {
@@ -122,9 +126,8 @@ impl Loaded {
             node.file.blocks.insert(at, Some(BlockContents::Memory(bytes.into())));
             body.overlay.in_memory.push_back((of, at));
             if count % 256 == 255 {
-                let privileged = body.owner == 0;
-                body.overlay.spill(limit as usize, &mut |ino, after, blocks| {
-                    base.spill(ino, after, blocks, privileged)
+                body.overlay.spill(limit as usize, &mut |place, blocks| {
+                    base.spill(&space, place, blocks, Limits::Exempt)
                 })?;
             }
         }
@@ -140,7 +143,7 @@ impl Loaded {
                 return Err(bad("a kept transaction has a file that is too large"));
             }
         }
-        Ok(Loaded { ino, body })
+        Ok(Loaded { ino, body, space })
     }
 }
 
@@ -152,6 +155,7 @@ fn corrupt(ino: Ino, what: Bad) -> Error {
 /// volume has: theirs may be another's by now, or become it.
 fn renumber<B: VersionedBase>(
     base: &Arc<B>,
+    space: &B::Space,
     overlay: Overlay,
     mut reads: Reads,
     mut away: Away,
@@ -166,13 +170,14 @@ fn renumber<B: VersionedBase>(
     let mut reserved = Vec::new();
     for (ino, node) in overlay.nodes.iter().filter(|(_, node)| node.born) {
         let near = folder.get(ino).copied().unwrap_or(Ino::ROOT);
-        match base.reserve_inode(near, node.origin.kind == FileKind::Directory) {
+        let is_dir = node.origin.kind == FileKind::Directory;
+        match base.reserve_inode(space, near, is_dir, node.first_payer(), Limits::Exempt) {
             Ok(number) => {
                 reserved.push(number);
                 numbers.insert(*ino, number);
             }
             Err(error) => {
-                reserved.into_iter().for_each(|number| base.unreserve_inode(number));
+                reserved.into_iter().for_each(|number| base.unreserve_inode(space, number));
                 return Err(error);
             }
         }

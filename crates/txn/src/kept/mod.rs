@@ -133,7 +133,7 @@ impl<B: VersionedBase> Transaction<B> {
     /// has it after a stop or a crash, until it is committed or dropped. Returns when that is durable. To
     /// be called again when it has changed since.
     ///
-    /// `NoSpace` where its contents do not fit the volume a second time, `Usage` where it has savepoints, and
+    /// `NoSpace` where its contents do not fit the volume a second time, `SpaceRevoked` where others got its space, `Usage` where it has savepoints, and
     /// where something else is in the way: then it is kept no further than before.
     pub fn keep(&self, info: KeptInfo) -> Result<()> {
         // What it has seen is there after a crash, too: else that would be a conflict.
@@ -193,6 +193,8 @@ impl<B: VersionedBase> Transaction<B> {
 
     /// Puts the transaction on record by itself.
     pub(crate) fn put_on_record(&self, inner: &mut Inner<B>, info: KeptInfo) -> Result<()> {
+        // What it had is lost in part: it stays as it was kept before.
+        B::check_space(&self.space)?;
         let reads = self.reads.lock();
         let nothing = Overlay::default();
         let record = Record { overlay: &inner.overlay, reads: &reads, beside: &nothing, info: &info };

@@ -128,7 +128,7 @@ impl CommitTree for MemCommit<'_> {
         Ok(self.tree.node(ino).is_ok())
     }
 
-    fn expect_inode(&mut self, _ino: Ino) -> Result<()> {
+    fn expect_inode(&mut self, _: Ino, _: Payer) -> Result<()> {
         Ok(())
     }
 

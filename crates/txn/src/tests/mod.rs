@@ -11,6 +11,7 @@ mod random;
 mod real;
 mod savepoints;
 mod shapes;
+mod space;
 mod turns;
 
 pub(crate) use xact_fs::tree::random as ops;

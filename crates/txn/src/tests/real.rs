@@ -459,14 +459,14 @@ fn attributes_that_do_not_fit_are_refused_and_stop_nothing() {
     let new = tx.make_node(&Caller::ROOT, Ino::ROOT, b"new", 0o100_644, 0).unwrap().ino;
     for ino in [old, new] {
         set(&tx, ino, b"user.one", 700).unwrap();
-        assert!(matches!(set(&tx, ino, b"user.two", 700), Err(Error::NoSpace)));
-        assert!(matches!(set(&tx, ino, b"user.three", 5000), Err(Error::NoSpace)));
+        assert!(matches!(set(&tx, ino, b"user.two", 700), Err(Error::DoesNotFit(_))));
+        assert!(matches!(set(&tx, ino, b"user.three", 5000), Err(Error::DoesNotFit(_))));
         set(&tx, ino, b"user.four", 100).unwrap();
     }
     // Another attribute: no conflict, but there is no room for both.
     set(&*base, old, b"user.five", 700).unwrap();
     let refused = tx.commit();
-    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::DoesNotFit(_))), "{refused:?}");
     base.engine().health().unwrap();
 
     let tx = begin(&base);

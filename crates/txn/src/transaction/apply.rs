@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use xact_base::{CommitId, Ino, Result};
 
 use super::{Durability, Transaction, TxState};
-use crate::base::{CommitSize, CommitTree, VersionedBase};
+use crate::base::{CommitSize, CommitTree, Staging, VersionedBase};
 use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
 
@@ -21,40 +21,47 @@ impl<B: VersionedBase> Transaction<B> {
         applied: impl FnMut(&mut B::Tree<'_>),
     ) -> Result<Option<CommitId>> {
         let Some(note) = note else {
-            return self.apply(&[commit], durability, audience, applied);
+            return self.apply(&[(commit, &self.space)], durability, audience, applied);
         };
         if self.base.removes_kept_apart() {
-            let id = self.apply(&[commit], Durability::Durable, audience, applied)?;
+            let id = self.apply(&[(commit, &self.space)], Durability::Durable, audience, applied)?;
             self.finish(id, Durability::Durable)?;
             return note.commit().map(|()| None);
         }
         let mut inner = note.inner.write();
         let reads = note.reads.lock();
         let noted = note.as_commit(&inner, &inner.overlay, &reads);
-        let id = self.apply(&[commit, &noted], durability, audience, applied)?;
+        let id =
+            self.apply(&[(commit, &self.space), (&noted, &note.space)], durability, audience, applied)?;
         let adopted: Vec<Ino> =
             inner.overlay.nodes.keys().copied().filter(|ino| noted.adopts(*ino)).collect();
-        inner.end(&self.base, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
+        inner.end(&self.base, &note.space, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
         Ok(id)
     }
 
     /// All of the commits, in one operation; the audience is told of the first.
     fn apply(
         &self,
-        commits: &[&Commit<'_>],
+        commits: &[(&Commit<'_>, &B::Space)],
         durability: Durability,
         audience: &mut dyn Audience,
         mut applied: impl FnMut(&mut B::Tree<'_>),
     ) -> Result<Option<CommitId>> {
+        // What is committed is not revoked any more.
+        let _pinned =
+            commits.iter().map(|(_, space)| B::pin_space(space)).collect::<Result<Vec<B::Pinned>>>()?;
+        let commits: Vec<&Commit<'_>> = commits.iter().map(|(commit, _)| *commit).collect();
         let privileged = self.options.owner == 0;
+        let begun = commits.iter().map(|commit| commit.stamp).min().unwrap_or_default();
+        let by = Staging { privileged, begun };
         let mut staged = Vec::new();
-        let mut size = CommitSize { privileged, ..CommitSize::default() };
+        let mut size = CommitSize { privileged, begun, ..CommitSize::default() };
         let mut inodes = Vec::new();
-        for commit in commits {
+        for commit in &commits {
             commit.check_gone()?;
             let mut files = BTreeMap::new();
             for (ino, new) in commit.files(self.base.block_size(), durability) {
-                files.insert(ino, self.base.stage(ino, new, privileged)?);
+                files.insert(ino, self.base.stage(ino, new, by)?);
             }
             staged.push(files);
             commit.add_size(&mut size);
