@@ -212,6 +212,31 @@ struct xact_pool {		/* out, all: in bytes; 0 on volumes without generations */
 	__u64 reserved[2];
 };
 
+#define XACT_USER_UNLIMITED 1	/* the limits are not for this user */
+
+struct xact_user_use {		/* what one user has of the daemon, or may have (all bits set: no limit) */
+	__u32 uid;
+	__u32 flags;		/* XACT_USER_... */
+	__u64 channels;
+	__u64 transactions;
+	__u64 persisted;
+	__u64 savepoints;
+	__u64 memory;		/* bytes */
+	__u64 descriptors;
+	__u64 refused;		/* calls that were refused for a limit, since the mount */
+};
+
+#define XACT_USERS_MAX 64
+
+struct xact_users {		/* root and who mounted it are told of all users, others of themselves */
+	__u32 from;		/* in: the uid from which on users are wanted; out: the next one */
+	__u32 len;		/* out: users in `users` */
+	__u32 done;		/* out: whether there are no more */
+	__u32 reserved;
+	struct xact_user_use limits;	/* out: of a user who is neither root nor has mounted it */
+	struct xact_user_use users[XACT_USERS_MAX];
+};
+
 struct xact_times {		/* out: how long something took, each time since the mount */
 	__u64 sum_ns;
 	__u64 worst_ns;
@@ -289,6 +314,7 @@ struct xact_snapshot_diff {
 #define XACT_IOC_COUNTERS _IOR(0xea, 33, struct xact_counters)
 #define XACT_IOC_MODES _IOWR(0xea, 34, struct xact_modes)
 #define XACT_IOC_POOL _IOR(0xea, 37, struct xact_pool)
+#define XACT_IOC_USERS _IOWR(0xea, 39, struct xact_users)
 #define XACT_IOC_LATENCIES _IOR(0xea, 35, struct xact_latencies)
 
 /* On a control channel. */

@@ -164,6 +164,18 @@ pub struct Mount {
     /// Memory for cached data and metadata.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size::parse)]
     pub cache_size: u64,
+    /// Memory of the daemon that each user may use for transactions: what they have read and changed, lists of changes.
+    ///
+    /// What a transaction has read is recorded in a coarser way where there is no more, and then calls in it fail with
+    /// ENOMEM. Root and the user who mounts have no limits; all other users together have four times those of one.
+    /// Default: an eighth of --cache-size, and at least 24M.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub user_memory: Option<u64>,
+    /// Transactions that each user may have open, kept ones included.
+    ///
+    /// Ten times as many savepoints, and four times as many control channels. Limits as with --user-memory.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub user_transactions: u64,
     /// What was done is durable by itself after this time at the latest.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = size::parse_seconds)]
     pub commit_interval: Duration,

@@ -9,7 +9,7 @@ use xact_fuse::client::{self, Channel, CommitError, TxChange};
 use xact_fuse::control::{
     COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
     Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX, SNAPSHOT_TELL,
-    Snapshot as SnapshotRequest, SnapshotDiff, SnapshotPaths, Standing,
+    Snapshot as SnapshotRequest, SnapshotDiff, SnapshotPaths, Standing, UserUse,
 };
 
 use crate::exit::{Exit, Failure, Result, exit_of_errno};
@@ -154,6 +154,11 @@ pub fn set_modes(mount_point: &Path, modes: ModeChoice) -> Result<()> {
 pub fn pool(mount_point: &Path) -> Result<Option<Pool>> {
     let pool = client::pool(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))?;
     Ok((pool.size > 0).then_some(pool))
+}
+
+/// What each user has of the daemon, and what one may have.
+pub fn users(mount_point: &Path) -> Result<(Vec<UserUse>, UserUse)> {
+    client::users(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))
 }
 
 /// What to do about a full pool, if that is what leaves no space on the volume.

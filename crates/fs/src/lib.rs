@@ -34,8 +34,8 @@ pub use api::{
 };
 pub use base::{
     AccessOptions, AccessTimes, Base, BaseOptions, BaseTree, BlockChange, BlockContents, ChangedBy,
-    CommitSize, DataMode, DirGrowth, InodeUpdate, Limits, Needs, NewContents, OnError, PinnedSpace, Shutdown,
-    SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, TxSpaceUse, ViewHold,
+    CommitSize, DataMode, DirGrowth, InodeUpdate, Needs, NewContents, OnError, PinnedSpace, Shutdown,
+    SpaceLimits, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, TxSpaceUse, ViewHold,
 };
 pub use modes::{ModeChoice, Modes};
 pub use quota::QuotaLimits;

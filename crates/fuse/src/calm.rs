@@ -19,16 +19,18 @@
 //! CPU has something better to do, which is mostly the caller, and whoever waits for a lock of that worker with it; the
 //! guard gives it its rights back.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
+use std::sync::{Once, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use crate::priority;
 
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
@@ -45,7 +47,7 @@ pub const BESIDE: Duration = Duration::from_micros(5);
 /// out of date costs time, nothing else.
 pub struct Calm {
     /// What workers may run on when it is not calm. `None`: it never is.
-    everywhere: Option<Cpus>,
+    everywhere: Option<&'static Cpus>,
     on: AtomicBool,
     /// The thread that the last requests came from, and how many they were.
     caller: AtomicU32,
@@ -62,12 +64,15 @@ pub struct Calm {
     modest: AtomicI32,
     /// The last request has been answered, or is just being.
     answered: AtomicBool,
+    /// Threads that were moved to, or kept from, the caller's CPU. When it is not calm any more they may run anywhere at
+    /// once, also those that wait for a request: else the next one to call, who is another, had to wait for that CPU.
+    seated: Mutex<Vec<i32>>,
 }
 
 impl Calm {
     pub fn new() -> Calm {
         Calm {
-            everywhere: Cpus::of_this_thread().filter(|cpus| cpus.count() > 1 && may_be_modest()),
+            everywhere: everywhere().filter(|cpus| cpus.count() > 1 && may_be_modest()),
             on: AtomicBool::new(false),
             caller: AtomicU32::new(0),
             run: AtomicU32::new(0),
@@ -77,6 +82,7 @@ impl Calm {
             stat: Mutex::default(),
             modest: AtomicI32::new(0),
             answered: AtomicBool::new(true),
+            seated: Mutex::default(),
         }
     }
 
@@ -119,6 +125,9 @@ impl Calm {
             self.relieve();
             self.home.store(-1, Relaxed);
             *self.stat.lock() = None;
+            if let Some(everywhere) = &self.everywhere {
+                self.seated.lock().drain(..).for_each(|thread| _ = everywhere.apply_to(thread));
+            }
         }
     }
 
@@ -180,31 +189,44 @@ impl Calm {
 }
 
 /// Where a thread of the server may run, as far as it has said.
-#[derive(Default)]
-pub struct Seat {
+pub struct Seat<'a> {
+    calm: &'a Calm,
     home: Option<i32>,
 }
 
-impl Seat {
+impl<'a> Seat<'a> {
+    pub fn new(calm: &'a Calm) -> Seat<'a> {
+        Seat { calm, home: None }
+    }
+
     /// Moves the calling worker to the caller's CPU, or lets it go anywhere again.
-    pub fn take(&mut self, calm: &Calm) {
-        self.change(calm, Cpus::only);
+    pub fn take(&mut self) {
+        self.change(Cpus::only);
     }
 
     /// Keeps the calling thread away from the caller's CPU.
-    pub fn leave(&mut self, calm: &Calm) {
-        self.change(calm, Cpus::without);
+    pub fn leave(&mut self) {
+        self.change(Cpus::without);
     }
 
-    fn change(&mut self, calm: &Calm, choose: impl Fn(&Cpus, i32) -> Option<Cpus>) {
-        let Some(everywhere) = &calm.everywhere else { return };
+    fn change(&mut self, choose: impl Fn(&Cpus, i32) -> Option<Cpus>) {
+        let calm = self.calm;
+        let Some(everywhere) = calm.everywhere else { return };
         let home = calm.home.load(Relaxed);
         let home = (home >= 0 && calm.is_on()).then_some(home);
         if home == self.home {
             return;
         }
         let moved = match home {
-            Some(cpu) => choose(everywhere, cpu).is_some_and(|cpus| cpus.apply()),
+            Some(cpu) => choose(everywhere, cpu).is_some_and(|cpus| {
+                // With the lock held: where it ends meanwhile, it is undone after that.
+                let mut seated = calm.seated.lock();
+                let (me, moved) = (this_thread(), calm.is_on() && cpus.apply());
+                if moved && !seated.contains(&me) {
+                    seated.push(me);
+                }
+                moved
+            }),
             None => everywhere.apply(),
         };
         if moved {
@@ -213,17 +235,52 @@ impl Seat {
     }
 }
 
+impl Drop for Seat<'_> {
+    /// The thread serves no more, and may end: its number may be another's then.
+    fn drop(&mut self) {
+        if self.home.is_some() {
+            self.calm.seated.lock().retain(|thread| *thread != this_thread());
+            self.calm.everywhere.inspect(|everywhere| _ = everywhere.apply());
+        }
+    }
+}
+
 /// A set of CPUs.
+#[derive(Clone)]
 struct Cpus(libc::cpu_set_t);
+
+impl PartialEq for Cpus {
+    fn eq(&self, other: &Cpus) -> bool {
+        // SAFETY: it reads both sets.
+        unsafe { libc::CPU_EQUAL(&self.0, &other.0) }
+    }
+}
 
 impl Cpus {
     fn of_this_thread() -> Option<Cpus> {
-        let mut set = MaybeUninit::uninit();
+        Cpus::of_thread(0)
+    }
+
+    fn of_thread(thread: i32) -> Option<Cpus> {
+        let mut set = MaybeUninit::zeroed();
         // SAFETY: the kernel fills the set, whose size is told, if it returns 0.
         unsafe {
-            let done = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) == 0;
+            let done = libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) == 0;
             done.then(|| Cpus(set.assume_init()))
         }
+    }
+
+    fn and(&self, other: &Cpus) -> Cpus {
+        let mut both = self.clone();
+        for cpu in 0..libc::CPU_SETSIZE as usize {
+            // SAFETY: the number is within the bit field.
+            unsafe {
+                if !libc::CPU_ISSET(cpu, &other.0) {
+                    libc::CPU_CLR(cpu, &mut both.0);
+                }
+            }
+        }
+        both
     }
 
     fn count(&self) -> i32 {
@@ -260,9 +317,72 @@ impl Cpus {
 
     /// The calling thread runs on these alone from now on.
     fn apply(&self) -> bool {
-        // SAFETY: the kernel reads the set, whose size is told.
-        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) == 0 }
+        self.apply_to(0)
     }
+
+    /// The same of a thread of this process.
+    fn apply_to(&self, thread: i32) -> bool {
+        // SAFETY: the kernel reads the set, whose size is told.
+        unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &self.0) == 0 }
+    }
+}
+
+/// What the process may run on: asked for before any thread is moved.
+fn everywhere() -> Option<&'static Cpus> {
+    static EVERYWHERE: OnceLock<Option<Cpus>> = OnceLock::new();
+    EVERYWHERE.get_or_init(Cpus::of_this_thread).as_ref()
+}
+
+thread_local! {
+    /// What the calling thread is confined to, for whom it works.
+    static CONFINED: RefCell<Option<Cpus>> = const { RefCell::new(None) };
+}
+
+/// The CPUs that a caller is confined to (taskset(1), cpusets), where these are not all that this process has.
+#[derive(Clone, Default)]
+pub struct Confinement(Option<Cpus>);
+
+impl Confinement {
+    /// That of a thread; none where it is not known.
+    pub fn of(thread: u32) -> Confinement {
+        let Some(everywhere) = everywhere().filter(|cpus| thread != 0 && cpus.count() > 1) else {
+            return Confinement::default();
+        };
+        let own = Cpus::of_thread(thread as i32).map(|cpus| cpus.and(everywhere));
+        Confinement(own.filter(|cpus| cpus.count() > 0 && cpus.count() < everywhere.count()))
+    }
+
+    /// That of whom the calling thread works for.
+    pub fn current() -> Confinement {
+        Confinement(CONFINED.with_borrow(Clone::clone))
+    }
+
+    /// The calling thread works for one who is confined like this, from now on: what that costs takes CPUs that he may
+    /// use, and not those of others.
+    pub fn apply(&self) {
+        CONFINED.with_borrow_mut(|confined| {
+            if *confined == self.0 {
+                return;
+            }
+            if let Some(cpus) = self.0.as_ref().or(everywhere()) {
+                cpus.apply();
+            }
+            *confined = self.0.clone();
+        });
+    }
+}
+
+/// At the start of a thread, which has its CPUs, its policy and its priority from the one that has started it: a worker,
+/// that may be bound to a caller's CPU, and yield to everybody there.
+pub fn begin_thread() {
+    if let Some(everywhere) = everywhere() {
+        everywhere.apply();
+    }
+    // SAFETY: it takes a number.
+    if unsafe { libc::sched_getscheduler(0) } == libc::SCHED_IDLE {
+        set_policy(0, libc::SCHED_OTHER);
+    }
+    priority::reset();
 }
 
 thread_local! {
@@ -362,19 +482,54 @@ mod tests {
         assert_eq!(became, 1);
         assert!(calm.is_on());
         assert!(calm.home.load(Relaxed) >= 0);
-        let mut seat = Seat::default();
         thread::scope(|scope| {
             scope.spawn(|| {
-                seat.take(&calm);
-                assert_eq!(Cpus::of_this_thread().unwrap().count(), 1);
+                let mut seat = Seat::new(&calm);
+                let cpus = || Cpus::of_this_thread().unwrap().count();
+                seat.take();
+                assert_eq!(cpus(), 1);
+                thread::spawn(move || {
+                    assert_eq!(cpus(), 1, "a thread has its CPUs from the one that starts it");
+                    begin_thread();
+                    assert!(cpus() > 1);
+                })
+                .join()
+                .unwrap();
                 assert!(!calm.note(1, false));
                 assert!(!calm.is_on());
-                seat.take(&calm);
-                assert!(Cpus::of_this_thread().unwrap().count() > 1);
+                assert!(cpus() > 1, "also while it waits for a request");
+                seat.take();
+                assert!(cpus() > 1);
             });
         });
         let again = (1..2 * RUN).find(|_| calm.note(me, false));
         assert_eq!(again, Some(RUN / AGAIN + 1), "who has been there before comes back sooner");
+    }
+
+    /// Who works for one who is confined to some CPUs is there too.
+    #[test]
+    fn work_is_done_where_the_caller_may_run() {
+        let Some(all) = everywhere().filter(|cpus| cpus.count() > 1) else { return };
+        let first = (0..libc::CPU_SETSIZE).find(|&cpu| all.having(cpu)).unwrap();
+        let cpus = || Cpus::of_this_thread().unwrap();
+        thread::spawn(move || {
+            assert!(Confinement::of(this_thread() as u32).0.is_none());
+            all.only(first).unwrap().apply();
+            let confined = Confinement::of(this_thread() as u32);
+            thread::spawn(move || {
+                begin_thread();
+                confined.apply();
+                assert!(cpus().count() == 1 && cpus().having(first));
+                assert!(Confinement::current().0.is_some());
+                Confinement::default().apply();
+                assert_eq!(cpus().count(), all.count());
+            })
+            .join()
+            .unwrap();
+        })
+        .join()
+        .unwrap();
+        assert!(Confinement::of(0).0.is_none());
     }
 
     /// A worker that starves is let go; if somebody waited for it, the next calm takes longer to come.

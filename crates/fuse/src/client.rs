@@ -379,6 +379,19 @@ pub fn pool(mount: &Path) -> io::Result<control::Pool> {
     Ok(pool)
 }
 
+/// What each user has of the daemon of `mount`, as far as the caller may know, and what one may have.
+pub fn users(mount: &Path) -> io::Result<(Vec<control::UserUse>, control::UserUse)> {
+    let file = File::open(mount)?;
+    let (mut all, mut users) = (Vec::new(), Box::new(control::Users::new_zeroed()));
+    loop {
+        ioctl(&file, control::IOC_USERS, users.as_mut_bytes())?;
+        all.extend_from_slice(&users.users[..(users.len as usize).min(control::USERS_MAX)]);
+        if users.done != 0 {
+            return Ok((all, users.limits));
+        }
+    }
+}
+
 /// How long syncs and commits took on the volume that is mounted at `mount`.
 pub fn latencies(mount: &Path) -> io::Result<control::Latencies> {
     let mut latencies = control::Latencies::new_zeroed();

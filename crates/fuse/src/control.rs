@@ -140,6 +140,46 @@ pub struct Pool {
     pub reserved: [u64; 2],
 }
 
+/// Users that one call tells of.
+pub const USERS_MAX: usize = 64;
+
+/// Flag of [`UserUse`]: the limits are not for this user.
+pub const USER_UNLIMITED: u32 = 1;
+
+/// What one user has of the daemon, or may have (2^64 - 1: no limit).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UserUse {
+    pub uid: u32,
+    /// `USER_…`.
+    pub flags: u32,
+    pub channels: u64,
+    pub transactions: u64,
+    pub persisted: u64,
+    pub savepoints: u64,
+    /// In bytes.
+    pub memory: u64,
+    pub descriptors: u64,
+    /// Calls that were refused for a limit, since the mount.
+    pub refused: u64,
+}
+
+/// What users have. Root and who mounted it are told of all, others of themselves.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Users {
+    /// In: the uid from which on users are wanted. Out: the next one.
+    pub from: u32,
+    /// Out: users in `users`.
+    pub len: u32,
+    /// Out: whether there are no more.
+    pub done: u32,
+    pub reserved: u32,
+    /// Out: what a user may have who is neither root nor has mounted it.
+    pub limits: UserUse,
+    pub users: [UserUse; USERS_MAX],
+}
+
 /// How long something took, each time since the volume was mounted.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -517,6 +557,7 @@ pub const IOC_SNAPSHOT_DIFF: u32 = ioc(3, 36, size_of::<SnapshotDiff>());
 pub const IOC_COUNTERS: u32 = ioc(2, 33, size_of::<Counters>());
 pub const IOC_MODES: u32 = ioc(3, 34, size_of::<Modes>());
 pub const IOC_POOL: u32 = ioc(2, 37, size_of::<Pool>());
+pub const IOC_USERS: u32 = ioc(3, 39, size_of::<Users>());
 pub const IOC_LATENCIES: u32 = ioc(2, 35, size_of::<Latencies>());
 
 /// Name of the hidden folder in the mount's root.

@@ -127,6 +127,8 @@ impl Followers {
 
 #[cfg(test)]
 mod tests {
+    use xact::Account;
+
     use super::*;
 
     #[test]
@@ -148,7 +150,7 @@ mod tests {
     #[test]
     fn a_view_is_there_as_long_as_the_kernel_knows_something_of_it() {
         let followers = Followers::default();
-        let refs = Arc::new(KernelRefs::default());
+        let refs = Arc::new(KernelRefs::new(&Account::unlimited()));
         followers.add(ViewNr::FIRST, refs);
         assert!(followers.has(ViewNr::FIRST));
         followers.drop_if_forgotten(ViewNr::FIRST);

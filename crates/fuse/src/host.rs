@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use xact::{
-    Audience, Credentials, Difference, Durability, Isolation, KeptInfo, Losses, Lost, ModeChoice, Modes,
-    Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, Volume,
+    Accounts, Audience, Credentials, Difference, Durability, Isolation, KeptInfo, Losses, Lost, ModeChoice,
+    Modes, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, Volume,
 };
 use xact_base::{Ino, Result};
 use xact_fs::View;
@@ -16,6 +16,9 @@ pub use xact::Changes;
 /// A volume to serve.
 pub trait Host: Send + Sync {
     fn base(&self) -> Arc<dyn View>;
+
+    /// What users may use up of this process, and use.
+    fn accounts(&self) -> &Accounts;
 
     /// How often this inode of the base is held (`View::hold`).
     fn holds(&self, ino: Ino) -> u64;
@@ -115,6 +118,9 @@ pub trait HostTransaction: Send + Sync {
 
     /// Whether its commit is known to be refused.
     fn is_doomed(&self) -> bool;
+
+    /// Whether commits of others wait for its end, after tries that were lost.
+    fn goes_first(&self) -> bool;
 
     /// Inodes of the base whose contents the commit will change. Stores that others made through
     /// mappings of these are written to the base before the commit validates.

@@ -2,9 +2,11 @@
 //! them, and by which names it reached them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xact_base::Ino;
+use xact::{Account, Charge, Resource};
+use xact_base::{Ino, Result};
 use xact_fs::{Attr, FileKind, Name};
 
 /// A name that the kernel was told, and its folder.
@@ -22,16 +24,26 @@ struct InodeRef {
     holds: u64,
 }
 
-#[derive(Default)]
+/// What an inode, and one name, take in memory besides the name's bytes, which stand twice.
+const INODE_BYTES: usize = 160;
+const NAME_BYTES: usize = 128;
+/// The most that a lookup adds.
+const LOOKUP_BYTES: usize = INODE_BYTES + NAME_BYTES + 2 * 255;
+
 struct State {
     inodes: HashMap<Ino, InodeRef>,
     /// The names of all of them.
     by_name: HashMap<Told, Ino>,
+    /// Bytes of these names.
+    name_bytes: usize,
+    /// For all of it.
+    memory: Charge,
 }
 
 impl State {
     fn remove_name(&mut self, told: &Told) -> Option<Ino> {
         let ino = self.by_name.remove(told)?;
+        self.name_bytes -= told.1.len();
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.names.retain(|name| name != told);
         }
@@ -45,21 +57,38 @@ impl State {
         self.remove_name(&told);
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.names.push(told.clone());
+            self.name_bytes += told.1.len();
             self.by_name.insert(told, ino);
         }
     }
 
     fn remove(&mut self, ino: Ino) -> Option<InodeRef> {
         let inode = self.inodes.remove(&ino)?;
-        inode.names.iter().for_each(|told| _ = self.by_name.remove(told));
+        for told in &inode.names {
+            self.by_name.remove(told);
+            self.name_bytes -= told.1.len();
+        }
         Some(inode)
     }
 }
 
-#[derive(Default)]
 pub struct KernelRefs(Mutex<State>);
 
 impl KernelRefs {
+    /// Those of a user's view, who is charged for their memory.
+    pub fn new(account: &Arc<Account>) -> KernelRefs {
+        let memory = account.nothing(Resource::Memory);
+        let (inodes, by_name) = (HashMap::new(), HashMap::new());
+        KernelRefs(Mutex::new(State { inodes, by_name, name_bytes: 0, memory }))
+    }
+
+    /// Before a lookup is answered: `ENOMEM` where the user has no memory for what the kernel learns by it.
+    pub fn check_lookup(&self) -> Result<()> {
+        let State { inodes, by_name, name_bytes, memory } = &mut *self.0.lock();
+        let bytes = inodes.len() * INODE_BYTES + by_name.len() * NAME_BYTES + 2 * *name_bytes;
+        memory.cover((bytes + LOOKUP_BYTES) as u64)
+    }
+
     /// A lookup was answered with this inode, by this name in this folder if it has one.
     pub fn add_lookup(&self, attr: &Attr, name: Option<(Ino, &Name)>) {
         let mut state = self.0.lock();
@@ -134,7 +163,7 @@ impl KernelRefs {
     /// Everything, with the lookups of each inode; nothing is known afterwards.
     pub fn drain(&self) -> Vec<(Ino, u64)> {
         let mut state = self.0.lock();
-        state.by_name.clear();
+        (state.by_name, state.name_bytes) = (HashMap::new(), 0);
         state.inodes.drain().map(|(ino, inode)| (ino, inode.lookups)).collect()
     }
 
@@ -214,7 +243,7 @@ mod tests {
 
     #[test]
     fn names_go_with_renames_and_end_with_what_they_name() {
-        let refs = KernelRefs::default();
+        let refs = KernelRefs::new(&Account::unlimited());
         refs.add_lookup(&attr(A), Some((DIR, b"a")));
         refs.add_lookup(&attr(A), Some((DIR, b"a")));
         refs.add_lookup(&attr(B), Some((DIR, b"b")));
@@ -235,7 +264,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_after_a_commit_is_given_back() {
-        let refs = KernelRefs::default();
+        let refs = KernelRefs::new(&Account::unlimited());
         refs.add_lookup(&attr(A), None);
         refs.add_lookup(&attr(B), None);
         refs.hold_all(|_, kind, generation| (kind, generation) == (FileKind::Regular, 7));

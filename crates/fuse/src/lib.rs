@@ -11,6 +11,7 @@
 //!                          opened    the snapshots that somebody looks into
 //!                          registry  which views there are       host    the volume behind them
 //!                          veil      what a commit is about to change, and who waits for that
+//!                          limits    what one user may use up: see also shares (workers) and server/jobs (threads)
 //!                          reaper    ends kept transactions whose time has run out
 //!   session: mount, INIT, signals, unmount          client: the control channel, from outside
 //! ```
@@ -29,11 +30,13 @@ mod followers;
 mod host;
 mod init;
 mod kernel_refs;
+mod limits;
 mod mount;
 mod node;
 mod opened;
 mod owner;
 mod pool;
+mod priority;
 mod reaper;
 mod registry;
 mod reply;
@@ -41,6 +44,7 @@ pub mod request;
 mod served;
 mod server;
 mod session;
+mod shares;
 mod signals;
 mod veil;
 

@@ -1,10 +1,14 @@
 //! Processes that began something which ends with them, known by a pidfd.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
 
-use xact_base::Errno;
+use parking_lot::Mutex;
+use xact::{Account, Charge, Resource};
+use xact_base::{Errno, Result};
 
 /// A process that something belongs to, as long as it lives.
 pub struct Owner {
@@ -15,23 +19,27 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// `ENOTTY`: it lives where its number means nothing to this process.
+    /// `ENOTTY`: it lives where its number means nothing to this process, and cannot be watched. Other errors, as
+    /// `EMFILE`, say that it could be.
     pub fn of(thread: u32) -> Result<Owner, Errno> {
-        let no_process = |_: io::Error| Errno::ESTALE;
         if thread == 0 {
             return Err(Errno::ENOTTY);
         }
         // Of a process with threads, only the first one has the process's number.
-        if let Ok(pidfd) = open_pidfd(thread) {
-            return Ok(Owner { thread, process: thread, pidfd });
+        match open_pidfd(thread) {
+            Ok(pidfd) => return Ok(Owner { thread, process: thread, pidfd }),
+            Err(e) if is_shortage(&e) => return Err(Errno::EMFILE),
+            Err(_) => {}
         }
-        let process = process_of(thread).ok_or(Errno::ESTALE)?;
-        Ok(Owner { thread, process, pidfd: open_pidfd(process).map_err(no_process)? })
+        let failed = |e: io::Error| if is_shortage(&e) { Errno::EMFILE } else { Errno::ENOTTY };
+        let process = process_of(thread).map_err(failed)?;
+        Ok(Owner { thread, process, pidfd: open_pidfd(process).map_err(failed)? })
     }
 
     /// Whether a thread is one of the process. A number may be another process's once this one has died.
     pub fn is(&self, thread: u32) -> bool {
-        (thread == self.thread || process_of(thread) == Some(self.process)) && !self.is_dead()
+        let is_of = thread == self.thread || process_of(thread).is_ok_and(|process| process == self.process);
+        is_of && !self.is_dead()
     }
 
     pub fn is_dead(&self) -> bool {
@@ -51,10 +59,54 @@ fn open_pidfd(process: u32) -> io::Result<OwnedFd> {
     }
 }
 
+/// There are no more descriptors, or no memory for one.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
 /// The process that a thread belongs to.
-fn process_of(thread: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+fn process_of(thread: u32) -> io::Result<u32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
+    let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    number.and_then(|number| number.trim().parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// An owner of any number of things, with one descriptor for all of them.
+pub struct SharedOwner {
+    owner: Owner,
+    _descriptor: Charge,
+}
+
+impl SharedOwner {
+    pub fn is_dead(&self) -> bool {
+        self.owner.is_dead()
+    }
+}
+
+/// The processes that own something.
+#[derive(Default)]
+pub struct Owners(Mutex<HashMap<u32, Weak<SharedOwner>>>);
+
+impl Owners {
+    /// The process of a thread; its descriptor is charged to `account`. Errors: as [`Owner::of`].
+    pub fn of(&self, thread: u32, account: &Arc<Account>) -> Result<Arc<SharedOwner>> {
+        let mut known = self.0.lock();
+        let number = match known.contains_key(&thread) {
+            true => thread,
+            false => process_of(thread).unwrap_or(thread),
+        };
+        // The number of a dead one may be another's by now.
+        if let Some(owner) = known.get(&number).and_then(Weak::upgrade).filter(|owner| !owner.is_dead()) {
+            return Ok(owner);
+        }
+        let descriptor = account.charge(Resource::Descriptors, 1)?;
+        let owner = Owner::of(thread)?;
+        let process = owner.process;
+        let owner = Arc::new(SharedOwner { owner, _descriptor: descriptor });
+        known.retain(|_, owner| owner.strong_count() > 0);
+        known.insert(process, Arc::downgrade(&owner));
+        Ok(owner)
+    }
 }
 
 #[cfg(test)]
@@ -77,5 +129,27 @@ mod tests {
         child.wait().unwrap();
         assert!(child_owner.is_dead());
         assert!(Owner::of(0).is_err());
+    }
+
+    #[test]
+    fn a_process_takes_one_descriptor_whatever_it_owns() {
+        let accounts = xact::Accounts::default();
+        accounts.limit(xact::Limits::new(1, 0), 1, |_| ());
+        let (account, owners) = (accounts.of(1000), Owners::default());
+        // SAFETY: it only tells a number.
+        let thread = || unsafe { libc::gettid() } as u32;
+        let of_process = owners.of(std::process::id(), &account).unwrap();
+        let of_thread = std::thread::scope(|scope| {
+            scope.spawn(|| owners.of(thread(), &account).unwrap()).join().unwrap()
+        });
+        assert!(Arc::ptr_eq(&of_process, &of_thread));
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let refused = owners.of(child.id(), &account).err().unwrap();
+        assert_eq!(refused.errno(), Errno::EMFILE);
+        drop((of_process, of_thread));
+        assert!(!owners.of(child.id(), &account).unwrap().is_dead());
+        assert_eq!(account.used(Resource::Descriptors), 0);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::calm::{self, Calm, Seat};
+use crate::calm::{self, Calm, Confinement, Seat};
 use crate::channel::{Channel, Received};
 use crate::init::BUFFER;
+use crate::priority;
 use crate::reply::Reply;
 use crate::request;
+use crate::shares::{Share, Shares, SlotNr};
 
 /// Workers at the start.
 const START: usize = 2;
@@ -36,6 +38,11 @@ const ASIDE: Duration = Duration::from_secs(10);
 /// another at each request, and new ones would have to be cleared each time.
 const ASIDE_BRIEFLY: Duration = Duration::from_millis(100);
 
+/// A request or reply that takes more makes a worker's buffers large, in bytes.
+const LARGE: usize = 64 << 10;
+/// Workers whose buffers stay large from one request to the next. Those of all would be 128 MiB.
+const LARGE_KEPT: usize = 8;
+
 /// What workers do with a request.
 pub trait Handler: Send + Sync + 'static {
     /// Whether a request is likely to wait for the device.
@@ -43,6 +50,9 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Answers one request on `channel`, or sees to it that somebody does.
     fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply);
+
+    /// Answers a request that may have to wait, without that: with an error.
+    fn refuse(&self, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply);
 }
 
 /// What the guard knows.
@@ -71,12 +81,61 @@ pub struct Pool<H> {
     waiting: AtomicUsize,
     closed: AtomicBool,
     calm: Arc<Calm>,
+    /// Workers that have large buffers.
+    large_buffers: AtomicUsize,
+    shares: Shares,
     guard: Guard,
     aside: Mutex<Aside>,
     call: Condvar,
     /// Workers that live, and the guard.
     workers: Mutex<usize>,
     ended: Condvar,
+}
+
+/// What a worker receives into and replies from.
+struct Buffers<'a> {
+    request: Vec<u8>,
+    reply: Reply,
+    /// They may stay large, as those of a few workers.
+    may_be_large: bool,
+    large: &'a AtomicUsize,
+}
+
+impl<'a> Buffers<'a> {
+    fn new(large: &'a AtomicUsize) -> Buffers<'a> {
+        Buffers { request: vec![0; BUFFER], reply: Reply::new(), may_be_large: false, large }
+    }
+
+    /// After a request of this length: large buffers stay, or their memory is given back.
+    fn keep_or_trim(&mut self, len: usize) {
+        if self.may_be_large || len.max(self.reply.capacity()) <= LARGE {
+            return;
+        }
+        let one_more = |count: usize| (count < LARGE_KEPT).then(|| count + 1);
+        self.may_be_large = self.large.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        if !self.may_be_large {
+            give_back(&mut self.request);
+            self.reply = Reply::new();
+        }
+    }
+}
+
+impl Drop for Buffers<'_> {
+    fn drop(&mut self) {
+        if self.may_be_large {
+            self.large.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Gives the pages of a buffer back to the system; it reads as zeros then.
+fn give_back(buffer: &mut [u8]) {
+    const PAGE: usize = 4096;
+    let skipped = buffer.as_ptr().align_offset(PAGE).min(buffer.len());
+    let pages = &mut buffer[skipped..];
+    let len = pages.len() / PAGE * PAGE;
+    // SAFETY: whole pages of memory that is borrowed here alone, and any contents are valid bytes.
+    unsafe { libc::madvise(pages.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
 }
 
 impl<H: Handler> Pool<H> {
@@ -88,6 +147,8 @@ impl<H: Handler> Pool<H> {
             waiting: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             calm: Arc::new(Calm::new()),
+            large_buffers: AtomicUsize::new(0),
+            shares: Shares::new(WORKERS_MAX),
             guard: Guard::default(),
             aside: Mutex::default(),
             call: Condvar::new(),
@@ -138,11 +199,11 @@ impl<H: Handler> Pool<H> {
     }
 
     fn work(self: Arc<Self>, channel: Channel) {
+        calm::begin_thread();
         let channel = Arc::new(channel);
         let mut buffers = None;
         while !self.closed.load(Ordering::Acquire) {
-            let (buffer, reply) = buffers.get_or_insert_with(|| (vec![0; BUFFER], Reply::new()));
-            self.serve(&channel, buffer, reply);
+            self.serve(&channel, buffers.get_or_insert_with(|| Buffers::new(&self.large_buffers)));
             self.calm.stand_up();
             if !self.step_aside(|| buffers = None) {
                 break;
@@ -161,16 +222,16 @@ impl<H: Handler> Pool<H> {
 
     /// Serves until the connection is closed or there are workers enough. The caller counts as
     /// waiting at the start, and does not at the end.
-    fn serve(self: &Arc<Self>, channel: &Arc<Channel>, buffer: &mut [u8], reply: &mut Reply) {
-        let mut seat = Seat::default();
+    fn serve(self: &Arc<Self>, channel: &Arc<Channel>, buffers: &mut Buffers<'_>) {
+        let mut seat = Seat::new(&self.calm);
         loop {
             let came = self.calm.is_on().then(Instant::now);
-            match channel.receive(buffer) {
+            match channel.receive(&mut buffers.request) {
                 Ok(Received::Request(len)) => {
-                    let request = &buffer[..len];
+                    let request = &buffers.request[..len];
                     let waited = came.is_some_and(|came| came.elapsed() > calm::BESIDE);
                     let begins = self.calm.note(request::caller_thread(request), waited);
-                    seat.take(&self.calm);
+                    seat.take();
                     // Either the guard sees the progress before it rests, or this sees that it rests.
                     self.guard.progress.fetch_add(1, Ordering::SeqCst);
                     if begins || self.calm.is_on() && self.guard.resting.load(Ordering::SeqCst) {
@@ -183,8 +244,8 @@ impl<H: Handler> Pool<H> {
                             self.call_another();
                         }
                     }
-                    reply.clear();
-                    self.handler.handle(channel, request, reply);
+                    self.handle(channel, request, &mut buffers.reply);
+                    buffers.keep_or_trim(len);
                     self.guard.progress.fetch_add(1, Ordering::AcqRel);
                     let most = if self.calm.is_on() { 1 } else { WAITING_MAX };
                     // In one step: counted in between, it might keep the one that takes the last
@@ -202,6 +263,50 @@ impl<H: Handler> Pool<H> {
                 }
             }
         }
+    }
+
+    /// Answers a request within its user's share of the workers, and what of the same user waits for that.
+    fn handle(&self, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
+        let uid = request::caller_user(request);
+        let (slot, mut parked) = match self.shares.admit(uid, channel, request) {
+            Share::Parked => match self.shares.after_parking(uid) {
+                Some((slot, parked)) => (Some(slot), Some(parked)),
+                None => return,
+            },
+            Share::Crowded(slot)
+                if self.shares.is_crowded() && request::may_wait_for_transaction(request) =>
+            {
+                reply.clear();
+                self.handler.refuse(channel, request, reply);
+                (slot, self.shares.done(slot))
+            }
+            Share::Now(slot) | Share::Crowded(slot) => {
+                self.work_for(slot, request);
+                reply.clear();
+                self.handler.handle(channel, request, reply);
+                (slot, self.shares.done(slot))
+            }
+        };
+        while let Some(next) = parked {
+            self.work_for(slot, &next.request);
+            reply.clear();
+            self.handler.handle(&next.channel, &next.request, reply);
+            // While somebody works the guard is to see that.
+            self.guard.progress.fetch_add(1, Ordering::AcqRel);
+            parked = self.shares.done(slot);
+        }
+        // It is woken by whoever calls next.
+        Confinement::default().apply();
+        priority::set(false);
+    }
+
+    /// Before a request is answered: on the CPUs, and with the priority, that its user may have.
+    fn work_for(&self, slot: Option<SlotNr>, request: &[u8]) {
+        let is_busy = self.shares.is_busy(slot);
+        if is_busy {
+            Confinement::of(request::caller_thread(request)).apply();
+        }
+        priority::set(is_busy);
     }
 
     fn close(&self) {
@@ -222,7 +327,7 @@ impl<H: Handler> Pool<H> {
     fn keep_guard(self: Arc<Self>) {
         let mut quiet = QUIET_TICKS;
         let mut seen = 0;
-        let mut seat = Seat::default();
+        let mut seat = Seat::new(&self.calm);
         while !self.closed.load(Ordering::Acquire) {
             if quiet >= QUIET_TICKS || !self.calm.is_on() {
                 let mut guard = self.guard.lock.lock();
@@ -234,7 +339,7 @@ impl<H: Handler> Pool<H> {
                 self.guard.resting.store(false, Ordering::Release);
                 quiet = 0;
             }
-            seat.leave(&self.calm);
+            seat.leave();
             thread::sleep(calm::TICK);
             let progress = self.guard.progress.load(Ordering::Acquire);
             if progress != seen {

@@ -16,14 +16,14 @@
 //! and whoever comes later finds the gate closed (`ESTALE`). A kept transaction has one view at a
 //! time: what looks at the transaction anew gets a new view, and with it new node ids.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
-use xact::{Losses, Lost};
-use xact_base::{AccessCheck, Errno};
+use xact::{Account, Charge, Losses, Lost, Resource};
+use xact_base::{AccessCheck, Errno, Result};
 use xact_fs::View;
 
 use crate::change_list::ChangeList;
@@ -32,7 +32,7 @@ use crate::followers::Followers;
 use crate::host::{HostTransaction, Reopened};
 use crate::kernel_refs::KernelRefs;
 use crate::node::ViewNr;
-use crate::owner::Owner;
+use crate::owner::SharedOwner;
 
 /// Kept transactions that have ended and are remembered.
 const REMEMBERED: usize = 256;
@@ -47,6 +47,9 @@ pub enum Gate {
 /// Held by an operation while it runs in a view.
 pub type Pass = ArcRwLockReadGuard<RawRwLock, Gate>;
 
+/// What a selected path takes in memory besides its bytes.
+const PATH_BYTES: usize = 64;
+
 /// The view of a transaction as the kernel knows it.
 pub struct TxView {
     pub nr: ViewNr,
@@ -55,27 +58,40 @@ pub struct TxView {
     pub transaction: Arc<dyn HostTransaction>,
     pub view: Arc<dyn View>,
     pub begun: Instant,
+    /// Its user's.
+    pub account: Arc<Account>,
+    /// That it is open.
+    open: Arc<Charge>,
     gate: Arc<RwLock<Gate>>,
     pub refs: Arc<KernelRefs>,
     /// `stat` returns inode numbers that no other view has.
     pub own_inodes: bool,
     /// Open savepoints in rising order, with the processes that they end with.
-    parts: Mutex<Vec<(u64, Owner)>>,
+    parts: Mutex<Vec<(u64, Arc<SharedOwner>)>>,
     /// Looked at by every operation, so without a lock.
     has_parts: AtomicBool,
 }
 
 impl TxView {
-    fn new(nr: ViewNr, uid: u32, gid: u32, transaction: Arc<dyn HostTransaction>, begun: Instant) -> TxView {
+    fn new(
+        nr: ViewNr,
+        gid: u32,
+        transaction: Arc<dyn HostTransaction>,
+        open: Arc<Charge>,
+        begun: Instant,
+    ) -> TxView {
+        let account = open.account().clone();
         TxView {
             nr,
-            uid,
+            uid: account.uid(),
             gid,
             view: transaction.view(),
             transaction,
             begun,
+            refs: Arc::new(KernelRefs::new(&account)),
+            account,
+            open,
             gate: Arc::new(RwLock::new(Gate::Open)),
-            refs: Arc::default(),
             own_inodes: false,
             parts: Mutex::default(),
             has_parts: AtomicBool::new(false),
@@ -83,7 +99,7 @@ impl TxView {
     }
 
     /// A savepoint ends with a process from now on.
-    pub fn add_part(&self, savepoint: u64, owner: Owner) {
+    pub fn add_part(&self, savepoint: u64, owner: Arc<SharedOwner>) {
         let mut parts = self.parts.lock();
         parts.push((savepoint, owner));
         self.has_parts.store(true, Ordering::Release);
@@ -141,8 +157,8 @@ pub struct Kept {
     pub view: Arc<TxView>,
     pub label: Vec<u8>,
     pub deadline: Option<Instant>,
-    /// It is kept on the volume too.
-    pub persistent: bool,
+    /// That it is kept on the volume too.
+    pub persistent: Option<Arc<Charge>>,
     /// The channel that has it just now.
     attached: Option<u32>,
 }
@@ -167,15 +183,26 @@ pub struct Told {
 }
 
 /// An open control channel.
-#[derive(Default)]
 struct ChannelState {
+    /// That it is open; whose it is.
+    open: Charge,
     tx: Option<Arc<TxView>>,
     /// Paths for a commit or a drop of a part.
-    selection: Vec<Vec<u8>>,
+    selection: BTreeSet<Vec<u8>>,
     /// Tries that were lost to conflicts since the last one that was not.
     losses: Losses,
+    /// What the selection takes.
+    selection_bytes: usize,
+    /// For both.
+    memory: Charge,
     /// The list of changes that is being told, page by page.
-    diff: Arc<ChangeList>,
+    diff: Option<Arc<ChangeList>>,
+}
+
+impl ChannelState {
+    fn bytes(&self) -> u64 {
+        (self.selection_bytes + self.losses.bytes()) as u64
+    }
 }
 
 #[derive(Default)]
@@ -208,7 +235,7 @@ impl Tables {
             label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
             age: view.begun.elapsed(),
             left: kept.and_then(|kept| kept.deadline).map(|at| at.saturating_duration_since(Instant::now())),
-            persistent: kept.is_some_and(|kept| kept.persistent),
+            persistent: kept.is_some_and(|kept| kept.persistent.is_some()),
         }
     }
 }
@@ -237,14 +264,24 @@ impl Registry {
         self.tables.read().views.values().find(|v| v.transaction.id() == id).cloned()
     }
 
-    pub fn open_channel(&self) -> u32 {
+    /// Opens one for a user. `EMFILE`: he has too many.
+    pub fn open_channel(&self, account: &Arc<Account>) -> Result<u32> {
+        let open = account.charge(Resource::Channels, 1)?;
         let mut tables = self.tables.write();
         loop {
             tables.last_channel = tables.last_channel.wrapping_add(1).max(1);
             let channel = tables.last_channel;
             if let std::collections::hash_map::Entry::Vacant(free) = tables.channels.entry(channel) {
-                free.insert(ChannelState::default());
-                return channel;
+                free.insert(ChannelState {
+                    open,
+                    tx: None,
+                    selection: BTreeSet::new(),
+                    losses: Losses::default(),
+                    selection_bytes: 0,
+                    memory: account.nothing(Resource::Memory),
+                    diff: None,
+                });
+                return Ok(channel);
             }
         }
     }
@@ -262,12 +299,12 @@ impl Registry {
         }
     }
 
-    /// Makes `transaction` the channel's; `EBUSY` if it has one.
+    /// Makes `transaction` the channel's; `EBUSY` if it has one. `open` says whose it is.
     pub fn add(
         &self,
         channel: u32,
         transaction: Arc<dyn HostTransaction>,
-        uid: u32,
+        open: Charge,
         gid: u32,
         own_inodes: bool,
     ) -> Result<Arc<TxView>, Errno> {
@@ -278,8 +315,8 @@ impl Registry {
             Some(_) => {}
         }
         let nr = tables.next_view(&self.followers);
-        let view = TxView { own_inodes, ..TxView::new(nr, uid, gid, transaction, Instant::now()) };
-        let view = Arc::new(view);
+        let view = TxView::new(nr, gid, transaction, Arc::new(open), Instant::now());
+        let view = Arc::new(TxView { own_inodes, ..view });
         tables.views.insert(nr, view.clone());
         let state = tables.channels.get_mut(&channel).expect("looked up above");
         state.tx = Some(view.clone());
@@ -307,6 +344,10 @@ impl Registry {
             match lost {
                 Some(lost) => state.losses.add(lost),
                 None => state.losses = Losses::default(),
+            }
+            // Where there is no memory to remember them, the next try is a first one.
+            if state.memory.cover(state.bytes()).is_err() {
+                state.losses = Losses::default();
             }
         }
     }
@@ -339,7 +380,7 @@ impl Registry {
         old.release_all();
         let mut tables = self.tables.write();
         let nr = tables.next_view(&self.followers);
-        let view = TxView::new(nr, old.uid, old.gid, old.transaction.clone(), old.begun);
+        let view = TxView::new(nr, old.gid, old.transaction.clone(), old.open.clone(), old.begun);
         let view = Arc::new(TxView { own_inodes: old.own_inodes, ..view });
         tables.views.insert(nr, view.clone());
         if let Some(kept) = tables.kept.get_mut(&view.transaction.id()) {
@@ -351,30 +392,34 @@ impl Registry {
     /// The transaction outlives its channel from now on, for `timeout` (for good without).
     pub fn keep(&self, channel: u32, view: Arc<TxView>, label: Vec<u8>, timeout: Option<Duration>) {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let persistent = view.transaction.kept_info().is_some();
+        let mut tables = self.tables.write();
+        let id = view.transaction.id();
+        let persistent = tables.kept.get(&id).and_then(|kept| kept.persistent.clone());
         let kept = Kept { label, deadline, persistent, attached: Some(channel), view };
-        self.tables.write().kept.insert(kept.view.transaction.id(), kept);
+        tables.kept.insert(id, kept);
     }
 
     /// It is on the volume now.
-    pub fn note_persistent(&self, id: u64) {
+    pub fn note_persistent(&self, id: u64, charge: Charge) {
         if let Some(kept) = self.tables.write().kept.get_mut(&id) {
-            kept.persistent = true;
+            kept.persistent.get_or_insert(Arc::new(charge));
         }
     }
 
     /// One that was kept before the volume was mounted, `age` old.
-    pub fn add_kept(&self, one: Reopened, age: Duration, left: Option<Duration>) {
+    pub fn add_kept(&self, one: Reopened, account: &Arc<Account>, age: Duration, left: Option<Duration>) {
         let now = Instant::now();
         // A machine that has not been up for so long knows no such instant.
         let begun = now.checked_sub(age).unwrap_or(now);
-        let Reopened { transaction, uid, info } = one;
+        let Reopened { transaction, info, .. } = one;
+        let charge = |resource| Arc::new(account.charge_anyway(resource, 1));
+        let (open, persistent) = (charge(Resource::Transactions), Some(charge(Resource::Persisted)));
         let mut tables = self.tables.write();
         let (id, nr) = (transaction.id(), tables.next_view(&self.followers));
-        let view = Arc::new(TxView::new(nr, uid, info.gid, transaction, begun));
+        let view = Arc::new(TxView::new(nr, info.gid, transaction, open, begun));
         tables.views.insert(nr, view.clone());
         let deadline = left.map(|left| now + left);
-        let kept = Kept { view, label: info.label, deadline, persistent: true, attached: None };
+        let kept = Kept { view, label: info.label, deadline, persistent, attached: None };
         tables.kept.insert(id, kept);
     }
 
@@ -436,10 +481,16 @@ impl Registry {
         (expired, next)
     }
 
-    pub fn select(&self, channel: u32, path: Vec<u8>) -> Result<(), Errno> {
+    /// `ENOMEM`: the user has no memory for another path.
+    pub fn select(&self, channel: u32, path: Vec<u8>) -> Result<()> {
         let mut tables = self.tables.write();
         let state = tables.channels.get_mut(&channel).ok_or(Errno::EBADF)?;
-        state.selection.push(path);
+        let bytes = path.len() + PATH_BYTES;
+        if !state.selection.contains(&path) {
+            state.memory.cover(state.bytes() + bytes as u64)?;
+            state.selection.insert(path);
+            state.selection_bytes += bytes;
+        }
         Ok(())
     }
 
@@ -448,18 +499,30 @@ impl Registry {
         tables
             .channels
             .get_mut(&channel)
-            .map(|state| std::mem::take(&mut state.selection))
+            .map(|state| {
+                let selection = std::mem::take(&mut state.selection).into_iter().collect();
+                state.selection_bytes = 0;
+                // Less than before, which is never refused.
+                let _ = state.memory.cover(state.bytes());
+                selection
+            })
             .unwrap_or_default()
     }
 
-    pub fn set_diff(&self, channel: u32, diff: Arc<ChangeList>) {
+    /// Whose channel it is.
+    pub fn account_of(&self, channel: u32) -> Result<Arc<Account>> {
+        let tables = self.tables.read();
+        Ok(tables.channels.get(&channel).ok_or(Errno::EBADF)?.open.account().clone())
+    }
+
+    pub fn set_diff(&self, channel: u32, diff: Option<Arc<ChangeList>>) {
         if let Some(state) = self.tables.write().channels.get_mut(&channel) {
             state.diff = diff;
         }
     }
 
-    pub fn diff(&self, channel: u32) -> Arc<ChangeList> {
-        self.tables.read().channels.get(&channel).map(|state| state.diff.clone()).unwrap_or_default()
+    pub fn diff(&self, channel: u32) -> Option<Arc<ChangeList>> {
+        self.tables.read().channels.get(&channel).and_then(|state| state.diff.clone())
     }
 
     /// The transaction with this number, open or a kept one that has ended. `ENOENT`, `EPERM`.

@@ -25,6 +25,11 @@ impl Reply {
         self.bytes.resize(HEADER, 0);
     }
 
+    /// Bytes of memory that it has.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Number of bytes after the header.
     pub fn len(&self) -> usize {
         self.bytes.len() - HEADER

@@ -125,6 +125,17 @@ pub fn caller_thread(bytes: &[u8]) -> u32 {
     InHeader::read_from_prefix(bytes).map_or(0, |(header, _)| header.pid)
 }
 
+/// The user that a request came from; root's where that is not known.
+pub fn caller_user(bytes: &[u8]) -> u32 {
+    InHeader::read_from_prefix(bytes).map_or(0, |(header, _)| header.uid)
+}
+
+/// Whether a request may have to wait for the lock of a transaction.
+pub fn may_wait_for_transaction(bytes: &[u8]) -> bool {
+    let node = InHeader::read_from_prefix(bytes).ok().and_then(|(header, _)| Node::from_id(header.nodeid));
+    matches!(node, Some(Node::View(..)))
+}
+
 /// Whether the device is likely to be waited for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Waits {

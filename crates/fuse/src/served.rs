@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use xact::{
-    Audience, Credentials, Difference, Isolation, KeptInfo, Losses, Lost, ModeChoice, Modes, Reader, Side,
-    Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions, TxState, Volume,
+    Accounts, Audience, Credentials, Difference, Isolation, KeptInfo, Limits, Losses, Lost, ModeChoice,
+    Modes, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions, TxState, Volume,
 };
 use xact_base::{Error, Ino, Result};
 use xact_fs::View;
 
 use crate::control::{Counters, Latencies, Pool};
 use crate::host::{Changes, CommitHow, Host, HostTransaction, Reopened};
+use crate::limits;
 
 /// A volume to mount.
 pub struct Served {
@@ -21,11 +22,21 @@ impl Served {
     pub fn new(volume: Arc<Volume>) -> Served {
         Served { volume }
     }
+
+    /// With limits for each user but root and the one who runs this process.
+    pub fn limited(volume: Arc<Volume>, limits: Limits) -> Served {
+        limits::set(volume.accounts(), limits);
+        Served { volume }
+    }
 }
 
 impl Host for Served {
     fn base(&self) -> Arc<dyn View> {
         self.volume.base()
+    }
+
+    fn accounts(&self) -> &Accounts {
+        self.volume.accounts()
     }
 
     fn holds(&self, ino: Ino) -> u64 {
@@ -188,6 +199,10 @@ impl HostTransaction for ServedTransaction {
 
     fn is_doomed(&self) -> bool {
         self.transaction.is_doomed()
+    }
+
+    fn goes_first(&self) -> bool {
+        self.transaction.has_claim()
     }
 
     fn written_files(&self) -> Vec<Ino> {

@@ -346,7 +346,7 @@ fn the_c_header_says_the_same() {
                 XACT_IOC_ABORT, XACT_IOC_STATUS, XACT_IOC_SYNC, XACT_IOC_SELECT, XACT_IOC_DROP,
                 XACT_IOC_KEEP, XACT_IOC_ATTACH, XACT_IOC_INFO, XACT_IOC_DIFF, XACT_IOC_READ,
                 XACT_IOC_SAVEPOINT, XACT_IOC_ROLLBACK, XACT_IOC_RELEASE,
-                XACT_IOC_COUNTERS, XACT_IOC_MODES, XACT_IOC_LATENCIES,
+                XACT_IOC_COUNTERS, XACT_IOC_MODES, XACT_IOC_LATENCIES, XACT_IOC_USERS,
                 sizeof(struct xact_change), XACT_REASON_CONFLICT, XACT_REASON_IO, XACT_REASON_OTHER,
                 XACT_REASON_NOT_APART, XACT_TIMED_OUT, XACT_ATTRIBUTES, XACT_COMMIT_ONLY};
             for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
@@ -378,6 +378,7 @@ fn the_c_header_says_the_same() {
         IOC_COUNTERS,
         IOC_MODES,
         IOC_LATENCIES,
+        IOC_USERS,
         size_of::<Change>() as u32,
         Reason::Conflict as u32,
         Reason::Io as u32,

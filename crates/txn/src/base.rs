@@ -10,7 +10,7 @@ use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{Attr, DirItem, Entry, Name, NewInode, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
 
-pub use xact_fs::{ChangedBy, CommitSize, DirGrowth, Limits, NewContents, SpillPlace, Staging, Stamp};
+pub use xact_fs::{ChangedBy, CommitSize, DirGrowth, NewContents, SpaceLimits, SpillPlace, Staging, Stamp};
 
 /// The volume with its past: readable as of the stamp of every open view.
 pub trait VersionedBase: Send + Sync + Sized + 'static {
@@ -95,7 +95,7 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
         parent: Ino,
         is_dir: bool,
         payer: Payer,
-        limits: Limits,
+        limits: SpaceLimits,
     ) -> Result<Ino>;
     /// Gives back a number that no commit has adopted.
     fn unreserve_inode(&self, space: &Self::Space, ino: Ino);
@@ -111,7 +111,7 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
         space: &Self::Space,
         place: &SpillPlace<'_>,
         blocks: &[Arc<[u8]>],
-        limits: Limits,
+        limits: SpaceLimits,
     ) -> Result<Vec<SpilledBlock>>;
 
     /// Writes new contents for a file that exists or will.

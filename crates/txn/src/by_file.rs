@@ -11,10 +11,13 @@ use xact_base::{AccessCheck, Ino, Result};
 use xact_fs::posix::{self, Access, Credentials};
 use xact_fs::{Attr, FileKind, Tree};
 
-use crate::difference::{Difference, Found, Side, What};
+use crate::difference::{Budget, Difference, Found, Side, What};
 
 /// Files by path.
 type Files = BTreeMap<Vec<u8>, Attr>;
+
+/// What a file takes in memory, its path apart: on both sides, and in the list that comes of them.
+const FILE_BYTES: usize = 3 * size_of::<Attr>() + 256;
 
 /// What the list of differences comes to; `old` and `new` are the two sides, to be looked at. A folder that `who`
 /// may not list is not walked, and a renamed one stays one difference then.
@@ -23,6 +26,7 @@ pub(crate) fn of(
     who: Option<&Credentials>,
     old: &mut (impl Tree + ?Sized),
     new: &mut (impl Tree + ?Sized),
+    budget: &mut Budget,
 ) -> Result<Vec<Difference>> {
     let (mut before, mut after) = (Files::new(), Files::new());
     // Where nothing but attributes differs.
@@ -39,8 +43,8 @@ pub(crate) fn of(
         put(&mut after, path, *is);
         match (from, is) {
             (Some(from), Some(folder)) if is_folder(is) => {
-                let whole = walk(old, who, folder.ino, from, &mut before)?
-                    & walk(new, who, folder.ino, path, &mut after)?;
+                let whole = walk(old, who, folder.ino, from, &mut before, budget)?
+                    & walk(new, who, folder.ino, path, &mut after, budget)?;
                 if !whole {
                     folders.push(difference);
                 }
@@ -68,6 +72,7 @@ fn walk(
     folder: Ino,
     path: &[u8],
     files: &mut Files,
+    budget: &mut Budget,
 ) -> Result<bool> {
     let mut whole = true;
     let mut left = vec![(folder, path.to_vec())];
@@ -79,14 +84,17 @@ fn walk(
             whole = false;
             continue;
         }
-        let mut names = Vec::new();
+        let (mut names, mut fits) = (Vec::new(), Ok(()));
         posix::read_dir(tree, folder, 0, &mut |item| {
             if item.name != b"." && item.name != b".." {
+                fits = budget.add(item.name.len() + 64);
                 names.push((item.name.to_vec(), item.ino));
             }
-            true
+            fits.is_ok()
         })?;
+        fits?;
         for (name, ino) in names {
+            budget.add(FILE_BYTES + 2 * (path.len() + name.len()))?;
             let path = [&path, &b"/"[..], &name].concat();
             let attr = tree.attr(ino)?;
             if attr.kind == FileKind::Directory {

@@ -1,10 +1,14 @@
 //! The net effect of a transaction by path, for people: what they decide over.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
 
-use xact_base::Ino;
+use xact_base::{Ino, Result};
 use xact_fs::{Attr, Entry, FileKind};
 
+use crate::account::{Account, Charge, Resource};
 use crate::overlay::{Node, Overlay};
 use crate::reads::Paths;
 
@@ -64,12 +68,65 @@ pub(crate) struct Found {
     pub ino: Option<Ino>,
     /// What a renamed one has taken the name of.
     pub replaced: Option<Attr>,
+    /// Where it is, and where it was, as far as the paths of the difference are too long to say it.
+    pub deep: Vec<Rc<[u8]>>,
+}
+
+/// Longest path of a difference, in bytes: no call takes a longer one. What is deeper is shown by the number of its
+/// folder, and selected by this much of its path. Else a list of folders in folders took memory in the square of their
+/// number.
+const PATH_KEPT: usize = 4096;
+
+/// What a difference takes in memory while the list is made, its paths and names apart.
+const FOUND_BYTES: usize = size_of::<Found>() + size_of::<Difference>() + 128;
+
+impl Difference {
+    /// Bytes that it takes in memory.
+    pub fn bytes(&self) -> usize {
+        size_of::<Difference>()
+            + self.path.len()
+            + self.from.as_ref().map_or(0, Vec::len)
+            + self.was_at.as_ref().map_or(0, Vec::len)
+            + 32
+    }
+}
+
+/// The memory that a list takes while it is made, charged to whom it is made for.
+pub(crate) struct Budget {
+    used: u64,
+    charge: Charge,
+}
+
+impl Budget {
+    pub fn of(account: &Arc<Account>) -> Budget {
+        Budget { used: 0, charge: account.nothing(Resource::Memory) }
+    }
+
+    /// `ENOMEM` where the user may not have so much more.
+    pub fn add(&mut self, bytes: usize) -> Result<()> {
+        self.used += bytes as u64;
+        self.charge.cover(self.used)
+    }
 }
 
 /// Where things are in one of the two states: directory and name by inode.
 pub(crate) struct Places<'a> {
     changed: HashMap<Ino, (Ino, &'a [u8])>,
     met: &'a Paths,
+    /// Paths that were asked for, and of all folders above.
+    known: RefCell<HashMap<Ino, Rc<[u8]>>>,
+}
+
+/// `name` in a folder with this path.
+fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    let room = PATH_KEPT.saturating_sub(folder.len());
+    let mut path = Vec::with_capacity(folder.len() + 1 + name.len());
+    path.extend_from_slice(folder);
+    if room > 0 {
+        path.push(b'/');
+        path.extend_from_slice(&name[..name.len().min(room - 1)]);
+    }
+    path
 }
 
 impl<'a> Places<'a> {
@@ -83,42 +140,67 @@ impl<'a> Places<'a> {
                 }
             }
         }
-        Places { changed, met }
+        Places { changed, met, known: RefCell::default() }
     }
 
     pub fn place(&self, ino: Ino) -> Option<(Ino, &'a [u8])> {
         self.changed.get(&ino).copied().or_else(|| self.met.place(ino))
     }
 
-    /// The inode's path, as far as it is known; an inode that was only met by number begins it.
-    pub fn path(&self, ino: Ino) -> Vec<u8> {
-        let mut parts = Vec::new();
+    /// The inode's path, as far as it is known; an inode that was only met by number begins it. Each step is gone
+    /// once for all paths, so that all of them together cost what there is of folders.
+    pub fn path(&self, ino: Ino) -> Rc<[u8]> {
+        let mut known = self.known.borrow_mut();
+        let (mut below, mut seen) = (Vec::new(), HashSet::new());
         let mut at = ino;
-        // What was met has changed since, so it might go round.
-        while at != Ino::ROOT && parts.len() < 4096 {
+        let mut path: Rc<[u8]> = loop {
+            if at == Ino::ROOT {
+                break Rc::from([]);
+            }
+            if let Some(path) = known.get(&at) {
+                break path.clone();
+            }
             match self.place(at) {
-                Some((dir, name)) => {
-                    parts.push(name.to_vec());
+                // What was met has changed since, so it might go round.
+                Some((dir, name)) if seen.insert(at) => {
+                    below.push((at, name));
                     at = dir;
                 }
-                None => {
-                    parts.push(format!("<{at}>").into_bytes());
-                    break;
-                }
+                _ => break format!("/<{at}>").into_bytes().into(),
             }
+        };
+        for (at, name) in below.into_iter().rev() {
+            if path.len() < PATH_KEPT {
+                path = joined(&path, name).into();
+            }
+            known.insert(at, path.clone());
         }
-        parts.iter().rev().fold(Vec::new(), |mut path, part| {
-            path.push(b'/');
-            path.extend_from_slice(part);
-            path
-        })
+        path
     }
 
-    pub fn path_in(&self, dir: Ino, name: &[u8]) -> Vec<u8> {
-        let mut path = if dir == Ino::ROOT { Vec::new() } else { self.path(dir) };
-        path.push(b'/');
-        path.extend_from_slice(name);
-        path
+    /// The path of a name, as it is shown. Where that is by number, `deep` gets what can be said of the path.
+    pub fn path_in(&self, dir: Ino, name: &[u8], deep: &mut Vec<Rc<[u8]>>) -> Vec<u8> {
+        let folder = self.path(dir);
+        if folder.len() + 1 + name.len() <= PATH_KEPT {
+            return joined(&folder, name);
+        }
+        deep.push(folder);
+        joined(format!("/<{dir}>").as_bytes(), name)
+    }
+
+    /// The same of an inode.
+    pub fn path_of(&self, ino: Ino, deep: &mut Vec<Rc<[u8]>>) -> Vec<u8> {
+        let path = self.path(ino);
+        if path.len() < PATH_KEPT {
+            return path.to_vec();
+        }
+        deep.push(path);
+        format!("/<{ino}>").into_bytes()
+    }
+
+    /// Bytes that the paths of folders take.
+    fn bytes(&self) -> usize {
+        self.known.borrow().values().map(|path| path.len() + 64).sum()
     }
 }
 
@@ -137,24 +219,47 @@ pub(crate) fn own_change(node: &Node) -> Option<What> {
     (told || timed || !node.xattrs.is_empty()).then_some(What::Attributes)
 }
 
-/// All differences, by path.
-pub(crate) fn all(overlay: &Overlay, met: &Paths) -> Vec<Found> {
+/// A list while it is made.
+struct List<'b> {
+    found: Vec<Found>,
+    budget: &'b mut Budget,
+}
+
+impl List<'_> {
+    fn push(&mut self, found: Found) -> Result<()> {
+        let path = |path: &Option<Vec<u8>>| path.as_ref().map_or(0, Vec::len);
+        // What is said by name is looked up by it, too.
+        let names: usize = found.names.iter().map(|(_, name)| 2 * name.len() + 64).sum();
+        let paths =
+            found.difference.path.len() + path(&found.difference.from) + path(&found.difference.was_at);
+        self.budget.add(FOUND_BYTES + names + paths)?;
+        self.found.push(found);
+        Ok(())
+    }
+}
+
+/// All differences, by path. `ENOMEM` where they take more than `budget` has.
+pub(crate) fn all(overlay: &Overlay, met: &Paths, budget: &mut Budget) -> Result<Vec<Found>> {
     let (old, new) = (Places::of(overlay, Side::Old, met), Places::of(overlay, Side::New, met));
     let gone = nameless(overlay);
-    let mut found = of_names(overlay, &old, &new, &gone);
+    let mut list = List { found: Vec::new(), budget };
+    of_names(overlay, &old, &new, &gone, &mut list)?;
     for (&ino, node) in overlay.nodes.iter().filter(|(ino, _)| !gone.contains(ino)) {
         let Some(what) = own_change(node) else { continue };
-        let path = if ino == Ino::ROOT { b"/".to_vec() } else { new.path(ino) };
-        let was_at = Some(old.path(ino)).filter(|was_at| ino != Ino::ROOT && *was_at != path);
+        let mut deep = Vec::new();
+        let path = if ino == Ino::ROOT { b"/".to_vec() } else { new.path_of(ino, &mut deep) };
+        let was_at = Some(old.path_of(ino, &mut deep)).filter(|was_at| ino != Ino::ROOT && *was_at != path);
         let (old, new) = (Some(node.origin), now(overlay, ino));
         let difference = Difference { what, path, from: None, was_at, old, new };
-        found.push(Found { difference, names: Vec::new(), ino: Some(ino), replaced: None });
+        list.push(Found { difference, names: Vec::new(), ino: Some(ino), replaced: None, deep })?;
     }
+    let List { mut found, budget } = list;
+    budget.add(old.bytes() + new.bytes())?;
     found.sort_by(|a, b| {
-        let key = |found: &Found| (found.difference.path.clone(), found.difference.what);
-        key(a).cmp(&key(b))
+        let (a, b) = (&a.difference, &b.difference);
+        (&a.path, a.what).cmp(&(&b.path, b.what))
     });
-    found
+    Ok(found)
 }
 
 /// Inodes of the base that the transaction has left without a name, as far as it knows of names.
@@ -176,7 +281,13 @@ fn now(overlay: &Overlay, ino: Ino) -> Option<Attr> {
     overlay.nodes.get(&ino).map(|node| node.attr(u32::MAX, 4096))
 }
 
-fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeSet<Ino>) -> Vec<Found> {
+fn of_names(
+    overlay: &Overlay,
+    old: &Places<'_>,
+    new: &Places<'_>,
+    gone: &BTreeSet<Ino>,
+    list: &mut List<'_>,
+) -> Result<()> {
     let changes = || {
         overlay.nodes.iter().flat_map(|(&dir, node)| {
             node.names.iter().filter(|(_, c)| c.base != c.now).map(move |(name, c)| (dir, name, *c))
@@ -191,21 +302,22 @@ fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeS
             sources.entry(base.ino).or_default().push((dir, name.clone()));
         }
     }
-    let mut found = Vec::new();
     let mut explained: BTreeSet<NameAt> = BTreeSet::new();
     for (dir, name, change) in changes() {
         let Some(entry) = change.now else { continue };
         let at = (dir, name.clone());
+        let mut deep = Vec::new();
         let source = sources.get_mut(&entry.ino).and_then(Vec::pop);
         let (what, from) = match (&source, change.base) {
-            (Some(source), _) => (What::Renamed, Some(old.path_in(source.0, &source.1))),
+            (Some(source), _) => (What::Renamed, Some(old.path_in(source.0, &source.1, &mut deep))),
             (None, Some(_)) => (What::Modified, None),
             (None, None) => (What::Added, None),
         };
         let before = if source.is_some() { Some(entry) } else { change.base };
-        let path = new.path_in(dir, name);
-        let was_at =
-            (what == What::Modified).then(|| old.path_in(dir, name)).filter(|was_at| *was_at != path);
+        let path = new.path_in(dir, name, &mut deep);
+        let was_at = (what == What::Modified)
+            .then(|| old.path_in(dir, name, &mut deep))
+            .filter(|was_at| *was_at != path);
         let difference = Difference {
             what,
             path,
@@ -218,21 +330,22 @@ fn of_names(overlay: &Overlay, old: &Places<'_>, new: &Places<'_>, gone: &BTreeS
         let names = source.into_iter().chain([at]).collect();
         let base = change.base.map(|entry| entry.ino).filter(|ino| gone.contains(ino));
         let replaced = change.base.and_then(|entry| was(overlay, entry));
-        found.push(Found { difference, names, ino: base, replaced });
+        list.push(Found { difference, names, ino: base, replaced, deep })?;
     }
     for (dir, name, change) in changes() {
         let at = (dir, name.clone());
         if let (Some(base), None) = (change.base, change.now)
             && !explained.contains(&at)
         {
-            let path = old.path_in(dir, name);
+            let mut deep = Vec::new();
+            let path = old.path_in(dir, name, &mut deep);
             let old = was(overlay, base);
             let difference =
                 Difference { what: What::Deleted, path, from: None, was_at: None, old, new: None };
             // What was done to it before goes with it.
             let ino = gone.contains(&base.ino).then_some(base.ino);
-            found.push(Found { difference, names: vec![at], ino, replaced: None });
+            list.push(Found { difference, names: vec![at], ino, replaced: None, deep })?;
         }
     }
-    found
+    Ok(())
 }

@@ -12,7 +12,7 @@
 //! - `savepoint`: going back within it
 //! - `kept`: outliving the process
 //! - `spill`: contents that memory should not hold
-//! - `turns`: who goes first after many conflicts
+//! - `turns`: who goes first after many conflicts; `account`: what one user may use up, `memory`: that of a transaction
 //! - `permission`: what the right to make its changes rested on
 //! - `commit`: validation and application, as one operation on the base
 //! - `base`: what the volume has to offer for that; `real_base`: how the volume does it
@@ -20,6 +20,7 @@
 //! The words: a *transaction* here is always the user's. What the journal commits is a *jbd2
 //! transaction*, or just a *commit*; many transactions may share one.
 
+mod account;
 mod base;
 mod blocks;
 mod by_file;
@@ -27,6 +28,7 @@ mod changes;
 mod commit;
 mod difference;
 mod kept;
+mod memory;
 mod overlay;
 mod part;
 mod permission;
@@ -45,6 +47,7 @@ mod mem_base;
 #[cfg(test)]
 mod tests;
 
+pub use account::{Account, Accounts, Charge, Limits, RESOURCES, Refusal, Resource};
 pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp, VersionedBase};
 pub use changes::{Audience, Changes};
 pub use difference::{Difference, Side, What};

@@ -17,7 +17,9 @@ use xact_fs::quota::Payer;
 use xact_fs::tree::mem::MemTree;
 use xact_fs::{Attr, DirItem, Entry, Name, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
 
-use crate::base::{ChangedBy, CommitSize, Limits, NewContents, SpillPlace, Staging, Stamp, VersionedBase};
+use crate::base::{
+    ChangedBy, CommitSize, NewContents, SpaceLimits, SpillPlace, Staging, Stamp, VersionedBase,
+};
 use commit::MemCommit;
 
 #[derive(Debug)]
@@ -270,7 +272,7 @@ impl VersionedBase for MemBase {
         Ok(())
     }
 
-    fn reserve_inode(&self, _: &(), _: Ino, _: bool, _: Payer, _: Limits) -> Result<Ino> {
+    fn reserve_inode(&self, _: &(), _: Ino, _: bool, _: Payer, _: SpaceLimits) -> Result<Ino> {
         let mut state = self.state.lock();
         state.inodes_left = state.inodes_left.checked_sub(1).ok_or(Error::NoSpace)?;
         let ino = state.tree.reserve();
@@ -297,7 +299,7 @@ impl VersionedBase for MemBase {
         _: &(),
         _: &SpillPlace<'_>,
         _: &[Arc<[u8]>],
-        _: Limits,
+        _: SpaceLimits,
     ) -> Result<Vec<SpilledBlock>> {
         unreachable!("a tree in memory has no limit")
     }

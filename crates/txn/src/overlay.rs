@@ -25,7 +25,29 @@ pub(crate) struct Overlay {
     pub limbo: BTreeSet<Ino>,
     /// Where contents came to memory, in this order; some may be gone since. See `spill`.
     pub in_memory: VecDeque<(Ino, FileBlock)>,
+    /// What the nodes take in memory, contents of files apart.
+    pub bytes: usize,
 }
+
+impl Overlay {
+    /// A node has changed that took `before` bytes, or came or went.
+    pub fn note_bytes(&mut self, ino: Ino, before: usize) {
+        let now = self.nodes.get(&ino).map_or(0, Node::bytes);
+        self.bytes = self.bytes + now - before;
+    }
+
+    pub fn recount(&mut self) {
+        self.bytes = self.nodes.values().map(Node::bytes).sum();
+    }
+}
+
+// Bytes in memory, the share of the tree's nodes and of the allocator's rounding included.
+const NODE_BYTES: usize = 720;
+const XATTR_BYTES: usize = 96;
+const BLOCK_BYTES: usize = 64;
+const RESERVED_BYTES: usize = 32;
+/// A changed name; one that the base does not have is kept twice.
+const NAME_BYTES: usize = 160;
 
 /// What is different about one inode.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +91,18 @@ impl Node {
             xattrs: XattrChanges::new(),
             origin,
         }
+    }
+
+    /// What it takes in memory, contents of files apart.
+    pub fn bytes(&self) -> usize {
+        let value = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
+        let xattrs = self.xattrs.iter().map(|(name, new)| name.len() + value(new) + XATTR_BYTES);
+        NODE_BYTES
+            + self.names.bytes
+            + value(&self.target)
+            + xattrs.sum::<usize>()
+            + self.file.blocks.len() * BLOCK_BYTES
+            + self.file.reserved.len() * RESERVED_BYTES
     }
 
     /// Attributes in the transaction's view.
@@ -214,6 +248,13 @@ pub(crate) struct Names {
     /// Names that the base does not have, in the order in which they were made.
     added: BTreeMap<u64, Vec<u8>>,
     next_cookie: u64,
+    /// What all this takes in memory.
+    bytes: usize,
+}
+
+/// What a changed name takes in memory.
+fn name_bytes(name: &[u8], base: Option<Entry>) -> usize {
+    NAME_BYTES + name.len() * if base.is_none() { 2 } else { 1 }
 }
 
 impl Names {
@@ -246,9 +287,12 @@ impl Names {
 
     /// Drops the changes of which `keep` says false.
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
-        let Names { by_name, added, .. } = self;
+        let Names { by_name, added, bytes, .. } = self;
         by_name.retain(|name, change| {
             let kept = keep(name);
+            if !kept {
+                *bytes -= name_bytes(name, change.base);
+            }
             if !kept && change.base.is_none() {
                 added.remove(&change.cookie);
             }
@@ -262,6 +306,7 @@ impl Names {
             change.now = now;
             if now.is_none() && change.base.is_none() {
                 let cookie = change.cookie;
+                self.bytes -= name_bytes(name, None);
                 self.by_name.remove(name);
                 self.added.remove(&cookie);
             }
@@ -276,6 +321,7 @@ impl Names {
             self.next_cookie += 1;
             self.added.insert(cookie, name.to_vec());
         }
+        self.bytes += name_bytes(name, base);
         self.by_name.insert(name.to_vec(), NameChange { now, base, cookie });
     }
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{Attr, AttrChange, FileKind};
 
-use crate::difference::{self, Found, NameAt, Places, Side};
+use crate::difference::{self, Budget, Found, NameAt, Places, Side};
 use crate::overlay::{FileChange, Node, Overlay};
 use crate::reads::Paths;
 
@@ -51,8 +51,9 @@ impl Selection {
         met: &Paths,
         paths: &[impl AsRef<[u8]>],
         purpose: Purpose,
+        budget: &mut Budget,
     ) -> Result<Selection> {
-        let all = difference::all(overlay, met);
+        let all = difference::all(overlay, met, budget)?;
         let mut selection = Selection::default();
         for path in paths {
             let path = clean(path.as_ref());
@@ -137,7 +138,9 @@ fn clean(path: &[u8]) -> Vec<u8> {
 fn concerns(found: &Found, path: &[u8]) -> bool {
     let below = |of: &[u8]| of.strip_prefix(path).is_some_and(|rest| rest.first().is_none_or(|b| *b == b'/'));
     let Found { difference, .. } = found;
-    below(&difference.path) || difference.from.as_deref().is_some_and(below)
+    below(&difference.path)
+        || difference.from.as_deref().is_some_and(below)
+        || found.deep.iter().any(|path| below(path))
 }
 
 impl Overlay {
@@ -204,6 +207,7 @@ impl Overlay {
             }
             node.is_changed()
         });
+        self.recount();
     }
 
     /// Works out anew what follows from the names: link counts, subdirectories, where `..` points.

@@ -6,7 +6,7 @@
 //! 2. mode, owner and access control lists of the folders on the way to these, and the names on that way.
 //!
 //! A serializable transaction has recorded all of that as read. Under snapshot isolation what was only read is
-//! not validated, but this is. A change of any of it is a conflict, even one that would still permit the change:
+//! not validated, but this is (and all that was read, once that had to be recorded in a coarser way). A change of any of it is a conflict, even one that would still permit the change:
 //! a new try is checked again by the kernel, which knows all groups and capabilities of the caller.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -48,6 +48,18 @@ impl Ranges {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// Number of ranges.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Makes one range of all, with what lies between them.
+    pub fn fill(&mut self) {
+        if let (Some((&start, _)), Some((_, &end))) = (self.0.first_key_value(), self.0.last_key_value()) {
+            self.0 = [(start, end)].into();
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! on nobody else.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use xact_base::{Ino, Result};
 use xact_fs::{Attr, AttrSet, Stamp};
@@ -36,7 +37,29 @@ pub(crate) struct Reads {
     pub paths: Paths,
     /// What was found changed when the transaction was opened anew (see `kept`).
     pub away: Away,
+    /// Bytes that `names` and `xattrs` take, and number of ranges in `blocks`.
+    pub name_bytes: usize,
+    pub block_ranges: usize,
+    /// Folders whose names, and inodes whose attributes by name, were too many to be kept apart.
+    pub coarse_names: BTreeSet<Ino>,
+    pub coarse_xattrs: BTreeSet<Ino>,
+    /// It was made coarser. The names by which inodes were met are not all there then, so what the right to a change
+    /// rested on cannot be told from the rest: all is validated, under every isolation.
+    pub is_coarse: bool,
+    /// Bytes that were left when it was made coarser last.
+    pub coarse_bytes: usize,
 }
+
+// Bytes that an entry takes in memory, its share of the tree's nodes and of the allocator's rounding included.
+const ATTR_BYTES: usize = 320;
+const NUMBER_BYTES: usize = 32;
+const NAME_BYTES: usize = 80;
+const RANGES_BYTES: usize = 96;
+
+/// Names of one folder, attributes of one inode and ranges of one file that are kept apart where memory is short.
+const FEW: usize = 16;
+/// Bytes that must have come since it was made coarser, for another time.
+const GROWTH: usize = 64 << 10;
 
 /// What others have changed while nobody watched: between the end of one mount and the next.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -53,17 +76,103 @@ pub(crate) struct Away {
 
 impl Reads {
     pub fn name(&mut self, dir: Ino, name: &[u8]) {
+        // That nothing in the folder has changed says it of each name.
+        if self.coarse_names.contains(&dir) {
+            return;
+        }
         let names = self.names.entry(dir).or_default();
         if !names.contains(name) {
             names.insert(name.to_vec());
+            self.name_bytes += name.len() + NAME_BYTES;
         }
     }
 
     pub fn xattr(&mut self, ino: Ino, name: &[u8]) {
+        if self.coarse_xattrs.contains(&ino) {
+            return;
+        }
         let names = self.xattrs.entry(ino).or_default();
         if !names.contains(name) {
             names.insert(name.to_vec());
+            self.name_bytes += name.len() + NAME_BYTES;
         }
+    }
+
+    /// File blocks were looked at.
+    pub fn blocks(&mut self, ino: Ino, range: Range<u64>) {
+        let ranges = self.blocks.entry(ino).or_default();
+        let before = ranges.len();
+        ranges.insert(range);
+        self.block_ranges = self.block_ranges + ranges.len() - before;
+    }
+
+    /// Bytes that this takes in memory, about.
+    pub fn bytes(&self) -> usize {
+        let numbers = self.min_sizes.len()
+            + self.listings.len()
+            + self.emptied.len()
+            + self.parents.len()
+            + self.xattr_lists.len()
+            + self.compared.len()
+            + self.coarse_names.len()
+            + self.coarse_xattrs.len()
+            + self.block_ranges;
+        let maps = self.blocks.len() + self.names.len() + self.xattrs.len();
+        self.attrs.len() * ATTR_BYTES
+            + numbers * NUMBER_BYTES
+            + maps * RANGES_BYTES
+            + self.name_bytes
+            + self.paths.bytes
+    }
+
+    /// Says the same, or more, in less memory: more of what others do is a conflict then, and never less.
+    ///
+    /// - Many names of one folder: it counts as listed. A listing is held against any change of a name in it.
+    /// - Many attributes by name of one inode: all of them.
+    /// - Many ranges of one file: everything from the first to the last block.
+    /// - Names by which inodes were met are for messages, but for those of `wanted` and what is above these.
+    ///
+    /// What was found changed when the transaction was opened anew is said by name; so it is for the whole, too.
+    pub fn coarsen(&mut self, wanted: impl Iterator<Item = Ino>) {
+        let many = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> Vec<Ino> {
+            names.iter().filter(|(_, names)| names.len() > FEW).map(|(ino, _)| *ino).collect()
+        };
+        for dir in many(&self.names) {
+            self.names.remove(&dir);
+            self.listings.insert(dir);
+            self.coarse_names.insert(dir);
+            if self.away.names.range((dir, Vec::new())..).next().is_some_and(|(of, _)| *of == dir) {
+                self.away.listings.insert(dir);
+            }
+        }
+        for ino in many(&self.xattrs) {
+            self.xattrs.remove(&ino);
+            self.xattr_lists.insert(ino);
+            self.coarse_xattrs.insert(ino);
+            if self.away.xattrs.range((ino, Vec::new())..).next().is_some_and(|(of, _)| *of == ino) {
+                self.away.xattr_lists.insert(ino);
+            }
+        }
+        for ranges in self.blocks.values_mut().filter(|ranges| ranges.len() > FEW) {
+            ranges.fill();
+        }
+        self.paths.keep_above(wanted);
+        self.recount();
+        self.is_coarse = true;
+        self.coarse_bytes = self.bytes();
+    }
+
+    /// Whether there is enough more than when it was made coarser last for that to be worth its while.
+    pub fn may_coarsen(&self) -> bool {
+        self.bytes() > self.coarse_bytes + (self.coarse_bytes / 4).max(GROWTH)
+    }
+
+    pub fn recount(&mut self) {
+        let bytes = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> usize {
+            names.values().flatten().map(|name| name.len() + NAME_BYTES).sum()
+        };
+        self.name_bytes = bytes(&self.names) + bytes(&self.xattrs);
+        self.block_ranges = self.blocks.values().map(Ranges::len).sum();
     }
 
     pub fn min_size(&mut self, ino: Ino, size: u64) {
@@ -85,6 +194,7 @@ impl Reads {
         self.parents.retain(|dir, was| parent(*dir).map(|now| *was = now).is_ok());
         self.xattrs.retain(|ino, _| there(ino));
         self.xattr_lists.retain(there);
+        self.recount();
     }
 
     /// A number that grows with whatever is recorded.
@@ -120,25 +230,46 @@ impl Reads {
 
 /// Names by which inodes were met.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Paths(HashMap<Ino, (Ino, Vec<u8>)>);
+pub(crate) struct Paths {
+    met: HashMap<Ino, (Ino, Vec<u8>)>,
+    bytes: usize,
+}
 
 impl Paths {
     pub fn met(&mut self, dir: Ino, name: &[u8], ino: Ino) {
-        match self.0.get_mut(&ino) {
+        match self.met.get_mut(&ino) {
             Some((d, n)) if *d == dir && n == name => {}
             _ => {
-                self.0.insert(ino, (dir, name.to_vec()));
+                self.bytes += name.len() + NAME_BYTES;
+                if let Some((_, before)) = self.met.insert(ino, (dir, name.to_vec())) {
+                    self.bytes -= before.len() + NAME_BYTES;
+                }
             }
         }
     }
 
+    /// Forgets all names but those of some inodes, and of the folders above them.
+    fn keep_above(&mut self, wanted: impl Iterator<Item = Ino>) {
+        let mut kept = HashMap::new();
+        for mut ino in wanted {
+            // One that was kept before has all that is above it.
+            while let Some(place) = self.met.remove(&ino) {
+                let above = place.0;
+                kept.insert(ino, place);
+                ino = above;
+            }
+        }
+        self.bytes = kept.values().map(|(_, name)| name.len() + NAME_BYTES).sum();
+        self.met = kept;
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (Ino, Ino, &[u8])> {
-        self.0.iter().map(|(ino, (dir, name))| (*ino, *dir, name.as_slice()))
+        self.met.iter().map(|(ino, (dir, name))| (*ino, *dir, name.as_slice()))
     }
 
     /// The directory and the name by which an inode was met last.
     pub fn place(&self, ino: Ino) -> Option<(Ino, &[u8])> {
-        self.0.get(&ino).map(|(dir, name)| (*dir, name.as_slice()))
+        self.met.get(&ino).map(|(dir, name)| (*dir, name.as_slice()))
     }
 
     /// A path from the root of the volume, as far as it is known: an inode that was only met by
@@ -148,7 +279,7 @@ impl Paths {
         let mut at = ino;
         // Renames may have left a loop of old names.
         while at != Ino::ROOT && parts.len() < 4096 {
-            match self.0.get(&at) {
+            match self.met.get(&at) {
                 Some((dir, name)) => {
                     parts.push(String::from_utf8_lossy(name).into_owned());
                     at = *dir;
@@ -187,5 +318,57 @@ mod tests {
         assert_eq!(paths.of_name(Ino(99), b"x"), "<inode 99>/x");
         paths.met(Ino(13), b"loop", Ino(12));
         assert!(paths.of(Ino(13)).ends_with("/b"));
+    }
+
+    /// A load of everything that is counted, and what the counters say of it.
+    #[test]
+    fn what_is_counted_is_what_a_recount_finds() {
+        let mut reads = Reads::default();
+        for n in 0..500_u32 {
+            let name = vec![b'n'; 1 + n as usize % 200];
+            reads.name(Ino(2 + n % 3), &name);
+            reads.xattr(Ino(12 + n % 7), &name);
+            reads.blocks(Ino(12 + n % 5), u64::from(n * 3 % 97)..u64::from(n * 3 % 97 + 1 + n % 4));
+            reads.paths.met(Ino(2), &name, Ino(20 + n % 50));
+        }
+        let (bytes, paths) = (reads.bytes(), reads.paths.bytes);
+        reads.recount();
+        assert_eq!(reads.bytes(), bytes);
+        assert_eq!(paths, reads.paths.iter().map(|(_, _, name)| name.len() + NAME_BYTES).sum::<usize>());
+        assert_eq!(reads.block_ranges, reads.blocks.values().flat_map(Ranges::iter).count());
+    }
+
+    #[test]
+    fn coarser_is_less_memory_and_nothing_less() {
+        let mut reads = Reads::default();
+        for n in 0..1000_u32 {
+            reads.name(Ino(11), &n.to_le_bytes());
+            reads.xattr(Ino(12), &n.to_le_bytes());
+            reads.blocks(Ino(13), u64::from(10 + 2 * n)..u64::from(11 + 2 * n));
+            reads.paths.met(Ino(11), &n.to_le_bytes(), Ino(100 + n));
+        }
+        reads.name(Ino(14), b"alone");
+        reads.blocks(Ino(15), 1..2);
+        reads.blocks(Ino(15), 8..9);
+        reads.paths.met(Ino::ROOT, b"a", Ino(11));
+        reads.away.names.insert((Ino(11), b"gone".to_vec()));
+        reads.away.xattrs.insert((Ino(13), b"other".to_vec()));
+        let before = reads.bytes();
+        reads.coarsen([Ino(105)].into_iter());
+        assert!(reads.bytes() < before / 20, "{} of {before}", reads.bytes());
+        assert!(reads.listings.contains(&Ino(11)) && !reads.names.contains_key(&Ino(11)));
+        assert!(reads.away.listings.contains(&Ino(11)) && !reads.away.xattr_lists.contains(&Ino(12)));
+        assert!(reads.xattr_lists.contains(&Ino(12)));
+        let one = 10..2009;
+        assert!(reads.blocks[&Ino(13)].iter().eq([one]));
+        // What is little stays exact.
+        assert!(reads.names[&Ino(14)].contains(&b"alone"[..]) && !reads.listings.contains(&Ino(14)));
+        assert_eq!(reads.blocks[&Ino(15)].len(), 2);
+        assert_eq!(reads.paths.of(Ino(105)), format!("/a/{}", String::from_utf8_lossy(&5_u32.to_le_bytes())));
+        assert_eq!(reads.paths.of(Ino(106)), "<inode 106>");
+        // The names of a folder that counts as listed are not counted again.
+        let after = reads.bytes();
+        reads.name(Ino(11), b"another");
+        assert_eq!(reads.bytes(), after);
     }
 }

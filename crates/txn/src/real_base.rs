@@ -6,8 +6,8 @@ use std::sync::Arc;
 use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Attr, Base, BaseTree, ChangedBy, CommitSize, DirItem, Entry, Limits, Name, NewContents, NewInode,
-    PinnedSpace, SeekTo, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, View, ViewHold,
+    Attr, Base, BaseTree, ChangedBy, CommitSize, DirItem, Entry, Name, NewContents, NewInode, PinnedSpace,
+    SeekTo, SpaceLimits, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, View, ViewHold,
     VolumeSpace, XattrChanges,
 };
 
@@ -147,7 +147,7 @@ impl VersionedBase for Base {
         parent: Ino,
         is_dir: bool,
         payer: Payer,
-        limits: Limits,
+        limits: SpaceLimits,
     ) -> Result<Ino> {
         Base::reserve_inode(self, space, parent, is_dir, payer, limits)
     }
@@ -169,7 +169,7 @@ impl VersionedBase for Base {
         space: &Arc<TxSpace>,
         place: &SpillPlace<'_>,
         blocks: &[Arc<[u8]>],
-        limits: Limits,
+        limits: SpaceLimits,
     ) -> Result<Vec<SpilledBlock>> {
         Base::spill(self, space, place, blocks, limits)
     }

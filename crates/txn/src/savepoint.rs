@@ -7,17 +7,30 @@
 //! of an inode that was born in the transaction is not given back while a savepoint might bring the
 //! inode back, or the kernel may know it: it waits in `Overlay::limbo` until the transaction ends.
 
+use std::sync::Arc;
+
 use xact_base::{Error, Result};
 
+use crate::account::{Account, Charge, Resource};
 use crate::changes::Changes;
 use crate::overlay::{Node, Overlay};
 
 /// The savepoints of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Savepoints {
-    /// Rising numbers, each with the overlay as it was.
-    open: Vec<(u64, Overlay)>,
+    /// In rising order of their numbers.
+    open: Vec<Saved>,
     last: u64,
+}
+
+#[derive(Debug)]
+struct Saved {
+    number: u64,
+    /// As it was.
+    overlay: Overlay,
+    /// Bytes that it takes.
+    bytes: usize,
+    _charge: Charge,
 }
 
 impl Savepoints {
@@ -25,19 +38,27 @@ impl Savepoints {
         self.open.is_empty()
     }
 
-    pub fn make(&mut self, overlay: &Overlay) -> u64 {
+    /// `block_size`: what each block of contents in memory takes. `EMFILE`: the user has too many.
+    pub fn make(&mut self, overlay: &Overlay, block_size: u32, account: &Arc<Account>) -> Result<u64> {
+        let charge = account.charge(Resource::Savepoints, 1)?;
         self.last += 1;
-        self.open.push((self.last, overlay.clone()));
-        self.last
+        let bytes = overlay.bytes + overlay.in_memory.len() * block_size as usize;
+        self.open.push(Saved { number: self.last, overlay: overlay.clone(), bytes, _charge: charge });
+        Ok(self.last)
+    }
+
+    /// Bytes that all of them take.
+    pub fn bytes(&self) -> usize {
+        self.open.iter().map(|saved| saved.bytes).sum()
     }
 
     /// Takes a savepoint and all later ones off.
     pub fn take(&mut self, number: u64) -> Result<Overlay> {
-        let at = self.open.iter().position(|(open, _)| *open == number).ok_or_else(|| {
+        let at = self.open.iter().position(|open| open.number == number).ok_or_else(|| {
             Error::Usage(format!("savepoint {number} is not open: it was rolled back to or released"))
         })?;
-        let (_, overlay) = self.open.drain(at..).next().expect("there is one at this place");
-        Ok(overlay)
+        let saved = self.open.drain(at..).next().expect("there is one at this place");
+        Ok(saved.overlay)
     }
 
     pub fn clear(&mut self) {
@@ -67,6 +88,7 @@ impl Overlay {
         for (&ino, _) in left.nodes.iter().filter(|(ino, node)| node.born && !self.nodes.contains_key(ino)) {
             self.limbo.insert(ino);
         }
+        self.recount();
         self.differences(&left)
     }
 

@@ -36,12 +36,13 @@ use xact_base::{AccessCheck, CommitId, Errno, Error, Ino, Result};
 use xact_fs::posix::{self, Access as Permission, Credentials};
 use xact_fs::{Attr, FileKind, Tree};
 
-use crate::base::{CommitTree, Limits, Stamp, VersionedBase};
+use crate::base::{CommitTree, Stamp, VersionedBase};
 use crate::by_file;
 use crate::changes::{Audience, Changes};
 use crate::commit::Commit;
-use crate::difference::{self, Difference, Side};
+use crate::difference::{self, Budget, Difference, Side};
 use crate::kept::OnVolume;
+use crate::memory::Memory;
 use crate::overlay::{Node, Overlay};
 use crate::part::{Keep, Purpose, Selection};
 use crate::reads::Reads;
@@ -140,6 +141,10 @@ pub struct Transaction<B: VersionedBase> {
     pub(crate) lost: Mutex<Option<Lost>>,
     /// It changes what is on record of kept transactions, and nothing else.
     pub(crate) is_note: bool,
+    /// It was begun with a claim.
+    pub(crate) has_claim: bool,
+    /// Locked after `reads`.
+    pub(crate) memory: Memory,
 }
 
 pub(crate) struct Inner<B: VersionedBase> {
@@ -217,7 +222,8 @@ impl<B: VersionedBase> Transaction<B> {
         turns: &Arc<Turns>,
         losses: &Losses,
     ) -> Transaction<B> {
-        let (claim, hold) = turns.claim(losses, || base.open_view());
+        let (claim, hold) = turns.claim(losses, options.owner, || base.open_view());
+        let has_claim = claim.is_some();
         let inner = Inner {
             state: TxState::Active,
             stamp: B::stamp(&hold),
@@ -239,6 +245,8 @@ impl<B: VersionedBase> Transaction<B> {
             turns: turns.clone(),
             lost: Mutex::default(),
             is_note: false,
+            has_claim,
+            memory: Memory::default(),
         }
     }
 
@@ -250,7 +258,7 @@ impl<B: VersionedBase> Transaction<B> {
     /// Waits until those who have lost again and again have had what this would change.
     fn wait_for_turn(&self) -> RwLockReadGuard<'_, ()> {
         let own = self.inner.read().claim.as_ref().map(|claim| claim.age);
-        self.turns.wait(own, || {
+        self.turns.wait(own, self.options.owner, || {
             let inner = self.inner.read();
             let changed = |node: &Node| !node.born && node.is_changed() && !node.changes_dir_times_only();
             inner.overlay.nodes.iter().filter(|(_, node)| changed(node)).map(|(ino, _)| *ino).collect()
@@ -269,6 +277,11 @@ impl<B: VersionedBase> Transaction<B> {
     /// Whether the commit will make this inode: it was born here and has a name.
     pub fn will_make(&self, ino: Ino) -> bool {
         self.inner.read().overlay.nodes.get(&ino).is_some_and(|node| node.born && node.nlink(0, u32::MAX) > 0)
+    }
+
+    /// Whether it has lost so often that commits wait for its end.
+    pub fn has_claim(&self) -> bool {
+        self.has_claim
     }
 
     pub fn options(&self) -> TxOptions {
@@ -338,7 +351,8 @@ impl<B: VersionedBase> Transaction<B> {
         inner.check_hopeful(&self.space)?;
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
-        let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit)?;
+        let selected =
+            Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, &mut self.budget())?;
         let part = inner.overlay.part(&selected, Keep::Selected);
         part.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
         let rest = self.rest_after(&inner, &selected, &part, &reads);
@@ -358,6 +372,7 @@ impl<B: VersionedBase> Transaction<B> {
         }
         reads.rebase(attr, |dir| self.base.parent_at(dir, stamp));
         drop(reads);
+        inner.overlay.recount();
         (inner.stamp, inner.hold) = (stamp, Some(hold));
         if let Some(info) = inner.on_volume.as_ref().map(|kept| kept.info.clone()) {
             // As it came out. Where that fails, what was foreseen is on record.
@@ -375,7 +390,7 @@ impl<B: VersionedBase> Transaction<B> {
         let mut inner = self.inner.write();
         inner.check_divisible()?;
         let reads = self.reads.lock();
-        let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Drop)?;
+        let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Drop, &mut self.budget())?;
         let rest = inner.overlay.part(&selected, Keep::Others);
         rest.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
         drop(reads);
@@ -396,12 +411,13 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     /// Marks the state of the transaction as it is now, to go back to; a begin within it. Returns the
-    /// savepoint's number, which is not given again.
+    /// savepoint's number, which is not given again. `EMFILE`, `ENOMEM`: its user has too many, or too large ones.
     pub fn savepoint(&self) -> Result<u64> {
         let mut guard = self.inner.write();
         guard.check_active()?;
         let inner = &mut *guard;
-        Ok(inner.savepoints.make(&inner.overlay))
+        self.make_room_for_copy(inner)?;
+        inner.savepoints.make(&inner.overlay, self.base.block_size(), &self.memory.account())
     }
 
     /// Undoes everything since a savepoint, which is gone with all later ones: the inner part is
@@ -412,7 +428,9 @@ impl<B: VersionedBase> Transaction<B> {
         guard.check_active()?;
         let inner = &mut *guard;
         let saved = inner.savepoints.take(savepoint)?;
-        Ok(inner.overlay.roll_back(saved, self.base.link_max()))
+        let changes = inner.overlay.roll_back(saved, self.base.link_max());
+        self.charge_memory(inner);
+        Ok(changes)
     }
 
     /// Makes what was done since a savepoint part of what is around it; the savepoint is gone with all
@@ -420,7 +438,9 @@ impl<B: VersionedBase> Transaction<B> {
     pub fn release_savepoint(&self, savepoint: u64) -> Result<()> {
         let mut inner = self.inner.write();
         inner.check_active()?;
-        inner.savepoints.take(savepoint).map(drop)
+        inner.savepoints.take(savepoint)?;
+        self.charge_memory(&inner);
+        Ok(())
     }
 
     /// No lock is held while the device works.
@@ -466,7 +486,7 @@ impl<B: VersionedBase> Transaction<B> {
 
     fn as_commit<'a>(&self, inner: &'a Inner<B>, overlay: &'a Overlay, reads: &'a Reads) -> Commit<'a> {
         let TxOptions { id, isolation, mounted, .. } = self.options;
-        let serializable = isolation == Isolation::Serializable;
+        let serializable = isolation == Isolation::Serializable || reads.is_coarse;
         Commit { overlay, whole: &inner.overlay, reads, stamp: inner.stamp, id, serializable, mounted }
     }
 
@@ -490,11 +510,17 @@ impl<B: VersionedBase> Transaction<B> {
         *self.reads.lock() = Reads::default();
     }
 
-    /// What a commit would change, by path, in the order of the paths.
+    fn budget(&self) -> Budget {
+        Budget::of(&self.memory.account())
+    }
+
+    /// What a commit would change, by path, in the order of the paths. `ENOMEM`: that is more than the user may have
+    /// in memory.
     pub fn diff(&self) -> Result<Vec<Difference>> {
         let inner = self.inner.read();
         inner.check_active()?;
-        let found = difference::all(&inner.overlay, &self.reads.lock().paths);
+        let mut budget = self.budget();
+        let found = difference::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
         Ok(found.into_iter().map(|found| found.difference).collect())
     }
 
@@ -504,10 +530,11 @@ impl<B: VersionedBase> Transaction<B> {
     pub fn diff_by_file(&self, who: Option<&Credentials>) -> Result<Vec<Difference>> {
         let inner = self.inner.read();
         inner.check_active()?;
-        let found = difference::all(&inner.overlay, &self.reads.lock().paths);
+        let mut budget = self.budget();
+        let found = difference::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
         let (nothing, reads) = (Overlay::default(), Mutex::default());
         let side = |overlay| TxTree::new(&*self.base, inner.stamp, Access::Shared(overlay), &reads);
-        by_file::of(found, who, &mut side(&nothing), &mut side(&inner.overlay))
+        by_file::of(found, who, &mut side(&nothing), &mut side(&inner.overlay), &mut budget)
     }
 
     /// Looks at one side of the differences without that counting as read.
@@ -561,9 +588,12 @@ impl<B: VersionedBase> Transaction<B> {
     fn look<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let inner = self.inner.read();
         inner.check_active()?;
+        self.check_memory(&inner)?;
         let mut tree = TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads);
         tree.sees_kept = self.is_note;
-        action(&mut tree)
+        let result = action(&mut tree);
+        self.charge_memory(&inner);
+        result
     }
 
     /// Runs an operation that may change the overlay. One that fails after its first change has
@@ -571,6 +601,7 @@ impl<B: VersionedBase> Transaction<B> {
     fn change<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
         inner.check_hopeful(&self.space)?;
+        self.check_memory(&inner)?;
         self.change_in(&mut inner, action)
     }
 
@@ -578,10 +609,7 @@ impl<B: VersionedBase> Transaction<B> {
     fn add_contents<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
         inner.check_hopeful(&self.space)?;
-        let limit = self.base.private_bytes_max() / u64::from(self.base.block_size());
-        inner.overlay.spill(limit as usize, &mut |place, blocks| {
-            self.base.spill(&self.space, place, blocks, Limits::Kept)
-        })?;
+        self.make_room(&mut inner)?;
         self.change_in(&mut inner, action)
     }
 
@@ -596,7 +624,8 @@ impl<B: VersionedBase> Transaction<B> {
         tree.space = Some(&self.space);
         (tree.has_savepoints, tree.sees_kept) = (!inner.savepoints.is_empty(), self.is_note);
         let result = action(&mut tree);
-        let changed = tree.changed;
+        let (changed, touched) = (tree.changed, std::mem::take(&mut tree.touched));
+        touched.into_iter().for_each(|(ino, before)| inner.overlay.note_bytes(ino, before));
         match &result {
             // Half-way or not: it is never committed, and can be looked at.
             Err(error @ (Error::Conflict { .. } | Error::TooOld | Error::SpaceRevoked)) => {
@@ -608,6 +637,7 @@ impl<B: VersionedBase> Transaction<B> {
         if changed && let Some(kept) = &mut inner.on_volume {
             kept.outdated = true;
         }
+        self.charge_memory(inner);
         result
     }
 }

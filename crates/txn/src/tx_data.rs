@@ -72,7 +72,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         let Some(by) = changed else { return Ok(()) };
         let mut reads = self.reads.lock();
         // The write that failed is one of what the transaction has to do with.
-        reads.blocks.entry(ino).or_default().insert(blocks.start.0.into()..blocks.end.0.into());
+        reads.blocks(ino, blocks.start.0.into()..blocks.end.0.into());
         Err(Error::Conflict { path: reads.paths.of(ino), why: CONTENTS_CHANGED, by: by.0 })
     }
 
@@ -83,7 +83,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         }
         let bs = self.block_bytes();
         let mut reads = self.reads.lock();
-        reads.blocks.entry(ino).or_default().insert(bytes.start / bs..bytes.end.div_ceil(bs));
+        reads.blocks(ino, bytes.start / bs..bytes.end.div_ceil(bs));
     }
 
     /// Notes that the base's file has to reach as far as this, where it did as of the stamp.

@@ -8,7 +8,7 @@ use xact_fs::{
     Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
 };
 
-use crate::base::{Limits, Stamp, VersionedBase};
+use crate::base::{SpaceLimits, Stamp, VersionedBase};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
 use crate::reads::Reads;
 
@@ -27,6 +27,8 @@ pub(crate) struct TxTree<'a, B: VersionedBase> {
     pub reads: &'a Mutex<Reads>,
     /// Whether this operation has changed the overlay.
     pub changed: bool,
+    /// Nodes that it may have changed, with the bytes that each took before.
+    pub touched: Vec<(Ino, usize)>,
     /// What is dropped may be wanted again.
     pub has_savepoints: bool,
     /// Whether the folder of kept transactions is there: for those that keep them.
@@ -47,6 +49,7 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
             overlay,
             reads,
             changed: false,
+            touched: Vec::new(),
             has_savepoints: false,
             sees_kept: false,
         }
@@ -80,12 +83,21 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
 
     /// The inode's node, to change it. The only way to the overlay's inside for changes.
     pub(crate) fn node_mut(&mut self, ino: Ino) -> Result<&mut Node> {
+        self.touch(ino);
         if self.node(ino).is_none() {
             let origin = self.base.attr_at(ino, self.stamp)?;
             self.overlay_mut().nodes.insert(ino, Node::new(origin, false));
         }
         self.changed = true;
         Ok(self.overlay_mut().nodes.get_mut(&ino).expect("it was there or has just been put there"))
+    }
+
+    /// Before a node changes, comes or goes.
+    fn touch(&mut self, ino: Ino) {
+        if self.touched.iter().all(|(touched, _)| *touched != ino) {
+            let before = self.node(ino).map_or(0, Node::bytes);
+            self.touched.push((ino, before));
+        }
     }
 
     /// Drops an inode that was born here when nothing keeps it any more.
@@ -207,7 +219,7 @@ impl<B: VersionedBase> Tree for TxTree<'_, B> {
     fn new_inode(&mut self, parent: Ino, new: &NewInode) -> Result<Ino> {
         let is_dir = new.kind == FileKind::Directory;
         let payer = Payer { uid: new.uid, gid: new.gid, project: new.project };
-        let ino = self.base.reserve_inode(self.held(), parent, is_dir, payer, Limits::Kept)?;
+        let ino = self.base.reserve_inode(self.held(), parent, is_dir, payer, SpaceLimits::Kept)?;
         let size = if is_dir { u64::from(self.base.block_size()) } else { 0 };
         let origin = Attr {
             ino,
@@ -228,6 +240,7 @@ impl<B: VersionedBase> Tree for TxTree<'_, B> {
             generation: new.time.nanos,
         };
         self.changed = true;
+        self.touch(ino);
         let old = self.overlay_mut().nodes.insert(ino, Node::new(origin, true));
         assert!(old.is_none(), "the base reserved {ino}, which the transaction uses");
         Ok(ino)

@@ -48,6 +48,7 @@ pub use xact_fs::{
 };
 pub use xact_fs::{convert, mkfs};
 pub use xact_layout::generations::{paths_from_text, paths_text};
+pub use xact_txn::{Account, Accounts, Charge, Limits, RESOURCES, Resource};
 pub use xact_txn::{
     Audience, Changes, Difference, Durability, Isolation, KeptInfo, Losses, Lost, Reader, Side, TxOptions,
     TxState, What,

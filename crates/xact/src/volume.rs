@@ -11,7 +11,7 @@ use xact_consistency::{Engine, EngineStats, GenerationImage, GenerationsEngine, 
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{Base, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
-use xact_txn::{Losses, Turns, TxOptions};
+use xact_txn::{Accounts, Losses, Turns, TxOptions};
 
 use crate::snapshot::Snapshot;
 
@@ -36,6 +36,7 @@ pub type SnapshotWatcher = Box<dyn Fn(&str) + Send + Sync>;
 pub struct Volume {
     base: Arc<Base>,
     turns: Arc<Turns>,
+    accounts: Accounts,
     last_transaction: AtomicU64,
     watcher: RwLock<Option<SnapshotWatcher>>,
     /// Where the volume was opened by path.
@@ -58,7 +59,8 @@ impl Volume {
         let kept = xact_txn::kept_transactions(&*base).unwrap_or_default();
         let last_transaction = AtomicU64::new(kept.last().copied().unwrap_or(0));
         let turns = Arc::default();
-        Ok(Arc::new(Volume { base, turns, last_transaction, watcher: RwLock::default(), file }))
+        let (accounts, watcher) = (Accounts::default(), RwLock::default());
+        Ok(Arc::new(Volume { base, turns, accounts, last_transaction, watcher, file }))
     }
 
     /// Opens an image file or a block device, which stays locked while the volume is open.
@@ -95,7 +97,13 @@ impl Volume {
     pub fn begin_after(&self, options: TxOptions, losses: &Losses) -> Arc<Transaction> {
         let id = self.last_transaction.fetch_add(1, Relaxed) + 1;
         let options = TxOptions { id, ..options };
-        Arc::new(Transaction::begin_after(&self.base, options, &self.turns, losses))
+        let transaction = Transaction::begin_after(&self.base, options, &self.turns, losses);
+        Arc::new(transaction.charged_to(&self.accounts.of(options.owner)))
+    }
+
+    /// What users may use up of this process, and what they use. Without limits, until some are set.
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     /// Numbers of the transactions that were undecided when the volume was last closed or crashed, and are kept
@@ -106,7 +114,9 @@ impl Volume {
 
     /// Opens one of these again, once. Errors as [`Transaction::reopen`].
     pub fn reopen_transaction(&self, id: u64) -> Result<Arc<Transaction>> {
-        Transaction::reopen(&self.base, id, &self.turns).map(Arc::new)
+        let transaction = Transaction::reopen(&self.base, id, &self.turns)?;
+        let account = self.accounts.of(transaction.options().owner);
+        Ok(Arc::new(transaction.charged_to(&account)))
     }
 
     /// Makes everything done so far durable.

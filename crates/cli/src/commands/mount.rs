@@ -7,7 +7,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{AccessTimes, Error, KeepRules, Schedule, Volume, VolumeOptions};
+use xact::{AccessTimes, Error, KeepRules, Limits, Schedule, Volume, VolumeOptions};
 use xact_device::OpenMode;
 use xact_fuse::{MountOptions, Served, Session};
 
@@ -18,6 +18,8 @@ use crate::log::{self, Log, Prepared, Target};
 use crate::{image, output, volume_options};
 
 const NAME: &str = "xact mount";
+/// Memory that a user may have where the cache is small.
+const USER_MEMORY_MIN: u64 = 24 << 20;
 
 /// The call, checked, with paths that hold in any current folder.
 struct Plan {
@@ -25,6 +27,8 @@ struct Plan {
     mount_point: PathBuf,
     volume: VolumeOptions,
     mount: MountOptions,
+    /// For each user.
+    limits: Limits,
     snapshots: Option<(Duration, KeepRules)>,
     /// Of which the snapshots are; none: of the volume.
     snapshot_paths: Vec<Vec<u8>>,
@@ -94,6 +98,10 @@ impl Plan {
         Ok(Plan {
             snapshots: args.snapshot_every.map(|every| (every, args.snapshot_keep)),
             snapshot_paths: super::restore::texts(&args.snapshot_of)?,
+            limits: Limits::new(
+                args.user_transactions,
+                args.user_memory.unwrap_or(USER_MEMORY_MIN.max(args.cache_size / 8)),
+            ),
             volume,
             image,
             mount_point,
@@ -117,9 +125,22 @@ fn mount_point(path: &Path) -> Result<PathBuf> {
     }
 }
 
+/// Has the allocator give memory back to the system that is not in use: each of its arenas keeps what its threads have
+/// freed, and by default there are eight for each CPU. What the limits of users leave should be what the process takes.
+fn keep_little_memory() {
+    let arenas = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8));
+    // SAFETY: it sets numbers of the allocator; no other thread is running yet.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, arenas as libc::c_int);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 10);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
+    }
+}
+
 /// Opens the volume, mounts it, says `ready`, serves until it is unmounted, closes the volume.
 fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     let wrong = |e| Failure::volume(&plan.image, e);
+    keep_little_memory();
     // Before any thread is started, so that each has the mask.
     Session::block_signals();
     let mode = if plan.volume.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
@@ -137,7 +158,7 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
 
 /// Mounts, says `ready`, and serves until it is unmounted. Returns the running log.
 fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce()) -> Result<Log> {
-    let served = Arc::new(Served::new(volume.clone()));
+    let served = Arc::new(Served::limited(volume.clone(), plan.limits));
     let mut session =
         xact_fuse::serve(served, &plan.mount_point, &plan.mount).map_err(|e| not_mounted(plan, e))?;
     session.unmount_on_signals().map_err(|e| not_mounted(plan, e))?;

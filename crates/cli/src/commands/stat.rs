@@ -9,7 +9,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use serde::Serialize;
 use xact::ModeChoice;
 use xact_base::{LatencySnapshot, LatencySummary};
-use xact_fuse::control::{Counters, Pool};
+use xact_fuse::control::{Counters, Pool, USER_UNLIMITED, UserUse};
 
 use crate::args::Stat;
 use crate::exit::{Failure, Result};
@@ -41,6 +41,70 @@ struct Figures {
     cache_limit_bytes: u64,
     /// What open transactions hold before their commits.
     transactions: TxSpaceFigures,
+    /// What users have of the daemon just now: of all for root and the one who mounted it, else the caller's own.
+    users: Vec<UserFigures>,
+    /// What each may have but for root and the one who mounted it; none where there is no limit.
+    user_limits: UserFigures,
+}
+
+/// What a user has, or may have.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct UserFigures {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<u32>,
+    channels: Option<u64>,
+    transactions: Option<u64>,
+    persisted: Option<u64>,
+    savepoints: Option<u64>,
+    memory_bytes: Option<u64>,
+    descriptors: Option<u64>,
+    /// Calls that were refused for a limit, since the volume was mounted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<u64>,
+    /// Whether the limits are for this user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limited: Option<bool>,
+}
+
+impl UserFigures {
+    fn of(user: &UserUse) -> UserFigures {
+        let amount = |amount: u64| (amount != u64::MAX).then_some(amount);
+        UserFigures {
+            uid: Some(user.uid),
+            channels: amount(user.channels),
+            transactions: amount(user.transactions),
+            persisted: amount(user.persisted),
+            savepoints: amount(user.savepoints),
+            memory_bytes: amount(user.memory),
+            descriptors: amount(user.descriptors),
+            refused: Some(user.refused),
+            limited: Some(user.flags & USER_UNLIMITED == 0),
+        }
+    }
+
+    fn limits(limits: &UserUse) -> UserFigures {
+        UserFigures { uid: None, refused: None, limited: None, ..UserFigures::of(limits) }
+    }
+
+    fn text(&self, limits: &UserFigures) -> String {
+        let (count, size) = (|n: u64| n.to_string(), |bytes: u64| size_text(bytes));
+        let of = |have: Option<u64>, may: Option<u64>, text: &dyn Fn(u64) -> String| {
+            let have = text(have.unwrap_or(0));
+            may.filter(|_| self.limited == Some(true))
+                .map_or(have.clone(), |may| format!("{have} of {}", text(may)))
+        };
+        format!(
+            "user {}: {} transactions ({} persisted), {} memory, {} savepoints, {} channels, {} descriptors; {} refused\n",
+            self.uid.unwrap_or_default(),
+            of(self.transactions, limits.transactions, &count),
+            self.persisted.unwrap_or(0),
+            of(self.memory_bytes, limits.memory_bytes, &size),
+            of(self.savepoints, limits.savepoints, &count),
+            of(self.channels, limits.channels, &count),
+            of(self.descriptors, limits.descriptors, &count),
+            self.refused.unwrap_or(0),
+        )
+    }
 }
 
 /// Space of open transactions.
@@ -309,6 +373,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         .map_err(|e| Failure::system(format_args!("look at {}", mount.point.display()), e))?;
     let reading = Reading::of(&mount.point)?;
     let (_, modes) = control::modes(&mount.point)?;
+    let (users, limits) = control::users(&mount.point)?;
     let figures = Figures {
         mount: mount.point.display().to_string(),
         image: mount.source.display().to_string(),
@@ -325,12 +390,14 @@ pub fn stat(args: &Stat) -> Result<()> {
         cache_limit_bytes: reading.counters.data_limit_bytes,
         transactions: TxSpaceFigures::of(&reading.counters),
         counters: Activity::between(&Reading::at_first(), &reading),
+        users: users.iter().map(UserFigures::of).collect(),
+        user_limits: UserFigures::limits(&limits),
     };
     if args.json {
         return print_json(&figures);
     }
     print(&format!(
-        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\n{}data in cache: {} of at most {}\n",
+        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\n{}data in cache: {} of at most {}\n{}",
         figures.image,
         figures.mount,
         match (figures.read_only, figures.in_transaction) {
@@ -349,6 +416,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         figures.counters.text(),
         size_text(figures.cached_bytes),
         size_text(figures.cache_limit_bytes),
+        figures.users.iter().map(|user| user.text(&figures.user_limits)).collect::<String>(),
     ))
 }
 

@@ -24,6 +24,8 @@ const NAME: &str = "xact umount";
 
 /// After this time without the image a person is told what is being waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Transactions that are named when they were left open.
+const NAMED_MAX: usize = 20;
 /// The longest wait. A daemon that takes longer goes on by itself.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -36,14 +38,32 @@ pub fn umount(args: &Umount) -> Result<()> {
     }
     let open = kept_transactions(&mount);
     take_away(&mount)?;
-    for (transaction, persistent) in open {
-        let becomes = match persistent {
-            true => "stays open: it is there again when the volume is mounted",
-            false => "is dropped: nothing of it has happened",
-        };
-        output::note(NAME, &format!("transaction {transaction} was open and {becomes}"));
+    for line in left_open(&open) {
+        output::note(NAME, &line);
     }
     wait_for_image(&mount)
+}
+
+/// Says what becomes of transactions that were left open: of each of some, and of the rest how many they are.
+fn left_open(open: &[(String, bool)]) -> Vec<String> {
+    let becomes = |persistent| match persistent {
+        true => "open and stays open: it is there again when the volume is mounted",
+        false => "open and is dropped: nothing of it has happened",
+    };
+    let named = open.iter().take(NAMED_MAX);
+    let mut lines: Vec<String> = named
+        .map(|(transaction, persistent)| format!("transaction {transaction} was {}", becomes(*persistent)))
+        .collect();
+    let rest = &open[lines.len()..];
+    if !rest.is_empty() {
+        let stay = rest.iter().filter(|(_, persistent)| *persistent).count();
+        let dropped = rest.len() - stay;
+        lines.push(format!(
+            "{} more transactions were open: {stay} stay open, {dropped} are dropped",
+            rest.len()
+        ));
+    }
+    lines
 }
 
 /// Transactions that were left open, as "7 (make install)", and whether they are kept on the volume. The mount may be dead, or none of ours.
@@ -139,4 +159,25 @@ fn uses(process: &Path, point: &Path) -> io::Result<bool> {
         return Ok(true);
     }
     Ok(fs::read_dir(process.join("fd"))?.flatten().any(|entry| on_mount(entry.path())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_that_were_left_open_are_counted() {
+        let open: Vec<_> = (0..1000).map(|id| (format!("{id} (make)"), id % 4 == 0)).collect();
+        assert_eq!(
+            left_open(&open[..2]),
+            [
+                "transaction 0 (make) was open and stays open: it is there again when the volume is mounted",
+                "transaction 1 (make) was open and is dropped: nothing of it has happened",
+            ]
+        );
+        let lines = left_open(&open);
+        assert_eq!(lines.len(), NAMED_MAX + 1);
+        assert_eq!(lines[NAMED_MAX], "980 more transactions were open: 245 stay open, 735 are dropped");
+        assert!(left_open(&[]).is_empty());
+    }
 }

@@ -109,8 +109,16 @@ impl DataCache {
         self.dirty_bytes.load(Relaxed) > self.limit_bytes / 4
     }
 
-    /// Whether so much is dirty that a writer has to write some back itself first.
-    pub fn must_throttle(&self) -> bool {
+    /// Whether so much is dirty that a writer has to write some back itself first, who has so many dirty pages in his
+    /// file. One with few does not wait for what others keep dirty, until there is far too much.
+    pub fn must_throttle(&self, own_pages: u64) -> bool {
+        let dirty = self.dirty_bytes.load(Relaxed);
+        let has_few = own_pages * self.page_bytes < self.limit_bytes / 32;
+        dirty > if has_few { self.limit_bytes / 4 * 3 } else { self.limit_bytes / 2 }
+    }
+
+    /// Whether so much is dirty that a writer may have to write some back.
+    pub fn may_throttle(&self) -> bool {
         self.dirty_bytes.load(Relaxed) > self.limit_bytes / 2
     }
 
@@ -191,6 +199,18 @@ mod tests {
 
     use super::*;
     use crate::base::cell::{Changed, Page};
+
+    /// A writer of little goes on beside one who fills the cache, up to a point.
+    #[test]
+    fn who_has_little_dirty_is_not_held_back_for_others() {
+        let cache = DataCache::new(1000 * 4096, 4096);
+        cache.dirtied(400);
+        assert!(!cache.may_throttle() && !cache.must_throttle(400));
+        cache.dirtied(200);
+        assert!(cache.may_throttle() && cache.must_throttle(590) && !cache.must_throttle(10));
+        cache.dirtied(160);
+        assert!(cache.must_throttle(10));
+    }
 
     /// One file far larger than the limit, in large requests: the limit is kept.
     #[test]

@@ -92,7 +92,7 @@ pub use data_mode::{DataMode, InodeUpdate};
 pub use install::{BlockChange, NewContents, StagedBlocks, Staging};
 pub use op::{BaseTree, Needs, Rights};
 pub use spill::{BlockContents, SpilledBlock};
-pub use tx_space::{Limits, PinnedSpace, SpillPlace, TxSpace, TxSpaceUse};
+pub use tx_space::{PinnedSpace, SpaceLimits, SpillPlace, TxSpace, TxSpaceUse};
 pub use views::{ChangedBy, Stamp};
 pub use whole::{OnError, Shutdown};
 

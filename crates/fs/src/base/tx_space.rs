@@ -59,7 +59,7 @@ pub struct TxSpaceUse {
 
 /// Whether the user's limit and quotas count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limits {
+pub enum SpaceLimits {
     Kept,
     /// A transaction that is opened again after a stop had its space before that.
     Exempt,
@@ -260,9 +260,9 @@ impl TxSpace {
     }
 
     /// Adds to what the user holds of something, of which `free` is left to all; `EDQUOT` beyond the share.
-    fn add_to_user(&self, held: &AtomicU64, more: u64, free: u64, limits: Limits) -> Result<()> {
+    fn add_to_user(&self, held: &AtomicU64, more: u64, free: u64, limits: SpaceLimits) -> Result<()> {
         let percent = u64::from(self.base.options.tx_space_percent);
-        let unlimited = self.owner == 0 || limits == Limits::Exempt;
+        let unlimited = self.owner == 0 || limits == SpaceLimits::Exempt;
         let added = held.fetch_update(Relaxed, Relaxed, |held| {
             let most = (free.saturating_add(held)).saturating_mul(percent).div_ceil(100);
             (unlimited || held + more <= most).then_some(held + more)
@@ -371,12 +371,12 @@ impl Base {
         parent: Ino,
         is_dir: bool,
         payer: Payer,
-        limits: Limits,
+        limits: SpaceLimits,
     ) -> Result<Ino> {
         space.check()?;
         space.add_to_user(&space.user.inodes, 1, self.allocator.free_inodes(), limits)?;
         let charge = Charge { payer, bytes: 0, inodes: 1 };
-        let unchecked = space.owner == 0 || limits == Limits::Exempt;
+        let unchecked = space.owner == 0 || limits == SpaceLimits::Exempt;
         let taken = self.quotas.promise(&charge, unchecked).and_then(|()| {
             let taken = self.take_inode_for_tx(parent, is_dir);
             taken.inspect_err(|_| self.quotas.end_promise(&charge))
@@ -425,7 +425,7 @@ impl Base {
         space: &Arc<TxSpace>,
         place: &SpillPlace<'_>,
         blocks: &[Arc<[u8]>],
-        limits: Limits,
+        limits: SpaceLimits,
     ) -> Result<Vec<SpilledBlock>> {
         if self.engine.is_read_only() {
             return Err(Error::ReadOnly);
@@ -437,7 +437,7 @@ impl Base {
         space.add_to_user(&space.user.blocks, count, free, limits)?;
         space.blocks.fetch_add(count, Relaxed);
         let charge = Charge { payer: place.payer, bytes: count * self.block_bytes(), inodes: 0 };
-        let unchecked = space.owner == 0 || limits == Limits::Exempt;
+        let unchecked = space.owner == 0 || limits == SpaceLimits::Exempt;
         let promised = self.quotas.promise(&charge, unchecked).and_then(|()| {
             let reserved = self.reserve_with_effort(count, purpose, Asker::Inside);
             reserved.inspect_err(|_| self.quotas.end_promise(&charge))

@@ -579,8 +579,12 @@ impl Base {
         if self.cache.wants_flush() {
             self.flusher.kick();
         }
-        if self.cache.must_throttle() {
+        if self.cache.may_throttle() {
             let cell = self.cell(ino)?;
+            let own = cell.pages.lock().dirty as u64;
+            if !self.cache.must_throttle(own) {
+                return Ok(());
+            }
             // With the inode's times: nothing of what leaves the cache stays behind in memory (DIU-3).
             self.write_back(&cell, WriteBack::INODE)?;
         }

@@ -30,12 +30,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact::{Durability, Isolation, Losses};
+use xact::{Durability, Isolation, Losses, Resource};
 use xact_base::{AccessCheck, Errno, Error, Ino, Result};
 use xact_fs::{Caller, WriteHow};
 
 use super::ending::answer;
 use super::hidden::put;
+use super::jobs::Kind;
 use super::veiling::Curtain;
 use super::{Outcome, Server, caller, sent};
 use crate::abi::{self, InHeader, WriteOut};
@@ -55,8 +56,8 @@ const FEATURE_ATOMIC_WRITE: u32 = 4;
 
 /// Open sections of a mount. Each keeps at most one worker waiting, of the 64 that there may be.
 const SECTIONS_MAX: usize = 16;
-/// Sections of one user; root's are not limited.
-const SECTIONS_OF_USER_MAX: usize = 8;
+/// Those of one user, but for root and the mount's owner.
+const SECTIONS_OF_USER: usize = 4;
 /// Sections take whole pages of the kernel's cache, in bytes.
 const PAGE: u64 = 4096;
 /// How often abandoned sections are looked for while there are any.
@@ -197,7 +198,8 @@ impl Server {
         let (channel, unique) = (channel.clone(), header.unique);
         let section = self.sections.take(ino, header.pid)?;
         let ours = section.clone();
-        let started = self.spawn(move |server| {
+        let account = self.host.accounts().of(section.uid);
+        let started = self.spawn_for(&account, Kind::End, move |server| {
             let how = CommitHow { durability: Durability::Durable, ..CommitHow::default() };
             let parts = ours.ranges.lock().clone();
             let commit = || ours.transaction.commit(&how, &mut Curtain::over_parts(server, parts));
@@ -237,9 +239,10 @@ impl Server {
         let uid = header.uid;
         let section =
             Section { owner, uid, transaction, ranges: Mutex::default(), pending: Mutex::default() };
+        let is_limited = self.host.accounts().of(uid).limit(Resource::Transactions) < u64::MAX;
         let mut open = self.sections.open.lock();
         let own = open.values().filter(|section| section.uid == uid).count();
-        let too_many = open.len() >= SECTIONS_MAX || uid != 0 && own >= SECTIONS_OF_USER_MAX;
+        let too_many = open.len() >= SECTIONS_MAX || is_limited && own >= SECTIONS_OF_USER;
         if too_many || open.contains_key(&ino) {
             drop(open);
             section.transaction.abort();

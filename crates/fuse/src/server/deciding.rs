@@ -8,7 +8,9 @@ use xact::{Attr, Difference, Reader, Side, What};
 use xact_base::{AccessCheck, Errno, Ino, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::ending::answer;
 use super::hidden::put;
+use super::jobs::Kind;
 use super::keeping::KeepHow;
 use super::{Outcome, Server};
 use crate::abi::InHeader;
@@ -76,19 +78,11 @@ impl Server {
                 if diff.id != 0 {
                     let tx = self.looked_at(diff.id, header)?;
                     if diff.index == 0 {
-                        let by_file = command == control::IOC_DIFF_BY_FILE;
-                        let made = match by_file {
-                            true => tx.transaction.diff_by_file(&credentials::of(header)),
-                            false => tx.transaction.diff(),
-                        };
-                        self.registry.set_diff(number, Arc::new(ChangeList::new(diff.id, made?)));
+                        self.diff_later(number, channel, header, tx, command == control::IOC_DIFF_BY_FILE)?;
+                        return Ok(Outcome::Later);
                     }
                 }
-                let list = self.registry.diff(number);
-                if list.of != diff.id {
-                    return Err(Errno::EINVAL.into());
-                }
-                fill(&mut diff, &list.changes);
+                self.fill(number, &mut diff)?;
                 put(reply, &diff);
             }
             control::IOC_READ => {
@@ -100,10 +94,10 @@ impl Server {
                     _ => return Err(Errno::EINVAL.into()),
                 };
                 let ino = Ino(u32::try_from(read.ino).map_err(|_| Errno::EINVAL)?);
-                let list = self.registry.diff(number);
-                let paths: Vec<&[u8]> = list.paths_of(side, ino).collect();
+                let list = self.registry.diff(number).filter(|list| list.of == read.id);
+                let paths: Vec<&[u8]> = list.iter().flat_map(|list| list.paths_of(side, ino)).collect();
                 // Only what the channel was shown, so that no number reaches anything else.
-                if (list.of != read.id || paths.is_empty()) && AccessCheck::ReadChangedOnly.is_made() {
+                if paths.is_empty() && AccessCheck::ReadChangedOnly.is_made() {
                     return Err(Errno::ENOENT.into());
                 }
                 let (who, mut out) = (credentials::of(header), Vec::new());
@@ -116,6 +110,40 @@ impl Server {
             _ => return Err(Errno::ENOTTY.into()),
         }
         Ok(Outcome::Done)
+    }
+
+    /// Makes the list of a transaction's changes, and answers with its first page.
+    fn diff_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        tx: Arc<TxView>,
+        by_file: bool,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let account = self.registry.account_of(number)?;
+        let who = credentials::of(header);
+        self.spawn_for(&account.clone(), Kind::Look, move |server| {
+            let mut diff = Diff::new_zeroed();
+            diff.id = tx.transaction.id();
+            // The list before it makes room.
+            server.registry.set_diff(number, None);
+            let made = if by_file { tx.transaction.diff_by_file(&who) } else { tx.transaction.diff() };
+            let made = made.and_then(|changes| ChangeList::new(diff.id, changes, &account)).map(Arc::new);
+            let filled = made.map(|list| {
+                fill(&mut diff, &list.changes);
+                server.registry.set_diff(number, Some(list));
+            });
+            answer(&channel, unique, filled.err().map(|e| e.errno()), &diff);
+        })
+    }
+
+    /// A page of the channel's list; `EINVAL` where it is of another transaction.
+    fn fill(&self, number: u32, diff: &mut Diff) -> Result<()> {
+        let list = self.registry.diff(number).filter(|list| list.of == diff.id).ok_or(Errno::EINVAL)?;
+        fill(diff, &list.changes);
+        Ok(())
     }
 
     /// A transaction that its owner, or root, wants to look at.

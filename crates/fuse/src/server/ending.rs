@@ -2,7 +2,7 @@
 //!
 //! Notifications wait for requests (a page's READ, a mapping's WRITE) and for locks that are held
 //! while others are being answered. If all workers waited in one, nobody would answer: so all of
-//! this runs on threads of its own, one for each transaction that ends.
+//! this runs on threads of its own, one for each transaction that ends (see `jobs`).
 //!
 //! But for one, where one thread alone calls (see `calm`): a thread costs a small commit a fifth of its
 //! time, and wakes its caller on another CPU. The worker that got the call ends the transaction
@@ -24,13 +24,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use xact::Durability;
 use xact_base::{Errno, Error, Ino, Result};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
+use super::jobs::Kind;
 use super::veiling::Curtain;
 use super::{Sending, Server, sent};
 use crate::abi::{InHeader, IoctlOut};
@@ -84,34 +84,9 @@ impl Drop for Taken<'_> {
 }
 
 impl Server {
-    /// Runs a job on a thread of its own. `EAGAIN`: there is none to be had.
-    pub(super) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
-        *self.jobs.lock() += 1;
-        let server = self.clone();
-        let started = thread::Builder::new().name("xact-ending".into()).spawn(move || {
-            if catch_unwind(AssertUnwindSafe(|| job(&server))).is_err() {
-                server.host.poison("a panic at the end of a transaction");
-            }
-            server.job_done();
-        });
-        started.map(drop).map_err(|_| {
-            self.job_done();
-            Errno::EAGAIN.into()
-        })
-    }
-
-    fn job_done(&self) {
-        *self.jobs.lock() -= 1;
-        self.job_ended.notify_all();
-    }
-
     /// When the connection is closed: aborts what is open, waits for what is running.
     pub fn shut_down(&self) {
-        let mut jobs = self.jobs.lock();
-        while *jobs > 0 {
-            self.job_ended.wait(&mut jobs);
-        }
-        drop(jobs);
+        self.jobs.wait();
         self.reaper.stop();
         self.abort_sections();
         for tx in self.registry.all() {
@@ -119,10 +94,11 @@ impl Server {
             self.registry.freeze(&tx);
             if let Some(kept) = self.registry.kept(id) {
                 let label = String::from_utf8_lossy(&kept.label).into_owned();
-                let becomes = if kept.persistent { "stays open on the volume" } else { "is dropped" };
+                let persistent = kept.persistent.is_some();
+                let becomes = if persistent { "stays open on the volume" } else { "is dropped" };
                 crate::log(format_args!("transaction {id} ({label}) was open and {becomes}: the mount ends"));
                 // What a command was in the midst of is no state to decide over.
-                if kept.persistent
+                if persistent
                     && !kept.is_attached()
                     && let Err(e) = tx.transaction.keep_up()
                 {
@@ -278,7 +254,7 @@ impl Server {
         end: impl FnOnce(&Arc<Server>, &Arc<TxView>) + Send + 'static,
     ) -> Result<()> {
         let ours = tx.clone();
-        self.spawn(move |server| end(server, &ours)).inspect_err(|_| {
+        self.spawn_of(&tx, Kind::End, move |server| end(server, &ours)).inspect_err(|_| {
             self.registry.freeze(&tx);
             // On an error it is told.
             let _ = self.drop_all(&tx, Standing::Dropped);

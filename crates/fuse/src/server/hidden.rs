@@ -8,20 +8,25 @@
 //! ```
 //! and the snapshots (see `past`).
 
-use xact::{Isolation, Losses};
+use xact::{Isolation, Losses, RESOURCES, Resource};
 use xact_base::{Errno, Error, Ino, Result};
 
+use super::jobs::Kind;
 use super::{Outcome, Place, Server, atomic, ending, savepoints};
 use crate::abi::{self, Attr, AttrOut, EntryOut, InHeader, IoctlIn, IoctlOut, OpenOut};
 use crate::channel::Channel;
-use crate::control::{self, Begin, Status, Version};
+use crate::control::{self, Begin, Pool, Status, USER_UNLIMITED, USERS_MAX, UserUse, Users, Version};
 use crate::node::Node;
 use crate::reply::{Reply, VALID_SECS};
 use crate::request::Operation;
 use crate::server::attributes;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// How often all of the pool is looked at for users.
+const POOL_LOOK: Duration = Duration::from_secs(1);
 
 /// Whose transaction it is, and what `stat` shows in its view.
 struct Owner {
@@ -59,7 +64,13 @@ impl Server {
         Ok(EntryOut { nodeid, entry_valid, attr_valid, attr, ..Default::default() })
     }
 
-    pub(super) fn in_hidden(&self, node: Node, operation: &Operation<'_>, reply: &mut Reply) -> Result<()> {
+    pub(super) fn in_hidden(
+        &self,
+        node: Node,
+        header: &InHeader,
+        operation: &Operation<'_>,
+        reply: &mut Reply,
+    ) -> Result<()> {
         match (operation, node) {
             (Operation::Lookup { name }, _) => reply.put(&self.hidden_lookup(node, name)?),
             (Operation::GetAttr, _) => {
@@ -67,7 +78,8 @@ impl Server {
                 reply.put(&AttrOut { attr_valid: VALID_SECS, attr, ..Default::default() });
             }
             (Operation::Tmpfile { .. }, Node::Hidden) => {
-                let channel = Node::Control(self.registry.open_channel());
+                let account = self.host.accounts().of(header.uid);
+                let channel = Node::Control(self.registry.open_channel(&account)?);
                 reply.put(&self.hidden_entry(channel)?);
                 reply.put(&OpenOut::default());
             }
@@ -138,7 +150,12 @@ impl Server {
         match (args.cmd, node) {
             (control::IOC_VERSION, _) => put(reply, &Version { abi: control::ABI, reserved: 0 }),
             (control::IOC_COUNTERS, _) => put(reply, &self.host.counters()),
-            (control::IOC_POOL, _) => put(reply, &self.host.pool()?),
+            (control::IOC_POOL, _) => put(reply, &self.pool_use(header)?),
+            (control::IOC_USERS, _) => {
+                let (mut users, _) = Users::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
+                self.users(header, &mut users);
+                put(reply, &users);
+            }
             (control::IOC_LATENCIES, _) => put(reply, &self.host.latencies()),
             (control::IOC_MODES, _) => self.modes_ioctl(header, node, input, reply)?,
             (control::IOC_SYNC, _) => {
@@ -165,7 +182,8 @@ impl Server {
                 if losses.have_weight() {
                     // It waits for commits, which wait for workers.
                     let (channel, unique) = (channel.clone(), header.unique);
-                    self.spawn(move |server| {
+                    let account = self.host.accounts().of(by.uid);
+                    self.spawn_for(&account, Kind::End, move |server| {
                         let begun = server.begin(number, &by, isolation, &losses);
                         begin.id = begun.as_ref().copied().unwrap_or(0);
                         ending::answer(&channel, unique, begun.err().map(|e| e.errno()), &begin);
@@ -227,10 +245,48 @@ impl Server {
         Ok(Outcome::Done)
     }
 
+    /// What users have, from `users.from` on.
+    fn users(&self, header: &InHeader, users: &mut Users) {
+        let accounts = self.host.accounts();
+        let sees_all = self.owner_only(header).is_ok();
+        let all = accounts.all().into_iter();
+        let mut wanted = all
+            .filter(|account| account.uid() >= users.from && (sees_all || account.uid() == header.uid))
+            .peekable();
+        users.limits = in_use(u32::MAX, accounts.limits().each(), 0);
+        users.len = 0;
+        for (to, account) in users.users.iter_mut().zip(wanted.by_ref().take(USERS_MAX)) {
+            *to = in_use(account.uid(), Resource::ALL.map(|of| account.used(of)), account.refused());
+            if account.limit(Resource::Transactions) == u64::MAX {
+                to.flags = USER_UNLIMITED;
+            }
+            users.len += 1;
+        }
+        users.done = u32::from(wanted.peek().is_none());
+        users.from = wanted.peek().map_or(u32::MAX, |next| next.uid());
+    }
+
+    /// How full the pool is. That costs what the pool holds, and commits wait meanwhile: so others than the owner are
+    /// told what was so a second ago.
+    fn pool_use(&self, header: &InHeader) -> Result<Pool> {
+        let mut known = self.pool_use.lock();
+        if let Some((at, pool)) = &*known
+            && at.elapsed() < POOL_LOOK
+            && self.owner_only(header).is_err()
+        {
+            return Ok(*pool);
+        }
+        let pool = self.host.pool()?;
+        *known = Some((Instant::now(), pool));
+        Ok(pool)
+    }
+
+    /// `EDQUOT`: its user has too many transactions.
     fn begin(&self, channel: u32, by: &Owner, isolation: Isolation, losses: &Losses) -> Result<u64> {
+        let open = self.host.accounts().of(by.uid).charge(Resource::Transactions, 1)?;
         let transaction = self.host.begin(by.uid, isolation, losses)?;
         let id = transaction.id();
-        if let Err(e) = self.registry.add(channel, transaction.clone(), by.uid, by.gid, by.own_inodes) {
+        if let Err(e) = self.registry.add(channel, transaction.clone(), open, by.gid, by.own_inodes) {
             transaction.abort();
             return Err(e.into());
         }
@@ -241,6 +297,21 @@ impl Server {
 pub(super) fn put<T: IntoBytes + Immutable>(reply: &mut Reply, output: &T) {
     reply.put(&IoctlOut::default());
     reply.put(output);
+}
+
+fn in_use(uid: u32, amounts: [u64; RESOURCES], refused: u64) -> UserUse {
+    let of = |resource: Resource| amounts[resource as usize];
+    UserUse {
+        uid,
+        flags: 0,
+        channels: of(Resource::Channels),
+        transactions: of(Resource::Transactions),
+        persisted: of(Resource::Persisted),
+        savepoints: of(Resource::Savepoints),
+        memory: of(Resource::Memory),
+        descriptors: of(Resource::Descriptors),
+        refused,
+    }
 }
 
 /// A number as `{}` prints it, and in no other form: else one folder had several names.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xact::KeptInfo;
+use xact::{KeptInfo, Resource};
 use xact_base::{Errno, Error, Ino, Result, unix_seconds};
 
 use super::Server;
@@ -70,9 +70,18 @@ impl Server {
             begun: now.saturating_sub(tx.begun.elapsed().as_secs()),
             deadline: how.timeout.map(|timeout| now + timeout.as_secs()),
         };
-        let kept = tx.transaction.keep(info);
+        // One that is kept has been charged for that.
+        let is_new = tx.transaction.kept_info().is_none();
+        let charge = is_new.then(|| tx.account.charge(Resource::Persisted, 1)).transpose();
+        let kept = charge.and_then(|charge| {
+            tx.transaction.keep(info)?;
+            if let Some(charge) = charge {
+                self.registry.note_persistent(id, charge);
+            }
+            Ok(())
+        });
         match &kept {
-            Ok(()) => self.registry.note_persistent(id),
+            Ok(()) => {}
             Err(e) => {
                 crate::log(format_args!("transaction {id} is open, but not kept on the volume as it is: {e}"))
             }
@@ -96,7 +105,8 @@ impl Server {
                     let label = String::from_utf8_lossy(&info.label).into_owned();
                     let age = Duration::from_secs(now.saturating_sub(info.begun));
                     let left = info.deadline.map(|at| Duration::from_secs(at.saturating_sub(now)));
-                    self.registry.add_kept(one, age, left);
+                    let account = self.host.accounts().of(one.uid);
+                    self.registry.add_kept(one, &account, age, left);
                     crate::log(format_args!("transaction {id} ({label}) is open again"));
                 }
                 Err(e) => crate::log(format_args!(

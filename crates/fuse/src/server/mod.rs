@@ -7,6 +7,7 @@ mod deciding;
 mod ending;
 mod following;
 mod hidden;
+mod jobs;
 mod keeping;
 mod listing;
 mod modes;
@@ -22,18 +23,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{Attr, Caller, FileKind, Name, View};
 use zerocopy::FromBytes;
 
 use crate::abi::{ForgetOne, InHeader};
 use crate::channel::Channel;
+use crate::control::Pool;
 use crate::followers::Followed;
 use crate::host::Host;
 use crate::init::Agreed;
 use crate::node::{Node, ViewNr};
 use crate::opened::{OpenSnapshot, OpenSnapshots};
+use crate::owner::Owners;
 use crate::pool::Handler;
 use crate::reaper::{Deadlines, Reaper};
 use crate::registry::{Pass, Registry, TxView};
@@ -50,13 +53,14 @@ pub struct Server {
     /// For notifications.
     kernel: Channel,
     agreed: Agreed,
-    /// Jobs that run on threads of their own (see `ending`).
-    jobs: Mutex<usize>,
-    job_ended: Condvar,
+    jobs: jobs::Jobs,
+    owners: Owners,
     here: ending::Here,
     reaper: Reaper,
     sections: atomic::Sections,
     veils: Veils,
+    /// What was told of the pool last, and when.
+    pool_use: Mutex<Option<(Instant, Pool)>>,
     /// Answers that wait until the kernel has forgotten (see `following`).
     held: Mutex<Vec<Arc<following::Held>>>,
 }
@@ -160,6 +164,15 @@ impl Place<'_> {
         }
     }
 
+    /// Before the kernel learns of an inode. `ENOMEM`: no memory is left for the view's user.
+    fn check_lookup(&self) -> Result<()> {
+        match self {
+            Place::Tx { tx, .. } => tx.refs.check_lookup(),
+            Place::Followed { by, .. } => by.refs.check_lookup(),
+            Place::Base { .. } | Place::Past { .. } => Ok(()),
+        }
+    }
+
     fn remove_name(&self, dir: Ino, name: &Name) {
         if let Place::Tx { tx, .. } = self {
             tx.refs.remove_name(dir, name);
@@ -203,8 +216,9 @@ impl Server {
             past: OpenSnapshots::default(),
             kernel,
             agreed,
-            jobs: Mutex::new(0),
-            job_ended: Condvar::new(),
+            jobs: jobs::Jobs::default(),
+            owners: Owners::default(),
+            pool_use: Mutex::default(),
             here: ending::Here::default(),
             reaper: Reaper::default(),
             sections: atomic::Sections::default(),
@@ -345,7 +359,7 @@ impl Server {
                         let (place, ino) = self.enter(node, header)?;
                         self.in_view(&place, ino, header, operation, reply)
                     }
-                    _ => self.in_hidden(node, operation, reply),
+                    _ => self.in_hidden(node, header, operation, reply),
                 }
                 .map(|()| Outcome::Done);
             }
@@ -450,6 +464,12 @@ impl Handler for Server {
 
     fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
         self.respond(channel, request, reply, Channel::reply);
+    }
+
+    fn refuse(&self, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
+        if let Ok((header, _)) = InHeader::read_from_prefix(request) {
+            sent(channel.reply(reply.finish(header.unique, Err(Errno::EAGAIN))));
+        }
     }
 }
 

@@ -66,6 +66,7 @@ impl Server {
         operation: &Operation<'_>,
         reply: &mut Reply,
     ) -> Result<()> {
+        place.check_lookup()?;
         let view = place.view();
         let name = match operation {
             Operation::Mknod { name, .. }
@@ -172,6 +173,7 @@ impl Server {
         found: &Attr,
         name: Option<(Ino, &[u8])>,
     ) -> Result<Option<EntryOut>> {
+        place.check_lookup()?;
         let gone = |e: &Error| matches!(e, Error::Posix(Errno::ESTALE | Errno::ENOENT));
         let view: &dyn View = place.view();
         match view.hold(found.ino) {

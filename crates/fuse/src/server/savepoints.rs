@@ -19,12 +19,12 @@ use zerocopy::FromBytes;
 
 use super::Server;
 use super::ending::answer;
+use super::jobs::Kind;
 use crate::abi::InHeader;
 use crate::channel::Channel;
 use crate::control::{self, Savepoint};
 use crate::host::Changes;
 use crate::node::Node;
-use crate::owner::Owner;
 use crate::registry::TxView;
 
 /// How often dead owners are looked for, while savepoints are open.
@@ -54,8 +54,17 @@ impl Server {
             (savepoint, _) = Savepoint::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
         }
         let (channel, unique) = (channel.clone(), header.unique);
-        let owner = Owner::of(header.pid).ok();
-        self.spawn(move |server| {
+        // One that cannot be watched for want of a descriptor is not made: what its process did would stay when that is
+        // killed. Where a process is out of sight (ENOTTY), the part stays whatever becomes of it.
+        let owner = match command {
+            control::IOC_SAVEPOINT => match self.owners.of(header.pid, &tx.account) {
+                Ok(owner) => Some(owner),
+                Err(Error::Posix(Errno::ENOTTY)) => None,
+                Err(error) => return Err(error),
+            },
+            _ => None,
+        };
+        self.spawn_of(&tx.clone(), Kind::End, move |server| {
             for ino in tx.refs.with_contents() {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
@@ -106,7 +115,8 @@ impl Server {
             && let Some(changes) = tx.end_dead_part(undo)
         {
             let ours = tx.clone();
-            if let Err(e) = self.spawn(move |server| server.forget_undone(&ours, &changes)) {
+            let forget = move |server: &Arc<Server>| server.forget_undone(&ours, &changes);
+            if let Err(e) = self.spawn_of(tx, Kind::End, forget) {
                 crate::log(format_args!("what a killed process did may be seen for a while: {e}"));
             }
         }

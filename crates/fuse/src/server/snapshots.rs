@@ -78,7 +78,11 @@ impl Server {
         let old = name(&request.old, request.old_len)?;
         let new = name(&request.new, request.new_len)?;
         let done = self.host.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
-        let done = done.map(|found| self.registry.set_diff(channel, Arc::new(ChangeList::new(0, found))));
+        let done = done.and_then(|found| {
+            let list = ChangeList::new(0, found, &self.registry.account_of(channel)?)?;
+            self.registry.set_diff(channel, Some(Arc::new(list)));
+            Ok(())
+        });
         request.why_len = self.explain(&mut request.why, &done);
         put_result(reply, &done, &request);
         Ok(())

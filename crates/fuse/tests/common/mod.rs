@@ -190,6 +190,7 @@ pub struct MemHost {
     last_id: AtomicU64,
     pub aborts: Arc<AtomicU64>,
     pub poisoned: Mutex<Option<String>>,
+    accounts: xact::Accounts,
 }
 
 impl MemHost {
@@ -199,11 +200,16 @@ impl MemHost {
             last_id: AtomicU64::new(6),
             aborts: Arc::default(),
             poisoned: Mutex::default(),
+            accounts: xact::Accounts::default(),
         })
     }
 }
 
 impl Host for MemHost {
+    fn accounts(&self) -> &xact::Accounts {
+        &self.accounts
+    }
+
     fn holds(&self, ino: Ino) -> u64 {
         self.base.tree.lock().node(ino).map_or(0, |node| node.holds)
     }
@@ -373,6 +379,10 @@ impl HostTransaction for MemTransaction {
 
     fn view(&self) -> Arc<dyn View> {
         self.view.clone()
+    }
+
+    fn goes_first(&self) -> bool {
+        false
     }
 
     fn written_files(&self) -> Vec<Ino> {

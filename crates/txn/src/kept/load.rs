@@ -11,8 +11,9 @@ use xact_layout::checksum::crc32c;
 
 use super::codec::{self, Bad, Body, Doom, HEADER_BYTES};
 use super::{OnVolume, find_folder, note_transaction, witness};
-use crate::base::{Limits, VersionedBase};
+use crate::base::{SpaceLimits, VersionedBase};
 use crate::commit::CONTENTS_CHANGED;
+use crate::memory::Memory;
 use crate::overlay::{Names, Overlay};
 use crate::reads::{Away, Reads};
 use crate::savepoint::Savepoints;
@@ -24,7 +25,7 @@ impl<B: VersionedBase> Transaction<B> {
     /// Opens a kept transaction again, on a volume that was opened anew: with its number, its changes and
     /// what it had read. `Corrupt` where the file is not what was written, `Unsupported` where it is of a later version.
     pub fn reopen(base: &Arc<B>, id: u64, turns: &Arc<Turns>) -> Result<Transaction<B>> {
-        let (claim, hold) = turns.claim(&Losses::default(), || base.open_view());
+        let (claim, hold) = turns.claim(&Losses::default(), 0, || base.open_view());
         let stamp = B::stamp(&hold);
         let mut loaded = Loaded::read(base, id)?;
         let mut away = std::mem::take(&mut loaded.body.reads.away);
@@ -70,6 +71,8 @@ impl<B: VersionedBase> Transaction<B> {
             turns: turns.clone(),
             lost: Mutex::default(),
             is_note: false,
+            has_claim: false,
+            memory: Memory::default(),
         })
     }
 }
@@ -127,7 +130,7 @@ impl<B: VersionedBase> Loaded<B> {
             body.overlay.in_memory.push_back((of, at));
             if count % 256 == 255 {
                 body.overlay.spill(limit as usize, &mut |place, blocks| {
-                    base.spill(&space, place, blocks, Limits::Exempt)
+                    base.spill(&space, place, blocks, SpaceLimits::Exempt)
                 })?;
             }
         }
@@ -171,7 +174,7 @@ fn renumber<B: VersionedBase>(
     for (ino, node) in overlay.nodes.iter().filter(|(_, node)| node.born) {
         let near = folder.get(ino).copied().unwrap_or(Ino::ROOT);
         let is_dir = node.origin.kind == FileKind::Directory;
-        match base.reserve_inode(space, near, is_dir, node.first_payer(), Limits::Exempt) {
+        match base.reserve_inode(space, near, is_dir, node.first_payer(), SpaceLimits::Exempt) {
             Ok(number) => {
                 reserved.push(number);
                 numbers.insert(*ino, number);
@@ -201,5 +204,8 @@ fn renumber<B: VersionedBase>(
         paths.met(now(dir), name, now(ino));
     }
     (reads.paths, reads.away) = (paths, away);
-    Ok((Overlay { nodes, in_memory, ..Overlay::default() }, reads))
+    reads.recount();
+    let mut overlay = Overlay { nodes, in_memory, ..Overlay::default() };
+    overlay.recount();
+    Ok((overlay, reads))
 }

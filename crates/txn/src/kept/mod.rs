@@ -275,7 +275,7 @@ impl<B: VersionedBase> Transaction<B> {
     fn encode(&self, inner: &Inner<B>, record: &Record<'_>) -> Result<Image> {
         let block_size = self.base.block_size();
         let TxOptions { id, isolation, mounted, owner } = self.options;
-        let serializable = isolation == Isolation::Serializable;
+        let serializable = isolation == Isolation::Serializable || record.reads.is_coarse;
         let scratch = Mutex::default();
         let access = Access::Shared(record.beside);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &scratch);

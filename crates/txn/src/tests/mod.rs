@@ -5,6 +5,7 @@ mod eager;
 mod history;
 mod kept;
 mod large;
+mod memory;
 mod parts;
 mod permission;
 mod random;

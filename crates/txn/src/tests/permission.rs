@@ -200,3 +200,26 @@ fn a_part_is_not_committed_past_a_lost_right_of_the_rest() {
     let part = tx.commit_only(&["/other"], Default::default(), &mut ());
     assert!(matches!(part, Err(Error::Conflict { path, .. }) if path == "/top/d/x"));
 }
+
+/// A file that is met, and the way to it forgotten for want of memory, before it is written.
+#[test]
+fn a_way_that_was_forgotten_is_compared() {
+    for kept in [false, true] {
+        let mut base = base();
+        let options = TxOptions { id: ID, isolation: Isolation::Snapshot, mounted: true, owner: 1000 };
+        let mut tx = Transaction::begin(&base, options);
+        look(&tx, "top/d/x");
+        tx.reads.lock().coarsen(std::iter::empty());
+        tx.write(attr(&*base, "top/d/x").ino, 0, b"mine", WriteHow::default()).unwrap();
+        if kept {
+            tx.keep(KeptInfo { gid: 3, label: Vec::new(), begun: 1_700_000_000, deadline: None }).unwrap();
+            tx.abort();
+        }
+        run(&*base, &Op::Chmod(s("top"), 0o700));
+        if kept {
+            base = MemBase::with(base.tree());
+            tx = Transaction::reopen(&base, ID, &std::sync::Arc::default()).unwrap();
+        }
+        assert!(matches!(tx.commit(), Err(Error::Conflict { .. })), "kept {kept}");
+    }
+}

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xact_base::{Error, Ino};
 use xact_fs::{Caller, View, WriteHow};
 
 use crate::mem_base::MemBase;
-use crate::turns::LOSSES;
+use crate::turns::{LOSSES, PATIENCE};
 use crate::{Losses, Lost, Transaction, Turns, TxOptions};
 
 const SHORT_ONES: u64 = 2;
@@ -34,8 +34,22 @@ impl Volume {
     }
 
     fn begin(&self, losses: &Losses) -> Transaction<MemBase> {
+        self.begin_of(0, losses)
+    }
+
+    fn begin_of(&self, owner: u32, losses: &Losses) -> Transaction<MemBase> {
         let id = self.last.fetch_add(1, SeqCst) + 1;
-        Transaction::begin_after(&self.base, TxOptions { id, ..TxOptions::default() }, &self.turns, losses)
+        let options = TxOptions { id, owner, ..TxOptions::default() };
+        Transaction::begin_after(&self.base, options, &self.turns, losses)
+    }
+
+    /// How long a commit of this user takes that changes the file.
+    fn commit_of(&self, owner: u32, file: Ino) -> Duration {
+        let tx = self.begin_of(owner, &Losses::default());
+        write(&tx, file, 1).unwrap();
+        let began = Instant::now();
+        tx.commit().unwrap();
+        began.elapsed()
     }
 
     /// As many lost tries as give a claim, on one file.
@@ -165,4 +179,62 @@ fn nobody_waits_longer_than_a_claims_term() {
     short.commit().unwrap();
     assert_eq!(read(&*volume.base, a), 1);
     assert!(matches!(write(&holder, a, 2), Err(Error::Conflict { .. })));
+}
+
+/// Another user's commits wait for a claim, whose term is an hour, for a second in a row; so do those of a third one.
+#[test]
+fn claims_of_others_take_little_of_the_time() {
+    let volume = Volume::new();
+    let [a, b] = volume.files;
+    let claimant = volume.begin_of(1, &volume.losses(a, LONG));
+    let first = volume.commit_of(2, a);
+    assert!(first > PATIENCE / 2 && first < PATIENCE * 3, "{first:?}");
+    assert!(volume.commit_of(2, b) < PATIENCE / 2, "nobody has claimed that");
+    // Many claims of many users are no more than one.
+    let more: Vec<_> = (10..30).map(|user| volume.begin_of(user, &volume.losses(a, LONG))).collect();
+    let began = Instant::now();
+    let mut commits = 0;
+    while began.elapsed() < PATIENCE {
+        volume.commit_of(2, a);
+        commits += 1;
+    }
+    assert!(commits > 20, "{commits} commits in {:?}", began.elapsed());
+    assert!(volume.commit_of(3, a) > PATIENCE / 2, "a user who has not waited yet has patience");
+    drop((claimant, more));
+    volume.base.assert_idle();
+}
+
+/// A commit of the claimant's own user waits as long as the claim takes.
+#[test]
+fn claims_of_the_same_user_are_waited_for() {
+    let volume = Volume::new();
+    let [a, _] = volume.files;
+    let claimant = volume.begin_of(1, &volume.losses(a, LONG));
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| volume.commit_of(1, a));
+        std::thread::sleep(PATIENCE + PATIENCE / 2);
+        assert!(!commit.is_finished() && volume.turns.waiting() == 1);
+        drop(claimant);
+        assert!(commit.join().unwrap() > PATIENCE);
+    });
+}
+
+/// One who begins with a claim while a commit takes long does not hold up those that come after it.
+#[test]
+fn a_claim_does_not_wait_long_for_commits_that_run() {
+    let volume = Volume::new();
+    let [a, b] = volume.files;
+    let running = volume.turns.wait(None, 1, Vec::new);
+    std::thread::scope(|scope| {
+        let begun = scope.spawn(|| volume.begin_of(1, &volume.losses(a, LONG)));
+        std::thread::sleep(PATIENCE / 10);
+        assert!(volume.commit_of(2, b) < PATIENCE * 2);
+        let without = begun.join().unwrap();
+        let began = Instant::now();
+        // It has no claim, and no patience for another try.
+        drop(volume.begin_of(1, &volume.losses(a, LONG)));
+        assert!(began.elapsed() < PATIENCE / 2 && volume.commit_of(2, a) < PATIENCE / 2);
+        drop(without);
+    });
+    drop(running);
 }

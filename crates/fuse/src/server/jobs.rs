@@ -1,0 +1,208 @@
+//! What takes long, or waits for the kernel, runs on threads of its own: the end of transactions, savepoints, lists of
+//! changes.
+//!
+//! Of one user only a few run at a time, for each [`Kind`]; the rest of his wait in the order in which they came, and
+//! nobody else's behind them. What the server does by itself, and for root and the mount's owner, does not wait.
+//!
+//! Why nothing deadlocks. A job waits for locks, for the device, and for requests of the kernel, which workers answer;
+//! no worker waits for a job. Among jobs only a commit waits for another: for the end of a transaction that has a claim
+//! (`xact_txn::Turns`). So jobs of such a transaction do not wait in the queue.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::{Condvar, Mutex};
+use xact::{Account, Resource};
+use xact_base::{Errno, Result};
+
+use super::Server;
+use crate::calm::{self, Confinement};
+use crate::priority;
+use crate::registry::TxView;
+
+type Job = Box<dyn FnOnce(&Arc<Server>) + Send>;
+
+/// Jobs of one user and kind that wait. Each has a caller that waits for it.
+const WAITING_MAX: usize = 1024;
+/// Kinds of jobs of a user, each with its own queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// Begins, ends and savepoints of transactions.
+    End,
+    /// Looks at the changes of a transaction.
+    Look,
+}
+
+impl Kind {
+    /// How many of a user run at a time.
+    fn most(self) -> usize {
+        match self {
+            Kind::End => 4,
+            Kind::Look => 2,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    running: usize,
+    waiting: VecDeque<Job>,
+}
+
+/// All jobs of a server.
+#[derive(Default)]
+pub(super) struct Jobs {
+    /// Threads.
+    running: Mutex<usize>,
+    ended: Condvar,
+    of_users: Mutex<HashMap<(u32, Kind), Queue>>,
+}
+
+impl Jobs {
+    /// Returns when no job is left.
+    pub fn wait(&self) {
+        let mut running = self.running.lock();
+        while *running > 0 {
+            self.ended.wait(&mut running);
+        }
+    }
+
+    fn one_ended(&self) {
+        *self.running.lock() -= 1;
+        self.ended.notify_all();
+    }
+
+    /// The job, if it may run now; `None`: it waits.
+    fn admit(&self, user: (u32, Kind), job: Job) -> Result<Option<Job>> {
+        let mut queues = self.of_users.lock();
+        let queue = queues.entry(user).or_default();
+        if queue.running < user.1.most() {
+            queue.running += 1;
+            return Ok(Some(job));
+        }
+        if queue.waiting.len() >= WAITING_MAX {
+            return Err(Errno::EAGAIN.into());
+        }
+        queue.waiting.push_back(job);
+        Ok(None)
+    }
+
+    /// One has ended: the next one of the same user, to be run in its place.
+    fn next(&self, user: (u32, Kind)) -> Option<Job> {
+        let mut queues = self.of_users.lock();
+        let queue = queues.get_mut(&user).expect("a queue stays as long as one of it runs");
+        let next = queue.waiting.pop_front();
+        if next.is_none() {
+            queue.running -= 1;
+            if queue.running == 0 {
+                queues.remove(&user);
+            }
+        }
+        next
+    }
+}
+
+impl Server {
+    /// Runs a job on a thread of its own. `EAGAIN`: there is none to be had.
+    pub(super) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
+        self.start_thread(move |server| server.run_job(Box::new(job)))
+    }
+
+    /// The same for a user, whose other jobs of this kind may have to end before. `EAGAIN`: too many wait.
+    pub(super) fn spawn_for(
+        self: &Arc<Self>,
+        account: &Account,
+        kind: Kind,
+        job: impl FnOnce(&Arc<Server>) + Send + 'static,
+    ) -> Result<()> {
+        if account.limit(Resource::Transactions) == u64::MAX {
+            return self.spawn(job);
+        }
+        let user = (account.uid(), kind);
+        let confinement = Confinement::current();
+        let job = move |server: &Arc<Server>| {
+            confinement.apply();
+            job(server);
+        };
+        let Some(job) = self.jobs.admit(user, Box::new(job))? else { return Ok(()) };
+        let started = self.start_thread(move |server| {
+            if kind == Kind::Look {
+                priority::set(true);
+            }
+            let mut next = Some(job);
+            while let Some(job) = next {
+                server.run_job(job);
+                next = server.jobs.next(user);
+            }
+        });
+        started.inspect_err(|_| {
+            // What waits has a thread, or this was the only one: then it is run by the next that comes, or not at
+            // all, as there is none.
+            if let Some(waiting) = self.jobs.next(user) {
+                self.run_job(waiting);
+            }
+        })
+    }
+
+    /// The same for a transaction's user.
+    pub(super) fn spawn_of(
+        self: &Arc<Self>,
+        tx: &TxView,
+        kind: Kind,
+        job: impl FnOnce(&Arc<Server>) + Send + 'static,
+    ) -> Result<()> {
+        if tx.transaction.goes_first() { self.spawn(job) } else { self.spawn_for(&tx.account, kind, job) }
+    }
+
+    fn run_job(self: &Arc<Self>, job: Job) {
+        if catch_unwind(AssertUnwindSafe(|| job(self))).is_err() {
+            self.host.poison("a panic at the end of a transaction");
+        }
+    }
+
+    fn start_thread(self: &Arc<Self>, run: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
+        *self.jobs.running.lock() += 1;
+        let server = self.clone();
+        let started = thread::Builder::new().name("xact-ending".into()).spawn(move || {
+            calm::begin_thread();
+            run(&server);
+            server.jobs.one_ended();
+        });
+        started.map(drop).map_err(|_| {
+            self.jobs.one_ended();
+            Errno::EAGAIN.into()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_jobs_wait_for_his_own_alone() {
+        let jobs = Jobs::default();
+        let (one, other) = ((1000, Kind::Look), (1001, Kind::Look));
+        let nothing = || -> Job { Box::new(|_| ()) };
+        for _ in 0..Kind::Look.most() {
+            assert!(jobs.admit(one, nothing()).unwrap().is_some());
+        }
+        for _ in 0..WAITING_MAX {
+            assert!(jobs.admit(one, nothing()).unwrap().is_none());
+        }
+        assert_eq!(jobs.admit(one, nothing()).err().unwrap().errno(), Errno::EAGAIN);
+        // Another user, and another kind of the same one.
+        assert!(jobs.admit(other, nothing()).unwrap().is_some());
+        assert!(jobs.admit((1000, Kind::End), nothing()).unwrap().is_some());
+        assert!(jobs.next(other).is_none() && jobs.next((1000, Kind::End)).is_none());
+        for _ in 0..WAITING_MAX {
+            assert!(jobs.next(one).is_some());
+        }
+        for _ in 0..Kind::Look.most() {
+            assert!(jobs.next(one).is_none());
+        }
+        assert!(jobs.of_users.lock().is_empty());
+    }
+}

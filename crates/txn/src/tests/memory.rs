@@ -1,0 +1,208 @@
+//! What a transaction may take of its user's memory, and what it does with less.
+
+use std::sync::Arc;
+
+use xact_base::{Errno, Error, Ino};
+use xact_fs::{Caller, RenameHow, View, WriteHow, XattrHow};
+
+use crate::account::Accounts;
+use crate::mem_base::MemBase;
+use crate::reads::Reads;
+use crate::{Account, Limits, Resource, Transaction, TxOptions};
+
+const USER: u32 = 1000;
+
+/// An account with so much memory.
+fn account(bytes: u64) -> Arc<Account> {
+    let accounts = Accounts::default();
+    accounts.limit(Limits::new(100, bytes), 1, |_| ());
+    accounts.of(USER)
+}
+
+fn begin(base: &Arc<MemBase>, account: &Arc<Account>) -> Transaction<MemBase> {
+    Transaction::begin(base, TxOptions { owner: USER, ..TxOptions::default() }).charged_to(account)
+}
+
+fn make(view: &dyn View, name: &[u8]) -> Result<Ino, Error> {
+    Ok(view.make_node(&Caller::ROOT, Ino::ROOT, name, 0o100644, 0)?.ino)
+}
+
+fn is_short<R>(result: Result<R, Error>) -> bool {
+    result.is_err_and(|error| error.errno() == Errno::ENOMEM)
+}
+
+/// Looking for a million names takes no more than is allowed, and a name that came meanwhile is a conflict: of a
+/// folder, though not of each name.
+#[test]
+fn absent_names_become_a_listing_where_memory_is_short() {
+    let base = MemBase::new(1024);
+    let account = account(1 << 20);
+    let tx = begin(&base, &account);
+    for n in 0..100_000_u32 {
+        let asked = tx.lookup(Ino::ROOT, format!("{n:0200}").as_bytes());
+        assert!(matches!(asked, Err(Error::Posix(Errno::ENOENT))), "{asked:?}");
+    }
+    assert!(account.used(Resource::Memory) <= 1 << 20);
+    make(&tx, b"own").unwrap();
+    make(&*base, format!("{:0200}", 17).as_bytes()).unwrap();
+    assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
+    drop(tx);
+    assert_eq!(account.used(Resource::Memory), 0, "what has ended takes nothing");
+    base.assert_idle();
+}
+
+/// The same without anything that came meanwhile: it commits.
+#[test]
+fn what_is_coarser_is_no_conflict_by_itself() {
+    let base = MemBase::new(1024);
+    let other = base.make_dir(&Caller::ROOT, Ino::ROOT, b"other", 0o755).unwrap().ino;
+    let tx = begin(&base, &account(1 << 20));
+    for n in 0..20_000_u32 {
+        let _ = tx.lookup(Ino::ROOT, format!("{n:0200}").as_bytes());
+    }
+    base.make_node(&Caller::ROOT, other, b"elsewhere", 0o100644, 0).unwrap();
+    make(&tx, b"own").unwrap();
+    tx.commit().unwrap();
+}
+
+/// Blocks of a file with holes between them become one range.
+#[test]
+fn single_blocks_become_a_range_where_memory_is_short() {
+    for (written, conflicts) in [(0, false), (1, true), (3, true), (9_999, false)] {
+        let base = MemBase::new(1024);
+        let file = make(&*base, b"file").unwrap();
+        base.write(file, 0, &vec![1; 10_000 << 10], WriteHow::default()).unwrap();
+        let account = account(256 << 10);
+        let tx = begin(&base, &account);
+        let mut out = Vec::new();
+        for at in (1..9_990).step_by(2) {
+            tx.read(file, at << 10, 1 << 10, &mut out).unwrap();
+            out.clear();
+        }
+        assert!(account.used(Resource::Memory) <= 256 << 10);
+        make(&tx, b"own").unwrap();
+        base.write(file, written << 10, &[2; 1 << 10], WriteHow::default()).unwrap();
+        assert_eq!(tx.commit().is_err(), conflicts, "block {written}");
+    }
+}
+
+/// Where nothing can be made coarser, calls fail before they do anything; what was done stays, and commits.
+#[test]
+fn changes_beyond_the_limit_fail_and_those_before_commit() {
+    let base = MemBase::new(1024);
+    let account = account(256 << 10);
+    let tx = begin(&base, &account);
+    let made = (0..10_000_u32).find(|n| is_short(make(&tx, format!("{n:0100}").as_bytes()))).unwrap();
+    assert!((50..1000).contains(&made), "{made} files in 256 KiB");
+    assert!(is_short(tx.lookup(Ino::ROOT, b"another")) && is_short(tx.savepoint()));
+    assert!(account.used(Resource::Memory) <= 256 << 10 && account.refused() > 0);
+    // Others of the same user have nothing left either, and those of other users have.
+    let second = begin(&base, &account);
+    let _ = make(&second, b"second");
+    assert!(is_short(make(&second, b"third")));
+    drop(second);
+    tx.commit().unwrap();
+    for n in 0..made {
+        base.lookup(Ino::ROOT, format!("{n:0100}").as_bytes()).unwrap();
+    }
+    begin(&base, &account).lookup(Ino::ROOT, b"another").unwrap_err();
+    assert!(!is_short(make(&begin(&base, &account), b"fourth")), "what has ended is given back");
+}
+
+/// Each savepoint keeps a copy of what was changed.
+#[test]
+fn savepoints_are_counted_and_their_copies_charged() {
+    let base = MemBase::new(1024);
+    let account = account(1 << 20);
+    let tx = begin(&base, &account);
+    for n in 0..100_u32 {
+        make(&tx, n.to_string().as_bytes()).unwrap();
+    }
+    let open = std::iter::from_fn(|| tx.savepoint().ok()).count();
+    assert!((3..50).contains(&open), "{open} copies of 100 files in a MiB");
+    assert_eq!(account.used(Resource::Savepoints), open as u64);
+    tx.roll_back(2).unwrap();
+    assert_eq!(account.used(Resource::Savepoints), 1);
+    tx.savepoint().unwrap();
+    // Small ones, up to their number.
+    let many = begin(&base, &self::account(1 << 30));
+    let open = std::iter::from_fn(|| many.savepoint().ok()).count();
+    assert_eq!(open, 1000);
+    assert_eq!(many.savepoint().unwrap_err().errno(), Errno::EMFILE);
+    assert!(make(&many, b"goes on").is_ok());
+}
+
+/// What is counted as it grows is what a count of everything finds, whatever was done.
+#[test]
+fn what_is_counted_is_what_is_there() {
+    let base = MemBase::new(1024);
+    let kept = make(&*base, b"kept").unwrap();
+    base.set_xattr(&Caller::ROOT, kept, b"user.a", b"1", XattrHow::Set).unwrap();
+    let tx = begin(&base, &account(1 << 30));
+    let check = |when: &str| {
+        tx.with_overlay(|overlay| {
+            let mut again = overlay.clone();
+            again.recount();
+            assert_eq!(overlay.bytes, again.bytes, "{when}");
+        });
+        let mut again: Reads = tx.reads.lock().clone();
+        again.recount();
+        assert_eq!(tx.reads.lock().bytes(), again.bytes(), "{when}");
+    };
+    let dir = tx.make_dir(&Caller::ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let file = tx.make_node(&Caller::ROOT, dir, b"file", 0o100644, 0).unwrap().ino;
+    check("made");
+    tx.write(file, 0, &[1; 10_000], WriteHow::default()).unwrap();
+    tx.write(kept, 5000, &[1; 100], WriteHow::default()).unwrap();
+    check("written");
+    let savepoint = tx.savepoint().unwrap();
+    tx.rename(&Caller::ROOT, (dir, b"file"), (Ino::ROOT, b"kept"), RenameHow::Replace).unwrap();
+    tx.make_symlink(&Caller::ROOT, dir, b"link", b"target").unwrap();
+    tx.set_xattr(&Caller::ROOT, file, b"user.b", &[7; 100], XattrHow::Set).unwrap();
+    check("renamed over");
+    tx.roll_back(savepoint).unwrap();
+    check("rolled back");
+    tx.remove_xattr(&Caller::ROOT, kept, b"user.a").unwrap();
+    tx.unlink(&Caller::ROOT, Ino::ROOT, b"kept").unwrap();
+    tx.unlink(&Caller::ROOT, dir, b"file").unwrap();
+    tx.remove_dir(&Caller::ROOT, Ino::ROOT, b"dir").unwrap();
+    check("removed");
+    tx.make_node(&Caller::ROOT, Ino::ROOT, b"one", 0o100644, 0).unwrap();
+    tx.make_node(&Caller::ROOT, Ino::ROOT, b"two", 0o100644, 0).unwrap();
+    tx.commit_only(&["/one"], Default::default(), &mut ()).unwrap();
+    check("committed in part");
+    tx.drop_only(&["/two"]).unwrap();
+    check("dropped in part");
+}
+
+/// A chain of folders: each path is made once for all, and what is deeper than any call goes is shown by number. It is
+/// selected by the part of its path that is known.
+#[test]
+fn differences_of_deep_folders_take_no_time_in_the_square() {
+    const DEPTH: usize = 20_000;
+    let base = MemBase::new(1024);
+    let account = account(256 << 20);
+    let tx = begin(&base, &account);
+    let top = tx.make_dir(&Caller::ROOT, Ino::ROOT, b"top", 0o755).unwrap().ino;
+    let mut dir = top;
+    for _ in 0..DEPTH {
+        dir = tx.make_dir(&Caller::ROOT, dir, b"d", 0o755).unwrap().ino;
+    }
+    let all = tx.diff().unwrap();
+    assert_eq!(all.len(), DEPTH + 1);
+    assert!(all.iter().all(|difference| difference.path.len() <= 4096));
+    let exact = all.iter().filter(|difference| difference.path.starts_with(b"/top")).count();
+    assert_eq!(exact, 1 + (4096 - 4) / 2);
+    let bytes: usize = all.iter().map(crate::Difference::bytes).sum();
+    assert!(bytes < 20 << 20, "{bytes} bytes");
+    assert!(matches!(tx.drop_only(&["/elsewhere"]), Err(Error::Usage(_))));
+    tx.drop_only(&["/top"]).unwrap();
+    assert!(tx.diff().unwrap().is_empty());
+    // A list that does not fit is refused, and the transaction goes on.
+    let small = begin(&base, &self::account(1 << 20));
+    for n in 0..600_u32 {
+        make(&small, format!("{n:0200}").as_bytes()).unwrap();
+    }
+    assert!(is_short(small.diff()) && is_short(small.diff_by_file(None)));
+    small.commit().unwrap();
+}
