@@ -11,7 +11,7 @@ import sys
 # A crate may use those in rows below its own, never one of its own row.
 LAYERS = [
     ["xact-cli", "xact-capi", "xact-bench"],
-    ["xact-inside"],
+    ["xact-namespace"],
     ["xact-fuse", "xact-testkit"],
     ["xact"],
     ["xact-txn"],
@@ -19,7 +19,7 @@ LAYERS = [
     ["xact-consistency"],
     ["xact-device"],
     ["xact-layout"],
-    ["xact-base"],
+    ["xact-types"],
 ]
 
 

@@ -5,7 +5,7 @@
 //! In order, at the begin:
 //! 1. Look at what lies on the volume already. With one thread: descriptors, which are opened again in the view,
 //!    and mappings, which cannot be. With several, a number may not be moved under another thread that closes
-//!    it and gets it again: what stays open is refused (`xact_inside::staying`).
+//!    it and gets it again: what stays open is refused (`xact_namespace::staying`).
 //! 2. Begin: the control descriptor stands for the transaction, closing it aborts.
 //! 3. Enter a mount namespace of this thread's own in which the view lies over every mount of the volume.
 //! 4. With one thread: put descriptors of the view in the place of those found in 1.
@@ -23,11 +23,11 @@ use std::path::{Path, PathBuf};
 
 use xact_fuse::client::{Channel, Inner};
 use xact_fuse::control::{BEGIN_OWN_INODES, COMMIT_FOLLOW, COMMIT_RETAIN};
-use xact_inside::descriptors::{Moved, Scope, Survey};
-use xact_inside::mappings;
-use xact_inside::mounts::{self, Mount};
-use xact_inside::namespace::{Bound, Home, Namespace, UserNamespace};
-use xact_inside::staying;
+use xact_namespace::descriptors::{Moved, Scope, Survey};
+use xact_namespace::mappings;
+use xact_namespace::mounts::{self, Mount};
+use xact_namespace::namespace::{Bound, Home, Namespace, UserNamespace};
+use xact_namespace::staying;
 
 use crate::transaction::Failed;
 
@@ -175,7 +175,7 @@ impl Around {
 impl Own {
     /// With the volume's folder in the view.
     fn begin(mount: Mount, flags: u32) -> Result<(Own, File), Failed> {
-        let inside = |e: xact_inside::Error| Failed::of_inside(&e);
+        let inside = |e: xact_namespace::Error| Failed::of_inside(&e);
         let io = |e: io::Error| Failed::of_io(&e);
         let none = |e: io::Error| Failed::of_channel(&mount.point, &e);
         let user = match flags & BEGIN_USER_NAMESPACE {
@@ -296,7 +296,7 @@ impl Own {
 
     /// Leaves the namespace of the transaction; returns the way back into it.
     fn go_home(&self) -> Result<Home, Failed> {
-        let inside = |e: xact_inside::Error| Failed::of_inside(&e);
+        let inside = |e: xact_namespace::Error| Failed::of_inside(&e);
         let here = Home::here().map_err(inside)?;
         self.home.go().map_err(inside)?;
         Ok(here)

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use xact_inside::about::About;
+use xact_namespace::about::About;
 
 /// The mount point above a path, and the path below it.
 pub struct Place {

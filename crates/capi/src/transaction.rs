@@ -8,7 +8,7 @@ use std::path::Path;
 
 use xact_fuse::client::{Channel, CommitError, Inner};
 use xact_fuse::control::{BEGIN_OWN_INODES, COMMIT_RETAIN, Reason};
-use xact_inside::about::About;
+use xact_namespace::about::About;
 
 use crate::place::Place;
 
@@ -96,7 +96,7 @@ impl Failed {
         Failed::of_io(&io::Error::from_raw_os_error(errno))
     }
 
-    pub fn of_inside(error: &xact_inside::Error) -> Failed {
+    pub fn of_inside(error: &xact_namespace::Error) -> Failed {
         Failed { why: error.to_string(), ..Failed::of_errno(error.errno()) }
     }
 }

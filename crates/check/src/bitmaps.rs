@@ -1,7 +1,7 @@
 //! Step 5: bitmaps and counts against what the other steps have seen.
 
-use xact_base::{GroupNr, Result, Site};
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT, bitmap_checksum, bitmap_csum_matches};
+use xact_types::{GroupNr, Result, Site};
 
 use crate::Checker;
 

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use xact_base::{BlockNr, Ino, Result, Site};
 use xact_layout::dirent::{DirEntry, DirFormat};
 use xact_layout::dirhash::DirHasher;
 use xact_layout::get_u32;
 use xact_layout::htree::Index;
 use xact_layout::inode::{BLOCK_AREA_BYTES, Inode, flag};
 use xact_layout::xattr::{Value, entries_in_body, index};
+use xact_types::{BlockNr, Ino, Result, Site};
 
 use crate::Checker;
 use crate::map::Mapped;

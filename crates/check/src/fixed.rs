@@ -1,7 +1,7 @@
 //! Step 1: the superblock's own claims, the group descriptors, and the places of the fixed metadata.
 
-use xact_base::{GroupNr, Result, Run, Site};
 use xact_layout::group::INODE_UNINIT;
+use xact_types::{GroupNr, Result, Run, Site};
 
 use crate::Checker;
 
@@ -20,7 +20,7 @@ impl Checker<'_> {
         }
         if sb.first_data_block() > 0 {
             // The boot block: no group has it, nobody may claim it.
-            self.used.claim(Run { start: xact_base::BlockNr(0), len: 1 });
+            self.used.claim(Run { start: xact_types::BlockNr(0), len: 1 });
         }
         for number in 0..sb.group_count() {
             self.check_group(GroupNr(number));

@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, GroupNr, Result, Site};
 use xact_device::BlockDevice;
 use xact_layout::checksum::crc32c;
 use xact_layout::feature::incompat;
@@ -26,6 +25,7 @@ use xact_layout::generations::{
 };
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
 use crate::Report;
 use crate::volume::Volume;

@@ -1,10 +1,10 @@
 //! Step 2: every inode of every table.
 
-use xact_base::{BlockNr, GroupNr, Ino, Result, Run, Site};
 use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::get_u16;
 use xact_layout::group::INODE_UNINIT;
 use xact_layout::inode::{GOOD_OLD_BYTES, Inode, flag, mode};
+use xact_types::{BlockNr, GroupNr, Ino, Result, Run, Site};
 
 use crate::Checker;
 use crate::dirs::Directory;

@@ -1,9 +1,9 @@
 //! The journal: its inode lies where the superblock says, its own superblock is sound. The log behind
 //! it was replayed, or there is none.
 
-use xact_base::{Ino, Result, Site};
 use xact_layout::feature::compat;
 use xact_layout::jbd2::JournalSuperblock;
+use xact_types::{Ino, Result, Site};
 
 use crate::Checker;
 use crate::map::Mapped;
@@ -32,7 +32,7 @@ impl Checker<'_> {
         }
         let (_, bytes) = self.file_block(ino, &mapped, 0)?;
         let fields = match JournalSuperblock::decode(&bytes) {
-            Err(error @ xact_base::Error::Unsupported(_)) => {
+            Err(error @ xact_types::Error::Unsupported(_)) => {
                 self.report.problem(Site::JournalSuperblock, error.to_string());
                 return Ok(());
             }

@@ -39,11 +39,11 @@ mod xattrs;
 
 use std::sync::Arc;
 
-use xact_base::{Error, Ino, Result};
 use xact_consistency::EngineOptions;
 use xact_device::BlockDevice;
 use xact_layout::feature::{self, incompat, ro_compat};
 use xact_layout::superblock::Superblock;
+use xact_types::{Error, Ino, Result};
 
 pub use owners::{Use, uses};
 pub use report::{Problem, Report, Totals};

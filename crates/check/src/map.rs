@@ -1,9 +1,9 @@
 //! The blocks of an inode: extent trees and block maps, walked to the last entry.
 
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 use xact_layout::extent::{END_OF_FILES, Expected, Extent, Node};
 use xact_layout::get_u32;
 use xact_layout::inode::{Inode, flag, inode_seed};
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 
 use crate::Checker;
 

@@ -1,9 +1,9 @@
 //! Files that were deleted while they were open, and truncations under way, on a volume that is checked
 //! as it was at one moment of its use: their blocks and inodes are in use, though no name leads to them.
 
-use xact_base::{Ino, Result, Site};
 use xact_layout::feature::compat;
 use xact_layout::orphan;
+use xact_types::{Ino, Result, Site};
 
 use crate::Checker;
 

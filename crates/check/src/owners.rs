@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use xact_base::{BlockNr, GroupNr, Ino, Result};
 use xact_device::BlockDevice;
 use xact_layout::inode::flag;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, GroupNr, Ino, Result};
 
 use crate::report::Report;
 use crate::volume::Volume;

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xact_base::{Error, Ino, Result, Site};
 use xact_layout::feature::ro_compat;
 use xact_layout::get_u32;
 use xact_layout::inode::{Inode, flag};
 use xact_layout::quota::{
     Info, LEAF_ENTRIES, LEVELS, PIECE_BYTES, QuotaEntry, QuotaKind, ROOT_PIECE, entry_at,
 };
+use xact_types::{Error, Ino, Result, Site};
 
 use crate::Checker;
 use crate::map::Mapped;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use xact_base::{Error, Site};
+use xact_types::{Error, Site};
 
 /// Problems that are kept; more are only counted.
 const KEPT_MAX: usize = 10_000;

@@ -1,11 +1,11 @@
 //! Inodes and blocks that the volume itself uses: the resize inode, the orphan file and the orphan
 //! list, multi-mount protection.
 
-use xact_base::{BlockNr, GroupNr, Ino, Result, Run, Site};
 use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::inode::{inode_seed, mode};
 use xact_layout::mmp::{MMP_BYTES, MmpBlock, SEQUENCE_CHECKING};
 use xact_layout::{get_u32, orphan};
+use xact_types::{BlockNr, GroupNr, Ino, Result, Run, Site};
 
 use crate::Checker;
 

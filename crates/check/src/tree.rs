@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use xact_base::{Ino, Site};
 use xact_layout::feature::ro_compat;
+use xact_types::{Ino, Site};
 
 use crate::Checker;
 

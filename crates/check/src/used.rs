@@ -1,6 +1,6 @@
 //! Which blocks are claimed, by whatever it is.
 
-use xact_base::{BlockNr, Run};
+use xact_types::{BlockNr, Run};
 
 /// One bit a block.
 pub(crate) struct UsedBlocks {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Run, Site};
 use xact_device::BlockDevice;
 use xact_layout::group::GroupDesc;
 use xact_layout::inode::Inode;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Run, Site};
 
 pub(crate) struct Volume {
     device: Arc<dyn BlockDevice>,

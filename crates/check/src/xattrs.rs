@@ -1,10 +1,10 @@
 //! Extended attributes: in the inode's body, in blocks that inodes share, and in inodes of their own.
 
-use xact_base::{BlockNr, Ino, Result, Run, Site};
 use xact_layout::feature::incompat;
 use xact_layout::inode::Inode;
 use xact_layout::posix_acl::disk_to_wire;
 use xact_layout::xattr::{Entries, Value, entries_in_block, entries_in_body, index, refcount};
+use xact_types::{BlockNr, Ino, Result, Run, Site};
 
 use crate::Checker;
 

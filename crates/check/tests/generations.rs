@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, Ino};
 use xact_check::Report;
 use xact_consistency::{EngineOptions, GenerationImage, GenerationsEngine};
 use xact_device::{BlockDevice, MemoryDevice};
@@ -11,6 +10,7 @@ use xact_fs::{Caller, View, VolumeOptions, WriteHow};
 use xact_layout::generations::{
     PoolShape, ROOT_BYTES, Root, SnapshotOf, contents_sum, decode_snapshots, encode_snapshots,
 };
+use xact_types::{BlockNr, Error, Ino};
 
 const BLOCK: usize = 1024;
 

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use common::mount::Mount;
 use common::{Image, tool};
-use xact_base::Error;
 use xact_check::Report;
 use xact_device::{FileDevice, MemoryDevice, OpenMode};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
+use xact_types::Error;
 
 /// What xact says: `Err` for a volume on which nothing can be built.
 fn verdict(image: &Image) -> Result<Report, Error> {

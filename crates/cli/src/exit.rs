@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use xact_base::{Error, printable};
+use xact_types::{Error, printable};
 
 /// What the process tells its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,12 +145,12 @@ impl Failure {
     }
 }
 
-impl From<xact_inside::Error> for Failure {
-    fn from(error: xact_inside::Error) -> Failure {
+impl From<xact_namespace::Error> for Failure {
+    fn from(error: xact_namespace::Error) -> Failure {
         match error {
-            xact_inside::Error::InTheWay { what, hint } => Failure::usage(what).hint(hint),
-            xact_inside::Error::NoVolume(what) => Failure::new(Exit::Unavailable, what),
-            xact_inside::Error::System { doing, error, resource, hint } => {
+            xact_namespace::Error::InTheWay { what, hint } => Failure::usage(what).hint(hint),
+            xact_namespace::Error::NoVolume(what) => Failure::new(Exit::Unavailable, what),
+            xact_namespace::Error::System { doing, error, resource, hint } => {
                 let failure = Failure::system(doing, error);
                 let failure = match (resource, failure.exit) {
                     (true, exit) if exit != Exit::NoPermission => failure.exit(Exit::System),

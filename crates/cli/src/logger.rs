@@ -1,7 +1,7 @@
 //! What the layers below log goes to standard error, which a daemon's log takes over (see `log`).
 
 use ::log::{LevelFilter, Log, Metadata, Record};
-use xact_base::printable;
+use xact_types::printable;
 
 struct ToStderr;
 

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
 
 use anstyle::{AnsiColor, Style};
-use xact_base::printable_lines;
+use xact_types::printable_lines;
 
 use crate::exit::{Failure, Result};
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use xact_base::BlockNr;
 use xact_consistency::{Engine, EngineOptions, Handle};
 use xact_device::{FileDevice, OpenMode};
+use xact_types::BlockNr;
 
 fn main() {
     let path = std::env::args().nth(1).expect("the path of an image");

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use xact_base::{BlockNr, CommitId, Result};
 use xact_layout::jbd2::differences;
+use xact_types::{BlockNr, CommitId, Result};
 
 use crate::engine::BlockRef;
 use crate::older::Older;

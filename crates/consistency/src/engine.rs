@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use xact_base::{BlockNr, CommitId, Error, LatencySnapshot, Result};
 use xact_device::{DeviceCounts, Waits};
+use xact_types::{BlockNr, CommitId, Error, LatencySnapshot, Result};
 
 use crate::generations::GenerationsEngine;
 use crate::journal::JournalEngine;
@@ -111,7 +111,7 @@ pub struct DataWrite {
 /// A consistency engine: the jbd2 journal, the generations, or none.
 ///
 /// All methods may be called from many threads. After a failed write or flush the engine is
-/// poisoned: reads go on, everything else gives [`xact_base::Error::Poisoned`].
+/// poisoned: reads go on, everything else gives [`xact_types::Error::Poisoned`].
 pub trait Engine: Send + Sync + 'static {
     /// Block size of the volume in bytes.
     fn block_size(&self) -> usize;

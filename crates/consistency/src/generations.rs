@@ -75,11 +75,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{BlockNr, CommitId, Error, Result, Site};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
 use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, NewData, Room};
 use crate::fault::{Fault, Faults};

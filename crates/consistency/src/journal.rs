@@ -77,11 +77,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{BlockNr, CommitId, Error, Result};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::jbd2::{Checksums, Features};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, CommitId, Error, Result};
 
 use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, NewData};
 use crate::fault::{Fault, Faults};

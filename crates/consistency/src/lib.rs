@@ -27,9 +27,9 @@ mod volume;
 
 use std::sync::Arc;
 
-use xact_base::Result;
 use xact_device::BlockDevice;
 use xact_layout::superblock::{Superblock, Support};
+use xact_types::Result;
 
 pub use engine::{
     BlockRef, DataInLog, DataWrite, Each, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, NewData, Room,

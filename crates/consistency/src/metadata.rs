@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::{Mutex, MutexGuard};
-use xact_base::{BlockNr, CommitId, Error, Result, Site};
+use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
 use crate::cache::{BlockCache, BlockMap, BlockSource, Record, Slot, SlotState};
 use crate::engine::{BlockRef, NewData};

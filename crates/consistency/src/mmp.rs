@@ -13,11 +13,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{BlockNr, Error, Result, Site, unix_seconds};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::mmp::{MMP_BYTES, MmpBlock, SEQUENCE_CHECKING, SEQUENCE_CLEAN, SEQUENCE_MAX};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, Result, Site, unix_seconds};
 
 use crate::engine::Engine;
 use crate::superblock_home;

@@ -21,9 +21,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use xact_base::{BlockNr, CommitId, Error, Result, Site};
 use xact_device::BlockDevice;
 use xact_layout::superblock::STATE_CLEAN;
+use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
 use crate::engine::{BlockRef, DataWrite, Engine, EngineStats};
 use crate::fault::{Fault, Faults};

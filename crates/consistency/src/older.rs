@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, CommitId, Error, Result, Site};
+use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
 use crate::cache::{Record, Slot, SlotState};
 use crate::engine::{BlockRef, Version};

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{CommitId, Error, Latencies, Result};
+use xact_types::{CommitId, Error, Latencies, Result};
 
 use crate::volume::Volume;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use xact_base::{Error, Result};
+use xact_types::{Error, Result};
 
 #[derive(Default)]
 pub(crate) struct Poison {

@@ -37,11 +37,11 @@ mod scan;
 
 use std::sync::Arc;
 
-use xact_base::{Error, Result, Site};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::jbd2::{Features, fast_commit_head};
 use xact_layout::superblock::Superblock;
+use xact_types::{Error, Result, Site};
 
 use crate::fault::Fault;
 use crate::generations::has_generations;

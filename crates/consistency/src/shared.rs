@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use xact_base::{CommitId, Error, Result};
+use xact_types::{CommitId, Error, Result};
 
 use crate::metadata::Metadata;
 use crate::pipeline::Pipeline;
@@ -182,11 +182,11 @@ macro_rules! engine_of_shared {
             self.$shared.volume.poison.check()
         }
 
-        fn commit_times(&self) -> xact_base::LatencySnapshot {
+        fn commit_times(&self) -> xact_types::LatencySnapshot {
             self.$shared.pipeline.times.snapshot()
         }
 
-        fn held_up_times(&self) -> xact_base::LatencySnapshot {
+        fn held_up_times(&self) -> xact_types::LatencySnapshot {
             self.$shared.pipeline.held_up.snapshot()
         }
 

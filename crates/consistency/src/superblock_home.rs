@@ -6,11 +6,11 @@
 //! turned over: if that makes it right, it is an old and a new sector of one of our writes, and
 //! its geometry can be trusted. Anything else must come out of the log.
 
-use xact_base::{BlockNr, Error, Result, Site};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::superblock::{STATE_CLEAN, STATE_ERRORS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_layout::{checksum, get_u16, get_u32, put_u16, put_u32};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use crate::volume::Volume;
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{BlockNr, Error, Result, Site};
 use xact_device::{BlockDevice, CountingDevice, DeviceCounts, Waits};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use crate::cache::BlockSource;
 use crate::engine::BlockRef;

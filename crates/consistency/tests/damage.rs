@@ -6,13 +6,13 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use common::{Image, open, quiet};
-use xact_base::{BlockNr, CommitId, Error};
 use xact_consistency::{Engine, EngineOptions, Handle, JournalEngine, recover};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_layout::jbd2::{Header, MAGIC};
 use xact_testkit::device::{Call, Fault, Harm, SimDevice};
 use xact_testkit::image::Image as SimImage;
 use xact_testkit::rng::Rng;
+use xact_types::{BlockNr, CommitId, Error};
 
 const FREE: u64 = 3000;
 

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use common::{Image, open, quiet};
-use xact_base::{BlockNr, CommitId, Error};
 use xact_consistency::{Engine, EngineOptions, Handle, JournalEngine, NoneEngine, recover};
 use xact_device::MemoryDevice;
+use xact_types::{BlockNr, CommitId, Error};
 
 /// A block that mke2fs leaves free on a volume of 16 MiB and more.
 const FREE: u64 = 3000;

@@ -348,7 +348,7 @@ fn fast_commits_of_the_kernel() {
         let before = dirty.bytes();
         let result = recover(&dirty.device(), &EngineOptions::default());
         if !covered {
-            assert!(matches!(result, Err(xact_base::Error::Unsupported(_))), "{result:?}");
+            assert!(matches!(result, Err(xact_types::Error::Unsupported(_))), "{result:?}");
             assert!(dirty.bytes() == before, "refused, but something was written");
             continue;
         }

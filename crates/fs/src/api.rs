@@ -3,8 +3,8 @@
 //! A view is one state of the volume that a program works in: the base, which everybody shares,
 //! a transaction, or a snapshot. All have the same operations.
 
-use xact_base::{Errno, Error, Ino, Result, Timestamp};
 use xact_layout::inode::mode;
+use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 /// The folder in the root in which transactions are kept that are undecided (`xact-txn`). It is there as long as
 /// one is, and no part of what a front end shows.

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use xact_base::{Error, Result};
 use xact_consistency::generations::{format, unmark_backups};
 use xact_consistency::{EngineOptions, GenerationsEngine};
 use xact_device::BlockDevice;
+use xact_types::{Error, Result};
 
 use crate::volume::{VolumeOptions, open};
 

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, Ino, Result, Site};
 use xact_consistency::{Engine, Handle, Version};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, Ino, Result, Site};
 
 use crate::alloc::{Allocator, Shared};
 

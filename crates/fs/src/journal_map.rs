@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 use xact_consistency::Engine;
 use xact_layout::extent::{
     END_OF_FILES, Expected, Extent, Index, MAX_DEPTH, MAX_WRITTEN_LEN, Node, ROOT_CAPACITY, RawEntry,
@@ -14,6 +13,7 @@ use xact_layout::extent::{
 };
 use xact_layout::inode::{BLOCK_AREA_BYTES, Inode, flag, inode_seed};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 
 /// Where the blocks of the journal lie.
 #[derive(Debug, Clone, Default)]

@@ -1,7 +1,7 @@
 //! Where the on-disk structures that grow by whole blocks (extent trees, attributes) get them.
 
-use xact_base::{BlockNr, Result, Run};
 use xact_consistency::Handle;
+use xact_types::{BlockNr, Result, Run};
 
 /// Single blocks for metadata. Taking is in memory only; what a handle links is on the volume.
 pub trait MetadataBlocks {

@@ -17,8 +17,8 @@ mod write;
 use std::fs::File;
 use std::io::Read;
 
-use xact_base::{Error, Result, Timestamp};
 use xact_device::BlockDevice;
+use xact_types::{Error, Result, Timestamp};
 
 pub use generations::mkfs_generations;
 use place::Placement;

@@ -5,12 +5,12 @@
 //! modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, everything else in a
 //! record of ours ([`xact_layout::mode_record`]).
 
-use xact_base::{Error, Result};
 use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, Handle, LogRecords};
 use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
 use xact_layout::superblock::{
     DEFAULT_JMODE, DEFAULT_JMODE_DATA, DEFAULT_JMODE_ORDERED, DEFAULT_JMODE_WRITEBACK, Superblock,
 };
+use xact_types::{Error, Result};
 
 use crate::base::{Base, DataMode, InodeUpdate};
 use crate::superblock;

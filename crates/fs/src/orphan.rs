@@ -20,8 +20,8 @@ mod list;
 use std::collections::HashMap;
 
 use parking_lot::{Mutex, MutexGuard};
-use xact_base::{CommitId, Ino, Result};
 use xact_consistency::{Handle, lock_within};
+use xact_types::{CommitId, Ino, Result};
 
 use crate::alloc::Allocator;
 use crate::inode_table::InodeTable;

@@ -24,12 +24,12 @@ mod file;
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use xact_base::{Errno, Ino, Result, unix_seconds};
 use xact_consistency::Handle;
 use xact_layout::feature::ro_compat;
 use xact_layout::inode::{Inode, flag};
 use xact_layout::quota::{LIMIT_UNIT, QuotaEntry, QuotaKind};
 use xact_layout::superblock::Superblock;
+use xact_types::{Errno, Ino, Result, unix_seconds};
 
 use crate::alloc::Allocator;
 use crate::inode_table::InodeTable;

@@ -1,8 +1,8 @@
 //! Changes to the superblock while the volume is open: through the metadata block that holds it.
 
-use xact_base::{Error, Result, Site};
 use xact_consistency::{Engine, Handle, Version};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
+use xact_types::{Error, Result, Site};
 
 /// Changes fields of the superblock within a handle (one credit) and seals it. `sb` tells where
 /// it lies; `change` sees the newest fields, others' changes included.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use xact_base::{BlockNr, CommitId, Error, Result};
 use xact_consistency::{BlockRef, DataWrite, Engine, EngineStats};
 use xact_device::BlockDevice;
+use xact_types::{BlockNr, CommitId, Error, Result};
 
 pub struct TestEngine {
     device: Arc<dyn BlockDevice>,

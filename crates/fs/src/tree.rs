@@ -14,7 +14,7 @@ pub mod mem;
 #[cfg(feature = "mem-tree")]
 pub mod random;
 
-use xact_base::{Ino, Result, Timestamp};
+use xact_types::{Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 

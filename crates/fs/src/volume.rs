@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact_base::{Error, Result, Site};
 use xact_consistency::mmp::Mmp;
 use xact_consistency::{EngineOptions, Handle, Room};
 use xact_device::BlockDevice;
 use xact_layout::dirhash::{SIGNED_HASH, UNSIGNED_HASH};
 use xact_layout::feature::ro_compat;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support};
+use xact_types::{Error, Result, Site};
 
 use crate::base::{AccessOptions, Base, BaseOptions, DataMode, OnError};
 use crate::modes::{self, ModeChoice};
@@ -116,7 +116,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
     let engine = xact_consistency::open(device, engine_options)?;
     // The superblock's own block: block 1 of volumes with 1 KiB blocks, else block 0.
     let block_size = engine.block_size() as u64;
-    let block = engine.read(xact_base::BlockNr(SUPERBLOCK_OFFSET / block_size))?;
+    let block = engine.read(xact_types::BlockNr(SUPERBLOCK_OFFSET / block_size))?;
     let at = (SUPERBLOCK_OFFSET % block_size) as usize;
     let bytes: &[u8; SUPERBLOCK_BYTES] = block[at..at + SUPERBLOCK_BYTES]
         .try_into()
@@ -168,7 +168,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
 /// Counts the mount in the superblock, as every system that mounts ext4 does.
 fn note_mount(base: &Base, options: &VolumeOptions) -> Result<()> {
     let mut handle = Handle::begin_for(base.engine(), 1, Room::Upkeep)?;
-    let now = xact_base::unix_seconds() as u32;
+    let now = xact_types::unix_seconds() as u32;
     crate::superblock::update(&mut handle, base.superblock(), |sb| {
         sb.set_mnt_count(sb.mnt_count().wrapping_add(1));
         sb.set_mtime(now);

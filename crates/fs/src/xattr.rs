@@ -13,7 +13,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Errno, Error, FileBlock, Ino, Result, Run, Site};
 use xact_consistency::{BlockRef, Engine, Handle};
 use xact_layout::feature::compat;
 use xact_layout::inode::{Inode, flag};
@@ -23,6 +22,7 @@ use xact_layout::xattr::{
     Attribute, Entries, MAX_NAME_BYTES, Value, entries_in_block, entries_in_body, fits_block, fits_body,
     full_name, index, refcount, set_refcount, split_name, write_block, write_body,
 };
+use xact_types::{BlockNr, Errno, Error, FileBlock, Ino, Result, Run, Site};
 
 use crate::extent::{Extents, Mapping, Owner};
 use crate::inode_table::InodeTable;

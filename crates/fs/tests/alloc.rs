@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use common::Image;
 use common::volume::{Volume, debugfs};
-use xact_base::{BlockNr, Error, GroupNr, Ino, Run};
 use xact_consistency::Handle;
 use xact_fs::alloc::{Allocator, Hold, Purpose};
 use xact_fs::inode_table::InodeTable;
 use xact_layout::inode::{Inode, mode};
+use xact_types::{BlockNr, Error, GroupNr, Ino, Run};
 
 fn take(volume: &Volume, goal: u64, max: u32) -> Run {
     volume.alloc.take(BlockNr(goal), max, Purpose::Metadata, None).unwrap()
@@ -364,7 +364,7 @@ fn a_damaged_descriptor_is_told_when_it_is_needed() {
             .is_usable(Run { start: BlockNr(sb.group_start(group).0 - 3 * 8192 + 500), len: 1 })
             .is_ok()
     );
-    let told = |result: xact_base::Result<()>| {
+    let told = |result: xact_types::Result<()>| {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(&format!("group {}", group.0)) && error.contains("checksum"), "{error}");
     };

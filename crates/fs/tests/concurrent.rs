@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use xact_base::{Errno, Error, Ino};
 use xact_device::{FileDevice, OpenMode};
 use xact_fs::{Base, Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
+use xact_types::{Errno, Error, Ino};
 
 const ROOT: Caller = Caller::ROOT;
 

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use common::volume::{Volume, debugfs, ino_of};
 use common::{Image, read_superblock};
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run};
 use xact_consistency::{Engine, EngineOptions, Handle};
 use xact_device::MemoryDevice;
 use xact_fs::alloc::{Allocator, Purpose};
@@ -19,6 +18,7 @@ use xact_fs::inode_table::InodeTable;
 use xact_layout::extent::{END_OF_FILES, Index, empty_root, write_block, write_root};
 use xact_layout::inode::{Inode, flag};
 use xact_layout::{get_u16, put_u16, put_u32};
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run};
 
 struct Random(u64);
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use common::Image;
 use common::mount::Mount;
-use xact_base::{Error, Ino};
 use xact_fs::{Base, Caller, RenameHow, View, VolumeOptions};
+use xact_types::{Error, Ino};
 
 const ROOT: Caller = Caller::ROOT;
 

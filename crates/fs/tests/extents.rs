@@ -11,12 +11,12 @@ use std::os::unix::fs::FileExt;
 use common::Image;
 use common::mount::Mount;
 use common::volume::{Volume, debugfs, ino_of};
-use xact_base::{BlockNr, Errno, Error, FileBlock, Ino, Run};
 use xact_consistency::Handle;
 use xact_fs::alloc::Purpose;
 use xact_fs::extent::{Extents, Mapping, Owner, Progress};
 use xact_layout::extent::END_OF_FILES;
 use xact_layout::inode::Inode;
+use xact_types::{BlockNr, Errno, Error, FileBlock, Ino, Run};
 
 const OPTIONS: &[(&str, &[&str])] = &[
     ("1 KiB blocks", &["-b", "1024"]),

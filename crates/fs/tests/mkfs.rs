@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::Image;
-use xact_base::Error;
 use xact_device::MemoryDevice;
 use xact_fs::mkfs::{JournalSize, MkfsOptions, MkfsReport, mkfs};
+use xact_types::Error;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -6,12 +6,12 @@ use std::collections::HashSet;
 
 use common::Image;
 use common::volume::Volume;
-use xact_base::{Error, Ino};
 use xact_fs::alloc::Allocator;
 use xact_fs::orphan::Orphans;
 use xact_fs::superblock;
 use xact_layout::feature::ro_compat;
 use xact_layout::inode::{Inode, mode};
+use xact_types::{Error, Ino};
 
 fn open_orphans(volume: &Volume) -> Orphans {
     Orphans::open(&volume.alloc, &volume.inodes).unwrap()

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use common::Image;
 use common::mount::Mount;
-use xact_base::{Error, Ino};
 use xact_fs::api::{Caller, View, WriteHow};
 use xact_fs::base::Base;
 use xact_fs::mkfs::{JournalSize, MkfsOptions, mkfs};
 use xact_fs::volume::{VolumeOptions, open};
+use xact_types::{Error, Ino};
 
 const ME: Caller = Caller::ROOT;
 
@@ -19,7 +19,7 @@ fn name(number: usize) -> Vec<u8> {
     format!("file{number:05}").into_bytes()
 }
 
-fn make_file(view: &dyn View, dir: Ino, number: usize, len: usize) -> xact_base::Result<()> {
+fn make_file(view: &dyn View, dir: Ino, number: usize, len: usize) -> xact_types::Result<()> {
     let ino = view.make_node(&ME, dir, &name(number), 0o100_644, 0)?.ino;
     let data: Vec<u8> = (0..len).map(|i| (i * 7 + number) as u8).collect();
     view.write(ino, 0, &data, WriteHow::default())?;

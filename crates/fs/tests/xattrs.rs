@@ -8,10 +8,10 @@ use std::path::Path;
 use common::mount::Mount;
 use common::volume::{Volume, debugfs, ino_of};
 use common::{Image, tool};
-use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::xattr::Xattrs;
 use xact_layout::get_u32;
 use xact_layout::inode::Inode;
+use xact_types::{Errno, Error, Ino, Result};
 
 const OPTIONS: &[(&str, &[&str])] = &[
     ("1 KiB blocks", &["-b", "1024"]),
@@ -73,7 +73,7 @@ impl<'v> Opened<'v> {
 
     /// Users of the attribute block.
     fn users(&self) -> u32 {
-        get_u32(&self.volume.engine.read(xact_base::BlockNr(self.inode.xattr_block())).unwrap(), 4)
+        get_u32(&self.volume.engine.read(xact_types::BlockNr(self.inode.xattr_block())).unwrap(), 4)
     }
 }
 
@@ -306,10 +306,10 @@ fn damaged_attributes_are_named_and_touch_nothing() {
     let volume = Volume::open(image);
     let mut file = Opened::open(&volume, "file");
     file.set("user.large", Some(&value(1, 600))).unwrap();
-    let block = xact_base::BlockNr(file.inode.xattr_block());
+    let block = xact_types::BlockNr(file.inode.xattr_block());
     volume.begin(1).update(block, |bytes| bytes[40] ^= 1).unwrap();
     let error = file.xattrs().get(&file.inode, b"user.large").unwrap_err();
-    assert!(matches!(error, Error::Corrupt(c) if c.site == xact_base::Site::Block(block)), "{error}");
+    assert!(matches!(error, Error::Corrupt(c) if c.site == xact_types::Site::Block(block)), "{error}");
     assert!(matches!(file.set("user.other", Some(&value(1, 200))), Err(Error::Corrupt(_))));
     // Into the inode table.
     file.inode.set_xattr_block(volume.sb().first_data_block().into());

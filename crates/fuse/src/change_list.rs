@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use xact::{Account, Charge, Difference, Resource, Side};
-use xact_base::{Ino, Result};
+use xact_types::{Ino, Result};
 
 /// The changes of a transaction, or between snapshots, as of one moment.
 pub struct ChangeList {

@@ -1,6 +1,6 @@
 //! Structs and numbers of the control ioctls, as `include/xact_ioctl.h` has them for C.
 
-use xact_base::{LATENCY_BUCKETS, LatencySnapshot};
+use xact_types::{LATENCY_BUCKETS, LatencySnapshot};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Version of this interface.
@@ -186,7 +186,7 @@ pub struct Users {
 pub struct Times {
     pub sum_ns: u64,
     pub worst_ns: u64,
-    /// Buckets as [`xact_base::Latencies`] has them.
+    /// Buckets as [`xact_types::Latencies`] has them.
     pub buckets: [u32; LATENCY_BUCKETS],
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::Ino;
+use xact_types::Ino;
 
 use crate::kernel_refs::KernelRefs;
 use crate::node::ViewNr;

@@ -6,8 +6,8 @@ use xact::{
     Accounts, Audience, Credentials, Difference, Durability, Isolation, KeptInfo, Losses, Lost, ModeChoice,
     Modes, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, Volume,
 };
-use xact_base::{Ino, Result};
 use xact_fs::View;
+use xact_types::{Ino, Result};
 
 use crate::control::{Counters, Latencies, Pool};
 
@@ -107,7 +107,7 @@ pub struct CommitHow {
 }
 
 /// One transaction of a volume. It ends with `commit` or `abort`, whichever comes first; after
-/// that its view answers [`xact_base::Error::Ended`].
+/// that its view answers [`xact_types::Error::Ended`].
 pub trait HostTransaction: Send + Sync {
     /// Not given to another transaction while the volume is mounted.
     fn id(&self) -> u64;

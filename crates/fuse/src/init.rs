@@ -1,6 +1,6 @@
 //! INIT: what kernel and server agree on when the connection starts.
 
-use xact_base::{Error, Result};
+use xact_types::{Error, Result};
 
 use crate::abi::{self, init};
 

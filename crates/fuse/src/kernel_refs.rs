@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use xact::{Account, Charge, Resource};
-use xact_base::{Ino, Result};
 use xact_fs::{Attr, FileKind, Name};
+use xact_types::{Ino, Result};
 
 /// A name that the kernel was told, and its folder.
 type Told = (Ino, Box<Name>);
@@ -205,7 +205,7 @@ impl KernelRefs {
 
 #[cfg(test)]
 mod tests {
-    use xact_base::Timestamp;
+    use xact_types::Timestamp;
 
     use super::*;
 

@@ -56,5 +56,5 @@ pub use session::{Session, Unmounter, serve};
 /// A line for whoever looks after the mount: the daemon's standard error is its log.
 pub(crate) fn log(line: std::fmt::Arguments<'_>) {
     // Names and labels in it may be another user's.
-    eprintln!("xact: {}", xact_base::printable(&line.to_string()));
+    eprintln!("xact: {}", xact_types::printable(&line.to_string()));
 }

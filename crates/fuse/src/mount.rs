@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use xact_base::{Error, Result};
+use xact_types::{Error, Result};
 
 use crate::channel::open_device;
 

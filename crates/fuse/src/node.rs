@@ -11,7 +11,7 @@
 //! A view gets a number that was not in use before, so the kernel's caches of different views
 //! are apart, and the first look at anything in a view reaches the server.
 
-use xact_base::Ino;
+use xact_types::Ino;
 
 use crate::abi::ROOT_ID;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 use xact::Snapshot;
-use xact_base::{Errno, Result};
+use xact_types::{Errno, Result};
 
 use crate::node::SnapshotNr;
 

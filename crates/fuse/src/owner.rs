@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use xact::{Account, Charge, Resource};
-use xact_base::{Errno, Result};
+use xact_types::{Errno, Result};
 
 /// A process that something belongs to, as long as it lives.
 pub struct Owner {

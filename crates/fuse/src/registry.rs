@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
 use xact::{Account, Charge, Losses, Lost, Resource};
-use xact_base::{AccessCheck, Errno, Result};
 use xact_fs::View;
+use xact_types::{AccessCheck, Errno, Result};
 
 use crate::change_list::ChangeList;
 use crate::control::Standing;

@@ -1,7 +1,7 @@
 //! Building of replies: one buffer a worker, header first, sent with one `write`.
 
-use xact_base::{Errno, Timestamp};
 use xact_fs::{Attr, VolumeSpace};
+use xact_types::{Errno, Timestamp};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi;

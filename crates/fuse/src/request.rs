@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-use xact_base::Errno;
+use xact_types::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::abi::{self, InHeader, opcode};

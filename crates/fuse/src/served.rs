@@ -6,8 +6,8 @@ use xact::{
     Accounts, Audience, Credentials, Difference, Isolation, KeptInfo, Limits, Losses, Lost, ModeChoice,
     Modes, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions, TxState, Volume,
 };
-use xact_base::{Error, Ino, Result};
 use xact_fs::View;
+use xact_types::{Error, Ino, Result};
 
 use crate::control::{Counters, Latencies, Pool};
 use crate::host::{Changes, CommitHow, Host, HostTransaction, Reopened};

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use xact_base::{Error, Result};
+use xact_types::{Error, Result};
 
 use crate::channel::{Channel, Received};
 use crate::host::Host;

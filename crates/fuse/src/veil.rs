@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::Ino;
+use xact_types::Ino;
 
 use crate::channel::Channel;
 

@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{MemView, Mounted};
-use xact_base::Ino;
 use xact_fs::tree::mem::MemTree;
 use xact_fs::tree::random::{Op, Rng, Told, run};
 use xact_fs::{FileKind, RenameHow, View, XattrHow};
 use xact_fuse::client::Channel;
 use xact_fuse::control::Reason;
+use xact_types::Ino;
 
 /// Calls and what they told: of a transaction, or of one call outside.
 struct Step {

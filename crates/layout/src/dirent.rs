@@ -15,7 +15,7 @@
 //! Blocks come from the volume: reading functions check every entry that they pass. Functions
 //! that change a block are for blocks which such a function has passed before.
 
-use xact_base::{Error, Ino, Result, Site};
+use xact_types::{Error, Ino, Result, Site};
 
 use crate::checksum::crc32c;
 use crate::feature::incompat;

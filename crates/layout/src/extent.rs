@@ -13,7 +13,7 @@
 //! entry's file block is that of its child's first entry, which is also what keeps a crafted tree
 //! from referring to a node twice.
 
-use xact_base::{BlockNr, Error, FileBlock, Result, Run, Site};
+use xact_types::{BlockNr, Error, FileBlock, Result, Run, Site};
 
 use crate::checksum::crc32c;
 use crate::inode::BLOCK_AREA_BYTES;

@@ -21,7 +21,7 @@ pub use snapshot::{
     decode_snapshots, encode_snapshots, paths_from_text, paths_text,
 };
 
-use xact_base::BlockNr;
+use xact_types::BlockNr;
 
 use crate::checksum::crc32c;
 

@@ -1,6 +1,6 @@
 //! Where things lie: blocks, inodes and descriptors by group. Pure arithmetic on the superblock.
 
-use xact_base::{BlockNr, GroupNr, Ino};
+use xact_types::{BlockNr, GroupNr, Ino};
 
 use crate::feature::{incompat, ro_compat};
 use crate::superblock::Superblock;

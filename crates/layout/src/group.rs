@@ -1,6 +1,6 @@
 //! Group descriptors (`struct ext4_group_desc`, 32 or 64 bytes) and their checksums.
 
-use xact_base::{BlockNr, GroupNr};
+use xact_types::{BlockNr, GroupNr};
 
 use crate::checksum::{crc16, crc32c};
 use crate::feature::{incompat, ro_compat};

@@ -19,7 +19,7 @@
 //! hash is at least its own and below that of entry `i + 1`; entry 0 has no hash of its own. The
 //! lowest bit of a hash says that names with this very hash are in the leaf before as well.
 
-use xact_base::{Error, FileBlock, Ino, Result, Site};
+use xact_types::{Error, FileBlock, Ino, Result, Site};
 
 use crate::checksum::crc32c;
 use crate::dirent::{DirFormat, ENTRY_MIN_BYTES, HEADER_BYTES};

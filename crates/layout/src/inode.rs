@@ -1,6 +1,6 @@
 //! Inodes (`struct ext4_inode`, 128 bytes and more).
 
-use xact_base::{Ino, Timestamp};
+use xact_types::{Ino, Timestamp};
 
 use crate::bytes::fields;
 use crate::checksum::crc32c;

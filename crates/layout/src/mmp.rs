@@ -1,7 +1,7 @@
 //! The block of multi-mount protection (`struct mmp_struct`): who has the volume, as a number that
 //! its holder keeps changing.
 
-use xact_base::{BlockNr, Error, Result, Site};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use crate::bytes::fields;
 use crate::checksum::crc32c;

@@ -9,7 +9,7 @@
 //! An entry of 0 is free; the order of entries means nothing. The checksum covers the block's own
 //! number on the volume and the entries.
 
-use xact_base::{BlockNr, Error, Ino, Result, Site};
+use xact_types::{BlockNr, Error, Ino, Result, Site};
 
 use crate::checksum::crc32c;
 use crate::superblock::Superblock;

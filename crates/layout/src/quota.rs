@@ -7,7 +7,7 @@
 //! ```
 //! A file is counted in pieces of 1 KiB, whatever the volume's block size. Nothing in it has a checksum.
 
-use xact_base::{Error, Result, Site};
+use xact_types::{Error, Result, Site};
 
 use crate::bytes::fields;
 use crate::superblock::Superblock;

@@ -1,6 +1,6 @@
 //! The superblock (`struct ext4_super_block`): 1024 bytes at byte 1024 of the volume.
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Site};
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Site};
 
 use crate::bytes::fields;
 use crate::checksum::crc32c;

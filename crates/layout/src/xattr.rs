@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use xact_base::BlockNr;
+use xact_types::BlockNr;
 
 use crate::checksum::crc32c;
 use crate::superblock::Superblock;

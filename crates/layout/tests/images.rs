@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use xact_base::{BlockNr, GroupNr, Ino};
 use xact_layout::feature::{compat, ro_compat};
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, bitmap_checksum, bitmap_csum_matches};
 use xact_layout::inode::{Inode, flag, inode_seed};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support};
 use xact_layout::{extent, orphan};
+use xact_types::{BlockNr, GroupNr, Ino};
 
 /// Runs a tool of e2fsprogs.
 fn tool(name: &str, args: &[&str]) -> String {
@@ -76,7 +76,7 @@ impl Image {
     }
 }
 
-fn superblock_at(bytes: &[u8], at: u64) -> xact_base::Result<Superblock> {
+fn superblock_at(bytes: &[u8], at: u64) -> xact_types::Result<Superblock> {
     Superblock::decode(bytes[at as usize..at as usize + SUPERBLOCK_BYTES].try_into().unwrap())
 }
 
@@ -262,7 +262,7 @@ fn blocks_of_the_orphan_file_have_the_checksums_that_we_compute() {
         let inode = image.inode(ino);
         assert_ne!(inode.flags() & flag::EXTENTS, 0);
         let seed = inode_seed(&image.sb, ino, inode.generation());
-        let site = xact_base::Site::Inode(ino);
+        let site = xact_types::Site::Inode(ino);
         let root = extent::Node::root(inode.block_area(), &image.sb, site).unwrap();
         let mut blocks = 0;
         for i in 0..root.len() {

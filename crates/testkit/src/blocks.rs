@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use xact_base::BlockNr;
 use xact_consistency::{CommitWrites, Engine, EngineOptions, Fault, Handle, JournalEngine};
 use xact_device::SECTOR_BYTES;
+use xact_types::BlockNr;
 
 use crate::device::SimDevice;
 use crate::explorer::{Recovered, Subject};
@@ -266,7 +266,7 @@ struct Run<'a> {
     generation: u32,
 }
 
-fn text(e: xact_base::Error) -> String {
+fn text(e: xact_types::Error) -> String {
     e.to_string()
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact::{Volume, VolumeOptions};
-use xact_base::{Error, Ino, Result};
 use xact_device::BlockDevice;
 use xact_fs::{Allocate, Caller, FileKind, RenameHow, SetAttr, View, WriteHow, XattrHow};
+use xact_types::{Error, Ino, Result};
 
 use crate::device::SimDevice;
 use crate::image::Image;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact::{DataMode, Files as _, Fsync, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
-use xact_base::{BlockNr, Error, Ino, Timestamp};
 use xact_consistency::{CommitWrites, Fault};
 use xact_fs::Caller;
 use xact_layout::generations::PoolShape;
+use xact_types::{BlockNr, Error, Ino, Timestamp};
 
 use crate::blocks::{log_copies, with_file};
 use crate::device::SimDevice;

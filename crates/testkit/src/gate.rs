@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::CommitId;
 use xact_consistency::Engine;
+use xact_types::CommitId;
 
 /// Far longer than the work takes that a test waits for; only who is held up reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(20);

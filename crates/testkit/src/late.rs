@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use xact_base::{GroupNr, Ino, Result};
 use xact_consistency::{Fault, Fsync, on_each_step};
 use xact_fs::{
     Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow,
 };
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{GroupNr, Ino, Result};
 
 use crate::blocks::with_file;
 use crate::canaries::Found;
@@ -170,7 +170,7 @@ fn fill(base: &Base, dir: Ino) -> Result<()> {
     base.set_xattr(&ROOT, file, b"user.large", &[1; 600], XattrHow::Set)
 }
 
-fn text(error: xact_base::Error) -> String {
+fn text(error: xact_types::Error) -> String {
     error.to_string()
 }
 

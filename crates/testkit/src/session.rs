@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use xact::{Durability, KeptInfo, Transaction, TxOptions, Volume};
-use xact_base::{Errno, Error, Ino};
 use xact_fs::{Allocate, Caller, RenameHow, SetAttr, View, WriteHow, XattrHow};
+use xact_types::{Errno, Error, Ino};
 
 use xact_layout::inode::flag;
 
@@ -338,7 +338,7 @@ impl Session {
     }
 
     /// Records the outcome of `op`, which must be what the model says.
-    fn note(&mut self, op: Op, began: u64, ended: u64, result: xact_base::Result<()>) -> Done {
+    fn note(&mut self, op: Op, began: u64, ended: u64, result: xact_types::Result<()>) -> Done {
         let shown = op.to_string();
         match result {
             Ok(()) => self
@@ -444,7 +444,7 @@ impl Files for InTransaction<'_> {
     }
 }
 
-fn resolve(view: &dyn View, prefix: &str, path: &str) -> xact_base::Result<Ino> {
+fn resolve(view: &dyn View, prefix: &str, path: &str) -> xact_types::Result<Ino> {
     let mut ino = Ino::ROOT;
     for name in prefix.split('/').chain(path.split('/')).filter(|n| !n.is_empty()) {
         ino = view.lookup(ino, name.as_bytes())?.ino;
@@ -453,10 +453,10 @@ fn resolve(view: &dyn View, prefix: &str, path: &str) -> xact_base::Result<Ino> 
 }
 
 /// Does `op` on `view`. `file` gives the model's number of a file, for its stamps.
-fn perform(view: &dyn View, prefix: &str, op: &Op, file: &dyn Fn(&str) -> u32) -> xact_base::Result<()> {
+fn perform(view: &dyn View, prefix: &str, op: &Op, file: &dyn Fn(&str) -> u32) -> xact_types::Result<()> {
     let caller = &Caller::ROOT;
     let at = |path: &str| resolve(view, prefix, path);
-    let place = |path: &'_ str| -> xact_base::Result<(Ino, Vec<u8>)> {
+    let place = |path: &'_ str| -> xact_types::Result<(Ino, Vec<u8>)> {
         let (dir, name) = path.rsplit_once('/').ok_or(Error::Posix(Errno::EINVAL))?;
         Ok((at(dir)?, name.as_bytes().to_vec()))
     };

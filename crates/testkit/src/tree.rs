@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use xact_base::{Ino, Timestamp};
 use xact_fs::{FileKind, View};
+use xact_types::{Ino, Timestamp};
 
 /// Bytes of a name or path.
 pub type Bytes = Vec<u8>;
@@ -105,7 +105,7 @@ impl Tree {
 
     fn visit_view(&mut self, view: &dyn View, path: Bytes, ino: Ino, depth: usize) -> Result<(), String> {
         let shown = String::from_utf8_lossy(&path).into_owned();
-        let fail = |what: &str, e: xact_base::Error| format!("{what} {shown}: {e}");
+        let fail = |what: &str, e: xact_types::Error| format!("{what} {shown}: {e}");
         if depth > DEPTH_MAX {
             return Err(format!("{shown}: folders too deep"));
         }

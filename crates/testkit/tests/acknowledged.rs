@@ -6,11 +6,11 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact_base::BlockNr;
 use xact_consistency::{Engine, EngineOptions, GenerationsEngine, Handle, JournalEngine, NoneEngine};
 use xact_testkit::device::SimDevice;
 use xact_testkit::files::Format;
 use xact_testkit::recording::Cursor;
+use xact_types::BlockNr;
 
 const BLOCK_BYTES: usize = 1024;
 /// Blocks that formatting leaves free.

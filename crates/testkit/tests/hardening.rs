@@ -8,11 +8,11 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use xact_base::{Error, Site};
 use xact_testkit::damage::{
     exercise, is_fair, is_of_damage, is_untouched_behind, names_the_place, populated,
 };
 use xact_testkit::rng::Rng;
+use xact_types::{Error, Site};
 
 /// Bytes of a block of every volume here.
 const BLOCK: u64 = 1024;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use xact_base::Ino;
 use xact_device::BlockDevice;
 use xact_fs::{Caller, DataMode, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
 use xact_testkit::device::SimDevice;
 use xact_testkit::tools;
+use xact_types::Ino;
 
 const ROOT: Caller = Caller::ROOT;
 /// Far longer than the work takes; only a stuck lock reaches it.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use xact_base::{Error, Ino, Result};
 use xact_consistency::{Fsync, on_each_step};
 use xact_fs::{Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, XattrHow};
 use xact_testkit::device::SimDevice;
@@ -13,6 +12,7 @@ use xact_testkit::generations;
 use xact_testkit::late::{crowded, hold_back_after, ino, judge, make_durable, open, resize, run_all, volume};
 use xact_testkit::rng::Rng;
 use xact_testkit::tools::mount_for_ourselves;
+use xact_types::{Error, Ino, Result};
 
 const ROOT: Caller = Caller::ROOT;
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use xact::{BlockDevice, Caller, Error, Files, Ino, Volume, What};
-use xact_base::Timestamp;
 use xact_fs::{SetAttr, TimeChange, WriteHow, XattrHow};
 use xact_testkit::device::SimDevice;
 use xact_testkit::files::quiet_options;
@@ -11,6 +10,7 @@ use xact_testkit::generations::{export, give};
 use xact_testkit::image::Image;
 use xact_testkit::tools::{ImageFile, KernelMount, e2fsck, formatted, must_run};
 use xact_testkit::tree::Tree;
+use xact_types::Timestamp;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

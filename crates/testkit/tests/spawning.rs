@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use xact_base::{BlockNr, Error, Ino, Result};
 use xact_consistency::{Engine, EngineOptions, GenerationsEngine, Handle, JournalEngine, Room};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs, mkfs_generations};
 use xact_fs::{Allocate, Base, Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
 use xact_testkit::gate::{Gate, PATIENCE, await_closing};
 use xact_testkit::late::{Operation, ino, name};
+use xact_types::{BlockNr, Error, Ino, Result};
 
 const ROOT: Caller = Caller::ROOT;
 const MIB: u64 = 1 << 20;

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use xact_base::{Errno, Result};
+use xact_types::{Errno, Result};
 
 /// Memory is charged in steps of this many bytes.
 const STEP: u64 = 16 << 10;

@@ -6,9 +6,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{Attr, DirItem, Entry, Name, NewInode, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
+use xact_types::{CommitId, FileBlock, Ino, Result, Timestamp};
 
 pub use xact_fs::{ChangedBy, CommitSize, DirGrowth, NewContents, SpaceLimits, SpillPlace, Staging, Stamp};
 

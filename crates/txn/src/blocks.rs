@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use xact_base::FileBlock;
 use xact_fs::BlockContents;
+use xact_types::FileBlock;
 
 /// Whole blocks by their place in the file; `None` is a hole. How many have contents is known without counting:
 /// each look at the file's attributes wants it, and a file may have a million of them.

@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use xact_base::{AccessCheck, Ino, Result};
 use xact_fs::posix::{self, Access, Credentials};
 use xact_fs::{Attr, FileKind, Tree};
+use xact_types::{AccessCheck, Ino, Result};
 
 use crate::difference::{Budget, Difference, Found, Side, What};
 

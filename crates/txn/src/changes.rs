@@ -1,8 +1,8 @@
 //! What a transaction's commit will change in the base, for those who cache the base; and how they are
 //! told in time.
 
-use xact_base::Ino;
 use xact_fs::FileKind;
+use xact_types::Ino;
 
 use crate::base::VersionedBase;
 use crate::overlay::Overlay;

@@ -21,9 +21,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use xact_base::{AccessCheck, Error, FileBlock, Ino, Result, Timestamp};
 use xact_fs::{Attr, AttrChange, AttrSet, FileKind, NewInode, Tree};
 use xact_layout::inode::flag;
+use xact_types::{AccessCheck, Error, FileBlock, Ino, Result, Timestamp};
 
 use crate::base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp};
 use crate::overlay::{Node, Overlay};

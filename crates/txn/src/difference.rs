@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use xact_base::{Ino, Result};
 use xact_fs::{Attr, Entry, FileKind};
+use xact_types::{Ino, Result};
 
 use crate::account::{Account, Charge, Resource};
 use crate::overlay::{Node, Overlay};

@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xact_base::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::tree::mem::MemTree;
 use xact_fs::{Attr, DirItem, Entry, Name, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
+use xact_types::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
 
 use crate::base::{
     ChangedBy, CommitSize, NewContents, SpaceLimits, SpillPlace, Staging, Stamp, VersionedBase,

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
-use xact_base::{Errno, Result};
+use xact_types::{Errno, Result};
 
 use crate::account::{Account, Charge, Resource};
 use crate::base::{SpaceLimits, VersionedBase};

@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use xact_base::{FileBlock, Ino};
 use xact_fs::quota::Payer;
 use xact_fs::tree::links_with_subdirs;
 use xact_fs::{Attr, AttrChange, Entry, FileKind, XattrChanges};
+use xact_types::{FileBlock, Ino};
 
 use crate::blocks::Blocks;
 use crate::ranges::Ranges;

@@ -15,8 +15,8 @@
 
 use std::collections::BTreeSet;
 
-use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{Attr, AttrChange, FileKind};
+use xact_types::{Errno, Error, Ino, Result};
 
 use crate::difference::{self, Budget, Found, NameAt, Places, Side};
 use crate::overlay::{FileChange, Node, Overlay};

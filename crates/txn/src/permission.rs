@@ -11,9 +11,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xact_base::Ino;
 use xact_fs::Attr;
 use xact_fs::posix::ACL_NAMES;
+use xact_types::Ino;
 
 use crate::overlay::Overlay;
 use crate::reads::Reads;

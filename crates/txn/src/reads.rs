@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use xact_base::{Ino, Result};
 use xact_fs::{Attr, AttrSet, Stamp};
+use xact_types::{Ino, Result};
 
 use crate::ranges::Ranges;
 

@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{CommitId, FileBlock, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{
     Attr, Base, BaseTree, ChangedBy, CommitSize, DirItem, Entry, Name, NewContents, NewInode, PinnedSpace,
     SeekTo, SpaceLimits, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, View, ViewHold,
     VolumeSpace, XattrChanges,
 };
+use xact_types::{CommitId, FileBlock, Ino, Result, Timestamp};
 
 use crate::base::{CommitTree, VersionedBase};
 

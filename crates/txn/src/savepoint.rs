@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use xact_base::{Error, Result};
+use xact_types::{Error, Result};
 
 use crate::account::{Account, Charge, Resource};
 use crate::changes::Changes;

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use xact_base::{FileBlock, Ino, Result};
 use xact_fs::{BlockContents, SpillPlace, SpilledBlock};
+use xact_types::{FileBlock, Ino, Result};
 
 use crate::overlay::Overlay;
 

@@ -32,9 +32,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use xact_base::{AccessCheck, CommitId, Errno, Error, Ino, Result};
 use xact_fs::posix::{self, Access as Permission, Credentials};
 use xact_fs::{Attr, FileKind, Tree};
+use xact_types::{AccessCheck, CommitId, Errno, Error, Ino, Result};
 
 use crate::base::{CommitTree, Stamp, VersionedBase};
 use crate::by_file;

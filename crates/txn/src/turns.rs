@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
-use xact_base::Ino;
+use xact_types::Ino;
 
 /// Tries that are lost before the next one has a claim.
 pub const LOSSES: u32 = 3;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{Errno, Error, FileBlock, Ino, Result};
 use xact_fs::{Allocate, AttrSet, BlockContents, SeekTo, Tree};
+use xact_types::{Errno, Error, FileBlock, Ino, Result};
 
 use crate::base::VersionedBase;
 use crate::commit::CONTENTS_CHANGED;

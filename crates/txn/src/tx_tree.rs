@@ -2,11 +2,11 @@
 //! stamp. What it takes from the base it records.
 
 use parking_lot::Mutex;
-use xact_base::{Errno, Error, Ino, Result, Timestamp};
 use xact_fs::quota::Payer;
 use xact_fs::{
     Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
 };
+use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::base::{SpaceLimits, Stamp, VersionedBase};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};

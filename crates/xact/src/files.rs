@@ -4,8 +4,8 @@ use std::path::{Component, Path};
 
 use std::os::unix::ffi::OsStrExt;
 
-use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{Attr, Caller, Entry, FileKind, RenameHow, SetAttr, View, WriteHow};
+use xact_types::{Errno, Error, Ino, Result};
 
 /// Symbolic links that one path may lead through, as in Linux.
 const LINKS_MAX: u32 = 40;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use xact_base::Error;
+use xact_types::Error;
 
 const DAY_SECONDS: u64 = 86_400;
 

@@ -37,7 +37,6 @@ pub use keep::{Date, KeepRules, parse_time};
 pub use schedule::{AUTOMATIC, Schedule};
 pub use snapshot::{Snapshot, SnapshotImage};
 pub use volume::{CacheUse, SnapshotWatcher, Transaction, Volume};
-pub use xact_base::{Errno, Error, Ino, Result, Timestamp};
 pub use xact_consistency::{CommitWrites, Fsync, LogRecords, PoolUse, SnapshotInfo};
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::posix::Credentials;
@@ -53,3 +52,4 @@ pub use xact_txn::{
     Audience, Changes, Difference, Durability, Isolation, KeptInfo, Losses, Lost, Reader, Side, TxOptions,
     TxState, What,
 };
+pub use xact_types::{Errno, Error, Ino, Result, Timestamp};

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_base::{Error, Result, unix_seconds};
+use xact_types::{Error, Result, unix_seconds};
 
 use crate::keep::{Date, KeepRules};
 use crate::volume::Volume;

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use xact_base::{Error, Result};
 use xact_consistency::GenerationImage;
 use xact_device::{BlockDevice, Overlay};
 use xact_fs::{View, VolumeOptions};
+use xact_types::{Error, Result};
 
 /// Memory for what is cached of each snapshot, in bytes.
 const CACHE_BYTES: u64 = 4 << 20;

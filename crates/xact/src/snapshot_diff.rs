@@ -16,7 +16,6 @@ mod part;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Errno, Error, GroupNr, Ino, Result};
 use xact_consistency::{BlockRef, Engine, GenerationImage};
 use xact_device::BlockDevice;
 use xact_fs::{Attr, Entry, FileKind, KEPT_FOLDER, View};
@@ -24,6 +23,7 @@ use xact_layout::group::{GroupDesc, INODE_UNINIT};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
 use xact_txn::{Difference, What};
+use xact_types::{BlockNr, Errno, Error, GroupNr, Ino, Result};
 
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;

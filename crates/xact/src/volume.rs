@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
-use xact_base::{Error, Ino, LatencySnapshot, Result};
 use xact_consistency::{Engine, EngineStats, GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{Base, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
 use xact_txn::{Accounts, Losses, Turns, TxOptions};
+use xact_types::{Error, Ino, LatencySnapshot, Result};
 
 use crate::snapshot::Snapshot;
 
@@ -132,7 +132,7 @@ impl Volume {
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         let engine = self.generations()?;
         self.sync()?;
-        let now = xact_base::unix_seconds();
+        let now = xact_types::unix_seconds();
         engine.create_snapshot(name, u64::try_from(now).unwrap_or(0))?;
         self.tell_watcher(name);
         Ok(())
@@ -147,7 +147,7 @@ impl Volume {
     pub fn create_snapshot_of(&self, name: &str, paths: &[Vec<u8>]) -> Result<()> {
         let engine = self.generations()?;
         self.sync()?;
-        let now = xact_base::unix_seconds();
+        let now = xact_types::unix_seconds();
         let cut = |image: Arc<GenerationImage>| xact_fs::cut::cut(image, paths);
         engine.create_snapshot_of(name, u64::try_from(now).unwrap_or(0), &cut)?;
         self.tell_watcher(name);

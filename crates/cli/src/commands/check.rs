@@ -1,9 +1,9 @@
 //! `xact check`: a full check that repairs nothing.
 
 use serde::Serialize;
-use xact_base::{Error, Site, printable};
 use xact_check::{Problem, Report};
 use xact_device::OpenMode;
+use xact_types::{Error, Site, printable};
 
 use crate::args::Check;
 use crate::exit::{Exit, Failure, Result};

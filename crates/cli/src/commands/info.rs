@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde::Serialize;
-use xact_base::printable;
 use xact_consistency::{EngineOptions, GenerationsEngine, PoolUse};
 use xact_device::OpenMode;
 use xact_layout::feature::{compat, incompat, names, ro_compat};
 use xact_layout::superblock::{
     STATE_CLEAN, STATE_ERRORS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support,
 };
+use xact_types::printable;
 
 use crate::args::Info;
 use crate::exit::{Exit, Failure, Result};

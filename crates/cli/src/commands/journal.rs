@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
-use xact_base::BlockNr;
 use xact_check::Use;
 use xact_consistency::recovery::inspect::{LogContents, LoggedCopy, LoggedState, LoggedTransaction, inspect};
 use xact_device::{BlockDevice, OpenMode};
 use xact_layout::jbd2::{Checksums, Features};
+use xact_types::BlockNr;
 
 use crate::args::Journal;
 use crate::exit::{Failure, Result};

@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::SeekFrom;
 use serde::Serialize;
 use xact::{Date, Volume, VolumeOptions};
-use xact_base::{Error, printable};
 use xact_consistency::{Engine, EngineOptions, GenerationsEngine, SnapshotInfo};
 use xact_device::OpenMode;
 use xact_fuse::client::TxChange;
 use xact_fuse::control::FOLDER;
+use xact_types::{Error, printable};
 
 use super::restore;
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};

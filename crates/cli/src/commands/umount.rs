@@ -10,9 +10,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use xact_base::printable_bytes;
 use xact_fuse::client::{Channel, TxInfo};
 use xact_fuse::control::Standing;
+use xact_types::printable_bytes;
 
 use crate::args::Umount;
 use crate::exit::{Exit, Failure, Result};

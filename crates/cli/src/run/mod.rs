@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use xact_fuse::client::Inner;
 use xact_fuse::control::{BEGIN_SNAPSHOT, COMMIT_ORDERED};
-use xact_inside::descriptors::{Scope, Survey};
-use xact_inside::namespace::Namespace;
+use xact_namespace::descriptors::{Scope, Survey};
+use xact_namespace::namespace::Namespace;
 
 use crate::args::{Isolation, Run};
 use crate::control::Transaction;

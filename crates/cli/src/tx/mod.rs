@@ -7,9 +7,9 @@ pub mod show;
 use std::path::Path;
 
 use serde::Serialize;
-use xact_base::printable;
 use xact_fuse::client::{Channel, TxChange, TxInfo};
 use xact_fuse::control::{COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide, Standing};
+use xact_types::printable;
 
 use crate::args::{Decide, Diff, Tx, TxBegin, TxCommand, TxCommit, TxDrop, TxList, TxStatus};
 use crate::control::{self, Transaction};

@@ -1,9 +1,9 @@
 //! The changes of a transaction, for people and programs.
 
 use serde::Serialize;
-use xact_base::printable_bytes;
 use xact_fuse::client::{Channel, TxChange};
 use xact_fuse::control::{ChangeKind, ChangeSide};
+use xact_types::printable_bytes;
 
 use crate::exit::{Failure, Result};
 use crate::size::text as size_text;

@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use xact_base::{BlockNr, Result};
 use xact_layout::generations::{Pointer, PoolShape, ROOT_BYTES, Root, contents_sum};
+use xact_types::{BlockNr, Result};
 
 use super::live::LoggedBlock;
 use super::log::{self, Log};

@@ -18,9 +18,9 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, Result};
 use xact_device::BlockDevice;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
+use xact_types::{BlockNr, Error, Result};
 
 use super::export::{self, Seen};
 use super::{GenerationsEngine, sweep};

@@ -1,9 +1,9 @@
 //! Writing a generation out as a plain ext4 image, which Linux and e2fsck read.
 
-use xact_base::{BlockNr, Error, GroupNr, Result, Site};
 use xact_device::BlockDevice;
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
+use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
 use super::image::GenerationImage;
 use super::live::Logged;

@@ -16,11 +16,11 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, Result};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::generations::{MAX_BITMAP_BLOCKS, Pointer, PoolShape, Root, contents_sum};
 use xact_layout::superblock::SUPERBLOCK_BYTES;
+use xact_types::{BlockNr, Error, Result};
 
 use super::map::{Map, MapReader};
 use super::pool::Pool;

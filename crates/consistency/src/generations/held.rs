@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use xact_base::{BlockNr, GroupNr, Result};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, GroupNr, Result};
 
 use super::export::{self, Seen};
 use super::map::{Map, MapReader};

@@ -14,9 +14,9 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockReadGuard};
-use xact_base::{BlockNr, Result};
 use xact_device::BlockDevice;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Result};
 
 use super::export::{self, Seen};
 use super::live::Logged;
@@ -75,7 +75,7 @@ impl GenerationImage {
     ///
     /// Errors: `Io` where the snapshot was deleted; `Corrupt`.
     pub fn used(&self) -> Result<Vec<std::ops::Range<u64>>> {
-        let _kept = self.lease.hold().map_err(|e| xact_base::Error::io("reading a snapshot", e))?;
+        let _kept = self.lease.hold().map_err(|e| xact_types::Error::io("reading a snapshot", e))?;
         let block_size = self.reader.volume.block_size as u64;
         let used = export::used_blocks(&self.seen(), &self.superblock()?)?;
         Ok(used.into_iter().map(|(start, end)| start * block_size..end * block_size).collect())

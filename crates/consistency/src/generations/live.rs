@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use xact_base::{BlockNr, Error, Result};
+use xact_types::{BlockNr, Error, Result};
 
 use super::map::{Map, MapReader};
 use crate::cache::{BlockMap, BlockSource};

@@ -31,10 +31,10 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use xact_base::{BlockNr, CommitId, Result};
 use xact_device::Waits;
 use xact_layout::generations::{LogBytes, LogChecks, LogContents, LogPosition, LogWriter, Root, read_log};
 use xact_layout::jbd2::differences;
+use xact_types::{BlockNr, CommitId, Result};
 
 use super::live::{Logged, LoggedBlock};
 use super::map::{Map, MapReader};

@@ -10,8 +10,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use xact_base::{BlockNr, Error, Result, Site};
 use xact_layout::generations::{MapNode, Pointer, PoolShape, contents_sum, fanout};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use crate::engine::BlockRef;
 use crate::volume::Volume;

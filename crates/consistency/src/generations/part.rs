@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, Result};
 use xact_layout::generations::{Pointer, SNAPSHOT_PATHS_BYTES, SnapshotOf, contents_sum, paths_text};
+use xact_types::{BlockNr, Error, Result};
 
 use super::image::GenerationImage;
 use super::live::Logged;

@@ -11,9 +11,9 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, Result, Site};
 use xact_layout::checksum::crc32c;
 use xact_layout::generations::{PoolShape, Root};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use crate::engine::BlockRef;
 use crate::volume::Volume;

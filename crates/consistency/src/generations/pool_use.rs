@@ -4,7 +4,7 @@
 //! volume's newer contents must be elsewhere: they are in the pool for as long as the snapshot is there, and go home by
 //! the sweep when it is gone. Such places count as displaced.
 
-use xact_base::{BlockNr, Result};
+use xact_types::{BlockNr, Result};
 
 use super::snapshots::Kept;
 use super::{Generations, GenerationsEngine, State, room};

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{BlockNr, CommitId, Result};
+use xact_types::{BlockNr, CommitId, Result};
 
 use super::Generations;
 use crate::cache::Slot;

@@ -28,7 +28,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use xact_base::{Error, Result};
+use xact_types::{Error, Result};
 
 use super::commit::{credits_within, max_credits};
 use super::map::MapReader;

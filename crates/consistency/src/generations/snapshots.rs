@@ -22,12 +22,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, Result, Site};
 use xact_layout::generations::{
     Pointer, Root, SNAPSHOT_NAME_BYTES, SnapshotOf, SnapshotRecord, contents_sum, decode_snapshots,
     encode_snapshots,
 };
 use xact_layout::superblock::SUPERBLOCK_BYTES;
+use xact_types::{BlockNr, Error, Result, Site};
 
 use super::commit::Way;
 use super::export::{self, Seen};

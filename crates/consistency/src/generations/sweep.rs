@@ -16,9 +16,9 @@
 
 use std::collections::BTreeSet;
 
-use xact_base::{BlockNr, GroupNr, Result};
 use xact_layout::generations::Pointer;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, GroupNr, Result};
 
 use super::held::Held;
 use super::map::{Map, MapReader};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{BlockNr, CommitId, Result};
+use xact_types::{BlockNr, CommitId, Result};
 
 use crate::cache::{Slot, SlotState};
 use crate::engine::BlockRef;

@@ -10,12 +10,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{CommitId, Error, Result, Timestamp};
 use xact_device::SECTOR_BYTES;
 use xact_layout::jbd2::{
     CHECKSUM_V1_CRC32, Checksums, CommitBlock, LogFormat, PatchWriter, Tag, TagFlags, crc32_be,
     encode_descriptor, encode_revokes, escape, needs_escape, revokes_per_block, tags_per_block,
 };
+use xact_types::{CommitId, Error, Result, Timestamp};
 
 use crate::cache::Record;
 use crate::engine::BlockRef;

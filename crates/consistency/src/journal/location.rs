@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Site};
 use xact_layout::feature::{compat, incompat};
 use xact_layout::group::GroupDesc;
 use xact_layout::inode::{Inode, flag};
 use xact_layout::superblock::Superblock;
 use xact_layout::{get_u16, get_u32};
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Site};
 
 use crate::volume::Volume;
 

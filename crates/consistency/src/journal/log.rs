@@ -12,9 +12,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{CommitId, Error, Result, Site};
 use xact_device::Waits;
 use xact_layout::jbd2::{JournalSuperblock, LogFormat};
+use xact_types::{CommitId, Error, Result, Site};
 
 use crate::cache::{BlockMap, Slot};
 use crate::journal::location::JournalLayout;
@@ -132,8 +132,8 @@ impl Log {
 mod tests {
     use super::*;
     use crate::journal::location::JournalRun;
-    use xact_base::BlockNr;
     use xact_device::MemoryDevice;
+    use xact_types::BlockNr;
 
     #[test]
     fn writes_wrap_and_follow_the_runs() {

@@ -25,7 +25,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{BlockNr, Error, Ino, Result, Run, Site};
+use xact_types::{BlockNr, Error, Ino, Result, Run, Site};
 
 use super::commit::{Limits, revokes_in};
 use super::location::{JournalLayout, JournalRun};

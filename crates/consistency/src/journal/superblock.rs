@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 
 use parking_lot::{Mutex, MutexGuard};
-use xact_base::{BlockNr, Result};
 use xact_layout::jbd2::{JOURNAL_SUPERBLOCK_BYTES, JournalSuperblock};
+use xact_types::{BlockNr, Result};
 
 use crate::journal::location::JournalLayout;
 use crate::volume::Volume;
@@ -24,8 +24,8 @@ impl JournalHead {
         volume.read(place, &mut block)?;
         let fields = JournalSuperblock::decode(&block[..JOURNAL_SUPERBLOCK_BYTES])?;
         if fields.block_size as usize != volume.block_size {
-            return Err(xact_base::Error::corrupt(
-                xact_base::Site::JournalSuperblock,
+            return Err(xact_types::Error::corrupt(
+                xact_types::Site::JournalSuperblock,
                 "has another block size than the volume",
             ));
         }

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, Result};
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::jbd2::{
     BlockType, Checksums, CommitBlock, Features, Header, JournalSuperblock, LogFormat, TagFlags, crc32_be,
     decode_patches, decode_revokes, decode_tags,
 };
+use xact_types::{BlockNr, Error, Result};
 
 use super::reader::LogReader;
 use crate::journal::location::{self, JournalLayout};

@@ -1,6 +1,6 @@
 //! Reading the log in stretches, since a recovery is one long sequential read.
 
-use xact_base::Result;
+use xact_types::Result;
 
 use crate::journal::log::Ring;
 use crate::volume::Volume;

@@ -1,8 +1,8 @@
 //! Third pass: verify every copy that counts, then write the newest of each block home, with the patches
 //! that came after it. What patches rest on where there is no copy is the block in its place, or zeros.
 
-use xact_base::{BlockNr, Error, Result, Site};
 use xact_layout::jbd2::{LogFormat, Patch, Tag, TagFlags, decode_patches, decode_tags, unescape};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use super::RecoveryReport;
 use super::reader::LogReader;

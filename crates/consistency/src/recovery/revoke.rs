@@ -1,7 +1,7 @@
 //! Second pass: the last transaction that revoked each block.
 
-use xact_base::{BlockNr, Error, Result, Site};
 use xact_layout::jbd2::{LogFormat, decode_revokes};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use super::reader::LogReader;
 use super::scan::Transaction;

@@ -1,9 +1,9 @@
 //! First pass: where the log ends, and which blocks of it are the journal's own.
 
-use xact_base::{Error, Result, Site};
 use xact_layout::jbd2::{
     BlockType, Checksums, CommitBlock, Features, Header, JournalSuperblock, LogFormat, crc32_be, decode_tags,
 };
+use xact_types::{Error, Result, Site};
 
 use super::reader::LogReader;
 

@@ -12,10 +12,10 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xact_base::{BlockNr, CommitId};
 use xact_consistency::{Engine, Handle};
 use xact_device::BlockDevice;
 use xact_testkit::rng::Rng;
+use xact_types::{BlockNr, CommitId};
 
 /// Blocks of the pool; the ledger's lie before it.
 pub const POOL: u64 = 24;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{BlockNr, Error, GroupNr, Result, Site};
 use xact_consistency::Handle;
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc};
+use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
 use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
 use super::group::Need;

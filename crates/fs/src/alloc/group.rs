@@ -4,12 +4,12 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use parking_lot::{Mutex, MutexGuard};
-use xact_base::{BlockNr, Error, GroupNr, Result, Site};
 use xact_consistency::lock_within;
 use xact_layout::group::{
     BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED, bitmap_checksum, bitmap_csum_matches,
 };
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
 use super::Shared;
 use super::bitmap::{Bitmap, set_bits};

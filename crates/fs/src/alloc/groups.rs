@@ -18,10 +18,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{BlockNr, Error, GroupNr, Result, Run, Site};
 use xact_consistency::{Engine, lock_within};
 use xact_layout::group::GroupDesc;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, GroupNr, Result, Run, Site};
 
 use super::Shared;
 use super::group::{Group, table_ready};

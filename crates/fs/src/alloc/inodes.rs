@@ -8,9 +8,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{Error, GroupNr, Ino, Result, Site};
 use xact_consistency::Handle;
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
+use xact_types::{Error, GroupNr, Ino, Result, Site};
 
 use super::Shared;
 use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};

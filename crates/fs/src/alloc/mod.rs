@@ -41,13 +41,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use parking_lot::Mutex;
-pub use xact_base::Run;
-use xact_base::{BlockNr, Error, FileBlock, GroupNr, Ino, Result};
 use xact_consistency::{Engine, Handle, Version};
 use xact_layout::extent::END_OF_FILES;
 use xact_layout::feature::{compat, incompat};
 use xact_layout::group::GroupDesc;
 use xact_layout::superblock::Superblock;
+pub use xact_types::Run;
+use xact_types::{BlockNr, Error, FileBlock, GroupNr, Ino, Result};
 
 use crate::api::VolumeSpace;
 use crate::extent::{Extents, Owner};

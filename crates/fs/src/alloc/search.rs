@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{BlockNr, Error, GroupNr, Result};
+use xact_types::{BlockNr, Error, GroupNr, Result};
 
 use super::group::{Map, Need};
 use super::{Run, Shared};

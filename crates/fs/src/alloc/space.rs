@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use xact_base::{Error, Result};
+use xact_types::{Error, Result};
 
 /// What blocks are for, and so how deep into the reserves they may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

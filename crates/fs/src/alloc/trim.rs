@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{BlockNr, Error, GroupNr, Result, Run};
+use xact_types::{BlockNr, Error, GroupNr, Result, Run};
 
 use super::{Allocator, Shared};
 

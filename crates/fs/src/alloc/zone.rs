@@ -1,9 +1,9 @@
 //! The system zone: blocks that hold the volume's fixed metadata. They are never handed out and
 //! never freed, whatever a damaged bitmap or extent says (the kernel's `ext4_system_zone`).
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Site};
 use xact_layout::group::GroupDesc;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Site};
 
 use super::Run;
 

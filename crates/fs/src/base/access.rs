@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
-use xact_base::{Ino, Timestamp};
 use xact_layout::inode::{Inode, flag};
+use xact_types::{Ino, Timestamp};
 
 use super::Base;
 

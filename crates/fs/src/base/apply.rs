@@ -5,9 +5,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{FileBlock, Ino, Result};
 use xact_consistency::Fault;
 use xact_layout::inode::Inode;
+use xact_types::{FileBlock, Ino, Result};
 
 use super::Base;
 use super::as_of::ViewHold;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use xact_base::{Errno, Error, FileBlock, Ino, Result};
+use xact_types::{Errno, Error, FileBlock, Ino, Result};
 
 use super::Base;
 use super::cell::{Cell, State};

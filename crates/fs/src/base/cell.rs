@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::lock_api::{ArcRwLockUpgradableReadGuard, ArcRwLockWriteGuard};
 use parking_lot::{Mutex, RawRwLock, RwLock};
-use xact_base::{CommitId, Ino};
 use xact_layout::inode::Inode;
+use xact_types::{CommitId, Ino};
 
 use super::pattern::Pattern;
 use super::versions::Versions;

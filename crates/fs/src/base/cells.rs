@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use parking_lot::Mutex;
-use xact_base::{CommitId, Ino};
+use xact_types::{CommitId, Ino};
 
 use super::cell::{Cell, State};
 

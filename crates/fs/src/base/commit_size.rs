@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use xact_base::Ino;
 use xact_consistency::Room;
+use xact_types::Ino;
 
 use super::Base;
 use super::make_space::Asker;

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use xact_base::{BlockNr, Error, FileBlock, Result, Site};
+use xact_types::{BlockNr, Error, FileBlock, Result, Site};
 
 use super::Base;
 use super::cell::{Cell, Changed, Page, Pages, State};

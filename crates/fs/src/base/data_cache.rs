@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use xact_base::Ino;
+use xact_types::Ino;
 
 use super::cells::Cells;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Site};
 use xact_consistency::{BlockRef, Engine, Handle};
 use xact_layout::inode::flag;
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Site};
 
 use super::Base;
 use super::cell::State;

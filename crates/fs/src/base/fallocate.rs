@@ -3,8 +3,8 @@
 //! A crash leaves such a range done in part: an operation on a large range goes over several
 //! commits, each of which leaves a sound file.
 
-use xact_base::{Error, FileBlock, Ino, Result, Run};
 use xact_layout::inode::flag;
+use xact_types::{Error, FileBlock, Ino, Result, Run};
 
 use super::Base;
 use super::cell::{Cell, State};

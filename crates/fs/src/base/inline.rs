@@ -15,10 +15,10 @@
 
 use std::io::IoSlice;
 
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Site};
 use xact_layout::dirent::{DirEntry, DirFormat, Packer, entry_bytes};
 use xact_layout::get_u32;
 use xact_layout::inode::{BLOCK_AREA_BYTES, flag};
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Site};
 
 use super::Base;
 use super::cell::State;

@@ -22,11 +22,11 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run};
 use xact_consistency::{DataInLog, DataWrite, Fault, Handle, NewData};
 use xact_device::Waits;
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run};
 
 use super::Base;
 use super::cell::{Cell, Changed, Page, State};

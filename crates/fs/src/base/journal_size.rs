@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact_base::{Error, Ino, Result, Run};
 use xact_consistency::{Fault, Handle, JournalEngine, Room};
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::get_u32;
 use xact_layout::inode::{BLOCK_AREA_AT, flag};
+use xact_types::{Error, Ino, Result, Run};
 
 use super::Base;
 use super::make_space::{Asker, Effort};

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact_base::{Error, Result};
 use xact_consistency::GenerationsEngine;
+use xact_types::{Error, Result};
 
 use super::Base;
 use super::views::Stamp;

@@ -60,12 +60,12 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{Errno, Error, FileBlock, Ino, Latencies, LatencySnapshot, Result, Site};
 use xact_consistency::mmp::Mmp;
 use xact_consistency::{Engine, Faults, Handle, Room};
 use xact_layout::feature::{incompat, ro_compat};
 use xact_layout::inode::{Inode, flag};
 use xact_layout::superblock::Superblock;
+use xact_types::{Errno, Error, FileBlock, Ino, Latencies, LatencySnapshot, Result, Site};
 
 use crate::alloc::Allocator;
 use crate::api::{Attr, FileKind};

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use xact_base::{CommitId, Errno, Error, FileBlock, Ino, Result};
 use xact_consistency::{Handle, Room};
+use xact_types::{CommitId, Errno, Error, FileBlock, Ino, Result};
 
 use super::Base;
 use super::cell::{Cell, State, WriteGuard};

@@ -8,8 +8,8 @@
 //! Nothing depends on it: who needs a block that was not read ahead, or has left the cache since, reads it then. So
 //! errors are left to those, too.
 
-use xact_base::{FileBlock, Ino, Result, Run};
 use xact_consistency::Room;
+use xact_types::{FileBlock, Ino, Result, Run};
 
 use super::Base;
 use super::cell::State;
@@ -30,7 +30,7 @@ impl Base {
     /// For attributes that get a block, change it, or leave it.
     pub(super) fn read_ahead_xattrs(&self, ino: Ino, state: &State) {
         if state.inode.xattr_block() != 0 {
-            let start = xact_base::BlockNr(state.inode.xattr_block());
+            let start = xact_types::BlockNr(state.inode.xattr_block());
             let _ = self.xattrs(ino).list(&state.inode);
             self.allocator.read_ahead(Run { start, len: 1 });
         }

@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use parking_lot::RwLock;
-use xact_base::{BlockNr, FileBlock, Ino, Result, Run, unix_seconds};
 use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, Room};
 use xact_layout::get_u16;
 use xact_layout::inode::flag;
+use xact_types::{BlockNr, FileBlock, Ino, Result, Run, unix_seconds};
 
 use super::Base;
 use super::cell::{Cell, State};

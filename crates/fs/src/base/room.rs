@@ -14,7 +14,7 @@
 
 use std::ops::RangeInclusive;
 
-use xact_base::{Ino, Result};
+use xact_types::{Ino, Result};
 
 use super::Base;
 use super::cell::{Cell, Pages, State};

@@ -2,7 +2,7 @@
 //! present state, one inode at a time.
 
 use parking_lot::RwLockReadGuard;
-use xact_base::{Errno, Error, FileBlock, Ino, Result};
+use xact_types::{Errno, Error, FileBlock, Ino, Result};
 
 use super::Base;
 use super::cell::{Cell, State};
@@ -39,7 +39,7 @@ impl Base {
             match self.attr_now(entry.ino) {
                 // Unlinked and gone between the two steps: look again.
                 Err(Error::Posix(Errno::ESTALE)) if self.still_names(dir, name, entry.ino)? => {
-                    let site = xact_base::Site::Inode(dir);
+                    let site = xact_types::Site::Inode(dir);
                     return Err(Error::corrupt(site, "a name points at an inode that is not in use"));
                 }
                 Err(Error::Posix(Errno::ESTALE)) => {}

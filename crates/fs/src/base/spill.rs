@@ -10,7 +10,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Result};
+use xact_types::{BlockNr, Result};
 
 use super::Base;
 use super::tx_space::SpilledRun;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tempfile::TempDir;
-use xact_base::{Errno, Error, Ino, Result, Timestamp};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow, XattrHow};
 use crate::base::{Base, BaseOptions};
@@ -196,7 +196,7 @@ fn a_view_sees_one_instant() {
     assert_eq!(names, [b"a".to_vec(), b"lost+found".to_vec()]);
     let mut data = Vec::new();
     for at in 0..3 {
-        let block = base.read_block_at(ino, xact_base::FileBlock(at), view.stamp()).unwrap().unwrap();
+        let block = base.read_block_at(ino, xact_types::FileBlock(at), view.stamp()).unwrap().unwrap();
         data.extend_from_slice(&block);
     }
     assert_eq!(data[..10_000], pattern(10_000, 1));
@@ -256,7 +256,7 @@ fn a_full_volume_says_so_and_can_delete() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, xact_base::Error::NoSpace), "{error}");
+    assert!(matches!(error, xact_types::Error::NoSpace), "{error}");
     base.sync_all().unwrap();
     assert_eq!(base.attr(ino).unwrap().size, offset);
     base.unlink(&ROOT, Ino::ROOT, b"big").unwrap();

@@ -1,8 +1,8 @@
 //! The base as a [`Tree`]: names, attributes and data of the volume itself, within one operation.
 
-use xact_base::{Errno, Error, FileBlock, Ino, Result, Site, Timestamp};
 use xact_layout::extent;
 use xact_layout::inode::{self, Inode, flag};
+use xact_types::{Errno, Error, FileBlock, Ino, Result, Site, Timestamp};
 
 use std::sync::atomic::Ordering::Relaxed;
 

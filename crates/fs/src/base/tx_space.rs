@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{BlockNr, Errno, Error, Ino, Result, Run};
+use xact_types::{BlockNr, Errno, Error, Ino, Result, Run};
 
 use super::Base;
 use super::make_space::{Asker, Effort};

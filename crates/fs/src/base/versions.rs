@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, FileBlock, Ino};
+use xact_types::{BlockNr, FileBlock, Ino};
 
 use super::views::Stamp;
 use crate::alloc::Hold;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use xact_base::{Errno, Error, Ino, Result};
 use xact_consistency::{Fault, Room};
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::Base;
 use super::op::Needs;

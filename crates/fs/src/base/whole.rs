@@ -8,9 +8,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use xact_base::{BlockNr, Corruption, Errno, Error, Result, Site, unix_seconds};
 use xact_consistency::Handle;
 use xact_layout::superblock::{NotedError, ON_ERROR_CONTINUE, ON_ERROR_PANIC, Superblock};
+use xact_types::{BlockNr, Corruption, Errno, Error, Result, Site, unix_seconds};
 
 use super::Base;
 

@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
 use parking_lot::{Condvar, Mutex, RwLock};
-use xact_base::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
 use xact_consistency::{DataInLog, Fault, Handle, NewData, Room};
+use xact_types::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
 
 use super::Base;
 use super::cell::{Cell, Changed, State, UpgradableGuard, WriteGuard};

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::RwLock;
-use xact_base::{BlockNr, Error, Result};
 use xact_consistency::{DataWrite, Room};
 use xact_device::Waits;
+use xact_types::{BlockNr, Error, Result};
 
 use super::Base;
 use super::cell::Cell;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use xact_base::{Errno, Error, Ino, Result};
+use xact_types::{Errno, Error, Ino, Result};
 
 use crate::api::{Attr, Entry, FileKind, View};
 

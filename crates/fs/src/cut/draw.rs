@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use xact_base::{BlockNr, Error, FileBlock, GroupNr, Ino, Result, Run};
 use xact_consistency::SnapshotPart;
 use xact_layout::dirent::{DirEntry, DirFormat, Packer, entry_bytes};
 use xact_layout::extent::{Extent, write_root};
@@ -12,6 +11,7 @@ use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED, bi
 use xact_layout::inode::{BLOCK_AREA_BYTES, Inode, flag};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_layout::xattr::{self, Attribute, Value};
+use xact_types::{BlockNr, Error, FileBlock, GroupNr, Ino, Result, Run};
 
 use super::chosen::{Chosen, Way};
 use super::image::Image;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Run, Site};
 use xact_device::BlockDevice;
 use xact_layout::extent::{END_OF_FILES, Node};
 use xact_layout::get_u32;
 use xact_layout::group::GroupDesc;
 use xact_layout::inode::{BLOCK_AREA_BYTES, Inode, flag, inode_seed};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Run, Site};
 
 use crate::alloc::set_bits;
 
@@ -111,7 +111,7 @@ impl Image {
     fn of_node(
         &self,
         node: Node<'_>,
-        end: xact_base::FileBlock,
+        end: xact_types::FileBlock,
         seed: u32,
         found: &mut dyn FnMut(Run) -> Result<()>,
     ) -> Result<()> {

@@ -28,10 +28,10 @@ mod used;
 
 use std::sync::Arc;
 
-use xact_base::{Error, Result};
 use xact_consistency::SnapshotPart;
 use xact_device::{BlockDevice, Overlay};
 use xact_layout::feature::incompat;
+use xact_types::{Error, Result};
 
 use crate::volume::{VolumeOptions, open};
 use chosen::Chosen;
@@ -69,7 +69,7 @@ pub fn cut(image: Arc<dyn BlockDevice>, paths: &[Vec<u8>]) -> Result<SnapshotPar
     drawing.draw(&chosen)?;
     let mut part = drawing.finish()?;
     for block in overlay.changed_blocks(image.sb.block_size()) {
-        let block = xact_base::BlockNr(block);
+        let block = xact_types::BlockNr(block);
         let kept = part.kept.iter().any(|range| range.contains(&block.0));
         if kept && !part.blocks.contains_key(&block) {
             part.blocks.insert(block, image.block(block)?.into());

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Run, Site};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Run, Site};
 
 use crate::alloc::set_bits;
 

@@ -1,11 +1,11 @@
 //! Adding a name: into a gap, by packing a block, by a new block, by splitting a leaf.
 
-use xact_base::{BlockNr, Error, FileBlock, Result, Site};
 use xact_consistency::{BlockRef, Handle};
 use xact_layout::dirent::{DirEntry, Packer, Room, entry_bytes};
 use xact_layout::dirhash::DirHasher;
 use xact_layout::feature::compat;
 use xact_layout::htree::{self, Branch, MAX_DEPTH};
+use xact_types::{BlockNr, Error, FileBlock, Result, Site};
 
 use super::index::Path;
 use super::{Dir, DirBlocks};

@@ -1,9 +1,9 @@
 //! Ways through the hash index: down to the leaf of a hash, and on to the next leaf.
 
-use xact_base::{BlockNr, Error, FileBlock, Result, Site};
 use xact_consistency::BlockRef;
 use xact_layout::dirhash::DirHasher;
 use xact_layout::htree::{Index, MAX_DEPTH};
+use xact_types::{BlockNr, Error, FileBlock, Result, Site};
 
 use super::{Dir, DirBlocks, Place};
 use crate::api::Name;

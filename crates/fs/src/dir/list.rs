@@ -11,9 +11,9 @@
 
 use std::ops::RangeInclusive;
 
-use xact_base::{Error, FileBlock, Ino, Result, Site};
 use xact_consistency::BlockRef;
 use xact_layout::dirhash::{DirHasher, NameHash};
+use xact_types::{Error, FileBlock, Ino, Result, Site};
 
 use super::{Dir, DirBlocks};
 use crate::api::{FileKind, Name};

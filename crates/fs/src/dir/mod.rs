@@ -22,13 +22,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Errno, Error, FileBlock, Ino, Result, Site};
 use xact_consistency::{BlockRef, Engine, Handle};
 use xact_layout::dirent::{DirFormat, Dots, Found, NAME_MAX_BYTES};
 use xact_layout::feature::{compat, incompat, names};
 use xact_layout::htree::{self, Index};
 use xact_layout::inode::flag;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Errno, Error, FileBlock, Ino, Result, Site};
 
 use crate::api::{Entry, FileKind, Name};
 

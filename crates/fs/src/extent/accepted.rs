@@ -8,9 +8,9 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
-use xact_base::{BlockNr, Result};
 use xact_consistency::BlockRef;
 use xact_layout::extent::{Expected, Node};
+use xact_types::{BlockNr, Result};
 
 use super::Owner;
 

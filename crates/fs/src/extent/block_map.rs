@@ -21,11 +21,11 @@ pub(super) mod insert;
 
 use std::ops::Range;
 
-use xact_base::{BlockNr, FileBlock, Result, Run};
 use xact_consistency::{BlockRef, Handle};
 use xact_layout::extent::{END_OF_FILES, Extent};
 use xact_layout::inode::Inode;
 use xact_layout::{get_u32, put_u32};
+use xact_types::{BlockNr, FileBlock, Result, Run};
 
 use super::remove::{Freed, FreedGroups};
 use super::{Extents, Mapping, Progress};

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use xact_base::{FileBlock, Result};
 use xact_consistency::Handle;
 use xact_layout::extent::{Extent, RawEntry};
 use xact_layout::inode::Inode;
+use xact_types::{FileBlock, Result};
 
 use super::path::Level;
 use super::{Extents, Progress, step_credits};

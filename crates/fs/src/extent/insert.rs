@@ -1,9 +1,9 @@
 //! Adding blocks to a file.
 
-use xact_base::{Errno, FileBlock, Result, Run};
 use xact_consistency::Handle;
 use xact_layout::extent::{END_OF_FILES, Extent, max_len};
 use xact_layout::inode::Inode;
+use xact_types::{Errno, FileBlock, Result, Run};
 
 use super::{Extents, has_extents};
 

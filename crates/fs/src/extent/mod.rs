@@ -32,13 +32,13 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, FileBlock, Ino, Result, Run, Site};
 use xact_consistency::Engine;
 use xact_layout::extent::{
     END_OF_FILES, Extent, Index, MAX_DEPTH, MAX_WRITTEN_LEN, Node, ROOT_CAPACITY, block_capacity,
 };
 use xact_layout::inode::{Inode, flag, inode_seed};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, FileBlock, Ino, Result, Run, Site};
 
 use crate::metadata_blocks::{CREDITS_PER_BLOCK, MetadataBlocks};
 pub use remove::Freed;

@@ -1,9 +1,9 @@
 //! From the root of an extent tree to the leaf for a file block.
 
-use xact_base::{BlockNr, Error, FileBlock, Result, Run, Site};
 use xact_consistency::BlockRef;
 use xact_layout::extent::{END_OF_FILES, Expected, Node, RawEntry};
 use xact_layout::inode::Inode;
+use xact_types::{BlockNr, Error, FileBlock, Result, Run, Site};
 
 use super::{Extents, accepted};
 

@@ -15,7 +15,6 @@
 
 use std::ops::Range;
 
-use xact_base::{BlockNr, Errno, FileBlock, Result};
 use xact_consistency::{BlockRef, Handle};
 use xact_layout::extent::{
     END_OF_FILES, Expected, Index, MAX_DEPTH, ROOT_CAPACITY, RawEntry, block_capacity, write_block,
@@ -23,6 +22,7 @@ use xact_layout::extent::{
 };
 use xact_layout::get_u32;
 use xact_layout::inode::Inode;
+use xact_types::{BlockNr, Errno, FileBlock, Result};
 
 use super::Extents;
 use super::path::{Level, Path};

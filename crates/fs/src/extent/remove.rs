@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use xact_base::{FileBlock, Result, Run};
 use xact_consistency::Handle;
 use xact_layout::extent::{Extent, RawEntry};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
+use xact_types::{FileBlock, Result, Run};
 
 use super::{Extents, Progress, has_extents, step_credits};
 use crate::metadata_blocks::CREDITS_PER_BLOCK;

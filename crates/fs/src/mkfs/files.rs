@@ -1,11 +1,11 @@
 //! The inodes that a new volume has, and the blocks of their contents.
 
-use xact_base::{BlockNr, FileBlock, GroupNr, Ino, Result, Run, Timestamp};
 use xact_layout::dirent::{DirEntry, DirFormat, Packer};
 use xact_layout::extent::{self, Extent, RawEntry};
 use xact_layout::inode::{BLOCK_AREA_AT, EXTRA_ISIZE, Inode, flag, inode_seed, mode};
 use xact_layout::jbd2::{BlockType, Features, JOURNAL_SUPERBLOCK_BYTES, JournalSuperblock};
 use xact_layout::{get_u32, orphan, put_u32};
+use xact_types::{BlockNr, FileBlock, GroupNr, Ino, Result, Run, Timestamp};
 
 use super::plan::{LOST_FOUND, ORPHAN_FILE, Plan};
 use super::write::Writer;

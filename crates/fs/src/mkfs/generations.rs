@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use xact_base::{Error, Result};
 use xact_consistency::generations::{default_pool_bytes, format};
 use xact_device::BlockDevice;
+use xact_types::{Error, Result};
 
 use super::{JournalSize, MkfsOptions, MkfsReport, mkfs};
 

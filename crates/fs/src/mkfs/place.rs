@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use xact_base::{BlockNr, Error, GroupNr, Result, Run};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, GroupNr, Result, Run};
 
 use super::plan::Plan;
 

@@ -1,12 +1,12 @@
 //! The volume's numbers: sizes and counts follow mke2fs, so that a volume of ours is laid out for
 //! the same use as one of its.
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, unix_seconds};
 use xact_layout::checksum::crc32c;
 use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::get_u32;
 use xact_layout::jbd2::MIN_JOURNAL_BLOCKS;
 use xact_layout::superblock::{MAGIC, STATE_CLEAN, Superblock};
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result, unix_seconds};
 
 use super::{JournalSize, MkfsOptions};
 

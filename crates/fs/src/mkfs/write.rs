@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use xact_base::{BlockNr, Error, GroupNr, Ino, Result, Run};
 use xact_device::BlockDevice;
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED, bitmap_checksum};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Run};
 
 use super::place::Placement;
 use super::plan::Plan;

@@ -6,12 +6,12 @@
 
 use std::collections::HashMap;
 
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 use xact_consistency::Handle;
 use xact_layout::feature::{compat, ro_compat};
 use xact_layout::inode::inode_seed;
 use xact_layout::orphan;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 
 use crate::alloc::Allocator;
 use crate::extent::{Extents, Owner};

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use xact_base::{BlockNr, Error, Ino, Result, Site};
 use xact_consistency::{Handle, Version};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, Ino, Result, Site};
 
 use crate::alloc::Allocator;
 use crate::inode_table::InodeTable;

@@ -5,7 +5,7 @@
 //! The permission bits of an inode and its access ACL say the same thing twice, so each change
 //! of one changes the other.
 
-use xact_base::{Errno, Result};
+use xact_types::{Errno, Result};
 
 use super::fail;
 use super::permission::{Access, Credentials};

@@ -1,7 +1,7 @@
 //! Changes of attributes: chmod, chown, utimens, truncate, chattr.
 
-use xact_base::{Errno, Ino, Result};
 use xact_layout::inode::flag;
+use xact_types::{Errno, Ino, Result};
 
 use super::acl::{self, Acl};
 use super::{CAPABILITY, PERM_MASK, fail, refuse_flags, without_privileges};

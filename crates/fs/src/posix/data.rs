@@ -1,7 +1,7 @@
 //! File contents: read, write, fallocate, copy_file_range, lseek.
 
-use xact_base::{Errno, Ino, Result};
 use xact_layout::inode::flag;
+use xact_types::{Errno, Ino, Result};
 
 use super::{CAPABILITY, fail, refuse_flags, regular, without_privileges};
 use crate::api::{Allocate, Attr, FileKind, SeekTo, WriteHow};

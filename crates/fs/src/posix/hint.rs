@@ -2,7 +2,7 @@
 //! What else an operation turns out to need (the inode behind a name, the parents that a
 //! renamed directory's new place lies under) makes the base start it anew.
 
-use xact_base::Ino;
+use xact_types::Ino;
 
 /// `lookup`, `read_dir`, `unlink`, `remove_dir`, and all that make a name: the directory.
 pub fn within(dir: Ino) -> [Ino; 1] {

@@ -1,6 +1,6 @@
 //! Operations that only look: lookup, attr, read_link, read_dir.
 
-use xact_base::{Errno, Error, Ino, Result};
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::{directory, fail};
 use crate::api::{Attr, DirItem, Entry, FileKind, Name, check_name};

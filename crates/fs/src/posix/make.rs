@@ -1,7 +1,7 @@
 //! New inodes: mknod, mkdir, symlink, `O_TMPFILE`.
 
-use xact_base::{Errno, Ino, Result, Timestamp};
 use xact_layout::inode::{flag, mode};
+use xact_types::{Errno, Ino, Result, Timestamp};
 
 use super::acl::{self, Acl};
 use super::attr::flags_for_kind;

@@ -26,8 +26,8 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
-use xact_base::{Errno, Error, Ino, Result, Timestamp};
 use xact_layout::inode::flag;
+use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::api::{Attr, FileKind, Name};
 use crate::tree::{AttrChange, AttrSet, Tree};

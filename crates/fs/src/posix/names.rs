@@ -1,7 +1,7 @@
 //! Names that come and go: link, unlink, rmdir.
 
-use xact_base::{Errno, Error, Ino, Result};
 use xact_layout::inode::flag;
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::{
     directory, fail, may_add, may_remove, refuse_flags, refuse_other_project, touch_dir, touch_inode,

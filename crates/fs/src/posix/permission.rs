@@ -4,7 +4,7 @@
 //! that names an inode by number, or walks folders by itself, has to check them here, by the same rules
 //! (`generic_permission`, `posix_acl_permission`). Capabilities are not known: only user 0 passes.
 
-use xact_base::{Ino, Result};
+use xact_types::{Ino, Result};
 
 use super::acl::{self, Acl};
 use crate::tree::Tree;

@@ -1,6 +1,6 @@
 //! rename, with the flags of `renameat2`.
 
-use xact_base::{Errno, Error, Ino, Result, Site, Timestamp};
+use xact_types::{Errno, Error, Ino, Result, Site, Timestamp};
 
 use super::make::{Plan, plan_whiteout};
 use super::names::bury_dir;

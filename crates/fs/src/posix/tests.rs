@@ -1,7 +1,7 @@
 //! The operations over a tree in memory: outcomes, times and link counts as on ext4.
 
-use xact_base::{Errno, Error, Ino, Result, Timestamp};
 use xact_layout::inode::{flag, mode};
+use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use super::acl::{ACCESS, DEFAULT, encode_for_test};
 use super::*;

@@ -3,8 +3,8 @@
 //! Namespaces as in ext4: `user.`, `trusted.`, `security.` and the two POSIX ACLs of `system.`.
 //! Who may touch which (`trusted.` is root's, and hidden from others) is the front end's.
 
-use xact_base::{Errno, Error, Ino, Result};
 use xact_layout::inode::flag;
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::acl::{self, Acl};
 use super::{fail, refuse_flags, touch_inode};

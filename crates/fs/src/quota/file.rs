@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 use xact_consistency::{Engine, Handle};
 use xact_layout::inode::Inode;
 use xact_layout::quota::{
@@ -15,6 +14,7 @@ use xact_layout::quota::{
     entry_at, slot,
 };
 use xact_layout::{get_u32, put_u32};
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 
 use crate::alloc::{Allocator, Purpose};
 use crate::extent::{Extents, Owner};

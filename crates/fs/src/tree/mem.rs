@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xact_base::{Errno, Error, FileBlock, Ino, Result, Timestamp};
+use xact_types::{Errno, Error, FileBlock, Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::tree::{AttrChange, NewInode, Tree};

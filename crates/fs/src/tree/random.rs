@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     Allocate, Attr, Caller, FileKind, RenameHow, SeekTo, SetAttr, TimeChange, View, WriteHow, XattrHow,
 };
-use xact_base::{Errno, Error, Ino, Result};
+use xact_types::{Errno, Error, Ino, Result};
 
 pub const USER: Caller = Caller { uid: 1000, gid: 100, umask: 0o022 };
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact_base::Ino;
 use xact_consistency::{Engine, EngineOptions, Handle};
 use xact_fs::alloc::Allocator;
 use xact_fs::inode_table::InodeTable;
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
+use xact_types::Ino;
 
 use super::{Image, read_superblock, tool};
 

@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use xact::{Durability, Isolation, Losses, Resource};
-use xact_base::{AccessCheck, Errno, Error, Ino, Result};
 use xact_fs::{Caller, WriteHow};
+use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
 use super::ending::answer;
 use super::hidden::put;

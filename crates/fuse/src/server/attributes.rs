@@ -1,7 +1,7 @@
 //! Attributes: SETATTR's arguments, extended attributes, and the flags that chattr sets.
 
-use xact_base::{Errno, Ino, Result, Timestamp};
 use xact_fs::{Attr, SetAttr, TimeChange, View, XattrHow};
+use xact_types::{Errno, Ino, Result, Timestamp};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::caller;

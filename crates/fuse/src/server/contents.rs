@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use xact_base::{Errno, Ino, Result};
 use xact_fs::{Allocate, Caller, SeekTo, SetAttr, WriteHow};
+use xact_types::{Errno, Ino, Result};
 
 use super::{Place, Server, caller};
 use crate::abi::{self, CopyFileRangeOut, InHeader, LseekOut, WriteOut};

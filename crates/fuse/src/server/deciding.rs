@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact::{Attr, Difference, Reader, Side, What};
-use xact_base::{AccessCheck, Errno, Ino, Result};
+use xact_types::{AccessCheck, Errno, Ino, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::ending::answer;

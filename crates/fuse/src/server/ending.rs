@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use xact::Durability;
-use xact_base::{Errno, Error, Ino, Result};
+use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::jobs::Kind;
@@ -391,7 +391,7 @@ fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Com
     };
     commit.reason = reason as u32;
     let why = match error {
-        Error::Conflict { why, by, .. } => format!("{why}, by {}", xact_base::winner(*by)),
+        Error::Conflict { why, by, .. } => format!("{why}, by {}", xact_types::winner(*by)),
         other => sentence(other),
     };
     commit.why_len = fill(&mut commit.why, why.as_bytes());

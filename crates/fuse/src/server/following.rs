@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact_base::Ino;
 use xact_fs::Attr;
+use xact_types::Ino;
 
 use super::{Server, sent};
 use crate::abi::{InHeader, fattr};

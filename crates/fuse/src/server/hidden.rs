@@ -9,7 +9,7 @@
 //! and the snapshots (see `past`).
 
 use xact::{Isolation, Losses, RESOURCES, Resource};
-use xact_base::{Errno, Error, Ino, Result};
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::jobs::Kind;
 use super::{Outcome, Place, Server, atomic, ending, savepoints};

@@ -15,7 +15,7 @@ use std::thread;
 
 use parking_lot::{Condvar, Mutex};
 use xact::{Account, Resource};
-use xact_base::{Errno, Result};
+use xact_types::{Errno, Result};
 
 use super::Server;
 use crate::calm::{self, Confinement};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use xact::{KeptInfo, Resource};
-use xact_base::{Errno, Error, Ino, Result, unix_seconds};
+use xact_types::{Errno, Error, Ino, Result, unix_seconds};
 
 use super::Server;
 use super::ending::answer;

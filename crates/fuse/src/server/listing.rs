@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use xact_base::{Ino, Result};
 use xact_fs::FileKind;
+use xact_types::{Ino, Result};
 
 use super::names::is_reserved;
 use super::{Place, Server};

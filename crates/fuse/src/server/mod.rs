@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{Attr, Caller, FileKind, Name, View};
+use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::FromBytes;
 
 use crate::abi::{ForgetOne, InHeader};

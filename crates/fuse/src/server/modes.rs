@@ -1,7 +1,7 @@
 //! The volume's modes, asked for and set by ioctl on any file of the mount.
 
 use xact::ModeChoice;
-use xact_base::{Errno, Result};
+use xact_types::{Errno, Result};
 use zerocopy::FromBytes;
 
 use super::Server;

@@ -1,9 +1,9 @@
 //! Operations on names: looking up, making, linking, renaming, removing.
 
 use xact::KEPT_FOLDER;
-use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::api::check_name;
 use xact_fs::{Attr, RenameHow, View};
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::{Place, Server, caller};
 use crate::abi::{EntryOut, InHeader, OpenOut};

@@ -10,8 +10,8 @@
 //! Who may look at what in a snapshot is what its own modes and owners say. An image shows all.
 
 use xact::SnapshotImage;
-use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::FileKind;
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::{Place, Server};
 use crate::abi::{self, EntryOut, LseekOut, ReadIn};

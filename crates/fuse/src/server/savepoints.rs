@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xact_base::{AccessCheck, Errno, Error, Result};
+use xact_types::{AccessCheck, Errno, Error, Result};
 use zerocopy::FromBytes;
 
 use super::Server;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xact::{SnapshotInfo, paths_from_text, paths_text};
-use xact_base::{Errno, Error, Result};
+use xact_types::{Errno, Error, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Server;

@@ -46,8 +46,8 @@ use std::thread;
 use std::time::Duration;
 
 use xact::Audience;
-use xact_base::Ino;
 use xact_fs::Name;
+use xact_types::Ino;
 
 use super::{Place, Server};
 use crate::abi::InHeader;

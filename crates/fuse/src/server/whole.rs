@@ -4,7 +4,7 @@
 //! refused by it on every FUSE mount.
 
 use xact::{Shutdown, Volume};
-use xact_base::{Errno, Error, Result};
+use xact_types::{Errno, Error, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Server, hidden};

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use xact::{Audience, Difference, Isolation, Losses, Lost, Side, Volume, VolumeOptions};
-use xact_base::{Error, Ino, Result, unix_seconds};
 use xact_fs::tree::mem::MemTree;
 use xact_fs::*;
 use xact_fuse::{
     Changes, CommitHow, Host, HostTransaction, MountOptions, Reopened, Served, Session, Unmounter, serve,
 };
+use xact_types::{Error, Ino, Result, unix_seconds};
 use zerocopy::FromZeros;
 
 /// Tests that hold on any volume: over the view in memory, which tells apart what is the mount's
@@ -427,7 +427,7 @@ impl HostTransaction for MemTransaction {
 
     // What people decide by is a matter of real volumes.
     fn keep(&self, _: xact::KeptInfo) -> Result<()> {
-        Err(xact_base::Errno::EOPNOTSUPP.into())
+        Err(xact_types::Errno::EOPNOTSUPP.into())
     }
     fn kept_info(&self) -> Option<xact::KeptInfo> {
         None
@@ -436,22 +436,22 @@ impl HostTransaction for MemTransaction {
         Ok(())
     }
     fn drop_only(&self, _: &[Vec<u8>]) -> Result<()> {
-        Err(xact_base::Errno::EOPNOTSUPP.into())
+        Err(xact_types::Errno::EOPNOTSUPP.into())
     }
     fn savepoint(&self) -> Result<u64> {
-        Err(xact_base::Errno::EOPNOTSUPP.into())
+        Err(xact_types::Errno::EOPNOTSUPP.into())
     }
     fn roll_back(&self, _: u64) -> Result<Changes> {
-        Err(xact_base::Errno::EOPNOTSUPP.into())
+        Err(xact_types::Errno::EOPNOTSUPP.into())
     }
     fn release_savepoint(&self, _: u64) -> Result<()> {
-        Err(xact_base::Errno::EOPNOTSUPP.into())
+        Err(xact_types::Errno::EOPNOTSUPP.into())
     }
     fn diff(&self) -> Result<Vec<Difference>> {
-        Err(xact_base::Errno::EOPNOTSUPP.into())
+        Err(xact_types::Errno::EOPNOTSUPP.into())
     }
     fn diff_by_file(&self, _: &xact::Credentials) -> Result<Vec<Difference>> {
-        Err(xact_base::Errno::EOPNOTSUPP.into())
+        Err(xact_types::Errno::EOPNOTSUPP.into())
     }
     fn read_side(
         &self,
@@ -462,7 +462,7 @@ impl HostTransaction for MemTransaction {
         _: usize,
         _: &mut Vec<u8>,
     ) -> Result<()> {
-        Err(xact_base::Errno::EOPNOTSUPP.into())
+        Err(xact_types::Errno::EOPNOTSUPP.into())
     }
 }
 

@@ -1,4 +1,4 @@
-use xact_base::Ino;
+use xact_types::Ino;
 
 use super::*;
 

@@ -24,7 +24,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use xact_base::{BlockNr, Error, Result, Site};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use super::Root;
 use crate::checksum::crc32c;

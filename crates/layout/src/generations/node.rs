@@ -9,7 +9,7 @@
 //! A pointer of place 0 is none: the block is at home, or the node below has no pointers. One of place 1, to a
 //! block, is [`Pointer::ZEROS`].
 
-use xact_base::{BlockNr, Error, Result, Site};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use super::{Pointer, PoolShape};
 use crate::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};

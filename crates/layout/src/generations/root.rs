@@ -16,7 +16,7 @@
 //!     then one bit each: which copy of it counts
 //! ```
 
-use xact_base::{BlockNr, Error, Result, Site};
+use xact_types::{BlockNr, Error, Result, Site};
 
 use super::node::{get_pointer, put_pointer};
 use super::{Pointer, PoolShape};

@@ -11,7 +11,7 @@
 //!  0 2^61 + bytes in it   8 up to 120 bytes: the paths from the volume's root, each with a NUL behind it
 //! ```
 
-use xact_base::{Error, Result, Site};
+use xact_types::{Error, Result, Site};
 
 use super::node::{get_pointer, put_pointer};
 use super::{Pointer, PoolShape};
@@ -150,7 +150,7 @@ const _: () = assert!(28 + SNAPSHOT_NAME_BYTES <= SNAPSHOT_RECORD_BYTES);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xact_base::BlockNr;
+    use xact_types::BlockNr;
 
     #[test]
     fn lists_survive_the_way_to_bytes_and_back() {

@@ -1,6 +1,6 @@
 //! The journal superblock (`journal_superblock_t`), block 0 of the journal.
 
-use xact_base::{Error, Result, Site};
+use xact_types::{Error, Result, Site};
 
 use crate::checksum::crc32c;
 

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use xact_base::SimulatedClock;
 use xact_consistency::Fault;
+use xact_types::SimulatedClock;
 
 use crate::crash::Effort;
 use crate::explorer::{Finding, Known, Plan, Recovered, Subject, Summary, explore_more};

@@ -4,7 +4,6 @@
 //! The first bytes choose a superblock (by features), the decoder, and its arguments; the rest is what
 //! it decodes, filled up to a block with zeros.
 
-use xact_base::{BlockNr, FileBlock, GroupNr, Ino, Site};
 use xact_layout::dirent::{DirFormat, Packer, entry_bytes};
 use xact_layout::dirhash::{DirHasher, HashVersion};
 use xact_layout::extent::{self, Expected, Node};
@@ -21,6 +20,7 @@ use xact_layout::jbd2::{
 use xact_layout::mmp::MmpBlock;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_layout::{htree, orphan, posix_acl, xattr};
+use xact_types::{BlockNr, FileBlock, GroupNr, Ino, Site};
 
 use crate::rng::Rng;
 

@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 
-use xact_base::{Error, GroupNr, Ino, Site};
 use xact_consistency::{EngineOptions, RecoveryReport, recover};
 use xact_device::BlockDevice;
 use xact_layout::extent::Node;
@@ -23,6 +22,7 @@ use xact_layout::jbd2::{
     crc32_be, encode_descriptor, encode_revokes, escape, needs_escape,
 };
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{Error, GroupNr, Ino, Site};
 
 use super::log_model::{Log, Verdict};
 use crate::device::SimDevice;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use xact_base::{BlockNr, FileBlock, GroupNr, Ino, Site};
 use xact_layout::checksum::crc32c;
 use xact_layout::dirent::DirFormat;
 use xact_layout::extent::{Expected, Node};
@@ -12,6 +11,7 @@ use xact_layout::group::{GroupDesc, bitmap_checksum};
 use xact_layout::inode::{Inode, flag, inode_seed};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_layout::{get_u16, htree, orphan, put_u32, xattr};
+use xact_types::{BlockNr, FileBlock, GroupNr, Ino, Site};
 
 use crate::image::Image;
 

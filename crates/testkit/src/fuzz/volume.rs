@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-use xact_base::Error;
+use xact_types::Error;
 
 use crate::damage::{exercise, is_fair, is_of_damage, is_untouched_behind, names_the_place, populated};
 use crate::device::SimDevice;

@@ -134,7 +134,7 @@ impl Lane {
     }
 
     /// Adds a step that the model agrees with.
-    pub fn push(&mut self, op: Op, began: Time, ended: Option<Time>) -> Result<(), xact_base::Errno> {
+    pub fn push(&mut self, op: Op, began: Time, ended: Option<Time>) -> Result<(), xact_types::Errno> {
         let mut state = self.now().clone();
         let mut touched = state.apply(&op)?;
         if let (true, Some(path)) = (op.is_sync(), op.path()) {

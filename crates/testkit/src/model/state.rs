@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use xact_base::Errno;
 use xact_fs::{FileKind, RenameHow};
+use xact_types::Errno;
 
 use crate::tree::{Body, Tree};
 

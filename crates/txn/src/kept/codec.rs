@@ -12,9 +12,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xact_base::{FileBlock, Ino, Timestamp};
 use xact_fs::{Attr, AttrChange, AttrSet, Entry, FileKind};
 use xact_layout::checksum::crc32c;
+use xact_types::{FileBlock, Ino, Timestamp};
 
 use crate::overlay::{Names, Node, Overlay};
 use crate::ranges::Ranges;

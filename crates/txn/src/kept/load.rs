@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
-use xact_base::{Corruption, Errno, Error, Ino, Result, Site};
 use xact_fs::{BlockContents, Entry, FileKind, View};
 use xact_layout::checksum::crc32c;
+use xact_types::{Corruption, Errno, Error, Ino, Result, Site};
 
 use super::codec::{self, Bad, Body, Doom, HEADER_BYTES};
 use super::{OnVolume, find_folder, note_transaction, witness};

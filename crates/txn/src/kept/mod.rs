@@ -31,9 +31,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{BlockContents, Caller, FileKind, KEPT_FOLDER as FOLDER, Tree, View, WriteHow};
 use xact_layout::checksum::crc32c;
+use xact_types::{Errno, Error, Ino, Result};
 
 use crate::base::VersionedBase;
 use crate::overlay::Overlay;

@@ -9,9 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xact_base::{Error, Ino, Result};
 use xact_fs::Tree;
 use xact_layout::checksum::crc32c;
+use xact_types::{Error, Ino, Result};
 
 use crate::overlay::Overlay;
 use crate::permission::PermissionBasis;

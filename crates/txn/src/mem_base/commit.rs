@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_base::{CommitId, Error, FileBlock, Ino, Result};
 use xact_fs::quota::Payer;
 use xact_fs::tree::mem::{MemNode, MemTree};
 use xact_fs::{
     Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
     XattrChanges,
 };
+use xact_types::{CommitId, Error, FileBlock, Ino, Result};
 
 use super::{MemBase, MemHold};
 use crate::base::{ChangedBy, CommitTree, NewContents, Stamp};

@@ -1,11 +1,11 @@
 //! The base in memory itself, for operations outside transactions.
 
-use xact_base::{Ino, Result};
 use xact_fs::posix;
 use xact_fs::{
     Allocate, Attr, Caller, DirItem, Name, RenameHow, SeekTo, SetAttr, Tree, View, VolumeSpace, WriteHow,
     XattrHow,
 };
+use xact_types::{Ino, Result};
 
 use super::MemBase;
 use crate::base::VersionedBase;

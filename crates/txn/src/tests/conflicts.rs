@@ -1,7 +1,7 @@
 //! What collides and what does not, call by call, and what the loser is told.
 
-use xact_base::Error;
 use xact_fs::{Allocate, Caller, RenameHow, SeekTo, TimeChange, WriteHow, XattrHow};
+use xact_types::Error;
 
 use super::ops::{Op, dump, run};
 use crate::mem_base::MemBase;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use xact_base::{Error, Ino};
 use xact_fs::{Allocate, Caller, View, WriteHow};
+use xact_types::{Error, Ino};
 
 use super::ops::{Op, dump, run};
 use super::real::Volume;

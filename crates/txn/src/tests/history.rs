@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use xact_base::Error;
 use xact_fs::View;
+use xact_types::Error;
 
 use super::ops::{Op, Rng, Told, dump, run};
 use crate::mem_base::MemBase;

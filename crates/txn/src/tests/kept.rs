@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xact_base::{Error, Ino};
 use xact_fs::{Caller, KEPT_FOLDER, RenameHow, View, WriteHow};
+use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, dump, run};
 use super::real::{Volume, spilled_blocks};
@@ -197,7 +197,7 @@ fn small() -> Arc<MemBase> {
 
 /// What `inside` does is kept, `outside` is done by another before the volume is opened again, and then it is
 /// committed.
-fn commit_after(inside: &[Op], outside: &[Op], isolation: Isolation) -> xact_base::Result<()> {
+fn commit_after(inside: &[Op], outside: &[Op], isolation: Isolation) -> xact_types::Result<()> {
     let base = small();
     let tx = Transaction::begin(&base, TxOptions { id: ID, isolation, ..TxOptions::default() });
     for op in inside.iter().chain([&Op::Create(s("mine"))]) {

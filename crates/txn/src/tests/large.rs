@@ -1,7 +1,7 @@
 //! Transactions larger than the journal, and larger than memory should hold (TX-16).
 
-use xact_base::{Error, Ino};
 use xact_fs::{Allocate, Base, View, WriteHow};
+use xact_types::{Error, Ino};
 
 use super::ops::{USER, dump};
 use super::real::{Volume, begin, spilled_blocks};

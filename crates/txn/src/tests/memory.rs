@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use xact_base::{Errno, Error, Ino};
 use xact_fs::{Caller, RenameHow, View, WriteHow, XattrHow};
+use xact_types::{Errno, Error, Ino};
 
 use crate::account::Accounts;
 use crate::mem_base::MemBase;

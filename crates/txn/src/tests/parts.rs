@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use xact_base::{Error, Ino};
 use xact_fs::{RenameHow, SetAttr, TimeChange, View, WriteHow, XattrHow};
+use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, USER, dump, run};
 use crate::mem_base::MemBase;
@@ -63,7 +63,7 @@ fn diff(tx: &Tx) -> Vec<String> {
     tx.diff().unwrap().iter().map(shown).collect()
 }
 
-fn commit_only(tx: &Tx, path: &str) -> xact_base::Result<()> {
+fn commit_only(tx: &Tx, path: &str) -> xact_types::Result<()> {
     tx.commit_only(&[path], Durability::Durable, &mut ())
 }
 

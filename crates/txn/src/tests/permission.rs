@@ -1,9 +1,9 @@
 //! The right to make a change is taken away between the change and its commit: the commit is refused, under every
 //! isolation, in one mount and over a stop.
 
-use xact_base::Error;
 use xact_fs::{Caller, FileKind, SetAttr, View, WriteHow, XattrHow};
 use xact_layout::inode::flag;
+use xact_types::Error;
 
 use super::ops::{Op, run};
 use crate::mem_base::MemBase;
@@ -29,7 +29,7 @@ enum Outside {
 }
 
 fn attr(view: &dyn View, path: &str) -> xact_fs::Attr {
-    let root = view.attr(xact_base::Ino::ROOT).unwrap();
+    let root = view.attr(xact_types::Ino::ROOT).unwrap();
     path.split('/').filter(|name| !name.is_empty()).fold(root, |dir, name| {
         assert_eq!(dir.kind, FileKind::Directory);
         view.lookup(dir.ino, name.as_bytes()).unwrap()
@@ -85,7 +85,7 @@ fn base() -> std::sync::Arc<MemBase> {
 
 /// As a kernel does: it looks at all on the way, and at their access lists.
 fn look(tx: &Transaction<MemBase>, path: &str) {
-    let mut dir = xact_base::Ino::ROOT;
+    let mut dir = xact_types::Ino::ROOT;
     for name in path.split('/') {
         let Ok(attr) = tx.lookup(dir, name.as_bytes()) else { return };
         dir = attr.ino;

@@ -6,7 +6,7 @@ use super::history::history;
 use super::ops::{Op, Rng, Told, dump, run};
 use crate::mem_base::MemBase;
 use crate::{Isolation, Transaction, TxOptions};
-use xact_base::Error;
+use xact_types::Error;
 
 /// A volume with a tree made by some random operations.
 fn grown(rng: &mut Rng, ops: u64) -> Arc<MemBase> {

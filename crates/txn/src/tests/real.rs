@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use xact_base::{Error, Ino};
 use xact_device::{CountingDevice, FileDevice, OpenMode};
 use xact_fs::volume::VolumeOptions;
 use xact_fs::{Allocate, Attr, Base, Caller, View, WriteHow, XattrHow};
+use xact_types::{Error, Ino};
 
 use super::history::history;
 use super::ops::{Op, Rng, USER, dump, run};
@@ -359,7 +359,7 @@ fn large_commits_fit() {
 fn an_open_transaction_does_not_make_the_volume_full() {
     let volume = Volume::new(16, &["-b", "1024", "-m", "0"]);
     let base = volume.open();
-    let fill = |name: &[u8]| -> xact_base::Result<()> {
+    let fill = |name: &[u8]| -> xact_types::Result<()> {
         let file = base.make_node(&USER, Ino::ROOT, name, 0o100644, 0)?;
         for at in 0..9 {
             base.write(file.ino, at << 20, &vec![7; 1 << 20], WriteHow::default())?;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use xact_base::{Error, Ino};
 use xact_fs::{View, WriteHow};
+use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, USER, dump, run};
 use crate::mem_base::MemBase;

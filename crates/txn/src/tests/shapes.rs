@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use xact_base::{Errno, Error, Ino};
 use xact_fs::{RenameHow, View, WriteHow};
+use xact_types::{Errno, Error, Ino};
 
 use super::ops::{USER, dump};
 use crate::mem_base::MemBase;

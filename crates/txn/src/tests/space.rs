@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use xact_base::{Errno, Error, Ino, Result};
 use xact_device::{FileDevice, OpenMode};
 use xact_fs::volume::VolumeOptions;
 use xact_fs::{Allocate, Base, Caller, QuotaLimits, SetAttr, View, WriteHow, XattrHow};
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::ops::Rng;
 use super::real::Volume;

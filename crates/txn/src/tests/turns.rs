@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use xact_base::{Error, Ino};
 use xact_fs::{Caller, View, WriteHow};
+use xact_types::{Error, Ino};
 
 use crate::mem_base::MemBase;
 use crate::turns::{LOSSES, PATIENCE};

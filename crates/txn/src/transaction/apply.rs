@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use xact_base::{CommitId, Ino, Result};
+use xact_types::{CommitId, Ino, Result};
 
 use super::{Durability, Transaction, TxState};
 use crate::base::{CommitSize, CommitTree, Staging, VersionedBase};

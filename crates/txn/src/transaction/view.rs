@@ -1,12 +1,12 @@
 //! The operations of a transaction, each of which is the same code as outside ([`xact_fs::posix`]).
 
 use parking_lot::RwLockUpgradableReadGuard;
-use xact_base::{Ino, Result};
 use xact_fs::posix;
 use xact_fs::{
     Allocate, Attr, Caller, DirItem, Entry, Name, RenameHow, SeekTo, SetAttr, Tree, View, VolumeSpace,
     WriteHow, XattrHow,
 };
+use xact_types::{Ino, Result};
 
 use super::Transaction;
 use crate::base::VersionedBase;

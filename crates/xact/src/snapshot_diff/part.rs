@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xact_base::{Errno, Error, Ino, Result};
 use xact_fs::{Entry, FileKind};
 use xact_txn::Difference;
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::{Differ, NameAt, NameChange, Paths, State, is_another};
 

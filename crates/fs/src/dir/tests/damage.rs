@@ -1,10 +1,10 @@
 //! Damaged directories: a clear error or the right answer, never a panic or a hang.
 
-use xact_base::{BlockNr, Error, Ino, Result};
 use xact_consistency::{BlockRef, Handle};
 use xact_layout::feature::compat;
 use xact_layout::inode::flag;
 use xact_layout::put_u32;
+use xact_types::{BlockNr, Error, Ino, Result};
 
 use super::super::{Dir, DirBlocks};
 use super::support::{DEFAULT, GENERATION, Kind, OWN, Random, SMALL, Sample};

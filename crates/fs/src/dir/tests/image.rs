@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use xact_base::{BlockNr, FileBlock, GroupNr, Ino, Result, Run};
 use xact_consistency::{Engine, Handle};
 use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 use xact_layout::extent::END_OF_FILES;
 use xact_layout::group::GroupDesc;
 use xact_layout::inode::{Inode, flag};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{BlockNr, FileBlock, GroupNr, Ino, Result, Run};
 
 use super::support::{Sample, TestBlocks};
 use crate::extent::{Extents, Owner};

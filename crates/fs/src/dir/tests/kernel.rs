@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use xact_base::Ino;
+use xact_types::Ino;
 
 use super::super::DirEntry;
 use super::image::Image;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xact_base::Ino;
+use xact_types::Ino;
 
 use super::support::{DEFAULT, Kind, Random, SMALL, Sample};
 use crate::api::{Entry, FileKind};

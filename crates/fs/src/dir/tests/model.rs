@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use xact_base::{Errno, Error, Ino};
 use xact_layout::dirhash::{DirHasher, HashVersion};
+use xact_types::{Errno, Error, Ino};
 
 use super::super::DirEntry;
 use super::support::{DEFAULT, Kind, PARENT, Random, SMALL, Sample};

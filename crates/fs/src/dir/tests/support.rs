@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Site};
 use xact_consistency::{Engine, Handle};
 use xact_device::MemoryDevice;
 use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::htree;
 use xact_layout::inode::flag;
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Site};
 
 use super::super::{ADD_APPENDS, ADD_CREDITS, CHANGE_CREDITS, Dir, DirBlocks, DirEntry};
 use crate::api::{Entry, FileKind};

@@ -9,10 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use xact_base::{BlockNr, Error, FileBlock, Result, Run, Site};
 use xact_consistency::Handle;
 use xact_layout::inode::{BLOCK_AREA_BYTES, Inode};
 use xact_layout::{get_u32, put_u32};
+use xact_types::{BlockNr, Error, FileBlock, Result, Run, Site};
 
 use super::{DIRECT, Extents, MAX_LEVELS, Route};
 use crate::metadata_blocks::CREDITS_PER_BLOCK;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{BlockNr, Error, FileBlock, Run};
 use xact_layout::put_u32;
+use xact_types::{BlockNr, Error, FileBlock, Run};
 
 use super::super::block_map::STEP_CREDITS;
 use super::super::{Mapping, Progress};

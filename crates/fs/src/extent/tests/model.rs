@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use xact_base::{BlockNr, Error, FileBlock, Run};
+use xact_types::{BlockNr, Error, FileBlock, Run};
 
 use super::super::{Mapping, Progress};
 use super::support::{DATA_FROM, Volume};

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use xact_base::{BlockNr, Error, FileBlock, Ino, Result, Run};
 use xact_consistency::{Engine, Handle};
 use xact_device::MemoryDevice;
 use xact_layout::extent::{END_OF_FILES, Expected, Extent, Index, Node, ROOT_CAPACITY, empty_root};
 use xact_layout::feature::ro_compat;
 use xact_layout::inode::{Inode, flag};
 use xact_layout::superblock::Superblock;
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run};
 
 use super::super::{Extents, Owner};
 use crate::metadata_blocks::MetadataBlocks;
@@ -120,7 +120,7 @@ impl Volume {
 
     /// Reads the whole tree, checks the module's invariants, and returns the extents and the depth.
     pub fn check(&self) -> (Vec<Extent>, u16) {
-        let site = xact_base::Site::Inode(OWNER.ino);
+        let site = xact_types::Site::Inode(OWNER.ino);
         let root = Node::root(self.inode.block_area(), &self.sb, site).unwrap();
         let (mut extents, mut nodes) = (Vec::new(), BTreeSet::new());
         self.check_node(root, END_OF_FILES, &mut extents, &mut nodes);
