@@ -36,6 +36,7 @@ qualify: build ## foreign test suites at full length, an hour or two; WORDS='str
 	@LONG=1 tests/run $(WORDS)
 	@FSX_OPERATIONS=$${FSX_OPERATIONS:-100000} FSX_SEEDS=$${FSX_SEEDS:-10} \
 		$(CARGO) test --release -p xact-testkit --test fsx
+	@CALLS=$${CALLS:-1000000} $(CARGO) test --release -p xact-fuse --test strangers
 
 bench: build ## ratios to kernel ext4 and fuse2fs, in target/bench; BENCH='--quick' passes options
 	@scripts/deps bench

@@ -67,8 +67,11 @@ impl Channel {
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         // SAFETY: the kernel writes at most `buffer.len()` bytes to it.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
-        if n >= 0 {
-            return Ok(Received::Request(n as usize));
+        match n {
+            // A socket in place of the device, whose other end is closed.
+            0 => return Ok(Received::Closed),
+            1.. => return Ok(Received::Request(n as usize)),
+            _ => {}
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
@@ -112,7 +115,7 @@ impl Channel {
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENODEV) => Ok(false),
+            Some(libc::ENOENT | libc::ENODEV | libc::EPIPE) => Ok(false),
             _ => Err(error),
         }
     }

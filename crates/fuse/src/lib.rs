@@ -51,7 +51,7 @@ mod veil;
 pub use host::{Changes, CommitHow, Host, HostTransaction, Reopened};
 pub use mount::{MountOptions, unmount};
 pub use served::Served;
-pub use session::{Session, Unmounter, serve};
+pub use session::{Connection, Session, Unmounter, serve, serve_socket};
 
 /// A line for whoever looks after the mount: the daemon's standard error is its log.
 pub(crate) fn log(line: std::fmt::Arguments<'_>) {

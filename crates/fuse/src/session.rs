@@ -1,6 +1,7 @@
 //! A session: from mounting to the last reply.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,10 +21,15 @@ use crate::signals::{self, Watch};
 /// makes eight requests of what could be one.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// A volume that is mounted and being served.
-pub struct Session {
+/// A volume that is being served, mounted or not.
+pub struct Connection {
     server: Arc<Server>,
     pool: Arc<Pool<Server>>,
+}
+
+/// A volume that is mounted and being served.
+pub struct Session {
+    connection: Connection,
     unmounter: Unmounter,
     watch: Option<Watch>,
 }
@@ -47,9 +53,8 @@ pub fn serve(host: Arc<dyn Host>, mountpoint: &Path, options: &MountOptions) -> 
     let at = at.canonicalize().unwrap_or(at);
     let device = mount::mount(&at, options)?;
     let channel = Channel::new(device);
-    let started = start(host, channel);
-    let (server, pool) = match started {
-        Ok(started) => started,
+    let connection = match start(host, channel) {
+        Ok(connection) => connection,
         Err(e) => {
             // Nobody serves it: leaving it there would hang whoever looks at it.
             let _ = mount::unmount(&at, true);
@@ -63,10 +68,25 @@ pub fn serve(host: Arc<dyn Host>, mountpoint: &Path, options: &MountOptions) -> 
         let _ = std::fs::write(path, READ_AHEAD_KIB.to_string());
     }
     let unmounter = Unmounter { at, connection: device.map(|(_, minor)| minor) };
-    Ok(Session { server, pool, unmounter, watch: None })
+    Ok(Session { connection, unmounter, watch: None })
 }
 
-fn start(host: Arc<dyn Host>, channel: Channel) -> Result<(Arc<Server>, Arc<Pool<Server>>)> {
+/// Serves `host` to whoever plays the kernel at the other end of a socket that keeps messages apart
+/// (`SOCK_SEQPACKET`), from INIT on, without a mount: it is asked what the kernel would let through.
+pub fn serve_socket(host: Arc<dyn Host>, socket: OwnedFd) -> Result<Connection> {
+    start(host, Channel::new(socket))
+}
+
+impl Connection {
+    /// Returns when the other end is closed, the last request is answered, and transactions that were open are
+    /// aborted. Closing the volume is the caller's.
+    pub fn wait(self) {
+        self.pool.wait();
+        self.server.shut_down();
+    }
+}
+
+fn start(host: Arc<dyn Host>, channel: Channel) -> Result<Connection> {
     let io = |e| Error::io("serving /dev/fuse", e);
     let agreed = handshake(&channel)?;
     let server = Arc::new(Server::new(host.clone(), channel.share().map_err(io)?, agreed));
@@ -78,7 +98,7 @@ fn start(host: Arc<dyn Host>, channel: Channel) -> Result<(Arc<Server>, Arc<Pool
         }
     }));
     let pool = Pool::start(channel, server.clone()).map_err(io)?;
-    Ok((server, pool))
+    Ok(Connection { server, pool })
 }
 
 /// Answers INIT, the first request.
@@ -116,7 +136,7 @@ impl Session {
     /// one ends the session at once: open files then answer `ENOTCONN`.
     pub fn unmount_on_signals(&mut self) -> Result<()> {
         let unmounter = self.unmounter.clone();
-        let server = self.server.clone();
+        let server = self.connection.server.clone();
         let watch = Watch::start(move |count| {
             if count > 1 {
                 return unmounter.abort();
@@ -145,8 +165,7 @@ impl Session {
     /// Returns when the volume is unmounted, by whomever, the last request is answered, and
     /// transactions that were open are aborted. Closing the volume is the caller's.
     pub fn wait(self) {
-        self.pool.wait();
-        self.server.shut_down();
+        self.connection.wait();
         if let Some(watch) = self.watch {
             watch.stop();
         }

@@ -5,9 +5,10 @@
 //! 1. mode, owner, access control lists, and the immutable and append-only flags of every inode that it changes;
 //! 2. mode, owner and access control lists of the folders on the way to these, and the names on that way.
 //!
-//! A serializable transaction has recorded all of that as read. Under snapshot isolation what was only read is
-//! not validated, but this is (and all that was read, once that had to be recorded in a coarser way). A change of any of it is a conflict, even one that would still permit the change:
-//! a new try is checked again by the kernel, which knows all groups and capabilities of the caller.
+//! A serializable transaction has recorded all of that as read. Under snapshot isolation what was only read
+//! is not validated, but this is, and all reads are once they had to be recorded in a coarser way. A change
+//! of any of it is a conflict, even one that would still permit the change: a new try is checked again by
+//! the kernel, which knows all groups and capabilities of the caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +43,14 @@ impl<'a> PermissionBasis<'a> {
                 basis.changed.insert(ino, &node.origin);
             }
             basis.add_way(ino, overlay, reads, &mut met);
+        }
+        // Inodes that lose or get a name too: a rename within one folder changes only times of a folder.
+        let names = overlay.nodes.values().flat_map(|node| node.names.iter());
+        let ends = names.filter(|(_, change)| change.base != change.now).flat_map(|(_, c)| [c.base, c.now]);
+        for ino in ends.flatten().map(|entry| entry.ino) {
+            if let Some(node) = overlay.nodes.get(&ino).filter(|node| !node.born) {
+                basis.changed.insert(ino, &node.origin);
+            }
         }
         let inodes = basis.changed.keys().chain(basis.folders.keys());
         for (ino, names) in inodes.filter_map(|ino| Some((*ino, reads.xattrs.get(ino)?))) {

@@ -1,5 +1,5 @@
 //! Checks between users that can be left out, so that the property test of access
-//! (`crates/fuse/tests/strangers.rs`) can show that it would notice.
+//! (`crates/fuse/tests/strangers`) can show that it would notice.
 //!
 //! Without the cargo feature `faults` nothing of this is in the program: [`AccessCheck::is_made`] is then the
 //! constant `true`.

@@ -155,7 +155,7 @@ impl View for Base {
         self.write_back(&cell, WriteBack::DATA)?;
         let room = if how == Allocate::PunchHole { Room::Removal } else { Room::Any };
         let needs = Needs { room, ..Needs::REMOVE }.by(self.rights(caller));
-        self.run(&hint::on(ino), needs, |tree| posix::allocate(tree, ino, offset, len, how))
+        self.run(&hint::on(ino), needs, |tree| posix::allocate(tree, caller, ino, offset, len, how))
     }
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64> {

@@ -45,6 +45,9 @@ pub fn set_attr<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, ino: Ino, chang
         new.perm = change.perm.map(|perm| perm & PERM_MASK);
     } else if !old.is_dir() && (chown || change.kill_suidgid) {
         new.perm = Some(without_privileges(old.perm)).filter(|&perm| perm != old.perm);
+        if new.perm.is_some() {
+            refuse_flags(tree, &old, flag::IMMUTABLE | flag::APPEND)?;
+        }
     }
     let drops_capability = old.kind == FileKind::Regular
         && (chown || change.size.is_some() || change.kill_suidgid)

@@ -4,7 +4,7 @@ use xact_layout::inode::flag;
 use xact_types::{Errno, Ino, Result};
 
 use super::{CAPABILITY, fail, refuse_flags, regular, without_privileges};
-use crate::api::{Allocate, Attr, FileKind, SeekTo, WriteHow};
+use crate::api::{Allocate, Attr, Caller, FileKind, SeekTo, WriteHow};
 use crate::tree::{AttrChange, AttrSet, Tree};
 
 /// One `copy_range` copies at most this many bytes: the data of one operation is in memory at
@@ -37,6 +37,10 @@ impl Modified {
         if kill_suidgid {
             tree.depends_on(attr.ino, AttrSet::MODE);
             perm = Some(without_privileges(attr.perm)).filter(|&perm| perm != attr.perm);
+        }
+        // As the kernel: a change of permissions, which an append-only file does not take.
+        if perm.is_some() {
+            refuse_flags(tree, attr, flag::IMMUTABLE | flag::APPEND)?;
         }
         let drops_capability = tree.xattr(attr.ino, CAPABILITY)?.is_some();
         Ok(Modified { perm, drops_capability })
@@ -80,9 +84,10 @@ pub fn write<T: Tree + ?Sized>(
     Ok(at)
 }
 
-/// `fallocate`. suid and sgid are the front end's: it knows whether the caller may keep them.
+/// `fallocate`. It takes suid and sgid away unless root calls.
 pub fn allocate<T: Tree + ?Sized>(
     tree: &mut T,
+    caller: &Caller,
     ino: Ino,
     offset: u64,
     len: u64,
@@ -111,7 +116,7 @@ pub fn allocate<T: Tree + ?Sized>(
     if offset.checked_add(len).is_none_or(|end| end > tree.size_max(attr.flags)) {
         return fail(Errno::EFBIG);
     }
-    let modified = Modified::read(tree, &attr, false)?;
+    let modified = Modified::read(tree, &attr, caller.uid != 0)?;
     tree.allocate(ino, offset, len, how)?;
     modified.apply(tree, ino)
 }

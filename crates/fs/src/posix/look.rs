@@ -24,7 +24,8 @@ pub fn lookup<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<A
 
 pub fn attr<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
     let attr = tree.attr(ino)?;
-    tree.depends_on(ino, AttrSet::STAT);
+    // The flags too: GETFLAGS and FSGETXATTR are answered from here.
+    tree.depends_on(ino, AttrSet::STAT | AttrSet::FLAGS);
     Ok(attr)
 }
 

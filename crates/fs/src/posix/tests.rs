@@ -359,6 +359,30 @@ fn chown_takes_suid_and_truncate_sets_times() {
 }
 
 #[test]
+fn privileges_of_an_append_only_file() {
+    let mut t = tree();
+    let f = file(&mut t, ROOT, "f");
+    let append = WriteHow { append: true, kill_suidgid: true, by: USER };
+    let reserve = Allocate::Reserve { keep_size: true };
+    allocate(&mut t, &Caller::ROOT, f, 0, 4096, reserve).unwrap();
+    chmod(&mut t, f, 0o4755);
+    allocate(&mut t, &Caller::ROOT, f, 0, 4096, reserve).unwrap();
+    assert_eq!(t.attr(f).unwrap().perm, 0o4755);
+    allocate(&mut t, &USER, f, 0, 4096, reserve).unwrap();
+    assert_eq!(t.attr(f).unwrap().perm, 0o755);
+    chmod(&mut t, f, 0o4755);
+    let flags = SetAttr { flags: Some(flag::APPEND), ..SetAttr::default() };
+    set_attr(&mut t, &Caller::ROOT, f, &flags).unwrap();
+    let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+    assert_errno(write(&mut t, f, 0, b"x", append), Errno::EPERM);
+    assert_errno(allocate(&mut t, &USER, f, 0, 4096, reserve), Errno::EPERM);
+    assert_errno(set_attr(&mut t, &USER, f, &kill), Errno::EPERM);
+    assert_eq!((t.attr(f).unwrap().perm, t.attr(f).unwrap().size), (0o4755, 0));
+    write(&mut t, f, 0, b"x", WriteHow { kill_suidgid: false, ..append }).unwrap();
+    allocate(&mut t, &Caller::ROOT, f, 0, 4096, reserve).unwrap();
+}
+
+#[test]
 fn ranges() {
     let mut t = tree();
     let (f, g) = (file(&mut t, ROOT, "f"), file(&mut t, ROOT, "g"));
@@ -368,13 +392,13 @@ fn ranges() {
     assert_eq!(copy_range(&mut t, (f, 5000), (g, 0), 10, HOW).unwrap(), 0);
     assert_errno(copy_range(&mut t, (f, 0), (f, 100), 200, HOW), Errno::EINVAL);
     assert_eq!(copy_range(&mut t, (f, 0), (f, 5000), 20_000, HOW).unwrap(), 5000);
-    allocate(&mut t, f, 1024, 2048, Allocate::PunchHole).unwrap();
+    allocate(&mut t, &Caller::ROOT, f, 1024, 2048, Allocate::PunchHole).unwrap();
     assert_eq!(seek(&mut t, f, 0, SeekTo::Hole).unwrap(), 1024);
     assert_eq!(seek(&mut t, f, 1024, SeekTo::Data).unwrap(), 3072);
     assert_errno(seek(&mut t, f, 10_000, SeekTo::Data), Errno::ENXIO);
-    assert_errno(allocate(&mut t, f, 0, 0, Allocate::PunchHole), Errno::EINVAL);
-    assert_errno(allocate(&mut t, f, u64::MAX, 1, Allocate::PunchHole), Errno::EFBIG);
-    allocate(&mut t, g, 0, 4096, Allocate::Reserve { keep_size: false }).unwrap();
+    assert_errno(allocate(&mut t, &Caller::ROOT, f, 0, 0, Allocate::PunchHole), Errno::EINVAL);
+    assert_errno(allocate(&mut t, &Caller::ROOT, f, u64::MAX, 1, Allocate::PunchHole), Errno::EFBIG);
+    allocate(&mut t, &Caller::ROOT, g, 0, 4096, Allocate::Reserve { keep_size: false }).unwrap();
     assert_eq!(t.attr(g).unwrap().size, 4096);
 }
 

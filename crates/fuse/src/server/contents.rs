@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact_fs::{Allocate, Caller, SeekTo, SetAttr, WriteHow};
+use xact_fs::{Allocate, Caller, SeekTo, WriteHow};
 use xact_types::{Errno, Ino, Result};
 
 use super::{Place, Server, caller};
@@ -31,10 +31,9 @@ impl Server {
             }
             Operation::Write { args, data } => self.write(place, ino, header, args, data, reply),
             Operation::Fallocate(args) => {
+                let kills = unprivileged && has_privileges(place, ino)?;
                 view.allocate(&caller(header, 0), ino, args.offset, args.length, allocate_how(args.mode)?)?;
-                if unprivileged && has_privileges(place, ino)? {
-                    let change = SetAttr { kill_suidgid: true, ..Default::default() };
-                    view.set_attr(&caller(header, 0), ino, &change)?;
+                if kills {
                     self.forget_attributes(place.node(ino));
                 }
                 Ok(())

@@ -141,8 +141,8 @@ impl View for MemView {
         self.wait_if_slow(ino);
         self.run(|t| posix::write(t, ino, offset, data, how))
     }
-    fn allocate(&self, _: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.run(|t| posix::allocate(t, ino, offset, len, how))
+    fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        self.run(|t| posix::allocate(t, caller, ino, offset, len, how))
     }
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64> {
         self.run(|t| posix::copy_range(t, from, to, len, how))

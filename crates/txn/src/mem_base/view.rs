@@ -80,8 +80,8 @@ impl View for MemBase {
         self.outside(|t| posix::write(t, ino, offset, data, how))
     }
 
-    fn allocate(&self, _: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.outside(|t| posix::allocate(t, ino, offset, len, how))
+    fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        self.outside(|t| posix::allocate(t, caller, ino, offset, len, how))
     }
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64> {

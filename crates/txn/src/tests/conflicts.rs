@@ -187,3 +187,16 @@ fn readers_always_commit() {
         &[write("a", 0, 9)],
     );
 }
+
+/// `lsattr` in a transaction, `chattr` outside.
+#[test]
+fn flags_that_were_read() {
+    use xact_fs::{SetAttr, View};
+    let base = base();
+    let tx = Transaction::begin(&base, TxOptions::default());
+    run(&tx, &append("b"));
+    let ino = tx.lookup(xact_types::Ino::ROOT, b"d").unwrap().ino;
+    let nodump = SetAttr { flags: Some(xact_layout::inode::flag::NODUMP), ..SetAttr::default() };
+    base.set_attr(&Caller::ROOT, ino, &nodump).unwrap();
+    assert!(matches!(tx.commit(), Err(Error::Conflict { path, .. }) if path == "/d"));
+}

@@ -131,6 +131,7 @@ fn a_right_that_was_taken_away_refuses_the_commit() {
     let chmod = |path: &str, perm| Outside::Op(Op::Chmod(s(path), perm));
     let chown = |path: &str| Outside::Op(Op::Chown(s(path), 1001, 1001));
     let moved = |from: &str, to: &str| Outside::Op(Op::Rename(s(from), s(to), xact_fs::RenameHow::Replace));
+    let rename_d = || Op::Rename(s("top/d"), s("top/e"), xact_fs::RenameHow::Replace);
     let write_x = || (write("top/d/x"), "top/d/x");
     let cases: Vec<((Op, &str), Outside)> = vec![
         (write_x(), chmod("top/d/x", 0o600)),
@@ -154,6 +155,9 @@ fn a_right_that_was_taken_away_refuses_the_commit() {
         ((Op::Unlink(s("top/d/x")), "top/d/x"), Outside::Flags("top/d", flag::APPEND)),
         ((Op::Unlink(s("top/d/x")), "top/d/x"), Outside::Flags("top/d/x", flag::IMMUTABLE)),
         ((Op::Link(s("other"), s("top/d/n")), "top/d/n"), chown("top/d")),
+        // A folder that is renamed where it is, of which only times change otherwise.
+        ((rename_d(), "top/d"), Outside::Flags("top/d", flag::IMMUTABLE)),
+        ((rename_d(), "top/d"), chown("top/d")),
         // Attributes, which are the owner's to change.
         ((Op::Chmod(s("top/d/x"), 0o666), "top/d/x"), chown("top/d/x")),
         ((Op::Utimens(s("top/d/x"), xact_fs::TimeChange::Now), "top/d/x"), chown("top/d/x")),

@@ -98,8 +98,8 @@ impl<B: VersionedBase> View for Transaction<B> {
         self.add_contents(|tree| posix::write(tree, ino, offset, data, how))
     }
 
-    fn allocate(&self, _: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.change(|tree| posix::allocate(tree, ino, offset, len, how))
+    fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        self.change(|tree| posix::allocate(tree, caller, ino, offset, len, how))
     }
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64> {
