@@ -8,9 +8,9 @@ use parking_lot::{Mutex, MutexGuard};
 use xact_device::{DeviceCounts, Waits};
 use xact_types::{BlockNr, CommitId, Error, LatencySnapshot, Result};
 
+use crate::core::pipeline::Waiting;
 use crate::generations::GenerationsEngine;
 use crate::journal::JournalEngine;
-use crate::pipeline::Waiting;
 
 /// The contents of a metadata block at one moment; later changes make new ones.
 pub type BlockRef = Arc<[u8]>;

@@ -8,22 +8,15 @@
 //! Lock order above the engine: inode locks, then `begin`, then group locks. Nobody waits for an
 //! inode lock while holding a handle: `begin` may wait for running handles to end.
 
-mod cache;
+mod core;
 mod engine;
 mod fault;
 pub mod generations;
 pub mod journal;
-mod metadata;
 pub mod mmp;
-pub mod none;
-mod older;
 mod options;
-mod pipeline;
-mod poison;
 pub mod recovery;
-mod shared;
-mod superblock_home;
-mod volume;
+pub mod unjournaled;
 
 use std::sync::Arc;
 
@@ -31,6 +24,7 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::{Superblock, Support};
 use xact_types::Result;
 
+pub use core::pipeline::Waiting;
 pub use engine::{
     BlockRef, DataInLog, DataWrite, Each, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, NewData, Room,
     Version, lock_within,
@@ -40,10 +34,9 @@ pub use fault::on_each_step;
 pub use fault::{Fault, Faults};
 pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo, SnapshotPart};
 pub use journal::{JournalEngine, JournalSize};
-pub use none::NoneEngine;
 pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};
-pub use pipeline::Waiting;
 pub use recovery::{RecoveryReport, recover};
+pub use unjournaled::NoneEngine;
 
 /// The superblock once what a crash left is replayed, for what must be known before opening. (That of a
 /// volume with generations is in its map; this is an older one.)
@@ -51,9 +44,9 @@ pub use recovery::{RecoveryReport, recover};
 /// Errors: `Unsupported`, before anything is replayed, for features that xact does not know; else as
 /// [`recover`].
 pub fn recovered_superblock(device: &Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<Superblock> {
-    superblock_home::read(&**device)?.superblock.support()?;
+    core::superblock_io::read(&**device)?.superblock.support()?;
     recover(device, options)?;
-    Ok(superblock_home::read(&**device)?.superblock)
+    Ok(core::superblock_io::read(&**device)?.superblock)
 }
 
 /// Opens a volume with the engine that it is made for, after replaying what a crash left.
@@ -61,7 +54,7 @@ pub fn recovered_superblock(device: &Arc<dyn BlockDevice>, options: &EngineOptio
 /// Errors: `Unsupported`, before anything is replayed, for features that xact does not know. Where
 /// they allow reading, the engine is read-only ([`Engine::is_read_only`]).
 pub fn open(device: Arc<dyn BlockDevice>, mut options: EngineOptions) -> Result<Arc<dyn Engine>> {
-    let home = superblock_home::read(&*device)?;
+    let home = core::superblock_io::read(&*device)?;
     if home.superblock.support()? != Support::ReadWrite {
         options.read_only = true;
     }

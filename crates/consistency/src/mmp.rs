@@ -19,8 +19,8 @@ use xact_layout::mmp::{MMP_BYTES, MmpBlock, SEQUENCE_CHECKING, SEQUENCE_CLEAN, S
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, Error, Result, Site, unix_seconds};
 
+use crate::core::superblock_io;
 use crate::engine::Engine;
-use crate::superblock_home;
 
 /// `EXT4_MMP_MIN_CHECK_INTERVAL` and `EXT4_MMP_MAX_CHECK_INTERVAL`, in seconds.
 const CHECK_INTERVAL_MIN_S: u16 = 5;
@@ -62,7 +62,7 @@ impl Mmp {
     ///
     /// Errors: `Usage` where another machine, or e2fsck, has it; `Corrupt` for the block.
     pub fn acquire(device: &Arc<dyn BlockDevice>) -> Result<Option<Mmp>> {
-        let sb = superblock_home::read(&**device)?.superblock;
+        let sb = superblock_io::read(&**device)?.superblock;
         if !sb.has_incompat(incompat::MMP) {
             return Ok(None);
         }

@@ -14,11 +14,11 @@ use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::snapshots::{Change, ListChange, Settled};
 use super::{Generations, State, room, sweep};
-use crate::cache::Record;
+use crate::core::cache::Record;
+use crate::core::dirty_blocks::{Frozen, FrozenBlock};
+use crate::core::volume::Volume;
 use crate::engine::BlockRef;
 use crate::fault::Fault;
-use crate::metadata::{Frozen, FrozenBlock};
-use crate::volume::Volume;
 
 /// Blocks that one commit sweeps home at the least, where there is pressure.
 const MIN_SWEEP: usize = 16;

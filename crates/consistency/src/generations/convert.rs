@@ -11,7 +11,7 @@
 //! What a crash leaves: until 3, a volume with generations. In 2 it may tear the superblock, which then has
 //! the bit in any mixture, and says rightly where the roots are (the geometry is the same in both): all else
 //! is taken from the generation (`GenerationsEngine::open`). In 3 the sectors differ by the bit and by the
-//! checksum, and any mixture of them is known (`superblock_home`): with the bit it is a volume with
+//! checksum, and any mixture of them is known (`superblock_io`): with the bit it is a volume with
 //! generations, all of whose blocks are at home; without it the ext4 volume that it has become. After that,
 //! backups may still have the bit; converting once more takes it off.
 
@@ -24,10 +24,10 @@ use xact_types::{BlockNr, Error, Result};
 
 use super::export::{self, Seen};
 use super::{GenerationsEngine, sweep};
-use crate::cache::BlockSource;
-use crate::shared::Shared;
-use crate::superblock_home::{self, Flags};
-use crate::volume::Volume;
+use crate::core::cache::BlockSource;
+use crate::core::shared::Shared;
+use crate::core::superblock_io::{self, Flags};
+use crate::core::volume::Volume;
 
 impl GenerationsEngine {
     /// Makes the volume a plain ext4 one, and closes the engine. Nobody may have changed anything by this
@@ -78,7 +78,7 @@ fn write_home(seen: &Seen<'_>, superblock: &Superblock) -> Result<()> {
 /// Size of the ext4 volume on a device, in bytes, and whether it has generations; also where a conversion that
 /// a crash ended has torn its superblock.
 pub fn volume_on(device: &dyn BlockDevice) -> Result<(u64, bool)> {
-    let superblock = superblock_home::read(device)?.superblock;
+    let superblock = superblock_io::read(device)?.superblock;
     let bytes = superblock.blocks_count().saturating_mul(superblock.block_size().into());
     Ok((bytes, super::has_generations(&superblock)))
 }
@@ -86,7 +86,7 @@ pub fn volume_on(device: &dyn BlockDevice) -> Result<(u64, bool)> {
 /// Takes our bit off the backups of the superblock of a volume that is a plain one, where a conversion that
 /// a crash ended has left it.
 pub fn unmark_backups(device: Arc<dyn BlockDevice>) -> Result<()> {
-    let superblock = superblock_home::read(&*device)?.superblock;
+    let superblock = superblock_io::read(&*device)?.superblock;
     if super::has_generations(&superblock) {
         return Err(Error::Usage("the volume has generations".into()));
     }

@@ -8,7 +8,7 @@ use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 use super::image::GenerationImage;
 use super::live::Logged;
 use super::map::{Map, MapReader};
-use crate::cache::BlockSource;
+use crate::core::cache::BlockSource;
 use crate::engine::BlockRef;
 
 /// What is copied at once; a multiple of every block size.

@@ -7,7 +7,7 @@
 //!    **Flush.**
 //!
 //! The primary superblock's two sectors may be torn in 2: they differ by the bit and the checksum, and any
-//! mixture of them is known (`superblock_home`).
+//! mixture of them is known (`superblock_io`).
 //!
 //! A crash before the primary superblock is written leaves the ext4 volume as it was, sound; behind
 //! its end something that nothing refers to. The bit in the backups alone harms nobody: they are
@@ -25,9 +25,9 @@ use xact_types::{BlockNr, Error, Result};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::{commit, sweep};
+use crate::core::superblock_io::{self, Flags, Health, SuperblockPlace};
+use crate::core::volume::Volume;
 use crate::journal::location;
-use crate::superblock_home::{self, Flags, Health, SuperblockPlace};
-use crate::volume::Volume;
 
 /// Fewest credits that every operation can do with.
 const MIN_CREDITS: u32 = 256;
@@ -45,7 +45,7 @@ pub fn default_pool_bytes(device_bytes: u64) -> u64 {
 /// Errors: `Usage`, before anything is written, for a volume with generations, one that was not left
 /// cleanly, and a pool too small or too large.
 pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
-    let home = superblock_home::read(&*device)?;
+    let home = superblock_io::read(&*device)?;
     let superblock = home.superblock;
     if super::has_generations(&superblock) {
         return Err(Error::Usage("the volume has generations already".into()));

@@ -21,7 +21,7 @@ use xact_types::{BlockNr, Result};
 use super::export::{self, Seen};
 use super::live::Logged;
 use super::map::{Map, MapReader};
-use crate::cache::BlockSource;
+use crate::core::cache::BlockSource;
 
 /// Whether a snapshot is still kept.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use xact_types::{BlockNr, Error, Result};
 
 use super::map::{Map, MapReader};
-use crate::cache::{BlockMap, BlockSource};
+use crate::core::cache::{BlockMap, BlockSource};
 use crate::engine::BlockRef;
 
 /// Blocks as the log leaves them, by number; `None`: freed, and so at home if it is anything.

@@ -40,9 +40,9 @@ use super::live::{Logged, LoggedBlock};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::{Generations, room};
-use crate::cache::Record;
+use crate::core::cache::Record;
+use crate::core::dirty_blocks::{Frozen, FrozenBlock};
 use crate::fault::{Fault, Faults};
-use crate::metadata::{Frozen, FrozenBlock};
 
 /// Largest area, in bytes: what a mount reads at the most, besides the blocks that it speaks of.
 const MAX_AREA_BYTES: u64 = 4 << 20;

@@ -27,10 +27,10 @@ use parking_lot::{Mutex, RwLock};
 use xact_types::{BlockNr, CommitId, Result};
 
 use super::Generations;
-use crate::cache::Slot;
+use crate::core::cache::Slot;
+use crate::core::dirty_blocks::Frozen;
 use crate::engine::{BlockRef, DataWrite, NewData, Room};
 use crate::fault::Fault;
-use crate::metadata::Frozen;
 
 /// Blocks that one handle takes.
 const HANDLE_BLOCKS: usize = 64;

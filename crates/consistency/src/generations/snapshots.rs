@@ -37,10 +37,10 @@ use super::map::{Map, MapReader};
 use super::part::SnapshotPart;
 use super::pool::Pool;
 use super::{Generations, GenerationsEngine, State, room};
-use crate::cache::BlockSource;
+use crate::core::cache::BlockSource;
+use crate::core::shared::Shared;
 use crate::engine::{BlockRef, Room};
 use crate::fault::Fault;
-use crate::shared::Shared;
 
 /// A snapshot as a user sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

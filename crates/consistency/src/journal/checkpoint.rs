@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use xact_types::{BlockNr, CommitId, Result};
 
-use crate::cache::{Slot, SlotState};
+use crate::core::cache::{Slot, SlotState};
+use crate::core::dirty_blocks::Metadata;
 use crate::engine::BlockRef;
 use crate::fault::Fault;
 use crate::journal::Journal;
-use crate::metadata::Metadata;
 
 /// Blocks written home between two looks at what has been freed meanwhile.
 const CHUNK_BLOCKS: usize = 512;

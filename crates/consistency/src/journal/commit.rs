@@ -17,14 +17,14 @@ use xact_layout::jbd2::{
 };
 use xact_types::{CommitId, Error, Result, Timestamp};
 
-use crate::cache::Record;
+use crate::core::cache::Record;
+use crate::core::dirty_blocks::{Frozen, FrozenBlock};
+use crate::core::superblock_io::Flags;
 use crate::engine::BlockRef;
 use crate::fault::{Fault, Faults};
 use crate::journal::Journal;
 use crate::journal::log::Committed;
-use crate::metadata::{Frozen, FrozenBlock};
 use crate::options::{CommitWrites, LogRecords};
-use crate::superblock_home::Flags;
 
 /// The one sequence number (there are 2^32) that must not be found torn: the kernel and e2fsck note
 /// the number of the torn transaction, take 0 for "none", and would replay it.

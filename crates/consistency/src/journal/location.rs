@@ -13,7 +13,7 @@ use xact_layout::superblock::Superblock;
 use xact_layout::{get_u16, get_u32};
 use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Site};
 
-use crate::volume::Volume;
+use crate::core::volume::Volume;
 
 /// A stretch of the journal that is contiguous on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

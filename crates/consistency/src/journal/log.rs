@@ -16,9 +16,9 @@ use xact_device::Waits;
 use xact_layout::jbd2::{JournalSuperblock, LogFormat};
 use xact_types::{CommitId, Error, Result, Site};
 
-use crate::cache::{BlockMap, Slot};
+use crate::core::cache::{BlockMap, Slot};
+use crate::core::volume::Volume;
 use crate::journal::location::JournalLayout;
-use crate::volume::Volume;
 
 /// Shorter rings cannot hold a transaction of a useful size.
 const MIN_RING_BLOCKS: u32 = 16;

@@ -31,8 +31,8 @@ use super::commit::{Limits, revokes_in};
 use super::location::{JournalLayout, JournalRun};
 use super::log::Ring;
 use super::{Journal, JournalEngine};
+use crate::core::shared::Shared;
 use crate::fault::Fault;
-use crate::shared::Shared;
 
 /// Lengths of a journal, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use parking_lot::{Mutex, MutexGuard};
 use xact_layout::jbd2::{JOURNAL_SUPERBLOCK_BYTES, JournalSuperblock};
 use xact_types::{BlockNr, Result};
 
+use crate::core::volume::Volume;
 use crate::journal::location::JournalLayout;
-use crate::volume::Volume;
 
 /// The journal superblock as it stands on the volume, or is about to.
 pub(crate) struct JournalHead {

@@ -16,11 +16,11 @@ use xact_layout::jbd2::{
 use xact_types::{BlockNr, Error, Result};
 
 use super::reader::LogReader;
+use crate::core::superblock_io;
+use crate::core::volume::Volume;
 use crate::journal::location::{self, JournalLayout};
 use crate::journal::log::Ring;
 use crate::journal::superblock::JournalHead;
-use crate::superblock_home;
-use crate::volume::Volume;
 
 /// A log as it lies on the volume.
 #[derive(Debug, Clone)]
@@ -98,7 +98,7 @@ pub struct LoggedCopy {
 /// Reads the log of a volume. Errors: `Usage` where it has no journal; `Corrupt` where its superblock
 /// or its place is damaged, so that there is no log to be found; `Unsupported`, `Io`.
 pub fn inspect(device: &Arc<dyn BlockDevice>) -> Result<LogContents> {
-    let home = superblock_home::read(&**device)?;
+    let home = superblock_io::read(&**device)?;
     if !location::has_journal(&home.superblock)? {
         return Err(Error::Usage("the volume has no journal".into()));
     }

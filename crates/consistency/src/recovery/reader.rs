@@ -2,8 +2,8 @@
 
 use xact_types::Result;
 
+use crate::core::volume::Volume;
 use crate::journal::log::Ring;
-use crate::volume::Volume;
 
 /// Bytes read at once.
 const STRETCH_BYTES: usize = 1 << 20;

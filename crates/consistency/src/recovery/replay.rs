@@ -8,7 +8,7 @@ use super::RecoveryReport;
 use super::reader::LogReader;
 use super::revoke::Revokes;
 use super::scan::Transaction;
-use crate::cache::BlockMap;
+use crate::core::cache::BlockMap;
 use crate::fault::{Fault, Faults};
 
 /// Bytes of copies that are sorted and written together.

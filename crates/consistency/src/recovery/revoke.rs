@@ -5,7 +5,7 @@ use xact_types::{BlockNr, Error, Result, Site};
 
 use super::reader::LogReader;
 use super::scan::Transaction;
-use crate::cache::BlockMap;
+use crate::core::cache::BlockMap;
 
 #[derive(Default)]
 pub(super) struct Revokes {

@@ -9,10 +9,10 @@ use parking_lot::{Mutex, RwLock};
 use xact_device::{BlockDevice, CountingDevice, DeviceCounts, Waits};
 use xact_types::{BlockNr, Error, Result, Site};
 
-use crate::cache::BlockSource;
+use crate::core::cache::BlockSource;
+use crate::core::pipeline::{Pipeline, Waiting};
+use crate::core::poison::Poison;
 use crate::engine::BlockRef;
-use crate::pipeline::{Pipeline, Waiting};
-use crate::poison::Poison;
 
 /// Most blocks that one device write takes; bounds the memory for its list of buffers.
 const MAX_RUN_BLOCKS: usize = 4096;

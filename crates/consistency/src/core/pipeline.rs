@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use xact_types::{CommitId, Error, Latencies, Result};
 
-use crate::volume::Volume;
+use crate::core::volume::Volume;
 
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
 

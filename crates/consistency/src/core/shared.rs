@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use xact_types::{CommitId, Error, Result};
 
-use crate::metadata::Metadata;
-use crate::pipeline::Pipeline;
-use crate::volume::Volume;
+use crate::core::dirty_blocks::Metadata;
+use crate::core::pipeline::Pipeline;
+use crate::core::volume::Volume;
 
 /// What an engine's callers and its threads share.
 pub(crate) trait Shared: Send + Sync + 'static {
@@ -61,15 +61,15 @@ pub(crate) trait Shared: Send + Sync + 'static {
 /// `Shared`'s access to the fields that every implementation has under the same names.
 macro_rules! shared_fields {
     () => {
-        fn volume(&self) -> &$crate::volume::Volume {
+        fn volume(&self) -> &$crate::core::volume::Volume {
             &self.volume
         }
 
-        fn pipeline(&self) -> &$crate::pipeline::Pipeline {
+        fn pipeline(&self) -> &$crate::core::pipeline::Pipeline {
             &self.pipeline
         }
 
-        fn metadata(&self) -> &$crate::metadata::Metadata {
+        fn metadata(&self) -> &$crate::core::dirty_blocks::Metadata {
             &self.metadata
         }
 

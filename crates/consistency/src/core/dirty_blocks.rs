@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, O
 use parking_lot::{Mutex, MutexGuard};
 use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
-use crate::cache::{BlockCache, BlockMap, BlockSource, Record, Slot, SlotState};
+use crate::core::cache::{BlockCache, BlockMap, BlockSource, Record, Slot, SlotState};
+use crate::core::volume::Volume;
 use crate::engine::{BlockRef, NewData};
 use crate::fault::Faults;
-use crate::volume::Volume;
 
 /// A block of a commit with the contents that it had when the commit was locked.
 pub(crate) struct FrozenBlock {
@@ -45,7 +45,7 @@ pub(crate) struct Metadata {
     pub cache: BlockCache,
     /// Of the running commit and of the one before it, which may be drained still: by the lowest bit of their numbers.
     joined: [Mutex<Joined>; 2],
-    /// The commit that is drained, or 0; see [`crate::pipeline::Pipeline::draining`].
+    /// The commit that is drained, or 0; see [`crate::core::pipeline::Pipeline::draining`].
     draining: Arc<AtomicU64>,
     /// Freed blocks of both, so that joining looks for them only where there is any.
     forgotten: AtomicUsize,

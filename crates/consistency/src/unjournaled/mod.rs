@@ -25,15 +25,15 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::STATE_CLEAN;
 use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
+use crate::core::dirty_blocks::Metadata;
+use crate::core::pipeline::{Action, Pipeline};
+use crate::core::shared::{Shared, engine_of_shared, shared_fields};
+use crate::core::superblock_io::{self, Flags, Health, SuperblockPlace};
+use crate::core::volume::Volume;
 use crate::engine::{BlockRef, DataWrite, Engine, EngineStats};
 use crate::fault::{Fault, Faults};
 use crate::journal::location;
-use crate::metadata::Metadata;
 use crate::options::EngineOptions;
-use crate::pipeline::{Action, Pipeline};
-use crate::shared::{Shared, engine_of_shared, shared_fields};
-use crate::superblock_home::{self, Flags, Health, SuperblockPlace};
-use crate::volume::Volume;
 
 /// Credits of one commit, at the least; the cache's size allows more.
 const MIN_CREDITS: usize = 4096;
@@ -62,7 +62,7 @@ struct Home {
 impl NoneEngine {
     /// Opens a volume without a journal.
     pub fn open(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<NoneEngine>> {
-        let found = superblock_home::read(&*device)?;
+        let found = superblock_io::read(&*device)?;
         let superblock = found.superblock;
         if location::has_journal(&superblock)? {
             return Err(Error::Usage("the volume has a journal, which must not be passed by".into()));

@@ -81,14 +81,14 @@ use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
+use crate::core::dirty_blocks::Metadata;
+use crate::core::pipeline::{Action, Pipeline};
+use crate::core::shared::{Shared, engine_of_shared, shared_fields};
+use crate::core::superblock_io::{self, Health};
+use crate::core::volume::Volume;
 use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, NewData, Room};
 use crate::fault::{Fault, Faults};
-use crate::metadata::Metadata;
 use crate::options::{EngineOptions, Fsync};
-use crate::pipeline::{Action, Pipeline};
-use crate::shared::{Shared, engine_of_shared, shared_fields};
-use crate::superblock_home::{self, Health};
-use crate::volume::Volume;
 
 use commit::Way;
 pub use convert::{unmark_backups, volume_on};
@@ -169,7 +169,7 @@ impl GenerationsEngine {
     ///
     /// Errors: `Usage` for a volume without generations; `Corrupt` where no slot holds a whole root.
     pub fn open(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<GenerationsEngine>> {
-        let home = superblock_home::read(&*device)?;
+        let home = superblock_io::read(&*device)?;
         // A conversion may have torn it (`convert`); then it only says where the roots are.
         let is_sound = home.health != Health::Unsound;
         let mut superblock = home.superblock;

@@ -23,8 +23,8 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use xact_layout::jbd2::differences;
 use xact_types::{BlockNr, CommitId, Result};
 
+use crate::core::draining::Older;
 use crate::engine::BlockRef;
-use crate::older::Older;
 
 const SHARDS: usize = 64;
 /// Slots that one insertion looks at, at the most, to find one to evict.
@@ -315,7 +315,7 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::Volume;
+    use crate::core::volume::Volume;
     use xact_device::MemoryDevice;
 
     fn volume(blocks: u64) -> Volume {

@@ -43,14 +43,14 @@ use xact_layout::jbd2::{Features, fast_commit_head};
 use xact_layout::superblock::Superblock;
 use xact_types::{Error, Result, Site};
 
+use crate::core::superblock_io::{self, Flags, Health, SuperblockPlace};
+use crate::core::volume::Volume;
 use crate::fault::Fault;
 use crate::generations::has_generations;
 use crate::journal::location::{self, JournalLayout};
 use crate::journal::log::Ring;
 use crate::journal::superblock::JournalHead;
 use crate::options::EngineOptions;
-use crate::superblock_home::{self, Flags, Health, SuperblockPlace};
-use crate::volume::Volume;
 
 use reader::LogReader;
 use scan::Scan;
@@ -86,7 +86,7 @@ pub struct RecoveryReport {
 /// With a read-only device, or where a device is only to be read, a log that needs replaying is
 /// an error.
 pub fn recover(device: &Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<RecoveryReport> {
-    let home = superblock_home::read(&**device)?;
+    let home = superblock_io::read(&**device)?;
     if has_generations(&home.superblock) {
         // A journal, if there is one, is empty and waits for the way back.
         return Ok(RecoveryReport::default());
@@ -218,7 +218,7 @@ impl Recovery<'_> {
         // on a volume without the flag is thrown away, which here would be harmless, but e2fsck
         // complains about it.
         self.volume.flush()?;
-        let after = superblock_home::read_health(&self.volume, self.place)?;
+        let after = superblock_io::read_health(&self.volume, self.place)?;
         if after == Health::Unsound {
             return Err(Error::corrupt(
                 Site::Superblock,

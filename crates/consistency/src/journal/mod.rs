@@ -83,15 +83,15 @@ use xact_layout::jbd2::{Checksums, Features};
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, CommitId, Error, Result};
 
+use crate::core::dirty_blocks::Metadata;
+use crate::core::pipeline::{Action, Pipeline};
+use crate::core::shared::{Shared, engine_of_shared, shared_fields};
+use crate::core::superblock_io::{self, Flags, SuperblockPlace};
+use crate::core::volume::Volume;
 use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, NewData};
 use crate::fault::{Fault, Faults};
-use crate::metadata::Metadata;
 use crate::options::{CommitWrites, EngineOptions, LogRecords};
-use crate::pipeline::{Action, Pipeline};
 use crate::recovery::{self, RecoveryReport};
-use crate::shared::{Shared, engine_of_shared, shared_fields};
-use crate::superblock_home::{self, Flags, SuperblockPlace};
-use crate::volume::Volume;
 
 use commit::{Limits, revokes_in};
 pub use resize::JournalSize;
@@ -159,7 +159,7 @@ impl JournalEngine {
     /// are not replayed; `Corrupt`.
     pub fn open(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<JournalEngine>> {
         let report = recovery::recover(&device, &options)?;
-        let home = superblock_home::read(&*device)?;
+        let home = superblock_io::read(&*device)?;
         let superblock = home.superblock;
         if !location::has_journal(&superblock)? {
             return Err(Error::Usage("the volume has no journal".into()));

@@ -12,7 +12,7 @@ use xact_layout::superblock::{STATE_CLEAN, STATE_ERRORS, SUPERBLOCK_BYTES, SUPER
 use xact_layout::{checksum, get_u16, get_u32, put_u16, put_u32};
 use xact_types::{BlockNr, Error, Result, Site};
 
-use crate::volume::Volume;
+use crate::core::volume::Volume;
 
 const STATE_AT: usize = 0x3A;
 const INCOMPAT_AT: usize = 0x60;

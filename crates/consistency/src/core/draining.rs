@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
-use crate::cache::{Record, Slot, SlotState};
+use crate::core::cache::{Record, Slot, SlotState};
+use crate::core::dirty_blocks::Metadata;
 use crate::engine::{BlockRef, Version};
 use crate::fault::Fault;
-use crate::metadata::Metadata;
 
 /// What a commit has of a block that the one after it has changed since.
 pub(crate) struct Older {
