@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xact_check::Report;
-use xact_consistency::{EngineOptions, GenerationImage, GenerationsEngine};
+use xact_consistency::{EngineOptions, SnapshotImage, open_generations};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs_generations};
 use xact_fs::{Caller, View, VolumeOptions, WriteHow};
@@ -48,11 +48,12 @@ fn populated() -> Vec<u8> {
             volume.unlink(&Caller::ROOT, dir, b"e").unwrap();
         }
         volume.sync_all().unwrap();
-        volume.engine().generations().expect("was made so").create_snapshot(name, 1).unwrap();
+        volume.engine().snapshots().expect("was made so").create(name, 1).unwrap();
     }
-    let cut =
-        |image: Arc<GenerationImage>| xact_fs::cut::cut(image, &[b"first/t".to_vec(), b"second/c".to_vec()]);
-    volume.engine().generations().expect("was made so").create_snapshot_of("part", 1, &cut).unwrap();
+    let cut = |image: Arc<dyn SnapshotImage>| {
+        xact_fs::cut::cut(image, &[b"first/t".to_vec(), b"second/c".to_vec()])
+    };
+    volume.engine().snapshots().expect("was made so").create_partial("part", 1, &cut).unwrap();
     volume.make_dir(&Caller::ROOT, Ino::ROOT, b"newest", 0o755).unwrap();
     volume.sync_all().unwrap();
     drop(volume);
@@ -64,8 +65,7 @@ fn populated() -> Vec<u8> {
 fn shape(bytes: &[u8]) -> PoolShape {
     let device = Arc::new(MemoryDevice::from_bytes(bytes.to_vec()));
     let engine =
-        GenerationsEngine::open(device, EngineOptions { read_only: true, ..EngineOptions::default() })
-            .unwrap();
+        open_generations(device, EngineOptions { read_only: true, ..EngineOptions::default() }).unwrap();
     PoolShape {
         block_size: BLOCK as u32,
         volume_blocks: engine.volume_bytes() / BLOCK as u64,

@@ -61,7 +61,7 @@ fn report(what: &str, times: u64, mut work: impl FnMut(u64)) {
     println!("{:>9.0} ns  {what}", started.elapsed().as_nanos() as f64 / times as f64);
 }
 
-fn synced_operations(engine: &Arc<dyn Engine>, first: u64, threads: u64) -> f64 {
+fn synced_operations(engine: &Arc<Engine>, first: u64, threads: u64) -> f64 {
     let done = AtomicU64::new(0);
     let started = Instant::now();
     std::thread::scope(|scope| {

@@ -1,22 +1,35 @@
-//! Who writes which metadata block when.
+//! What is written to the volume when.
 //!
 //! An [`Engine`] owns every dirty metadata block and all ordering of writes. Operations open a
-//! [`Handle`], change blocks through it, and drop it; they never ask which engine or which mode
+//! [`Handle`], change blocks through it, and drop it; they never ask which mechanism or which mode
 //! they run on. `read_data`/`write_data` pass file data through, since its order against the
 //! metadata is the engine's business too.
 //!
-//! Lock order above the engine: inode locks, then `begin`, then group locks. Nobody waits for an
-//! inode lock while holding a handle: `begin` may wait for running handles to end.
+//! ```text
+//!   handle, engine          what operations use
+//!   mechanism               the seam: how a commit becomes durable
+//!   journal | generations | unjournaled     know `core` and never each other
+//!   core                    volume, cache, dirty blocks, pipeline of commits
+//!   recovery                replays a journal, before there is an engine
+//! ```
+//!
+//! Lock order above the engine: inode locks, then `begin`, then group locks. No thread waits for an
+//! inode lock while it holds a handle: `begin` may wait for running handles to end.
 
 mod core;
 mod engine;
 mod fault;
-pub mod generations;
-pub mod journal;
+mod generations;
+mod handle;
+mod journal;
+mod mechanism;
 pub mod mmp;
 mod options;
 pub mod recovery;
-pub mod unjournaled;
+mod snapshots;
+#[cfg(feature = "faults")]
+pub mod test_engine;
+mod unjournaled;
 
 use std::sync::Arc;
 
@@ -24,19 +37,23 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::{Superblock, Support};
 use xact_types::Result;
 
-pub use core::pipeline::Waiting;
-pub use engine::{
-    BlockRef, DataInLog, DataWrite, Each, Engine, EngineStats, FORGOTTEN_AT_ONCE, Handle, NewData, Room,
-    Version, lock_within,
-};
+use crate::core::superblock_io::{self, has_generations, has_journal};
+use generations::Generations;
+use journal::Journal;
+use unjournaled::Unjournaled;
+
+pub use crate::core::block::{BlockRef, NewData, PerVersion, Version};
+pub use crate::core::waits::Waiting;
+pub use engine::{Engine, lock_within};
 #[cfg(feature = "faults")]
 pub use fault::on_each_step;
 pub use fault::{Fault, Faults};
-pub use generations::{GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo, SnapshotPart};
-pub use journal::{JournalEngine, JournalSize};
+pub use generations::{default_pool_bytes, format_generations, unmark_backups, volume_on};
+pub use handle::{FORGOTTEN_AT_ONCE, Handle};
+pub use mechanism::{DataInLog, DataWrite, EngineStats, JournalSize, ReserveClass, ResizableJournal};
 pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};
 pub use recovery::{RecoveryReport, recover};
-pub use unjournaled::NoneEngine;
+pub use snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots};
 
 /// The superblock once what a crash left is replayed, for what must be known before opening. (That of a
 /// volume with generations is in its map; this is an older one.)
@@ -44,25 +61,52 @@ pub use unjournaled::NoneEngine;
 /// Errors: `Unsupported`, before anything is replayed, for features that xact does not know; else as
 /// [`recover`].
 pub fn recovered_superblock(device: &Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<Superblock> {
-    core::superblock_io::read(&**device)?.superblock.support()?;
+    superblock_io::read(&**device)?.superblock.support()?;
     recover(device, options)?;
-    Ok(core::superblock_io::read(&**device)?.superblock)
+    Ok(superblock_io::read(&**device)?.superblock)
 }
 
-/// Opens a volume with the engine that it is made for, after replaying what a crash left.
+/// Opens a volume with the mechanism that it is made for, after replaying what a crash left.
 ///
 /// Errors: `Unsupported`, before anything is replayed, for features that xact does not know. Where
 /// they allow reading, the engine is read-only ([`Engine::is_read_only`]).
-pub fn open(device: Arc<dyn BlockDevice>, mut options: EngineOptions) -> Result<Arc<dyn Engine>> {
-    let home = core::superblock_io::read(&*device)?;
+pub fn open(device: Arc<dyn BlockDevice>, mut options: EngineOptions) -> Result<Arc<Engine>> {
+    let home = superblock_io::read(&*device)?;
     if home.superblock.support()? != Support::ReadWrite {
         options.read_only = true;
     }
-    if generations::has_generations(&home.superblock) {
-        Ok(GenerationsEngine::open(device, options)?)
-    } else if journal::location::has_journal(&home.superblock)? {
-        Ok(JournalEngine::open(device, options)?)
+    if has_generations(&home.superblock) {
+        open_generations(device, options)
+    } else if has_journal(&home.superblock)? {
+        open_journal(device, options)
     } else {
-        Ok(NoneEngine::open(device, options)?)
+        open_unjournaled(device, options)
     }
+}
+
+/// Opens a volume that has a journal, after replaying what a crash left in it.
+///
+/// Errors: `Usage` where there is no journal, or where the log must be replayed and the
+/// device is read-only; `Unsupported` for journals on another device and fast commits that
+/// are not replayed; `Corrupt`.
+pub fn open_journal(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<Engine>> {
+    let report = recover(&device, &options)?;
+    let (core, journal) = Journal::open(device, &options)?;
+    Engine::new(core, journal, report)
+}
+
+/// Opens a volume with generations, at the newest one that is whole.
+///
+/// Errors: `Usage` for a volume without generations; `Corrupt` where there is no whole root.
+pub fn open_generations(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<Engine>> {
+    let (core, generations) = Generations::open(device, &options)?;
+    Engine::new(core, generations, RecoveryReport::default())
+}
+
+/// Opens a volume without a journal.
+///
+/// Errors: `Usage` where there is one; `Corrupt`.
+pub fn open_unjournaled(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<Engine>> {
+    let (core, unjournaled) = Unjournaled::open(device, &options)?;
+    Engine::new(core, unjournaled, RecoveryReport::default())
 }

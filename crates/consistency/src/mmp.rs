@@ -52,7 +52,7 @@ struct Beat {
 struct BeatState {
     stopping: bool,
     /// Poisoned where the volume turns out to be another's too.
-    engine: Option<Arc<dyn Engine>>,
+    engine: Option<Arc<Engine>>,
 }
 
 impl Mmp {
@@ -101,7 +101,7 @@ impl Mmp {
     }
 
     /// Names the engine that is to be poisoned if the volume turns out to be another's too.
-    pub fn guard(&self, engine: Arc<dyn Engine>) {
+    pub fn guard(&self, engine: Arc<Engine>) {
         self.beat.state.lock().engine = Some(engine);
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use common::{Image as ImageFile, quiet, try_run};
 use ledger::{Found, History, Place, Workload};
-use xact_consistency::{CommitWrites, Engine, EngineOptions, JournalEngine, recover};
+use xact_consistency::{CommitWrites, EngineOptions, open_journal, recover};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_layout::jbd2::{JOURNAL_SUPERBLOCK_BYTES, JournalSuperblock};
 use xact_testkit::device::SimDevice;
@@ -101,10 +101,9 @@ impl Subject for Journaled {
 
     fn record(&self, seed: u64) -> Result<(Recording, Vec<History>), String> {
         let device = SimDevice::new(self.base.clone());
-        let journal = JournalEngine::open(device.clone(), self.options.clone()).map_err(|e| e.to_string())?;
-        let engine: Arc<dyn Engine> = journal.clone();
+        let engine = open_journal(device.clone(), self.options.clone()).map_err(|e| e.to_string())?;
         let clock = || device.tick();
-        let checkpoint = || journal.checkpoint().expect("a checkpoint");
+        let checkpoint = || engine.journal().expect("has one").checkpoint().expect("a checkpoint");
         let run = |index: usize| {
             let mut workload =
                 Workload::new(self.places[index], &engine, &clock, Rng::of(&[seed, index as u64]).next());
@@ -138,7 +137,7 @@ impl Subject for Journaled {
         recover(&shared, &self.options).map_err(|e| e.to_string())?;
         let recording = device.recording();
         let tree = self.read(&*device)?;
-        let engine = JournalEngine::open(device.clone(), self.options.clone()).map_err(|e| e.to_string())?;
+        let engine = open_journal(device.clone(), self.options.clone()).map_err(|e| e.to_string())?;
         engine.close().map_err(|e| e.to_string())?;
         Ok(Recovered { tree, recording, closed: device.image() })
     }

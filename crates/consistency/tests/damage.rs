@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use common::{Image, open, quiet};
-use xact_consistency::{Engine, EngineOptions, Handle, JournalEngine, recover};
+use xact_consistency::{Engine, EngineOptions, Handle, open_journal, recover};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_layout::jbd2::{Header, MAGIC};
 use xact_testkit::device::{Call, Fault, Harm, SimDevice};
@@ -24,7 +24,7 @@ fn sim(image: &Image) -> Arc<SimDevice> {
     SimDevice::new(SimImage::from_file(&std::fs::File::open(&image.path).unwrap()).unwrap())
 }
 
-fn put(engine: &Arc<dyn Engine>, block: u64, value: u8) -> CommitId {
+fn put(engine: &Arc<Engine>, block: u64, value: u8) -> CommitId {
     let mut handle = Handle::begin(engine, 1).unwrap();
     handle.update(BlockNr(block), |bytes| bytes.fill(value)).unwrap();
     handle.commit_id()
@@ -35,7 +35,7 @@ fn crashed() -> (Vec<u8>, Vec<usize>) {
     let image = volume();
     let log = image.journal_blocks(4096);
     let device = image.memory();
-    let engine: Arc<dyn Engine> = open(device.clone());
+    let engine: Arc<Engine> = open(device.clone());
     for value in 1..6 {
         for block in 0..u64::from(value) {
             put(&engine, FREE + block, value);
@@ -52,8 +52,8 @@ fn any_failed_write_or_flush_ends_all_writing() {
     for call in [Call::Write, Call::Flush] {
         for nth in 0..12 {
             let device = sim(&image);
-            let journal = JournalEngine::open(device.clone(), quiet()).unwrap();
-            let engine: Arc<dyn Engine> = journal.clone();
+            let journal = open_journal(device.clone(), quiet()).unwrap();
+            let engine: Arc<Engine> = journal.clone();
             device.inject(Fault { call, range: None, nth, for_good: false, harm: Harm::Error });
             let mut acked = 0;
             let mut failed = false;
@@ -69,7 +69,7 @@ fn any_failed_write_or_flush_ends_all_writing() {
                     Err(_) => failed = true,
                 }
                 if value == 2 {
-                    failed |= journal.checkpoint().is_err();
+                    failed |= journal.journal().unwrap().checkpoint().is_err();
                 }
             }
             let events = device.recording().events.len();
@@ -95,7 +95,7 @@ fn any_failed_write_or_flush_ends_all_writing() {
 #[test]
 fn a_failed_read_is_told_and_does_no_harm() {
     let device = sim(&volume());
-    let engine: Arc<dyn Engine> = open(device.clone());
+    let engine: Arc<Engine> = open(device.clone());
     device.inject(Fault { call: Call::Read, range: None, nth: 0, for_good: false, harm: Harm::Error });
     assert!(matches!(engine.read(BlockNr(FREE)), Err(Error::Io { .. })));
     engine.read(BlockNr(FREE)).unwrap();
@@ -106,7 +106,7 @@ fn a_failed_read_is_told_and_does_no_harm() {
 #[test]
 fn a_read_that_hangs_holds_up_nobody_else() {
     let device = sim(&volume());
-    let engine: Arc<dyn Engine> = open(device.clone());
+    let engine: Arc<Engine> = open(device.clone());
     put(&engine, FREE, 1);
     let gate = device.gate_reads(FREE * 4096 + 4096..FREE * 4096 + 8192);
     std::thread::scope(|scope| {
@@ -149,7 +149,7 @@ fn damage_anywhere_in_the_log_is_an_error_or_a_shorter_log() {
         let device = Arc::new(MemoryDevice::from_bytes(damaged.clone()));
         match recover(&(device.clone() as _), &EngineOptions::default()) {
             Ok(_) => {
-                let engine: Arc<dyn Engine> = open(device);
+                let engine: Arc<Engine> = open(device);
                 put(&engine, FREE, 1);
                 engine.close().unwrap();
             }
@@ -186,7 +186,7 @@ fn damage_of_superblock_descriptor_and_inode_is_an_error() {
         }
         let device = Arc::new(MemoryDevice::from_bytes(damaged));
         // What it says does not matter, only that it says something.
-        if let Ok(engine) = JournalEngine::open(device, quiet()) {
+        if let Ok(engine) = open_journal(device, quiet()) {
             let _ = engine.read(BlockNr(FREE));
             let _ = engine.close();
         }
@@ -218,7 +218,7 @@ fn copies_are_escaped(options: EngineOptions) -> bool {
     let log = image.journal_blocks(4096);
     let device = image.memory();
     {
-        let engine: Arc<dyn Engine> = JournalEngine::open(device.clone(), options).unwrap();
+        let engine: Arc<Engine> = open_journal(device.clone(), options).unwrap();
         let mut contents = vec![0xee; 4096];
         contents[..4].copy_from_slice(&MAGIC.to_be_bytes());
         let mut handle = Handle::begin(&engine, 1).unwrap();
@@ -272,7 +272,7 @@ fn a_torn_last_commit_is_dropped_and_an_earlier_one_is_not() {
 fn a_superblock_torn_by_our_own_writes_is_mended() {
     let image = volume();
     let device = sim(&image);
-    let engine: Arc<dyn Engine> = open(device.clone());
+    let engine: Arc<Engine> = open(device.clone());
     put(&engine, FREE, 1);
     engine.sync().unwrap();
     engine.close().unwrap();
@@ -342,10 +342,10 @@ fn read_only_devices_with_a_live_log_are_refused() {
     }
     let (bytes, _) = crashed();
     let device = Arc::new(ReadOnly(Arc::new(MemoryDevice::from_bytes(bytes.clone()))));
-    assert!(matches!(JournalEngine::open(device, quiet()), Err(Error::Usage(_))));
+    assert!(matches!(open_journal(device, quiet()), Err(Error::Usage(_))));
     let memory = Arc::new(MemoryDevice::from_bytes(bytes));
     open(memory.clone()).close().unwrap();
-    let engine = JournalEngine::open(Arc::new(ReadOnly(memory)), quiet()).unwrap();
+    let engine = open_journal(Arc::new(ReadOnly(memory)), quiet()).unwrap();
     assert!(engine.is_read_only());
     assert_eq!(engine.read(BlockNr(FREE)).unwrap()[0], 5);
     engine.close().unwrap();
@@ -375,7 +375,7 @@ fn fast_commits_are_refused() {
     let log = image.journal_blocks(4096);
     let device = image.memory();
     let sequence = {
-        let engine: Arc<dyn Engine> = open(device.clone());
+        let engine: Arc<Engine> = open(device.clone());
         put(&engine, FREE, 1);
         engine.sync().unwrap();
         xact_layout::jbd2::JournalSuperblock::decode(&device.to_bytes()[log[0]..log[0] + 1024])

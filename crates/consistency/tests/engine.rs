@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use common::{Image, open, quiet};
-use xact_consistency::{Engine, EngineOptions, Handle, JournalEngine, NoneEngine, recover};
+use xact_consistency::{Engine, EngineOptions, Handle, open_journal, open_unjournaled, recover};
 use xact_device::MemoryDevice;
 use xact_types::{BlockNr, CommitId, Error};
 
@@ -23,14 +23,14 @@ fn unjournaled() -> Arc<MemoryDevice> {
     Image::make(16, &["-b", "4096", "-O", "^has_journal"]).memory()
 }
 
-fn both() -> Vec<(Arc<MemoryDevice>, Arc<dyn Engine>)> {
+fn both() -> Vec<(Arc<MemoryDevice>, Arc<Engine>)> {
     let (a, b) = (journaled(), unjournaled());
-    let journal: Arc<dyn Engine> = JournalEngine::open(a.clone(), quiet()).unwrap();
-    let none: Arc<dyn Engine> = NoneEngine::open(b.clone(), quiet()).unwrap();
+    let journal: Arc<Engine> = open_journal(a.clone(), quiet()).unwrap();
+    let none: Arc<Engine> = open_unjournaled(b.clone(), quiet()).unwrap();
     vec![(a, journal), (b, none)]
 }
 
-fn put(engine: &Arc<dyn Engine>, block: u64, value: u8) -> CommitId {
+fn put(engine: &Arc<Engine>, block: u64, value: u8) -> CommitId {
     let mut handle = Handle::begin(engine, 1).unwrap();
     handle.update(BlockNr(block), |bytes| bytes.fill(value)).unwrap();
     handle.commit_id()
@@ -61,7 +61,7 @@ fn changes_are_seen_at_once_and_go_home() {
 fn a_crash_keeps_what_was_committed_and_nothing_else() {
     let device = journaled();
     {
-        let engine: Arc<dyn Engine> = open(device.clone());
+        let engine: Arc<Engine> = open(device.clone());
         let commit = put(&engine, FREE, 7);
         engine.commit(commit).unwrap();
         put(&engine, FREE, 8);
@@ -89,7 +89,7 @@ fn a_clean_volume_that_nobody_changes_is_not_written() {
 fn freed_blocks_are_not_brought_back() {
     let device = journaled();
     {
-        let engine: Arc<dyn Engine> = open(device.clone());
+        let engine: Arc<Engine> = open(device.clone());
         let first = put(&engine, FREE, 7);
         engine.commit(first).unwrap();
         let reused = Arc::new(AtomicU32::new(0));
@@ -118,7 +118,7 @@ fn a_freed_block_that_is_metadata_again_is_replayed() {
     for same_commit in [true, false] {
         let device = journaled();
         {
-            let engine: Arc<dyn Engine> = open(device.clone());
+            let engine: Arc<Engine> = open(device.clone());
             let first = put(&engine, FREE, 7);
             engine.commit(first).unwrap();
             let mut handle = Handle::begin(&engine, 2).unwrap();
@@ -144,7 +144,7 @@ fn a_freed_block_that_is_metadata_again_is_replayed() {
 #[test]
 fn created_and_freed_in_one_commit_costs_nothing() {
     let device = journaled();
-    let engine: Arc<dyn Engine> = open(device.clone());
+    let engine: Arc<Engine> = open(device.clone());
     let mut handle = Handle::begin(&engine, 1).unwrap();
     handle.create(BlockNr(FREE), vec![9; 4096]).unwrap();
     handle.forget(BlockNr(FREE)).unwrap();
@@ -170,7 +170,7 @@ fn copies_that_look_like_the_journals_own_blocks() {
     let mut magic = vec![3; 4096];
     magic[..4].copy_from_slice(&0xc03b_3998u32.to_be_bytes());
     {
-        let engine: Arc<dyn Engine> = open(device.clone());
+        let engine: Arc<Engine> = open(device.clone());
         let mut handle = Handle::begin(&engine, 1).unwrap();
         handle.create(BlockNr(FREE), magic.clone()).unwrap();
         drop(handle);
@@ -183,7 +183,7 @@ fn copies_that_look_like_the_journals_own_blocks() {
 #[test]
 fn many_rounds_through_the_ring() {
     let device = journaled();
-    let engine: Arc<dyn Engine> = open(device.clone());
+    let engine: Arc<Engine> = open(device.clone());
     for round in 0..600u64 {
         for i in 0..5 {
             put(&engine, FREE + (round * 7 + i * 13) % 400, (round + i) as u8);
@@ -260,10 +260,10 @@ fn commits_happen_by_time() {
     for (image, none) in [(journaled(), false), (unjournaled(), true)] {
         let options =
             EngineOptions { commit_interval: Duration::from_millis(30), ..EngineOptions::default() };
-        let engine: Arc<dyn Engine> = if none {
-            NoneEngine::open(image, options).unwrap()
+        let engine: Arc<Engine> = if none {
+            open_unjournaled(image, options).unwrap()
         } else {
-            JournalEngine::open(image, options).unwrap()
+            open_journal(image, options).unwrap()
         };
         let commit = put(&engine, FREE, 1);
         for _ in 0..200 {
@@ -344,7 +344,7 @@ fn read_only_engines_change_nothing() {
 fn the_journals_own_blocks_are_nobody_elses() {
     let image = Image::make(32, &["-b", "4096", "-J", "size=4"]);
     let block: u64 = image.debugfs("bmap <8> 5").parse().unwrap();
-    let engine: Arc<dyn Engine> = open(image.device());
+    let engine: Arc<Engine> = open(image.device());
     let mut handle = Handle::begin(&engine, 1).unwrap();
     assert!(handle.update(BlockNr(block), |_| ()).is_err());
     assert!(engine.write_data(BlockNr(block), &[IoSlice::new(&[0; 4096])]).is_err());
@@ -356,14 +356,14 @@ fn a_volume_without_journal_says_so_while_it_is_changed() {
     let state =
         |device: &MemoryDevice| u16::from_le_bytes(device.to_bytes()[1082..1084].try_into().unwrap()) & 1;
     {
-        let engine: Arc<dyn Engine> = NoneEngine::open(device.clone(), quiet()).unwrap();
+        let engine: Arc<Engine> = open_unjournaled(device.clone(), quiet()).unwrap();
         assert_eq!(state(&device), 1, "nothing has been changed yet");
         put(&engine, FREE, 1);
         engine.sync().unwrap();
         assert_eq!(state(&device), 0);
     }
     // After a crash, the volume stays what it is until e2fsck has seen it.
-    let engine: Arc<dyn Engine> = NoneEngine::open(device.clone(), quiet()).unwrap();
+    let engine: Arc<Engine> = open_unjournaled(device.clone(), quiet()).unwrap();
     put(&engine, FREE, 2);
     engine.close().unwrap();
     assert_eq!(state(&device), 0);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use common::{Image, open, quiet, run};
 use ledger::{Place, Workload};
 use mount::Mount;
-use xact_consistency::{Engine, EngineOptions, JournalEngine, RecoveryReport, recover};
+use xact_consistency::{Engine, EngineOptions, RecoveryReport, open_journal, recover};
 use xact_device::MemoryDevice;
 
 /// Fields of the ext4 superblock that a replay may set as it likes, as (offset, length): the
@@ -360,7 +360,7 @@ fn fast_commits_of_the_kernel() {
 }
 
 fn our_log(image: &Image, place: Place, seed: u64, operations: u32) -> u32 {
-    let engine: Arc<dyn Engine> = JournalEngine::open(image.device(), quiet()).expect("opening");
+    let engine: Arc<Engine> = open_journal(image.device(), quiet()).expect("opening");
     let mut workload = Workload::new(place, &engine, &|| 0, seed);
     workload.run(operations, &|| ());
     let last = workload.operation();

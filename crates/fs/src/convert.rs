@@ -5,8 +5,7 @@
 
 use std::sync::Arc;
 
-use xact_consistency::generations::{format, unmark_backups};
-use xact_consistency::{EngineOptions, GenerationsEngine};
+use xact_consistency::{EngineOptions, format_generations, open_generations, unmark_backups};
 use xact_device::BlockDevice;
 use xact_types::{Error, Result};
 
@@ -19,7 +18,7 @@ use crate::volume::{VolumeOptions, open};
 /// or too large.
 pub fn to_generations(device: &Arc<dyn BlockDevice>) -> Result<()> {
     settle(device)?;
-    format(device.clone())
+    format_generations(device.clone())
 }
 
 /// Makes a volume with generations a plain ext4 one, with the journal that it had before, if any. What the
@@ -28,7 +27,7 @@ pub fn to_generations(device: &Arc<dyn BlockDevice>) -> Result<()> {
 /// Errors: as [`open`] for writing; `Usage` where there are snapshots.
 pub fn to_plain(device: &Arc<dyn BlockDevice>) -> Result<()> {
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
-    match GenerationsEngine::open(device.clone(), options) {
+    match open_generations(device.clone(), options) {
         Ok(_) => {}
         Err(Error::Usage(_)) => {
             settle(device)?;
@@ -37,7 +36,8 @@ pub fn to_plain(device: &Arc<dyn BlockDevice>) -> Result<()> {
         Err(error) => return Err(error),
     }
     settle(device)?;
-    GenerationsEngine::open(device.clone(), EngineOptions::default())?.make_plain()
+    let engine = open_generations(device.clone(), EngineOptions::default())?;
+    engine.snapshots().expect("was opened as one with generations").make_plain()
 }
 
 /// Recovers the volume and leaves it as a clean unmount does.

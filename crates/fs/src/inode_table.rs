@@ -48,7 +48,7 @@ impl InodeTable {
     /// Writes an inode within a handle, except its `i_dtime`.
     pub fn write(&self, h: &mut Handle, ino: Ino, inode: &Inode) -> Result<()> {
         let place = self.place(ino)?;
-        h.update_each(place.block, |_, bytes| {
+        h.update_shared(place.block, |_, bytes| {
             let mut inode = inode.clone();
             inode.set_dtime(self.raw(bytes, place).dtime());
             self.encode(bytes, place, ino, inode);
@@ -59,7 +59,7 @@ impl InodeTable {
     /// Writes all of an inode that was just linked, whatever its place held before.
     pub fn create(&self, h: &mut Handle, ino: Ino, inode: &Inode) -> Result<()> {
         let place = self.place(ino)?;
-        h.update_each(place.block, |_, bytes| self.encode(bytes, place, ino, inode.clone()))?;
+        h.update_shared(place.block, |_, bytes| self.encode(bytes, place, ino, inode.clone()))?;
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl InodeTable {
     /// Errors: as `read`; then nothing was changed.
     pub fn update<R>(&self, h: &mut Handle, ino: Ino, mut change: impl FnMut(&mut Inode) -> R) -> Result<R> {
         let place = self.place(ino)?;
-        h.update_each(place.block, |_, bytes| self.change(bytes, place, ino, &mut change))?.both()
+        h.update_shared(place.block, |_, bytes| self.change(bytes, place, ino, &mut change))?.both()
     }
 
     /// Sets the `i_dtime` of an inode in each version of the table to its own value; where there is none, the inode may not
@@ -80,7 +80,7 @@ impl InodeTable {
         dtime: impl Fn(Version) -> Option<u32>,
     ) -> Result<()> {
         let place = self.place(ino)?;
-        let changed = h.update_apart(place.block, |version, bytes| match dtime(version) {
+        let changed = h.update_per_version(place.block, |version, bytes| match dtime(version) {
             Some(dtime) => self.change(bytes, place, ino, &mut |inode| inode.set_dtime(dtime)),
             None => Ok(()),
         })?;
@@ -100,7 +100,7 @@ impl InodeTable {
         Ok(result)
     }
 
-    pub fn engine(&self) -> &Arc<dyn Engine> {
+    pub fn engine(&self) -> &Arc<Engine> {
         self.alloc.engine()
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct NewTree {
 
 impl JournalMap {
     /// The map of the inode as it is now. Errors: `Unsupported` for one without extents.
-    pub fn read(engine: &Arc<dyn Engine>, sb: &Superblock, ino: Ino, inode: &Inode) -> Result<JournalMap> {
+    pub fn read(engine: &Arc<Engine>, sb: &Superblock, ino: Ino, inode: &Inode) -> Result<JournalMap> {
         if inode.flags() & flag::EXTENTS == 0 {
             return Err(Error::Unsupported("another length of a journal whose inode has no extents".into()));
         }
@@ -52,7 +52,7 @@ impl JournalMap {
 
     fn walk(
         &mut self,
-        engine: &Arc<dyn Engine>,
+        engine: &Arc<Engine>,
         sb: &Superblock,
         seed: u32,
         node: &Node<'_>,

@@ -22,8 +22,6 @@ pub mod orphan;
 pub mod posix;
 pub mod quota;
 pub mod superblock;
-#[cfg(test)]
-mod test_engine;
 pub mod tree;
 pub mod volume;
 pub mod xattr;

@@ -170,7 +170,7 @@ fn store(sb: &mut Superblock, modes: ModeChoice) {
 }
 
 /// `Usage` where the modes ask for what the volume's engine does not do.
-pub(crate) fn check(modes: ModeChoice, engine: &dyn Engine) -> Result<()> {
+pub(crate) fn check(modes: ModeChoice, engine: &Engine) -> Result<()> {
     let all_data = matches!(modes.data, Some(DataMode::Journal | DataMode::Selective));
     if all_data && engine.data_in_log() != DataInLog::All {
         let data = name_of(DATA, modes.data.expect("was just looked at"));
@@ -204,7 +204,7 @@ impl Base {
             return Err(Error::ReadOnly);
         }
         let about_journal = modes.commit_writes.is_some() || modes.log_records.is_some();
-        let about_data = modes.data.is_some() && self.engine().generations().is_none();
+        let about_data = modes.data.is_some() && self.engine().snapshots().is_none();
         if (about_journal || about_data) && self.engine().data_in_log() != DataInLog::All {
             return Err(Error::Usage(
                 "the volume has no journal; of its modes, only inode_update and \
@@ -213,7 +213,7 @@ impl Base {
             ));
         }
         check(modes, &**self.engine())?;
-        if modes.fsync.is_some() && self.engine().generations().is_none() {
+        if modes.fsync.is_some() && self.engine().snapshots().is_none() {
             return Err(Error::Usage("the volume has no generations, which the mode fsync is about".into()));
         }
         let sb = superblock::read(&**self.engine(), self.superblock())?;

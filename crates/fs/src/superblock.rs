@@ -8,18 +8,19 @@ use xact_types::{Error, Result, Site};
 /// it lies; `change` sees the newest fields, others' changes included.
 pub fn update(h: &mut Handle, sb: &Superblock, mut change: impl FnMut(&mut Superblock)) -> Result<()> {
     let at = sb.own_offset();
-    h.update_each(sb.own_block(), |_, block| change_in(block, at, &mut change))?.both()
+    h.update_shared(sb.own_block(), |_, block| change_in(block, at, &mut change))?.both()
 }
 
 /// The same with another change for each of its versions.
-pub fn update_apart(
+pub fn update_per_version(
     h: &mut Handle,
     sb: &Superblock,
     mut change: impl FnMut(Version, &mut Superblock),
 ) -> Result<()> {
     let at = sb.own_offset();
-    let changed =
-        h.update_apart(sb.own_block(), |version, block| change_in(block, at, &mut |sb| change(version, sb)))?;
+    let changed = h.update_per_version(sb.own_block(), |version, block| {
+        change_in(block, at, &mut |sb| change(version, sb))
+    })?;
     changed.both()
 }
 
@@ -35,7 +36,7 @@ fn change_in(block: &mut [u8], at: usize, change: &mut impl FnMut(&mut Superbloc
 }
 
 /// The superblock as it is now, with the changes of all handles.
-pub fn read(engine: &dyn Engine, sb: &Superblock) -> Result<Superblock> {
+pub fn read(engine: &Engine, sb: &Superblock) -> Result<Superblock> {
     let block = engine.read(sb.own_block())?;
     let at = sb.own_offset();
     let bytes = block.get(at..at + SUPERBLOCK_BYTES).and_then(|bytes| bytes.try_into().ok());

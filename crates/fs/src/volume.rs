@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact_consistency::mmp::Mmp;
-use xact_consistency::{EngineOptions, Handle, Room};
+use xact_consistency::{EngineOptions, Handle, ReserveClass};
 use xact_device::BlockDevice;
 use xact_layout::dirhash::{SIGNED_HASH, UNSIGNED_HASH};
 use xact_layout::feature::ro_compat;
@@ -130,9 +130,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
     }
     // With generations, the superblock is known only now.
     let modes = options.modes.or(modes::stored(&sb)).or_default();
-    if let Some(generations) = engine.generations() {
-        generations.set_ways(modes.fsync, modes.data != DataMode::Writeback);
-    }
+    engine.set_fsync(modes.fsync, modes.data != DataMode::Writeback);
     if let Err(error) = modes::check(options.modes, &*engine) {
         engine.close()?;
         return Err(error);
@@ -167,7 +165,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
 
 /// Counts the mount in the superblock, as every system that mounts ext4 does.
 fn note_mount(base: &Base, options: &VolumeOptions) -> Result<()> {
-    let mut handle = Handle::begin_for(base.engine(), 1, Room::Upkeep)?;
+    let mut handle = Handle::begin_for(base.engine(), 1, ReserveClass::Upkeep)?;
     let now = xact_types::unix_seconds() as u32;
     crate::superblock::update(&mut handle, base.superblock(), |sb| {
         sb.set_mnt_count(sb.mnt_count().wrapping_add(1));

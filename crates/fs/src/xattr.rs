@@ -37,7 +37,7 @@ const MAX_VALUE_IN_INODE_BYTES: u64 = 1 << 24;
 /// The attributes of one inode, as operations see them. Names are full (`user.comment`).
 #[derive(Clone, Copy)]
 pub struct Xattrs<'a> {
-    engine: &'a Arc<dyn Engine>,
+    engine: &'a Arc<Engine>,
     sb: &'a Superblock,
     blocks: &'a dyn MetadataBlocks,
     table: &'a InodeTable,
@@ -69,7 +69,7 @@ impl<'a> Xattrs<'a> {
     pub const DROP_CREDITS: u32 = 1 + CREDITS_PER_BLOCK;
 
     pub fn new(
-        engine: &'a Arc<dyn Engine>,
+        engine: &'a Arc<Engine>,
         sb: &'a Superblock,
         blocks: &'a dyn MetadataBlocks,
         table: &'a InodeTable,
@@ -343,7 +343,7 @@ impl<'a> Xattrs<'a> {
     /// Of a block with several users (ours never have) not both of two commits may count down at a time: the last user in
     /// one would not be the last in the other.
     fn await_other_users(&self, handle: &Handle, block: BlockNr) -> Result<()> {
-        if refcount(&self.engine.read(block)?) > 1 { handle.await_older() } else { Ok(()) }
+        if refcount(&self.engine.read(block)?) > 1 { handle.await_drained() } else { Ok(()) }
     }
 
     /// Counts a block down; its last user frees it.

@@ -38,7 +38,7 @@ struct Template {
 
 /// A copy of the template in memory, to be damaged.
 struct Copy {
-    engine: Arc<dyn Engine>,
+    engine: Arc<Engine>,
     alloc: Allocator,
     ino: Ino,
     inode: Inode,

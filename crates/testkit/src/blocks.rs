@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use xact_consistency::{CommitWrites, Engine, EngineOptions, Fault, Handle, JournalEngine};
+use xact_consistency::{CommitWrites, Engine, EngineOptions, Fault, Handle, open_journal};
 use xact_device::SECTOR_BYTES;
 use xact_types::BlockNr;
 
@@ -255,8 +255,7 @@ impl BlockWorkload {
 struct Run<'a> {
     workload: &'a BlockWorkload,
     device: Arc<SimDevice>,
-    journal: Arc<JournalEngine>,
-    engine: Arc<dyn Engine>,
+    engine: Arc<Engine>,
     seed: u64,
     rng: Rng,
     cells: BTreeMap<u64, Cell>,
@@ -403,7 +402,7 @@ impl Run<'_> {
                 }
             }
             5 => self.commit(),
-            6 => self.journal.checkpoint().map_err(text),
+            6 => self.engine.journal().expect("has one").checkpoint().map_err(text),
             _ => self.forge(),
         }
     }
@@ -505,13 +504,12 @@ impl Subject for BlockWorkload {
 
     fn record(&self, seed: u64) -> Result<(Recording, BlockHistory), String> {
         let device = SimDevice::new(self.volume());
-        let journal = JournalEngine::open(device.clone(), self.options()).map_err(text)?;
+        let journal = open_journal(device.clone(), self.options()).map_err(text)?;
         let pool = POOL_START..POOL_START + self.pool;
         let mut run = Run {
             workload: self,
             device: device.clone(),
-            engine: journal.clone(),
-            journal,
+            engine: journal,
             seed,
             rng: Rng::of(&[seed, self.operations as u64]),
             cells: pool.clone().map(|b| (b, Cell::Free)).collect(),
@@ -536,7 +534,7 @@ impl Subject for BlockWorkload {
 
     fn recover(&self, image: &Image) -> Result<Recovered<Vec<u8>>, String> {
         let device = SimDevice::new(image.clone());
-        let engine = JournalEngine::open(device.clone(), self.options()).map_err(text)?;
+        let engine = open_journal(device.clone(), self.options()).map_err(text)?;
         let recording = device.recording();
         let tree = pool_bytes(&device.image(), self.pool);
         engine.close().map_err(text)?;

@@ -57,7 +57,7 @@ impl Gate {
 ///
 /// # Errors
 /// It stays open.
-pub fn await_closing(engine: &dyn Engine, commit: CommitId) -> Result<(), String> {
+pub fn await_closing(engine: &Engine, commit: CommitId) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     while engine.running() == commit {
         if Instant::now() > until {

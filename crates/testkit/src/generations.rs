@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xact::{Volume, VolumeOptions};
-use xact_consistency::{EngineOptions, GenerationsEngine};
+use xact_consistency::{Engine, EngineOptions, Snapshots, format_generations, open_generations};
 
 use crate::blocks::with_file;
 use crate::device::SimDevice;
@@ -18,20 +18,27 @@ pub const SNAPSHOT_MARK: &str = "has-snapshot-";
 pub fn give(volume: &Image, pool_bytes: u64) -> Image {
     let larger = resized(volume, volume.size_bytes() + pool_bytes);
     let device = SimDevice::new(larger);
-    xact_consistency::generations::format(device.clone()).expect("giving a new volume generations");
+    format_generations(device.clone()).expect("giving a new volume generations");
     device.image()
 }
 
-fn open(image: &Image) -> Result<Arc<GenerationsEngine>, String> {
+fn open(image: &Image) -> Result<Arc<Engine>, String> {
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
-    GenerationsEngine::open(SimDevice::new(image.clone()), options).map_err(|e| e.to_string())
+    open_generations(SimDevice::new(image.clone()), options).map_err(|e| e.to_string())
+}
+
+fn snapshots(engine: &Engine) -> &dyn Snapshots {
+    engine.snapshots().expect("was opened as one with generations")
 }
 
 /// A snapshot, or the newest generation, as an ext4 image.
 pub fn export(image: &Image, snapshot: Option<&str>) -> Result<Image, String> {
     let engine = open(image)?;
     let out = SimDevice::new(Image::new(engine.volume_bytes()));
-    engine.image(snapshot).and_then(|image| image.export(&*out)).map_err(|e| format!("export: {e}"))?;
+    snapshots(&engine)
+        .image(snapshot)
+        .and_then(|image| image.export(&*out))
+        .map_err(|e| format!("export: {e}"))?;
     Ok(out.image())
 }
 
@@ -39,7 +46,7 @@ pub fn export(image: &Image, snapshot: Option<&str>) -> Result<Image, String> {
 /// that it was made of (its name tells), and all are there that must be.
 pub fn inspect(image: &Image) -> Result<(), String> {
     let (newest, _) = checked(&export(image, None)?)?;
-    let snapshots = open(image)?.snapshots().map_err(|e| e.to_string())?;
+    let snapshots = snapshots(&*open(image)?).list().map_err(|e| e.to_string())?;
     for snapshot in &snapshots {
         let name = &snapshot.name;
         let wrong = |why: String| format!("snapshot {name}: {why}");

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact_consistency::{Engine, EngineOptions, GenerationsEngine, Handle, JournalEngine, NoneEngine};
+use xact_consistency::{Engine, EngineOptions, Handle, open_generations, open_journal, open_unjournaled};
 use xact_testkit::device::SimDevice;
 use xact_testkit::files::Format;
 use xact_testkit::recording::Cursor;
@@ -17,7 +17,7 @@ const BLOCK_BYTES: usize = 1024;
 const FREE: u64 = 12_000;
 
 /// An engine that commits only when it is asked to, and its device.
-fn engine(kind: &str) -> (Arc<SimDevice>, Arc<dyn Engine>) {
+fn engine(kind: &str) -> (Arc<SimDevice>, Arc<Engine>) {
     let (options, pool_bytes): (&[&str], _) = match kind {
         "journal" => (&["-b", "1024", "-J", "size=1"], None),
         "none" => (&["-b", "1024", "-O", "^has_journal"], None),
@@ -25,10 +25,10 @@ fn engine(kind: &str) -> (Arc<SimDevice>, Arc<dyn Engine>) {
     };
     let device = SimDevice::new(Format { options, size: "16M", pool_bytes }.make());
     let options = EngineOptions { commit_interval: Duration::from_secs(3600), ..EngineOptions::default() };
-    let engine: Arc<dyn Engine> = match kind {
-        "journal" => JournalEngine::open(device.clone(), options).unwrap(),
-        "none" => NoneEngine::open(device.clone(), options).unwrap(),
-        _ => GenerationsEngine::open(device.clone(), options).unwrap(),
+    let engine: Arc<Engine> = match kind {
+        "journal" => open_journal(device.clone(), options).unwrap(),
+        "none" => open_unjournaled(device.clone(), options).unwrap(),
+        _ => open_generations(device.clone(), options).unwrap(),
     };
     (device, engine)
 }

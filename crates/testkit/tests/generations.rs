@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use xact::{Files, Volume};
-use xact_consistency::generations::volume_on;
-use xact_consistency::{Engine, EngineOptions, GenerationsEngine};
+use xact_consistency::{EngineOptions, open_generations, volume_on};
 use xact_testkit::device::SimDevice;
 use xact_testkit::explorer::{Plan, Recovered, Subject, Summary, report};
 use xact_testkit::files::{Format, quiet_options, recover};
@@ -71,15 +70,14 @@ impl Subject for Restores {
         let made = Restores::prepare(&device, seed).map_err(|e| e.to_string())?;
         device.restart_recording();
         let mut run = vec![(0, 0, made[2].1.clone())];
-        let engine =
-            GenerationsEngine::open(device.clone(), EngineOptions::default()).map_err(|e| e.to_string())?;
+        let engine = open_generations(device.clone(), EngineOptions::default()).map_err(|e| e.to_string())?;
         for n in [0, 2, 1, 0, 1] {
             let (name, tree) = &made[n];
             let began = device.tick();
-            engine.restore_snapshot(name).map_err(|e| e.to_string())?;
+            engine.snapshots().unwrap().restore(name).map_err(|e| e.to_string())?;
             run.push((began, device.tick(), tree.clone()));
         }
-        engine.delete_snapshot(&made[0].0).map_err(|e| e.to_string())?;
+        engine.snapshots().unwrap().delete(&made[0].0).map_err(|e| e.to_string())?;
         engine.close().map_err(|e| e.to_string())?;
         Ok((device.recording(), run))
     }

@@ -341,8 +341,8 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     assert!(usage("long", &long).contains("choose a folder"));
     assert_eq!(volume.snapshot_names().unwrap(), ["s"]);
     volume.close().unwrap();
-    let engine = xact_consistency::GenerationsEngine::open(device.clone(), Default::default()).unwrap();
-    let refused = engine.restore_snapshot("s");
+    let engine = xact_consistency::open_generations(device.clone(), Default::default()).unwrap();
+    let refused = engine.snapshots().unwrap().restore("s");
     assert!(matches!(&refused, Err(Error::Usage(why)) if why.contains("chosen paths only")), "{refused:?}");
     drop(engine);
     // Without checksums of groups what is not used cannot be left out.

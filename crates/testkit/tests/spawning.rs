@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use xact_consistency::{Engine, EngineOptions, GenerationsEngine, Handle, JournalEngine, Room};
+use xact_consistency::{Engine, EngineOptions, Handle, ReserveClass, open_generations, open_journal};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs, mkfs_generations};
 use xact_fs::{Allocate, Base, Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
@@ -234,11 +234,11 @@ fn held_back_at(read: u64, bytes: &[u8], operation: fn(&Base, Ino) -> Result<()>
 }
 
 /// The engine of a volume of that kind, which makes no commit by itself.
-fn engine(kind: &str, device: &Arc<GatedDevice>) -> Arc<dyn Engine> {
+fn engine(kind: &str, device: &Arc<GatedDevice>) -> Arc<Engine> {
     let options = EngineOptions { commit_interval: Duration::from_secs(3600), ..EngineOptions::default() };
     match kind {
-        "journal" => JournalEngine::open(device.clone(), options).unwrap(),
-        _ => GenerationsEngine::open(device.clone(), options).unwrap(),
+        "journal" => open_journal(device.clone(), options).unwrap(),
+        _ => open_generations(device.clone(), options).unwrap(),
     }
 }
 
@@ -326,7 +326,7 @@ fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
 }
 
 /// A generation that is closed, with a handle open in it, and the engine.
-fn closed_with_one_in_it(test: impl FnOnce(&Arc<dyn Engine>, Handle)) {
+fn closed_with_one_in_it(test: impl FnOnce(&Arc<Engine>, Handle)) {
     let [_, (kind, bytes)] = volumes();
     let engine = &engine(kind, &GatedDevice::over(bytes));
     let mut late = Handle::begin(engine, 100).unwrap();
@@ -345,14 +345,14 @@ fn closed_with_one_in_it(test: impl FnOnce(&Arc<dyn Engine>, Handle)) {
 #[test]
 fn few_reach_back_into_a_closed_generation() {
     closed_with_one_in_it(|engine, late| {
-        let begin = || Handle::begin_for(engine, 1, Room::Upkeep).unwrap().commit_id();
+        let begin = || Handle::begin_for(engine, 1, ReserveClass::Upkeep).unwrap().commit_id();
         let back = (0..1000).take_while(|_| begin() == late.commit_id()).count();
         assert!((1..1000).contains(&back), "{back} began in the closed one");
     });
     closed_with_one_in_it(|engine, late| {
         assert!(Handle::begin(engine, 1).unwrap().commit_id() > late.commit_id());
         // Something has begun in the next one.
-        assert!(Handle::begin_for(engine, 1, Room::Removal).unwrap().commit_id() > late.commit_id());
+        assert!(Handle::begin_for(engine, 1, ReserveClass::Removal).unwrap().commit_id() > late.commit_id());
     });
 }
 

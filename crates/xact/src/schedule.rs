@@ -81,7 +81,7 @@ impl Volume {
     pub fn snapshot_now(&self, rules: &KeepRules, paths: &[Vec<u8>]) -> Result<()> {
         self.sync()?;
         let changed = match paths {
-            [] => self.generations()?.has_changed_since_snapshot(),
+            [] => self.generations()?.has_changed_since_newest(),
             _ => match self.newest_automatic(paths)? {
                 Some(newest) => !self.diff_snapshots(&newest, None)?.is_empty(),
                 None => true,
@@ -118,7 +118,7 @@ impl Volume {
     /// Errors: `Usage` for rules that keep nothing.
     pub fn prune(&self, rules: &KeepRules, prefix: &str, dry_run: bool) -> Result<Vec<String>> {
         let now = u64::try_from(unix_seconds()).unwrap_or(0);
-        let expired = rules.expired(&self.generations()?.snapshot_times(), prefix, now)?;
+        let expired = rules.expired(&self.generations()?.times(), prefix, now)?;
         if !dry_run {
             expired.iter().try_for_each(|name| self.delete_snapshot(name))?;
         }

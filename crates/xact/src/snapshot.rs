@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use xact_consistency::GenerationImage;
 use xact_device::{BlockDevice, Overlay};
 use xact_fs::{View, VolumeOptions};
 use xact_types::{Error, Result};
@@ -14,7 +13,7 @@ const CACHE_BYTES: u64 = 4 << 20;
 
 /// Stays readable until the snapshot is deleted; then everything fails with `Io`.
 pub struct Snapshot {
-    generation: Arc<GenerationImage>,
+    generation: Arc<dyn xact_consistency::SnapshotImage>,
     view: OnceLock<Arc<dyn View>>,
     image: OnceLock<Arc<SnapshotImage>>,
     /// Held while one of the two is opened.
@@ -33,7 +32,7 @@ fn options(read_only: bool) -> VolumeOptions {
 }
 
 impl Snapshot {
-    pub(crate) fn new(generation: Arc<GenerationImage>) -> Snapshot {
+    pub(crate) fn new(generation: Arc<dyn xact_consistency::SnapshotImage>) -> Snapshot {
         let (view, image, opening) = (OnceLock::new(), OnceLock::new(), Mutex::default());
         Snapshot { generation, view, image, opening }
     }

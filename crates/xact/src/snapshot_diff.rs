@@ -16,8 +16,7 @@ mod part;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use xact_consistency::{BlockRef, Engine, GenerationImage};
-use xact_device::BlockDevice;
+use xact_consistency::{BlockRef, Engine, SnapshotImage};
 use xact_fs::{Attr, Entry, FileKind, KEPT_FOLDER, View};
 use xact_layout::group::{GroupDesc, INODE_UNINIT};
 use xact_layout::inode::Inode;
@@ -34,15 +33,15 @@ impl Volume {
     ///
     /// Errors: `Usage` for a snapshot that is not there; `Io` where one was deleted meanwhile.
     pub fn diff_snapshots(&self, old: &str, new: Option<&str>) -> Result<Vec<Difference>> {
-        let engine = self.generations()?;
-        if new.is_none() && !engine.is_read_only() {
+        let snapshots = self.generations()?;
+        if new.is_none() && !self.engine().is_read_only() {
             self.sync()?;
         }
-        let chosen = |name| engine.snapshot_paths(name);
+        let chosen = |name| snapshots.paths(name);
         let tops = part::tops(chosen(old)?, new.map(chosen).transpose()?.unwrap_or_default());
-        let blocks = if tops.is_none() { engine.changed_blocks(old, new)? } else { Vec::new() };
+        let blocks = if tops.is_none() { snapshots.changed_blocks(old, new)? } else { Vec::new() };
         let past = |name: &str| -> Result<State> {
-            let image = engine.image(Some(name))?;
+            let image = snapshots.image(Some(name))?;
             Ok(State { view: Snapshot::new(image.clone()).view()?, blocks: Blocks::Past(image) })
         };
         let now = || State { view: self.base(), blocks: Blocks::Now(self.engine().clone()) };
@@ -66,8 +65,8 @@ type Paths = HashMap<Ino, Vec<u8>>;
 
 /// Where the blocks of a state are read.
 enum Blocks {
-    Past(Arc<GenerationImage>),
-    Now(Arc<dyn Engine>),
+    Past(Arc<dyn SnapshotImage>),
+    Now(Arc<Engine>),
 }
 
 struct State {

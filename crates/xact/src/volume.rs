@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
-use xact_consistency::{Engine, EngineStats, GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo};
+use xact_consistency::{Engine, EngineStats, PoolUse, SnapshotImage, SnapshotInfo, Snapshots};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{Base, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
@@ -130,10 +130,10 @@ impl Volume {
     /// first so many operations. Errors: `Usage` on a volume without generations, and for a name
     /// that is taken or no name; `NoSpace` where the pool is full of what is kept.
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
-        let engine = self.generations()?;
+        let snapshots = self.generations()?;
         self.sync()?;
         let now = xact_types::unix_seconds();
-        engine.create_snapshot(name, u64::try_from(now).unwrap_or(0))?;
+        snapshots.create(name, u64::try_from(now).unwrap_or(0))?;
         self.tell_watcher(name);
         Ok(())
     }
@@ -145,23 +145,23 @@ impl Volume {
     /// [`Volume::create_snapshot`]; `Usage` for a path that is not there; `Unsupported` on a volume without checksums of
     /// groups or without extents.
     pub fn create_snapshot_of(&self, name: &str, paths: &[Vec<u8>]) -> Result<()> {
-        let engine = self.generations()?;
+        let snapshots = self.generations()?;
         self.sync()?;
         let now = xact_types::unix_seconds();
-        let cut = |image: Arc<GenerationImage>| xact_fs::cut::cut(image, paths);
-        engine.create_snapshot_of(name, u64::try_from(now).unwrap_or(0), &cut)?;
+        let cut = |image: Arc<dyn SnapshotImage>| xact_fs::cut::cut(image, paths);
+        snapshots.create_partial(name, u64::try_from(now).unwrap_or(0), &cut)?;
         self.tell_watcher(name);
         Ok(())
     }
 
     /// The paths that a snapshot has; none for one of the volume. Errors: `Usage` where there is none of this name.
     pub fn snapshot_paths(&self, name: &str) -> Result<Vec<Vec<u8>>> {
-        self.generations()?.snapshot_paths(name)
+        self.generations()?.paths(name)
     }
 
     /// Deletes a snapshot and frees what it alone has kept. Works on a full volume.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
-        self.generations()?.delete_snapshot(name)?;
+        self.generations()?.delete(name)?;
         self.tell_watcher(name);
         Ok(())
     }
@@ -179,23 +179,23 @@ impl Volume {
 
     /// The snapshots, from the oldest to the newest.
     pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
-        self.generations()?.snapshots()
+        self.generations()?.list()
     }
 
     /// Their names alone, which cost nothing to find.
     pub fn snapshot_names(&self) -> Result<Vec<String>> {
-        Ok(self.generations()?.snapshot_times().into_iter().map(|(name, _)| name).collect())
+        Ok(self.generations()?.times().into_iter().map(|(name, _)| name).collect())
     }
 
     /// What the places of the pool are in use for; `None` on a volume without generations. Costs what the pool
     /// holds, and commits wait for that long.
     pub fn pool_use(&self) -> Result<Option<PoolUse>> {
-        self.base.engine().generations().map(GenerationsEngine::pool_use).transpose()
+        self.base.engine().snapshots().map(Snapshots::pool_use).transpose()
     }
 
     /// Whether it is a full pool that leaves no space on the volume.
     pub fn is_pool_full(&self) -> bool {
-        self.base.engine().generations().is_some_and(GenerationsEngine::is_pool_full)
+        self.base.engine().snapshots().is_some_and(Snapshots::is_pool_full)
     }
 
     /// Opens a snapshot for reading, whatever is done to the volume meanwhile.
@@ -203,7 +203,7 @@ impl Volume {
         Ok(Snapshot::new(self.generations()?.image(Some(name))?))
     }
 
-    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         self.base.engine()
     }
 
@@ -211,13 +211,13 @@ impl Volume {
         self.base.superblock()
     }
 
-    pub(crate) fn generations(&self) -> Result<&GenerationsEngine> {
+    pub(crate) fn generations(&self) -> Result<&dyn Snapshots> {
         let none = || {
             Error::Usage(
                 "only a volume with generations has snapshots ('xact mkfs --engine generations')".into(),
             )
         };
-        self.base.engine().generations().ok_or_else(none)
+        self.base.engine().snapshots().ok_or_else(none)
     }
 
     /// Tells the device what is free in a range of bytes, in runs of at least `min_bytes` (fstrim).

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use xact::convert::to_plain;
 use xact::mkfs::{MkfsOptions, mkfs_generations};
 use xact::{BlockDevice, Caller, Files, Fsync, Ino, MemoryDevice, ModeChoice, Volume, VolumeOptions};
-use xact_consistency::{EngineOptions, GenerationsEngine};
+use xact_consistency::{Engine, EngineOptions, open_generations};
 use xact_device::CountingDevice;
 
 const FILES: u64 = 12;
@@ -24,9 +24,9 @@ fn copy(device: &Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
     Arc::new(MemoryDevice::from_bytes(bytes))
 }
 
-fn engine(device: &Arc<dyn BlockDevice>) -> Arc<GenerationsEngine> {
+fn engine(device: &Arc<dyn BlockDevice>) -> Arc<Engine> {
     let read_only = EngineOptions { read_only: true, ..EngineOptions::default() };
-    GenerationsEngine::open(device.clone(), read_only).unwrap()
+    open_generations(device.clone(), read_only).unwrap()
 }
 
 /// What a check finds besides the superblock's counts, which no fsync writes, whichever way it takes: every
@@ -67,12 +67,12 @@ fn assert_is_there(volume: &Volume) {
 #[test]
 fn everybody_sees_it_and_nobody_writes_to_see() {
     let device = crashed(Fsync::Log);
-    let generation = engine(&device).generation();
+    let generation = engine(&device).snapshots().unwrap().generation();
     assert!(generation < 5, "generation {generation}: no fsync made one");
     let counting = Arc::new(CountingDevice::new(device.clone()));
     let shared: Arc<dyn BlockDevice> = counting.clone();
     let engine = engine(&shared);
-    let image = engine.image(None).unwrap();
+    let image = engine.snapshots().unwrap().image(None).unwrap();
     let out: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(engine.volume_bytes()));
     image.export(&*out).unwrap();
     let report = xact_check::check(copy(&out), &mut |_, _| ()).unwrap();
@@ -103,7 +103,7 @@ fn what_follows_a_crash_goes_on_from_it() {
     volume.base().write_file("/folder/5", b"changed").unwrap();
     volume.close().unwrap();
     let engine = engine(&device);
-    let image = engine.image(Some("after")).unwrap();
+    let image = engine.snapshots().unwrap().image(Some("after")).unwrap();
     assert_is_there(&Volume::open(image, &VolumeOptions { read_only: true, ..options() }).unwrap());
 }
 
@@ -111,7 +111,7 @@ fn what_follows_a_crash_goes_on_from_it() {
 #[test]
 fn each_fsync_may_be_a_generation() {
     let device = crashed(Fsync::Generation);
-    let before = engine(&device).generation();
+    let before = engine(&device).snapshots().unwrap().generation();
     assert!(before > FILES, "generation {before}");
     let report = xact_check::check(copy(&device), &mut |_, _| ()).unwrap();
     assert!(problems(&report).is_empty(), "{:?}", report.problems);
@@ -119,7 +119,7 @@ fn each_fsync_may_be_a_generation() {
         let volume = Volume::open(device.clone(), &options()).unwrap();
         volume.store_modes(ModeChoice { fsync: Some(fsync), ..ModeChoice::default() }).unwrap();
         volume.close().unwrap();
-        let begun = engine(&device).generation();
+        let begun = engine(&device).snapshots().unwrap().generation();
         let volume = Volume::open(device.clone(), &options()).unwrap();
         let base = volume.base();
         let folder = base.lookup(Ino::ROOT, b"folder").unwrap().ino;
@@ -130,6 +130,6 @@ fn each_fsync_may_be_a_generation() {
         }
         drop(base);
         drop(volume);
-        assert_eq!(engine(&device).generation() - begun, generations, "{fsync:?}");
+        assert_eq!(engine(&device).snapshots().unwrap().generation() - begun, generations, "{fsync:?}");
     }
 }

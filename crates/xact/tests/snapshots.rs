@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use xact::mkfs::{MkfsOptions, mkfs_generations};
 use xact::{BlockDevice, Error, FileDevice, Files, Ino, MemoryDevice, OpenMode, Volume, VolumeOptions};
-use xact_consistency::{EngineOptions, GenerationsEngine};
+use xact_consistency::{EngineOptions, open_generations};
 use xact_device::CountingDevice;
 use xact_fs::{Allocate, SetAttr, WriteHow};
 
@@ -45,9 +45,9 @@ fn fill_pool(volume: &Volume, name: &str) {
 /// A file of the snapshot, read from its exported image.
 fn read_from(device: &Arc<dyn BlockDevice>, snapshot: &str, path: &str) -> Vec<u8> {
     let engine_options = EngineOptions { read_only: true, ..EngineOptions::default() };
-    let engine = GenerationsEngine::open(device.clone(), engine_options).unwrap();
+    let engine = open_generations(device.clone(), engine_options).unwrap();
     let out = Arc::new(MemoryDevice::new(engine.volume_bytes()));
-    engine.image(Some(snapshot)).unwrap().export(&*out).unwrap();
+    engine.snapshots().unwrap().image(Some(snapshot)).unwrap().export(&*out).unwrap();
     let volume = Volume::open(out, &options()).unwrap();
     volume.base().read_file(path).unwrap()
 }
@@ -182,9 +182,11 @@ fn what_differs_is_told_by_path() {
     volume.sync().unwrap();
     volume.close().unwrap();
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
-    let engine = GenerationsEngine::open(device, options).unwrap();
-    let (few, many) =
-        (engine.changed_blocks("new", None).unwrap(), engine.changed_blocks("old", None).unwrap());
+    let engine = open_generations(device, options).unwrap();
+    let (few, many) = (
+        engine.snapshots().unwrap().changed_blocks("new", None).unwrap(),
+        engine.snapshots().unwrap().changed_blocks("old", None).unwrap(),
+    );
     assert!(few.len() < 16 && few.len() < many.len(), "{few:?} {many:?}");
 }
 
@@ -415,8 +417,8 @@ fn opening_the_engine_costs_the_same_whatever_happened() {
         volume.base().write_file("/lost", b"lost").unwrap();
         drop(volume);
         let counting = Arc::new(CountingDevice::new(device));
-        let engine = GenerationsEngine::open(counting.clone(), EngineOptions::default()).unwrap();
-        assert_eq!(engine.snapshot_times().len(), snapshots);
+        let engine = open_generations(counting.clone(), EngineOptions::default()).unwrap();
+        assert_eq!(engine.snapshots().unwrap().times().len(), snapshots);
         let counts = counting.counts();
         assert_eq!(counts.writes, 0, "nothing is written to read");
         reads.push(counts.reads);

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 use xact::convert;
-use xact_consistency::generations::{default_pool_bytes, volume_on};
+use xact_consistency::{default_pool_bytes, volume_on};
 use xact_device::OpenMode;
 
 use crate::args::{Convert, ConvertTo};

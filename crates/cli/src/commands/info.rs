@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde::Serialize;
-use xact_consistency::{EngineOptions, GenerationsEngine, PoolUse};
+use xact_consistency::{EngineOptions, PoolUse, open_generations};
 use xact_device::OpenMode;
 use xact_layout::feature::{compat, incompat, names, ro_compat};
 use xact_layout::superblock::{
@@ -99,10 +99,10 @@ fn read(image: &Path) -> Result<Superblock> {
 fn newest(image: &Path) -> Option<(Superblock, Pool)> {
     let device = image::open(image, OpenMode::ReadOnly).ok()?;
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
-    let engine = GenerationsEngine::open(device, options).ok()?;
+    let engine = open_generations(device, options).ok()?;
     let home = read(image).ok()?;
     let superblock = xact_fs::superblock::read(&*engine, &home).ok()?;
-    let pool = engine.pool_use().ok()?;
+    let pool = engine.snapshots()?.pool_use().ok()?;
     let PoolUse { size_bytes, used_bytes, .. } = pool;
     let snapshot_bytes = pool.for_snapshots_bytes();
     Some((superblock, Pool { size_bytes, used_bytes, snapshot_bytes, full: pool.is_full() }))

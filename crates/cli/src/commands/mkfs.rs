@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::{getegid, geteuid};
 use serde::Serialize;
 use xact::mkfs::{JournalSize, MkfsOptions, MkfsReport, check};
-use xact_consistency::generations::default_pool_bytes;
+use xact_consistency::default_pool_bytes;
 use xact_device::OpenMode;
 
 use crate::args::{EngineKind, Mkfs};

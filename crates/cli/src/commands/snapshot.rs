@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::SeekFrom;
 use serde::Serialize;
 use xact::{Date, Volume, VolumeOptions};
-use xact_consistency::{Engine, EngineOptions, GenerationsEngine, SnapshotInfo};
+use xact_consistency::{Engine, EngineOptions, SnapshotInfo, Snapshots, open_generations};
 use xact_device::OpenMode;
 use xact_fuse::client::TxChange;
 use xact_fuse::control::FOLDER;
@@ -57,10 +57,14 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
     }
 }
 
-fn open(image: &Path, mode: OpenMode) -> Result<Arc<GenerationsEngine>> {
+fn open(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
     let device = image::open(image, mode)?;
     let options = EngineOptions { read_only: mode == OpenMode::ReadOnly, ..EngineOptions::default() };
-    GenerationsEngine::open(device, options).map_err(|e| Failure::volume(image, e))
+    open_generations(device, options).map_err(|e| Failure::volume(image, e))
+}
+
+fn snapshots(engine: &Engine) -> &dyn Snapshots {
+    engine.snapshots().expect("was opened as one with generations")
 }
 
 fn create(args: &SnapshotName) -> Result<()> {
@@ -70,7 +74,7 @@ fn create(args: &SnapshotName) -> Result<()> {
     let wrong = |e: Error| Failure::volume(&args.at, e);
     let engine = open(&args.at, OpenMode::ReadWrite)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    engine.create_snapshot(&args.name, now).map_err(wrong)?;
+    snapshots(&engine).create(&args.name, now).map_err(wrong)?;
     engine.close().map_err(wrong)
 }
 
@@ -90,7 +94,7 @@ fn create_of(of: &SnapshotName, paths: &[PathBuf]) -> Result<()> {
 fn restore_image(image: &Path, name: &str) -> Result<()> {
     let wrong = |e: Error| Failure::volume(image, e);
     let engine = open(image, OpenMode::ReadWrite)?;
-    engine.restore_snapshot(name).map_err(wrong)?;
+    snapshots(&engine).restore(name).map_err(wrong)?;
     engine.close().map_err(wrong)
 }
 
@@ -100,7 +104,7 @@ fn delete(args: &SnapshotName) -> Result<()> {
     }
     let wrong = |e: Error| Failure::volume(&args.at, e);
     let engine = open(&args.at, OpenMode::ReadWrite)?;
-    engine.delete_snapshot(&args.name).map_err(wrong)?;
+    snapshots(&engine).delete(&args.name).map_err(wrong)?;
     engine.close().map_err(wrong)
 }
 
@@ -138,9 +142,9 @@ fn prune(args: &Prune) -> Result<()> {
         expired
     } else {
         let engine = open(&args.at, if args.dry_run { OpenMode::ReadOnly } else { OpenMode::ReadWrite })?;
-        let expired = expired(&engine.snapshot_times())?;
+        let expired = expired(&snapshots(&engine).times())?;
         if !args.dry_run {
-            expired.iter().try_for_each(|name| engine.delete_snapshot(name)).map_err(wrong)?;
+            expired.iter().try_for_each(|name| snapshots(&engine).delete(name)).map_err(wrong)?;
         }
         engine.close().map_err(wrong)?;
         expired
@@ -167,7 +171,7 @@ fn list(at: &Path, json: bool) -> Result<()> {
     let snapshots = if at.is_dir() {
         control::snapshots(&mounts::containing(at)?.point)?
     } else {
-        open(at, OpenMode::ReadOnly)?.snapshots().map_err(|e| Failure::volume(at, e))?
+        snapshots(&*open(at, OpenMode::ReadOnly)?).list().map_err(|e| Failure::volume(at, e))?
     };
     let listed: Vec<Listed> = snapshots
         .into_iter()
@@ -272,9 +276,9 @@ pub fn copy_sparse(from: &File, to: &File, size: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn fill(engine: &GenerationsEngine, image: &Path, out: &Path, name: Option<&str>) -> Result<()> {
+fn fill(engine: &Engine, image: &Path, out: &Path, name: Option<&str>) -> Result<()> {
     let device = image::open(out, OpenMode::ReadWrite)?;
-    let copied = engine.image(name).and_then(|image| image.export(&*device));
+    let copied = snapshots(engine).image(name).and_then(|image| image.export(&*device));
     copied.map_err(|e| Failure::volume(image, e))?;
     // Files that were deleted while they were open are still on the list of orphans; opening frees
     // them, so that e2fsck has nothing to say.

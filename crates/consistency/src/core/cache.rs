@@ -15,25 +15,17 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use xact_layout::jbd2::differences;
-use xact_types::{BlockNr, CommitId, Result};
+use xact_types::BlockNr;
 
-use crate::core::draining::Older;
-use crate::engine::BlockRef;
+use super::block::SlotState;
 
 const SHARDS: usize = 64;
 /// Slots that one insertion looks at, at the most, to find one to evict.
 const EVICTION_EFFORT: usize = 16;
-
-/// Where the contents of metadata blocks are read that are not in memory.
-pub(crate) trait BlockSource: Send + Sync {
-    fn read_block(&self, block: BlockNr) -> Result<BlockRef>;
-}
 
 /// A block in memory.
 pub(crate) struct Slot {
@@ -43,94 +35,6 @@ pub(crate) struct Slot {
     /// The shard's count of insertions when this one came.
     born: u32,
     state: Mutex<SlotState>,
-}
-
-/// What a commit says of a block's new contents.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Record {
-    /// All of them.
-    #[default]
-    Copy,
-    /// What is not zero.
-    OnZeros,
-    /// Where they differ from these, which the commit before left.
-    On(BlockRef),
-    /// This range; the rest is as in the block's own place.
-    OnPlace(Range<usize>),
-}
-
-impl Record {
-    /// The ranges of `contents` that the log must have; `None` where it should rather have a copy. With
-    /// `OnZeros` there is at least one, which says so.
-    pub fn changes(&self, contents: &[u8]) -> Option<Vec<Range<usize>>> {
-        let changes = match self {
-            Record::Copy => None,
-            Record::OnZeros => differences(&vec![0; contents.len()], contents),
-            Record::On(before) => differences(before, contents),
-            Record::OnPlace(changed) => {
-                (changed.len() <= contents.len() / 2 - 64).then(|| vec![changed.clone()])
-            }
-        }?;
-        Some(if changes.is_empty() { std::iter::once(0..0).collect() } else { changes })
-    }
-}
-
-/// What is known of a block; see `journal.rs` for the life of a change.
-#[derive(Default)]
-pub(crate) struct SlotState {
-    /// Newest contents; `None` until they are read or after the block was freed.
-    pub newest: Option<BlockRef>,
-    /// The commit that the newest contents are part of, unless they were part of an earlier one as they are: the running
-    /// one, or one that is drained.
-    pub joined: Option<CommitId>,
-    /// What a commit that is drained has, if `joined` is the one behind it.
-    pub older: Option<Older>,
-    /// Contents in the commit that is being written.
-    pub committing: Option<BlockRef>,
-    /// Contents of the newest durable commit that have not been written home.
-    pub committed: Option<(CommitId, BlockRef)>,
-    /// A checkpoint is writing `committed` home at this moment.
-    pub writing: bool,
-    /// A block of file data of which the live log, or a commit on its way there, has a copy. Its
-    /// contents are here until they are home, and never after that: others write them there.
-    pub data: bool,
-    /// With sub-block records: how the contents in the running commit can be told.
-    pub record: Record,
-    /// The newest commit whose record of the block needs no older one. Of a block of which the log has
-    /// a copy in each commit, the newest of these.
-    pub whole: Option<CommitId>,
-    /// Freed since its last contents: what the log has of it is nothing to build on.
-    pub was_freed: bool,
-    evicted: bool,
-}
-
-impl SlotState {
-    fn is_clean(&self) -> bool {
-        self.in_no_commit() && !self.writing && !self.data
-    }
-
-    /// Whether nothing of the block waits to be committed, or to go home.
-    pub fn in_no_commit(&self) -> bool {
-        self.joined.is_none() && self.older.is_none() && self.committing.is_none() && self.committed.is_none()
-    }
-
-    /// The newest contents that are in memory.
-    pub fn in_memory(&self) -> Option<&BlockRef> {
-        let waiting = || self.committing.as_ref().or(self.committed.as_ref().map(|c| &c.1));
-        let older = || self.older.as_ref().map(|older| &older.contents);
-        self.newest.as_ref().or_else(older).or_else(waiting)
-    }
-
-    /// The newest contents, read from the device where they are not in memory.
-    pub fn load(&mut self, block: BlockNr, source: &dyn BlockSource) -> Result<&mut BlockRef> {
-        if self.newest.is_none() {
-            self.newest = Some(match self.in_memory() {
-                Some(contents) => contents.clone(),
-                None => source.read_block(block)?,
-            });
-        }
-        Ok(self.newest.as_mut().expect("was just loaded"))
-    }
 }
 
 impl Slot {
@@ -314,9 +218,10 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
+    use super::super::volume::Volume;
     use super::*;
-    use crate::core::volume::Volume;
     use xact_device::MemoryDevice;
+    use xact_types::CommitId;
 
     fn volume(blocks: u64) -> Volume {
         let bytes = (0..blocks * 1024).map(|i| (i / 1024) as u8).collect();

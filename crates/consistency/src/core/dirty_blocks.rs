@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, O
 use parking_lot::{Mutex, MutexGuard};
 use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
-use crate::core::cache::{BlockCache, BlockMap, BlockSource, Record, Slot, SlotState};
-use crate::core::volume::Volume;
-use crate::engine::{BlockRef, NewData};
+use super::block::{BlockRef, BlockSource, NewData, Record, SlotState};
+use super::cache::{BlockCache, BlockMap, Slot};
+use super::volume::Volume;
 use crate::fault::Faults;
 
 /// A block of a commit with the contents that it had when the commit was locked.
@@ -38,7 +38,7 @@ impl Frozen {
     }
 }
 
-pub(crate) struct Metadata {
+pub(crate) struct DirtyBlocks {
     pub volume: Arc<Volume>,
     /// Reads what the cache does not have: the volume itself, or the map of a generation.
     source: Arc<dyn BlockSource>,
@@ -56,6 +56,9 @@ pub(crate) struct Metadata {
     /// Commits tell of a block what changed.
     sub_block: AtomicBool,
     pub(crate) faults: Faults,
+    /// Freed blocks read as a pattern, so that a test shows who reads them.
+    #[cfg(feature = "faults")]
+    spoils_freed: bool,
 }
 
 /// A commit's members. Taken by `freeze` while no handle is open in it.
@@ -65,16 +68,16 @@ pub(crate) struct Joined {
     forgotten: BlockMap<()>,
 }
 
-impl Metadata {
+impl DirtyBlocks {
     pub fn new(
         volume: Arc<Volume>,
         source: Arc<dyn BlockSource>,
         cache_bytes: usize,
         max_forgotten: usize,
-    ) -> Metadata {
+    ) -> DirtyBlocks {
         let cache = BlockCache::new(cache_bytes, volume.block_size);
         let max_forgotten = AtomicUsize::new(max_forgotten);
-        Metadata {
+        DirtyBlocks {
             volume,
             source,
             cache,
@@ -85,12 +88,20 @@ impl Metadata {
             max_forgotten,
             sub_block: AtomicBool::new(false),
             faults: Faults::default(),
+            #[cfg(feature = "faults")]
+            spoils_freed: false,
         }
     }
 
     /// For an engine that begins a commit while the one before is drained.
-    pub fn beside(self, draining: &Arc<AtomicU64>, faults: Faults) -> Metadata {
-        Metadata { draining: draining.clone(), faults, ..self }
+    pub fn beside(self, draining: &Arc<AtomicU64>, faults: Faults) -> DirtyBlocks {
+        DirtyBlocks { draining: draining.clone(), faults, ..self }
+    }
+
+    /// For tests: has freed blocks read as a pattern.
+    #[cfg(feature = "faults")]
+    pub fn spoiling_freed(self) -> DirtyBlocks {
+        DirtyBlocks { spoils_freed: true, ..self }
     }
 
     pub(crate) fn draining(&self) -> CommitId {
@@ -106,7 +117,7 @@ impl Metadata {
     }
 
     /// Lets commits tell of a block what changed.
-    pub fn with_sub_block_records(self, sub_block: bool) -> Metadata {
+    pub fn with_sub_block_records(self, sub_block: bool) -> DirtyBlocks {
         self.set_sub_block_records(sub_block);
         self
     }
@@ -155,7 +166,7 @@ impl Metadata {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<u32> {
         state.load(slot.block, &*self.source)?;
-        self.keep_older(commit, state);
+        self.keep_for_draining(commit, state);
         let is_first = state.joined != Some(commit);
         let contents = state.newest.as_mut().expect("was just loaded");
         let before = (self.sub_block() && is_first).then(|| contents.clone());
@@ -193,7 +204,7 @@ impl Metadata {
         }
         self.with(block, |slot, state| {
             check_owner(commit, block, state)?;
-            self.leave_to_older(commit, state);
+            self.leave_to_draining(commit, state);
             before(state);
             self.set_data(state, data);
             if self.sub_block() {
@@ -205,9 +216,9 @@ impl Metadata {
     }
 
     /// What an older commit has of the block stays with it.
-    fn leave_to_older(&self, commit: CommitId, state: &mut SlotState) {
+    fn leave_to_draining(&self, commit: CommitId, state: &mut SlotState) {
         if state.joined.is_some_and(|joined| joined < commit) {
-            self.keep_older(commit, state);
+            self.keep_for_draining(commit, state);
         }
     }
 
@@ -239,7 +250,7 @@ impl Metadata {
         self.volume.check_writable(block, 1)?;
         self.with(block, |_, state| {
             check_owner(commit, block, state)?;
-            self.leave_to_older(commit, state);
+            self.leave_to_draining(commit, state);
             let mut joined = self.joined(commit);
             let limit = self.max_forgotten.load(Relaxed);
             if joined.forgotten.len() >= limit {
@@ -253,9 +264,13 @@ impl Metadata {
             }
             state.joined = None;
             // Nobody but its owner could have changed it.
-            state.older.take_if(|older| !older.joined);
+            state.draining.take_if(|draining| !draining.joined);
             // What an older commit holds stays with it: this one may not become durable.
             state.newest = None;
+            #[cfg(feature = "faults")]
+            if self.spoils_freed {
+                state.newest = Some(vec![0xDB; self.volume.block_size].into());
+            }
             state.was_freed = true;
             Ok(())
         })
@@ -319,10 +334,10 @@ impl Metadata {
         let mut blocks = Vec::with_capacity(joined.blocks.len());
         for slot in joined.blocks {
             let mut state = slot.lock_any();
-            if let Some(older) = state.take_older(commit, |contents| last_touch(slot.block, contents)) {
-                state.committing = Some(older.contents.clone());
+            if let Some(draining) = state.take_draining(commit, |contents| last_touch(slot.block, contents)) {
+                state.committing = Some(draining.contents.clone());
                 drop(state);
-                let (contents, record, data) = (older.contents, older.record, older.data);
+                let (contents, record, data) = (draining.contents, draining.record, draining.data);
                 blocks.push(FrozenBlock { slot, contents, record, is_whole: true, data });
                 continue;
             }

@@ -3,7 +3,7 @@
 //! While a commit is drained (`pipeline`), operations that began in it go on beside those of the next. Each belongs to
 //! one of the two alone:
 //!
-//! - The first change of a block by the later commit leaves what the older one has of it aside ([`Older`]): whether it
+//! - The first change of a block by the later commit leaves what the older one has of it aside ([`DrainingBlock`]): whether it
 //!   has changed the block or may still do so.
 //! - A change by the older commit after that is run on both: on the newest contents, which everybody reads, and on what
 //!   is left aside. So the older commit has it, and the later one has not lost it.
@@ -11,8 +11,8 @@
 //! The two runs must come to the same, as seen from the block's owner. Where a block belongs to one inode this question
 //! does not come up: operations hold their inodes' locks from before they begin a handle until after its end, so whoever is in
 //! the later commit has had the lock after the older one's end. It does in blocks that inodes share, and these
-//! are changed by `update_each` alone: with values that both versions take (bits to set, what to add to a count),
-//! each with its own checksum, or with one value for each version (the links of the orphan list: `update_apart`).
+//! are changed by `update_shared` alone: with values that both versions take (bits to set, what to add to a count),
+//! each with its own checksum, or with one value for each version (the links of the orphan list: `update_per_version`).
 //!
 //! What the older commit sees of the later one is only what nobody can undo for it: an operation decides by the newest
 //! contents, in which the later commit may have taken more, and given nothing back (what it frees is available to
@@ -22,21 +22,10 @@ use std::sync::Arc;
 
 use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
-use crate::core::cache::{Record, Slot, SlotState};
-use crate::core::dirty_blocks::Metadata;
-use crate::engine::{BlockRef, Version};
+use super::block::{BlockRef, DrainingBlock, Record, SlotState, Version};
+use super::cache::Slot;
+use super::dirty_blocks::DirtyBlocks;
 use crate::fault::Fault;
-
-/// What a commit has of a block that the one after it has changed since.
-pub(crate) struct Older {
-    pub commit: CommitId,
-    pub contents: BlockRef,
-    /// The commit has changed the block; else it may still do so.
-    pub joined: bool,
-    /// How the commit can tell it, with sub-block records.
-    pub record: Record,
-    pub data: bool,
-}
 
 /// Blocks that a change has made part of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,16 +36,16 @@ pub(crate) struct Added {
     pub next: u32,
 }
 
-impl Metadata {
+impl DirtyBlocks {
     /// Before a change by `commit` of the newest contents, which are in memory where the commit before may
     /// need them.
-    pub(crate) fn keep_older(&self, commit: CommitId, state: &mut SlotState) {
+    pub(crate) fn keep_for_draining(&self, commit: CommitId, state: &mut SlotState) {
         match state.joined {
             Some(joined) if joined < commit => {
                 let contents = state.newest.clone().expect("a block of a commit is in memory");
                 let record = std::mem::take(&mut state.record);
-                state.older =
-                    Some(Older { commit: joined, contents, joined: true, record, data: state.data });
+                state.draining =
+                    Some(DrainingBlock { commit: joined, contents, joined: true, record, data: state.data });
                 state.joined = None;
             }
             None => {
@@ -71,25 +60,26 @@ impl Metadata {
     /// What a commit that is drained would change, if it changed the block.
     fn keep_base(&self, commit: CommitId, state: &mut SlotState, contents: BlockRef, record: Record) {
         let draining = self.draining();
-        let is_kept = state.older.as_ref().is_some_and(|older| older.commit == draining);
+        let is_kept = state.draining.as_ref().is_some_and(|kept| kept.commit == draining);
         if draining == CommitId(0) || draining >= commit || is_kept {
             return;
         }
         let record = if self.sub_block() { record } else { Record::Copy };
-        state.older = Some(Older { commit: draining, contents, joined: false, record, data: state.data });
+        state.draining =
+            Some(DrainingBlock { commit: draining, contents, joined: false, record, data: state.data });
     }
 
     /// What `commit` has of a block: the newest contents, unless a later one has others.
     pub fn read_own(&self, commit: CommitId, block: BlockNr) -> Result<BlockRef> {
         self.volume.check_range(block, 1)?;
-        self.with(block, |_, state| match &state.older {
-            Some(older) if older.commit == commit => Ok(older.contents.clone()),
+        self.with(block, |_, state| match &state.draining {
+            Some(draining) if draining.commit == commit => Ok(draining.contents.clone()),
             _ => state.load(block, self.source()).map(|contents| contents.clone()),
         })
     }
 
     /// As `update`, of a block that inodes share. With `apart` the versions become two where they are still one.
-    pub fn update_each(
+    pub fn update_shared(
         &self,
         commit: CommitId,
         block: BlockNr,
@@ -113,11 +103,11 @@ impl Metadata {
                 // As if the later commit had changed it before.
                 state.load(block, self.source())?;
                 let next = CommitId(commit.0 + 1);
-                self.keep_older(next, state);
+                self.keep_for_draining(next, state);
                 added.next += u32::from(self.join_on_newest(next, slot, state));
             }
             let newest = state.newest.as_mut().expect("a block of a commit is in memory");
-            let Some(older) = state.older.as_mut().filter(|older| older.commit == commit) else {
+            let Some(draining) = state.draining.as_mut().filter(|draining| draining.commit == commit) else {
                 // What a later commit changes is left aside for the one before, unless it was new to it.
                 return Err(Error::corrupt(
                     Site::Block(block),
@@ -128,8 +118,8 @@ impl Metadata {
             if self.faults.has(Fault::LateInNewestOnly) {
                 return Ok(added);
             }
-            change(Version::Older, Arc::make_mut(&mut older.contents));
-            if !std::mem::replace(&mut older.joined, true) {
+            change(Version::Draining, Arc::make_mut(&mut draining.contents));
+            if !std::mem::replace(&mut draining.joined, true) {
                 self.joined(commit).blocks.push(slot.clone());
                 added.own += 1;
             }
@@ -146,27 +136,11 @@ impl Metadata {
 
     /// As `create`, of a block that inodes share: the commit before has the same first contents of it, if it comes to
     /// need them.
-    pub fn create_each(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+    pub fn create_shared(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
         self.put(commit, block, contents.clone(), Record::OnZeros, false, |state| {
             if state.joined.is_none() {
                 self.keep_base(commit, state, contents, Record::OnZeros);
             }
         })
-    }
-}
-
-impl SlotState {
-    /// Leader: takes what `commit` has of the block, if the one after it has others. `last_touch` may change it.
-    pub fn take_older(&mut self, commit: CommitId, last_touch: impl FnOnce(&mut BlockRef)) -> Option<Older> {
-        let mut older = self.older.take_if(|older| older.commit <= commit)?;
-        if older.commit < commit || !older.joined {
-            return None;
-        }
-        last_touch(&mut older.contents);
-        // What the later commit tells of the block rests on the last that this one did to it.
-        if matches!(self.record, Record::On(_)) {
-            self.record = Record::On(older.contents.clone());
-        }
-        Some(older)
     }
 }

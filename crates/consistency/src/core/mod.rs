@@ -2,11 +2,94 @@
 //!
 //! Nothing here knows which mechanism runs.
 
+pub(crate) mod block;
 pub(crate) mod cache;
 pub(crate) mod dirty_blocks;
 pub(crate) mod draining;
 pub(crate) mod pipeline;
 pub(crate) mod poison;
-pub(crate) mod shared;
 pub(crate) mod superblock_io;
 pub(crate) mod volume;
+pub(crate) mod waits;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use xact_types::{Error, Result};
+
+use crate::fault::Faults;
+use crate::options::EngineOptions;
+use dirty_blocks::DirtyBlocks;
+use pipeline::Pipeline;
+use volume::Volume;
+
+/// What the engine, its mechanism and its threads share.
+pub(crate) struct Core {
+    pub volume: Arc<Volume>,
+    pub pipeline: Arc<Pipeline>,
+    pub blocks: DirtyBlocks,
+    pub read_only: bool,
+    /// Age at which a commit is written without being asked for.
+    pub commit_interval: Duration,
+    pub faults: Faults,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Core {
+    pub fn new(
+        volume: Arc<Volume>,
+        pipeline: Arc<Pipeline>,
+        blocks: DirtyBlocks,
+        options: &EngineOptions,
+    ) -> Arc<Core> {
+        Arc::new(Core {
+            read_only: options.read_only || volume.device_is_read_only(),
+            commit_interval: options.commit_interval,
+            faults: options.faults(),
+            threads: Mutex::default(),
+            volume,
+            pipeline,
+            blocks,
+        })
+    }
+
+    /// Any failure of the engine's own work leaves it in an unknown state: poison.
+    pub fn guard<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.poison(&error.to_string());
+        }
+        result
+    }
+
+    pub fn poison(&self, why: &str) {
+        self.volume.poison.set(why);
+        self.pipeline.give_up();
+    }
+
+    pub fn check_open(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Closes the volume in good order: who still uses it is refused.
+    pub fn close(&self) {
+        self.volume.poison.close();
+        self.pipeline.give_up();
+    }
+
+    /// Starts a thread that [`Self::end_threads`] waits for. It must end with the pipeline's background work.
+    pub fn start_thread(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+        self.threads.lock().push(thread.map_err(|e| Error::io("starting a thread", e))?);
+        Ok(())
+    }
+
+    pub fn end_threads(&self) {
+        self.pipeline.stop_background();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has poisoned the volume already.
+            let _ = thread.join();
+        }
+    }
+}

@@ -24,10 +24,9 @@
 //! - Locking a commit holds up who wants to begin, so it is done only while the operations in it work in memory.
 //!   While one of them waits for the device, or for somebody who may, or is the commit of a large transaction
 //!   (`waits`), the commit is open: the leader is the only one who waits for it. Where such waits follow each
-//!   other without end, the leader closes it after a number of them ([`PATIENCE`]), unless one of them has lasted for as many.
+//!   other without end, the leader closes it after a number of them ([`WAITS_MAX`]), unless one of them has lasted for as many.
 //! - A poisoned pipeline never leads again; everybody who waits is woken with the reason.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,20 +35,16 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use xact_types::{CommitId, Error, Latencies, Result};
 
-use crate::core::volume::Volume;
+use super::volume::Volume;
+use super::waits::{self, WaitRegistry, Waiting};
 
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
 
 /// Handles that begin in a commit when it is closed, at the most: whoever wants it durable waits for them.
-const REACH_BACK: u32 = 32;
+const JOIN_DRAINING_MAX: u32 = 32;
 
 /// Waits of handles that may begin while a leader leaves its commit open for them.
-const PATIENCE: u64 = 256;
-
-thread_local! {
-    /// The pipeline in which this thread has handles, and how many. An operation has them in one.
-    static HANDLES: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
-}
+const WAITS_MAX: u64 = 256;
 
 /// Why the background thread should commit.
 pub(crate) struct Due {
@@ -88,8 +83,8 @@ struct Draining {
     handles: u32,
     /// As [`State::reserved`].
     reserved: u64,
-    /// Handles that may still begin in it; see [`State::reach_back`].
-    may_reach_back: u32,
+    /// Handles that may still begin in it; see [`State::join_draining`].
+    may_join_draining: u32,
 }
 
 struct State {
@@ -168,7 +163,8 @@ impl Pipeline {
             times: Latencies::default(),
             held_up: Latencies::default(),
         });
-        pipeline.volume.tell_waits_to(&pipeline);
+        let registry: Arc<dyn WaitRegistry> = pipeline.clone();
+        pipeline.volume.note_waits_in(&registry);
         pipeline
     }
 
@@ -232,7 +228,7 @@ impl Pipeline {
             if let Err(error) = self.volume.poison.check().and_then(|()| may()) {
                 break Err(error);
             }
-            if back && let Some(commit) = state.reach_back(credits) {
+            if back && let Some(commit) = state.join_draining(credits) {
                 break Ok(commit);
             }
             if credits > state.max_alone {
@@ -265,11 +261,7 @@ impl Pipeline {
             self.switched.notify_all();
         }
         let commit = begun?;
-        HANDLES.with(|handles| match handles.get() {
-            (id, count) if id == self.id => handles.set((id, count + 1)),
-            (_, 0) => handles.set((self.id, 1)),
-            _ => {}
-        });
+        waits::handle_begins(self.id);
         Ok(commit)
     }
 
@@ -289,10 +281,7 @@ impl Pipeline {
     /// See [`crate::Engine::stop`].
     pub fn stop(&self, commit: CommitId, unused: u32) {
         let mut state = self.state.lock();
-        HANDLES.with(|handles| match handles.get() {
-            (id, count) if id == self.id && count > 0 => handles.set((id, count - 1)),
-            _ => {}
-        });
+        waits::handle_ends(self.id);
         *state.reserved_of(commit) -= u64::from(unused);
         if state.running != commit {
             let draining = state.draining.as_mut().expect("just looked at");
@@ -330,33 +319,17 @@ impl Pipeline {
         self.state.lock().waits_begun
     }
 
-    /// See [`crate::Engine::waits`]. Of the device itself the volume tells.
-    pub fn waits(self: &Arc<Self>) -> Option<Waiting> {
-        let (id, count) = HANDLES.get();
-        if id != self.id || count == 0 {
-            return None;
-        }
-        let mut state = self.state.lock();
-        let number = state.waits_begun;
-        state.waits_begun += 1;
-        state.waits.insert(number);
-        if state.closing {
-            self.drained.notify_all();
-        }
-        Some(Waiting { pipeline: self.clone(), number })
-    }
-
     /// Leader: closes the running commit to new handles and waits for those in it to end.
     pub fn lock(&self) -> Result<CommitId> {
         let mut state = self.state.lock();
         state.closing = true;
-        let patience = state.waits_begun + PATIENCE;
+        let patience = state.waits_begun + WAITS_MAX;
         while state.handles > 0 {
             if let Err(error) = self.volume.poison.check() {
                 state.closing = false;
                 return Err(error);
             }
-            let lasts = state.waits.first().is_some_and(|first| first + PATIENCE <= state.waits_begun);
+            let lasts = state.waits.first().is_some_and(|first| first + WAITS_MAX <= state.waits_begun);
             if state.waits.is_empty() || state.waits_begun >= patience && !lasts {
                 state.locked.get_or_insert_with(Instant::now);
             } else if let Some(locked) = state.locked.take() {
@@ -373,7 +346,7 @@ impl Pipeline {
 
     /// A handle of a commit that is drained has made a block part of the next as well: with a credit of its own,
     /// so that the two take no more together.
-    pub fn hand_on(&self, commit: CommitId, credits: u32) {
+    pub fn charge_next(&self, commit: CommitId, credits: u32) {
         if credits > 0 {
             let mut state = self.state.lock();
             *state.reserved_of(commit) -= u64::from(credits);
@@ -381,8 +354,8 @@ impl Pipeline {
         }
     }
 
-    /// See [`crate::Engine::await_older`].
-    pub fn await_older(&self, commit: CommitId) -> Result<()> {
+    /// See [`crate::Engine::await_drained`].
+    pub fn await_drained(&self, commit: CommitId) -> Result<()> {
         if self.draining.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -402,8 +375,8 @@ impl Pipeline {
         let commit = state.running;
         if state.handles > 0 {
             let (handles, reserved) = (state.handles, state.reserved);
-            let may_reach_back = REACH_BACK;
-            state.draining = Some(Draining { commit, handles, reserved, may_reach_back });
+            let may_join_draining = JOIN_DRAINING_MAX;
+            state.draining = Some(Draining { commit, handles, reserved, may_join_draining });
             self.draining.store(commit.0, Ordering::Release);
         }
         state.open_next();
@@ -536,7 +509,7 @@ impl Pipeline {
     }
 
     /// Background thread: the running commit turned out to be empty; it begins to age anew.
-    pub fn is_young_again(&self, commit: CommitId) {
+    pub fn reset_age(&self, commit: CommitId) {
         let mut state = self.state.lock();
         if state.running != commit {
             return;
@@ -588,14 +561,14 @@ impl State {
 
     /// A handle begins in the commit that is drained: as if that had been closed a moment later. Where something has begun
     /// in the next one it may not: what was done before must not be durable after it.
-    fn reach_back(&mut self, credits: u32) -> Option<CommitId> {
+    fn join_draining(&mut self, credits: u32) -> Option<CommitId> {
         let max_credits = u64::from(self.max_credits);
         let draining = self.draining.as_mut().filter(|draining| draining.handles > 0)?;
         let fits = draining.reserved + u64::from(credits) <= max_credits;
-        if self.since.is_some() || !fits || draining.may_reach_back == 0 {
+        if self.since.is_some() || !fits || draining.may_join_draining == 0 {
             return None;
         }
-        draining.may_reach_back -= 1;
+        draining.may_join_draining -= 1;
         draining.handles += 1;
         draining.reserved += u64::from(credits);
         Some(draining.commit)
@@ -611,18 +584,27 @@ impl State {
     }
 }
 
-/// A handle's wait for the device, or its long work.
-pub struct Waiting {
-    pipeline: Arc<Pipeline>,
-    number: u64,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut state = self.pipeline.state.lock();
-        state.waits.remove(&self.number);
+impl WaitRegistry for Pipeline {
+    fn begin_wait(self: Arc<Self>) -> Option<Waiting> {
+        if !waits::has_handle(self.id) {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let number = state.waits_begun;
+        state.waits_begun += 1;
+        state.waits.insert(number);
         if state.closing {
-            self.pipeline.drained.notify_all();
+            self.drained.notify_all();
+        }
+        drop(state);
+        Some(Waiting::new(self, number))
+    }
+
+    fn end_wait(&self, number: u64) {
+        let mut state = self.state.lock();
+        state.waits.remove(&number);
+        if state.closing {
+            self.drained.notify_all();
         }
     }
 }

@@ -7,12 +7,12 @@
 //! its geometry can be trusted. Anything else must come out of the log.
 
 use xact_device::BlockDevice;
-use xact_layout::feature::incompat;
+use xact_layout::feature::{compat, incompat};
 use xact_layout::superblock::{STATE_CLEAN, STATE_ERRORS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_layout::{checksum, get_u16, get_u32, put_u16, put_u32};
 use xact_types::{BlockNr, Error, Result, Site};
 
-use crate::core::volume::Volume;
+use super::volume::Volume;
 
 const STATE_AT: usize = 0x3A;
 const INCOMPAT_AT: usize = 0x60;
@@ -47,6 +47,25 @@ fn read_bytes(device: &dyn BlockDevice) -> Result<[u8; SUPERBLOCK_BYTES]> {
 fn stored_checksum_is_right(bytes: &[u8; SUPERBLOCK_BYTES]) -> bool {
     get_u32(bytes, RO_COMPAT_AT) & METADATA_CSUM == 0
         || checksum::crc32c(!0, &bytes[..CHECKSUM_AT]) == get_u32(bytes, CHECKSUM_AT)
+}
+
+/// Whether the superblock in its own place is that of a generations volume.
+pub(crate) fn has_generations(superblock: &Superblock) -> bool {
+    superblock.has_incompat(incompat::XACT_GENERATIONS)
+}
+
+/// Whether the volume has a journal of its own. One on another device is refused.
+pub(crate) fn has_journal(superblock: &Superblock) -> Result<bool> {
+    if superblock.has_incompat(incompat::JOURNAL_DEV) {
+        return Err(Error::Unsupported("a volume that is only a journal".into()));
+    }
+    if !superblock.has_compat(compat::HAS_JOURNAL) {
+        return Ok(false);
+    }
+    if superblock.journal_dev() != 0 || superblock.journal_inum() == 0 {
+        return Err(Error::Unsupported("a journal on another device".into()));
+    }
+    Ok(true)
 }
 
 /// Reads the superblock, torn or not.

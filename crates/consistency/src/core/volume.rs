@@ -9,10 +9,9 @@ use parking_lot::{Mutex, RwLock};
 use xact_device::{BlockDevice, CountingDevice, DeviceCounts, Waits};
 use xact_types::{BlockNr, Error, Result, Site};
 
-use crate::core::cache::BlockSource;
-use crate::core::pipeline::{Pipeline, Waiting};
-use crate::core::poison::Poison;
-use crate::engine::BlockRef;
+use super::block::{BlockRef, BlockSource};
+use super::poison::Poison;
+use super::waits::{WaitRegistry, Waiting};
 
 /// Most blocks that one device write takes; bounds the memory for its list of buffers.
 const MAX_RUN_BLOCKS: usize = 4096;
@@ -30,8 +29,8 @@ pub(crate) struct Volume {
     flushes: FlushGate,
     /// The flush that covers all file data written so far.
     data_ticket: AtomicU64,
-    /// Who is told of waits within handles.
-    pipeline: OnceLock<Weak<Pipeline>>,
+    /// Where waits within handles are noted.
+    waits: OnceLock<Weak<dyn WaitRegistry>>,
 }
 
 impl Volume {
@@ -50,18 +49,18 @@ impl Volume {
             poison: Poison::default(),
             flushes: FlushGate::default(),
             data_ticket: AtomicU64::new(0),
-            pipeline: OnceLock::new(),
+            waits: OnceLock::new(),
         })
     }
 
-    /// From now on this pipeline is told of waits.
-    pub fn tell_waits_to(&self, pipeline: &Arc<Pipeline>) {
-        self.pipeline.set(Arc::downgrade(pipeline)).expect("a volume has one pipeline");
+    /// Has waits for the device noted there from now on.
+    pub fn note_waits_in(&self, registry: &Arc<dyn WaitRegistry>) {
+        assert!(self.waits.set(Arc::downgrade(registry)).is_ok(), "a volume has one pipeline");
     }
 
     /// See [`crate::Engine::waits`].
     pub fn waits(&self) -> Option<Waiting> {
-        self.pipeline.get()?.upgrade()?.waits()
+        self.waits.get()?.upgrade()?.begin_wait()
     }
 
     /// Lets blocks behind the volume be read and written, up to `blocks` in all.

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use xact_layout::generations::{Pointer, PoolShape, ROOT_BYTES, Root, contents_sum};
+use xact_layout::generations::{Pointer, ROOT_BYTES, Root, contents_sum};
 use xact_types::{BlockNr, Result};
 
 use super::live::LoggedBlock;
@@ -13,11 +13,9 @@ use super::log::{self, Log};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::snapshots::{Change, ListChange, Settled};
-use super::{Generations, State, room, sweep};
-use crate::core::cache::Record;
+use super::{Generations, State, room, root, sweep};
+use crate::core::block::{BlockRef, Record};
 use crate::core::dirty_blocks::{Frozen, FrozenBlock};
-use crate::core::volume::Volume;
-use crate::engine::BlockRef;
 use crate::fault::Fault;
 
 /// Blocks that one commit sweeps home at the least, where there is pressure.
@@ -90,13 +88,13 @@ impl Generations {
     pub(super) fn commit_running(&self, way: Way) -> Result<()> {
         // What a snapshot has, data in place included, is what was done before it: nobody begins meanwhile.
         let stops = matches!(way, Way::Snapshots(_));
-        let commit = if stops { self.pipeline.lock()? } else { self.pipeline.spawn()? };
+        let commit = if stops { self.core.pipeline.lock()? } else { self.core.pipeline.spawn()? };
         // See `redirect`: no data is written in place from here until all know of the snapshot.
         let creates = matches!(&way, Way::Snapshots(ListChange { change: Change::Create { .. }, .. }));
         let gate = creates.then(|| self.redirect.gate.write());
-        let frozen = self.metadata.freeze(commit, |_, _| {});
+        let frozen = self.core.blocks.freeze(commit, |_, _| {});
         if stops {
-            self.pipeline.switch();
+            self.core.pipeline.switch();
         }
         let mut state = self.state.lock();
         let nothing = match way {
@@ -106,7 +104,7 @@ impl Generations {
         };
         if nothing {
             // But data that was written before must become durable all the same.
-            self.volume.flush()?;
+            self.core.volume.flush()?;
         } else {
             self.commits.fetch_add(1, Relaxed);
             self.committed_blocks.fetch_add(frozen.blocks.len() as u64, Relaxed);
@@ -125,7 +123,7 @@ impl Generations {
             self.count_logged();
         }
         drop(state);
-        self.pipeline.finish(commit);
+        self.core.pipeline.finish(commit);
         Ok(())
     }
 
@@ -194,28 +192,28 @@ impl Generations {
             self.settle_snapshots(state, &mut pool, generation, &map, change, &mut root)?;
         pool.write_changed(&mut out);
         out.sort_unstable_by_key(|(place, _)| *place);
-        self.volume.write_sorted(&out)?;
+        self.core.volume.write_sorted(&out)?;
         if let Some((place, bytes)) = list {
-            self.volume.write(place, &[IoSlice::new(&bytes)])?;
+            self.core.volume.write(place, &[IoSlice::new(&bytes)])?;
         }
-        let slot = if self.faults.has(Fault::OneRootSlot) { state.slot } else { 1 - state.slot };
-        if state.has_torn_root && !self.faults.has(Fault::KeepTornRoot) {
-            write_slot(&self.volume, &root.shape, slot, &[0; ROOT_BYTES])?;
+        let slot = if self.core.faults.has(Fault::OneRootSlot) { state.slot } else { 1 - state.slot };
+        if state.has_torn_root && !self.core.faults.has(Fault::KeepTornRoot) {
+            root::write_slot(&self.core.volume, &root.shape, slot, &[0; ROOT_BYTES])?;
         }
         // Durable by this flush: that nothing is left of a torn root in the slot, where a part of the one
         // that is written next could complete it. And all that the root will lead to, and all data whose write returned
         // before the operations that refer to it ended, since those ended before the commit was
         // closed. Without it the root could be durable alone, and lead to what was there before.
-        if !self.faults.has(Fault::NoFlushBeforeRoot) {
-            self.volume.flush()?;
+        if !self.core.faults.has(Fault::NoFlushBeforeRoot) {
+            self.core.volume.flush()?;
         }
         let root = Root { generation, map: map.root(), used: pool.used(), bitmaps: pool.bitmaps(), ..root };
-        write_root(&self.volume, &root, slot)?;
+        root::write_root(&self.core.volume, &root, slot)?;
         // Durable by this flush: the generation. Without it a caller would be told that something is
         // safe which a crash undoes, the places of the generation before would be written while it
         // is still the one on disk, and the next root would go to its slot.
-        if !self.faults.has(Fault::NoFlushAfterRoot) {
-            self.volume.flush()?;
+        if !self.core.faults.has(Fault::NoFlushAfterRoot) {
+            self.core.volume.flush()?;
         }
         self.swept_blocks.fetch_add(swept.len() as u64, Relaxed);
         self.live.publish(generation, map.clone());
@@ -256,10 +254,10 @@ impl Generations {
                 continue;
             };
             let durable = state.map.get(&self.reader, block)?;
-            let overwrite = self.faults.has(Fault::OverwritePlace);
-            let anyway = self.faults.has(Fault::SweepOverHome) && self.homes.may_ever(block);
+            let overwrite = self.core.faults.has(Fault::OverwritePlace);
+            let anyway = self.core.faults.has(Fault::SweepOverHome) && self.homes.may_ever(block);
             let home = match contents.data {
-                true => self.faults.has(Fault::OverwriteHeld) || held.home_is_free(block)?,
+                true => self.core.faults.has(Fault::OverwriteHeld) || held.home_is_free(block)?,
                 false => {
                     sweeping && (anyway || self.homes.is_free(&self.reader, &state.map, &held, block)?)
                 }
@@ -293,7 +291,7 @@ impl Generations {
             draft.out.push((block, contents.clone()));
             // Until readers go by the new map they must not go by the old one to a place that the
             // commit after this one may use.
-            self.metadata.cache.with(block, |slot, kept| {
+            self.core.blocks.cache.with(block, |slot, kept| {
                 kept.committing = Some(contents.clone());
                 let slot = slot.clone();
                 let record = Record::Copy;
@@ -306,7 +304,7 @@ impl Generations {
     /// The pool's bitmap, read where this is the first that needs it.
     pub(super) fn pool<'a>(&self, state: &'a mut State) -> Result<&'a mut Pool> {
         if state.pool.is_none() {
-            state.pool = Some(Pool::read(&self.volume, &state.root)?);
+            state.pool = Some(Pool::read(&self.core.volume, &state.root)?);
         }
         Ok(state.pool.as_mut().expect("was just read"))
     }
@@ -324,23 +322,9 @@ impl Generations {
         loop {
             let free = state.pool.as_ref().map_or(0, Pool::free);
             if free >= enough || !self.write_generation(state, Frozen::default(), None, Sweep::Thorough)? {
-                self.pipeline.limit_credits(self.room.set(free));
+                self.core.pipeline.limit_credits(self.room.set(free));
                 return Ok(());
             }
         }
     }
 }
-
-/// Writes a root to a slot. The caller flushes.
-pub(super) fn write_root(volume: &Volume, root: &Root, slot: usize) -> Result<()> {
-    write_slot(volume, &root.shape, slot, &root.encode())
-}
-
-/// Writes the bytes of a slot, together with what else is in the blocks that it lies in.
-pub(super) fn write_slot(volume: &Volume, shape: &PoolShape, slot: usize, bytes: &[u8]) -> Result<()> {
-    let at = shape.root_offset(slot);
-    let block = BlockNr(at / u64::from(shape.block_size));
-    volume.write(block, &[IoSlice::new(bytes)])
-}
-
-const _: () = assert!(ROOT_BYTES.is_multiple_of(4096));

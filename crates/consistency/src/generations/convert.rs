@@ -10,7 +10,7 @@
 //!
 //! What a crash leaves: until 3, a volume with generations. In 2 it may tear the superblock, which then has
 //! the bit in any mixture, and says rightly where the roots are (the geometry is the same in both): all else
-//! is taken from the generation (`GenerationsEngine::open`). In 3 the sectors differ by the bit and by the
+//! is taken from the generation (`Generations::open`). In 3 the sectors differ by the bit and by the
 //! checksum, and any mixture of them is known (`superblock_io`): with the bit it is a volume with
 //! generations, all of whose blocks are at home; without it the ext4 volume that it has become. After that,
 //! backups may still have the bit; converting once more takes it off.
@@ -23,28 +23,24 @@ use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_types::{BlockNr, Error, Result};
 
 use super::export::{self, Seen};
-use super::{GenerationsEngine, sweep};
-use crate::core::cache::BlockSource;
-use crate::core::shared::Shared;
+use super::{Generations, sweep};
+use crate::core::block::BlockSource;
 use crate::core::superblock_io::{self, Flags};
 use crate::core::volume::Volume;
 
-impl GenerationsEngine {
-    /// Makes the volume a plain ext4 one, and closes the engine. Nobody may have changed anything by this
-    /// engine yet, and the volume must have been closed cleanly.
-    ///
-    /// Errors: `Usage` where there are snapshots, which only a volume with generations can keep.
-    pub fn make_plain(&self) -> Result<()> {
-        self.shared.check_open()?;
-        self.shared.volume.poison.check()?;
-        self.end_threads();
-        let _turn = self.shared.pipeline.lead_alone();
-        let mut state = self.shared.state.lock();
-        if !state.snapshots.is_empty() || !self.shared.metadata.is_unchanged() {
+impl Generations {
+    /// See [`crate::Snapshots::make_plain`].
+    pub(super) fn convert_to_plain(&self) -> Result<()> {
+        self.core.check_open()?;
+        self.core.volume.poison.check()?;
+        self.core.end_threads();
+        let _turn = self.core.pipeline.lead_alone();
+        let mut state = self.state.lock();
+        if !state.snapshots.is_empty() || !self.core.blocks.is_unchanged() {
             return Err(Error::Usage("delete the snapshots first: only generations can keep them".into()));
         }
-        self.shared.guard(self.shared.sweep_all(&mut state))?;
-        let (reader, volume) = (&self.shared.reader, &self.shared.volume);
+        self.core.guard(self.sweep_all(&mut state))?;
+        let (reader, volume) = (&self.reader, &self.core.volume);
         let seen = Seen { reader, map: &state.map, logged: None };
         let superblock = export::superblock(&seen, volume.block_size)?;
         let copies: Vec<BlockNr> = sweep::superblock_copies(&superblock).collect();
@@ -52,10 +48,9 @@ impl GenerationsEngine {
         if moved.len() != copies.len() || moved.iter().any(|(block, _)| !copies.contains(block)) {
             return Err(Error::Usage("not all blocks could be brought to their own places".into()));
         }
-        self.shared.guard(write_home(&seen, &superblock))?;
+        self.core.guard(write_home(&seen, &superblock))?;
         drop(state);
-        volume.poison.close();
-        self.shared.pipeline.give_up();
+        self.core.close();
         Ok(())
     }
 }
@@ -80,14 +75,14 @@ fn write_home(seen: &Seen<'_>, superblock: &Superblock) -> Result<()> {
 pub fn volume_on(device: &dyn BlockDevice) -> Result<(u64, bool)> {
     let superblock = superblock_io::read(device)?.superblock;
     let bytes = superblock.blocks_count().saturating_mul(superblock.block_size().into());
-    Ok((bytes, super::has_generations(&superblock)))
+    Ok((bytes, superblock_io::has_generations(&superblock)))
 }
 
 /// Takes our bit off the backups of the superblock of a volume that is a plain one, where a conversion that
 /// a crash ended has left it.
 pub fn unmark_backups(device: Arc<dyn BlockDevice>) -> Result<()> {
     let superblock = superblock_io::read(&*device)?.superblock;
-    if super::has_generations(&superblock) {
+    if superblock_io::has_generations(&superblock) {
         return Err(Error::Usage("the volume has generations".into()));
     }
     unmark(&Volume::new(device, superblock.block_size() as usize, superblock.blocks_count())?, &superblock)

@@ -8,8 +8,8 @@ use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 use super::image::GenerationImage;
 use super::live::Logged;
 use super::map::{Map, MapReader};
-use crate::core::cache::BlockSource;
-use crate::engine::BlockRef;
+use crate::core::block::{BlockRef, BlockSource};
+use crate::snapshots::SnapshotImage;
 
 /// What is copied at once; a multiple of every block size.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -35,7 +35,7 @@ impl BlockSource for Seen<'_> {
     }
 }
 
-/// See [`GenerationImage::export`].
+/// See [`SnapshotImage::export`].
 pub(super) fn export(image: &GenerationImage, block_size: usize, out: &dyn BlockDevice) -> Result<u64> {
     if out.size_bytes() < image.size_bytes() {
         return Err(Error::Usage("the image is smaller than the volume".into()));

@@ -24,10 +24,9 @@ use xact_types::{BlockNr, Error, Result};
 
 use super::map::{Map, MapReader};
 use super::pool::Pool;
-use super::{commit, sweep};
+use super::{commit, root, sweep};
 use crate::core::superblock_io::{self, Flags, Health, SuperblockPlace};
 use crate::core::volume::Volume;
-use crate::journal::location;
 
 /// Fewest credits that every operation can do with.
 const MIN_CREDITS: u32 = 256;
@@ -47,11 +46,11 @@ pub fn default_pool_bytes(device_bytes: u64) -> u64 {
 pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
     let home = superblock_io::read(&*device)?;
     let superblock = home.superblock;
-    if super::has_generations(&superblock) {
+    if superblock_io::has_generations(&superblock) {
         return Err(Error::Usage("the volume has generations already".into()));
     }
     // Refused: a journal on another device.
-    location::has_journal(&superblock)?;
+    superblock_io::has_journal(&superblock)?;
     let unclean = superblock.state() != xact_layout::superblock::STATE_CLEAN;
     if home.health == Health::Unsound || unclean || superblock.has_incompat(incompat::RECOVER) {
         return Err(Error::Usage("the volume was not left cleanly; run e2fsck first".into()));
@@ -95,9 +94,9 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
         log: None,
         bitmaps: pool.bitmaps(),
     };
-    commit::write_root(&volume, &root, 1)?;
+    root::write_root(&volume, &root, 1)?;
     // What an older volume left in the other slot must not count.
-    commit::write_slot(&volume, &shape, 0, &[0; xact_layout::generations::ROOT_BYTES])?;
+    root::write_slot(&volume, &shape, 0, &[0; xact_layout::generations::ROOT_BYTES])?;
     // Durable by this flush: the first generation. Without it the superblock could say that there
     // are generations where there is no root.
     volume.flush()?;

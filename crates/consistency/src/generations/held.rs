@@ -16,7 +16,7 @@ use xact_types::{BlockNr, GroupNr, Result};
 use super::export::{self, Seen};
 use super::map::{Map, MapReader};
 use super::snapshots::Kept;
-use crate::engine::BlockRef;
+use crate::core::block::BlockRef;
 
 /// The snapshots as those see them who write.
 pub(super) struct Held {

@@ -11,17 +11,19 @@
 //!    on while places are given to others. A deletion waits for running reads, never for readers.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use xact_device::BlockDevice;
 use xact_layout::superblock::Superblock;
-use xact_types::{BlockNr, Result};
+use xact_types::{BlockNr, Error, Result};
 
 use super::export::{self, Seen};
 use super::live::Logged;
 use super::map::{Map, MapReader};
-use crate::core::cache::BlockSource;
+use crate::core::block::BlockSource;
+use crate::snapshots::SnapshotImage;
 
 /// Whether a snapshot is still kept.
 #[derive(Default)]
@@ -45,7 +47,7 @@ impl Lease {
 }
 
 /// See the head of the module. Stays readable until the snapshot is deleted.
-pub struct GenerationImage {
+pub(super) struct GenerationImage {
     reader: Arc<MapReader>,
     map: Map,
     /// What the log says since, of the durable generation.
@@ -69,24 +71,6 @@ impl GenerationImage {
 
     fn superblock(&self) -> Result<Superblock> {
         export::superblock(&self.seen(), self.reader.volume.block_size)
-    }
-
-    /// Sorted ranges of bytes that the generation uses. What lies between them holds nothing.
-    ///
-    /// Errors: `Io` where the snapshot was deleted; `Corrupt`.
-    pub fn used(&self) -> Result<Vec<std::ops::Range<u64>>> {
-        let _kept = self.lease.hold().map_err(|e| xact_types::Error::io("reading a snapshot", e))?;
-        let block_size = self.reader.volume.block_size as u64;
-        let used = export::used_blocks(&self.seen(), &self.superblock()?)?;
-        Ok(used.into_iter().map(|(start, end)| start * block_size..end * block_size).collect())
-    }
-
-    /// Copies what the generation uses to `out`, which has at least the volume's size and reads as
-    /// zeros; the rest stays zero. Gives the number of bytes copied.
-    ///
-    /// The image has the orphans of that moment: who opens it for writing next releases them.
-    pub fn export(&self, out: &dyn BlockDevice) -> Result<u64> {
-        export::export(self, self.reader.volume.block_size, out)
     }
 
     /// Blocks from `block` on that are at home, up to `most` of them.
@@ -158,5 +142,18 @@ impl BlockDevice for GenerationImage {
 
     fn is_read_only(&self) -> bool {
         true
+    }
+}
+
+impl SnapshotImage for GenerationImage {
+    fn used(&self) -> Result<Vec<Range<u64>>> {
+        let _kept = self.lease.hold().map_err(|e| Error::io("reading a snapshot", e))?;
+        let block_size = self.reader.volume.block_size as u64;
+        let used = export::used_blocks(&self.seen(), &self.superblock()?)?;
+        Ok(used.into_iter().map(|(start, end)| start * block_size..end * block_size).collect())
+    }
+
+    fn export(&self, out: &dyn BlockDevice) -> Result<u64> {
+        export::export(self, self.reader.volume.block_size, out)
     }
 }

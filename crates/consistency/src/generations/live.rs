@@ -6,8 +6,8 @@ use parking_lot::RwLock;
 use xact_types::{BlockNr, Error, Result};
 
 use super::map::{Map, MapReader};
-use crate::core::cache::{BlockMap, BlockSource};
-use crate::engine::BlockRef;
+use crate::core::block::{BlockRef, BlockSource};
+use crate::core::cache::BlockMap;
 
 /// Blocks as the log leaves them, by number; `None`: freed, and so at home if it is anything.
 pub(super) type Logged = BlockMap<Option<LoggedBlock>>;

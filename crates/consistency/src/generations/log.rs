@@ -40,7 +40,7 @@ use super::live::{Logged, LoggedBlock};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::{Generations, room};
-use crate::core::cache::Record;
+use crate::core::block::Record;
 use crate::core::dirty_blocks::{Frozen, FrozenBlock};
 use crate::fault::{Fault, Faults};
 
@@ -133,23 +133,23 @@ impl Generations {
         if self.live.logged_blocks() + frozen.blocks.len() + frozen.forgotten.len() > self.most_logged {
             return Ok(false);
         }
-        let block_size = self.volume.block_size;
+        let block_size = self.core.volume.block_size;
         let room = (log.blocks - log.used) as usize * block_size;
         let Some(writer) = self.compose(log.position, frozen, room) else { return Ok(false) };
         let (bytes, sum) = writer.finish(block_size);
         // Durable by this flush: data that the record refers to. Without it the record could be there
         // alone, and lead to what the blocks held before, as `data=writeback` allows. What a snapshot
         // has moved is in the record itself.
-        let asked = self.pipeline.is_ordered(commit);
-        if (asked || self.orders_data()) && !self.faults.has(Fault::NoFlushOfData) {
-            self.volume.flush_data()?;
+        let asked = self.core.pipeline.is_ordered(commit);
+        if (asked || self.orders_data()) && !self.core.faults.has(Fault::NoFlushOfData) {
+            self.core.volume.flush_data()?;
         }
-        self.volume.write_for(log.first.offset(log.used), &[IoSlice::new(&bytes)], Waits::Flush)?;
+        self.core.volume.write_for(log.first.offset(log.used), &[IoSlice::new(&bytes)], Waits::Flush)?;
         // Durable by this flush: the record, and all data written before it. Without it a caller would
         // be told that something is safe which a crash undoes, and what it freed would be another's
         // while a crash brings its owner back.
-        if !self.faults.has(Fault::NoFlushAfterRecord) {
-            self.volume.flush()?;
+        if !self.core.faults.has(Fault::NoFlushAfterRecord) {
+            self.core.volume.flush()?;
         }
         log.used += (bytes.len() / block_size) as u64;
         log.position = LogPosition { number: log.position.number + 1, after: sum, ..log.position };
@@ -186,7 +186,7 @@ impl Generations {
             }
         }
         // Without it what the log has of a block would count on, though it may be data by now.
-        if !self.faults.has(Fault::NoFreedEntry) {
+        if !self.core.faults.has(Fault::NoFreedEntry) {
             frozen.forgotten.iter().for_each(|block| writer.freed(*block));
         }
         (writer.size_bytes() <= room).then_some(writer)
@@ -206,7 +206,7 @@ impl Generations {
         // first record of it leaves nothing to what is there.
         match self.live.logged_data(number) {
             Some(before) => (false, differences(&before, contents)),
-            None if self.faults.has(Fault::DataOnItsPlace) => (false, block.record.changes(contents)),
+            None if self.core.faults.has(Fault::DataOnItsPlace) => (false, block.record.changes(contents)),
             None => (true, Record::OnZeros.changes(contents)),
         }
     }

@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock};
 use xact_layout::generations::{MapNode, Pointer, PoolShape, contents_sum, fanout};
 use xact_types::{BlockNr, Error, Result, Site};
 
+use crate::core::block::BlockRef;
 use crate::core::volume::Volume;
-use crate::engine::BlockRef;
 
 #[derive(Clone)]
 pub(crate) struct Map {

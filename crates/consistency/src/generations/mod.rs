@@ -64,6 +64,7 @@ mod pool;
 mod pool_use;
 mod redirect;
 mod room;
+mod root;
 mod snapshots;
 mod sweep;
 
@@ -71,51 +72,41 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use xact_device::BlockDevice;
-use xact_layout::feature::incompat;
-use xact_layout::generations::{PoolShape, ROOT_BYTES, Root};
+use xact_layout::generations::{PoolShape, Root};
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
-use crate::core::dirty_blocks::Metadata;
-use crate::core::pipeline::{Action, Pipeline};
-use crate::core::shared::{Shared, engine_of_shared, shared_fields};
+use crate::core::Core;
+use crate::core::block::NewData;
+use crate::core::dirty_blocks::DirtyBlocks;
+use crate::core::pipeline::Pipeline;
 use crate::core::superblock_io::{self, Health};
 use crate::core::volume::Volume;
-use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, NewData, Room};
-use crate::fault::{Fault, Faults};
+use crate::fault::Fault;
+use crate::mechanism::{
+    DataInLog, DataLog, DataWrite, EngineStats, Mechanism, ReserveClass, SpaceReservation,
+};
 use crate::options::{EngineOptions, Fsync};
+use crate::snapshots::Snapshots;
 
 use commit::Way;
 pub use convert::{unmark_backups, volume_on};
-pub use format::{default_pool_bytes, format};
+pub use format::{default_pool_bytes, format as format_generations};
 use held::Held;
-pub use image::GenerationImage;
 use live::Live;
 use log::Log;
 use map::{Map, MapReader};
-pub use part::SnapshotPart;
 use pool::Pool;
-pub use pool_use::PoolUse;
 use redirect::Redirect;
+use root::{Roots, read_roots};
 use snapshots::Kept;
-pub use snapshots::SnapshotInfo;
 
-/// The engine of volumes whose metadata is found through the map of a generation.
-pub struct GenerationsEngine {
-    shared: Arc<Generations>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// What the engine's callers and its thread share.
-struct Generations {
-    volume: Arc<Volume>,
-    pipeline: Arc<Pipeline>,
-    metadata: Metadata,
+/// The mechanism of volumes whose metadata is found through the map of a generation.
+pub(crate) struct Generations {
+    core: Arc<Core>,
     reader: Arc<MapReader>,
     live: Arc<Live>,
     state: Mutex<State>,
@@ -124,8 +115,6 @@ struct Generations {
     redirect: Redirect,
     /// Held by who makes a snapshot of chosen paths.
     cutting: Mutex<()>,
-    read_only: bool,
-    commit_interval: Duration,
     /// See [`Fsync`].
     logs: AtomicBool,
     /// Blocks that the log may speak of.
@@ -134,7 +123,6 @@ struct Generations {
     ordered_data: AtomicBool,
     /// Dirty blocks from which on a generation is due.
     enough: u64,
-    faults: Faults,
     /// How much of the pool was free after the last commit, and who may begin an operation with that.
     room: room::Left,
     commits: AtomicU64,
@@ -159,21 +147,19 @@ struct State {
     has_torn_root: bool,
 }
 
-/// Whether the superblock in its own place is that of a generations volume.
-pub(crate) fn has_generations(superblock: &Superblock) -> bool {
-    superblock.has_incompat(incompat::XACT_GENERATIONS)
-}
-
-impl GenerationsEngine {
+impl Generations {
     /// Opens a generations volume: reads the two root slots and goes on from the newer whole one.
     ///
     /// Errors: `Usage` for a volume without generations; `Corrupt` where no slot holds a whole root.
-    pub fn open(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<GenerationsEngine>> {
+    pub fn open(
+        device: Arc<dyn BlockDevice>,
+        options: &EngineOptions,
+    ) -> Result<(Arc<Core>, Arc<Generations>)> {
         let home = superblock_io::read(&*device)?;
         // A conversion may have torn it (`convert`); then it only says where the roots are.
         let is_sound = home.health != Health::Unsound;
         let mut superblock = home.superblock;
-        if !has_generations(&superblock) {
+        if !superblock_io::has_generations(&superblock) {
             return Err(Error::Usage("the volume has no generations".into()));
         }
         let faults = options.faults();
@@ -206,23 +192,21 @@ impl GenerationsEngine {
         let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone(), logged));
         let credits = commit::max_credits(&reader);
         let pipeline = Pipeline::new(volume.clone(), credits, credits);
-        let shared = Arc::new(Generations {
-            metadata: Metadata::new(volume.clone(), live.clone(), options.cache_bytes, usize::MAX)
-                .beside(pipeline.draining(), faults),
-            pipeline,
+        let blocks = DirtyBlocks::new(volume.clone(), live.clone(), options.cache_bytes, usize::MAX)
+            .beside(pipeline.draining(), faults);
+        let core = Core::new(volume, pipeline, blocks, options);
+        let generations = Generations {
+            core: core.clone(),
             reader: reader.clone(),
             live,
             homes: sweep::Homes::of(&superblock),
             held: RwLock::new(Arc::new(held)),
             redirect,
             cutting: Mutex::default(),
-            read_only: options.read_only || volume.device_is_read_only(),
-            commit_interval: options.commit_interval,
             logs: AtomicBool::new(false),
             most_logged: log::most_blocks(&reader, credits),
             ordered_data: AtomicBool::new(options.ordered_data),
             enough: options.dirty_blocks.unwrap_or(credits / 2).max(1).into(),
-            faults,
             room: room::Left::new(&reader, !snapshots.is_empty()),
             commits: AtomicU64::new(0),
             committed_blocks: AtomicU64::new(0),
@@ -237,51 +221,19 @@ impl GenerationsEngine {
                 sweep_at: BlockNr(0),
                 has_torn_root: has_torn,
             }),
-            volume,
-        });
-        shared.set_fsync(options.fsync);
-        shared.count_logged();
-        let mut threads = Vec::new();
-        if !shared.read_only {
-            if shared.state.lock().root.used > shape.places() / 2 {
-                let _turn = shared.pipeline.lead_alone();
-                let mut state = shared.state.lock();
-                shared.pool(&mut state)?;
-                shared.guard(shared.make_room(&mut state))?;
+        };
+        generations.choose_log(options.fsync);
+        generations.count_logged();
+        if !core.read_only {
+            if generations.state.lock().root.used > shape.places() / 2 {
+                let _turn = core.pipeline.lead_alone();
+                let mut state = generations.state.lock();
+                generations.pool(&mut state)?;
+                core.guard(generations.make_room(&mut state))?;
             }
-            shared.drop_uncut()?;
-            let background = shared.clone();
-            let thread = std::thread::Builder::new()
-                .name("xact-commit".into())
-                .spawn(move || background.commit_when_due())
-                .map_err(|e| Error::io("starting a thread", e))?;
-            threads.push(thread);
+            generations.drop_uncut()?;
         }
-        Ok(Arc::new(GenerationsEngine { shared, threads: Mutex::new(threads) }))
-    }
-
-    /// Size of the ext4 volume, and so of its exported images.
-    pub fn volume_bytes(&self) -> u64 {
-        self.shared.volume.blocks * self.shared.volume.block_size as u64
-    }
-
-    /// Says what `commit` does from now on: the volume's own settings are known when it is open.
-    pub fn set_ways(&self, fsync: Fsync, ordered_data: bool) {
-        self.shared.set_fsync(fsync);
-        self.shared.ordered_data.store(ordered_data, SeqCst);
-    }
-
-    /// Number of the durable generation.
-    pub fn generation(&self) -> u64 {
-        self.shared.state.lock().root.generation
-    }
-
-    fn end_threads(&self) {
-        self.shared.pipeline.stop_background();
-        for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has poisoned the volume already.
-            let _ = thread.join();
-        }
+        Ok((core, Arc::new(generations)))
     }
 }
 
@@ -294,62 +246,16 @@ fn shape_of(superblock: &Superblock, device: &dyn BlockDevice) -> PoolShape {
     }
 }
 
-/// The newest whole root, and its slot.
-struct Roots {
-    slot: usize,
-    root: Root,
-    /// The other slot is neither whole nor empty.
-    has_torn: bool,
-}
-
-fn read_roots(device: &dyn BlockDevice, shape: &PoolShape, uuid: [u8; 16], faults: Faults) -> Result<Roots> {
-    let check = !faults.has(Fault::AcceptTornRoot);
-    let mut newest: Option<(usize, Root)> = None;
-    let mut has_torn = false;
-    if shape.device_blocks <= shape.volume_blocks || shape.places() == 0 {
-        return Err(Error::corrupt(Site::Root, "the device ends where the pool should be"));
-    }
-    for slot in 0..2 {
-        let mut bytes = vec![0; ROOT_BYTES];
-        device
-            .read_at(&mut bytes, shape.root_offset(slot))
-            .map_err(|e| Error::io("reading a root of the generations", e))?;
-        match Root::decode(&bytes, shape, check) {
-            Ok(root) if root.uuid != uuid => {}
-            Ok(root) if newest.as_ref().is_some_and(|(_, found)| found.generation > root.generation) => {}
-            Ok(root) => newest = Some((slot, root)),
-            // Torn by a crash, as one of the two may be at any time.
-            Err(Error::Corrupt(_)) => has_torn |= bytes.iter().any(|&byte| byte != 0),
-            Err(error) => return Err(error),
-        }
-    }
-    let newest = newest.map(|(slot, root)| Roots { slot, root, has_torn });
-    newest.ok_or_else(|| Error::corrupt(Site::Root, "neither of the two slots holds a whole one"))
-}
-
-impl Drop for GenerationsEngine {
-    fn drop(&mut self) {
-        self.end_threads();
-    }
-}
-
 impl Generations {
-    fn start(&self, credits: u32, room: Room) -> Result<CommitId> {
-        self.check_open()?;
-        // SNAP-6: what gives back, and what has been accepted before, goes into the generation that is in memory still.
-        let back = room != Room::Any;
-        self.pipeline.start(credits, back, || self.room.check(room), || false)
-    }
-
-    fn set_fsync(&self, fsync: Fsync) {
+    fn choose_log(&self, fsync: Fsync) {
         self.logs.store(fsync == Fsync::Log, SeqCst);
-        self.metadata.set_sub_block_records(fsync == Fsync::Log);
+        self.core.blocks.set_sub_block_records(fsync == Fsync::Log);
     }
 
     /// What the log has counts among the dirty blocks of the next generation.
     fn count_logged(&self) {
         let logged = self.live.logged_blocks() as u64;
-        self.pipeline.set_enough(self.enough.saturating_sub(logged).max(1));
+        self.core.pipeline.set_enough(self.enough.saturating_sub(logged).max(1));
     }
 
     fn orders_data(&self) -> bool {
@@ -362,25 +268,29 @@ impl Generations {
 
     /// Makes a commit durable, as a generation or by the log.
     fn commit_by(&self, commit: CommitId, as_generation: bool) -> Result<()> {
-        let ticket = self.volume.flush_ticket();
+        let ticket = self.core.volume.flush_ticket();
         // Data that went the way of metadata is promised to the caller too.
         let commit = commit.max(self.redirect.newest());
-        if self.pipeline.durable() >= commit {
+        if self.core.pipeline.durable() >= commit {
             // It may have become so a moment ago, by flushes that had begun before the caller's data was written.
-            return self.guard(self.volume.flush_data());
+            return self.core.guard(self.core.volume.flush_data());
         }
-        self.pipeline.make_durable(commit, || {
+        self.core.pipeline.make_durable(commit, || {
             let way = if as_generation { Way::Generation } else { Way::Log };
-            self.guard(self.commit_running(way))
+            self.core.guard(self.commit_running(way))
         })?;
         // A generation whose flushes had begun before this call says nothing about data written
         // since; in all other cases the flush has happened and this does nothing.
-        self.guard(self.volume.flush_for(ticket))
+        self.core.guard(self.core.volume.flush_for(ticket))
     }
 }
 
-impl Shared for Generations {
-    shared_fields!();
+impl Mechanism for Generations {
+    fn start(&self, credits: u32, class: ReserveClass) -> Result<CommitId> {
+        // SNAP-6: what gives back, and what has been accepted before, goes into the generation that is in memory still.
+        let back = class != ReserveClass::Any;
+        self.core.pipeline.start(credits, back, || self.room.check(class), || false)
+    }
 
     fn commit(&self, commit: CommitId) -> Result<()> {
         self.commit_by(commit, false)
@@ -389,133 +299,84 @@ impl Shared for Generations {
     fn commit_wholly(&self, commit: CommitId) -> Result<()> {
         self.commit_by(commit, true)
     }
-}
-
-impl Engine for GenerationsEngine {
-    engine_of_shared!(shared);
-
-    fn start(&self, credits: u32) -> Result<CommitId> {
-        self.shared.start(credits, Room::Any)
-    }
-
-    fn start_for(&self, credits: u32, room: Room) -> Result<CommitId> {
-        self.shared.start(credits, room)
-    }
-
-    fn limits_room(&self) -> bool {
-        true
-    }
-
-    fn promise(&self, blocks: u64) -> Result<()> {
-        self.shared.room.promise(blocks)
-    }
-
-    fn end_promise(&self, blocks: u64) {
-        self.shared.room.end_promise(blocks);
-    }
-
-    fn promised(&self) -> u64 {
-        self.shared.room.promised()
-    }
-
-    fn data_in_log(&self) -> DataInLog {
-        if self.shared.uses_log() && self.shared.orders_data() { DataInLog::Synced } else { DataInLog::None }
-    }
-
-    fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
-        self.shared.journal_data(commit, block, new)
-    }
-
-    fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
-        !self.shared.faults.has(Fault::DataBesideItsCopy) && self.shared.holds_data(start, blocks)
-    }
-
-    fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
-        self.shared.forget_data(commit, start, blocks)
-    }
-
-    fn on_durable(&self, commit: CommitId, action: Action) {
-        if self.shared.faults.has(Fault::ActionsAtOnce) {
-            return action();
-        }
-        self.shared.pipeline.on_durable(commit, action);
-    }
-
-    fn flush_data(&self) -> Result<()> {
-        self.shared.check_open()?;
-        let moved = self.shared.redirect.newest();
-        if moved > self.shared.pipeline.durable() {
-            return self.shared.commit(moved);
-        }
-        self.shared.guard(self.shared.volume.flush())
-    }
 
     fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
-        let volume = &self.shared.volume;
+        let volume = &self.core.volume;
         volume.check_range(start, volume.blocks_in(buf.len())?)?;
-        self.shared.read_data(start, buf)
+        self.read_redirected(start, buf)
     }
 
-    fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
-        self.shared.check_open()?;
-        let volume = &self.shared.volume;
-        volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
-        let written = self.shared.write_data(start, bufs, write);
-        volume.note_data();
-        if volume.poison.is_set() {
-            self.shared.pipeline.give_up();
-        }
-        written
+    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
+        self.write_redirected(start, bufs, write)
     }
 
     fn write_unread(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.shared.check_open()?;
-        let volume = &self.shared.volume;
-        volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)?;
-        let written = volume.write(start, bufs);
-        volume.note_data();
-        written
+        self.core.volume.write(start, bufs)
     }
 
-    fn discard(&self, start: BlockNr, blocks: u64) -> Result<()> {
-        self.shared.check_open()?;
-        self.shared.volume.poison.check()?;
+    fn flush_data(&self) -> Result<()> {
+        let moved = self.redirect.newest();
+        if moved > self.core.pipeline.durable() {
+            return self.commit(moved);
+        }
+        self.core.guard(self.core.volume.flush())
+    }
+
+    fn may_discard(&self) -> bool {
         // What is free now a snapshot may have in use.
-        if !self.shared.redirect.active.load(SeqCst) {
-            self.shared.volume.discard(start, blocks)?;
-        }
-        Ok(())
+        !self.redirect.active.load(SeqCst)
     }
 
-    fn close(&self) -> Result<()> {
-        if self.shared.read_only {
-            return Ok(());
-        }
-        let result = self.shared.volume.poison.check().and_then(|()| self.sync());
-        self.end_threads();
-        result?;
-        let _turn = self.shared.pipeline.lead_alone();
+    fn leave_clean(&self) -> Result<()> {
         // An fsync may have led the commit that the sync waited for.
-        let ended = self.shared.end_log(&mut self.shared.state.lock());
-        self.shared.guard(ended)?;
-        self.shared.volume.poison.close();
-        self.shared.pipeline.give_up();
-        Ok(())
+        self.end_log(&mut self.state.lock())
     }
 
     fn stats(&self) -> EngineStats {
+        let (metadata_hits, metadata_misses) = self.core.blocks.cache.lookups();
         EngineStats {
-            commits: self.shared.commits.load(Relaxed),
-            committed_blocks: self.shared.committed_blocks.load(Relaxed),
-            checkpoint_writes: self.shared.swept_blocks.load(Relaxed),
-            metadata_hits: self.shared.metadata.cache.lookups().0,
-            metadata_misses: self.shared.metadata.cache.lookups().1,
-            device: self.shared.volume.counts(),
+            commits: self.commits.load(Relaxed),
+            committed_blocks: self.committed_blocks.load(Relaxed),
+            checkpoint_writes: self.swept_blocks.load(Relaxed),
+            metadata_hits,
+            metadata_misses,
+            device: self.core.volume.counts(),
             ..EngineStats::default()
         }
     }
 
-    fn generations(&self) -> Option<&GenerationsEngine> {
+    fn set_fsync(&self, fsync: Fsync, ordered_data: bool) {
+        self.choose_log(fsync);
+        self.ordered_data.store(ordered_data, SeqCst);
+    }
+
+    fn data_log(&self) -> Option<&dyn DataLog> {
         Some(self)
+    }
+
+    fn space(&self) -> Option<&dyn SpaceReservation> {
+        Some(&self.room)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+}
+
+impl DataLog for Generations {
+    fn data_in_log(&self) -> DataInLog {
+        if self.uses_log() && self.orders_data() { DataInLog::Synced } else { DataInLog::None }
+    }
+
+    fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
+        self.take_data(commit, block, new)
+    }
+
+    fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
+        !self.core.faults.has(Fault::DataBesideItsCopy) && self.has_copy(start, blocks)
+    }
+
+    fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
+        self.forget_copies(commit, start, blocks)
     }
 }

@@ -1,7 +1,7 @@
 //! Snapshots of chosen files and folders.
 //!
 //! Such a snapshot is an image of its own: a volume in which nothing exists but the chosen, the folders that lead
-//! there, and what every volume has. Who knows ext4 says which blocks that takes ([`SnapshotPart`]; the file system's
+//! there, and what every volume has. Who knows ext4 says which blocks that takes ([`PartialSnapshot`]; the file system's
 //! module `cut`); here they become a map.
 //!
 //! 1. A commit keeps the volume under the name, marked as *to be cut*. **Durable.** From here on nothing that the
@@ -17,36 +17,22 @@
 //! Both commits are like those of any snapshot: 1 holds what it has before anything may be written over it, and 3 frees
 //! what it drops when it is durable.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use xact_layout::generations::{Pointer, SNAPSHOT_PATHS_BYTES, SnapshotOf, contents_sum, paths_text};
 use xact_types::{BlockNr, Error, Result};
 
+use super::Generations;
 use super::image::GenerationImage;
 use super::live::Logged;
 use super::map::{Map, MapReader};
 use super::pool::Pool;
 use super::snapshots::{Change, Kept};
-use super::{Generations, GenerationsEngine};
-use crate::engine::BlockRef;
+use crate::core::block::BlockRef;
 use crate::fault::Fault;
+use crate::snapshots::{PartialSnapshot, SnapshotImage};
 
-/// Which blocks a snapshot of chosen paths has. All others are free in it.
-#[derive(Debug, Default)]
-pub struct SnapshotPart {
-    /// The paths from the volume's root, for who lists the snapshots.
-    pub paths: Vec<Vec<u8>>,
-    /// What differs from the volume as it was, and all that is needed of the fixed metadata.
-    pub blocks: BTreeMap<BlockNr, BlockRef>,
-    /// Blocks that hold nothing but zeros.
-    pub zeros: Vec<BlockNr>,
-    /// Sorted ranges of blocks that are as they were.
-    pub kept: Vec<Range<u64>>,
-}
-
-impl SnapshotPart {
+impl PartialSnapshot {
     fn keeps(&self, block: BlockNr) -> bool {
         let index = self.kept.partition_point(|range| range.end <= block.0);
         self.kept.get(index).is_some_and(|range| range.contains(&block.0))
@@ -100,44 +86,41 @@ impl SnapshotPart {
     }
 }
 
-impl GenerationsEngine {
-    /// Keeps some files and folders as they are now under a name: `cut` says which blocks that takes, of an image of
-    /// the volume. It may take its time; the volume is in use meanwhile.
-    ///
-    /// Errors: as [`GenerationsEngine::create_snapshot`], and those of `cut`; then there is no snapshot.
-    pub fn create_snapshot_of(
+impl Generations {
+    /// See [`crate::Snapshots::create_partial`].
+    pub(super) fn create_part(
         &self,
         name: &str,
         time: u64,
-        cut: &dyn Fn(Arc<GenerationImage>) -> Result<SnapshotPart>,
+        select: &dyn Fn(Arc<dyn SnapshotImage>) -> Result<PartialSnapshot>,
     ) -> Result<()> {
-        let _turn = self.shared.cutting.lock();
-        let unmarked = self.shared.faults.has(Fault::UncutUnmarked);
-        self.create(name, time, if unmarked { SnapshotOf::Volume } else { SnapshotOf::ToBeCut })?;
+        let _turn = self.cutting.lock();
+        let unmarked = self.core.faults.has(Fault::UncutUnmarked);
+        self.keep(name, time, if unmarked { SnapshotOf::Volume } else { SnapshotOf::ToBeCut })?;
         let (generation, image) = {
-            let state = self.shared.state.lock();
+            let state = self.state.lock();
             // Names are not given twice.
             let kept = state.snapshots.iter().find(|kept| kept.record.name == name);
             let kept = kept.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))?;
-            (kept.record.generation, Arc::new(self.shared.image_of(kept)))
+            (kept.record.generation, Arc::new(self.image_of(kept)))
         };
-        let done = cut(image).and_then(|part| {
+        let done = select(image).and_then(|part| {
             let len = paths_text(&part.paths).len();
             if len == 0 || len > SNAPSHOT_PATHS_BYTES {
                 return Err(Error::Usage(format!(
                     "the paths of a snapshot take at most {SNAPSHOT_PATHS_BYTES} bytes together: choose a folder"
                 )));
             }
-            self.shared.change_snapshots(|snapshots| {
+            self.change_snapshots(|snapshots| {
                 let index = snapshots.iter().position(|kept| kept.record.generation == generation);
                 let index = index.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))?;
-                let map = Map::new(self.shared.reader.levels(), None);
+                let map = Map::new(self.reader.levels(), None);
                 Ok(Change::Cut { index, part, map })
             })
         });
         if done.is_err() {
             // What made it fail is the better news; if this fails too, the next opening does it.
-            let _ = self.shared.drop_uncut();
+            let _ = self.drop_uncut();
         }
         done
     }

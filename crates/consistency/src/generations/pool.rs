@@ -15,8 +15,8 @@ use xact_layout::checksum::crc32c;
 use xact_layout::generations::{PoolShape, Root};
 use xact_types::{BlockNr, Error, Result, Site};
 
+use crate::core::block::BlockRef;
 use crate::core::volume::Volume;
-use crate::engine::BlockRef;
 
 pub(crate) struct Pool {
     shape: PoolShape,

@@ -27,10 +27,11 @@ use parking_lot::{Mutex, RwLock};
 use xact_types::{BlockNr, CommitId, Result};
 
 use super::Generations;
+use crate::core::block::{BlockRef, NewData};
 use crate::core::cache::Slot;
 use crate::core::dirty_blocks::Frozen;
-use crate::engine::{BlockRef, DataWrite, NewData, Room};
 use crate::fault::Fault;
+use crate::mechanism::{DataWrite, Mechanism, ReserveClass};
 
 /// Blocks that one handle takes.
 const HANDLE_BLOCKS: usize = 64;
@@ -78,7 +79,7 @@ impl Redirect {
 
 impl Generations {
     /// Whether the log, or a commit on its way, has data of any of these blocks.
-    pub(super) fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
+    pub(super) fn has_copy(&self, start: BlockNr, blocks: u64) -> bool {
         // In this order: a block leaves the pending ones after it has come into the log.
         self.redirect.logged.load(SeqCst)
             && (self.redirect.is_pending(start, blocks) || self.live.has_logged_data(start, blocks))
@@ -86,30 +87,35 @@ impl Generations {
 
     fn is_moved(&self, block: BlockNr) -> Result<bool> {
         // In this order, as above.
-        Ok(self.holds_data(block, 1) || self.redirect.active.load(SeqCst) && self.live.has_moved(block)?)
+        Ok(self.has_copy(block, 1) || self.redirect.active.load(SeqCst) && self.live.has_moved(block)?)
     }
 
     fn must_move(&self, block: BlockNr) -> Result<bool> {
-        let held = !self.faults.has(Fault::OverwriteHeld) && self.held.read().has_data(block)?;
-        Ok(held || !self.faults.has(Fault::DataBesideItsCopy) && self.is_moved(block)?)
+        let held = !self.core.faults.has(Fault::OverwriteHeld) && self.held.read().has_data(block)?;
+        Ok(held || !self.core.faults.has(Fault::DataBesideItsCopy) && self.is_moved(block)?)
     }
 
     /// Whether any of the blocks may be elsewhere than in its own place, or have to go there.
     fn is_looked_up(&self, start: BlockNr, blocks: u64) -> bool {
-        self.redirect.active.load(SeqCst) || self.holds_data(start, blocks)
+        self.redirect.active.load(SeqCst) || self.has_copy(start, blocks)
     }
 
-    pub(super) fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
-        let count = self.volume.blocks_in(bufs.iter().map(|buf| buf.len()).sum())?;
+    pub(super) fn write_redirected(
+        &self,
+        start: BlockNr,
+        bufs: &[IoSlice<'_>],
+        write: DataWrite,
+    ) -> Result<()> {
+        let count = self.core.volume.blocks_in(bufs.iter().map(|buf| buf.len()).sum())?;
         if !self.is_looked_up(start, count) {
             let _gate = self.redirect.gate.read();
             // The first snapshot may have been created while this waited.
             if !self.is_looked_up(start, count) {
-                return self.volume.write_for(start, bufs, write.waits);
+                return self.core.volume.write_for(start, bufs, write.waits);
             }
         }
         let blocks: Vec<&[u8]> =
-            bufs.iter().flat_map(|buf| buf.chunks_exact(self.volume.block_size)).collect();
+            bufs.iter().flat_map(|buf| buf.chunks_exact(self.core.volume.block_size)).collect();
         let mut moved: Vec<(BlockNr, BlockRef)> = Vec::new();
         {
             let _gate = self.redirect.gate.read();
@@ -127,40 +133,40 @@ impl Generations {
                     at += 1;
                 }
                 let slices: Vec<IoSlice<'_>> = blocks[begun..at].iter().map(|b| IoSlice::new(b)).collect();
-                self.volume.write(first, &slices)?;
+                self.core.volume.write(first, &slices)?;
             }
         }
         // Not under the gate: a handle may have to wait for the commit that holds it.
-        moved.chunks(HANDLE_BLOCKS).try_for_each(|part| self.move_data(part, write.room))
+        moved.chunks(HANDLE_BLOCKS).try_for_each(|part| self.move_data(part, write.class))
     }
 
-    fn move_data(&self, blocks: &[(BlockNr, BlockRef)], room: Room) -> Result<()> {
-        let commit = self.start(blocks.len() as u32, room)?;
+    fn move_data(&self, blocks: &[(BlockNr, BlockRef)], class: ReserveClass) -> Result<()> {
+        let commit = self.start(blocks.len() as u32, class)?;
         let mut unused = blocks.len() as u32;
         let done = blocks.iter().try_for_each(|(block, contents)| {
             let new = NewData { contents: contents.clone(), changed: None };
-            unused -= u32::from(self.journal_data(commit, *block, new)?);
+            unused -= u32::from(self.take_data(commit, *block, new)?);
             Ok(())
         });
         self.redirect.newest.fetch_max(commit.0, SeqCst);
-        self.pipeline.stop(commit, unused);
+        self.core.pipeline.stop(commit, unused);
         done
     }
 
     /// Makes contents of a block of file data part of a commit in which a handle is open.
-    pub(super) fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
+    pub(super) fn take_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
         self.redirect.expect(block, commit);
-        self.metadata.journal_data(commit, block, new)
+        self.core.blocks.journal_data(commit, block, new)
     }
 
     /// Blocks of file data were freed: the next record says so of those that the log has, or nobody could write
     /// there before the next generation.
-    pub(super) fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
-        if !self.holds_data(start, blocks) {
+    pub(super) fn forget_copies(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
+        if !self.has_copy(start, blocks) {
             return Ok(());
         }
-        for block in (0..blocks).map(|n| start.offset(n)).filter(|block| self.holds_data(*block, 1)) {
-            self.metadata.forget(commit, block)?;
+        for block in (0..blocks).map(|n| start.offset(n)).filter(|block| self.has_copy(*block, 1)) {
+            self.core.blocks.forget(commit, block)?;
         }
         Ok(())
     }
@@ -181,7 +187,7 @@ impl Generations {
             // Not where a commit after this one has it again.
             if state.data && state.in_no_commit() {
                 state.newest = None;
-                self.metadata.set_data(&mut state, false);
+                self.core.blocks.set_data(&mut state, false);
             }
         }
         self.let_go_of_freed(frozen);
@@ -189,25 +195,25 @@ impl Generations {
 
     fn let_go_of_freed(&self, frozen: &Frozen) {
         for &block in &frozen.forgotten {
-            self.metadata.cache.with(block, |_, state| {
+            self.core.blocks.cache.with(block, |_, state| {
                 if state.data && state.in_no_commit() {
-                    self.metadata.set_data(state, false);
+                    self.core.blocks.set_data(state, false);
                 }
             });
         }
     }
 
-    pub(super) fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
-        let block_size = self.volume.block_size;
+    pub(super) fn read_redirected(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
+        let block_size = self.core.volume.block_size;
         let count = buf.len() / block_size;
         if !self.is_looked_up(start, count as u64) {
-            return self.volume.read(start, buf);
+            return self.core.volume.read(start, buf);
         }
         let mut at = 0;
         while at < count {
             let first = start.offset(at as u64);
             if self.is_moved(first)? {
-                let contents = self.metadata.read(first)?;
+                let contents = self.core.blocks.read(first)?;
                 buf[at * block_size..][..block_size].copy_from_slice(&contents);
                 at += 1;
                 continue;
@@ -217,7 +223,7 @@ impl Generations {
             while at < count && !self.is_moved(start.offset(at as u64))? {
                 at += 1;
             }
-            self.volume.read(first, &mut buf[begun * block_size..at * block_size])?;
+            self.core.volume.read(first, &mut buf[begun * block_size..at * block_size])?;
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ use xact_types::{Error, Result};
 
 use super::commit::{credits_within, max_credits};
 use super::map::MapReader;
-use crate::engine::Room;
+use crate::mechanism::{ReserveClass, SpaceReservation};
 
 /// Places that must be free for operations of any kind.
 pub(super) fn for_all(places: u64) -> u64 {
@@ -41,7 +41,7 @@ pub(super) fn for_all(places: u64) -> u64 {
 
 /// Below that, what promises alone may have: a few blocks, so that where files cannot be made, others can be written
 /// to for a little longer, and not the other way round.
-fn for_promises(places: u64) -> u64 {
+fn for_reservations(places: u64) -> u64 {
     (places / 64).min(32)
 }
 
@@ -69,11 +69,11 @@ pub(super) struct Left {
     free: AtomicU64,
     /// Blocks that were accepted and are not part of a commit yet. They are counted at all times, and count while
     /// `held`.
-    promised: AtomicU64,
+    reserved: AtomicU64,
     /// There is a snapshot, or one is being created.
     held: AtomicBool,
     for_all: u64,
-    for_promises: u64,
+    for_reservations: u64,
     for_removals: u64,
     credits: u32,
     removals_credits: u32,
@@ -88,10 +88,10 @@ impl Left {
         Left {
             reader: reader.clone(),
             free: AtomicU64::new(places),
-            promised: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             held: AtomicBool::new(held),
             for_all: for_all(places),
-            for_promises: for_promises(places),
+            for_reservations: for_reservations(places),
             for_removals: for_removals(places),
             credits: max_credits(reader),
             removals_credits: credits_within(reader, of_a_removals_commit(places)),
@@ -120,45 +120,21 @@ impl Left {
 
     /// Free places that nobody was promised.
     fn left(&self) -> u64 {
-        self.free.load(SeqCst).saturating_sub(self.promised_places())
+        self.free.load(SeqCst).saturating_sub(self.reserved_places())
     }
 
     /// Places of the blocks that count as promised, and of the nodes of the map above them.
-    pub fn promised_places(&self) -> u64 {
-        let promised = self.promised();
-        if promised > 0 { promised + self.reader.most_nodes(promised) } else { 0 }
-    }
-
-    /// Blocks that count as promised.
-    pub fn promised(&self) -> u64 {
-        if self.held.load(SeqCst) { self.promised.load(SeqCst) } else { 0 }
-    }
-
-    /// Promises places for so many blocks, to be given back by [`Self::end_promise`]. None are promised by an error.
-    ///
-    /// A snapshot that is being created at this moment looks for room after it has said so (`set_held`): either it
-    /// sees this promise, or this sees the snapshot.
-    pub fn promise(&self, blocks: u64) -> Result<()> {
-        self.promised.fetch_add(blocks, SeqCst);
-        if blocks == 0 || !self.held.load(SeqCst) || self.left() + self.for_promises >= self.for_all {
-            return Ok(());
-        }
-        self.end_promise(blocks);
-        self.tell();
-        Err(Error::NoSpace)
-    }
-
-    pub fn end_promise(&self, blocks: u64) {
-        let before = self.promised.fetch_sub(blocks, SeqCst);
-        assert!(before >= blocks, "more promises were ended than made");
+    pub fn reserved_places(&self) -> u64 {
+        let reserved = self.reserved();
+        if reserved > 0 { reserved + self.reader.most_nodes(reserved) } else { 0 }
     }
 
     /// `NoSpace` unless an operation of this kind may begin.
-    pub fn check(&self, room: Room) -> Result<()> {
-        let needed = match room {
-            Room::Any => self.for_all,
-            Room::Removal => self.for_removals,
-            Room::Upkeep => 0,
+    pub fn check(&self, class: ReserveClass) -> Result<()> {
+        let needed = match class {
+            ReserveClass::Any => self.for_all,
+            ReserveClass::Removal => self.for_removals,
+            ReserveClass::Upkeep => 0,
         };
         if needed == 0 || self.left() >= needed {
             return Ok(());
@@ -175,5 +151,31 @@ impl Left {
                  in it; see 'xact stat', and delete snapshots ('xact snapshot list', 'delete', 'prune')"
             );
         }
+    }
+}
+
+impl SpaceReservation for Left {
+    /// Reserves places for so many blocks, to be given back by [`Self::release`]. None are reserved by an error.
+    ///
+    /// A snapshot that is being created at this moment looks for room after it has said so (`set_held`): either it
+    /// sees this reservation, or this sees the snapshot.
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        self.reserved.fetch_add(blocks, SeqCst);
+        if blocks == 0 || !self.held.load(SeqCst) || self.left() + self.for_reservations >= self.for_all {
+            return Ok(());
+        }
+        self.release(blocks);
+        self.tell();
+        Err(Error::NoSpace)
+    }
+
+    fn release(&self, blocks: u64) {
+        let before = self.reserved.fetch_sub(blocks, SeqCst);
+        assert!(before >= blocks, "more was released than reserved");
+    }
+
+    /// Blocks that count as reserved.
+    fn reserved(&self) -> u64 {
+        if self.held.load(SeqCst) { self.reserved.load(SeqCst) } else { 0 }
     }
 }

@@ -34,27 +34,12 @@ use super::export::{self, Seen};
 use super::image::{GenerationImage, Lease};
 use super::live::Logged;
 use super::map::{Map, MapReader};
-use super::part::SnapshotPart;
 use super::pool::Pool;
-use super::{Generations, GenerationsEngine, State, room};
-use crate::core::cache::BlockSource;
-use crate::core::shared::Shared;
-use crate::engine::{BlockRef, Room};
+use super::{Generations, State, room};
+use crate::core::block::{BlockRef, BlockSource};
 use crate::fault::Fault;
-
-/// A snapshot as a user sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SnapshotInfo {
-    pub name: String,
-    pub generation: u64,
-    /// Seconds since 1970.
-    pub time: u64,
-    /// Bytes of the pool that deleting it alone would free: of what it alone has at once, and of what it alone
-    /// keeps from its own place when the sweep has brought that home.
-    pub own_bytes: u64,
-    /// The files and folders that it has, from the volume's root and without one; none: all of the volume.
-    pub paths: Vec<Vec<u8>>,
-}
+use crate::mechanism::ReserveClass;
+use crate::snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots};
 
 /// A snapshot with its map.
 #[derive(Clone)]
@@ -90,7 +75,7 @@ pub(super) enum Change {
     /// The snapshot with this index becomes one of chosen paths, with a map that the commit draws.
     Cut {
         index: usize,
-        part: SnapshotPart,
+        part: PartialSnapshot,
         map: Map,
     },
     Delete {
@@ -128,49 +113,24 @@ pub(super) fn read_list(reader: &MapReader, root: &Root) -> Result<Vec<Kept>> {
     Ok(decode_snapshots(&bytes, &root.shape)?.into_iter().map(kept).collect())
 }
 
-impl GenerationsEngine {
-    /// Keeps what the next generation will be, which is made at once, under a name. What has been
-    /// written to the engine when this is called is in it.
-    ///
-    /// Errors: `Usage` for a name that is taken or no name; `NoSpace`.
-    pub fn create_snapshot(&self, name: &str, time: u64) -> Result<()> {
-        self.create(name, time, SnapshotOf::Volume)
+impl Snapshots for Generations {
+    fn generation(&self) -> u64 {
+        self.state.lock().root.generation
     }
 
-    pub(super) fn create(&self, name: &str, time: u64, of: SnapshotOf) -> Result<()> {
-        let bad = |c: char| c == '/' || c.is_control();
-        if name.is_empty() || name.len() > SNAPSHOT_NAME_BYTES || name.contains(bad) || name.starts_with('.')
-        {
-            return Err(Error::Usage(format!(
-                "'{name}' is no name for a snapshot: up to {SNAPSHOT_NAME_BYTES} bytes, no '/' and no dot first"
-            )));
-        }
-        self.shared.change_snapshots(|snapshots| {
-            if snapshots.iter().any(|kept| kept.record.name == name) {
-                return Err(Error::Usage(format!("there is a snapshot '{name}' already")));
-            }
-            Ok(Change::Create { name: name.to_owned(), time, of })
-        })
+    fn create(&self, name: &str, time: u64) -> Result<()> {
+        self.keep(name, time, SnapshotOf::Volume)
     }
 
-    /// Deletes a snapshot and frees what it alone has kept. Works on a full volume too.
-    ///
-    /// Errors: `Usage` where there is none of this name.
-    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
-        self.shared.change_snapshots(|snapshots| {
+    fn delete(&self, name: &str) -> Result<()> {
+        self.change_snapshots(|snapshots| {
             let index = find(snapshots, name)?;
             Ok(Change::Delete { index })
         })
     }
 
-    /// Makes the tree what it was when the snapshot was created; what was done since and is in no
-    /// snapshot is gone. The snapshot stays, and so do the volume's settings. Nobody may have read anything by this
-    /// engine yet.
-    ///
-    /// Errors: `Usage` where there is none of this name, and for one of chosen paths, which has not what the others
-    /// would become; `NoSpace`.
-    pub fn restore_snapshot(&self, name: &str) -> Result<()> {
-        self.shared.change_snapshots(|snapshots| {
+    fn restore(&self, name: &str) -> Result<()> {
+        self.change_snapshots(|snapshots| {
             let index = find(snapshots, name)?;
             if !snapshots[index].paths().is_empty() {
                 return Err(Error::Usage(format!(
@@ -181,76 +141,86 @@ impl GenerationsEngine {
         })
     }
 
-    /// The snapshots, from the oldest to the newest. Costs what the pool holds, and commits wait for that long.
-    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
-        let state = self.shared.state.lock();
-        let reader = &self.shared.reader;
-        let displaced = self.shared.displaced(&state)?;
+    fn list(&self) -> Result<Vec<SnapshotInfo>> {
+        let state = self.state.lock();
+        let reader = &self.reader;
+        let displaced = self.displaced(&state)?;
         let mut infos = Vec::new();
         for (index, kept) in state.snapshots.iter().enumerate().filter(|(_, kept)| kept.is_there()) {
             let mut own = displaced.by_one[index];
             let others = all_but(&state.snapshots, index, &state.map);
             kept.map.only_here(reader, &others, &mut |_| own += 1)?;
             let SnapshotRecord { generation, time, name, .. } = kept.record.clone();
-            let own_bytes = own * self.shared.volume.block_size as u64;
+            let own_bytes = own * self.core.volume.block_size as u64;
             let paths = kept.paths().to_vec();
             infos.push(SnapshotInfo { name, generation, time, own_bytes, paths });
         }
         Ok(infos)
     }
 
-    /// Their names and times alone, which cost nothing to find.
-    pub fn snapshot_times(&self) -> Vec<(String, u64)> {
-        let state = self.shared.state.lock();
+    fn times(&self) -> Vec<(String, u64)> {
+        let state = self.state.lock();
         let there = state.snapshots.iter().filter(|kept| kept.is_there());
         there.map(|kept| (kept.record.name.clone(), kept.record.time)).collect()
     }
 
-    /// The paths of a snapshot; none for one of the volume. Errors: `Usage` where there is none of this name.
-    pub fn snapshot_paths(&self, name: &str) -> Result<Vec<Vec<u8>>> {
-        let state = self.shared.state.lock();
+    fn paths(&self, name: &str) -> Result<Vec<Vec<u8>>> {
+        let state = self.state.lock();
         Ok(state.snapshots[find(&state.snapshots, name)?].paths().to_vec())
     }
 
-    /// Whether anything was committed, or waits for a commit, that the newest snapshot of the volume does not have.
-    pub fn has_changed_since_snapshot(&self) -> bool {
-        let state = self.shared.state.lock();
+    fn has_changed_since_newest(&self) -> bool {
+        let state = self.state.lock();
         let whole = state.snapshots.iter().filter(|kept| kept.record.of == SnapshotOf::Volume);
         let newest = whole.map(|kept| kept.record.generation).max();
         newest != Some(state.root.generation)
-            || self.shared.live.logged_blocks() > 0
-            || !self.shared.metadata.is_unchanged()
+            || self.live.logged_blocks() > 0
+            || !self.core.blocks.is_unchanged()
     }
 
-    /// Blocks that a snapshot and another, or the durable generation, have in different places, in the
-    /// order of their numbers. Costs what differs, and commits wait for that long. A block may be there and
-    /// have the same contents.
-    pub fn changed_blocks(&self, old: &str, new: Option<&str>) -> Result<Vec<BlockNr>> {
-        let state = self.shared.state.lock();
+    fn changed_blocks(&self, old: &str, new: Option<&str>) -> Result<Vec<BlockNr>> {
+        let state = self.state.lock();
         let map = |name| find(&state.snapshots, name).map(|index| &state.snapshots[index].map);
         // What the log has since is as good as changed.
-        let logged = if new.is_none() { self.shared.live.logged() } else { Logged::default() };
+        let logged = if new.is_none() { self.live.logged() } else { Logged::default() };
         let (old, new) = (map(old)?, new.map_or(Ok(&state.map), map)?);
         let mut changed: BTreeSet<BlockNr> = logged.into_keys().map(BlockNr).collect();
-        old.differences(&self.shared.reader, new, &mut |block| changed.extend([block]))?;
+        old.differences(&self.reader, new, &mut |block| changed.extend([block]))?;
         Ok(changed.into_iter().collect())
     }
 
-    /// A snapshot as a read-only device; without a name the durable generation with what its log has, of an engine that
-    /// is read-only itself: else the next commits would change what is read.
-    ///
-    /// Errors: `Usage`.
-    pub fn image(&self, snapshot: Option<&str>) -> Result<Arc<GenerationImage>> {
-        let state = self.shared.state.lock();
+    fn image(&self, snapshot: Option<&str>) -> Result<Arc<dyn SnapshotImage>> {
+        let state = self.state.lock();
         let (map, logged, lease) = match snapshot {
             Some(name) => {
                 let kept = &state.snapshots[find(&state.snapshots, name)?];
                 (kept.map.clone(), Logged::default(), kept.lease.clone())
             }
-            None if self.shared.read_only => (state.map.clone(), self.shared.live.logged(), Arc::default()),
+            None if self.core.read_only => (state.map.clone(), self.live.logged(), Arc::default()),
             None => return Err(Error::Usage("what changes has no image: create a snapshot first".into())),
         };
-        Ok(Arc::new(GenerationImage::new(self.shared.reader.clone(), map, logged, lease)))
+        Ok(Arc::new(GenerationImage::new(self.reader.clone(), map, logged, lease)))
+    }
+
+    fn create_partial(
+        &self,
+        name: &str,
+        time: u64,
+        select: &dyn Fn(Arc<dyn SnapshotImage>) -> Result<PartialSnapshot>,
+    ) -> Result<()> {
+        self.create_part(name, time, select)
+    }
+
+    fn pool_use(&self) -> Result<PoolUse> {
+        self.count_pool_use()
+    }
+
+    fn is_pool_full(&self) -> bool {
+        self.room.is_full()
+    }
+
+    fn make_plain(&self) -> Result<()> {
+        self.convert_to_plain()
     }
 }
 
@@ -266,10 +236,26 @@ fn all_but<'a>(snapshots: &'a [Kept], index: usize, newest: &'a Map) -> Vec<&'a 
 }
 
 impl Generations {
+    pub(super) fn keep(&self, name: &str, time: u64, of: SnapshotOf) -> Result<()> {
+        let bad = |c: char| c == '/' || c.is_control();
+        if name.is_empty() || name.len() > SNAPSHOT_NAME_BYTES || name.contains(bad) || name.starts_with('.')
+        {
+            return Err(Error::Usage(format!(
+                "'{name}' is no name for a snapshot: up to {SNAPSHOT_NAME_BYTES} bytes, no '/' and no dot first"
+            )));
+        }
+        self.change_snapshots(|snapshots| {
+            if snapshots.iter().any(|kept| kept.record.name == name) {
+                return Err(Error::Usage(format!("there is a snapshot '{name}' already")));
+            }
+            Ok(Change::Create { name: name.to_owned(), time, of })
+        })
+    }
+
     pub(super) fn change_snapshots(&self, change: impl FnOnce(&[Kept]) -> Result<Change>) -> Result<()> {
-        self.check_open()?;
-        self.volume.poison.check()?;
-        let _turn = self.pipeline.lead_alone();
+        self.core.check_open()?;
+        self.core.volume.poison.check()?;
+        let _turn = self.core.pipeline.lead_alone();
         let changed = self.change_in_turn(change);
         self.room.set_held(!self.state.lock().snapshots.is_empty());
         changed
@@ -281,13 +267,13 @@ impl Generations {
         let change = {
             let mut state = self.state.lock();
             let change = change(&state.snapshots)?;
-            if matches!(change, Change::Restore { .. }) && !self.metadata.is_unchanged() {
+            if matches!(change, Change::Restore { .. }) && !self.core.blocks.is_unchanged() {
                 return Err(Error::Usage("a volume in use cannot be restored: unmount it first".into()));
             }
             if matches!(change, Change::Create { .. }) {
                 // What was accepted before it may have to go to the pool from now on, and so counts.
                 self.room.set_held(true);
-                self.room.check(Room::Any)?;
+                self.room.check(ReserveClass::Any)?;
             }
             let records: usize = state.snapshots.iter().map(|kept| kept.record.count()).sum();
             let records = match &change {
@@ -300,12 +286,12 @@ impl Generations {
                 Change::Delete { index } => records - state.snapshots[*index].record.count(),
                 Change::Restore { .. } => records,
             };
-            let blocks = list_blocks(records, self.volume.block_size);
+            let blocks = list_blocks(records, self.core.volume.block_size);
             if let Change::Cut { index, part, .. } = &change {
                 let needed = blocks + part.most_places(&self.reader, &state.snapshots[*index].map)?;
                 let pool = self.pool(&mut state)?;
                 if pool.free()
-                    < room::for_all(self.reader.shape.places()) + self.room.promised_places() + needed
+                    < room::for_all(self.reader.shape.places()) + self.room.reserved_places() + needed
                 {
                     return Err(Error::NoSpace);
                 }
@@ -317,12 +303,12 @@ impl Generations {
             }
             ListChange { change, list }
         };
-        self.guard(self.commit_running(Way::Snapshots(change)))
+        self.core.guard(self.commit_running(Way::Snapshots(change)))
     }
 
     /// The block of the superblock as a restore leaves it: the snapshot's, with the settings of now.
     pub(super) fn restored_superblock(&self, state: &State, snapshot: &Map) -> Result<(BlockNr, BlockRef)> {
-        let block_size = self.volume.block_size;
+        let block_size = self.core.volume.block_size;
         let logged = self.live.logged();
         let now = Seen { reader: &self.reader, map: &state.map, logged: Some(&logged) };
         let then = Seen { reader: &self.reader, map: snapshot, logged: None };
@@ -348,7 +334,7 @@ impl Generations {
     ) -> Result<Settled> {
         let mut freed = Vec::new();
         let mut others = vec![map];
-        if !self.faults.has(Fault::FreeHeld) {
+        if !self.core.faults.has(Fault::FreeHeld) {
             others.extend(state.snapshots.iter().map(|kept| &kept.map));
         }
         state.map.only_here(&self.reader, &others, &mut |place| freed.push(place))?;
@@ -383,9 +369,9 @@ impl Generations {
             }
             if let Some(place) = list {
                 let records: Vec<SnapshotRecord> = snapshots.iter().map(|kept| kept.record.clone()).collect();
-                let bytes = encode_snapshots(&records, self.volume.block_size);
+                let bytes = encode_snapshots(&records, self.core.volume.block_size);
                 let pointer = Pointer { place, sum: contents_sum(BlockNr(0), &bytes) };
-                root.snapshots = Some((pointer, (bytes.len() / self.volume.block_size) as u32));
+                root.snapshots = Some((pointer, (bytes.len() / self.core.volume.block_size) as u32));
                 written = Some((place, bytes));
             }
         }

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use xact_types::{BlockNr, CommitId, Result};
 
-use crate::core::cache::{Slot, SlotState};
-use crate::core::dirty_blocks::Metadata;
-use crate::engine::BlockRef;
+use crate::core::block::{BlockRef, SlotState};
+use crate::core::cache::Slot;
+use crate::core::dirty_blocks::DirtyBlocks;
 use crate::fault::Fault;
 use crate::journal::Journal;
 
@@ -18,7 +18,7 @@ impl Journal {
     /// Writes the oldest transactions home until no more than `target` blocks of the log are in
     /// use. Blocks of which a later durable commit has all are skipped, for its copy stays in the
     /// log; so are those that a later durable commit freed, for it revoked them.
-    pub(super) fn checkpoint(&self, target: u32) -> Result<()> {
+    pub(super) fn checkpoint_to(&self, target: u32) -> Result<()> {
         let _alone = self.checkpointing.lock();
         let (passed, last, homeward) = self.choose(target);
         if passed == 0 {
@@ -29,8 +29,8 @@ impl Journal {
         }
         // Durable by this flush: the blocks at home. Without it the tail could pass copies in the
         // log that are nowhere else, and a crash would lose acknowledged changes.
-        if !self.faults.has(Fault::NoFlushBeforeTail) {
-            self.volume.flush()?;
+        if !self.core.faults.has(Fault::NoFlushBeforeTail) {
+            self.core.volume.flush()?;
         }
         self.move_tail(passed)
     }
@@ -63,7 +63,7 @@ impl Journal {
     /// `None` where nothing must: it is there, or the log has it behind `last` too.
     fn must_go_home(&self, state: &SlotState, last: CommitId) -> Option<(CommitId, BlockRef)> {
         let (newest, contents) = state.committed.as_ref()?;
-        let whole = if self.faults.has(Fault::TailPastBase) { Some(*newest) } else { state.whole };
+        let whole = if self.core.faults.has(Fault::TailPastBase) { Some(*newest) } else { state.whole };
         (whole <= Some(last)).then(|| (*newest, contents.clone()))
     }
 
@@ -75,14 +75,14 @@ impl Journal {
         for slot in chunk {
             let mut state = slot.lock_any();
             let Some((commit, mut contents)) = self.must_go_home(&state, last) else { continue };
-            if self.faults.has(Fault::CheckpointUncommitted) {
+            if self.core.faults.has(Fault::CheckpointUncommitted) {
                 contents = state.newest.clone().unwrap_or(contents);
             }
             state.writing = true;
             blocks.push((slot.block, contents));
             written.push((commit, slot));
         }
-        self.volume.write_sorted(&blocks)?;
+        self.core.volume.write_sorted(&blocks)?;
         self.checkpoint_writes.fetch_add(blocks.len() as u64, Relaxed);
         for (commit, slot) in written {
             let mut state = slot.lock_any();
@@ -90,7 +90,7 @@ impl Journal {
             if state.committed.as_ref().is_some_and(|(newest, _)| *newest == commit) {
                 state.committed = None;
                 self.pinned_blocks.fetch_sub(1, Relaxed);
-                Metadata::drop_data_contents(&mut state);
+                DirtyBlocks::drop_data_contents(&mut state);
             }
         }
         Ok(())
@@ -111,12 +111,12 @@ impl Journal {
             let mut head = self.head.lock();
             head.fields.start = start;
             head.fields.sequence = sequence;
-            head.write(&self.volume)?;
+            head.write(&self.core.volume)?;
         }
         // Durable by this flush: the tail. The space behind it may be overwritten from now on; a
         // recovery that began at the old tail would find the middle of a newer transaction there
         // and drop everything after it.
-        self.volume.flush()?;
+        self.core.volume.flush()?;
         let mut state = self.log.state.lock();
         let gone: Vec<_> = state.committed.drain(..passed).collect();
         state.used -= gone.iter().map(|t| t.len).sum::<u32>();
@@ -136,7 +136,7 @@ impl Journal {
             let mut state = slot.lock_any();
             // A commit that has come since may hold it again.
             if state.in_no_commit() {
-                self.metadata.set_data(&mut state, false);
+                self.core.blocks.set_data(&mut state, false);
             }
         }
         Ok(())

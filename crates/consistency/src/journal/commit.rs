@@ -17,10 +17,9 @@ use xact_layout::jbd2::{
 };
 use xact_types::{CommitId, Error, Result, Timestamp};
 
-use crate::core::cache::Record;
+use crate::core::block::{BlockRef, Record};
 use crate::core::dirty_blocks::{Frozen, FrozenBlock};
 use crate::core::superblock_io::Flags;
-use crate::engine::BlockRef;
 use crate::fault::{Fault, Faults};
 use crate::journal::Journal;
 use crate::journal::log::Committed;
@@ -114,8 +113,8 @@ impl Body {
 impl Journal {
     /// Leader: closes the running commit, writes it, and tells who waits.
     pub(super) fn commit_running(&self) -> Result<()> {
-        let commit = self.pipeline.lock()?;
-        let mut frozen = self.metadata.freeze(commit, |block, contents| {
+        let commit = self.core.pipeline.lock()?;
+        let mut frozen = self.core.blocks.freeze(commit, |block, contents| {
             // Every copy of the superblock in the log must say what is true after its replay,
             // whatever the operation that changed it knew: that there is a log to be recovered.
             if block == self.superblock_place.block {
@@ -129,14 +128,14 @@ impl Journal {
             block.record = Record::Copy;
         }
         let revokes = self.note_logged(commit, &frozen);
-        self.pipeline.switch();
+        self.core.pipeline.switch();
         if frozen.is_empty() {
             // Nothing to log; but data that was written before must become durable all the same.
-            self.volume.flush()?;
+            self.core.volume.flush()?;
         } else {
             self.write_transaction(commit, frozen, &revokes)?;
         }
-        self.pipeline.finish(commit);
+        self.core.pipeline.finish(commit);
         Ok(())
     }
 
@@ -151,7 +150,7 @@ impl Journal {
         }
         drop(logged);
         revokes.sort_unstable();
-        if self.faults.has(Fault::NoRevoke) {
+        if self.core.faults.has(Fault::NoRevoke) {
             revokes.clear();
         }
         revokes
@@ -164,7 +163,7 @@ impl Journal {
             (state.head, state.sequence)
         };
         let revokes = revokes.chunks(revokes_in(self.commit_writes, format));
-        let body = Body::build(format, sequence, &mut frozen.blocks, revokes, self.faults);
+        let body = Body::build(format, sequence, &mut frozen.blocks, revokes, self.core.faults);
         let len = body.blocks.len() as u32 + 1;
         self.make_room(len)?;
         self.mark_in_use(start, sequence)?;
@@ -178,8 +177,8 @@ impl Journal {
         // of commit() would be told that something is safe which a crash undoes, freed blocks
         // would be reused while a replay can still bring their old owner back, and the next
         // transaction could stand in the log behind one that is torn.
-        if !self.faults.has(Fault::NoFlushAfterCommitBlock) {
-            self.volume.flush()?;
+        if !self.core.faults.has(Fault::NoFlushAfterCommitBlock) {
+            self.core.volume.flush()?;
         }
         let blocks = frozen.blocks.len() as u64;
         self.settle(commit, sequence, start, len, frozen);
@@ -191,30 +190,30 @@ impl Journal {
 
     fn write_in_two_steps(&self, start: u32, sequence: u32, body: &Body) -> Result<()> {
         let ring = self.log.ring();
-        ring.write(&self.volume, start, &body.blocks)?;
+        ring.write(&self.core.volume, start, &body.blocks)?;
         // Durable by this flush: the blocks of this transaction, and all data whose write
         // returned before the operations that refer to it ended, since those ended before the
         // commit was locked. Without it the commit block could be durable alone: a replay would
         // write home what the log held there before, and files would show stale data.
-        if !self.faults.has(Fault::NoFlushBeforeCommitBlock) {
-            self.volume.flush()?;
+        if !self.core.faults.has(Fault::NoFlushBeforeCommitBlock) {
+            self.core.volume.flush()?;
         }
         let at = ring.advance(start, body.blocks.len() as u32);
-        ring.write(&self.volume, at, &[body.commit_block(&self.log.format, sequence, self.faults)])
+        ring.write(&self.core.volume, at, &[body.commit_block(&self.log.format, sequence, self.core.faults)])
     }
 
     fn write_at_once(&self, commit: CommitId, start: u32, sequence: u32, mut body: Body) -> Result<()> {
         // Durable by this flush: the data that this transaction refers to. Without it the whole
         // transaction could be durable alone, and files would show what their blocks held before.
         // Where a flush since has covered the data, there is none here. Patches rest on what is in place.
-        let asked = self.pipeline.is_ordered(commit);
+        let asked = self.core.pipeline.is_ordered(commit);
         let ordered = asked || self.ordered_data || self.log_records == LogRecords::SubBlock;
-        if ordered && !self.faults.has(Fault::NoFlushOfData) {
-            self.volume.flush_data()?;
+        if ordered && !self.core.faults.has(Fault::NoFlushOfData) {
+            self.core.volume.flush_data()?;
         }
-        let commit_block = body.commit_block(&self.log.format, sequence, self.faults);
+        let commit_block = body.commit_block(&self.log.format, sequence, self.core.faults);
         body.blocks.push(commit_block);
-        self.log.ring().write(&self.volume, start, &body.blocks)
+        self.log.ring().write(&self.core.volume, start, &body.blocks)
     }
 
     /// Before the first transaction after a clean open: says on the volume that there is a log.
@@ -223,16 +222,17 @@ impl Journal {
         if head.fields.start != 0 {
             return Ok(());
         }
-        self.superblock_place.write_home(&self.volume, Flags { recover: Some(true), ..Flags::default() })?;
+        self.superblock_place
+            .write_home(&self.core.volume, Flags { recover: Some(true), ..Flags::default() })?;
         // Durable by this flush: the superblock's flag. It must not come after the journal's own
         // superblock, since a log that begins somewhere on a volume that claims to be clean is
         // thrown away by the kernel at the next mount.
-        self.volume.flush()?;
+        self.core.volume.flush()?;
         head.fields.start = start;
         head.fields.sequence = sequence;
         // Durable by the flush before the commit block: else a recovery would not look for the
         // transaction where it is.
-        head.write(&self.volume)
+        head.write(&self.core.volume)
     }
 
     /// The commit is durable: its contents are what checkpoints write home from now on, and
@@ -240,7 +240,7 @@ impl Journal {
     fn settle(&self, commit: CommitId, sequence: u32, start: u32, len: u32, frozen: Frozen) {
         let mut being_written = false;
         for &block in &frozen.forgotten {
-            self.metadata.cache.with(block, |_, state| {
+            self.core.blocks.cache.with(block, |_, state| {
                 if state.committed.take().is_some() {
                     self.pinned_blocks.fetch_sub(1, Relaxed);
                     self.checkpoint_writes_saved.fetch_add(1, Relaxed);
@@ -248,7 +248,7 @@ impl Journal {
                 being_written |= state.writing;
                 // Revoked now: its next owner may write it in place.
                 if state.in_no_commit() {
-                    self.metadata.set_data(state, false);
+                    self.core.blocks.set_data(state, false);
                 }
             });
         }
@@ -292,12 +292,13 @@ impl Journal {
             return Err(Error::TooLarge { blocks: len.into(), limit: capacity.into() });
         }
         while self.log.used() + len > capacity {
-            self.checkpoint(capacity - len)?;
+            self.checkpoint_to(capacity - len)?;
         }
         // Committed blocks that are not home stay in memory; a large log must not fill it.
-        let most = (self.cache_bytes / self.volume.block_size).max(self.pipeline.max_alone() as usize);
+        let most =
+            (self.cache_bytes / self.core.volume.block_size).max(self.core.pipeline.max_alone() as usize);
         while self.pinned_blocks.load(Relaxed) > most && self.log.used() > 0 {
-            self.checkpoint(self.log.used() / 2)?;
+            self.checkpoint_to(self.log.used() / 2)?;
         }
         Ok(())
     }

@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 
-use xact_layout::feature::{compat, incompat};
 use xact_layout::group::GroupDesc;
 use xact_layout::inode::{Inode, flag};
 use xact_layout::superblock::Superblock;
@@ -40,20 +39,6 @@ const DIRECT_POINTERS: usize = 12;
 
 fn corrupt<T>(what: &'static str) -> Result<T> {
     Err(Error::corrupt(Site::Inode(Ino::JOURNAL), what))
-}
-
-/// Whether the volume has a journal of its own. One on another device is refused.
-pub(crate) fn has_journal(superblock: &Superblock) -> Result<bool> {
-    if superblock.has_incompat(incompat::JOURNAL_DEV) {
-        return Err(Error::Unsupported("a volume that is only a journal".into()));
-    }
-    if !superblock.has_compat(compat::HAS_JOURNAL) {
-        return Ok(false);
-    }
-    if superblock.journal_dev() != 0 || superblock.journal_inum() == 0 {
-        return Err(Error::Unsupported("a journal on another device".into()));
-    }
-    Ok(true)
 }
 
 impl JournalLayout {

@@ -73,8 +73,6 @@ pub(crate) mod superblock;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use xact_device::BlockDevice;
@@ -83,48 +81,37 @@ use xact_layout::jbd2::{Checksums, Features};
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, CommitId, Error, Result};
 
-use crate::core::dirty_blocks::Metadata;
-use crate::core::pipeline::{Action, Pipeline};
-use crate::core::shared::{Shared, engine_of_shared, shared_fields};
+use crate::core::Core;
+use crate::core::block::NewData;
+use crate::core::dirty_blocks::DirtyBlocks;
+use crate::core::pipeline::Pipeline;
 use crate::core::superblock_io::{self, Flags, SuperblockPlace};
 use crate::core::volume::Volume;
-use crate::engine::{BlockRef, DataInLog, DataWrite, Engine, EngineStats, NewData};
-use crate::fault::{Fault, Faults};
+use crate::fault::Fault;
+use crate::mechanism::{
+    DataInLog, DataLog, DataWrite, EngineStats, Mechanism, ReserveClass, ResizableJournal,
+};
 use crate::options::{CommitWrites, EngineOptions, LogRecords};
-use crate::recovery::{self, RecoveryReport};
 
 use commit::{Limits, revokes_in};
-pub use resize::JournalSize;
 
 use location::JournalLayout;
 use log::{Log, Ring};
 use superblock::{JournalHead, SharedHead};
 
-/// The engine of volumes with a journal, in the mode that ext4 calls `ordered`.
-pub struct JournalEngine {
-    journal: Arc<Journal>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    report: RecoveryReport,
-}
-
-/// What the engine's callers and its threads share.
-struct Journal {
-    volume: Arc<Volume>,
-    pipeline: Arc<Pipeline>,
-    metadata: Metadata,
+/// The mechanism of volumes with a journal, in the mode that ext4 calls `ordered`.
+pub(crate) struct Journal {
+    core: Arc<Core>,
     log: Log,
     head: SharedHead,
     superblock_place: SuperblockPlace,
     /// As it was on opening, for where the journal's inode is.
     superblock: Superblock,
     stock_checksums: Checksums,
-    read_only: bool,
-    commit_interval: Duration,
     commit_writes: CommitWrites,
     log_records: LogRecords,
     ordered_data: bool,
     cache_bytes: usize,
-    faults: Faults,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
     /// Held while a checkpoint's writes are under way.
@@ -151,17 +138,14 @@ fn stock_checksums(superblock: &Superblock) -> Checksums {
     if superblock.has_metadata_csum() { Checksums::V3 } else { Checksums::None }
 }
 
-impl JournalEngine {
-    /// Opens a volume that has a journal, after replaying what a crash left in it.
+impl Journal {
+    /// Opens a volume that has a journal, with an empty log: what a crash left in it has been replayed.
     ///
-    /// Errors: `Usage` where there is no journal, or where the log must be replayed and the
-    /// device is read-only; `Unsupported` for journals on another device and fast commits that
-    /// are not replayed; `Corrupt`.
-    pub fn open(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<JournalEngine>> {
-        let report = recovery::recover(&device, &options)?;
+    /// Errors: `Usage` where there is no journal; `Unsupported` for journals on another device; `Corrupt`.
+    pub fn open(device: Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<(Arc<Core>, Arc<Journal>)> {
         let home = superblock_io::read(&*device)?;
         let superblock = home.superblock;
-        if !location::has_journal(&superblock)? {
+        if !superblock_io::has_journal(&superblock)? {
             return Err(Error::Usage("the volume has no journal".into()));
         }
         let block_size = superblock.block_size() as usize;
@@ -195,22 +179,21 @@ impl JournalEngine {
         let log = Log::new(ring, format, at, fields.sequence.wrapping_add(1));
 
         let volume = Arc::new(volume);
-        let journal = Arc::new(Journal {
-            pipeline: Pipeline::new(volume.clone(), limits.credits, limits.alone),
-            metadata: Metadata::new(volume.clone(), volume.clone(), options.cache_bytes, limits.forgotten)
-                .with_sub_block_records(options.log_records == LogRecords::SubBlock),
+        let pipeline = Pipeline::new(volume.clone(), limits.credits, limits.alone);
+        let blocks = DirtyBlocks::new(volume.clone(), volume.clone(), options.cache_bytes, limits.forgotten)
+            .with_sub_block_records(options.log_records == LogRecords::SubBlock);
+        let core = Core::new(volume, pipeline, blocks, options);
+        let journal = Journal {
+            core: core.clone(),
             log,
             head: SharedHead::new(head),
             superblock_place: SuperblockPlace::of(&superblock),
             superblock,
             stock_checksums,
-            read_only: options.read_only || volume.device_is_read_only(),
-            commit_interval: options.commit_interval,
             commit_writes: options.commit_writes,
             log_records: options.log_records,
             ordered_data: options.ordered_data,
             cache_bytes: options.cache_bytes,
-            faults: options.faults(),
             checkpointing: Mutex::new(()),
             home_writes: Mutex::new(()),
             checkpoint_due: Mutex::default(),
@@ -221,52 +204,8 @@ impl JournalEngine {
             journaled_data_blocks: AtomicU64::new(0),
             checkpoint_writes: AtomicU64::new(0),
             checkpoint_writes_saved: AtomicU64::new(0),
-            volume,
-        });
-        let threads = if journal.read_only { Vec::new() } else { Journal::spawn(&journal)? };
-        Ok(Arc::new(JournalEngine { journal, threads: Mutex::new(threads), report }))
-    }
-
-    /// What the replay at opening did.
-    pub fn recovery(&self) -> &RecoveryReport {
-        &self.report
-    }
-
-    /// Writes everything committed home and empties the log, for tests and for `xact journal`.
-    pub fn checkpoint(&self) -> Result<()> {
-        self.journal.guard(self.journal.checkpoint(0))
-    }
-
-    fn end_threads(&self) {
-        self.journal.pipeline.stop_background();
-        self.journal.checkpoint_due.lock().stopping = true;
-        self.journal.checkpoint_wake.notify_all();
-        for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has poisoned the volume already.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for JournalEngine {
-    fn drop(&mut self) {
-        self.end_threads();
-    }
-}
-
-impl Journal {
-    fn spawn(journal: &Arc<Journal>) -> Result<Vec<JoinHandle<()>>> {
-        let start = |name: &str, work: fn(&Journal)| {
-            let journal = journal.clone();
-            std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || work(&journal))
-                .map_err(|e| Error::io("starting a thread", e))
         };
-        Ok(vec![
-            start("xact-commit", Journal::commit_when_due)?,
-            start("xact-checkpoint", Journal::checkpoint_when_due)?,
-        ])
+        Ok((core, Arc::new(journal)))
     }
 
     fn checkpoint_when_due(&self) {
@@ -276,7 +215,7 @@ impl Journal {
                 while !wakeup.due && !wakeup.stopping {
                     self.checkpoint_wake.wait(&mut wakeup);
                 }
-                if wakeup.stopping || self.volume.poison.is_set() {
+                if wakeup.stopping || self.core.volume.poison.is_set() {
                     return;
                 }
                 wakeup.due = false;
@@ -284,14 +223,14 @@ impl Journal {
             // The newest transactions stay: their blocks are likely to be committed again soon,
             // and then need not go home for now.
             let target = (self.log.capacity() / 4).min(self.log.used() / 2);
-            let _ = self.guard(self.checkpoint(target));
+            let _ = self.core.guard(self.checkpoint_to(target));
         }
     }
 
     /// Called after each commit: a log that is half full, or half of the cache's memory taken by
     /// blocks that are not home, starts the checkpoint thread.
     fn wake_checkpointer(&self) {
-        let pinned = self.pinned_blocks.load(Relaxed) * self.volume.block_size;
+        let pinned = self.pinned_blocks.load(Relaxed) * self.core.volume.block_size;
         if self.log.used() > self.log.capacity() / 2 || pinned > self.cache_bytes / 2 {
             self.checkpoint_due.lock().due = true;
             self.checkpoint_wake.notify_all();
@@ -299,7 +238,7 @@ impl Journal {
     }
 
     fn empty_log(&self) -> Result<()> {
-        self.checkpoint(0)?;
+        self.checkpoint_to(0)?;
         let state = self.log.state.lock();
         let (at, sequence) = (state.head, state.sequence);
         drop(state);
@@ -313,71 +252,38 @@ impl Journal {
         // An empty log has no format that anybody needs: it is left as the kernel would leave it.
         head.fields.set_checksums(self.stock_checksums);
         head.fields.features.incompat &= !Features::XACT_PATCHES;
-        head.write(&self.volume)?;
+        head.write(&self.core.volume)?;
         // Durable by this flush: the empty log. It must not come after the superblock's flag,
         // since a live log on a volume that claims to be clean is refused or thrown away.
-        self.volume.flush()?;
-        self.superblock_place.write_home(&self.volume, Flags { recover: Some(false), ..Flags::default() })?;
+        self.core.volume.flush()?;
+        self.superblock_place
+            .write_home(&self.core.volume, Flags { recover: Some(false), ..Flags::default() })?;
         // Durable by this flush: the flag, so that the volume is as clean as close() says.
-        self.volume.flush()
+        self.core.volume.flush()
     }
 }
 
-impl Shared for Journal {
-    shared_fields!();
+impl Mechanism for Journal {
+    fn start(&self, credits: u32, _class: ReserveClass) -> Result<CommitId> {
+        let blocks = &self.core.blocks;
+        self.core.pipeline.start(credits, false, || Ok(()), || blocks.has_forgotten_much())
+    }
 
     fn commit(&self, commit: CommitId) -> Result<()> {
-        let ticket = self.volume.data_ticket();
-        if self.pipeline.durable() >= commit {
+        let Core { volume, pipeline, .. } = &*self.core;
+        let ticket = volume.data_ticket();
+        if pipeline.durable() >= commit {
             // It may have become so a moment ago, by flushes that had begun before the caller's data was written.
-            return self.guard(self.volume.flush_for(ticket));
+            return self.core.guard(volume.flush_for(ticket));
         }
-        self.pipeline.make_durable(commit, || self.guard(self.commit_running()))?;
+        pipeline.make_durable(commit, || self.core.guard(self.commit_running()))?;
         // A commit whose last flush had begun before this call says nothing about data written
         // since; in all other cases a flush has covered the data and this does nothing.
-        self.guard(self.volume.flush_for(ticket))
-    }
-}
-
-impl Engine for JournalEngine {
-    engine_of_shared!(journal);
-
-    fn start(&self, credits: u32) -> Result<CommitId> {
-        self.journal.check_open()?;
-        let metadata = &self.journal.metadata;
-        self.journal.pipeline.start(credits, false, || Ok(()), || metadata.has_forgotten_much())
-    }
-
-    fn data_in_log(&self) -> DataInLog {
-        DataInLog::All
-    }
-
-    fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
-        self.journal.metadata.journal_data(commit, block, new)
-    }
-
-    fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
-        !self.journal.faults.has(Fault::DataBesideItsCopy) && self.journal.metadata.holds_data(start, blocks)
-    }
-
-    fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
-        self.journal.metadata.forget_data(commit, start, blocks)
-    }
-
-    fn on_durable(&self, commit: CommitId, action: Action) {
-        if self.journal.faults.has(Fault::ActionsAtOnce) {
-            return action();
-        }
-        self.journal.pipeline.on_durable(commit, action);
-    }
-
-    fn flush_data(&self) -> Result<()> {
-        self.journal.check_open()?;
-        self.journal.guard(self.journal.volume.flush_data())
+        self.core.guard(volume.flush_for(ticket))
     }
 
     fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
-        let Journal { volume, metadata, .. } = &*self.journal;
+        let Core { volume, blocks: metadata, .. } = &*self.core;
         let blocks = volume.blocks_in(buf.len())?;
         // Looked for first: what is not found here is home, and the device has it.
         let waiting = metadata.data_in_memory(start, blocks);
@@ -391,54 +297,68 @@ impl Engine for JournalEngine {
         Ok(())
     }
 
-    fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
-        self.journal.check_open()?;
-        let volume = &self.journal.volume;
+    fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
+        let volume = &self.core.volume;
         let blocks = volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?;
-        volume.check_writable(start, blocks)?;
         assert!(!self.holds_data(start, blocks), "data is written beside its copy in the log");
-        let written = volume.write_for(start, bufs, write.waits);
-        volume.note_data();
-        if volume.poison.is_set() {
-            self.journal.pipeline.give_up();
-        }
-        written
+        volume.write_for(start, bufs, write.waits)
     }
 
-    fn discard(&self, start: BlockNr, blocks: u64) -> Result<()> {
-        self.journal.check_open()?;
-        self.journal.volume.poison.check()?;
-        self.journal.volume.discard(start, blocks)
+    fn flush_data(&self) -> Result<()> {
+        self.core.guard(self.core.volume.flush_data())
     }
 
-    fn close(&self) -> Result<()> {
-        if self.journal.read_only {
-            return Ok(());
-        }
-        let result = self.journal.volume.poison.check().and_then(|()| self.sync());
-        self.end_threads();
-        result?;
-        let _turn = self.journal.pipeline.lead_alone();
-        self.journal.guard(self.journal.empty_log())?;
-        self.journal.volume.poison.close();
-        self.journal.pipeline.give_up();
-        Ok(())
+    fn start_threads(self: Arc<Self>) -> Result<()> {
+        let journal = self.clone();
+        self.core.start_thread("xact-checkpoint", move || journal.checkpoint_when_due())
+    }
+
+    fn stop_threads(&self) {
+        self.checkpoint_due.lock().stopping = true;
+        self.checkpoint_wake.notify_all();
+    }
+
+    fn leave_clean(&self) -> Result<()> {
+        self.empty_log()
     }
 
     fn stats(&self) -> EngineStats {
+        let (metadata_hits, metadata_misses) = self.core.blocks.cache.lookups();
         EngineStats {
-            commits: self.journal.commits.load(Relaxed),
-            committed_blocks: self.journal.committed_blocks.load(Relaxed),
-            journaled_data_blocks: self.journal.journaled_data_blocks.load(Relaxed),
-            checkpoint_writes: self.journal.checkpoint_writes.load(Relaxed),
-            checkpoint_writes_saved: self.journal.checkpoint_writes_saved.load(Relaxed),
-            metadata_hits: self.journal.metadata.cache.lookups().0,
-            metadata_misses: self.journal.metadata.cache.lookups().1,
-            device: self.journal.volume.counts(),
+            commits: self.commits.load(Relaxed),
+            committed_blocks: self.committed_blocks.load(Relaxed),
+            journaled_data_blocks: self.journaled_data_blocks.load(Relaxed),
+            checkpoint_writes: self.checkpoint_writes.load(Relaxed),
+            checkpoint_writes_saved: self.checkpoint_writes_saved.load(Relaxed),
+            metadata_hits,
+            metadata_misses,
+            device: self.core.volume.counts(),
         }
     }
 
-    fn journal(&self) -> Option<&JournalEngine> {
+    fn data_log(&self) -> Option<&dyn DataLog> {
         Some(self)
+    }
+
+    fn journal(&self) -> Option<&dyn ResizableJournal> {
+        Some(self)
+    }
+}
+
+impl DataLog for Journal {
+    fn data_in_log(&self) -> DataInLog {
+        DataInLog::All
+    }
+
+    fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
+        self.core.blocks.journal_data(commit, block, new)
+    }
+
+    fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
+        !self.core.faults.has(Fault::DataBesideItsCopy) && self.core.blocks.holds_data(start, blocks)
+    }
+
+    fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
+        self.core.blocks.forget_data(commit, start, blocks)
     }
 }

@@ -27,103 +27,93 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use xact_types::{BlockNr, Error, Ino, Result, Run, Site};
 
+use super::Journal;
 use super::commit::{Limits, revokes_in};
 use super::location::{JournalLayout, JournalRun};
 use super::log::Ring;
-use super::{Journal, JournalEngine};
-use crate::core::shared::Shared;
 use crate::fault::Fault;
+use crate::mechanism::{JournalSize, ResizableJournal};
 
-/// Lengths of a journal, in blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JournalSize {
-    pub blocks: u32,
-    /// What it was made with, where it is longer than that or was until a crash.
-    pub made_with: Option<u32>,
-}
-
-impl JournalEngine {
-    pub fn size(&self) -> JournalSize {
-        let head = self.journal.head.lock();
+impl ResizableJournal for Journal {
+    fn size(&self) -> JournalSize {
+        let head = self.head.lock();
         let made_with = (head.fields.made_with != 0).then_some(head.fields.made_with);
         JournalSize { blocks: head.fields.maxlen, made_with }
     }
 
-    /// Blocks of a journal in which one handle may have `credits`. `TooLarge` where none could be as
-    /// long.
-    pub fn blocks_for(&self, credits: u32) -> Result<u32> {
-        let first = self.journal.head.lock().fields.first;
+    fn blocks_for(&self, credits: u32) -> Result<u32> {
+        let first = self.head.lock().fields.first;
         let ring = Limits::ring_for(credits);
-        let limit = self.journal.pipeline.max_alone().into();
+        let limit = self.core.pipeline.max_alone().into();
         let blocks = ring.and_then(|ring| ring.checked_add(first));
         blocks.ok_or(Error::TooLarge { blocks: credits.into(), limit })
     }
 
-    /// Notes on the volume, durably, what the journal was made with: before its inode gets longer.
-    pub fn note_size(&self) -> Result<()> {
-        self.journal.check_open()?;
-        self.journal.guard(self.journal.note_size())
+    fn note_size(&self) -> Result<()> {
+        self.core.check_open()?;
+        self.core.guard(self.note_made_with())
     }
 
-    /// Lets the log have all of these blocks, which the journal's inode has by a durable commit.
-    pub fn lengthen(&self, runs: &[Run]) -> Result<()> {
+    fn lengthen(&self, runs: &[Run]) -> Result<()> {
         let layout = layout_of(runs)?;
-        let _turn = self.journal.pipeline.lead_alone();
-        self.journal.guard(self.journal.lengthen(layout))
+        let _turn = self.core.pipeline.lead_alone();
+        self.core.guard(self.lengthen_to(layout))
     }
 
-    /// Takes the log back to what the journal was made with; its inode keeps the blocks for now.
-    pub fn shorten(&self) -> Result<()> {
+    fn shorten(&self) -> Result<()> {
         let Some(made_with) = self.size().made_with else { return Ok(()) };
-        let _turn = self.journal.pipeline.lead_alone();
-        self.journal.guard(self.journal.shorten(made_with))
+        let _turn = self.core.pipeline.lead_alone();
+        self.core.guard(self.shorten_to(made_with))
     }
 
-    /// The journal's inode is at home as it was made: nothing is left to be done after a crash.
-    pub fn forget_size(&self) -> Result<()> {
-        let mut head = self.journal.head.lock();
+    fn forget_size(&self) -> Result<()> {
+        let mut head = self.head.lock();
         head.fields.made_with = 0;
         // Not flushed: an opening that still finds the note finds nothing to do.
-        self.journal.guard(head.write(&self.journal.volume))
+        self.core.guard(head.write(&self.core.volume))
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.core.guard(self.checkpoint_to(0))
     }
 }
 
 impl Journal {
-    fn note_size(&self) -> Result<()> {
-        self.volume.poison.check()?;
+    fn note_made_with(&self) -> Result<()> {
+        self.core.volume.poison.check()?;
         let mut head = self.head.lock();
         if head.fields.made_with != 0 {
             return Ok(());
         }
         head.fields.made_with = head.fields.maxlen;
-        head.write(&self.volume)?;
+        head.write(&self.core.volume)?;
         // Durable by this flush: the note. Without it a crash could leave a longer journal that nobody
         // knows to be one.
-        self.volume.flush()
+        self.core.volume.flush()
     }
 
-    fn lengthen(&self, layout: JournalLayout) -> Result<()> {
-        self.volume.poison.check()?;
-        if !self.faults.has(Fault::LongerBeforeInode) {
-            self.checkpoint(0)?;
-            if JournalLayout::locate(&self.volume, &self.superblock)? != layout {
+    fn lengthen_to(&self, layout: JournalLayout) -> Result<()> {
+        self.core.volume.poison.check()?;
+        if !self.core.faults.has(Fault::LongerBeforeInode) {
+            self.checkpoint_to(0)?;
+            if JournalLayout::locate(&self.core.volume, &self.superblock)? != layout {
                 return Err(Error::corrupt(Site::Inode(Ino::JOURNAL), "has other blocks than it was given"));
             }
         }
         self.set_geometry(layout)
     }
 
-    fn shorten(&self, made_with: u32) -> Result<()> {
-        self.volume.poison.check()?;
+    fn shorten_to(&self, made_with: u32) -> Result<()> {
+        self.core.volume.poison.check()?;
         let ring = self.log.ring();
         if ring.end <= made_with {
             return Ok(());
         }
         // From here on nobody begins what only the long log takes; what has begun is written to it.
         let limits = self.limits(made_with - ring.first);
-        self.pipeline.limit_alone(limits.alone);
+        self.core.pipeline.limit_alone(limits.alone);
         self.commit_running()?;
-        self.checkpoint(0)?;
+        self.checkpoint_to(0)?;
         self.set_geometry(ring.layout.first_blocks(made_with)?)
     }
 
@@ -144,17 +134,17 @@ impl Journal {
                 fields.head = state.head;
             }
             drop(state);
-            head.write(&self.volume)?;
+            head.write(&self.core.volume)?;
             ring
         };
         // Durable by this flush: the log's new geometry. Without it a shorter journal's inode could be
         // home before, and in a longer one a recovery would look for the next transaction elsewhere.
-        self.volume.flush()?;
+        self.core.volume.flush()?;
         let limits = self.limits(ring.blocks());
-        self.volume.reserve(ring.layout.ranges());
+        self.core.volume.reserve(ring.layout.ranges());
         self.log.set_ring(ring);
-        self.metadata.max_forgotten.store(limits.forgotten, Relaxed);
-        self.pipeline.limit_alone(limits.alone);
+        self.core.blocks.max_forgotten.store(limits.forgotten, Relaxed);
+        self.core.pipeline.limit_alone(limits.alone);
         Ok(())
     }
 

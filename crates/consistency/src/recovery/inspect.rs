@@ -18,7 +18,7 @@ use xact_types::{BlockNr, Error, Result};
 use super::reader::LogReader;
 use crate::core::superblock_io;
 use crate::core::volume::Volume;
-use crate::journal::location::{self, JournalLayout};
+use crate::journal::location::JournalLayout;
 use crate::journal::log::Ring;
 use crate::journal::superblock::JournalHead;
 
@@ -99,7 +99,7 @@ pub struct LoggedCopy {
 /// or its place is damaged, so that there is no log to be found; `Unsupported`, `Io`.
 pub fn inspect(device: &Arc<dyn BlockDevice>) -> Result<LogContents> {
     let home = superblock_io::read(&**device)?;
-    if !location::has_journal(&home.superblock)? {
+    if !superblock_io::has_journal(&home.superblock)? {
         return Err(Error::Usage("the volume has no journal".into()));
     }
     let superblock = home.superblock;

@@ -46,8 +46,7 @@ use xact_types::{Error, Result, Site};
 use crate::core::superblock_io::{self, Flags, Health, SuperblockPlace};
 use crate::core::volume::Volume;
 use crate::fault::Fault;
-use crate::generations::has_generations;
-use crate::journal::location::{self, JournalLayout};
+use crate::journal::location::JournalLayout;
 use crate::journal::log::Ring;
 use crate::journal::superblock::JournalHead;
 use crate::options::EngineOptions;
@@ -87,11 +86,11 @@ pub struct RecoveryReport {
 /// an error.
 pub fn recover(device: &Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<RecoveryReport> {
     let home = superblock_io::read(&**device)?;
-    if has_generations(&home.superblock) {
+    if superblock_io::has_generations(&home.superblock) {
         // A journal, if there is one, is empty and waits for the way back.
         return Ok(RecoveryReport::default());
     }
-    if !location::has_journal(&home.superblock)? {
+    if !superblock_io::has_journal(&home.superblock)? {
         return match home.health {
             Health::Unsound => Err(Error::corrupt(Site::Superblock, "checksum does not match")),
             _ => Ok(RecoveryReport::default()),

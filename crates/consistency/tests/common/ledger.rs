@@ -131,7 +131,7 @@ impl History {
 /// One thread's run of the workload.
 pub struct Workload<'a> {
     place: Place,
-    engine: &'a Arc<dyn Engine>,
+    engine: &'a Arc<Engine>,
     clock: &'a dyn Fn() -> u64,
     rng: Rng,
     state: Vec<(Kind, u32)>,
@@ -142,12 +142,7 @@ pub struct Workload<'a> {
 }
 
 impl<'a> Workload<'a> {
-    pub fn new(
-        place: Place,
-        engine: &'a Arc<dyn Engine>,
-        clock: &'a dyn Fn() -> u64,
-        seed: u64,
-    ) -> Workload<'a> {
+    pub fn new(place: Place, engine: &'a Arc<Engine>, clock: &'a dyn Fn() -> u64, seed: u64) -> Workload<'a> {
         Workload {
             place,
             engine,

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use xact_consistency::{EngineOptions, JournalEngine};
+use xact_consistency::{Engine, EngineOptions, open_journal};
 use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 
 /// Runs a tool and gives what it printed; a tool that is missing or fails fails the test.
@@ -101,8 +101,8 @@ impl Image {
     }
 }
 
-pub fn open(device: Arc<dyn BlockDevice>) -> Arc<JournalEngine> {
-    JournalEngine::open(device, quiet()).expect("opening the journal")
+pub fn open(device: Arc<dyn BlockDevice>) -> Arc<Engine> {
+    open_journal(device, quiet()).expect("opening the journal")
 }
 
 /// Options under which nothing happens by itself.

@@ -90,9 +90,9 @@ impl Shared {
             return Err(Error::corrupt(Site::Group(number), "the block bitmap changed behind our back"));
         }
         if uninit {
-            h.create_each(group.block_bitmap, self.fresh_block_bitmap(number))?;
+            h.create_shared(group.block_bitmap, self.fresh_block_bitmap(number))?;
         }
-        let checksums = h.update_each(group.block_bitmap, |_, bytes| {
+        let checksums = h.update_shared(group.block_bitmap, |_, bytes| {
             set_bits(bytes, index, len);
             self.block_checksum(bytes)
         })?;
@@ -155,7 +155,7 @@ impl Shared {
         let mut state = self.lock(number, Need::BlockBitmap);
         // Loaded before the disk changes: in memory the bits stay set.
         let map = self.block_map(number, &mut state)?;
-        let checksums = h.update_each(group.block_bitmap, |_, bytes| {
+        let checksums = h.update_shared(group.block_bitmap, |_, bytes| {
             clear_bits(bytes, index, len);
             self.block_checksum(bytes)
         })?;

@@ -180,7 +180,7 @@ impl Shared {
 }
 
 /// Reads and checks descriptors.
-fn read_descriptors(engine: &dyn Engine, sb: &Superblock, groups: Range<u32>) -> Result<Vec<GroupDesc>> {
+fn read_descriptors(engine: &Engine, sb: &Superblock, groups: Range<u32>) -> Result<Vec<GroupDesc>> {
     let size = usize::from(sb.desc_size());
     let per_block = sb.descs_per_block();
     let mut descs = Vec::with_capacity(groups.len());

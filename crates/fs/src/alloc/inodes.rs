@@ -162,17 +162,17 @@ impl Shared {
         }
         self.prepare_table(h, number, index)?;
         if uninit {
-            h.create_each(group.inode_bitmap, self.fresh_inode_bitmap())?;
+            h.create_shared(group.inode_bitmap, self.fresh_inode_bitmap())?;
         }
-        let checksums = h.update_each(group.inode_bitmap, |_, bytes| {
+        let checksums = h.update_shared(group.inode_bitmap, |_, bytes| {
             set_bits(bytes, index, 1);
             self.inode_checksum(bytes)
         })?;
         if block_uninit {
-            h.create_each(group.block_bitmap, self.fresh_block_bitmap(number))?;
+            h.create_shared(group.block_bitmap, self.fresh_block_bitmap(number))?;
         }
         let block_checksums = if block_uninit || self.is_block_uninit(&self.own_desc(h, number)?) {
-            Some(h.update_each(group.block_bitmap, |_, bytes| self.block_checksum(bytes))?)
+            Some(h.update_shared(group.block_bitmap, |_, bytes| self.block_checksum(bytes))?)
         } else {
             None
         };
@@ -221,7 +221,7 @@ impl Shared {
             let zeros = vec![0; block_size * (target - first) as usize];
             self.engine.write_unread(group.inode_table.offset(u64::from(first)), &[IoSlice::new(&zeros)])?;
         }
-        h.create_each(group.inode_table.offset(u64::from(target)), vec![0; block_size])?;
+        h.create_shared(group.inode_table.offset(u64::from(target)), vec![0; block_size])?;
         group.table_ready.store(((target + 1) * per_block).min(self.sb.inodes_per_group()), Relaxed);
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Shared {
         if desc.free_inodes() >= self.sb.inodes_per_group() || is_dir && desc.used_dirs() == 0 {
             return Err(Error::corrupt(Site::Group(number), "counts of inodes do not fit its bitmap"));
         }
-        let checksums = h.update_each(group.inode_bitmap, |_, bytes| {
+        let checksums = h.update_shared(group.inode_bitmap, |_, bytes| {
             clear_bits(bytes, index, 1);
             self.inode_checksum(bytes)
         })?;

@@ -16,7 +16,7 @@
 //!    `pending` counts these, and a map with none of them may be dropped and loaded again;
 //! 3. all bits of the system zone are set in memory.
 //!
-//! On disk there may be two versions, where a commit is closed while operations in it go on (`Engine::update_each`). What
+//! On disk there may be two versions, where a commit is closed while operations in it go on (`Engine::update_shared`). What
 //! a handle does it does to both: a bit that it sets is clear in both, since what the later commit has freed
 //! is set in memory, and one that it clears is its own, and set in both. Counts and checksums are each version's own.
 //!
@@ -68,7 +68,7 @@ pub struct Allocator {
 
 /// What all clones, reservations and pending frees share.
 pub(crate) struct Shared {
-    engine: Arc<dyn Engine>,
+    engine: Arc<Engine>,
     sb: Superblock,
     groups: Groups,
     counters: Arc<Counters>,
@@ -89,7 +89,7 @@ impl Allocator {
     /// Reads the journal's inode, and nothing else before it is needed.
     ///
     /// Errors: `Corrupt` for a journal that cannot be read.
-    pub fn open(engine: Arc<dyn Engine>, sb: Superblock) -> Result<Allocator> {
+    pub fn open(engine: Arc<Engine>, sb: Superblock) -> Result<Allocator> {
         let blocks = sb.blocks_count();
         // `ext4_calculate_resv_clusters`: writing into reserved blocks needs nodes only where there are extents.
         let emergency = if sb.has_incompat(incompat::EXTENTS) { (blocks / 50).min(4096) } else { 0 };
@@ -149,7 +149,7 @@ impl Allocator {
         &self.shared.sb
     }
 
-    pub fn engine(&self) -> &Arc<dyn Engine> {
+    pub fn engine(&self) -> &Arc<Engine> {
         &self.shared.engine
     }
 
@@ -362,7 +362,7 @@ impl Allocator {
 }
 
 impl Shared {
-    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
@@ -379,7 +379,7 @@ impl Shared {
     ) -> Result<()> {
         let (block, at) = self.sb.desc_place(group);
         let size = usize::from(self.sb.desc_size());
-        h.update_each(block, |version, bytes| {
+        h.update_shared(block, |version, bytes| {
             let mut desc = GroupDesc::new(&bytes[at..at + size]);
             change(version, &mut desc);
             desc.seal(&self.sb, group);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use xact_consistency::Room;
+use xact_consistency::ReserveClass;
 use xact_types::Ino;
 
 use super::Base;
@@ -100,6 +100,6 @@ impl Base {
         credits += 32 + credits / 8;
         let credits = u32::try_from(credits).unwrap_or(u32::MAX);
         let rights = if size.privileged { Rights::ALL } else { Rights::NONE };
-        Needs { credits, growth, rights, room: Room::Any, asker: Asker::Commit(size.begun) }
+        Needs { credits, growth, rights, room: ReserveClass::Any, asker: Asker::Commit(size.begun) }
     }
 }

@@ -164,7 +164,7 @@ impl DirBlocks for Reading<'_> {
         self.base.dir_block(self.ino, self.state, at)
     }
 
-    fn contents(&self, engine: &Arc<dyn Engine>, at: FileBlock) -> Result<(BlockNr, BlockRef)> {
+    fn contents(&self, engine: &Arc<Engine>, at: FileBlock) -> Result<(BlockNr, BlockRef)> {
         if is_inline(self.state) {
             return Ok((inline::NO_BLOCK, self.base.inline_dir_block(self.ino, self.state)?.into()));
         }

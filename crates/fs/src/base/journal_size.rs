@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact_consistency::{Fault, Handle, JournalEngine, Room};
+use xact_consistency::{Fault, Handle, ReserveClass, ResizableJournal};
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::get_u32;
 use xact_layout::inode::{BLOCK_AREA_AT, flag};
@@ -114,7 +114,7 @@ impl Base {
     }
 
     /// False where the journal cannot get longer. `NoSpace` changes nothing.
-    fn lengthen_to(&self, journal: &JournalEngine, credits: u32, purpose: Purpose) -> Result<bool> {
+    fn lengthen_to(&self, journal: &dyn ResizableJournal, credits: u32, purpose: Purpose) -> Result<bool> {
         let _changing = self.long_journal.changing.lock();
         if self.engine.max_credits() >= credits {
             return Ok(true);
@@ -146,7 +146,7 @@ impl Base {
     /// Adds as many blocks as one commit can, towards `blocks` in all.
     fn add_to_journal(
         &self,
-        journal: &JournalEngine,
+        journal: &dyn ResizableJournal,
         blocks: u32,
         purpose: Purpose,
         reservation: &mut Reservation,
@@ -206,7 +206,7 @@ impl Base {
             switch.taken.runs.iter().chain(&switch.freed).map(|run| self.allocator.credits_for(run.len));
         let old_nodes = self.allocator.credits_for(1) * switch.before.nodes.len() as u32;
         let credits = InodeTable::CREDITS + 1 + old_nodes + runs.sum::<u32>();
-        let mut handle = Handle::begin_for(&self.engine, credits, Room::Upkeep)?;
+        let mut handle = Handle::begin_for(&self.engine, credits, ReserveClass::Upkeep)?;
         let hold = Hold::new();
         let changed = self.change_journal_inode(&mut handle, switch, &tree, &hold);
         if let Err(error) = &changed {
@@ -296,7 +296,7 @@ impl Base {
     }
 
     /// Takes the blocks behind the first `blocks` from the journal's inode, in as many commits as needed.
-    fn cut_journal(&self, journal: &JournalEngine, blocks: u32) -> Result<()> {
+    fn cut_journal(&self, journal: &dyn ResizableJournal, blocks: u32) -> Result<()> {
         loop {
             let before = self.journal_map()?;
             let mut map = before.clone();

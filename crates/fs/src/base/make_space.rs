@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact_consistency::GenerationsEngine;
+use xact_consistency::Snapshots;
 use xact_types::{Error, Result};
 
 use super::Base;
@@ -95,13 +95,13 @@ impl Base {
             if waited
                 || self.allocator.reclaimable() > 0
                 || self.has_long_journal()
-                || self.engine.promised() > 0
+                || self.engine.reserved_space() > 0
             {
                 self.reclaim()?;
                 return Ok(true);
             }
         }
-        if self.engine.generations().is_some_and(GenerationsEngine::is_pool_full) {
+        if self.engine.snapshots().is_some_and(Snapshots::is_pool_full) {
             return Ok(false);
         }
         let gave_way = match asker {

@@ -61,7 +61,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, RwLock};
 use xact_consistency::mmp::Mmp;
-use xact_consistency::{Engine, Faults, Handle, Room};
+use xact_consistency::{Engine, Faults, Handle, ReserveClass};
 use xact_layout::feature::{incompat, ro_compat};
 use xact_layout::inode::{Inode, flag};
 use xact_layout::superblock::Superblock;
@@ -143,7 +143,7 @@ impl Default for BaseOptions {
 
 /// An open volume as everybody sees it.
 pub struct Base {
-    engine: Arc<dyn Engine>,
+    engine: Arc<Engine>,
     sb: Superblock,
     allocator: Allocator,
     table: InodeTable,
@@ -178,7 +178,7 @@ pub struct Base {
 impl Base {
     /// Opens the base on an engine that has been recovered; deletes what was left without a
     /// name.
-    pub fn open(engine: Arc<dyn Engine>, sb: Superblock, options: BaseOptions) -> Result<Arc<Base>> {
+    pub fn open(engine: Arc<Engine>, sb: Superblock, options: BaseOptions) -> Result<Arc<Base>> {
         let allocator = Allocator::open(engine.clone(), sb.clone())?;
         if engine.journal().is_some() {
             // What is there to be recovered takes longer, and the kernel tells such damage on mounting, too.
@@ -220,7 +220,7 @@ impl Base {
             return Err(Error::corrupt(Site::Inode(Ino::ROOT), "the root is no directory"));
         }
         if !base.engine.is_read_only() {
-            let mut handle = Handle::begin_for(&base.engine, 1, Room::Upkeep)?;
+            let mut handle = Handle::begin_for(&base.engine, 1, ReserveClass::Upkeep)?;
             base.orphans.begin_use(&mut handle)?;
             drop(handle);
             base.clean_up_orphans()?;
@@ -288,7 +288,7 @@ impl Base {
             self.restore_journal()?;
             // So that the handle need not wait for them. Where they are damaged, nothing was taken or freed.
             let _ = self.allocator.read_groups();
-            let mut handle = Handle::begin_for(&self.engine, 2, Room::Upkeep)?;
+            let mut handle = Handle::begin_for(&self.engine, 2, ReserveClass::Upkeep)?;
             self.orphans.end_use(&mut handle)?;
             self.allocator.write_counts(&mut handle)?;
         }
@@ -307,7 +307,7 @@ impl Base {
         *self.mmp.lock() = Some(mmp);
     }
 
-    pub fn engine(&self) -> &Arc<dyn Engine> {
+    pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 

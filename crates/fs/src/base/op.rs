@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use xact_consistency::{Handle, Room};
+use xact_consistency::{Handle, ReserveClass};
 use xact_types::{CommitId, Errno, Error, FileBlock, Ino, Result};
 
 use super::Base;
@@ -47,7 +47,7 @@ pub struct Needs {
     pub growth: u64,
     pub rights: Rights,
     /// What it may use of the room that the engine has left.
-    pub room: Room,
+    pub room: ReserveClass,
     /// Who gives way where there is no space.
     pub asker: Asker,
 }
@@ -69,11 +69,11 @@ impl Rights {
 impl Needs {
     /// An operation that adds a name or an attribute: what it grows by follows from what it finds.
     pub(super) const ADD: Needs =
-        Needs { credits: 64, growth: 0, rights: Rights::ALL, room: Room::Any, asker: Asker::Outside };
+        Needs { credits: 64, growth: 0, rights: Rights::ALL, room: ReserveClass::Any, asker: Asker::Outside };
     /// An operation that changes attributes or data in memory.
     pub(super) const CHANGE: Needs = Needs { credits: 32, ..Needs::ADD };
     /// An operation that removes a name or cuts data off.
-    pub(super) const REMOVE: Needs = Needs { room: Room::Removal, ..Needs::ADD };
+    pub(super) const REMOVE: Needs = Needs { room: ReserveClass::Removal, ..Needs::ADD };
 
     pub(super) fn by(self, rights: Rights) -> Needs {
         Needs { rights, ..self }

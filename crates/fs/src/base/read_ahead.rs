@@ -8,7 +8,7 @@
 //! Nothing depends on it: who needs a block that was not read ahead, or has left the cache since, reads it then. So
 //! errors are left to those, too.
 
-use xact_consistency::Room;
+use xact_consistency::ReserveClass;
 use xact_types::{FileBlock, Ino, Result, Run};
 
 use super::Base;
@@ -73,7 +73,7 @@ impl BaseTree<'_> {
     /// For the changes of an operation that has read what it changes, and is about to begin.
     pub(super) fn read_ahead(&self) {
         let base = self.base;
-        let (grows, removes) = (self.needs.growth > 0, self.needs.room == Room::Removal);
+        let (grows, removes) = (self.needs.growth > 0, self.needs.room == ReserveClass::Removal);
         for (&ino, locked) in self.locked.iter().filter(|(_, locked)| locked.state.live) {
             base.read_ahead_inode(ino, &locked.state);
             if grows && locked.state.inode.is_directory() {

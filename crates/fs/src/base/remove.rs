@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use parking_lot::RwLock;
-use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, Room};
+use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, ReserveClass};
 use xact_layout::get_u16;
 use xact_layout::inode::flag;
 use xact_types::{BlockNr, FileBlock, Ino, Result, Run, unix_seconds};
@@ -198,7 +198,7 @@ impl Base {
             let credits = self.extents(cell.ino, state).credits_remove(&state.inode) + self.credits_inode();
             let from = self.read_ahead_removal(cell.ino, state, rest.first, rest.past)?;
             self.read_ahead_inode(cell.ino, state);
-            let mut handle = Handle::begin_for(&self.engine, credits, Room::Upkeep)?;
+            let mut handle = Handle::begin_for(&self.engine, credits, ReserveClass::Upkeep)?;
             self.store_inode(&mut handle, cell, state)?;
             let done = self.remove_some(&mut handle, state, cell.ino, from, rest.past, rest.hold.as_ref())?;
             self.store_inode(&mut handle, cell, state)?;
@@ -208,7 +208,7 @@ impl Base {
         }
         if state.inode.links_count() > 0 && self.orphans.contains(cell.ino) {
             self.orphans.read_ahead(cell.ino);
-            let mut handle = Handle::begin_for(&self.engine, Orphans::REMOVE_CREDITS, Room::Upkeep)?;
+            let mut handle = Handle::begin_for(&self.engine, Orphans::REMOVE_CREDITS, ReserveClass::Upkeep)?;
             self.orphans.remove(&mut handle, cell.ino)?;
         }
         Ok(())
@@ -260,7 +260,7 @@ impl Base {
         let credits = self.credits_inode() + Xattrs::DROP_CREDITS + Orphans::REMOVE_CREDITS;
         let credits = credits + Allocator::FREE_INODE_CREDITS;
         self.read_ahead_deletion(cell.ino, state);
-        let mut handle = Handle::begin_for(&self.engine, credits, Room::Upkeep)?;
+        let mut handle = Handle::begin_for(&self.engine, credits, ReserveClass::Upkeep)?;
         let is_dir = state.inode.is_directory();
         self.xattrs(cell.ino).drop_all(&mut handle, &mut state.inode)?;
         self.orphans.remove(&mut handle, cell.ino)?;

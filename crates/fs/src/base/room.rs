@@ -1,6 +1,6 @@
 //! Room in the engine for what was accepted and is written back later.
 //!
-//! Where snapshots fill the room for commits ([`Engine::limits_room`](xact_consistency::Engine::limits_room)),
+//! Where snapshots fill the room for commits ([`Engine::limits_space`](xact_consistency::Engine::limits_space)),
 //! data that a write has put into memory could find none when its turn comes, and only an fsync would tell. So
 //! a write is promised room for what it makes dirty, or is refused; write-back gives the promise back.
 //!
@@ -26,7 +26,7 @@ const NODES: u64 = 4;
 impl Base {
     /// Promises room for the pages of a range that are clean, and for the inode. `NoSpace` changes nothing.
     pub(super) fn promise_room(&self, cell: &Cell, pages: RangeInclusive<u32>) -> Result<()> {
-        if !self.engine.limits_room() {
+        if !self.engine.limits_space() {
             return Ok(());
         }
         let (wanted, has_none) = {
@@ -41,7 +41,7 @@ impl Base {
 
     /// Promises room for an inode that is to become dirty by itself.
     pub(super) fn promise_inode_room(&self, cell: &Cell) -> Result<()> {
-        let has_none = self.engine.limits_room() && cell.pages.lock().room == 0;
+        let has_none = self.engine.limits_space() && cell.pages.lock().room == 0;
         self.promise_blocks_to(cell, has_none.into())
     }
 
@@ -51,7 +51,7 @@ impl Base {
         }
         let mut pages = cell.pages.lock();
         let ahead = pages.room_ahead.min(blocks);
-        self.engine.promise(blocks - ahead)?;
+        self.engine.reserve_space(blocks - ahead)?;
         pages.room_ahead -= ahead;
         pages.room += blocks - ahead;
         Ok(())
@@ -60,7 +60,7 @@ impl Base {
     /// For an operation that changes more than what is in memory: promises room for the parts of so many ranges
     /// that it may make dirty, which is not to fail half-way. To be ended by [`Self::end_room_ahead`].
     fn promise_room_ahead(&self, cell: &Cell, ranges: u64, pages: u64) -> Result<()> {
-        let blocks = if self.engine.limits_room() { pages + ranges * NODES + 1 } else { 0 };
+        let blocks = if self.engine.limits_space() { pages + ranges * NODES + 1 } else { 0 };
         self.promise_blocks_to(cell, blocks)?;
         cell.pages.lock().room_ahead += blocks;
         Ok(())
@@ -81,7 +81,7 @@ impl Base {
         let ended = pages.room.saturating_sub(kept);
         if ended > 0 {
             pages.room -= ended;
-            self.engine.end_promise(ended);
+            self.engine.release_space(ended);
         }
     }
 }

@@ -3,16 +3,15 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use tempfile::TempDir;
+use xact_consistency::test_engine::{TestEngine, fail_after};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow, XattrHow};
 use crate::base::{Base, BaseOptions};
-use crate::test_engine::TestEngine;
 use crate::volume::VolumeOptions;
 
 struct Volume {
@@ -136,13 +135,14 @@ fn half_an_operation_never_stays() {
         let mut bytes = [0; 1024];
         device.read_at(&mut bytes, 1024).unwrap();
         let sb = Superblock::decode(&bytes).unwrap();
-        let engine = TestEngine::new(Arc::new(device), 1024);
+        let engine = TestEngine::new(Arc::new(device), 1024).engine;
         let options = BaseOptions { flusher: false, ..BaseOptions::default() };
         let base = Base::open(engine.clone(), sb, options).unwrap();
-        engine.changes_left.store(fails_at, Relaxed);
+        fail_after(Some(fails_at));
         let made = base.make_dir(&ROOT, Ino::ROOT, b"d", 0o755);
+        fail_after(None);
         let failed_half_way = made.is_err() && fails_at > 0;
-        assert_eq!(engine.poisoned.load(Relaxed), failed_half_way, "failure at change {fails_at}: {made:?}");
+        assert_eq!(engine.health().is_err(), failed_half_way, "failure at change {fails_at}: {made:?}");
         assert!(made.is_err() || fails_at > 4, "a folder takes more changes");
     }
 }

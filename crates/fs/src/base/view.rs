@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use xact_consistency::{Fault, Room};
+use xact_consistency::{Fault, ReserveClass};
 use xact_types::{Errno, Error, Ino, Result};
 
 use super::Base;
@@ -153,7 +153,7 @@ impl View for Base {
         // Pages that wait for a block are written first, so that the range is mapped or a hole.
         let cell = self.cell(ino)?;
         self.write_back(&cell, WriteBack::DATA)?;
-        let room = if how == Allocate::PunchHole { Room::Removal } else { Room::Any };
+        let room = if how == Allocate::PunchHole { ReserveClass::Removal } else { ReserveClass::Any };
         let needs = Needs { room, ..Needs::REMOVE }.by(self.rights(caller));
         self.run(&hint::on(ino), needs, |tree| posix::allocate(tree, caller, ino, offset, len, how))
     }

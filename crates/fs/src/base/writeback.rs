@@ -17,7 +17,7 @@
 //! 6. A block with a copy in the log always takes that way: written in place, it would be overwritten
 //!    by a replay of the older copy.
 //!
-//! Room in the engine was promised when the data was accepted (`room`), so no step is refused for want of it.
+//! ReserveClass in the engine was promised when the data was accepted (`room`), so no step is refused for want of it.
 //!
 //! The inode's lock is held upgradable all the time: readers go on during the I/O, writers and
 //! truncation wait, so no page and no mapping changes under it. It is made exclusive before the
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
 use parking_lot::{Condvar, Mutex, RwLock};
-use xact_consistency::{DataInLog, Fault, Handle, NewData, Room};
+use xact_consistency::{DataInLog, Fault, Handle, NewData, ReserveClass};
 use xact_types::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
 
 use super::Base;
@@ -362,7 +362,7 @@ impl Base {
             let _ = self.extents(cell.ino, state).read_ahead(&state.inode, segment.at);
             self.allocator.read_ahead(segment.run());
         }
-        let mut handle = Handle::begin_for(&self.engine, self.credits_inode(), Room::Upkeep)?;
+        let mut handle = Handle::begin_for(&self.engine, self.credits_inode(), ReserveClass::Upkeep)?;
         // The inode's block joins each commit first: however full it gets, there is room for it.
         self.store_inode(&mut handle, cell, state)?;
         for segment in segments {
@@ -420,7 +420,7 @@ impl Base {
 
     /// Overwritten blocks that go through the journal without their inode.
     fn journal_segments(&self, state: &mut State, segments: &[Segment]) -> Result<()> {
-        let mut handle = Handle::begin_for(&self.engine, 0, Room::Upkeep)?;
+        let mut handle = Handle::begin_for(&self.engine, 0, ReserveClass::Upkeep)?;
         for segment in segments {
             let credits = segment.journal_credits();
             if !handle.ensure(credits)? {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::RwLock;
-use xact_consistency::{DataWrite, Room};
+use xact_consistency::{DataWrite, ReserveClass};
 use xact_device::Waits;
 use xact_types::{BlockNr, Error, Result};
 
@@ -132,7 +132,11 @@ impl Base {
         for run in runs {
             let now = few || !synced && run.bytes >= LARGE_RUN_BYTES;
             let waits = if now { Waits::Flush } else { Waits::Later };
-            self.engine.write_data_as(run.start, &run.pages, DataWrite { waits, room: Room::Upkeep })?;
+            self.engine.write_data_as(
+                run.start,
+                &run.pages,
+                DataWrite { waits, class: ReserveClass::Upkeep },
+            )?;
             if !now {
                 cached = Some((cached.map_or(run.start, |(first, _)| first), run));
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use xact_consistency::SnapshotPart;
+use xact_consistency::PartialSnapshot;
 use xact_layout::dirent::{DirEntry, DirFormat, Packer, entry_bytes};
 use xact_layout::extent::{Extent, write_root};
 use xact_layout::feature::{compat, ro_compat};
@@ -30,7 +30,7 @@ pub(super) struct Drawing<'a> {
     inodes: BTreeMap<Ino, Inode>,
     /// Attribute blocks, with their users here.
     xattr_blocks: BTreeMap<BlockNr, u32>,
-    part: SnapshotPart,
+    part: PartialSnapshot,
 }
 
 impl<'a> Drawing<'a> {
@@ -40,7 +40,7 @@ impl<'a> Drawing<'a> {
             used: Used::default(),
             inodes: BTreeMap::new(),
             xattr_blocks: BTreeMap::new(),
-            part: SnapshotPart::default(),
+            part: PartialSnapshot::default(),
         }
     }
 
@@ -169,7 +169,7 @@ impl<'a> Drawing<'a> {
         bits
     }
 
-    pub fn finish(mut self) -> Result<SnapshotPart> {
+    pub fn finish(mut self) -> Result<PartialSnapshot> {
         let image = self.image;
         let mut sb = image.sb.clone();
         if sb.has_ro_compat(ro_compat::QUOTA) {

@@ -2,7 +2,7 @@
 //!
 //! What comes of it is a volume of the same shape in which nothing else exists: the chosen as they are, with all below
 //! them; the folders that lead there, with no other names in them; an empty lost+found; and the reserved inodes. All else
-//! is free in its bitmaps and counts, so whoever reads ext4 reads it (`xact_consistency::SnapshotPart` says how it is
+//! is free in its bitmaps and counts, so whoever reads ext4 reads it (`xact_consistency::PartialSnapshot` says how it is
 //! kept).
 //!
 //! - `chosen`: from paths to inodes, in the tree;
@@ -28,7 +28,7 @@ mod used;
 
 use std::sync::Arc;
 
-use xact_consistency::SnapshotPart;
+use xact_consistency::PartialSnapshot;
 use xact_device::{BlockDevice, Overlay};
 use xact_layout::feature::incompat;
 use xact_types::{Error, Result};
@@ -45,7 +45,7 @@ const CACHE_BYTES: u64 = 4 << 20;
 ///
 /// Errors: `Usage` for a path that is not there, and for the root itself; `Unsupported` where the volume lacks a feature
 /// that this needs; `Corrupt`.
-pub fn cut(image: Arc<dyn BlockDevice>, paths: &[Vec<u8>]) -> Result<SnapshotPart> {
+pub fn cut(image: Arc<dyn BlockDevice>, paths: &[Vec<u8>]) -> Result<PartialSnapshot> {
     let overlay = Arc::new(Overlay::new(image));
     let options = |read_only| VolumeOptions {
         read_only,

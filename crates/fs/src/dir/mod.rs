@@ -53,7 +53,7 @@ pub trait DirBlocks {
 
     /// The block and what is in it. Only a directory without blocks, which lies in its inode, gives
     /// something else than what the volume has there.
-    fn contents(&self, engine: &Arc<dyn Engine>, at: FileBlock) -> Result<(BlockNr, BlockRef)> {
+    fn contents(&self, engine: &Arc<Engine>, at: FileBlock) -> Result<(BlockNr, BlockRef)> {
         let block = self.block(at)?;
         Ok((block, engine.read(block)?))
     }
@@ -77,7 +77,7 @@ pub struct DirEntry {
 /// One directory, for the time of one operation.
 pub struct Dir<'a> {
     sb: &'a Superblock,
-    engine: &'a Arc<dyn Engine>,
+    engine: &'a Arc<Engine>,
     ino: Ino,
     format: DirFormat,
     indexed: bool,
@@ -95,7 +95,7 @@ impl<'a> Dir<'a> {
     /// `flags` and `generation` are those of the directory's inode.
     pub fn new(
         sb: &'a Superblock,
-        engine: &'a Arc<dyn Engine>,
+        engine: &'a Arc<Engine>,
         ino: Ino,
         generation: u32,
         flags: u32,

@@ -106,7 +106,7 @@ pub enum Progress {
 /// The blocks of one file, as operations see them.
 #[derive(Clone, Copy)]
 pub struct Extents<'a> {
-    engine: &'a Arc<dyn Engine>,
+    engine: &'a Arc<Engine>,
     sb: &'a Superblock,
     blocks: &'a dyn MetadataBlocks,
     owner: Owner,
@@ -114,7 +114,7 @@ pub struct Extents<'a> {
 
 impl<'a> Extents<'a> {
     pub fn new(
-        engine: &'a Arc<dyn Engine>,
+        engine: &'a Arc<Engine>,
         sb: &'a Superblock,
         blocks: &'a dyn MetadataBlocks,
         owner: Owner,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact_consistency::generations::{default_pool_bytes, format};
+use xact_consistency::{default_pool_bytes, format_generations};
 use xact_device::BlockDevice;
 use xact_types::{Error, Result};
 
@@ -30,7 +30,7 @@ pub fn mkfs_generations(
     };
     let options = MkfsOptions { journal: JournalSize::None, size_bytes: Some(size_bytes), ..options.clone() };
     let report = mkfs(&**device, &options)?;
-    format(device.clone())?;
+    format_generations(device.clone())?;
     let pool_bytes = device_bytes - report.blocks * u64::from(report.block_size);
     Ok(MkfsReport { pool_bytes, ..report })
 }

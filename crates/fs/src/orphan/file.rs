@@ -130,7 +130,7 @@ impl OrphanFile {
         else {
             return Ok(None);
         };
-        h.update_each(at, |_, bytes| {
+        h.update_shared(at, |_, bytes| {
             orphan::set_entry(bytes, entry, Some(ino));
             orphan::seal(bytes, &self.sb, self.seed, at);
         })?;
@@ -141,7 +141,7 @@ impl OrphanFile {
 
     pub fn remove(&mut self, h: &mut Handle, slot: Slot, ino: Ino) -> Result<()> {
         let at = self.blocks[slot.block].at;
-        let found = h.update_each(at, |_, bytes| {
+        let found = h.update_shared(at, |_, bytes| {
             let found = orphan::entry(bytes, slot.entry) == Some(ino);
             if found {
                 orphan::set_entry(bytes, slot.entry, None);
@@ -149,7 +149,7 @@ impl OrphanFile {
             }
             found
         })?;
-        if !found.newest || found.older == Some(false) {
+        if !found.newest || found.draining == Some(false) {
             return Err(Error::corrupt(Site::Block(at), "the orphan file changed behind our back"));
         }
         self.blocks[slot.block].free += 1;

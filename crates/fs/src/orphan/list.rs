@@ -135,7 +135,7 @@ pub(super) fn write(
             (At::Head, true) => {
                 superblock::update(h, sb, |sb| sb.set_last_orphan(on_disk(newest.flatten())))?;
             }
-            (At::Head, false) => superblock::update_apart(h, sb, |version, sb| {
+            (At::Head, false) => superblock::update_per_version(h, sb, |version, sb| {
                 if let Some(to) = leads_to(version) {
                     sb.set_last_orphan(on_disk(to));
                 }

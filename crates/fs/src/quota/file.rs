@@ -30,7 +30,7 @@ struct Place {
 pub(super) struct QuotaFile {
     pub kind: QuotaKind,
     ino: Ino,
-    engine: Arc<dyn Engine>,
+    engine: Arc<Engine>,
     allocator: Allocator,
     table: InodeTable,
     /// Taken within a handle, and held while entries are added.
@@ -96,7 +96,7 @@ impl QuotaFile {
         Extents::new(&self.engine, self.allocator.superblock(), &self.allocator, owner)
     }
 
-    pub fn engine(&self) -> &Arc<dyn Engine> {
+    pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
@@ -192,7 +192,7 @@ impl QuotaFile {
             Some(place) => place,
             None => self.add(handle, id)?,
         };
-        handle.update_each(place.block, |_, bytes| {
+        handle.update_shared(place.block, |_, bytes| {
             let bytes = &mut bytes[place.at..place.at + ENTRY_BYTES];
             let mut entry = QuotaEntry::decode(bytes).unwrap_or_else(|| QuotaEntry::new(id));
             change(&mut entry);
@@ -208,7 +208,7 @@ impl QuotaFile {
     /// Adds an entry without usage (`qtree_write_dquot` of a new one). The tree is the same in all versions: who adds
     /// to it in the later commit waits for those that may in the one before.
     fn add(&self, handle: &mut Handle, id: u32) -> Result<Place> {
-        handle.await_older()?;
+        handle.await_drained()?;
         let mut known = self.known.lock();
         if let Some(&place) = known.places.get(&id) {
             return Ok(place);
@@ -275,7 +275,7 @@ impl QuotaFile {
         mut change: impl FnMut(&mut [u8]),
     ) -> Result<()> {
         let place = self.place(known, piece, 0)?;
-        handle.update_each(place.block, |_, bytes| change(&mut bytes[place.at..place.at + PIECE_BYTES]))?;
+        handle.update_shared(place.block, |_, bytes| change(&mut bytes[place.at..place.at + PIECE_BYTES]))?;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use super::{Image, read_superblock, tool};
 
 pub struct Volume {
     pub image: Image,
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<Engine>,
     pub alloc: Allocator,
     pub inodes: InodeTable,
 }

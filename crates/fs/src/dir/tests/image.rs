@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use xact_consistency::test_engine::TestEngine;
 use xact_consistency::{Engine, Handle};
 use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 use xact_layout::extent::END_OF_FILES;
@@ -18,7 +19,6 @@ use xact_types::{BlockNr, FileBlock, GroupNr, Ino, Result, Run};
 use super::support::{Sample, TestBlocks};
 use crate::extent::{Extents, Owner};
 use crate::metadata_blocks::MetadataBlocks;
-use crate::test_engine::TestEngine;
 
 /// Blocks that a rehearsed change may append.
 const REHEARSAL_BLOCKS: u64 = 5000;
@@ -179,7 +179,7 @@ fn open(device: Arc<dyn BlockDevice>, ino: Ino) -> Sample {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     device.read_at(&mut bytes, SUPERBLOCK_OFFSET).expect("superblock");
     let sb = Superblock::decode(&bytes).expect("superblock");
-    let engine: Arc<dyn Engine> = TestEngine::new(device, sb.block_size() as usize);
+    let engine: Arc<Engine> = TestEngine::new(device, sb.block_size() as usize).engine;
     let inode = inode(&engine, &sb, ino);
     assert!(inode.is_directory());
     let owner = Owner { ino, generation: inode.generation() };
@@ -201,7 +201,7 @@ fn inode_flags(sample: &Sample) -> u32 {
     inode(&sample.engine, &sample.sb, sample.ino).flags()
 }
 
-fn inode(engine: &Arc<dyn Engine>, sb: &Superblock, ino: Ino) -> Inode {
+fn inode(engine: &Arc<Engine>, sb: &Superblock, ino: Ino) -> Inode {
     let block_size = u64::from(sb.block_size());
     let (group, index) = ((ino.0 - 1) / sb.inodes_per_group(), (ino.0 - 1) % sb.inodes_per_group());
     let desc_at = u64::from(group) * u64::from(sb.desc_size());

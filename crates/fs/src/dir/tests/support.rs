@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use xact_consistency::test_engine::TestEngine;
 use xact_consistency::{Engine, Handle};
 use xact_device::MemoryDevice;
 use xact_layout::feature::{compat, incompat, ro_compat};
@@ -14,7 +15,6 @@ use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Site};
 
 use super::super::{ADD_APPENDS, ADD_CREDITS, CHANGE_CREDITS, Dir, DirBlocks, DirEntry};
 use crate::api::{Entry, FileKind};
-use crate::test_engine::TestEngine;
 
 pub const OWN: Ino = Ino(12);
 pub const PARENT: Ino = Ino(2);
@@ -126,7 +126,7 @@ impl DirBlocks for TestBlocks {
 /// A directory with the volume around it.
 pub struct Sample {
     pub sb: Superblock,
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<Engine>,
     pub ino: Ino,
     pub generation: u32,
     pub blocks: TestBlocks,
@@ -137,7 +137,7 @@ impl Sample {
     pub fn new(kind: Kind, blocks: u32) -> Sample {
         let size = u64::from(kind.block_size) * u64::from(blocks + 1);
         let device = MemoryDevice::new(size);
-        let engine: Arc<dyn Engine> = TestEngine::new(Arc::new(device), kind.block_size as usize);
+        let engine: Arc<Engine> = TestEngine::new(Arc::new(device), kind.block_size as usize).engine;
         // From the end, so that the first blocks are the lowest: damage is easier to aim.
         let mut spare: Vec<BlockNr> = (1..=u64::from(blocks)).rev().map(BlockNr).collect();
         let map = vec![spare.pop().expect("at least one block")];

@@ -1,7 +1,6 @@
 //! Block maps written by hand, taken apart with hardly any credits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering::Relaxed;
 
 use xact_layout::put_u32;
 use xact_types::{BlockNr, Error, FileBlock, Run};
@@ -151,7 +150,7 @@ fn insertions_and_removals_against_a_model() {
                     .unwrap();
                 model.extend((from..to).map(|at| (at, run.start.0 + u64::from(at - from))));
             } else {
-                volume.test_engine.max_credits.store(u32::MAX, Relaxed);
+                volume.test_engine.set_max_credits(u32::MAX);
                 let credits = volume.extents().credits_remove(&volume.inode);
                 let progress = volume.change(credits, |extents, handle, inode| {
                     extents.remove(handle, inode, FileBlock(from)..FileBlock(to), &mut |_, _| Ok(()))
@@ -198,7 +197,7 @@ fn removal_goes_on_over_many_handles() {
             // Less than `credits_remove`, as no extent is longer than a block here.
             let credits = STEP_CREDITS + CREDITS_PER_BLOCK;
             assert!(credits <= volume.extents().credits_remove(&volume.inode));
-            volume.test_engine.max_credits.store(credits, Relaxed);
+            volume.test_engine.set_max_credits(credits);
             let progress = volume.change(credits, |extents, handle, inode| {
                 extents.remove(handle, inode, start..end, &mut |_, run| {
                     freed.extend((0..run.len).map(|i| run.start.0 + u64::from(i)));

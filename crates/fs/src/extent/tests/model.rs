@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 
 use xact_types::{BlockNr, Error, FileBlock, Run};
 
@@ -89,7 +88,7 @@ impl Trial {
         let tight = self.random.below(2) == 0;
         loop {
             let credits = self.volume.extents().credits_remove(&self.volume.inode);
-            self.volume.test_engine.max_credits.store(if tight { credits } else { u32::MAX }, Relaxed);
+            self.volume.test_engine.set_max_credits(if tight { credits } else { u32::MAX });
             let progress = self
                 .volume
                 .change(credits, |extents, handle, inode| {
@@ -107,7 +106,7 @@ impl Trial {
                 }
             }
         }
-        self.volume.test_engine.max_credits.store(u32::MAX, Relaxed);
+        self.volume.test_engine.set_max_credits(u32::MAX);
         let mut blocks: Vec<u64> =
             freed.iter().flat_map(|run| run.start.0..run.start.0 + u64::from(run.len)).collect();
         blocks.sort_unstable();
@@ -122,7 +121,7 @@ impl Trial {
         let mut start = FileBlock(range.start);
         loop {
             let credits = self.volume.extents().credits_set_written(&self.volume.inode);
-            self.volume.test_engine.max_credits.store(if tight { credits } else { u32::MAX }, Relaxed);
+            self.volume.test_engine.set_max_credits(if tight { credits } else { u32::MAX });
             let progress = self
                 .volume
                 .change(credits, |extents, handle, inode| {
@@ -137,7 +136,7 @@ impl Trial {
                 }
             }
         }
-        self.volume.test_engine.max_credits.store(u32::MAX, Relaxed);
+        self.volume.test_engine.set_max_credits(u32::MAX);
         for (_, (_, unwritten)) in self.model.range_mut(range) {
             *unwritten = false;
         }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use xact_consistency::test_engine::TestEngine;
 use xact_consistency::{Engine, Handle};
 use xact_device::MemoryDevice;
 use xact_layout::extent::{END_OF_FILES, Expected, Extent, Index, Node, ROOT_CAPACITY, empty_root};
@@ -14,7 +15,6 @@ use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run};
 
 use super::super::{Extents, Owner};
 use crate::metadata_blocks::MetadataBlocks;
-use crate::test_engine::TestEngine;
 
 pub const BLOCK_SIZE: usize = 1024;
 /// Nodes come from blocks below this one, data from those above. So a tree of one-block extents
@@ -75,8 +75,8 @@ impl MetadataBlocks for TestBlocks {
 }
 
 pub struct Volume {
-    pub engine: Arc<dyn Engine>,
-    pub test_engine: Arc<TestEngine>,
+    pub engine: Arc<Engine>,
+    pub test_engine: TestEngine,
     pub sb: Superblock,
     pub blocks: TestBlocks,
     pub inode: Inode,
@@ -97,7 +97,7 @@ impl Volume {
         let mut inode = Inode::zeroed(256);
         inode.set_flags(flag::EXTENTS);
         inode.set_block_area(&empty_root());
-        Volume { engine: test_engine.clone(), test_engine, sb, blocks: TestBlocks::default(), inode }
+        Volume { engine: test_engine.engine.clone(), test_engine, sb, blocks: TestBlocks::default(), inode }
     }
 
     pub fn extents(&self) -> Extents<'_> {
