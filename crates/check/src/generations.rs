@@ -128,7 +128,7 @@ fn newest_root(
     uuid: [u8; 16],
     report: &mut Report,
 ) -> Result<Root> {
-    if shape.device_blocks <= shape.volume_blocks || shape.places() == 0 {
+    if shape.device_blocks <= shape.volume_blocks || shape.pool_blocks() == 0 {
         return Err(Error::corrupt(Site::Root, "the device ends where the pool should be"));
     }
     let mut roots = Vec::new();
@@ -243,7 +243,7 @@ impl Walk<'_> {
             if list[..n].iter().any(|other| other.name == record.name) {
                 self.report.problem(Site::Root, format!("two snapshots have the name '{}'", record.name));
             }
-            if record.of == SnapshotOf::ToBeCut {
+            if record.of == SnapshotOf::ToBePruned {
                 let name = &record.name;
                 self.report.remark(format!(
                     "snapshot '{name}' was being made: the next mount deletes what there is of it"
@@ -304,7 +304,7 @@ impl Walk<'_> {
     fn bitmap(&mut self, root: &Root) -> Result<()> {
         let mut bits = Vec::new();
         for (index, &(sum, copy)) in root.bitmaps.iter().enumerate() {
-            let place = self.shape.bitmap_place(index as u64, copy);
+            let place = self.shape.bitmap_block(index as u64, copy);
             let bytes = self.block(place)?;
             if crc32c(!0, &bytes) != sum {
                 self.report.problem(Site::Block(place), "checksum of the pool's bitmap does not match");

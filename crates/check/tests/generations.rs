@@ -102,13 +102,13 @@ fn damage_of_anything_in_the_pool_is_told() {
     let good = populated();
     let shape = shape(&good);
     let (slot, root) = root(&good, &shape);
-    let bitmap = shape.bitmap_place(0, root.bitmaps[0].1).0 as usize * BLOCK;
+    let bitmap = shape.bitmap_block(0, root.bitmaps[0].1).0 as usize * BLOCK;
     let bit = |place: u64| {
         let index = (place - shape.volume_blocks) as usize;
         (bitmap + index / 8, 1u8 << (index % 8))
     };
     let (mut used, mut free) = (0, 0);
-    for place in shape.first_place().0..shape.device_blocks {
+    for place in shape.first_pool_block().0..shape.device_blocks {
         let (at, mask) = bit(place);
         let in_use = good[at] & mask != 0;
         let mut bad = good.clone();
@@ -165,7 +165,7 @@ fn what_nothing_keeps_for_a_part_is_told() {
     assert!(untouched.is_sound(), "{:?}", untouched.problems);
     let part = relabelled(SnapshotOf::Paths(vec![b"first".to_vec()]));
     assert!(part.problems.iter().any(|p| p.what.contains("where nothing keeps it")), "{:?}", part.problems);
-    let uncut = relabelled(SnapshotOf::ToBeCut);
+    let uncut = relabelled(SnapshotOf::ToBePruned);
     assert!(uncut.is_sound(), "{:?}", uncut.problems);
     assert!(uncut.remarks.iter().any(|r| r.contains("'first' was being made")), "{:?}", uncut.remarks);
 }
@@ -177,7 +177,7 @@ fn places_lost_and_places_given_twice_are_told() {
     let shape = shape(&good);
     let (slot, root) = root(&good, &shape);
     let (index, copy) = (0, root.bitmaps[0].1);
-    let at = shape.bitmap_place(index, copy).0 as usize * BLOCK;
+    let at = shape.bitmap_block(index, copy).0 as usize * BLOCK;
     let resealed = |change: &dyn Fn(&mut [u8]) -> i64| {
         let mut bytes = good.clone();
         let change = change(&mut bytes[at..at + BLOCK]);
@@ -191,7 +191,7 @@ fn places_lost_and_places_given_twice_are_told() {
     let untouched = resealed(&|_| 0);
     assert!(untouched.is_sound(), "{:?}", untouched.problems);
     let last = (shape.device_blocks - shape.volume_blocks - 1) as usize;
-    let first = (shape.first_place().0 - shape.volume_blocks) as usize;
+    let first = (shape.first_pool_block().0 - shape.volume_blocks) as usize;
     let lost = resealed(&|bits| {
         bits[last / 8] |= 1 << (last % 8);
         1

@@ -299,8 +299,8 @@ impl Engine {
 
     /// Data that was written to the range is on the device when this returns, though not durable: what makes it so has
     /// less to wait for.
-    pub fn pass_on_data(&self, start: BlockNr, blocks: u64) -> Result<()> {
-        self.core.guard(self.core.volume.pass_on(start, blocks))
+    pub fn flush_page_cache_range(&self, start: BlockNr, blocks: u64) -> Result<()> {
+        self.core.guard(self.core.volume.flush_page_cache_range(start, blocks))
     }
 
     /// The range holds nothing any more (fstrim, `-o discard`).

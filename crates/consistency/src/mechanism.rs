@@ -8,7 +8,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use xact_device::{DeviceCounts, Waits};
+use xact_device::{DeviceCounts, WriteHint};
 use xact_types::{BlockNr, CommitId, Result, Run};
 
 use crate::core::block::NewData;
@@ -61,7 +61,7 @@ pub enum DataInLog {
 /// How file data is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DataWrite {
-    pub waits: Waits,
+    pub hint: WriteHint,
     pub class: ReserveClass,
 }
 

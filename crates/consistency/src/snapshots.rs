@@ -103,7 +103,7 @@ pub struct SnapshotInfo {
     /// Seconds since 1970.
     pub time: u64,
     /// Bytes of the pool that deleting it alone would free: of what it alone has at once, and of what it alone
-    /// keeps from its own place when the sweep has brought that home.
+    /// keeps from its own place when that has been written back there.
     pub own_bytes: u64,
     /// The files and folders that it has, from the volume's root and without one; none: all of the volume.
     pub paths: Vec<Vec<u8>>,
@@ -122,7 +122,7 @@ pub struct PartialSnapshot {
     pub kept: Vec<Range<u64>>,
 }
 
-/// What the pool's places are in use for, in bytes. Those in use are the sum of `snapshots_bytes`, `displaced_bytes`,
+/// What the pool blocks are in use for, in bytes. Those in use are the sum of `snapshots_bytes`, `displaced_bytes`,
 /// `newest_bytes` and `log_bytes`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolUse {

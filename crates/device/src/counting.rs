@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::{BlockDevice, Waits};
+use crate::{BlockDevice, WriteHint};
 
 /// What a device was asked to do since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -90,13 +90,13 @@ impl BlockDevice for CountingDevice {
         self.inner.write_vectored_at(bufs, offset)
     }
 
-    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, waits: Waits) -> io::Result<()> {
+    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, hint: WriteHint) -> io::Result<()> {
         self.count_write(bufs);
-        self.inner.write_for(bufs, offset, waits)
+        self.inner.write_for(bufs, offset, hint)
     }
 
-    fn pass_on(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.pass_on(offset, len)
+    fn flush_page_cache_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.flush_page_cache_range(offset, len)
     }
 
     fn flush(&self) -> io::Result<()> {

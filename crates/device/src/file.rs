@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::behind::WriteBehind;
-use crate::direct::DirectIo;
-use crate::{BlockDevice, Waits, check_range};
+use crate::direct_io::DirectIo;
+use crate::write_behind::WriteBehind;
+use crate::{BlockDevice, WriteHint, check_range};
 
 /// How an image is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub enum OpenMode {
 pub struct FileDevice {
     file: File,
     /// `None` on a device that is not written, or where the system cannot write past its page cache.
-    direct: Option<Arc<DirectIo>>,
-    behind: Option<WriteBehind>,
+    direct_io: Option<Arc<DirectIo>>,
+    write_behind: Option<WriteBehind>,
     size_bytes: u64,
     mode: OpenMode,
 }
@@ -59,14 +59,14 @@ impl FileDevice {
         let direct = if mode == OpenMode::ReadWrite { DirectIo::open(&file) } else { None };
         let direct = direct.map(Arc::new);
         let behind = direct.clone().map(|direct| WriteBehind::new(&file, direct)).transpose()?;
-        Ok(FileDevice { file, direct, behind, size_bytes, mode })
+        Ok(FileDevice { file, direct_io: direct, write_behind: behind, size_bytes, mode })
     }
 }
 
 impl FileDevice {
     /// Waits for what is still on its way to a range.
     fn settle(&self, offset: u64, len: usize) {
-        if let Some(behind) = &self.behind {
+        if let Some(behind) = &self.write_behind {
             behind.settle(offset, len as u64);
         }
     }
@@ -186,7 +186,7 @@ impl BlockDevice for FileDevice {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         check_range(self.size_bytes, offset, total)?;
         self.settle(offset, total);
-        if let Some(direct) = &self.direct
+        if let Some(direct) = &self.direct_io
             && direct.write(bufs, offset)?
         {
             return Ok(());
@@ -194,12 +194,12 @@ impl BlockDevice for FileDevice {
         self.write_cached(bufs, offset)
     }
 
-    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, waits: Waits) -> io::Result<()> {
+    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, hint: WriteHint) -> io::Result<()> {
         let total = bufs.iter().map(|b| b.len()).sum();
         check_range(self.size_bytes, offset, total)?;
-        let taken = match (waits, &self.direct, &self.behind) {
-            (Waits::Nobody, _, Some(behind)) => behind.write(bufs, offset)?,
-            (Waits::Flush, Some(direct), _) => {
+        let taken = match (hint, &self.direct_io, &self.write_behind) {
+            (WriteHint::Background, _, Some(behind)) => behind.write(bufs, offset)?,
+            (WriteHint::FlushFollows, Some(direct), _) => {
                 self.settle(offset, total);
                 direct.write_now(bufs, offset)?
             }
@@ -208,7 +208,7 @@ impl BlockDevice for FileDevice {
         if taken { Ok(()) } else { self.write_vectored_at(bufs, offset) }
     }
 
-    fn pass_on(&self, offset: u64, len: u64) -> io::Result<()> {
+    fn flush_page_cache_range(&self, offset: u64, len: u64) -> io::Result<()> {
         const HOW: libc::c_uint = libc::SYNC_FILE_RANGE_WAIT_BEFORE
             | libc::SYNC_FILE_RANGE_WRITE
             | libc::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -229,7 +229,7 @@ impl BlockDevice for FileDevice {
         if self.mode == OpenMode::ReadOnly {
             return Ok(());
         }
-        if let Some(behind) = &self.behind {
+        if let Some(behind) = &self.write_behind {
             behind.drain()?;
         }
         self.file.sync_data()
@@ -257,7 +257,7 @@ impl BlockDevice for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::direct::LARGE_BYTES;
+    use crate::direct_io::LARGE_BYTES;
 
     fn bytes(len: usize, seed: usize) -> Vec<u8> {
         (0..len).map(|i| (i * 31 / 7 + seed) as u8).collect()
@@ -285,8 +285,8 @@ mod tests {
             let data = bytes(len, seed);
             let (head, rest) = data.split_at(len / 3);
             let bufs = [IoSlice::new(head), IoSlice::new(rest)];
-            let waits = [Waits::Later, Waits::Nobody, Waits::Flush][seed % 3];
-            device.write_for(&bufs, offset as u64, waits).unwrap();
+            let hint = [WriteHint::Buffered, WriteHint::Background, WriteHint::FlushFollows][seed % 3];
+            device.write_for(&bufs, offset as u64, hint).unwrap();
             model[offset..offset + len].copy_from_slice(&data);
             let mut read = vec![0; SIZE];
             device.read_at(&mut read, 0).unwrap();
@@ -295,8 +295,8 @@ mod tests {
         device.flush().unwrap();
         assert!(std::fs::read(&path).unwrap() == model);
         assert!(device.write_at(&bytes(LARGE_BYTES, 0), (SIZE - 4096) as u64).is_err(), "past the end");
-        for waits in [Waits::Nobody, Waits::Flush] {
-            let written = device.write_for(&[IoSlice::new(&bytes(8192, 0))], (SIZE - 4096) as u64, waits);
+        for hint in [WriteHint::Background, WriteHint::FlushFollows] {
+            let written = device.write_for(&[IoSlice::new(&bytes(8192, 0))], (SIZE - 4096) as u64, hint);
             assert!(written.is_err(), "past the end");
         }
     }
@@ -310,7 +310,7 @@ mod tests {
         let device = FileDevice::open(file.path(), OpenMode::ReadWrite).unwrap();
         for round in 1..=4 {
             let data = vec![round; LEN];
-            device.write_for(&[IoSlice::new(&data)], 0, Waits::Nobody).unwrap();
+            device.write_for(&[IoSlice::new(&data)], 0, WriteHint::Background).unwrap();
             device.flush().unwrap();
             assert!(std::fs::read(file.path()).unwrap() == data, "round {round}");
         }

@@ -5,12 +5,12 @@
 //! 2. When `flush` returns Ok, every write that returned before `flush` was called is durable.
 //! 3. A write that a crash interrupts leaves each 512-byte sector old or new, in any mixture.
 
-mod behind;
 mod counting;
-mod direct;
+mod direct_io;
 mod file;
 mod memory;
 mod overlay;
+mod write_behind;
 
 use std::io::{self, IoSlice};
 
@@ -44,15 +44,15 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.write_at(&joined, offset)
     }
 
-    /// As `write_vectored_at`, on the way that suits who waits for it. To whoever reads, and to the next flush, it has
-    /// been written all the same when this returns.
-    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, _waits: Waits) -> io::Result<()> {
+    /// As `write_vectored_at`, in the way that suits what follows. To reads and to the next flush it has been written
+    /// when this returns, whatever the hint.
+    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, _hint: WriteHint) -> io::Result<()> {
         self.write_vectored_at(bufs, offset)
     }
 
-    /// Has what writes of the range have left in a cache of this system's passed on to the device, and waits for that:
-    /// a flush will have less to do. Not durable by itself.
-    fn pass_on(&self, _offset: u64, _len: u64) -> io::Result<()> {
+    /// Writes what the operating system's page cache holds of the range to the device, and waits for that: a flush
+    /// will have less to do. The range is not durable by this alone.
+    fn flush_page_cache_range(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
 
@@ -66,17 +66,17 @@ pub trait BlockDevice: Send + Sync + 'static {
     fn is_read_only(&self) -> bool;
 }
 
-/// What waits for a write.
+/// What follows a write, by which a device chooses its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Waits {
-    /// A flush that follows at once: the write goes to the device now, not into a cache out of which the flush would take
-    /// it page by page.
-    Flush,
-    /// A flush some time later, before which more may come: they are passed on together.
+pub enum WriteHint {
+    /// A flush follows at once: the write goes to the device now, not into a cache out of which the flush would
+    /// take it page by page.
+    FlushFollows,
+    /// A flush follows later. More writes may come before it, and go to the device together.
     #[default]
-    Later,
-    /// Nobody yet: it may return while the device still works. The next flush tells what went wrong.
-    Nobody,
+    Buffered,
+    /// Nothing waits for it yet: it may return while the device still works. The next flush reports errors.
+    Background,
 }
 
 /// Refuses ranges that do not lie within the device.

@@ -76,24 +76,24 @@ impl PoolShape {
     }
 
     /// Place of a copy (0 or 1) of a bitmap block.
-    pub fn bitmap_place(&self, index: u64, copy: usize) -> BlockNr {
+    pub fn bitmap_block(&self, index: u64, copy: usize) -> BlockNr {
         let first = self.root_offset(2).div_ceil(u64::from(self.block_size));
         BlockNr(first + copy as u64 * self.bitmap_blocks() + index)
     }
 
     /// The first place that blocks can be given.
-    pub fn first_place(&self) -> BlockNr {
-        self.bitmap_place(0, 2)
+    pub fn first_pool_block(&self) -> BlockNr {
+        self.bitmap_block(0, 2)
     }
 
     /// Places that blocks can be given.
-    pub fn places(&self) -> u64 {
-        self.device_blocks.saturating_sub(self.first_place().0)
+    pub fn pool_blocks(&self) -> u64 {
+        self.device_blocks.saturating_sub(self.first_pool_block().0)
     }
 
     /// Whether a pointer may lead to `place`.
     pub fn contains(&self, place: BlockNr) -> bool {
-        place >= self.first_place() && place.0 < self.device_blocks
+        place >= self.first_pool_block() && place.0 < self.device_blocks
     }
 }
 
@@ -108,11 +108,11 @@ mod tests {
             let end = 16385 * u64::from(block_size);
             assert!(shape.root_offset(0) >= end && shape.root_offset(0) < end + 4096);
             assert_eq!(shape.root_offset(1), shape.root_offset(0) + 4096);
-            let first = shape.bitmap_place(0, 0).0 * u64::from(block_size);
+            let first = shape.bitmap_block(0, 0).0 * u64::from(block_size);
             assert!(first >= shape.root_offset(1) + 4096);
-            assert_eq!(shape.bitmap_place(0, 1).0, shape.bitmap_place(0, 0).0 + shape.bitmap_blocks());
+            assert_eq!(shape.bitmap_block(0, 1).0, shape.bitmap_block(0, 0).0 + shape.bitmap_blocks());
             assert!(shape.bitmap_blocks() * 8 * u64::from(block_size) >= 40_000 - 16385);
-            assert_eq!(shape.places(), 40_000 - shape.first_place().0);
+            assert_eq!(shape.pool_blocks(), 40_000 - shape.first_pool_block().0);
         }
     }
 }

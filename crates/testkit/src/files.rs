@@ -356,7 +356,7 @@ impl Subject for FileWorkload {
             offset if offset < place(BlockNr(volume_blocks)) => 1,
             offset if offset < shape.root_offset(1) => 2,
             offset if offset < shape.root_offset(2) => 3,
-            offset if offset < place(shape.first_place()) => 4,
+            offset if offset < place(shape.first_pool_block()) => 4,
             _ => 5,
         }
     }

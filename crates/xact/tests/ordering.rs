@@ -10,7 +10,7 @@ use xact::{
     TxOptions, View, Volume, VolumeOptions,
 };
 use xact_consistency::recovery::inspect::inspect;
-use xact_device::Waits;
+use xact_device::WriteHint;
 use xact_fs::WriteHow;
 use xact_layout::jbd2::{BlockType, Header};
 
@@ -19,7 +19,7 @@ const BLOCK: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     /// To these bytes of the device; whether a commit block is among them; what waits for it.
-    Write(Range<u64>, bool, Waits),
+    Write(Range<u64>, bool, WriteHint),
     /// What is in a cache is passed on.
     PassOn,
     /// A write that nobody waits for.
@@ -55,23 +55,23 @@ impl BlockDevice for Recorder {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.write_for(&[IoSlice::new(buf)], offset, Waits::Later)
+        self.write_for(&[IoSlice::new(buf)], offset, WriteHint::Buffered)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.write_for(bufs, offset, Waits::Later)
+        self.write_for(bufs, offset, WriteHint::Buffered)
     }
 
-    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, waits: Waits) -> io::Result<()> {
+    fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, hint: WriteHint) -> io::Result<()> {
         let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.to_vec()).collect();
-        self.note(match waits {
-            Waits::Nobody => Step::Behind,
-            _ => Step::Write(offset..offset + bytes.len() as u64, has_commit_block(&bytes), waits),
+        self.note(match hint {
+            WriteHint::Background => Step::Behind,
+            _ => Step::Write(offset..offset + bytes.len() as u64, has_commit_block(&bytes), hint),
         });
         self.inner.write_at(&bytes, offset)
     }
 
-    fn pass_on(&self, _: u64, _: u64) -> io::Result<()> {
+    fn flush_page_cache_range(&self, _: u64, _: u64) -> io::Result<()> {
         self.note(Step::PassOn);
         Ok(())
     }
@@ -164,7 +164,7 @@ fn teller(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
         let told = steps.iter().filter_map(|step| match step {
             Step::Write(_, true, _) => Some('C'),
             Step::Write(range, false, _) if (first..=last).contains(&range.start) => Some('L'),
-            Step::Write(_, _, Waits::Flush) => Some('D'),
+            Step::Write(_, _, WriteHint::FlushFollows) => Some('D'),
             Step::Write(..) => Some('d'),
             Step::PassOn => Some('p'),
             Step::Behind => Some('b'),

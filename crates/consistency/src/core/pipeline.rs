@@ -368,7 +368,7 @@ impl Pipeline {
     }
 
     /// Leader: closes the running commit, with the next one open at once, and waits for the handles in it to end.
-    pub fn spawn(&self) -> Result<CommitId> {
+    pub fn close_and_open_next(&self) -> Result<CommitId> {
         let mut state = self.state.lock();
         self.volume.poison.check()?;
         let began = Instant::now();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use xact_device::{BlockDevice, CountingDevice, DeviceCounts, Waits};
+use xact_device::{BlockDevice, CountingDevice, DeviceCounts, WriteHint};
 use xact_types::{BlockNr, Error, Result, Site};
 
 use super::block::{BlockRef, BlockSource};
@@ -135,28 +135,28 @@ impl Volume {
 
     /// Writes buffers of whole blocks from `start` on; a failure poisons.
     pub fn write(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.write_for(start, bufs, Waits::Later)
+        self.write_for(start, bufs, WriteHint::Buffered)
     }
 
-    /// As `write`, on the way that suits who waits for it.
-    pub fn write_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], waits: Waits) -> Result<()> {
+    /// As `write`, in the way that suits what follows.
+    pub fn write_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], hint: WriteHint) -> Result<()> {
         self.poison.check()?;
         let bytes = bufs.iter().map(|b| b.len()).sum();
         self.check_reach(start, self.blocks_in(bytes)?)?;
         let offset = self.offset(start);
         let _waits = self.waits();
-        let written = match (bufs, waits) {
-            ([one], Waits::Later) => self.device.write_at(one, offset),
-            _ => self.device.write_for(bufs, offset, waits),
+        let written = match (bufs, hint) {
+            ([one], WriteHint::Buffered) => self.device.write_at(one, offset),
+            _ => self.device.write_for(bufs, offset, hint),
         };
         written.map_err(|e| self.fail("writing the volume", e))
     }
 
-    /// See [`BlockDevice::pass_on`]; a failure poisons, since the flush need not hear of it.
-    pub fn pass_on(&self, start: BlockNr, count: u64) -> Result<()> {
+    /// See [`BlockDevice::flush_page_cache_range`]; a failure poisons, since the flush need not hear of it.
+    pub fn flush_page_cache_range(&self, start: BlockNr, count: u64) -> Result<()> {
         self.poison.check()?;
         self.check_reach(start, count)?;
-        let passed = self.device.pass_on(self.offset(start), count * self.block_size as u64);
+        let passed = self.device.flush_page_cache_range(self.offset(start), count * self.block_size as u64);
         passed.map_err(|e| self.fail("writing the volume", e))
     }
 

@@ -8,28 +8,28 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use xact_layout::generations::{Pointer, ROOT_BYTES, Root, contents_sum};
 use xact_types::{BlockNr, Result};
 
-use super::live::LoggedBlock;
 use super::log::{self, Log};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
+use super::published_map::LoggedBlock;
 use super::snapshots::{Change, ListChange, Settled};
-use super::{Generations, State, room, root, sweep};
+use super::{Generations, State, admission, root, writeback_home};
 use crate::core::block::{BlockRef, Record};
 use crate::core::dirty_blocks::{Frozen, FrozenBlock};
 use crate::fault::Fault;
 
-/// Blocks that one commit sweeps home at the least, where there is pressure.
-const MIN_SWEEP: usize = 16;
+/// Blocks that one commit writes home at the least, where there is pressure.
+const HOME_BLOCKS_MIN: usize = 16;
 
-/// Most blocks that one commit may change; see `room`.
+/// Most blocks that one commit may change; see `admission`.
 pub(super) fn max_credits(reader: &MapReader) -> u32 {
-    credits_within(reader, room::of_a_commit(reader.shape.places()))
+    credits_within(reader, admission::of_a_commit(reader.shape.pool_blocks()))
 }
 
-/// Blocks that a commit may change which takes at most `room` places, with its map nodes.
+/// Blocks that a commit may change which takes at most `room` pool blocks, with its map nodes.
 pub(super) fn credits_within(reader: &MapReader, room: u64) -> u32 {
-    // Swept blocks change nodes of the map too, and the snapshot list takes some blocks.
-    let nodes = |blocks: u64| reader.most_nodes(blocks + sweep_size(blocks as usize) as u64);
+    // Blocks written home change nodes of the map too, and the snapshot list takes some blocks.
+    let nodes = |blocks: u64| reader.most_nodes(blocks + home_blocks(blocks as usize) as u64);
     let (mut least, mut most) = (0, room);
     while least < most {
         let middle = (least + most).div_ceil(2);
@@ -42,9 +42,9 @@ pub(super) fn credits_within(reader: &MapReader, room: u64) -> u32 {
     u32::try_from(least).unwrap_or(u32::MAX)
 }
 
-/// What a commit brings home besides its own blocks.
+/// What a commit brings home in addition to its own blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sweep {
+enum WritebackHome {
     /// As much as it changes, if the pool fills up and they are found soon.
     AsDue,
     /// The same, wherever they are.
@@ -53,18 +53,18 @@ enum Sweep {
     All,
 }
 
-/// Blocks that a commit brings home which does nothing else; they are in memory meanwhile.
-const SWEEP_ALL_BLOCKS: usize = 1024;
+/// Blocks that a commit brings home which does nothing else; they are in memory until then.
+const ALL_HOME_BLOCKS: usize = 1024;
 
-/// Moved blocks that a commit looks at for each that it sweeps home.
-const SWEEP_EFFORT: usize = 8;
+/// Moved blocks that a commit looks at for each that it writes home.
+const HOME_EFFORT: usize = 8;
 
-fn sweep_size(blocks: usize) -> usize {
-    blocks.max(MIN_SWEEP)
+fn home_blocks(blocks: usize) -> usize {
+    blocks.max(HOME_BLOCKS_MIN)
 }
 
 /// How a commit becomes durable.
-pub(super) enum Way {
+pub(super) enum CommitKind {
     /// By a record in the log, if it has room for it.
     Log,
     Generation,
@@ -79,28 +79,30 @@ type Changes = BTreeMap<u64, Option<LoggedBlock>>;
 struct Draft {
     map: Map,
     out: Vec<(BlockNr, BlockRef)>,
-    /// Blocks that the sweep brings home; they hold their contents until readers go by the new map.
-    swept: Vec<FrozenBlock>,
+    /// Blocks that the write-back home brings home; they hold their contents until readers go by the new map.
+    homebound: Vec<FrozenBlock>,
 }
 
 impl Generations {
     /// Leader: closes the running commit, makes it durable, and tells who waits.
-    pub(super) fn commit_running(&self, way: Way) -> Result<()> {
+    pub(super) fn commit_running(&self, kind: CommitKind) -> Result<()> {
         // What a snapshot has, data in place included, is what was done before it: nobody begins meanwhile.
-        let stops = matches!(way, Way::Snapshots(_));
-        let commit = if stops { self.core.pipeline.lock()? } else { self.core.pipeline.spawn()? };
+        let stops = matches!(kind, CommitKind::Snapshots(_));
+        let commit =
+            if stops { self.core.pipeline.lock()? } else { self.core.pipeline.close_and_open_next()? };
         // See `redirect`: no data is written in place from here until all know of the snapshot.
-        let creates = matches!(&way, Way::Snapshots(ListChange { change: Change::Create { .. }, .. }));
+        let creates =
+            matches!(&kind, CommitKind::Snapshots(ListChange { change: Change::Create { .. }, .. }));
         let gate = creates.then(|| self.redirect.gate.write());
         let frozen = self.core.blocks.freeze(commit, |_, _| {});
         if stops {
             self.core.pipeline.switch();
         }
         let mut state = self.state.lock();
-        let nothing = match way {
-            Way::Log => frozen.is_empty(),
-            Way::Generation => frozen.is_empty() && self.live.logged_blocks() == 0,
-            Way::Snapshots(_) => false,
+        let nothing = match kind {
+            CommitKind::Log => frozen.is_empty(),
+            CommitKind::Generation => frozen.is_empty() && self.published.logged_blocks() == 0,
+            CommitKind::Snapshots(_) => false,
         };
         if nothing {
             // But data that was written before must become durable all the same.
@@ -108,14 +110,14 @@ impl Generations {
         } else {
             self.commits.fetch_add(1, Relaxed);
             self.committed_blocks.fetch_add(frozen.blocks.len() as u64, Relaxed);
-            if matches!(way, Way::Log) && self.write_record(commit, &mut state.log, &frozen)? {
+            if matches!(kind, CommitKind::Log) && self.write_record(commit, &mut state.log, &frozen)? {
                 // What is not in memory is read as the log has it from here on.
                 frozen.blocks.iter().for_each(|block| block.slot.lock_any().committing = None);
                 self.data_is_logged(&frozen);
                 self.redirect.published(commit, true);
             } else {
-                let change = if let Way::Snapshots(change) = way { Some(change) } else { None };
-                self.write_generation(&mut state, frozen, change, Sweep::AsDue)?;
+                let change = if let CommitKind::Snapshots(change) = kind { Some(change) } else { None };
+                self.write_generation(&mut state, frozen, change, WritebackHome::AsDue)?;
                 self.redirect.published(commit, false);
                 drop(gate);
                 self.make_room(&mut state)?;
@@ -132,7 +134,7 @@ impl Generations {
         let mut changes = Changes::new();
         // What was done since a snapshot is gone when that is restored.
         if !matches!(change, Some(ListChange { change: Change::Restore { .. }, .. })) {
-            changes.extend(self.live.logged());
+            changes.extend(self.published.logged());
         }
         changes.extend(frozen.forgotten.iter().map(|block| (block.0, None)));
         changes.extend(frozen.blocks.iter().map(|block| {
@@ -143,18 +145,18 @@ impl Generations {
     }
 
     /// Makes the generation that has what was logged and the changes of `frozen`, and in which some blocks
-    /// are swept home. False where there was nothing to do.
+    /// are written home. False where there was nothing to do.
     fn write_generation(
         &self,
         state: &mut State,
         frozen: Frozen,
         mut change: Option<ListChange>,
-        sweep: Sweep,
+        homeward: WritebackHome,
     ) -> Result<bool> {
         self.pool(state)?;
         let mut pool = state.pool.take().expect("was just read");
         let generation = state.root.generation + 1;
-        let mut draft = Draft { map: state.map.clone(), out: Vec::new(), swept: Vec::new() };
+        let mut draft = Draft { map: state.map.clone(), out: Vec::new(), homebound: Vec::new() };
         if let Some(ListChange { change: Change::Restore { index }, .. }) = &change {
             draft.map = state.snapshots[*index].map.clone();
         }
@@ -163,25 +165,26 @@ impl Generations {
             let (block, contents) = self.restored_superblock(state, &state.snapshots[*index].map)?;
             changes.insert(block.0, Some(LoggedBlock { contents, data: false }));
         }
-        let sweeping = sweep == Sweep::All || sweep::is_due(&pool, changes.len());
-        self.place_blocks(state, &mut pool, &changes, sweeping, &mut draft)?;
-        if sweeping && !matches!(&change, Some(ListChange { change: Change::Restore { .. }, .. })) {
-            let (count, effort) = match sweep {
-                Sweep::AsDue => (sweep_size(changes.len()), SWEEP_EFFORT),
-                Sweep::Thorough => (sweep_size(changes.len()), usize::MAX),
-                Sweep::All => (SWEEP_ALL_BLOCKS, usize::MAX),
+        let writes_home = homeward == WritebackHome::All || writeback_home::is_due(&pool, changes.len());
+        self.place_blocks(state, &mut pool, &changes, writes_home, &mut draft)?;
+        if writes_home && !matches!(&change, Some(ListChange { change: Change::Restore { .. }, .. })) {
+            let (count, effort) = match homeward {
+                WritebackHome::AsDue => (home_blocks(changes.len()), HOME_EFFORT),
+                WritebackHome::Thorough => (home_blocks(changes.len()), usize::MAX),
+                WritebackHome::All => (ALL_HOME_BLOCKS, usize::MAX),
             };
-            let found = self.find_sweepable(state, &draft.map, count, effort)?;
+            let found = self.find_homebound(state, &draft.map, count, effort)?;
             self.bring_home(found, &mut draft)?;
         }
         if draft.out.is_empty() && changes.is_empty() && change.is_none() {
             state.pool = Some(pool);
             return Ok(false);
         }
-        let Draft { mut map, mut out, swept } = draft;
+        let Draft { mut map, mut out, homebound } = draft;
         map.write(&self.reader, generation, &mut || pool.take(), &mut out)?;
-        if let Some(ListChange { change: Change::Cut { index, part, map }, .. }) = &mut change {
-            *map = part.draw(&self.reader, &state.snapshots[*index].map, generation, &mut pool, &mut out)?;
+        if let Some(ListChange { change: Change::Prune { index, part, map }, .. }) = &mut change {
+            *map =
+                part.write_map(&self.reader, &state.snapshots[*index].map, generation, &mut pool, &mut out)?;
         }
         let mut root = state.root.clone();
         if root.log.is_none() && self.uses_log() {
@@ -215,26 +218,27 @@ impl Generations {
         if !self.core.faults.has(Fault::NoFlushAfterRoot) {
             self.core.volume.flush()?;
         }
-        self.swept_blocks.fetch_add(swept.len() as u64, Relaxed);
-        self.live.publish(generation, map.clone());
+        self.blocks_written_home.fetch_add(homebound.len() as u64, Relaxed);
+        self.published.publish(generation, map.clone());
         self.redirect.active.store(root.has_moved_data, SeqCst);
         if root.snapshots != state.root.snapshots {
-            let held = self.held.read().with(&snapshots);
-            *self.held.write() = Arc::new(held);
+            let refs = self.snapshot_refs.read().with(&snapshots);
+            *self.snapshot_refs.write() = Arc::new(refs);
         }
         // What is not in memory is read by the new map from here on.
-        for block in frozen.blocks.iter().chain(&swept) {
+        for block in frozen.blocks.iter().chain(&homebound) {
             block.slot.lock_any().committing = None;
         }
         self.data_is_placed(&frozen);
         // The root has made an end of the log before it; see `log` 5.
         let log = if self.uses_log() { Log::begin(&root) } else { None };
-        let sweep_at = state.sweep_at;
-        *state = State { root, slot, map, snapshots, pool: Some(pool), log, sweep_at, has_torn_root: false };
+        let home_cursor = state.home_cursor;
+        *state =
+            State { root, slot, map, snapshots, pool: Some(pool), log, home_cursor, has_torn_root: false };
         Ok(true)
     }
 
-    /// Gives every changed block its place: in the pool, or home while the commit sweeps. File data goes home wherever
+    /// Gives every changed block its place: in the pool, or home while the commit writes blocks back. File data goes home wherever
     /// no snapshot has anything there: what is there is what an unsynced write may overwrite, or nothing; or the
     /// durable generation has the block in the pool. Before the root a crash may leave it there in part; then
     /// what counts is what the log says of it, if that is more than what was never synced.
@@ -243,10 +247,10 @@ impl Generations {
         state: &State,
         pool: &mut Pool,
         changes: &Changes,
-        sweeping: bool,
+        writes_home: bool,
         draft: &mut Draft,
     ) -> Result<()> {
-        let held = self.held.read().clone();
+        let refs = self.snapshot_refs.read().clone();
         for (&number, contents) in changes {
             let block = BlockNr(number);
             let Some(contents) = contents else {
@@ -257,9 +261,9 @@ impl Generations {
             let overwrite = self.core.faults.has(Fault::OverwritePlace);
             let anyway = self.core.faults.has(Fault::SweepOverHome) && self.homes.may_ever(block);
             let home = match contents.data {
-                true => self.core.faults.has(Fault::OverwriteHeld) || held.home_is_free(block)?,
+                true => self.core.faults.has(Fault::OverwriteHeld) || refs.home_is_free(block)?,
                 false => {
-                    sweeping && (anyway || self.homes.is_free(&self.reader, &state.map, &held, block)?)
+                    writes_home && (anyway || self.homes.is_free(&self.reader, &state.map, &refs, block)?)
                 }
             };
             let contents = &contents.contents;
@@ -277,8 +281,8 @@ impl Generations {
 
     /// Makes a generation of what was logged, if anything was.
     pub(super) fn end_log(&self, state: &mut State) -> Result<()> {
-        if self.live.logged_blocks() > 0 {
-            self.write_generation(state, Frozen::default(), None, Sweep::AsDue)?;
+        if self.published.logged_blocks() > 0 {
+            self.write_generation(state, Frozen::default(), None, WritebackHome::AsDue)?;
         }
         Ok(())
     }
@@ -295,7 +299,7 @@ impl Generations {
                 kept.committing = Some(contents.clone());
                 let slot = slot.clone();
                 let record = Record::Copy;
-                draft.swept.push(FrozenBlock { slot, contents, record, is_whole: true, data: false });
+                draft.homebound.push(FrozenBlock { slot, contents, record, is_whole: true, data: false });
             });
         }
         Ok(())
@@ -310,19 +314,21 @@ impl Generations {
     }
 
     /// Brings home whatever may be, in generations that change nothing else.
-    pub(super) fn sweep_all(&self, state: &mut State) -> Result<()> {
-        while self.write_generation(state, Frozen::default(), None, Sweep::All)? {}
+    pub(super) fn write_all_home(&self, state: &mut State) -> Result<()> {
+        while self.write_generation(state, Frozen::default(), None, WritebackHome::All)? {}
         Ok(())
     }
 
-    /// Sweeps until there is room for all, in generations that change nothing else. Where that does not
-    /// help, the pool is full of what is kept; see `room`.
+    /// Writes blocks home until there is room for all, in generations that change nothing else. Where that does not
+    /// help, the pool is full of what is kept; see `admission`.
     pub(super) fn make_room(&self, state: &mut State) -> Result<()> {
-        let enough = room::for_all(self.reader.shape.places());
+        let enough = admission::for_all(self.reader.shape.pool_blocks());
         loop {
             let free = state.pool.as_ref().map_or(0, Pool::free);
-            if free >= enough || !self.write_generation(state, Frozen::default(), None, Sweep::Thorough)? {
-                self.core.pipeline.limit_credits(self.room.set(free));
+            if free >= enough
+                || !self.write_generation(state, Frozen::default(), None, WritebackHome::Thorough)?
+            {
+                self.core.pipeline.limit_credits(self.admission.set(free));
                 return Ok(());
             }
         }

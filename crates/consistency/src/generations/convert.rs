@@ -1,6 +1,6 @@
 //! Making a volume with generations a plain ext4 volume again. The other way is `format`.
 //!
-//! 1. Commits bring every block home ([`Generations::sweep_all`]), until the pool has the copies of the
+//! 1. Commits bring every block home ([`Generations::write_all_home`]), until the pool has the copies of the
 //!    superblock alone. Each is an ordinary generation.
 //! 2. The primary superblock is written to its own place as the generation has it, but with our `incompat`
 //!    bit. **Flush.**
@@ -22,8 +22,8 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_types::{BlockNr, Error, Result};
 
-use super::export::{self, Seen};
-use super::{Generations, sweep};
+use super::export::{self, GenerationReader};
+use super::{Generations, writeback_home};
 use crate::core::block::BlockSource;
 use crate::core::superblock_io::{self, Flags};
 use crate::core::volume::Volume;
@@ -39,11 +39,11 @@ impl Generations {
         if !state.snapshots.is_empty() || !self.core.blocks.is_unchanged() {
             return Err(Error::Usage("delete the snapshots first: only generations can keep them".into()));
         }
-        self.core.guard(self.sweep_all(&mut state))?;
+        self.core.guard(self.write_all_home(&mut state))?;
         let (reader, volume) = (&self.reader, &self.core.volume);
-        let seen = Seen { reader, map: &state.map, logged: None };
+        let seen = GenerationReader { reader, map: &state.map, logged: None };
         let superblock = export::superblock(&seen, volume.block_size)?;
-        let copies: Vec<BlockNr> = sweep::superblock_copies(&superblock).collect();
+        let copies: Vec<BlockNr> = writeback_home::superblock_copies(&superblock).collect();
         let moved = state.map.moved(reader, BlockNr(0), copies.len() + 1)?;
         if moved.len() != copies.len() || moved.iter().any(|(block, _)| !copies.contains(block)) {
             return Err(Error::Usage("not all blocks could be brought to their own places".into()));
@@ -56,7 +56,7 @@ impl Generations {
 }
 
 /// Steps 2 to 4.
-fn write_home(seen: &Seen<'_>, superblock: &Superblock) -> Result<()> {
+fn write_home(seen: &GenerationReader<'_>, superblock: &Superblock) -> Result<()> {
     let (own, volume) = (superblock.own_block(), &seen.reader.volume);
     for bit in [true, false] {
         let mut bytes = seen.read_block(own)?.to_vec();
@@ -93,7 +93,9 @@ fn marked(generations: bool) -> Flags {
 }
 
 fn unmark(volume: &Volume, superblock: &Superblock) -> Result<()> {
-    for block in sweep::superblock_copies(superblock).filter(|&block| block != superblock.own_block()) {
+    for block in
+        writeback_home::superblock_copies(superblock).filter(|&block| block != superblock.own_block())
+    {
         let mut bytes = volume.read_block(block)?.to_vec();
         marked(false).apply(&mut bytes[..SUPERBLOCK_BYTES]);
         volume.write(block, &[IoSlice::new(&bytes)])?;

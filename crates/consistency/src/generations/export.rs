@@ -6,8 +6,8 @@ use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
 use super::image::GenerationImage;
-use super::live::Logged;
 use super::map::{Map, MapReader};
+use super::published_map::Logged;
 use crate::core::block::{BlockRef, BlockSource};
 use crate::snapshots::SnapshotImage;
 
@@ -15,13 +15,13 @@ use crate::snapshots::SnapshotImage;
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Metadata blocks as one generation has them, or its log has left them.
-pub(super) struct Seen<'a> {
+pub(super) struct GenerationReader<'a> {
     pub reader: &'a MapReader,
     pub map: &'a Map,
     pub logged: Option<&'a Logged>,
 }
 
-impl BlockSource for Seen<'_> {
+impl BlockSource for GenerationReader<'_> {
     fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
         match self.logged.and_then(|logged| logged.get(&block.0)) {
             Some(Some(logged)) => return Ok(logged.contents.clone()),
@@ -75,7 +75,7 @@ fn write_nonzero(out: &dyn BlockDevice, offset: u64, bytes: &[u8], block_size: u
 }
 
 /// The superblock of a generation.
-pub(super) fn superblock(seen: &Seen<'_>, block_size: usize) -> Result<Superblock> {
+pub(super) fn superblock(seen: &GenerationReader<'_>, block_size: usize) -> Result<Superblock> {
     let own = xact_layout::superblock::SUPERBLOCK_OFFSET as usize;
     let block = seen.read_block(BlockNr((own / block_size) as u64))?;
     let at = own % block_size;
@@ -85,7 +85,7 @@ pub(super) fn superblock(seen: &Seen<'_>, block_size: usize) -> Result<Superbloc
 }
 
 /// Sorted ranges of the blocks that a generation uses.
-pub(super) fn used_blocks(seen: &Seen<'_>, superblock: &Superblock) -> Result<Vec<(u64, u64)>> {
+pub(super) fn used_blocks(seen: &GenerationReader<'_>, superblock: &Superblock) -> Result<Vec<(u64, u64)>> {
     let mut used: Vec<(u64, u64)> = vec![(0, u64::from(superblock.first_data_block()))];
     let volume = &seen.reader.volume;
     for group in (0..superblock.group_count()).map(GroupNr) {
@@ -133,7 +133,10 @@ fn tables(superblock: &Superblock, desc: &GroupDesc) -> [(BlockNr, u64); 3] {
 
 /// Sorted ranges of the metadata that every volume has in fixed places: copies of superblock and descriptors, bitmaps,
 /// inode tables.
-pub(super) fn fixed_metadata(seen: &Seen<'_>, superblock: &Superblock) -> Result<Vec<(u64, u64)>> {
+pub(super) fn fixed_metadata(
+    seen: &GenerationReader<'_>,
+    superblock: &Superblock,
+) -> Result<Vec<(u64, u64)>> {
     let mut fixed = Vec::new();
     for group in (0..superblock.group_count()).map(GroupNr) {
         let desc = descriptor(seen, superblock, group)?;
@@ -146,7 +149,7 @@ pub(super) fn fixed_metadata(seen: &Seen<'_>, superblock: &Superblock) -> Result
 
 /// The block bitmap of a group; `None` where it was never written, and no file has a block there.
 pub(super) fn block_bitmap(
-    seen: &Seen<'_>,
+    seen: &GenerationReader<'_>,
     superblock: &Superblock,
     group: GroupNr,
 ) -> Result<Option<BlockRef>> {
@@ -158,7 +161,7 @@ pub(super) fn block_bitmap(
     seen.read_block(desc.block_bitmap()).map(Some)
 }
 
-fn descriptor(seen: &Seen<'_>, superblock: &Superblock, group: GroupNr) -> Result<GroupDesc> {
+fn descriptor(seen: &GenerationReader<'_>, superblock: &Superblock, group: GroupNr) -> Result<GroupDesc> {
     let (block, at) = superblock.desc_place(group);
     let bytes = seen.read_block(block)?;
     let desc = GroupDesc::new(&bytes[at..at + usize::from(superblock.desc_size())]);

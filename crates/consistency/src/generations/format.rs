@@ -24,7 +24,7 @@ use xact_types::{BlockNr, Error, Result};
 
 use super::map::{Map, MapReader};
 use super::pool::Pool;
-use super::{commit, root, sweep};
+use super::{commit, root, writeback_home};
 use crate::core::superblock_io::{self, Flags, Health, SuperblockPlace};
 use crate::core::volume::Volume;
 
@@ -71,7 +71,7 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
     let mut pool = Pool::empty(shape);
     let mut map = Map::new(reader.levels(), None);
     let mut out = Vec::new();
-    let copies: Vec<BlockNr> = sweep::superblock_copies(&superblock).collect();
+    let copies: Vec<BlockNr> = writeback_home::superblock_copies(&superblock).collect();
     for &block in &copies {
         let contents = volume.read_block(block)?;
         let place = pool.take()?;
@@ -108,7 +108,7 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
 }
 
 fn check_shape(shape: &PoolShape) -> Result<()> {
-    if shape.device_blocks <= shape.volume_blocks || shape.places() == 0 {
+    if shape.device_blocks <= shape.volume_blocks || shape.pool_blocks() == 0 {
         return Err(Error::Usage("there is no room for a pool behind the volume".into()));
     }
     if shape.bitmap_blocks() > MAX_BITMAP_BLOCKS {

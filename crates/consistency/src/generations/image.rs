@@ -19,9 +19,9 @@ use xact_device::BlockDevice;
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, Error, Result};
 
-use super::export::{self, Seen};
-use super::live::Logged;
+use super::export::{self, GenerationReader};
 use super::map::{Map, MapReader};
+use super::published_map::Logged;
 use crate::core::block::BlockSource;
 use crate::snapshots::SnapshotImage;
 
@@ -65,8 +65,8 @@ impl GenerationImage {
         GenerationImage { reader, map, logged, lease }
     }
 
-    fn seen(&self) -> Seen<'_> {
-        Seen { reader: &self.reader, map: &self.map, logged: Some(&self.logged) }
+    fn seen(&self) -> GenerationReader<'_> {
+        GenerationReader { reader: &self.reader, map: &self.map, logged: Some(&self.logged) }
     }
 
     fn superblock(&self) -> Result<Superblock> {

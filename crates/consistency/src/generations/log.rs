@@ -1,7 +1,7 @@
 //! The intent log: an fsync without a generation (`docs/adr/generations-intent-log.md`).
 //!
 //! ```text
-//!  root of generation n             the log's area, a fixed run of places in the pool
+//!  root of generation n             the log's area, a fixed run of pool blocks
 //!  .----------------------.         .---------.---------.---------.-------------------------.
 //!  | ..., checksum, area -+-------> | record 0| record 1| record 2|  what older logs left   |
 //!  '----------------------'         '---------'---------'---------'-------------------------'
@@ -9,7 +9,7 @@
 //! ```
 //! A commit that somebody waits for goes there as one record, in one write: of each block that it changes the
 //! bytes that differ, where those are few, and which blocks it freed. The map, the pool and the root stay
-//! as they are. In memory the contents are kept by `live`, from which all readers take them, until the
+//! as they are. In memory the contents are kept by `published_map`, from which all readers take them, until the
 //! next generation writes them along with its own changes. Its root has another checksum, so that from the moment it
 //! counts the log is an empty one.
 //!
@@ -22,7 +22,7 @@
 //!    From then on it may be: a record before the one that frees a block is not asked what the block
 //!    held (`LogSum`), and one behind it does not build on that.
 //! 4. All blocks of the log, with their nodes of the map, find room in the generation that writes them,
-//!    besides the largest commit (`most_blocks`, `room`).
+//!    besides the largest commit (`most_blocks`, `admission`).
 //! 5. The records of a log are overwritten only when the root behind them is durable.
 //!
 //! What a crash leaves: of a record that was not acknowledged, all or nothing. It is dropped if a byte of it is
@@ -31,15 +31,15 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use xact_device::Waits;
+use xact_device::WriteHint;
 use xact_layout::generations::{LogBytes, LogChecks, LogContents, LogPosition, LogWriter, Root, read_log};
 use xact_layout::jbd2::differences;
 use xact_types::{BlockNr, CommitId, Result};
 
-use super::live::{Logged, LoggedBlock};
 use super::map::{Map, MapReader};
 use super::pool::Pool;
-use super::{Generations, room};
+use super::published_map::{Logged, LoggedBlock};
+use super::{Generations, admission};
 use crate::core::block::Record;
 use crate::core::dirty_blocks::{Frozen, FrozenBlock};
 use crate::fault::{Fault, Faults};
@@ -68,17 +68,17 @@ impl Log {
     }
 }
 
-/// Blocks of the area for a pool of so many places.
+/// Blocks of the area for a pool of so many blocks.
 fn area_blocks(reader: &MapReader) -> u64 {
     let most = MAX_AREA_BYTES / reader.volume.block_size as u64;
-    room::of_the_log(reader.shape.places()).min(most)
+    admission::of_the_log(reader.shape.pool_blocks()).min(most)
 }
 
 /// Blocks that a log may speak of: those that fit a generation besides the largest commit.
 pub(super) fn most_blocks(reader: &MapReader, max_credits: u32) -> usize {
-    let room = room::of_the_log(reader.shape.places());
+    let room = admission::of_the_log(reader.shape.pool_blocks());
     let credits = u64::from(max_credits);
-    // Twice, for what is swept along.
+    // Twice, for what is written along.
     let nodes = |logged: u64| reader.most_nodes(2 * (credits + logged)) - reader.most_nodes(2 * credits);
     let (mut least, mut most) = (0, room.min(MAX_BLOCKS));
     while least < most {
@@ -92,11 +92,13 @@ pub(super) fn most_blocks(reader: &MapReader, max_credits: u32) -> usize {
     least as usize
 }
 
-/// Takes the places of a log's area; `None` where there is no room for it now.
+/// Takes the pool blocks of a log's area; `None` where there is no space for it now.
 pub(super) fn take_area(reader: &MapReader, pool: &mut Pool) -> Option<(BlockNr, u32)> {
     let blocks = area_blocks(reader);
     let spare = pool.free().checked_sub(blocks);
-    if blocks < MIN_AREA_BLOCKS || spare.is_none_or(|free| free < room::for_all(reader.shape.places())) {
+    if blocks < MIN_AREA_BLOCKS
+        || spare.is_none_or(|free| free < admission::for_all(reader.shape.pool_blocks()))
+    {
         return None;
     }
     pool.take_run(blocks).ok().map(|first| (first, blocks as u32))
@@ -130,7 +132,7 @@ impl Generations {
         frozen: &Frozen,
     ) -> Result<bool> {
         let Some(log) = log.as_mut() else { return Ok(false) };
-        if self.live.logged_blocks() + frozen.blocks.len() + frozen.forgotten.len() > self.most_logged {
+        if self.published.logged_blocks() + frozen.blocks.len() + frozen.forgotten.len() > self.most_logged {
             return Ok(false);
         }
         let block_size = self.core.volume.block_size;
@@ -144,7 +146,11 @@ impl Generations {
         if (asked || self.orders_data()) && !self.core.faults.has(Fault::NoFlushOfData) {
             self.core.volume.flush_data()?;
         }
-        self.core.volume.write_for(log.first.offset(log.used), &[IoSlice::new(&bytes)], Waits::Flush)?;
+        self.core.volume.write_for(
+            log.first.offset(log.used),
+            &[IoSlice::new(&bytes)],
+            WriteHint::FlushFollows,
+        )?;
         // Durable by this flush: the record, and all data written before it. Without it a caller would
         // be told that something is safe which a crash undoes, and what it freed would be another's
         // while a crash brings its owner back.
@@ -158,7 +164,7 @@ impl Generations {
             (block.slot.block.0, Some(logged))
         });
         let freed = frozen.forgotten.iter().map(|block| (block.0, None));
-        self.live.add_logged(contents.chain(freed));
+        self.published.add_logged(contents.chain(freed));
         Ok(true)
     }
 
@@ -196,7 +202,7 @@ impl Generations {
     fn changes_of(&self, block: &FrozenBlock) -> (bool, Option<Vec<Range<usize>>>) {
         let (number, contents) = (block.slot.block, &block.contents[..]);
         // What a freed block held is nothing to build on.
-        if self.live.is_logged_as_freed(number) {
+        if self.published.is_logged_as_freed(number) {
             return (true, None);
         }
         if !block.data {
@@ -204,7 +210,7 @@ impl Generations {
         }
         // File data is written home while the log still counts: a crash can leave any of its sectors there. So the
         // first record of it leaves nothing to what is there.
-        match self.live.logged_data(number) {
+        match self.published.logged_data(number) {
             Some(before) => (false, differences(&before, contents)),
             None if self.core.faults.has(Fault::DataOnItsPlace) => (false, block.record.changes(contents)),
             None => (true, Record::OnZeros.changes(contents)),

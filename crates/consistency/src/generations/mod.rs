@@ -18,12 +18,12 @@
 //! 1. The running commit is closed (`pipeline`): operations that began in it end in it, and others begin in the next
 //!    one at once (`older` keeps the two apart). Nothing is written before the last of them has ended. A commit that
 //!    changes the snapshots opens the next one only then: what a snapshot has is to be all that was done before it.
-//! 2. Its blocks get free places in the pool, or go home (`sweep`), and the map is changed along.
+//! 2. Its blocks get free pool blocks, or go home (`writeback_home`), and the map is changed along.
 //! 3. Blocks, map nodes and the pool's bitmap are written, all to places that generation n does not
 //!    use. **Flush.**
 //! 4. The root goes to the slot that generation n is not in. **Flush.** Generation n+1 is durable.
-//! 5. Only now are readers sent to the new map, waiters woken, and what n+1 freed is free: places
-//!    of the pool (the next commit takes them), and blocks of files (`on_durable`).
+//! 5. Only now are readers sent to the new map, waiters woken, and what n+1 freed is free: pool
+//!    blocks (the next commit takes them), and blocks of files (`on_durable`).
 //!
 //! An `fsync` needs none of this: it writes a record of what changed to a log that continues the generation
 //! on disk (`log`), and the next generation has it too.
@@ -32,7 +32,7 @@
 //! 1. Nothing that the durable generation or a snapshot refers to is ever written: a write goes to
 //!    a place that is clear in the pool's bitmap, to the copy of a bitmap block that does not count,
 //!    or to the home of a block which the durable generation and every snapshot have in the pool
-//!    (so that nobody refers to its home: see `sweep`). Data goes to blocks that are free in all.
+//!    (so that nobody refers to its home: see `writeback_home`). Data goes to blocks that are free in all.
 //! 2. A root is written when all that it leads to is durable; and all file data whose `write_data`
 //!    returned before the commit was closed. The same holds for a record of the log where data is
 //!    ordered; where it is not (`data=writeback`), both may become durable by one flush, in any order.
@@ -48,25 +48,25 @@
 //! What a crash leaves: the newest generation that has a whole root, with its log. There is nothing to
 //! replay: opening reads two slots, picks one, and reads the log's area, whose size is bounded.
 //!
-//! Locks, in order: `cutting`, a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `live`.
+//! Locks, in order: `pruning`, a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `published_map`.
 
+mod admission;
 mod commit;
 mod convert;
 mod export;
 mod format;
-mod held;
 mod image;
-mod live;
 mod log;
 mod map;
-mod part;
+mod partial;
 mod pool;
 mod pool_use;
+mod published_map;
 mod redirect;
-mod room;
 mod root;
+mod snapshot_refs;
 mod snapshots;
-mod sweep;
+mod writeback_home;
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -92,29 +92,30 @@ use crate::mechanism::{
 use crate::options::{EngineOptions, Fsync};
 use crate::snapshots::Snapshots;
 
-use commit::Way;
+use admission::Admission;
+use commit::CommitKind;
 pub use convert::{unmark_backups, volume_on};
 pub use format::{default_pool_bytes, format as format_generations};
-use held::Held;
-use live::Live;
 use log::Log;
 use map::{Map, MapReader};
 use pool::Pool;
+use published_map::PublishedMap;
 use redirect::Redirect;
 use root::{Roots, read_roots};
-use snapshots::Kept;
+use snapshot_refs::SnapshotRefs;
+use snapshots::SnapshotEntry;
 
 /// The mechanism of volumes whose metadata is found through the map of a generation.
 pub(crate) struct Generations {
     core: Arc<Core>,
     reader: Arc<MapReader>,
-    live: Arc<Live>,
+    published: Arc<PublishedMap>,
     state: Mutex<State>,
-    homes: sweep::Homes,
-    held: RwLock<Arc<Held>>,
+    homes: writeback_home::Homes,
+    snapshot_refs: RwLock<Arc<SnapshotRefs>>,
     redirect: Redirect,
-    /// Held by who makes a snapshot of chosen paths.
-    cutting: Mutex<()>,
+    /// Held while a snapshot of chosen paths is made.
+    pruning: Mutex<()>,
     /// See [`Fsync`].
     logs: AtomicBool,
     /// Blocks that the log may speak of.
@@ -124,10 +125,10 @@ pub(crate) struct Generations {
     /// Dirty blocks from which on a generation is due.
     enough: u64,
     /// How much of the pool was free after the last commit, and who may begin an operation with that.
-    room: room::Left,
+    admission: Admission,
     commits: AtomicU64,
     committed_blocks: AtomicU64,
-    swept_blocks: AtomicU64,
+    blocks_written_home: AtomicU64,
 }
 
 /// The durable generation, and what the next one is made from. Changed by leaders only.
@@ -136,13 +137,13 @@ struct State {
     /// Slot that the root is in.
     slot: usize,
     map: Map,
-    snapshots: Vec<Kept>,
+    snapshots: Vec<SnapshotEntry>,
     /// Read when the first generation is made.
     pool: Option<Pool>,
     /// That of the generation, if this engine has made it.
     log: Option<Log>,
-    /// Where the sweep goes on.
-    sweep_at: BlockNr,
+    /// Where the write-back home continues.
+    home_cursor: BlockNr,
     /// The other slot has what a crash has left of a root.
     has_torn_root: bool,
 }
@@ -175,7 +176,7 @@ impl Generations {
         let map = Map::new(root.map_levels, root.map);
         let logged = log::read(&reader, &root, &map, faults)?;
         if !is_sound {
-            let seen = export::Seen { reader: &reader, map: &map, logged: Some(&logged) };
+            let seen = export::GenerationReader { reader: &reader, map: &map, logged: Some(&logged) };
             superblock = export::superblock(&seen, shape.block_size as usize)?;
             if superblock.blocks_count() != shape.volume_blocks
                 || superblock.block_size() != shape.block_size
@@ -185,32 +186,32 @@ impl Generations {
             }
         }
         let snapshots = snapshots::read_list(&reader, &root)?;
-        let held = Held::new(reader.clone(), superblock.clone(), &snapshots);
+        let refs = SnapshotRefs::new(reader.clone(), superblock.clone(), &snapshots);
         let redirect = Redirect::default();
         redirect.active.store(root.has_moved_data, SeqCst);
         redirect.logged.store(logged.values().flatten().any(|logged| logged.data), SeqCst);
-        let live = Arc::new(Live::new(reader.clone(), root.generation, map.clone(), logged));
+        let published = Arc::new(PublishedMap::new(reader.clone(), root.generation, map.clone(), logged));
         let credits = commit::max_credits(&reader);
         let pipeline = Pipeline::new(volume.clone(), credits, credits);
-        let blocks = DirtyBlocks::new(volume.clone(), live.clone(), options.cache_bytes, usize::MAX)
+        let blocks = DirtyBlocks::new(volume.clone(), published.clone(), options.cache_bytes, usize::MAX)
             .beside(pipeline.draining(), faults);
         let core = Core::new(volume, pipeline, blocks, options);
         let generations = Generations {
             core: core.clone(),
             reader: reader.clone(),
-            live,
-            homes: sweep::Homes::of(&superblock),
-            held: RwLock::new(Arc::new(held)),
+            published,
+            homes: writeback_home::Homes::of(&superblock),
+            snapshot_refs: RwLock::new(Arc::new(refs)),
             redirect,
-            cutting: Mutex::default(),
+            pruning: Mutex::default(),
             logs: AtomicBool::new(false),
             most_logged: log::most_blocks(&reader, credits),
             ordered_data: AtomicBool::new(options.ordered_data),
             enough: options.dirty_blocks.unwrap_or(credits / 2).max(1).into(),
-            room: room::Left::new(&reader, !snapshots.is_empty()),
+            admission: Admission::new(&reader, !snapshots.is_empty()),
             commits: AtomicU64::new(0),
             committed_blocks: AtomicU64::new(0),
-            swept_blocks: AtomicU64::new(0),
+            blocks_written_home: AtomicU64::new(0),
             state: Mutex::new(State {
                 root,
                 slot,
@@ -218,20 +219,20 @@ impl Generations {
                 snapshots,
                 pool: None,
                 log: None,
-                sweep_at: BlockNr(0),
+                home_cursor: BlockNr(0),
                 has_torn_root: has_torn,
             }),
         };
         generations.choose_log(options.fsync);
         generations.count_logged();
         if !core.read_only {
-            if generations.state.lock().root.used > shape.places() / 2 {
+            if generations.state.lock().root.used > shape.pool_blocks() / 2 {
                 let _turn = core.pipeline.lead_alone();
                 let mut state = generations.state.lock();
                 generations.pool(&mut state)?;
                 core.guard(generations.make_room(&mut state))?;
             }
-            generations.drop_uncut()?;
+            generations.drop_unpruned()?;
         }
         Ok((core, Arc::new(generations)))
     }
@@ -254,7 +255,7 @@ impl Generations {
 
     /// What the log has counts among the dirty blocks of the next generation.
     fn count_logged(&self) {
-        let logged = self.live.logged_blocks() as u64;
+        let logged = self.published.logged_blocks() as u64;
         self.core.pipeline.set_enough(self.enough.saturating_sub(logged).max(1));
     }
 
@@ -276,8 +277,8 @@ impl Generations {
             return self.core.guard(self.core.volume.flush_data());
         }
         self.core.pipeline.make_durable(commit, || {
-            let way = if as_generation { Way::Generation } else { Way::Log };
-            self.core.guard(self.commit_running(way))
+            let kind = if as_generation { CommitKind::Generation } else { CommitKind::Log };
+            self.core.guard(self.commit_running(kind))
         })?;
         // A generation whose flushes had begun before this call says nothing about data written
         // since; in all other cases the flush has happened and this does nothing.
@@ -289,7 +290,7 @@ impl Mechanism for Generations {
     fn start(&self, credits: u32, class: ReserveClass) -> Result<CommitId> {
         // SNAP-6: what gives back, and what has been accepted before, goes into the generation that is in memory still.
         let back = class != ReserveClass::Any;
-        self.core.pipeline.start(credits, back, || self.room.check(class), || false)
+        self.core.pipeline.start(credits, back, || self.admission.check(class), || false)
     }
 
     fn commit(&self, commit: CommitId) -> Result<()> {
@@ -337,7 +338,7 @@ impl Mechanism for Generations {
         EngineStats {
             commits: self.commits.load(Relaxed),
             committed_blocks: self.committed_blocks.load(Relaxed),
-            checkpoint_writes: self.swept_blocks.load(Relaxed),
+            checkpoint_writes: self.blocks_written_home.load(Relaxed),
             metadata_hits,
             metadata_misses,
             device: self.core.volume.counts(),
@@ -355,7 +356,7 @@ impl Mechanism for Generations {
     }
 
     fn space(&self) -> Option<&dyn SpaceReservation> {
-        Some(&self.room)
+        Some(&self.admission)
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {

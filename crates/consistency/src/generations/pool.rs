@@ -1,4 +1,4 @@
-//! Which places of the pool are in use.
+//! Which pool blocks are in use.
 //!
 //! A bitmap over the pool, with two copies of each of its blocks on the device. A generation that
 //! changes a block of it writes the copy that the generation before does not use, and its root says
@@ -50,7 +50,7 @@ impl Pool {
         let mut pool = Pool::empty(root.shape);
         let words = volume.block_size / 8;
         for (index, &(sum, copy)) in root.bitmaps.iter().enumerate() {
-            let place = root.shape.bitmap_place(index as u64, copy);
+            let place = root.shape.bitmap_block(index as u64, copy);
             let bytes = volume.read_block(place)?;
             if crc32c(!0, &bytes) != sum {
                 return Err(Error::corrupt(
@@ -75,7 +75,7 @@ impl Pool {
     }
 
     pub fn free(&self) -> u64 {
-        self.shape.places() - self.used
+        self.shape.pool_blocks() - self.used
     }
 
     /// Number of a place among the pool's blocks.
@@ -103,9 +103,9 @@ impl Pool {
     }
 
     /// Takes the next free place: those taken one after the other lie next to each other where the
-    /// pool has room, so that a generation goes out in few writes.
+    /// pool has space, so that a generation goes out in few writes.
     pub fn take(&mut self) -> Result<BlockNr> {
-        let (first, count) = (self.shape.first_place().0, self.shape.places());
+        let (first, count) = (self.shape.first_pool_block().0, self.shape.pool_blocks());
         let mut looked = 0;
         while looked < count {
             let place = BlockNr(first + self.cursor % count);
@@ -123,9 +123,9 @@ impl Pool {
         Err(Error::NoSpace)
     }
 
-    /// Takes `len` free places that lie next to each other.
+    /// Takes `len` free pool blocks that lie next to each other.
     pub fn take_run(&mut self, len: u64) -> Result<BlockNr> {
-        let (first, end) = (self.shape.first_place().0, self.shape.device_blocks);
+        let (first, end) = (self.shape.first_pool_block().0, self.shape.device_blocks);
         let mut start = first;
         for place in first..end {
             if self.is_used(BlockNr(place)) {
@@ -141,7 +141,7 @@ impl Pool {
     /// Frees a place; `Corrupt` for one that is free already or no place.
     pub fn release(&mut self, place: BlockNr) -> Result<()> {
         if !self.shape.contains(place) || !self.is_used(place) {
-            return Err(Error::corrupt(Site::Block(place), "a place of the pool is in use that is free"));
+            return Err(Error::corrupt(Site::Block(place), "a pool block is in use that is free"));
         }
         self.set(place, false);
         Ok(())
@@ -154,7 +154,7 @@ impl Pool {
             let part = &self.bits[index * words..][..words];
             let bytes: Vec<u8> = part.iter().flat_map(|word| word.to_le_bytes()).collect();
             *block = BitmapBlock { sum: crc32c(!0, &bytes), copy: 1 - block.copy, changed: false };
-            out.push((self.shape.bitmap_place(index as u64, block.copy), Arc::from(bytes)));
+            out.push((self.shape.bitmap_block(index as u64, block.copy), Arc::from(bytes)));
         }
     }
 
@@ -173,15 +173,15 @@ mod tests {
     #[test]
     fn every_place_is_given_once() {
         let mut pool = Pool::empty(SHAPE);
-        let mut taken: Vec<u64> = (0..SHAPE.places()).map(|_| pool.take().unwrap().0).collect();
+        let mut taken: Vec<u64> = (0..SHAPE.pool_blocks()).map(|_| pool.take().unwrap().0).collect();
         assert!(matches!(pool.take(), Err(Error::NoSpace)));
-        assert!(taken.is_sorted() && taken[0] == SHAPE.first_place().0);
+        assert!(taken.is_sorted() && taken[0] == SHAPE.first_pool_block().0);
         assert_eq!(pool.free(), 0);
         taken.dedup();
-        assert_eq!(taken.len() as u64, SHAPE.places());
+        assert_eq!(taken.len() as u64, SHAPE.pool_blocks());
         pool.release(BlockNr(1300)).unwrap();
         assert!(pool.release(BlockNr(1300)).is_err());
-        assert!(pool.release(BlockNr(SHAPE.first_place().0 - 1)).is_err());
+        assert!(pool.release(BlockNr(SHAPE.first_pool_block().0 - 1)).is_err());
         assert_eq!(pool.take().unwrap(), BlockNr(1300));
     }
 
@@ -190,11 +190,11 @@ mod tests {
         let mut pool = Pool::empty(SHAPE);
         let mut out = Vec::new();
         pool.write_changed(&mut out);
-        assert_eq!(out[0].0, SHAPE.bitmap_place(0, 0));
+        assert_eq!(out[0].0, SHAPE.bitmap_block(0, 0));
         pool.write_changed(&mut out);
         assert_eq!(out.len(), 1, "nothing changed");
         pool.take().unwrap();
         pool.write_changed(&mut out);
-        assert_eq!(out[1].0, SHAPE.bitmap_place(0, 1));
+        assert_eq!(out[1].0, SHAPE.bitmap_block(0, 1));
     }
 }

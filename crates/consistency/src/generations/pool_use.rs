@@ -1,13 +1,13 @@
-//! What the places of the pool are in use for: who asks why the pool is full is told who holds it.
+//! What the pool blocks are in use for: who asks why the pool is full is told who holds it.
 //!
 //! A snapshot holds more than what it alone has in the pool. Where it has a block in the block's own place, the
 //! volume's newer contents must be elsewhere: they are in the pool for as long as the snapshot is there, and go home by
-//! the sweep when it is gone. Such places count as displaced.
+//! the write-back home when it is gone. Such places count as displaced.
 
 use xact_types::{BlockNr, Result};
 
-use super::snapshots::Kept;
-use super::{Generations, State, room};
+use super::snapshots::SnapshotEntry;
+use super::{Generations, State, admission};
 use crate::snapshots::PoolUse;
 
 /// Moved blocks that are looked at in one go.
@@ -24,30 +24,30 @@ impl Generations {
     /// See [`crate::Snapshots::pool_use`].
     pub(super) fn count_pool_use(&self) -> Result<PoolUse> {
         let state = self.state.lock();
-        let bytes = |places: u64| places * self.core.volume.block_size as u64;
-        let snapshots = self.places_of_snapshots(&state)?;
+        let bytes = |pool_blocks: u64| pool_blocks * self.core.volume.block_size as u64;
+        let snapshots = self.pool_blocks_of_snapshots(&state)?;
         let displaced = self.displaced(&state)?.blocks;
         let log = state.root.log.map_or(0, |(_, blocks)| u64::from(blocks));
         let used = state.root.used;
         let newest = used.saturating_sub(snapshots + displaced + log);
-        let changed = self.core.pipeline.reserved() + self.live.logged_blocks() as u64;
+        let changed = self.core.pipeline.reserved() + self.published.logged_blocks() as u64;
         Ok(PoolUse {
-            size_bytes: bytes(self.reader.shape.places()),
+            size_bytes: bytes(self.reader.shape.pool_blocks()),
             used_bytes: bytes(used),
             snapshots_bytes: bytes(snapshots),
             displaced_bytes: bytes(displaced),
             newest_bytes: bytes(newest),
             log_bytes: bytes(log),
             in_flight_bytes: bytes(changed + self.reader.most_nodes(changed)),
-            needed_bytes: bytes(room::for_all(self.reader.shape.places())),
+            needed_bytes: bytes(admission::for_all(self.reader.shape.pool_blocks())),
         })
     }
 
     /// Places that snapshots have and the durable generation does not.
-    fn places_of_snapshots(&self, state: &State) -> Result<u64> {
+    fn pool_blocks_of_snapshots(&self, state: &State) -> Result<u64> {
         let mut count = state.root.snapshots.map_or(0, |(_, blocks)| u64::from(blocks));
         let mut counted = vec![&state.map];
-        for Kept { map, .. } in &state.snapshots {
+        for SnapshotEntry { map, .. } in &state.snapshots {
             map.only_here(&self.reader, &counted, &mut |_| count += 1)?;
             counted.push(map);
         }
@@ -60,12 +60,12 @@ impl Generations {
         if state.snapshots.is_empty() {
             return Ok(displaced);
         }
-        let held = self.held.read().clone();
+        let refs = self.snapshot_refs.read().clone();
         let mut from = BlockNr(0);
         loop {
             let moved = state.map.moved(&self.reader, from, CHUNK)?;
             for (block, _) in moved.iter().filter(|(block, _)| self.homes.may_ever(*block)) {
-                let holders = held.holders_of_home(*block)?;
+                let holders = refs.holders_of_home(*block)?;
                 displaced.blocks += u64::from(!holders.is_empty());
                 if let [only] = holders[..] {
                     displaced.by_one[only] += 1;

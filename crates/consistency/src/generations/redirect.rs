@@ -3,7 +3,7 @@
 //! Its new contents become part of the running commit like those of a metadata block. With a record of the log they are
 //! durable there (`journal_data`: a small fsync needs one write and one flush); a generation writes them
 //! home, or to the pool where a snapshot holds their place. Where a block is, is looked up in what is pending, in
-//! the log, and in the durable map; a block that is in the pool stays there until the sweep brings it home.
+//! the log, and in the durable map; a block that is in the pool stays there until the write-back home brings it home.
 //!
 //! Invariants:
 //! 1. Data is written in place only to a block that no snapshot has there, that is not in the pool, and of which
@@ -13,8 +13,8 @@
 //!    snapshot has.
 //! 2. `flush_data` and `commit` make a commit durable that has data in it which was written before
 //!    (`newest`): a caller was told that its data is written, not where.
-//! 3. Data that a caller was told is accepted finds its places (`room`): they were promised when it was, whether a
-//!    snapshot had its block by then or not, and are promised until it is part of a commit.
+//! 3. Data that was reported as accepted finds its pool blocks (`admission`): they were reserved when it was,
+//!    whether a snapshot had its block by then or not, and are reserved until it is part of a commit.
 //! 4. A block's contents are in the cache while its own place does not have them, and are dropped when it does: from
 //!    then on others write there.
 
@@ -82,17 +82,18 @@ impl Generations {
     pub(super) fn has_copy(&self, start: BlockNr, blocks: u64) -> bool {
         // In this order: a block leaves the pending ones after it has come into the log.
         self.redirect.logged.load(SeqCst)
-            && (self.redirect.is_pending(start, blocks) || self.live.has_logged_data(start, blocks))
+            && (self.redirect.is_pending(start, blocks) || self.published.has_logged_data(start, blocks))
     }
 
     fn is_moved(&self, block: BlockNr) -> Result<bool> {
         // In this order, as above.
-        Ok(self.has_copy(block, 1) || self.redirect.active.load(SeqCst) && self.live.has_moved(block)?)
+        Ok(self.has_copy(block, 1) || self.redirect.active.load(SeqCst) && self.published.has_moved(block)?)
     }
 
     fn must_move(&self, block: BlockNr) -> Result<bool> {
-        let held = !self.core.faults.has(Fault::OverwriteHeld) && self.held.read().has_data(block)?;
-        Ok(held || !self.core.faults.has(Fault::DataBesideItsCopy) && self.is_moved(block)?)
+        let is_referred =
+            !self.core.faults.has(Fault::OverwriteHeld) && self.snapshot_refs.read().has_data(block)?;
+        Ok(is_referred || !self.core.faults.has(Fault::DataBesideItsCopy) && self.is_moved(block)?)
     }
 
     /// Whether any of the blocks may be elsewhere than in its own place, or have to go there.
@@ -111,7 +112,7 @@ impl Generations {
             let _gate = self.redirect.gate.read();
             // The first snapshot may have been created while this waited.
             if !self.is_looked_up(start, count) {
-                return self.core.volume.write_for(start, bufs, write.waits);
+                return self.core.volume.write_for(start, bufs, write.hint);
             }
         }
         let blocks: Vec<&[u8]> =

@@ -26,7 +26,7 @@ pub(super) fn read_roots(
     let check = !faults.has(Fault::AcceptTornRoot);
     let mut newest: Option<(usize, Root)> = None;
     let mut has_torn = false;
-    if shape.device_blocks <= shape.volume_blocks || shape.places() == 0 {
+    if shape.device_blocks <= shape.volume_blocks || shape.pool_blocks() == 0 {
         return Err(Error::corrupt(Site::Root, "the device ends where the pool should be"));
     }
     for slot in 0..2 {

@@ -4,7 +4,7 @@
 //!
 //! - What the snapshot has in the pool stays: a commit frees only what neither its own map nor any
 //!   snapshot's has. (The newest would not be enough: a restore brings older places back.)
-//! - What it has at home stays: no block is swept over it (`Held::home_is_free`), and new contents
+//! - What it has at home stays: no block is written over it (`SnapshotRefs::home_is_free`), and new contents
 //!   of blocks of files go the way of metadata, through the running commit to the pool
 //!   (`redirect`). ext4's own allocator needs not know: where it gives a block that is free now and
 //!   in use in the snapshot, its new contents go to the pool too.
@@ -15,9 +15,9 @@
 //!   put into the snapshot's superblock, which the same commit writes. The snapshot stays, so what the volume has at
 //!   home from then on is held, and the first change of it goes to the pool. Nothing may be open but the engine.
 //!
-//! A snapshot of chosen paths is made of one of the volume: see `part`.
+//! A snapshot of chosen paths is made of one of the volume: see `partial`.
 //!
-//! Data in the pool goes home by the sweep, as metadata does, when no snapshot is in the way.
+//! Data in the pool goes home by the write-back home, as metadata does, when no snapshot is in the way.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use xact_layout::generations::{
 use xact_layout::superblock::SUPERBLOCK_BYTES;
 use xact_types::{BlockNr, Error, Result, Site};
 
-use super::commit::Way;
-use super::export::{self, Seen};
+use super::commit::CommitKind;
+use super::export::{self, GenerationReader};
 use super::image::{GenerationImage, Lease};
-use super::live::Logged;
 use super::map::{Map, MapReader};
 use super::pool::Pool;
-use super::{Generations, State, room};
+use super::published_map::Logged;
+use super::{Generations, State, admission};
 use crate::core::block::{BlockRef, BlockSource};
 use crate::fault::Fault;
 use crate::mechanism::ReserveClass;
@@ -43,20 +43,20 @@ use crate::snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Sn
 
 /// A snapshot with its map.
 #[derive(Clone)]
-pub(super) struct Kept {
+pub(super) struct SnapshotEntry {
     pub record: SnapshotRecord,
     pub map: Map,
     pub lease: Arc<Lease>,
 }
 
-impl Kept {
-    fn new(record: SnapshotRecord, map: Map) -> Kept {
-        Kept { record, map, lease: Arc::default() }
+impl SnapshotEntry {
+    fn new(record: SnapshotRecord, map: Map) -> SnapshotEntry {
+        SnapshotEntry { record, map, lease: Arc::default() }
     }
 
     /// Whether it is one that somebody asked for.
-    pub fn is_there(&self) -> bool {
-        self.record.of != SnapshotOf::ToBeCut
+    pub fn is_complete(&self) -> bool {
+        self.record.of != SnapshotOf::ToBePruned
     }
 
     /// The chosen paths; none: it is one of the volume.
@@ -72,8 +72,8 @@ pub(super) enum Change {
         time: u64,
         of: SnapshotOf,
     },
-    /// The snapshot with this index becomes one of chosen paths, with a map that the commit draws.
-    Cut {
+    /// The snapshot with this index becomes one of chosen paths, with a map that the commit writes.
+    Prune {
         index: usize,
         part: PartialSnapshot,
         map: Map,
@@ -86,7 +86,7 @@ pub(super) enum Change {
     },
 }
 
-/// A change with the places that the new list will take, none for an empty one.
+/// A change with the first of the pool blocks that the new list will take, none for an empty one.
 pub(super) struct ListChange {
     pub change: Change,
     pub list: Option<BlockNr>,
@@ -94,12 +94,12 @@ pub(super) struct ListChange {
 
 /// The snapshots after a commit, and the list of them where it changed, with its place.
 pub(super) struct Settled {
-    pub snapshots: Vec<Kept>,
+    pub snapshots: Vec<SnapshotEntry>,
     pub list: Option<(BlockNr, Vec<u8>)>,
 }
 
 /// Reads the list that a root points to.
-pub(super) fn read_list(reader: &MapReader, root: &Root) -> Result<Vec<Kept>> {
+pub(super) fn read_list(reader: &MapReader, root: &Root) -> Result<Vec<SnapshotEntry>> {
     let Some((first, blocks)) = root.snapshots else { return Ok(Vec::new()) };
     let mut bytes = vec![0; blocks as usize * reader.volume.block_size];
     reader.volume.read(first.place, &mut bytes)?;
@@ -108,7 +108,7 @@ pub(super) fn read_list(reader: &MapReader, root: &Root) -> Result<Vec<Kept>> {
     }
     let kept = |record: SnapshotRecord| {
         let map = Map::new(root.map_levels, record.map);
-        Kept::new(record, map)
+        SnapshotEntry::new(record, map)
     };
     Ok(decode_snapshots(&bytes, &root.shape)?.into_iter().map(kept).collect())
 }
@@ -146,7 +146,7 @@ impl Snapshots for Generations {
         let reader = &self.reader;
         let displaced = self.displaced(&state)?;
         let mut infos = Vec::new();
-        for (index, kept) in state.snapshots.iter().enumerate().filter(|(_, kept)| kept.is_there()) {
+        for (index, kept) in state.snapshots.iter().enumerate().filter(|(_, kept)| kept.is_complete()) {
             let mut own = displaced.by_one[index];
             let others = all_but(&state.snapshots, index, &state.map);
             kept.map.only_here(reader, &others, &mut |_| own += 1)?;
@@ -160,7 +160,7 @@ impl Snapshots for Generations {
 
     fn times(&self) -> Vec<(String, u64)> {
         let state = self.state.lock();
-        let there = state.snapshots.iter().filter(|kept| kept.is_there());
+        let there = state.snapshots.iter().filter(|kept| kept.is_complete());
         there.map(|kept| (kept.record.name.clone(), kept.record.time)).collect()
     }
 
@@ -174,7 +174,7 @@ impl Snapshots for Generations {
         let whole = state.snapshots.iter().filter(|kept| kept.record.of == SnapshotOf::Volume);
         let newest = whole.map(|kept| kept.record.generation).max();
         newest != Some(state.root.generation)
-            || self.live.logged_blocks() > 0
+            || self.published.logged_blocks() > 0
             || !self.core.blocks.is_unchanged()
     }
 
@@ -182,7 +182,7 @@ impl Snapshots for Generations {
         let state = self.state.lock();
         let map = |name| find(&state.snapshots, name).map(|index| &state.snapshots[index].map);
         // What the log has since is as good as changed.
-        let logged = if new.is_none() { self.live.logged() } else { Logged::default() };
+        let logged = if new.is_none() { self.published.logged() } else { Logged::default() };
         let (old, new) = (map(old)?, new.map_or(Ok(&state.map), map)?);
         let mut changed: BTreeSet<BlockNr> = logged.into_keys().map(BlockNr).collect();
         old.differences(&self.reader, new, &mut |block| changed.extend([block]))?;
@@ -196,7 +196,7 @@ impl Snapshots for Generations {
                 let kept = &state.snapshots[find(&state.snapshots, name)?];
                 (kept.map.clone(), Logged::default(), kept.lease.clone())
             }
-            None if self.core.read_only => (state.map.clone(), self.live.logged(), Arc::default()),
+            None if self.core.read_only => (state.map.clone(), self.published.logged(), Arc::default()),
             None => return Err(Error::Usage("what changes has no image: create a snapshot first".into())),
         };
         Ok(Arc::new(GenerationImage::new(self.reader.clone(), map, logged, lease)))
@@ -208,7 +208,7 @@ impl Snapshots for Generations {
         time: u64,
         select: &dyn Fn(Arc<dyn SnapshotImage>) -> Result<PartialSnapshot>,
     ) -> Result<()> {
-        self.create_part(name, time, select)
+        self.create_in_two_commits(name, time, select)
     }
 
     fn pool_use(&self) -> Result<PoolUse> {
@@ -216,7 +216,7 @@ impl Snapshots for Generations {
     }
 
     fn is_pool_full(&self) -> bool {
-        self.room.is_full()
+        self.admission.is_full()
     }
 
     fn make_plain(&self) -> Result<()> {
@@ -224,13 +224,13 @@ impl Snapshots for Generations {
     }
 }
 
-fn find(snapshots: &[Kept], name: &str) -> Result<usize> {
-    let found = snapshots.iter().position(|kept| kept.record.name == name && kept.is_there());
+fn find(snapshots: &[SnapshotEntry], name: &str) -> Result<usize> {
+    let found = snapshots.iter().position(|kept| kept.record.name == name && kept.is_complete());
     found.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))
 }
 
 /// The maps of the other snapshots and of the volume.
-fn all_but<'a>(snapshots: &'a [Kept], index: usize, newest: &'a Map) -> Vec<&'a Map> {
+fn all_but<'a>(snapshots: &'a [SnapshotEntry], index: usize, newest: &'a Map) -> Vec<&'a Map> {
     let kept = snapshots.iter().enumerate().filter(|(other, _)| *other != index);
     kept.map(|(_, kept)| &kept.map).chain([newest]).collect()
 }
@@ -252,17 +252,20 @@ impl Generations {
         })
     }
 
-    pub(super) fn change_snapshots(&self, change: impl FnOnce(&[Kept]) -> Result<Change>) -> Result<()> {
+    pub(super) fn change_snapshots(
+        &self,
+        change: impl FnOnce(&[SnapshotEntry]) -> Result<Change>,
+    ) -> Result<()> {
         self.core.check_open()?;
         self.core.volume.poison.check()?;
         let _turn = self.core.pipeline.lead_alone();
         let changed = self.change_in_turn(change);
-        self.room.set_held(!self.state.lock().snapshots.is_empty());
+        self.admission.set_has_snapshots(!self.state.lock().snapshots.is_empty());
         changed
     }
 
     /// The caller leads.
-    fn change_in_turn(&self, change: impl FnOnce(&[Kept]) -> Result<Change>) -> Result<()> {
+    fn change_in_turn(&self, change: impl FnOnce(&[SnapshotEntry]) -> Result<Change>) -> Result<()> {
         // Whatever can be refused is refused before the commit is closed.
         let change = {
             let mut state = self.state.lock();
@@ -272,13 +275,13 @@ impl Generations {
             }
             if matches!(change, Change::Create { .. }) {
                 // What was accepted before it may have to go to the pool from now on, and so counts.
-                self.room.set_held(true);
-                self.room.check(ReserveClass::Any)?;
+                self.admission.set_has_snapshots(true);
+                self.admission.check(ReserveClass::Any)?;
             }
             let records: usize = state.snapshots.iter().map(|kept| kept.record.count()).sum();
             let records = match &change {
                 Change::Create { .. } => records + 1,
-                Change::Cut { index, part, .. } => {
+                Change::Prune { index, part, .. } => {
                     let of = SnapshotOf::Paths(part.paths.clone());
                     let now = &state.snapshots[*index].record;
                     records - now.count() + SnapshotRecord { of, ..now.clone() }.count()
@@ -287,31 +290,33 @@ impl Generations {
                 Change::Restore { .. } => records,
             };
             let blocks = list_blocks(records, self.core.volume.block_size);
-            if let Change::Cut { index, part, .. } = &change {
-                let needed = blocks + part.most_places(&self.reader, &state.snapshots[*index].map)?;
+            if let Change::Prune { index, part, .. } = &change {
+                let needed = blocks + part.most_pool_blocks(&self.reader, &state.snapshots[*index].map)?;
                 let pool = self.pool(&mut state)?;
                 if pool.free()
-                    < room::for_all(self.reader.shape.places()) + self.room.reserved_places() + needed
+                    < admission::for_all(self.reader.shape.pool_blocks())
+                        + self.admission.reserved_pool_blocks()
+                        + needed
                 {
                     return Err(Error::NoSpace);
                 }
             }
             let pool = self.pool(&mut state)?;
             let list = if blocks > 0 { Some(pool.take_run(blocks)?) } else { None };
-            if let Change::Delete { index } | Change::Cut { index, .. } = change {
+            if let Change::Delete { index } | Change::Prune { index, .. } = change {
                 state.snapshots[index].lease.end();
             }
             ListChange { change, list }
         };
-        self.core.guard(self.commit_running(Way::Snapshots(change)))
+        self.core.guard(self.commit_running(CommitKind::Snapshots(change)))
     }
 
     /// The block of the superblock as a restore leaves it: the snapshot's, with the settings of now.
     pub(super) fn restored_superblock(&self, state: &State, snapshot: &Map) -> Result<(BlockNr, BlockRef)> {
         let block_size = self.core.volume.block_size;
-        let logged = self.live.logged();
-        let now = Seen { reader: &self.reader, map: &state.map, logged: Some(&logged) };
-        let then = Seen { reader: &self.reader, map: snapshot, logged: None };
+        let logged = self.published.logged();
+        let now = GenerationReader { reader: &self.reader, map: &state.map, logged: Some(&logged) };
+        let then = GenerationReader { reader: &self.reader, map: snapshot, logged: None };
         let mut superblock = export::superblock(&then, block_size)?;
         superblock.take_settings(&export::superblock(&now, block_size)?);
         superblock.seal();
@@ -344,17 +349,17 @@ impl Generations {
             match change {
                 Change::Create { name, time, of } => {
                     let record = SnapshotRecord { generation, time, map: map.root(), name, of };
-                    snapshots.push(Kept::new(record, map.clone()));
+                    snapshots.push(SnapshotEntry::new(record, map.clone()));
                     root.has_moved_data = true;
                 }
-                Change::Cut { index, part, map: cut } => {
+                Change::Prune { index, part, map: pruned } => {
                     let mut others = all_but(&state.snapshots, index, map);
-                    others.push(&cut);
+                    others.push(&pruned);
                     let whole = &state.snapshots[index];
                     whole.map.only_here(&self.reader, &others, &mut |place| freed.push(place))?;
                     let of = SnapshotOf::Paths(part.paths);
-                    let record = SnapshotRecord { map: cut.root(), of, ..whole.record.clone() };
-                    snapshots[index] = Kept::new(record, cut);
+                    let record = SnapshotRecord { map: pruned.root(), of, ..whole.record.clone() };
+                    snapshots[index] = SnapshotEntry::new(record, pruned);
                 }
                 Change::Delete { index } => {
                     let others = all_but(&state.snapshots, index, map);

@@ -12,7 +12,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use xact_device::Waits;
+use xact_device::WriteHint;
 use xact_layout::jbd2::{JournalSuperblock, LogFormat};
 use xact_types::{CommitId, Error, Result, Site};
 
@@ -63,7 +63,7 @@ impl Ring {
             let (start, contiguous) = self.layout.place(at)?;
             let len = rest.len().min(contiguous as usize).min((self.end - at) as usize);
             let bufs: Vec<IoSlice<'_>> = rest[..len].iter().map(|b| IoSlice::new(b.as_ref())).collect();
-            volume.write_for(start, &bufs, Waits::Flush)?;
+            volume.write_for(start, &bufs, WriteHint::FlushFollows)?;
             at = self.advance(at, len as u32);
             rest = &rest[len..];
         }

@@ -301,7 +301,7 @@ impl Mechanism for Journal {
         let volume = &self.core.volume;
         let blocks = volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?;
         assert!(!self.holds_data(start, blocks), "data is written beside its copy in the log");
-        volume.write_for(start, bufs, write.waits)
+        volume.write_for(start, bufs, write.hint)
     }
 
     fn flush_data(&self) -> Result<()> {

@@ -154,7 +154,7 @@ impl Mechanism for Unjournaled {
     }
 
     fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
-        self.core.volume.write_for(start, bufs, write.waits)
+        self.core.volume.write_for(start, bufs, write.hint)
     }
 
     fn flush_data(&self) -> Result<()> {

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xact_consistency::{DataInLog, DataWrite, Fault, Handle, NewData};
-use xact_device::Waits;
+use xact_device::WriteHint;
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run};
@@ -145,7 +145,7 @@ impl Base {
                     .filter_map(|(_, data)| in_memory(data))
                     .map(|bytes| IoSlice::new(bytes))
                     .collect();
-                let how = DataWrite { waits: Waits::Nobody, ..DataWrite::default() };
+                let how = DataWrite { hint: WriteHint::Background, ..DataWrite::default() };
                 self.engine.write_data_as(run.start, &slices, how)?;
             }
             rest = later;

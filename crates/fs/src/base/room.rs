@@ -7,7 +7,7 @@
 //! - A page is promised a block: its own place may be held when it is written, whoever has it now.
 //! - A write is promised what leads to its pages besides: the nodes of the block map on the way to them.
 //! - An inode is promised its block of the table. Bitmaps and descriptors are few by what a pool has for each group,
-//!   and are covered by what the engine keeps free (`consistency/generations/room.rs`).
+//!   and are covered by what the engine keeps free (`consistency/generations/admission.rs`).
 //!
 //! What a cell was promised is counted in `Pages::room`: never less than one for each dirty page. It goes down
 //! with these, and to nothing when nothing of the inode is dirty.

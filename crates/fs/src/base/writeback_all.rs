@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 use xact_consistency::{DataWrite, ReserveClass};
-use xact_device::Waits;
+use xact_device::WriteHint;
 use xact_types::{BlockNr, Error, Result};
 
 use super::Base;
@@ -131,11 +131,11 @@ impl Base {
         let mut cached = None;
         for run in runs {
             let now = few || !synced && run.bytes >= LARGE_RUN_BYTES;
-            let waits = if now { Waits::Flush } else { Waits::Later };
+            let hint = if now { WriteHint::FlushFollows } else { WriteHint::Buffered };
             self.engine.write_data_as(
                 run.start,
                 &run.pages,
-                DataWrite { waits, class: ReserveClass::Upkeep },
+                DataWrite { hint, class: ReserveClass::Upkeep },
             )?;
             if !now {
                 cached = Some((cached.map_or(run.start, |(first, _)| first), run));
@@ -144,7 +144,7 @@ impl Base {
         match cached {
             Some((first, last)) if !synced => {
                 let end = last.start.0 + (last.bytes as u64).div_ceil(self.block_bytes());
-                self.engine.pass_on_data(first, end - first.0)
+                self.engine.flush_page_cache_range(first, end - first.0)
             }
             _ => Ok(()),
         }

@@ -19,7 +19,7 @@
 //! Needs checksums of groups, by which those flags count, and extents, by which folders are written. Quotas are left
 //! out: what was counted is not there.
 //!
-//! Nothing is written but what is returned; for the crash argument see `generations/part.rs`.
+//! Nothing is written but what is returned; for the crash argument see `generations/partial.rs`.
 
 mod chosen;
 mod draw;

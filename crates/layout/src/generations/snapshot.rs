@@ -25,7 +25,7 @@ pub const SNAPSHOT_RECORD_BYTES: usize = 128;
 pub const SNAPSHOT_PATHS_BYTES: usize = 8192;
 
 const OF_PATHS: u64 = 1 << 63;
-const TO_BE_CUT: u64 = 1 << 62;
+const TO_BE_PRUNED: u64 = 1 << 62;
 const TEXT: u64 = 1 << 61;
 const TEXT_AT: usize = 8;
 const TEXT_BYTES: usize = SNAPSHOT_RECORD_BYTES - TEXT_AT;
@@ -37,7 +37,7 @@ pub enum SnapshotOf {
     /// Files and folders, by their paths from the volume's root; and the folders that lead to them.
     Paths(Vec<Vec<u8>>),
     /// The volume, on its way to one of paths. A crash may leave it, and then it is nothing that anybody asked for.
-    ToBeCut,
+    ToBePruned,
 }
 
 /// A generation that is kept.
@@ -57,7 +57,7 @@ impl SnapshotRecord {
     pub fn count(&self) -> usize {
         match &self.of {
             SnapshotOf::Paths(paths) => 1 + paths_text(paths).len().div_ceil(TEXT_BYTES),
-            SnapshotOf::Volume | SnapshotOf::ToBeCut => 1,
+            SnapshotOf::Volume | SnapshotOf::ToBePruned => 1,
         }
     }
 }
@@ -83,7 +83,7 @@ pub fn encode_snapshots(records: &[SnapshotRecord], block_size: usize) -> Vec<u8
         let (kind, text) = match &record.of {
             SnapshotOf::Volume => (0, Vec::new()),
             SnapshotOf::Paths(paths) => (OF_PATHS, paths_text(paths)),
-            SnapshotOf::ToBeCut => (TO_BE_CUT, Vec::new()),
+            SnapshotOf::ToBePruned => (TO_BE_PRUNED, Vec::new()),
         };
         put_u64(out, 0, record.generation | kind);
         put_u64(out, 8, record.time);
@@ -113,7 +113,7 @@ pub fn decode_snapshots(bytes: &[u8], shape: &PoolShape) -> Result<Vec<SnapshotR
         let generation = word & (TEXT - 1);
         let of = match word & !(TEXT - 1) {
             0 => SnapshotOf::Volume,
-            TO_BE_CUT => SnapshotOf::ToBeCut,
+            TO_BE_PRUNED => SnapshotOf::ToBePruned,
             OF_PATHS => {
                 let mut text = Vec::new();
                 while let Some(part) = slots.next_if(|part| get_u64(part, 0) & !(TEXT - 1) == TEXT) {
@@ -163,7 +163,7 @@ mod tests {
             of: match n % 3 {
                 0 => SnapshotOf::Volume,
                 1 => SnapshotOf::Paths((1..=n).map(|k| vec![b'a'; k as usize]).collect()),
-                _ => SnapshotOf::ToBeCut,
+                _ => SnapshotOf::ToBePruned,
             },
         };
         let records: Vec<_> = (1..=100).map(record).collect();
@@ -182,7 +182,7 @@ mod tests {
         let whole = encode_snapshots(&[of(SnapshotOf::Paths(vec![b"a/b".to_vec()]))], 1024);
         assert!(decode_snapshots(&whole, &shape).is_ok());
         // Without its text, with a text that does not end, with text that belongs to none, of an unknown kind.
-        for (at, word) in [(128, 0), (128, TEXT | 3), (0, TEXT | 1), (0, 7 | OF_PATHS | TO_BE_CUT)] {
+        for (at, word) in [(128, 0), (128, TEXT | 3), (0, TEXT | 1), (0, 7 | OF_PATHS | TO_BE_PRUNED)] {
             let mut bytes = whole.clone();
             put_u64(&mut bytes, at, word);
             assert!(decode_snapshots(&bytes, &shape).is_err(), "{at} {word:x}");

@@ -326,12 +326,12 @@ fn pools(bytes: &[u8], choices: &mut Rng) {
         used: 4,
         snapshots: None,
         has_moved_data: false,
-        log: Some((shape.first_place(), (ROOT_BYTES / BLOCK) as u32)),
+        log: Some((shape.first_pool_block(), (ROOT_BYTES / BLOCK) as u32)),
         bitmaps: vec![(0, 0); shape.bitmap_blocks() as usize],
     };
     raw[..4].copy_from_slice(b"XGLG");
     let mut area = |block: BlockNr, buf: &mut [u8]| {
-        let at = (block.0 - shape.first_place().0) as usize * BLOCK;
+        let at = (block.0 - shape.first_pool_block().0) as usize * BLOCK;
         buf.copy_from_slice(&raw[at..at + buf.len()]);
         Ok(())
     };

@@ -1,5 +1,5 @@
 //! Large writes that nobody waits for yet: a thread of the device's own passes them on, past the page cache as those of
-//! [`crate::direct`] are, while whoever wrote goes on.
+//! [`crate::direct_io`] are, while whoever wrote goes on.
 //!
 //! Crash argument: what is on its way counts as written. So a read, write or discard of a range waits for
 //! what is on its way there, and a flush for all that came before it. What went wrong is told by every flush
@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::direct::{DirectIo, Filled};
+use crate::direct_io::{DirectIo, Filled};
 
 /// Writes on their way at the most, each of at most 4 MiB: enough that the device always has one.
 const ON_THE_WAY: usize = 4;
@@ -178,7 +178,7 @@ impl Shared {
         loop {
             match state.queue.front().cloned() {
                 Some(chunk) => {
-                    let written = MutexGuard::unlocked(&mut state, || self.pass_on(&chunk));
+                    let written = MutexGuard::unlocked(&mut state, || self.write_out(&chunk));
                     if let Err(error) = written {
                         state.failed.get_or_insert_with(|| Failure::of(&error));
                     }
@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    fn pass_on(&self, chunk: &Chunk) -> io::Result<()> {
+    fn write_out(&self, chunk: &Chunk) -> io::Result<()> {
         if self.direct.write_filled(&chunk.filled, chunk.offset)? {
             return Ok(());
         }
@@ -241,7 +241,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::direct::LARGE_BYTES;
+    use crate::direct_io::LARGE_BYTES;
 
     fn behind(file: &File) -> Option<WriteBehind> {
         let direct = Arc::new(DirectIo::open(file)?);

@@ -19,7 +19,7 @@ pub(super) struct LoggedBlock {
     pub data: bool,
 }
 
-pub(super) struct Live {
+pub(super) struct PublishedMap {
     reader: Arc<MapReader>,
     current: RwLock<Current>,
 }
@@ -30,9 +30,9 @@ struct Current {
     logged: Logged,
 }
 
-impl Live {
-    pub fn new(reader: Arc<MapReader>, generation: u64, map: Map, logged: Logged) -> Live {
-        Live { reader, current: RwLock::new(Current { generation, map, logged }) }
+impl PublishedMap {
+    pub fn new(reader: Arc<MapReader>, generation: u64, map: Map, logged: Logged) -> PublishedMap {
+        PublishedMap { reader, current: RwLock::new(Current { generation, map, logged }) }
     }
 
     fn generation(&self) -> u64 {
@@ -105,7 +105,7 @@ enum Found {
     In(u64, Map),
 }
 
-impl BlockSource for Live {
+impl BlockSource for PublishedMap {
     /// The caller holds the block's slot in the cache, so no commit moves this block meanwhile: a
     /// commit has the contents of its blocks in memory, and so has the log. But the nodes of the map on the way may be
     /// replaced, and their places used again by the commit after the next. That shows as a wrong

@@ -20,9 +20,9 @@ use xact_layout::generations::Pointer;
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, GroupNr, Result};
 
-use super::held::Held;
 use super::map::{Map, MapReader};
 use super::pool::Pool;
+use super::snapshot_refs::SnapshotRefs;
 use super::{Generations, State};
 
 /// Which blocks must never be written home.
@@ -41,47 +41,53 @@ impl Homes {
 
     /// Whether a block may be written home now: `durable` has it in the pool, and no snapshot has
     /// anything in its home.
-    pub fn is_free(&self, reader: &MapReader, durable: &Map, held: &Held, block: BlockNr) -> Result<bool> {
-        Ok(self.may_ever(block) && durable.get(reader, block)?.is_some() && held.home_is_free(block)?)
+    pub fn is_free(
+        &self,
+        reader: &MapReader,
+        durable: &Map,
+        refs: &SnapshotRefs,
+        block: BlockNr,
+    ) -> Result<bool> {
+        Ok(self.may_ever(block) && durable.get(reader, block)?.is_some() && refs.home_is_free(block)?)
     }
 }
 
 impl Generations {
     /// Up to `count` blocks that may be written home, of those that `draft` has where the durable
     /// generation has them. Looks at `effort` times as many at the most, and goes once around.
-    pub(super) fn find_sweepable(
+    pub(super) fn find_homebound(
         &self,
         state: &mut State,
         draft: &Map,
         count: usize,
         effort: usize,
     ) -> Result<Vec<(BlockNr, Pointer)>> {
-        let start = state.sweep_at;
-        let held = self.held.read().clone();
+        let start = state.home_cursor;
+        let refs = self.snapshot_refs.read().clone();
         let (mut found, mut looked, mut around) = (Vec::new(), 0, false);
         while found.len() < count && looked < count.saturating_mul(effort) {
-            let moved = state.map.moved(&self.reader, state.sweep_at, count)?;
+            let moved = state.map.moved(&self.reader, state.home_cursor, count)?;
             looked += moved.len();
             for &(block, pointer) in &moved {
                 if around && block >= start {
-                    state.sweep_at = start;
+                    state.home_cursor = start;
                     return Ok(found);
                 }
                 // Changed or freed by this commit: not as the durable generation has them.
                 let unchanged = draft.get(&self.reader, block)? == Some(pointer);
                 if unchanged
                     && found.len() < count
-                    && self.homes.is_free(&self.reader, &state.map, &held, block)?
+                    && self.homes.is_free(&self.reader, &state.map, &refs, block)?
                 {
                     found.push((block, pointer));
                 }
             }
             match moved.last() {
-                Some((last, _)) if moved.len() == count => state.sweep_at = last.offset(1),
+                Some((last, _)) if moved.len() == count => state.home_cursor = last.offset(1),
                 _ if around => break,
                 _ => {
                     around = true;
-                    state.sweep_at = BlockNr(0);
+                    state.home_cursor = BlockNr(0);
                 }
             }
         }
@@ -97,7 +103,7 @@ pub(super) fn superblock_copies(superblock: &Superblock) -> impl Iterator<Item =
 }
 
 /// Whether a commit should bring blocks home: where more than a quarter of the pool would be in use
-/// with the blocks that it adds. A quarter, so that the sweep keeps well away from the half that the
+/// with the blocks that it adds. A quarter, so that the write-back home keeps well away from the half that the
 /// largest commits need (`commit::max_credits`).
 pub(super) fn is_due(pool: &Pool, added: usize) -> bool {
     let used = pool.used() + added as u64;

@@ -4,16 +4,16 @@
 //! there, and what every volume has. Who knows ext4 says which blocks that takes ([`PartialSnapshot`]; the file system's
 //! module `cut`); here they become a map.
 //!
-//! 1. A commit keeps the volume under the name, marked as *to be cut*. **Durable.** From here on nothing that the
+//! 1. A commit keeps the volume under the name, marked as *to be pruned*. **Durable.** From here on nothing that the
 //!    snapshot has changes, and everybody else goes on.
 //! 2. What is to be in it is read from there, in memory, for as long as that takes.
 //! 3. A second commit puts in its place the map of the part: changed blocks of metadata in places of their own, and
 //!    what is as it was where the snapshot of 1 has it, if that is in the pool. Of fixed metadata all that counts is in
-//!    the map: so nothing of it is held at home (`held`). Blocks of files and folders at home are held by the part's own
+//!    the map: so nothing of it is held at home (`snapshot_refs`). Blocks of files and folders at home are held by the part's own
 //!    bitmaps. What the snapshot of 1 alone had in the pool is freed by this commit.
 //!
-//! What a crash leaves: before 1 is durable, nothing. Before 3 is, a snapshot that is to be cut: it is in no list and
-//! can be neither read nor restored, and the next opening for writing deletes it (`drop_uncut`). After it the whole part.
+//! What a crash leaves: before 1 is durable, nothing. Before 3 is, a snapshot that is to be pruned: it is in no list and
+//! can be neither read nor restored, and the next opening for writing deletes it (`drop_unpruned`). After it the whole part.
 //! Both commits are like those of any snapshot: 1 holds what it has before anything may be written over it, and 3 frees
 //! what it drops when it is durable.
 
@@ -24,10 +24,10 @@ use xact_types::{BlockNr, Error, Result};
 
 use super::Generations;
 use super::image::GenerationImage;
-use super::live::Logged;
 use super::map::{Map, MapReader};
 use super::pool::Pool;
-use super::snapshots::{Change, Kept};
+use super::published_map::Logged;
+use super::snapshots::{Change, SnapshotEntry};
 use crate::core::block::BlockRef;
 use crate::fault::Fault;
 use crate::snapshots::{PartialSnapshot, SnapshotImage};
@@ -38,7 +38,7 @@ impl PartialSnapshot {
         self.kept.get(index).is_some_and(|range| range.contains(&block.0))
     }
 
-    /// What it shares with the snapshot of the volume that it is cut from. Costs what that one has in the pool.
+    /// What it shares with the snapshot of the volume that it is pruned from. Costs what that one has in the pool.
     fn shared(&self, reader: &MapReader, whole: &Map) -> Result<Vec<(BlockNr, Pointer)>> {
         const CHUNK: usize = 1024;
         let (mut shared, mut from) = (Vec::new(), BlockNr(0));
@@ -55,13 +55,13 @@ impl PartialSnapshot {
     }
 
     /// Places that its commit takes at the most, besides what every commit takes.
-    pub(super) fn most_places(&self, reader: &MapReader, whole: &Map) -> Result<u64> {
+    pub(super) fn most_pool_blocks(&self, reader: &MapReader, whole: &Map) -> Result<u64> {
         let entries = self.blocks.len() + self.zeros.len() + self.shared(reader, whole)?.len();
         Ok(self.blocks.len() as u64 + reader.most_nodes(entries as u64))
     }
 
     /// Its map, written; its blocks and nodes are added to `out`.
-    pub(super) fn draw(
+    pub(super) fn write_map(
         &self,
         reader: &MapReader,
         whole: &Map,
@@ -88,15 +88,15 @@ impl PartialSnapshot {
 
 impl Generations {
     /// See [`crate::Snapshots::create_partial`].
-    pub(super) fn create_part(
+    pub(super) fn create_in_two_commits(
         &self,
         name: &str,
         time: u64,
         select: &dyn Fn(Arc<dyn SnapshotImage>) -> Result<PartialSnapshot>,
     ) -> Result<()> {
-        let _turn = self.cutting.lock();
+        let _turn = self.pruning.lock();
         let unmarked = self.core.faults.has(Fault::UncutUnmarked);
-        self.keep(name, time, if unmarked { SnapshotOf::Volume } else { SnapshotOf::ToBeCut })?;
+        self.keep(name, time, if unmarked { SnapshotOf::Volume } else { SnapshotOf::ToBePruned })?;
         let (generation, image) = {
             let state = self.state.lock();
             // Names are not given twice.
@@ -115,27 +115,27 @@ impl Generations {
                 let index = snapshots.iter().position(|kept| kept.record.generation == generation);
                 let index = index.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))?;
                 let map = Map::new(self.reader.levels(), None);
-                Ok(Change::Cut { index, part, map })
+                Ok(Change::Prune { index, part, map })
             })
         });
         if done.is_err() {
             // What made it fail is the better news; if this fails too, the next opening does it.
-            let _ = self.drop_uncut();
+            let _ = self.drop_unpruned();
         }
         done
     }
 }
 
 impl Generations {
-    fn image_of(&self, kept: &Kept) -> GenerationImage {
+    fn image_of(&self, kept: &SnapshotEntry) -> GenerationImage {
         GenerationImage::new(self.reader.clone(), kept.map.clone(), Logged::default(), kept.lease.clone())
     }
 
-    /// Deletes snapshots that are still to be cut, of which nobody has any use. While nobody cuts one.
-    pub(super) fn drop_uncut(&self) -> Result<()> {
-        while self.state.lock().snapshots.iter().any(|kept| !kept.is_there()) {
+    /// Deletes snapshots that are still to be pruned, of which nobody has any use. While nobody cuts one.
+    pub(super) fn drop_unpruned(&self) -> Result<()> {
+        while self.state.lock().snapshots.iter().any(|kept| !kept.is_complete()) {
             self.change_snapshots(|snapshots| {
-                let index = snapshots.iter().position(|kept| !kept.is_there());
+                let index = snapshots.iter().position(|kept| !kept.is_complete());
                 Ok(Change::Delete { index: index.expect("nobody else deletes them") })
             })?;
         }

@@ -4,7 +4,7 @@
 //! pointer for it. That goes for blocks of files as for metadata: ext4's bitmaps know no difference.
 //!
 //! One of chosen paths has what it needs of the fixed metadata (descriptors, bitmaps, tables) in its map, and so none
-//! of it at home, whatever its bitmap says (`part` 3).
+//! of it at home, whatever its bitmap says (`partial` 3).
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -13,13 +13,13 @@ use parking_lot::RwLock;
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, GroupNr, Result};
 
-use super::export::{self, Seen};
+use super::export::{self, GenerationReader};
 use super::map::{Map, MapReader};
-use super::snapshots::Kept;
+use super::snapshots::SnapshotEntry;
 use crate::core::block::BlockRef;
 
 /// The snapshots as those see them who write.
-pub(super) struct Held {
+pub(super) struct SnapshotRefs {
     reader: Arc<MapReader>,
     /// For where groups lie, in which all generations agree.
     superblock: Superblock,
@@ -33,7 +33,7 @@ pub(super) struct Held {
 struct Snapshot {
     map: Map,
     /// It is of chosen paths.
-    is_part: bool,
+    is_partial: bool,
 }
 
 /// What a snapshot uses of a group.
@@ -44,17 +44,18 @@ enum Usage {
     Bitmap(BlockRef),
 }
 
-impl Held {
-    pub fn new(reader: Arc<MapReader>, superblock: Superblock, snapshots: &[Kept]) -> Held {
-        let snapshot = |kept: &Kept| Snapshot { map: kept.map.clone(), is_part: !kept.paths().is_empty() };
+impl SnapshotRefs {
+    pub fn new(reader: Arc<MapReader>, superblock: Superblock, snapshots: &[SnapshotEntry]) -> SnapshotRefs {
+        let snapshot =
+            |kept: &SnapshotEntry| Snapshot { map: kept.map.clone(), is_partial: !kept.paths().is_empty() };
         let snapshots = snapshots.iter().map(snapshot).collect();
-        Held { reader, superblock, snapshots, fixed: Arc::default(), groups: RwLock::default() }
+        SnapshotRefs { reader, superblock, snapshots, fixed: Arc::default(), groups: RwLock::default() }
     }
 
     /// The same volume with other snapshots.
-    pub fn with(&self, snapshots: &[Kept]) -> Held {
-        let held = Held::new(self.reader.clone(), self.superblock.clone(), snapshots);
-        Held { fixed: self.fixed.clone(), ..held }
+    pub fn with(&self, snapshots: &[SnapshotEntry]) -> SnapshotRefs {
+        let refs = SnapshotRefs::new(self.reader.clone(), self.superblock.clone(), snapshots);
+        SnapshotRefs { fixed: self.fixed.clone(), ..refs }
     }
 
     /// Whether a snapshot may have data of a file in this block's own place.
@@ -107,9 +108,9 @@ impl Held {
             return Ok(known.clone());
         }
         let mut usage = Vec::with_capacity(self.snapshots.len());
-        for Snapshot { map, is_part } in &self.snapshots {
-            let seen = Seen { reader: &self.reader, map, logged: None };
-            usage.push(match (export::block_bitmap(&seen, &self.superblock, group)?, is_part) {
+        for Snapshot { map, is_partial } in &self.snapshots {
+            let seen = GenerationReader { reader: &self.reader, map, logged: None };
+            usage.push(match (export::block_bitmap(&seen, &self.superblock, group)?, is_partial) {
                 (Some(bitmap), false) => Usage::Bitmap(bitmap),
                 (Some(bitmap), true) => Usage::Bitmap(self.without_fixed(&seen, group, &bitmap)?),
                 (None, false) => Usage::Fixed,
@@ -122,7 +123,7 @@ impl Held {
     }
 
     /// The bitmap of a group with the bits of files and folders alone.
-    fn without_fixed(&self, seen: &Seen<'_>, group: GroupNr, bitmap: &[u8]) -> Result<BlockRef> {
+    fn without_fixed(&self, seen: &GenerationReader<'_>, group: GroupNr, bitmap: &[u8]) -> Result<BlockRef> {
         let fixed = match self.fixed.get() {
             Some(known) => known,
             // All generations agree on it, so this one tells it for all.
