@@ -88,15 +88,15 @@ impl Engine {
         self.mechanism.start(credits, class)
     }
 
-    /// Whether commits can use up their space for as long as the engine runs, so that what is accepted now and
-    /// committed later needs a reservation.
+    /// Whether commits can use up their space for as long as the engine runs, so that what is
+    /// accepted now and committed later needs a reservation.
     pub fn limits_space(&self) -> bool {
         self.mechanism.space().is_some()
     }
 
-    /// Reserves space for so many blocks, of file data and of what will lead to it, which are reported as
-    /// accepted and are written by [`ReserveClass::Upkeep`] later. `NoSpace` where there is none, and then none is
-    /// reserved.
+    /// Reserves space for so many blocks, of file data and of what will lead to it, which are
+    /// reported as accepted and are written by [`ReserveClass::Upkeep`] later. `NoSpace` where
+    /// there is none, and then none is reserved.
     pub fn reserve_space(&self, blocks: u64) -> Result<()> {
         self.mechanism.space().map_or(Ok(()), |space| space.reserve(blocks))
     }
@@ -136,12 +136,13 @@ impl Engine {
         self.core.blocks.update(commit, block, change)
     }
 
-    /// As `update` for a block that several inodes share. The commit of the handle may be closed while those of the
-    /// next have begun (SNAP-4) and have changed the block: then `change` runs on the newest contents, and after
-    /// that on those of its own commit. The closure runs once per version and must be idempotent across versions:
-    /// it sets values that do not depend on what others have done, adds to counts, and seals what it changed. With
-    /// `per_version` it may be another one for each version, and where there is but one yet, of a handle whose
-    /// commit is closed, that becomes two.
+    /// As `update` for a block that several inodes share. The commit of the handle may be closed
+    /// while those of the next have begun (SNAP-4) and have changed the block: then `change` runs
+    /// on the newest contents, and after that on those of its own commit. The closure runs once per
+    /// version and must be idempotent across versions: it sets values that do not depend on what
+    /// others have done, adds to counts, and seals what it changed. With `per_version` it may be
+    /// another one for each version, and where there is but one yet, of a handle whose commit is
+    /// closed, that becomes two.
     ///
     /// Returns how many credits that took: 0 to 2, of which one is with `per_version` alone.
     pub fn update_shared(
@@ -156,8 +157,8 @@ impl Engine {
         Ok(added.own + added.next)
     }
 
-    /// What the commit of an open handle has of a block: the newest contents, unless the commit after it has changed
-    /// them.
+    /// What the commit of an open handle has of a block: the newest contents, unless the commit
+    /// after it has changed them.
     pub fn read_own(&self, commit: CommitId, block: BlockNr) -> Result<BlockRef> {
         self.core.blocks.read_own(commit, block)
     }
@@ -168,7 +169,8 @@ impl Engine {
         self.core.blocks.create(commit, block, contents)
     }
 
-    /// As `create` for a block that several inodes share, with contents that hold nothing of any yet.
+    /// As `create` for a block that several inodes share, with contents that hold nothing of any
+    /// yet.
     pub fn create_shared(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
         self.core.blocks.create_shared(commit, block, contents)
     }
@@ -179,7 +181,8 @@ impl Engine {
     }
 
     /// As `create`, for a block of file data: these contents are durable with the commit, go to
-    /// their place later, and are what `read_data` gives from now on. Only where `data_in_log` says so.
+    /// their place later, and are what `read_data` gives from now on. Only where `data_in_log` says
+    /// so.
     pub fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
         match self.mechanism.data_log() {
             Some(log) => log.journal_data(commit, block, new),
@@ -187,8 +190,9 @@ impl Engine {
         }
     }
 
-    /// Whether the log holds, or will hold, a copy of any of these blocks of file data. Such a block
-    /// must not be written by `write_data`: a replay would bring the copy back over it (JOJ-8).
+    /// Whether the log holds, or will hold, a copy of any of these blocks of file data. Such a
+    /// block must not be written by `write_data`: a replay would bring the copy back over it
+    /// (JOJ-8).
     pub fn holds_data(&self, start: BlockNr, blocks: u64) -> bool {
         self.mechanism.data_log().is_some_and(|log| log.holds_data(start, blocks))
     }
@@ -202,21 +206,22 @@ impl Engine {
     /// is not written to its place any more, and a replay of earlier commits must not bring it
     /// back (revoke). Its new owner may write it only after `commit` is durable.
     ///
-    /// A log takes a limited number of these in a commit; handles begin while it has half of it. So one handle
-    /// forgets no more than [`crate::FORGOTTEN_AT_ONCE`] blocks on top of those that it has credits for. `TooLarge`
-    /// where they do more.
+    /// A log takes a limited number of these in a commit; handles begin while it has half of it. So
+    /// one handle forgets no more than [`crate::FORGOTTEN_AT_ONCE`] blocks on top of those that it
+    /// has credits for. `TooLarge` where they do more.
     pub fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
         self.core.blocks.forget(commit, block)
     }
 
-    /// `commit`, which a handle is open in, must not be durable before all data whose `write_data` has returned,
-    /// wherever that is not so anyway (`data=writeback`): it takes old contents away that only those replace.
+    /// `commit`, which a handle is open in, must not be durable before all data whose `write_data`
+    /// has returned, wherever that is not so anyway (`data=writeback`): it takes old contents away
+    /// that only those replace.
     pub fn order_data(&self, commit: CommitId) {
         self.core.pipeline.order_data(commit);
     }
 
-    /// Runs `action` once the commit is durable, before the threads that wait for it are woken. It is
-    /// dropped unrun if the engine is poisoned first. It must not wait for a commit.
+    /// Runs `action` once the commit is durable, before the threads that wait for it are woken. It
+    /// is dropped unrun if the engine is poisoned first. It must not wait for a commit.
     pub fn on_durable(&self, commit: CommitId, action: Action) {
         if self.core.faults.has(Fault::ActionsAtOnce) {
             return action();
@@ -275,8 +280,8 @@ impl Engine {
         self.wrote(self.mechanism.write_data(start, bufs, write))
     }
 
-    /// As `write_data`, for blocks that are in use in every state of the volume and that none has ever
-    /// read (tables that are not initialised yet). May be called within a handle.
+    /// As `write_data`, for blocks that are in use in every state of the volume and that none has
+    /// ever read (tables that are not initialised yet). May be called within a handle.
     pub fn write_unread(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
         self.check_write(start, bufs)?;
         self.wrote(self.mechanism.write_unread(start, bufs))
@@ -297,8 +302,8 @@ impl Engine {
         written
     }
 
-    /// Data that was written to the range is on the device when this returns, though not durable: what makes it so has
-    /// less to wait for.
+    /// Data that was written to the range is on the device when this returns, though not durable:
+    /// what makes it so has less to wait for.
     pub fn flush_page_cache_range(&self, start: BlockNr, blocks: u64) -> Result<()> {
         self.core.guard(self.core.volume.flush_page_cache_range(start, blocks))
     }
@@ -349,38 +354,41 @@ impl Engine {
         self.core.pipeline.times.snapshot()
     }
 
-    /// How long operations that were to begin had to wait at each commit, until the next one was open.
+    /// How long operations that were to begin had to wait at each commit, until the next one was
+    /// open.
     pub fn held_up_times(&self) -> LatencySnapshot {
         self.core.pipeline.held_up.snapshot()
     }
 
-    /// How often an operation waited within its handle, for the device or for a thread that did: what a commit
-    /// cannot be closed for at that time.
+    /// How often an operation waited within its handle, for the device or for a thread that did:
+    /// what a commit cannot be closed for at that time.
     pub fn waits_in_handles(&self) -> u64 {
         self.core.pipeline.waits_in_handles()
     }
 
-    /// The commit that was closed and in which handles are still open, while others begin in the next.
+    /// The commit that was closed and in which handles are still open, while others begin in the
+    /// next.
     pub fn draining(&self) -> Option<CommitId> {
         let commit = self.core.blocks.draining();
         (commit.0 > 0).then_some(commit)
     }
 
-    /// Waits until no handle of an earlier commit than this one, in which the caller has one, is open: for changes of
-    /// shared blocks that cannot be made in two versions. The caller holds no lock that is taken within handles.
+    /// Waits until no handle of an earlier commit than this one, in which the caller has one, is
+    /// open: for changes of shared blocks that cannot be made in two versions. The caller holds no
+    /// lock that is taken within handles.
     pub fn await_drained(&self, commit: CommitId) -> Result<()> {
         self.core.pipeline.await_drained(commit)
     }
 
-    /// To be held by a thread while it waits for a lock under which others may wait for the device, or works for long:
-    /// no commit is closed at that time in which it has a handle, so that no other thread is held up for it. `None`
-    /// where it has none.
+    /// To be held by a thread while it waits for a lock under which others may wait for the device,
+    /// or works for long: no commit is closed at that time in which it has a handle, so that no
+    /// other thread is held up for it. `None` where it has none.
     pub fn waits(&self) -> Option<Waiting> {
         self.core.pipeline.clone().begin_wait()
     }
 
-    /// Says what `commit` does from now on, where the mechanism has a choice: the volume's own settings are known
-    /// when it is open.
+    /// Says what `commit` does from now on, where the mechanism has a choice: the volume's own
+    /// settings are known when it is open.
     pub fn set_fsync(&self, fsync: Fsync, ordered_data: bool) {
         self.mechanism.set_fsync(fsync, ordered_data);
     }

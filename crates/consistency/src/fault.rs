@@ -53,7 +53,8 @@ pub enum Fault {
     OverwriteHeld,
     /// Generations: places are freed that the newest snapshot has.
     FreeHeld,
-    /// Generations: a snapshot that is still to be cut down to chosen paths is one of the volume meanwhile.
+    /// Generations: a snapshot that is still to be cut down to chosen paths is one of the volume
+    /// meanwhile.
     UncutUnmarked,
     /// The log gets longer before the journal's inode is, at home.
     LongerBeforeInode,
@@ -69,7 +70,8 @@ pub enum Fault {
     NoFreedEntry,
     /// Generations: the first record of a block of file data rests on what its own place holds.
     DataOnItsPlace,
-    /// Generations: what an operation does in a generation that is closed already reaches the newest contents alone.
+    /// Generations: what an operation does in a generation that is closed already reaches the
+    /// newest contents alone.
     LateInNewestOnly,
     /// No journal: waiters are told before what is at home is durable.
     NoFlushAfterHome,
@@ -77,9 +79,11 @@ pub enum Fault {
     RenameBeforeData,
     /// Files: whatever stores an inode stores its size, whether what it covers is written or not.
     SizeBeforeData,
-    /// Transactions: a block that keeps its place under new contents is written there before the commit.
+    /// Transactions: a block that keeps its place under new contents is written there before the
+    /// commit.
     PlaceBeforeCommit,
-    /// Transactions: the file that keeps one goes in a commit of its own, after that of the changes.
+    /// Transactions: the file that keeps one goes in a commit of its own, after that of the
+    /// changes.
     KeptRemovedApart,
 }
 
@@ -147,12 +151,13 @@ impl Fault {
 
 #[cfg(feature = "faults")]
 thread_local! {
-    /// What this thread does when it has begun a handle, and before each change of a block within it.
+    /// What this thread does when it has begun a handle, and before each change of a block within
+    /// it.
     static BEFORE_STEP: std::cell::RefCell<Option<Box<dyn FnMut()>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Has this thread do something when it has begun a handle, and before each change of a block within it, for tests
-/// that hold it back there.
+/// Has this thread do something when it has begun a handle, and before each change of a block
+/// within it, for tests that hold it back there.
 #[cfg(feature = "faults")]
 pub fn on_each_step(action: Option<Box<dyn FnMut()>>) {
     BEFORE_STEP.set(action);

@@ -9,12 +9,12 @@ use crate::core::waits::Waiting;
 use crate::engine::Engine;
 use crate::mechanism::ReserveClass;
 
-/// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs has room for 15,000
-/// in a commit.
+/// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs has room
+/// for 15,000 in a commit.
 pub const FORGOTTEN_AT_ONCE: u32 = 64;
 
-/// A handle of more credits than this is at work for long (ten thousand new files: some hundred milliseconds).
-/// Ordinary operations, quotas included, ask for fewer.
+/// A handle of more credits than this is at work for long (ten thousand new files: some hundred
+/// milliseconds). Ordinary operations, quotas included, ask for fewer.
 const LONG_WORK_CREDITS: u32 = 256;
 
 /// An operation's part of a commit. Dropping it ends the part.
@@ -24,8 +24,8 @@ pub struct Handle {
     class: ReserveClass,
     /// Blocks that may still be added.
     credits: u32,
-    /// Where it is large, the leader alone waits for it, as for one that waits for the device: other operations
-    /// begin in the same commit until it ends.
+    /// Where it is large, the leader alone waits for it, as for one that waits for the device:
+    /// other operations begin in the same commit until it ends.
     long_work: Option<Waiting>,
     /// False only after a `renew` that failed.
     open: bool,

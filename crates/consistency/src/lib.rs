@@ -55,11 +55,11 @@ pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};
 pub use recovery::{RecoveryReport, recover};
 pub use snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots};
 
-/// The superblock once what a crash left is replayed, for what must be known before opening. (That of a
-/// volume with generations is in its map; this is an older one.)
+/// The superblock once what a crash left is replayed, for what must be known before opening. (That
+/// of a volume with generations is in its map; this is an older one.)
 ///
-/// Errors: `Unsupported`, before anything is replayed, for features that xact does not know; else as
-/// [`recover`].
+/// Errors: `Unsupported`, before anything is replayed, for features that xact does not know; else
+/// as [`recover`].
 pub fn recovered_superblock(device: &Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<Superblock> {
     superblock_io::read(&**device)?.superblock.support()?;
     recover(device, options)?;

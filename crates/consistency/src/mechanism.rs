@@ -1,9 +1,9 @@
 //! The seam between the engine and what decides when which block is written.
 //!
-//! A [`Mechanism`] is one such decision: the jbd2 journal, generations, or no order at all. It has the
-//! [`Core`](crate::core::Core) that the engine has, and adds to it what a commit writes, how file data goes to
-//! the volume, and how a volume is left cleanly. What only some mechanisms can do they offer as a trait of its
-//! own, none by default.
+//! A [`Mechanism`] is one such decision: the jbd2 journal, generations, or no order at all. It has
+//! the [`Core`](crate::core::Core) that the engine has, and adds to it what a commit writes, how
+//! file data goes to the volume, and how a volume is left cleanly. What only some mechanisms can do
+//! they offer as a trait of its own, none by default.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -34,8 +34,9 @@ pub struct EngineStats {
     pub device: DeviceCounts,
 }
 
-/// What an operation may use of the space that is left for commits. Only a mechanism whose commits can use up
-/// their space for as long as it runs tells the classes apart: generations, whose pool snapshots keep full.
+/// What an operation may use of the space that is left for commits. Only a mechanism whose commits
+/// can use up their space for as long as it runs tells the classes apart: generations, whose pool
+/// snapshots keep full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReserveClass {
     /// What any operation may use.
@@ -43,8 +44,8 @@ pub enum ReserveClass {
     Any,
     /// What is kept so that files can be deleted on a full volume.
     Removal,
-    /// The last of it: for the rest of what has begun, for what was reserved ([`crate::Engine::reserve_space`]),
-    /// and for unmounting.
+    /// The last of it: for the rest of what has begun, for what was reserved
+    /// ([`crate::Engine::reserve_space`]), and for unmounting.
     Upkeep,
 }
 
@@ -65,14 +66,16 @@ pub struct DataWrite {
     pub class: ReserveClass,
 }
 
-/// What decides when which block is written. Each call is documented at the method of [`crate::Engine`] with the
-/// same name, if there is one. The engine has checked ranges, and that the volume may be written.
+/// What decides when which block is written. Each call is documented at the method of
+/// [`crate::Engine`] with the same name, if there is one. The engine has checked ranges, and that
+/// the volume may be written.
 pub(crate) trait Mechanism: Send + Sync {
     fn start(&self, credits: u32, class: ReserveClass) -> Result<CommitId>;
 
     fn commit(&self, commit: CommitId) -> Result<()>;
 
-    /// As `commit`, not only for the callers that wait for it: without a shorter way that it may have for them.
+    /// As `commit`, not only for the callers that wait for it: without a shorter way that it may
+    /// have for them.
     fn commit_wholly(&self, commit: CommitId) -> Result<()> {
         self.commit(commit)
     }
@@ -100,7 +103,8 @@ pub(crate) trait Mechanism: Send + Sync {
     /// Has them end soon. The engine waits for them.
     fn stop_threads(&self) {}
 
-    /// Leader, when all is durable and no thread runs any more: leaves the volume as a clean unmount does.
+    /// Leader, when all is durable and no thread runs any more: leaves the volume as a clean
+    /// unmount does.
     fn leave_clean(&self) -> Result<()>;
 
     fn stats(&self) -> EngineStats;
@@ -136,8 +140,8 @@ pub(crate) trait DataLog {
     fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()>;
 }
 
-/// Space for commits that can be used up, and so is reserved for what is accepted now and committed later.
-/// Documented at the methods of [`crate::Engine`].
+/// Space for commits that can be used up, and so is reserved for what is accepted now and committed
+/// later. Documented at the methods of [`crate::Engine`].
 pub(crate) trait SpaceReservation {
     fn reserve(&self, blocks: u64) -> Result<()>;
 
@@ -158,8 +162,8 @@ pub struct JournalSize {
 pub trait ResizableJournal: Send + Sync {
     fn size(&self) -> JournalSize;
 
-    /// Blocks of a journal in which one handle may have `credits`. `TooLarge` where none could be as
-    /// long.
+    /// Blocks of a journal in which one handle may have `credits`. `TooLarge` where none could be
+    /// as long.
     fn blocks_for(&self, credits: u32) -> Result<u32>;
 
     /// Notes on the volume, durably, what the journal was made with: before its inode gets longer.

@@ -1,12 +1,13 @@
 //! Multi-mount protection (feature `mmp`), for volumes on devices that several machines reach: the
 //! kernel's `fs/ext4/mmp.c`.
 //!
-//! Whoever has the volume for writing keeps a number in the MMP block changing. To get it, one looks
-//! whether the number says "nobody"; if not, whether it changes within the interval that the block
-//! gives. Then one writes a number of one's own and looks once more, since two may have tried.
+//! Whoever has the volume for writing keeps a number in the MMP block changing. To get it, one
+//! looks whether the number says "nobody"; if not, whether it changes within the interval that the
+//! block gives. Then one writes a number of one's own and looks once more, since two may have
+//! tried.
 //!
-//! The block belongs to nobody's commit and is not journaled: it says something about the present only.
-//! A crash leaves a number that changes no more, and the next mount waits for that long.
+//! The block belongs to nobody's commit and is not journaled: it says something about the present
+//! only. A crash leaves a number that changes no more, and the next mount waits for that long.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -20,8 +20,9 @@ pub trait Snapshots: Send + Sync {
     /// Errors: `Usage` for a name that is taken or no name; `NoSpace`.
     fn create(&self, name: &str, time: u64) -> Result<()>;
 
-    /// Keeps some files and folders as they are now under a name: `select` says which blocks that takes, of an
-    /// image of the volume. It may take its time; the volume is in use in the meantime.
+    /// Keeps some files and folders as they are now under a name: `select` says which blocks that
+    /// takes, of an image of the volume. It may take its time; the volume is in use in the
+    /// meantime.
     ///
     /// Errors: as [`Snapshots::create`], and those of `select`; then there is no snapshot.
     fn create_partial(
@@ -37,32 +38,35 @@ pub trait Snapshots: Send + Sync {
     fn delete(&self, name: &str) -> Result<()>;
 
     /// Makes the tree what it was when the snapshot was created; what was done since and is in no
-    /// snapshot is gone. The snapshot stays, and so do the volume's settings. Nobody may have read anything by this
-    /// engine yet.
+    /// snapshot is gone. The snapshot stays, and so do the volume's settings. Nobody may have read
+    /// anything by this engine yet.
     ///
-    /// Errors: `Usage` where there is none of this name, and for one of chosen paths, which has not what the others
-    /// would become; `NoSpace`.
+    /// Errors: `Usage` where there is none of this name, and for one of chosen paths, which has not
+    /// what the others would become; `NoSpace`.
     fn restore(&self, name: &str) -> Result<()>;
 
-    /// The snapshots, from the oldest to the newest. Costs what the pool holds, and commits wait for that long.
+    /// The snapshots, from the oldest to the newest. Costs what the pool holds, and commits wait
+    /// for that long.
     fn list(&self) -> Result<Vec<SnapshotInfo>>;
 
     /// Their names and times alone, which cost nothing to find.
     fn times(&self) -> Vec<(String, u64)>;
 
-    /// The paths of a snapshot; none for one of the volume. Errors: `Usage` where there is none of this name.
+    /// The paths of a snapshot; none for one of the volume. Errors: `Usage` where there is none of
+    /// this name.
     fn paths(&self, name: &str) -> Result<Vec<Vec<u8>>>;
 
-    /// Whether anything was committed, or waits for a commit, that the newest snapshot of the volume does not have.
+    /// Whether anything was committed, or waits for a commit, that the newest snapshot of the
+    /// volume does not have.
     fn has_changed_since_newest(&self) -> bool;
 
-    /// Blocks that a snapshot and another, or the durable generation, have in different places, in the
-    /// order of their numbers. Costs what differs, and commits wait for that long. A block may be there and
-    /// have the same contents.
+    /// Blocks that a snapshot and another, or the durable generation, have in different places, in
+    /// the order of their numbers. Costs what differs, and commits wait for that long. A block may
+    /// be there and have the same contents.
     fn changed_blocks(&self, old: &str, new: Option<&str>) -> Result<Vec<BlockNr>>;
 
-    /// A snapshot as a read-only device; without a name the durable generation with what its log has, of an engine
-    /// that is read-only itself: else the next commits would change what is read.
+    /// A snapshot as a read-only device; without a name the durable generation with what its log
+    /// has, of an engine that is read-only itself: else the next commits would change what is read.
     ///
     /// Errors: `Usage`.
     fn image(&self, snapshot: Option<&str>) -> Result<Arc<dyn SnapshotImage>>;
@@ -73,15 +77,15 @@ pub trait Snapshots: Send + Sync {
     /// Whether there is so little space in the pool that nothing can be added. Costs nothing.
     fn is_pool_full(&self) -> bool;
 
-    /// Makes the volume a plain ext4 one, and closes the engine. Nobody may have changed anything by this
-    /// engine yet, and the volume must have been closed cleanly.
+    /// Makes the volume a plain ext4 one, and closes the engine. Nobody may have changed anything
+    /// by this engine yet, and the volume must have been closed cleanly.
     ///
     /// Errors: `Usage` where there are snapshots, which only a volume with generations can keep.
     fn make_plain(&self) -> Result<()>;
 }
 
-/// A snapshot, or the durable generation, as a device that is never written. Stays readable until the snapshot is
-/// deleted.
+/// A snapshot, or the durable generation, as a device that is never written. Stays readable until
+/// the snapshot is deleted.
 pub trait SnapshotImage: BlockDevice {
     /// Sorted ranges of bytes that the generation uses. What lies between them holds nothing.
     ///
@@ -102,10 +106,11 @@ pub struct SnapshotInfo {
     pub generation: u64,
     /// Seconds since 1970.
     pub time: u64,
-    /// Bytes of the pool that deleting it alone would free: of what it alone has at once, and of what it alone
-    /// keeps from its own place when that has been written back there.
+    /// Bytes of the pool that deleting it alone would free: of what it alone has at once, and of
+    /// what it alone keeps from its own place when that has been written back there.
     pub own_bytes: u64,
-    /// The files and folders that it has, from the volume's root and without one; none: all of the volume.
+    /// The files and folders that it has, from the volume's root and without one; none: all of the
+    /// volume.
     pub paths: Vec<Vec<u8>>,
 }
 
@@ -122,8 +127,8 @@ pub struct PartialSnapshot {
     pub kept: Vec<Range<u64>>,
 }
 
-/// What the pool blocks are in use for, in bytes. Those in use are the sum of `snapshots_bytes`, `displaced_bytes`,
-/// `newest_bytes` and `log_bytes`.
+/// What the pool blocks are in use for, in bytes. Those in use are the sum of `snapshots_bytes`,
+/// `displaced_bytes`, `newest_bytes` and `log_bytes`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolUse {
     pub size_bytes: u64,

@@ -2,11 +2,12 @@
 //!
 //! File data is cached above this crate already; a second copy of it in the page cache costs the
 //! memory and the time of one more copy, and a write to a block device is cut into pages there. So
-//! what is large and aligned goes straight to the device, and what a flush waits for at once too, since
-//! that would only take it out of the cache again: 28 KiB and a flush took 141 us of a loop device instead of 163
-//! (medians of 2,000, a script of the moment). Small writes that more will follow before the flush are left to
-//! the cache, which passes them on together. The kernel keeps both ways coherent: a
-//! direct write drops the cached pages of its range, having written out what was dirty in it.
+//! what is large and aligned goes straight to the device, and what a flush waits for at once too,
+//! since that would only take it out of the cache again: 28 KiB and a flush took 141 us of a loop
+//! device instead of 163 (medians of 2,000, a script of the moment). Small writes that more will
+//! follow before the flush are left to the cache, which passes them on together. The kernel keeps
+//! both ways coherent: a direct write drops the cached pages of its range, having written out what
+//! was dirty in it.
 //!
 //! Reads stay with the page cache: its read-ahead is worth more than the copy.
 //!
@@ -28,8 +29,9 @@ pub const LARGE_BYTES: usize = 128 << 10;
 const CHUNK_BYTES: usize = 4 << 20;
 /// Alignment of offsets, lengths and memory that every device is content with.
 const ALIGN_BYTES: usize = 4096;
-/// Memory that is kept for the next writes, those that nobody waits for included; more is in use only while as many
-/// run. A buffer that has to be made costs more than what is written from it: the kernel hands out each of its pages anew.
+/// Memory that is kept for the next writes, those that nobody waits for included; more is in use
+/// only while as many run. A buffer that has to be made costs more than what is written from it:
+/// the kernel hands out each of its pages anew.
 const SPARE_BYTES: usize = 16 << 20;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -93,8 +95,8 @@ impl DirectIo {
         })
     }
 
-    /// Copies buffers to aligned memory, chunk by chunk, and calls `each` with that and its offset on the device,
-    /// until it gives false.
+    /// Copies buffers to aligned memory, chunk by chunk, and calls `each` with that and its offset
+    /// on the device, until it gives false.
     pub fn each_chunk(
         &self,
         bufs: &[IoSlice<'_>],
@@ -156,7 +158,8 @@ impl DirectIo {
         }
     }
 
-    /// At least so many bytes, a multiple of the alignment: the smallest buffer that is spare, or a new one.
+    /// At least so many bytes, a multiple of the alignment: the smallest buffer that is spare, or a
+    /// new one.
     fn memory(&self, bytes: usize) -> Box<[AlignedPage]> {
         let pages = bytes / ALIGN_BYTES;
         let mut spare = self.spare.lock();
@@ -168,7 +171,8 @@ impl DirectIo {
         vec![AlignedPage([0; ALIGN_BYTES]); pages.next_power_of_two()].into()
     }
 
-    /// Keeps the memory, and drops smaller buffers where there are too many: they are cheaper to make.
+    /// Keeps the memory, and drops smaller buffers where there are too many: they are cheaper to
+    /// make.
     pub fn give_back(&self, filled: Filled) {
         let mut spare = self.spare.lock();
         spare.push(filled.memory);

@@ -26,7 +26,8 @@ pub enum OpenMode {
 /// device.
 pub struct FileDevice {
     file: File,
-    /// `None` on a device that is not written, or where the system cannot write past its page cache.
+    /// `None` on a device that is not written, or where the system cannot write past its page
+    /// cache.
     direct_io: Option<Arc<DirectIo>>,
     write_behind: Option<WriteBehind>,
     size_bytes: u64,
@@ -72,7 +73,8 @@ impl FileDevice {
     }
 
     /// Lets others open the file. To be called when nothing is read or written any more, where the
-    /// device itself may live on. The kernel's claim on a block device (`O_EXCL`) goes with the device.
+    /// device itself may live on. The kernel's claim on a block device (`O_EXCL`) goes with the
+    /// device.
     pub fn unlock(&self) -> io::Result<()> {
         // SAFETY: flock takes a descriptor that `file` keeps open and no memory.
         match unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) } {
@@ -301,7 +303,8 @@ mod tests {
         }
     }
 
-    /// What the device had not passed on when it was asked to flush is in the file when that returns.
+    /// What the device had not passed on when it was asked to flush is in the file when that
+    /// returns.
     #[test]
     fn a_flush_waits_for_what_is_on_its_way() {
         const LEN: usize = 24 << 20;

@@ -29,8 +29,8 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Fills `buf` from `offset`. Reading past the end is an error.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// As `read_at`, but from the device itself and not from what this system has cached of it: another
-    /// machine may have written there.
+    /// As `read_at`, but from the device itself and not from what this system has cached of it:
+    /// another machine may have written there.
     fn read_fresh_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_at(buf, offset)
     }
@@ -44,14 +44,14 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.write_at(&joined, offset)
     }
 
-    /// As `write_vectored_at`, in the way that suits what follows. To reads and to the next flush it has been written
-    /// when this returns, whatever the hint.
+    /// As `write_vectored_at`, in the way that suits what follows. To reads and to the next flush
+    /// it has been written when this returns, whatever the hint.
     fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, _hint: WriteHint) -> io::Result<()> {
         self.write_vectored_at(bufs, offset)
     }
 
-    /// Writes what the operating system's page cache holds of the range to the device, and waits for that: a flush
-    /// will have less to do. The range is not durable by this alone.
+    /// Writes what the operating system's page cache holds of the range to the device, and waits
+    /// for that: a flush will have less to do. The range is not durable by this alone.
     fn flush_page_cache_range(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
@@ -69,13 +69,14 @@ pub trait BlockDevice: Send + Sync + 'static {
 /// What follows a write, by which a device chooses its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteHint {
-    /// A flush follows at once: the write goes to the device now, not into a cache out of which the flush would
-    /// take it page by page.
+    /// A flush follows at once: the write goes to the device now, not into a cache out of which the
+    /// flush would take it page by page.
     FlushFollows,
     /// A flush follows later. More writes may come before it, and go to the device together.
     #[default]
     Buffered,
-    /// Nothing waits for it yet: it may return while the device still works. The next flush reports errors.
+    /// Nothing waits for it yet: it may return while the device still works. The next flush reports
+    /// errors.
     Background,
 }
 

@@ -1,9 +1,10 @@
-//! Large writes that nobody waits for yet: a thread of the device's own passes them on, past the page cache as those of
-//! [`crate::direct_io`] are, while whoever wrote goes on.
+//! Large writes that nobody waits for yet: a thread of the device's own passes them on, past the
+//! page cache as those of [`crate::direct_io`] are, while whoever wrote goes on.
 //!
-//! Crash argument: what is on its way counts as written. So a read, write or discard of a range waits for
-//! what is on its way there, and a flush for all that came before it. What went wrong is told by every flush
-//! from then on: of several that run at once each had to have it, and none may say that all is durable.
+//! Crash argument: what is on its way counts as written. So a read, write or discard of a range
+//! waits for what is on its way there, and a flush for all that came before it. What went wrong is
+//! told by every flush from then on: of several that run at once each had to have it, and none may
+//! say that all is durable.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,7 +25,8 @@ const ON_THE_WAY: usize = 4;
 /// The writes of one device.
 pub struct WriteBehind {
     shared: Arc<Shared>,
-    /// How the thread runs: who is there when it is started may be bound to a CPU, and give way to everybody.
+    /// How the thread runs: who is there when it is started may be bound to a CPU, and give way to
+    /// everybody.
     schedule: Schedule,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -97,7 +99,8 @@ impl WriteBehind {
         })
     }
 
-    /// Takes what is large and aligned on its way; false where it is not. Waits where too much is on its way.
+    /// Takes what is large and aligned on its way; false where it is not. Waits where too much is
+    /// on its way.
     pub fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
         let len: usize = bufs.iter().map(|b| b.len()).sum();
         if !self.shared.direct.takes(len, offset) {

@@ -25,7 +25,7 @@ pub enum Version {
     Draining,
 }
 
-/// What a change gave, by version.
+/// The results of a change, by version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PerVersion<R> {
     pub newest: R,
@@ -56,13 +56,13 @@ pub(crate) trait BlockSource: Send + Sync {
     fn read_block(&self, block: BlockNr) -> Result<BlockRef>;
 }
 
-/// What a commit has of a block that the one after it has changed since.
+/// What a draining commit has of a block that the one after it has changed since.
 pub(crate) struct DrainingBlock {
     pub commit: CommitId,
     pub contents: BlockRef,
     /// The commit has changed the block; else it may still do so.
     pub joined: bool,
-    /// How the commit can tell it, with sub-block records.
+    /// With sub-block records: how the commit can record it.
     pub record: Record,
     pub data: bool,
 }
@@ -82,8 +82,8 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// The ranges of `contents` that the log must have; `None` where it should rather have a copy. With
-    /// `OnZeros` there is at least one, which says so.
+    /// The ranges of `contents` that the log must have; `None` where it should rather have a copy.
+    /// With `OnZeros` there is at least one, which says so.
     pub fn changes(&self, contents: &[u8]) -> Option<Vec<Range<usize>>> {
         let changes = match self {
             Record::Copy => None,
@@ -97,29 +97,29 @@ impl Record {
     }
 }
 
-/// What is known of a block; see `journal.rs` for the life of a change.
+/// What is known of a block; see `journal/mod.rs` for the life of a change.
 #[derive(Default)]
 pub(crate) struct SlotState {
     /// Newest contents; `None` until they are read or after the block was freed.
     pub newest: Option<BlockRef>,
-    /// The commit that the newest contents are part of, unless they were part of an earlier one as they are: the running
-    /// one, or one that is drained.
+    /// The commit that the newest contents are part of, unless they were part of an earlier one as
+    /// they are: the running one, or one that is drained.
     pub joined: Option<CommitId>,
-    /// What a commit that is drained has, if `joined` is the one behind it.
+    /// What the commit that is drained has, if `joined` is the one behind it.
     pub draining: Option<DrainingBlock>,
     /// Contents in the commit that is being written.
     pub committing: Option<BlockRef>,
     /// Contents of the newest durable commit that have not been written home.
     pub committed: Option<(CommitId, BlockRef)>,
-    /// A checkpoint is writing `committed` home at this moment.
+    /// A checkpoint is writing `committed` home now.
     pub writing: bool,
     /// A block of file data of which the live log, or a commit on its way there, has a copy. Its
     /// contents are here until they are home, and never after that: others write them there.
     pub data: bool,
-    /// With sub-block records: how the contents in the running commit can be told.
+    /// With sub-block records: how the contents in the running commit can be recorded.
     pub record: Record,
-    /// The newest commit whose record of the block needs no older one. Of a block of which the log has
-    /// a copy in each commit, the newest of these.
+    /// The newest commit whose record of the block needs no older one. Of a block of which the log
+    /// has a copy in each commit, the newest of these.
     pub whole: Option<CommitId>,
     /// Freed since its last contents: what the log has of it is nothing to build on.
     pub was_freed: bool,
@@ -159,7 +159,8 @@ impl SlotState {
         Ok(self.newest.as_mut().expect("was just loaded"))
     }
 
-    /// Leader: takes what `commit` has of the block, if the one after it has others. `last_touch` may change it.
+    /// Leader: takes what `commit` has of the block, if the one after it has others. `last_touch`
+    /// may change it.
     pub fn take_draining(
         &mut self,
         commit: CommitId,

@@ -5,8 +5,9 @@
 //! missing block read it once and readers of other blocks are not held up.
 //!
 //! Invariants:
-//! 1. A slot is in the map of its shard until `evicted` is set, under the slot's lock; who finds
-//!    it set looks the block up again. So there is one live slot for a block at any time.
+//! 1. A slot is in the map of its shard until `evicted` is set, under the slot's lock; a thread
+//!    that finds it set looks the block up again. So there is one live slot for a block at any
+//!    time.
 //! 2. Only clean slots are evicted: in no commit, and with nothing that waits to go home.
 //!
 //! Eviction is by two queues in each shard, so that one pass over a large folder does not drive
@@ -38,8 +39,8 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// `None` where the slot was evicted since it was looked up. What `waits` gives is held while somebody else
-    /// holds the lock, who may be reading the block.
+    /// `None` where the slot was evicted since it was looked up. What `waits` gives is held while
+    /// another thread holds the lock, which may be reading the block.
     fn lock_live<W>(&self, waits: impl Fn() -> W) -> Option<MutexGuard<'_, SlotState>> {
         let state = self.state.try_lock().unwrap_or_else(|| {
             let _waits = waits();

@@ -1,4 +1,4 @@
-//! Changes of blocks on their way into a commit: what all engines share.
+//! Changed blocks on their way into a commit, for all mechanisms.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -43,20 +43,21 @@ pub(crate) struct DirtyBlocks {
     /// Reads what the cache does not have: the volume itself, or the map of a generation.
     source: Arc<dyn BlockSource>,
     pub cache: BlockCache,
-    /// Of the running commit and of the one before it, which may be drained still: by the lowest bit of their numbers.
+    /// Members of the running commit and of the one before it, which may be drained still, by the
+    /// lowest bit of their numbers.
     joined: [Mutex<Joined>; 2],
     /// The commit that is drained, or 0; see [`crate::core::pipeline::Pipeline::draining`].
     draining: Arc<AtomicU64>,
     /// Freed blocks of both, so that joining looks for them only where there is any.
     forgotten: AtomicUsize,
-    /// Slots with `SlotState::data`, so that nobody looks for them where there is none.
+    /// Slots with `SlotState::data`, so that they are not looked for where there is none.
     data_slots: AtomicUsize,
     /// More freed blocks than this do not fit one commit.
     pub max_forgotten: AtomicUsize,
-    /// Commits tell of a block what changed.
+    /// Commits record of a block what changed.
     sub_block: AtomicBool,
     pub(crate) faults: Faults,
-    /// Freed blocks read as a pattern, so that a test shows who reads them.
+    /// Freed blocks read as a pattern, so that a test shows a use after the free.
     #[cfg(feature = "faults")]
     spoils_freed: bool,
 }
@@ -93,7 +94,7 @@ impl DirtyBlocks {
         }
     }
 
-    /// For an engine that begins a commit while the one before is drained.
+    /// For a mechanism that begins a commit while the one before is drained.
     pub fn beside(self, draining: &Arc<AtomicU64>, faults: Faults) -> DirtyBlocks {
         DirtyBlocks { draining: draining.clone(), faults, ..self }
     }
@@ -116,7 +117,7 @@ impl DirtyBlocks {
         self.joined[(commit.0 & 1) as usize].lock()
     }
 
-    /// Lets commits tell of a block what changed.
+    /// Has commits record of a block what changed.
     pub fn with_sub_block_records(self, sub_block: bool) -> DirtyBlocks {
         self.set_sub_block_records(sub_block);
         self
@@ -238,9 +239,9 @@ impl DirtyBlocks {
         true
     }
 
-    /// Whether the running commit has half of the freed blocks that it can have. No handle begins in it
-    /// then; the other half is for those that are open, as a handle that is refused after its first
-    /// change would leave half of an operation.
+    /// Whether the running commit has half of the freed blocks that it can have. No handle begins
+    /// in it then; the other half is for those that are open, as a handle that is refused after its
+    /// first change would leave half of an operation.
     pub fn has_forgotten_much(&self) -> bool {
         self.forgotten.load(Relaxed) > self.max_forgotten.load(Relaxed) / 2
     }
@@ -360,8 +361,8 @@ impl DirtyBlocks {
     }
 }
 
-/// A block that belongs to one inode is not changed by a commit that is drained when the later one has: the inode's lock is
-/// held all the while. `Corrupt` where two inodes claim it.
+/// A block that belongs to one inode is not changed by a commit that is drained when the later one
+/// has: the inode's lock is held all the time. `Corrupt` where two inodes claim it.
 fn check_owner(commit: CommitId, block: BlockNr, state: &SlotState) -> Result<()> {
     match state.joined {
         Some(joined) if joined > commit => Err(Error::corrupt(Site::Block(block), "belongs to two inodes")),

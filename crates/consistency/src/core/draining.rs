@@ -1,22 +1,25 @@
 //! Blocks of which a commit that is drained has other contents than the one that runs (SNAP-4).
 //!
-//! While a commit is drained (`pipeline`), operations that began in it go on beside those of the next. Each belongs to
-//! one of the two alone:
+//! While a commit is drained (`pipeline`), operations that began in it continue next to those of
+//! the next. Each belongs to one of the two alone:
 //!
-//! - The first change of a block by the later commit leaves what the older one has of it aside ([`DrainingBlock`]): whether it
-//!   has changed the block or may still do so.
-//! - A change by the older commit after that is run on both: on the newest contents, which everybody reads, and on what
-//!   is left aside. So the older commit has it, and the later one has not lost it.
+//! - The first change of a block by the later commit keeps what the draining one has of it
+//!   ([`DrainingBlock`]), whether that one has changed the block or may still do so.
+//! - A change by the draining commit after that is run on both versions: on the newest contents,
+//!   which all readers get, and on what is kept. So the draining commit has it, and the later one
+//!   has not lost it.
 //!
-//! The two runs must come to the same, as seen from the block's owner. Where a block belongs to one inode this question
-//! does not come up: operations hold their inodes' locks from before they begin a handle until after its end, so whoever is in
-//! the later commit has had the lock after the older one's end. It does in blocks that inodes share, and these
-//! are changed by `update_shared` alone: with values that both versions take (bits to set, what to add to a count),
-//! each with its own checksum, or with one value for each version (the links of the orphan list: `update_per_version`).
+//! The two runs must have the same effect for the block's owner. In a block of one inode the
+//! question does not arise: an operation holds its inodes' locks from before it begins a handle
+//! until after the handle's end. So an operation in the later commit has had the lock after the end
+//! of the one in the draining commit. The question arises in blocks that inodes share, and these
+//! are changed by `update_shared` alone. It takes values that are right for both versions (bits to
+//! set, what to add to a count), each version with its own checksum, or one value for each version
+//! (the links of the orphan list: `update_per_version`).
 //!
-//! What the older commit sees of the later one is only what nobody can undo for it: an operation decides by the newest
-//! contents, in which the later commit may have taken more, and given nothing back (what it frees is available to
-//! nobody before it is durable).
+//! The draining commit sees of the later one only what nothing can undo for it. An operation
+//! decides by the newest contents, in which the later commit may have taken more, and given nothing
+//! back (what it frees is not available before it is durable).
 
 use std::sync::Arc;
 
@@ -37,8 +40,8 @@ pub(crate) struct Added {
 }
 
 impl DirtyBlocks {
-    /// Before a change by `commit` of the newest contents, which are in memory where the commit before may
-    /// need them.
+    /// Before a change by `commit` of the newest contents, which are in memory where the commit
+    /// before may need them.
     pub(crate) fn keep_for_draining(&self, commit: CommitId, state: &mut SlotState) {
         match state.joined {
             Some(joined) if joined < commit => {
@@ -78,12 +81,13 @@ impl DirtyBlocks {
         })
     }
 
-    /// As `update`, of a block that inodes share. With `apart` the versions become two where they are still one.
+    /// As `update`, of a block that inodes share. With `per_version` the versions become two where
+    /// they are still one.
     pub fn update_shared(
         &self,
         commit: CommitId,
         block: BlockNr,
-        apart: bool,
+        per_version: bool,
         change: &mut dyn FnMut(Version, &mut [u8]),
     ) -> Result<Added> {
         self.volume.poison.check()?;
@@ -94,7 +98,7 @@ impl DirtyBlocks {
             }
             let mut added = Added::default();
             if state.joined.is_none_or(|joined| joined <= commit) {
-                if !apart || self.draining() != commit {
+                if !per_version || self.draining() != commit {
                     added.own = self.change_newest(commit, slot, state, &mut |bytes| {
                         change(Version::Newest, bytes);
                     })?;
@@ -108,7 +112,7 @@ impl DirtyBlocks {
             }
             let newest = state.newest.as_mut().expect("a block of a commit is in memory");
             let Some(draining) = state.draining.as_mut().filter(|draining| draining.commit == commit) else {
-                // What a later commit changes is left aside for the one before, unless it was new to it.
+                // What a later commit changes is kept for the one before, unless it was new to it.
                 return Err(Error::corrupt(
                     Site::Block(block),
                     "is new to an inode, and holds what inodes share",
@@ -134,8 +138,8 @@ impl DirtyBlocks {
         self.join(commit, slot, state)
     }
 
-    /// As `create`, of a block that inodes share: the commit before has the same first contents of it, if it comes to
-    /// need them.
+    /// As `create`, of a block that inodes share: the commit before has the same first contents of
+    /// it, if it needs them.
     pub fn create_shared(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
         self.put(commit, block, contents.clone(), Record::OnZeros, false, |state| {
             if state.joined.is_none() {

@@ -1,4 +1,5 @@
-//! What every mechanism is made of: the volume, blocks on their way into a commit, and the life of commits.
+//! What every mechanism is made of: the volume, blocks on their way into a commit, and the life of
+//! commits.
 //!
 //! Nothing here knows which mechanism runs.
 
@@ -72,13 +73,14 @@ impl Core {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Closes the volume in good order: who still uses it is refused.
+    /// Closes the volume in good order: later uses are refused.
     pub fn close(&self) {
         self.volume.poison.close();
         self.pipeline.give_up();
     }
 
-    /// Starts a thread that [`Self::end_threads`] waits for. It must end with the pipeline's background work.
+    /// Starts a thread that [`Self::end_threads`] waits for. It must end with the pipeline's
+    /// background work.
     pub fn start_thread(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(work);
         self.threads.lock().push(thread.map_err(|e| Error::io("starting a thread", e))?);

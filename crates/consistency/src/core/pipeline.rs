@@ -1,4 +1,4 @@
-//! The life of a commit: who may join it, who writes it, and who waits for it.
+//! The life of a commit: which operations join it, which thread writes it, and which wait for it.
 //!
 //! ```text
 //!            lock (leader)          switch (leader)         finish (leader)
@@ -7,25 +7,27 @@
 //!           <--------------- none joins              RUNNING already        waiters are woken
 //!            a handle waits for the device
 //!
-//!            spawn (leader)
+//!            close_and_open_next (leader)
 //!  RUNNING ----------------> DRAINING -------------> COMMITTING ----------> DURABLE
 //!                            handles end, others begin
 //!                            in the next, which is RUNNING
 //! ```
 //!
-//! - There is one RUNNING or LOCKED commit at any time, and one DRAINING or COMMITTING at the most: two
+//! - There is one RUNNING or LOCKED commit at any time, and at most one DRAINING or COMMITTING: two
 //!   commits that are not durable never stand in the log together (a torn earlier one behind an
 //!   intact later one is what neither the kernel nor e2fsck can sort out).
-//! - A commit is closed in one of two ways. *Locked*: none begins until the last handle in it has ended. *Spawned* (the
-//!   generations, SNAP-4): who begins is in the next one at once, and `metadata` keeps the two apart.
-//! - The leader is the first thread that wants a commit durable while nobody leads. It writes
-//!   what is running; threads that come meanwhile join the next commit and find, when it is
+//! - A commit is closed in one of two ways. *Locked*: no operation begins until the last handle in
+//!   it has ended. *Without blocking* (the generations, SNAP-4): operations that begin are in the
+//!   next one at once, and `draining` keeps the two apart.
+//! - The leader is the first thread that wants a commit durable while no other leads. It writes
+//!   what is running. Threads that come in that time join the next commit and find, when it is
 //!   their turn, that one of them leads for all (group commit).
-//! - Locking a commit holds up who wants to begin, so it is done only while the operations in it work in memory.
-//!   While one of them waits for the device, or for somebody who may, or is the commit of a large transaction
-//!   (`waits`), the commit is open: the leader is the only one who waits for it. Where such waits follow each
-//!   other without end, the leader closes it after a number of them ([`WAITS_MAX`]), unless one of them has lasted for as many.
-//! - A poisoned pipeline never leads again; everybody who waits is woken with the reason.
+//! - Locking a commit blocks operations that want to begin. So it is done only while the operations
+//!   in it work in memory. The commit stays open while one of them waits for the device, waits for
+//!   a thread that may do so, or is the commit of a large transaction (`waits`): then only the
+//!   leader waits for it. If waits keep arriving, the leader closes the commit after [`WAITS_MAX`]
+//!   of them, unless one of them has lasted for as many.
+//! - A poisoned pipeline never leads again; all threads that wait are woken with the reason.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +42,8 @@ use super::waits::{self, WaitRegistry, Waiting};
 
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
 
-/// Handles that begin in a commit when it is closed, at the most: whoever wants it durable waits for them.
+/// The most handles that begin in a commit after it is closed: threads that want it durable wait
+/// for them.
 const JOIN_DRAINING_MAX: u32 = 32;
 
 /// Waits of handles that may begin while a leader leaves its commit open for them.
@@ -49,7 +52,7 @@ const WAITS_MAX: u64 = 256;
 /// Why the background thread should commit.
 pub(crate) struct Due {
     pub commit: CommitId,
-    /// Somebody waits for room, so it must be ended even if nothing was changed in it.
+    /// An operation waits for room, so it must be ended even if nothing was changed in it.
     pub crowded: bool,
 }
 
@@ -72,8 +75,8 @@ pub(crate) struct Pipeline {
     draining: Arc<AtomicU64>,
     /// How long commits took.
     pub times: Latencies,
-    /// How long new handles had to wait at each: from `lock` to `switch`, or until it was opened again; with `spawn`
-    /// for the moment that it takes.
+    /// How long new handles had to wait at each: from `lock` to `switch`, or until it was opened
+    /// again; with `close_and_open_next` for the moment that it takes.
     pub held_up: Latencies,
 }
 
@@ -99,7 +102,8 @@ struct State {
     /// A leader is about to lock the running commit, or has.
     closing: bool,
     handles: u32,
-    /// Waits of handles for the device, or for somebody who may, by the order in which they began.
+    /// Waits of handles for the device, or for a thread that may wait for it, by the order in which
+    /// they began.
     waits: BTreeSet<u64>,
     /// Such waits so far.
     waits_begun: u64,
@@ -109,13 +113,14 @@ struct State {
     since: Option<Instant>,
     durable: CommitId,
     leading: bool,
-    /// Somebody waits for room, so the running commit is due now.
+    /// An operation waits for room, so the running commit is due now.
     crowded: bool,
-    /// Credits from which on it is due though nobody waits, and whether it has them.
+    /// Credits from which on it is due though no operation waits, and whether it has them.
     enough: u64,
     is_enough: bool,
-    /// The background thread sleeps until it is told, not until a time. Telling it while it has one would
-    /// only cost each commit a thread's waking: it looks then at how old the running commit is.
+    /// The background thread sleeps until it is notified, not until a time. A notification while it
+    /// has a time would only cost each commit a thread's waking: it looks then at how old the
+    /// running commit is.
     is_idle: bool,
     /// Commits that are not written yet and must follow their data in any mode.
     ordered: BTreeSet<CommitId>,
@@ -195,7 +200,8 @@ impl Pipeline {
         CommitId(self.durable.load(Ordering::Acquire))
     }
 
-    /// Credits of the running commit, and of the one that is drained, that are used or may still be.
+    /// Credits of the running commit, and of the one that is drained, that are used or may still
+    /// be.
     pub fn reserved(&self) -> u64 {
         let state = self.state.lock();
         state.reserved + state.draining.as_ref().map_or(0, |draining| draining.reserved)
@@ -205,15 +211,16 @@ impl Pipeline {
         self.state.lock().running
     }
 
-    /// The commit that is drained, or 0. It is set before anybody begins in the one behind it, and until its last
-    /// handle has ended.
+    /// The commit that is drained, or 0. It is set before an operation begins in the one behind it,
+    /// and until its last handle has ended.
     pub fn draining(&self) -> &Arc<AtomicU64> {
         &self.draining
     }
 
-    /// See [`crate::Engine::start`]. `may` says whether it may still begin, after each wait anew;
-    /// `is_full` whether the running commit should take no more, for other reasons than its credits. With `back` it
-    /// begins in the commit that is drained, if none has begun in the one after it.
+    /// See [`crate::Engine::start`]. `may` says whether it may still begin, and is asked again
+    /// after each wait; `is_full` says whether the running commit should take no more, for other
+    /// reasons than its credits. With `back` it begins in the commit that is drained, if none has
+    /// begun in the one after it.
     pub fn start(
         &self,
         credits: u32,
@@ -344,8 +351,8 @@ impl Pipeline {
         Ok(state.running)
     }
 
-    /// A handle of a commit that is drained has made a block part of the next as well: with a credit of its own,
-    /// so that the two take no more together.
+    /// A handle of a commit that is drained has made a block part of the next as well: with a
+    /// credit of its own, so that the two take no more together.
     pub fn charge_next(&self, commit: CommitId, credits: u32) {
         if credits > 0 {
             let mut state = self.state.lock();
@@ -367,7 +374,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Leader: closes the running commit, with the next one open at once, and waits for the handles in it to end.
+    /// Leader: closes the running commit, with the next one open at once, and waits until the
+    /// handles in it have ended.
     pub fn close_and_open_next(&self) -> Result<CommitId> {
         let mut state = self.state.lock();
         self.volume.poison.check()?;
@@ -508,7 +516,7 @@ impl Pipeline {
         }
     }
 
-    /// Background thread: the running commit turned out to be empty; it begins to age anew.
+    /// Background thread: the running commit turned out to be empty; its age counts from now.
     pub fn reset_age(&self, commit: CommitId) {
         let mut state = self.state.lock();
         if state.running != commit {
@@ -528,7 +536,7 @@ impl Pipeline {
         self.due.notify_all();
     }
 
-    /// After the volume was poisoned: nothing that waits will happen any more.
+    /// After the volume was poisoned: wakes all waiters, and drops what waits for a commit.
     pub fn give_up(&self) {
         let dropped = std::mem::take(&mut self.state.lock().actions);
         for condition in [&self.drained, &self.switched, &self.settled, &self.due] {
@@ -559,8 +567,9 @@ impl State {
         self.running
     }
 
-    /// A handle begins in the commit that is drained: as if that had been closed a moment later. Where something has begun
-    /// in the next one it may not: what was done before must not be durable after it.
+    /// A handle begins in the commit that is drained, as if that had been closed a moment later.
+    /// Where something has begun in the next one it may not: what was done before must not be
+    /// durable after it.
     fn join_draining(&mut self, credits: u32) -> Option<CommitId> {
         let max_credits = u64::from(self.max_credits);
         let draining = self.draining.as_mut().filter(|draining| draining.handles > 0)?;
@@ -609,7 +618,7 @@ impl WaitRegistry for Pipeline {
     }
 }
 
-/// A leader's turn. Its end wakes everybody who waits for a commit or for the next turn.
+/// A leader's turn. Its end wakes all threads that wait for a commit or for the next turn.
 pub(crate) struct Leading<'a> {
     pipeline: &'a Pipeline,
 }
@@ -622,7 +631,8 @@ impl Drop for Leading<'_> {
         let is_awaited = {
             let mut state = self.pipeline.state.lock();
             state.leading = false;
-            // Idle, with a commit that runs: it is due, and nobody could write it while another was written.
+            // Idle, with a commit that runs: it is due, and nobody could write it while another was
+            // written.
             state.crowded || state.is_enough || (state.is_idle && state.since.is_some())
         };
         self.pipeline.settled.notify_all();

@@ -2,7 +2,7 @@
 //!
 //! A device that failed a write or a flush may have lost any write since the last good flush, and
 //! says so once only. Trying again would carry on as if nothing were lost, so the first failure
-//! ends all writing for good; the log, or e2fsck, repairs the volume at the next mount.
+//! ends all writing; the log, or e2fsck, repairs the volume at the next mount.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +17,14 @@ pub(crate) struct Poison {
 }
 
 impl Poison {
-    /// Keeps the first reason, and tells the log.
+    /// Keeps the first reason, and logs it.
     pub fn set(&self, why: &str) {
         if self.stop(why) {
             log::error!("the volume is read-only from now on, after an error: {why}");
         }
     }
 
-    /// The volume was closed in good order: whoever still uses it is refused the same way.
+    /// The volume was closed in good order: later uses are refused in the same way.
     pub fn close(&self) {
         self.stop("the volume was closed");
     }

@@ -21,9 +21,10 @@ pub(crate) struct Volume {
     pub block_size: usize,
     /// Number of blocks; the number of every block of a file or of ext4's metadata is below it.
     pub blocks: u64,
-    /// Blocks that can be read and written: those, and the pool of a generations volume behind them.
+    /// Blocks that can be read and written: those, and the pool of a generations volume behind
+    /// them.
     reach: u64,
-    /// The journal's own blocks, which nobody may write as anything else.
+    /// The journal's own blocks, which must not be written as anything else.
     reserved: RwLock<Vec<Range<u64>>>,
     pub poison: Poison,
     flushes: FlushGate,
@@ -69,7 +70,7 @@ impl Volume {
         self.reach = blocks;
     }
 
-    /// Keeps everybody but the journal away from these blocks.
+    /// Lets only the journal write these blocks.
     pub fn reserve(&self, ranges: Vec<Range<u64>>) {
         *self.reserved.write() = ranges;
     }
@@ -152,7 +153,8 @@ impl Volume {
         written.map_err(|e| self.fail("writing the volume", e))
     }
 
-    /// See [`BlockDevice::flush_page_cache_range`]; a failure poisons, since the flush need not hear of it.
+    /// See [`BlockDevice::flush_page_cache_range`]; a failure poisons, since the flush need not
+    /// hear of it.
     pub fn flush_page_cache_range(&self, start: BlockNr, count: u64) -> Result<()> {
         self.poison.check()?;
         self.check_reach(start, count)?;

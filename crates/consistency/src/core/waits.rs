@@ -1,7 +1,7 @@
 //! Waits of handles: for the device, for a lock under which others may wait for it, or long work.
 //!
-//! A commit is not closed while a handle in it waits (`pipeline`), so that nobody else is held up for it. The
-//! volume notes its own waits here, without knowing the pipeline.
+//! A commit is not closed while a handle in it waits (`pipeline`), so that nobody else is held up
+//! for it. The volume notes its own waits here, without knowing the pipeline.
 
 use std::cell::Cell;
 use std::sync::Arc;

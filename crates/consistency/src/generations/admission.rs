@@ -6,24 +6,28 @@
 //!      anything           removals, accepted     what has begun, unmounting,
 //!                         data                   deleting a snapshot
 //! ```
-//! A commit must never find the pool empty: it would have to stop half-way. When an operation begins, one
-//! commit may be on its way and another may run that it joins; so what they may take together is left.
+//! A commit must never find the pool empty: it would have to stop half-way. When an operation
+//! begins, one commit may be on its way and another may run that it joins; so what they may take
+//! together is left.
 //!
-//! - While anything may begin, a commit takes 7 at most ([`of_a_commit`]): from 16 down, two of them leave 2.
-//!   Those are transactions of the largest size; after two of them in a row removals must wait until a snapshot
-//!   is deleted. As a rule commits are small, and removals have all from 16 to 4.
-//! - Below 16, a commit takes half of one (or is a single removal): from 4 down, two of them leave some 3.
-//! - One of them takes along what the intent log has made durable since the last generation, 1 at most
-//!   ([`of_the_log`]); the log's own area is another 1, in use at all times.
-//! - What was accepted and waits in memory (file data, and what leads to it) has its pool blocks reserved, with
-//!   the nodes of the map above them, for as long as there is a snapshot: any of it may have to go to the pool
-//!   then. Reserved pool blocks count as used for all others. So a reservation that would leave less than 16 (or
-//!   a little less) is refused, and what has one can be written back to the end.
-//! - Deleting a snapshot takes the blocks of the list. What a removal that has begun still needs is bounded by
-//!   the groups that its blocks lie in.
+//! - While anything may begin, a commit takes 7 at most ([`of_a_commit`]): from 16 down, two of
+//!   them leave 2. Those are transactions of the largest size; after two of them in a row removals
+//!   must wait until a snapshot is deleted. As a rule commits are small, and removals have all from
+//!   16 to 4.
+//! - Below 16, a commit takes half of one (or is a single removal): from 4 down, two of them leave
+//!   some 3.
+//! - One of them takes along what the intent log has made durable since the last generation, 1 at
+//!   most ([`of_the_log`]); the log's own area is another 1, in use at all times.
+//! - What was accepted and waits in memory (file data, and what leads to it) has its pool blocks
+//!   reserved, with the nodes of the map above them, for as long as there is a snapshot: any of it
+//!   may have to go to the pool then. Reserved pool blocks count as used for all others. So a
+//!   reservation that would leave less than 16 (or a little less) is refused, and what has one can
+//!   be written back to the end.
+//! - Deleting a snapshot takes the blocks of the list. What a removal that has begun still needs is
+//!   bounded by the groups that its blocks lie in.
 //!
-//! Removals take pool blocks, too: of metadata that a snapshot holds. So the space for them is large and not
-//! endless; deleting a snapshot always works, and frees what it alone had.
+//! Removals take pool blocks, too: of metadata that a snapshot holds. So the space for them is
+//! large and not endless; deleting a snapshot always works, and frees what it alone had.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -39,8 +43,8 @@ pub(super) fn for_all(pool_blocks: u64) -> u64 {
     pool_blocks / 2
 }
 
-/// Below that, what reservations alone may have: a few blocks, so that where files cannot be made, others can be
-/// written to for a little longer, and not the other way round.
+/// Below that, what reservations alone may have: a few blocks, so that where files cannot be made,
+/// others can be written to for a little longer, and not the other way round.
 fn for_reservations(pool_blocks: u64) -> u64 {
     (pool_blocks / 64).min(32)
 }
@@ -54,8 +58,8 @@ pub(super) fn of_a_commit(pool_blocks: u64) -> u64 {
     pool_blocks / 32 * 7
 }
 
-/// The most pool blocks of the intent log's area, and the most that a generation takes for what was logged, on top
-/// of its own.
+/// The most pool blocks of the intent log's area, and the most that a generation takes for what was
+/// logged, on top of its own.
 pub(super) fn of_the_log(pool_blocks: u64) -> u64 {
     pool_blocks / 32
 }
@@ -67,8 +71,8 @@ fn of_a_removals_commit(pool_blocks: u64) -> u64 {
 pub(super) struct Admission {
     reader: Arc<MapReader>,
     free: AtomicU64,
-    /// Blocks that were accepted and are not part of a commit yet. They are counted at all times, and count while
-    /// `has_snapshots`.
+    /// Blocks that were accepted and are not part of a commit yet. They are counted at all times,
+    /// and count while `has_snapshots`.
     reserved: AtomicU64,
     /// There is a snapshot, or one is being created.
     has_snapshots: AtomicBool,
@@ -143,8 +147,8 @@ impl Admission {
         Err(Error::NoSpace)
     }
 
-    /// Once, until there is clearly more space again. Not where reservations alone take it: they end with the next
-    /// commit.
+    /// Once, until there is clearly more space again. Not where reservations alone take it: they
+    /// end with the next commit.
     fn warn_once(&self) {
         if self.free.load(SeqCst) < self.for_all && !self.warned.swap(true, Relaxed) {
             log::warn!(
@@ -156,10 +160,11 @@ impl Admission {
 }
 
 impl SpaceReservation for Admission {
-    /// Reserves pool blocks for so many blocks, to be given back by [`Self::release`]. None are reserved by an error.
+    /// Reserves pool blocks for so many blocks, to be given back by [`Self::release`]. None are
+    /// reserved by an error.
     ///
-    /// A snapshot that is being created at this moment looks for space after it has said so (`set_has_snapshots`): either it
-    /// sees this reservation, or this sees the snapshot.
+    /// A snapshot that is being created at this moment looks for space after it has said so
+    /// (`set_has_snapshots`): either it sees this reservation, or this sees the snapshot.
     fn reserve(&self, blocks: u64) -> Result<()> {
         self.reserved.fetch_add(blocks, SeqCst);
         if blocks == 0

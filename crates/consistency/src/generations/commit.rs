@@ -1,4 +1,4 @@
-//! Making one generation; the argument is at the head of `generations.rs`.
+//! Making one generation; the argument is at the head of `generations/mod.rs`.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -79,14 +79,16 @@ type Changes = BTreeMap<u64, Option<LoggedBlock>>;
 struct Draft {
     map: Map,
     out: Vec<(BlockNr, BlockRef)>,
-    /// Blocks that the write-back home brings home; they hold their contents until readers go by the new map.
+    /// Blocks that the write-back home brings home; they hold their contents until readers go by
+    /// the new map.
     homebound: Vec<FrozenBlock>,
 }
 
 impl Generations {
     /// Leader: closes the running commit, makes it durable, and tells who waits.
     pub(super) fn commit_running(&self, kind: CommitKind) -> Result<()> {
-        // What a snapshot has, data in place included, is what was done before it: nobody begins meanwhile.
+        // What a snapshot has, data in place included, is what was done before it: nobody begins
+        // meanwhile.
         let stops = matches!(kind, CommitKind::Snapshots(_));
         let commit =
             if stops { self.core.pipeline.lock()? } else { self.core.pipeline.close_and_open_next()? };
@@ -144,8 +146,8 @@ impl Generations {
         changes
     }
 
-    /// Makes the generation that has what was logged and the changes of `frozen`, and in which some blocks
-    /// are written home. False where there was nothing to do.
+    /// Makes the generation that has what was logged and the changes of `frozen`, and in which some
+    /// blocks are written home. False where there was nothing to do.
     fn write_generation(
         &self,
         state: &mut State,
@@ -203,18 +205,19 @@ impl Generations {
         if state.has_torn_root && !self.core.faults.has(Fault::KeepTornRoot) {
             root::write_slot(&self.core.volume, &root.shape, slot, &[0; ROOT_BYTES])?;
         }
-        // Durable by this flush: that nothing is left of a torn root in the slot, where a part of the one
-        // that is written next could complete it. And all that the root will lead to, and all data whose write returned
-        // before the operations that refer to it ended, since those ended before the commit was
-        // closed. Without it the root could be durable alone, and lead to what was there before.
+        // Durable by this flush: that nothing is left of a torn root in the slot, where a part of
+        // the one that is written next could complete it. And all that the root will lead to, and
+        // all data whose write returned before the operations that refer to it ended, since those
+        // ended before the commit was closed. Without it the root could be durable alone, and lead
+        // to what was there before.
         if !self.core.faults.has(Fault::NoFlushBeforeRoot) {
             self.core.volume.flush()?;
         }
         let root = Root { generation, map: map.root(), used: pool.used(), bitmaps: pool.bitmaps(), ..root };
         root::write_root(&self.core.volume, &root, slot)?;
-        // Durable by this flush: the generation. Without it a caller would be told that something is
-        // safe which a crash undoes, the places of the generation before would be written while it
-        // is still the one on disk, and the next root would go to its slot.
+        // Durable by this flush: the generation. Without it a caller would be told that something
+        // is safe which a crash undoes, the places of the generation before would be written while
+        // it is still the one on disk, and the next root would go to its slot.
         if !self.core.faults.has(Fault::NoFlushAfterRoot) {
             self.core.volume.flush()?;
         }
@@ -238,10 +241,11 @@ impl Generations {
         Ok(true)
     }
 
-    /// Gives every changed block its place: in the pool, or home while the commit writes blocks back. File data goes home wherever
-    /// no snapshot has anything there: what is there is what an unsynced write may overwrite, or nothing; or the
-    /// durable generation has the block in the pool. Before the root a crash may leave it there in part; then
-    /// what counts is what the log says of it, if that is more than what was never synced.
+    /// Gives every changed block its place: in the pool, or home while the commit writes blocks
+    /// back. File data goes home wherever no snapshot has anything there: what is there is what an
+    /// unsynced write may overwrite, or nothing; or the durable generation has the block in the
+    /// pool. Before the root a crash may leave it there in part; then what counts is what the log
+    /// says of it, if that is more than what was never synced.
     fn place_blocks(
         &self,
         state: &State,
@@ -319,8 +323,8 @@ impl Generations {
         Ok(())
     }
 
-    /// Writes blocks home until there is room for all, in generations that change nothing else. Where that does not
-    /// help, the pool is full of what is kept; see `admission`.
+    /// Writes blocks home until there is room for all, in generations that change nothing else.
+    /// Where that does not help, the pool is full of what is kept; see `admission`.
     pub(super) fn make_room(&self, state: &mut State) -> Result<()> {
         let enough = admission::for_all(self.reader.shape.pool_blocks());
         loop {

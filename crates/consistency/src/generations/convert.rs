@@ -1,19 +1,20 @@
 //! Making a volume with generations a plain ext4 volume again. The other way is `format`.
 //!
-//! 1. Commits bring every block home ([`Generations::write_all_home`]), until the pool has the copies of the
-//!    superblock alone. Each is an ordinary generation.
-//! 2. The primary superblock is written to its own place as the generation has it, but with our `incompat`
-//!    bit. **Flush.**
-//! 3. The bit is taken off it. **Flush.** From here on it is an ext4 volume; what lies behind its end is
-//!    nothing that anybody refers to.
+//! 1. Commits bring every block home ([`Generations::write_all_home`]), until the pool has the
+//!    copies of the superblock alone. Each is an ordinary generation.
+//! 2. The primary superblock is written to its own place as the generation has it, but with our
+//!    `incompat` bit. **Flush.**
+//! 3. The bit is taken off it. **Flush.** From here on it is an ext4 volume; what lies behind its
+//!    end is nothing that anybody refers to.
 //! 4. The bit is taken off the backups ([`unmark_backups`]). **Flush.**
 //!
-//! What a crash leaves: until 3, a volume with generations. In 2 it may tear the superblock, which then has
-//! the bit in any mixture, and says rightly where the roots are (the geometry is the same in both): all else
-//! is taken from the generation (`Generations::open`). In 3 the sectors differ by the bit and by the
-//! checksum, and any mixture of them is known (`superblock_io`): with the bit it is a volume with
-//! generations, all of whose blocks are at home; without it the ext4 volume that it has become. After that,
-//! backups may still have the bit; converting once more takes it off.
+//! What a crash leaves: until 3, a volume with generations. In 2 it may tear the superblock, which
+//! then has the bit in any mixture, and says rightly where the roots are (the geometry is the same
+//! in both): all else is taken from the generation (`Generations::open`). In 3 the sectors differ
+//! by the bit and by the checksum, and any mixture of them is known (`superblock_io`): with the bit
+//! it is a volume with generations, all of whose blocks are at home; without it the ext4 volume
+//! that it has become. After that, backups may still have the bit; converting once more takes it
+//! off.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -62,24 +63,25 @@ fn write_home(seen: &GenerationReader<'_>, superblock: &Superblock) -> Result<()
         let mut bytes = seen.read_block(own)?.to_vec();
         marked(bit).apply(&mut bytes[superblock.own_offset()..][..SUPERBLOCK_BYTES]);
         volume.write(own, &[IoSlice::new(&bytes)])?;
-        // Durable by the first flush: the superblock as it will be, but for the bit. Without it a crash
-        // could leave the two sectors of an ext4 superblock that nobody can make fit. By the second: that
-        // it is an ext4 volume, before the backups lose the bit and the pool is cut off.
+        // Durable by the first flush: the superblock as it will be, but for the bit. Without it a
+        // crash could leave the two sectors of an ext4 superblock that nobody can make fit. By the
+        // second: that it is an ext4 volume, before the backups lose the bit and the pool is cut
+        // off.
         volume.flush()?;
     }
     unmark(volume, superblock)
 }
 
-/// Size of the ext4 volume on a device, in bytes, and whether it has generations; also where a conversion that
-/// a crash ended has torn its superblock.
+/// Size of the ext4 volume on a device, in bytes, and whether it has generations; also where a
+/// conversion that a crash ended has torn its superblock.
 pub fn volume_on(device: &dyn BlockDevice) -> Result<(u64, bool)> {
     let superblock = superblock_io::read(device)?.superblock;
     let bytes = superblock.blocks_count().saturating_mul(superblock.block_size().into());
     Ok((bytes, superblock_io::has_generations(&superblock)))
 }
 
-/// Takes our bit off the backups of the superblock of a volume that is a plain one, where a conversion that
-/// a crash ended has left it.
+/// Takes our bit off the backups of the superblock of a volume that is a plain one, where a
+/// conversion that a crash ended has left it.
 pub fn unmark_backups(device: Arc<dyn BlockDevice>) -> Result<()> {
     let superblock = superblock_io::read(&*device)?.superblock;
     if superblock_io::has_generations(&superblock) {

@@ -131,8 +131,8 @@ fn tables(superblock: &Superblock, desc: &GroupDesc) -> [(BlockNr, u64); 3] {
     [(desc.block_bitmap(), 1), (desc.inode_bitmap(), 1), (desc.inode_table(), table)]
 }
 
-/// Sorted ranges of the metadata that every volume has in fixed places: copies of superblock and descriptors, bitmaps,
-/// inode tables.
+/// Sorted ranges of the metadata that every volume has in fixed places: copies of superblock and
+/// descriptors, bitmaps, inode tables.
 pub(super) fn fixed_metadata(
     seen: &GenerationReader<'_>,
     superblock: &Superblock,

@@ -6,8 +6,8 @@
 //!    kernel and e2fsck refuse the volume, and so would find no old metadata to repair it with.
 //!    **Flush.**
 //!
-//! The primary superblock's two sectors may be torn in 2: they differ by the bit and the checksum, and any
-//! mixture of them is known (`superblock_io`).
+//! The primary superblock's two sectors may be torn in 2: they differ by the bit and the checksum,
+//! and any mixture of them is known (`superblock_io`).
 //!
 //! A crash before the primary superblock is written leaves the ext4 volume as it was, sound; behind
 //! its end something that nothing refers to. The bit in the backups alone harms nobody: they are
@@ -38,11 +38,11 @@ pub fn default_pool_bytes(device_bytes: u64) -> u64 {
 
 /// Gives the ext4 volume at the start of `device` generations; the pool is all that lies behind it.
 ///
-/// A journal stays where it is, empty: nobody writes it until the volume is a plain one again, and images
-/// of its generations have it.
+/// A journal stays where it is, empty: nobody writes it until the volume is a plain one again, and
+/// images of its generations have it.
 ///
-/// Errors: `Usage`, before anything is written, for a volume with generations, one that was not left
-/// cleanly, and a pool too small or too large.
+/// Errors: `Usage`, before anything is written, for a volume with generations, one that was not
+/// left cleanly, and a pool too small or too large.
 pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
     let home = superblock_io::read(&*device)?;
     let superblock = home.superblock;

@@ -1,14 +1,15 @@
 //! A generation as a device that is never written: block n is what the generation has as block n.
 //!
-//! So everything that reads ext4 reads a generation: our own file system (snapshots in a mount), the
-//! check, an export, e2fsck and Linux behind a file that serves these bytes.
+//! So everything that reads ext4 reads a generation: our own file system (snapshots in a mount),
+//! the check, an export, e2fsck and Linux behind a file that serves these bytes.
 //!
 //! Invariants:
 //! 1. What a read gives is the generation's: its places in the pool and what it uses at home are
-//!    written by nobody while it is kept (`generations` 1), and the checksum of every moved block is
-//!    verified. What the generation has as free reads as whatever is there.
-//! 2. Reads hold the snapshot's lease, and a deletion ends the lease before its commit: nobody reads
-//!    on while places are given to others. A deletion waits for running reads, never for readers.
+//!    written by nobody while it is kept (`generations` 1), and the checksum of every moved block
+//!    is verified. What the generation has as free reads as whatever is there.
+//! 2. Reads hold the snapshot's lease, and a deletion ends the lease before its commit: nobody
+//!    reads on while places are given to others. A deletion waits for running reads, never for
+//!    readers.
 
 use std::io;
 use std::ops::Range;

@@ -7,26 +7,28 @@
 //!  '----------------------'         '---------'---------'---------'-------------------------'
 //!                                        ^---------'^--------' each names the checksum of what it follows
 //! ```
-//! A commit that somebody waits for goes there as one record, in one write: of each block that it changes the
-//! bytes that differ, where those are few, and which blocks it freed. The map, the pool and the root stay
-//! as they are. In memory the contents are kept by `published_map`, from which all readers take them, until the
-//! next generation writes them along with its own changes. Its root has another checksum, so that from the moment it
-//! counts the log is an empty one.
+//! A commit that somebody waits for goes there as one record, in one write: of each block that it
+//! changes the bytes that differ, where those are few, and which blocks it freed. The map, the pool
+//! and the root stay as they are. In memory the contents are kept by `published_map`, from which
+//! all readers take them, until the next generation writes them along with its own changes. Its
+//! root has another checksum, so that from the moment it counts the log is an empty one.
 //!
 //! Invariants:
-//! 1. A record is written behind one that is durable, and only by the engine that made the generation which it
-//!    continues: the first commit after each opening is a generation. So what a crash left in the area is
-//!    never followed by anything.
-//! 2. A record is written when the data is durable that was written before the operations in it ended.
-//! 3. Nobody is told before the flush behind the record, and nothing that it freed is used again before.
-//!    From then on it may be: a record before the one that frees a block is not asked what the block
-//!    held (`LogSum`), and one behind it does not build on that.
-//! 4. All blocks of the log, with their nodes of the map, find room in the generation that writes them,
-//!    besides the largest commit (`most_blocks`, `admission`).
+//! 1. A record is written behind one that is durable, and only by the engine that made the
+//!    generation which it continues: the first commit after each opening is a generation. So what a
+//!    crash left in the area is never followed by anything.
+//! 2. A record is written when the data is durable that was written before the operations in it
+//!    ended.
+//! 3. Nobody is told before the flush behind the record, and nothing that it freed is used again
+//!    before. From then on it may be: a record before the one that frees a block is not asked what
+//!    the block held (`LogSum`), and one behind it does not build on that.
+//! 4. All blocks of the log, with their nodes of the map, find room in the generation that writes
+//!    them, besides the largest commit (`most_blocks`, `admission`).
 //! 5. The records of a log are overwritten only when the root behind them is durable.
 //!
-//! What a crash leaves: of a record that was not acknowledged, all or nothing. It is dropped if a byte of it is
-//! missing. Reading it at mount takes no write, and a time that the area's size bounds.
+//! What a crash leaves: of a record that was not acknowledged, all or nothing. It is dropped if a
+//! byte of it is missing. Reading it at mount takes no write, and a time that the area's size
+//! bounds.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -123,8 +125,8 @@ pub(super) fn read(reader: &MapReader, root: &Root, map: &Map, faults: Faults) -
 }
 
 impl Generations {
-    /// Makes a commit durable by a record in the log. False where there is none, or no room in it: then
-    /// nothing was written.
+    /// Makes a commit durable by a record in the log. False where there is none, or no room in it:
+    /// then nothing was written.
     pub(super) fn write_record(
         &self,
         commit: CommitId,
@@ -139,9 +141,9 @@ impl Generations {
         let room = (log.blocks - log.used) as usize * block_size;
         let Some(writer) = self.compose(log.position, frozen, room) else { return Ok(false) };
         let (bytes, sum) = writer.finish(block_size);
-        // Durable by this flush: data that the record refers to. Without it the record could be there
-        // alone, and lead to what the blocks held before, as `data=writeback` allows. What a snapshot
-        // has moved is in the record itself.
+        // Durable by this flush: data that the record refers to. Without it the record could be
+        // there alone, and lead to what the blocks held before, as `data=writeback` allows. What a
+        // snapshot has moved is in the record itself.
         let asked = self.core.pipeline.is_ordered(commit);
         if (asked || self.orders_data()) && !self.core.faults.has(Fault::NoFlushOfData) {
             self.core.volume.flush_data()?;
@@ -151,9 +153,9 @@ impl Generations {
             &[IoSlice::new(&bytes)],
             WriteHint::FlushFollows,
         )?;
-        // Durable by this flush: the record, and all data written before it. Without it a caller would
-        // be told that something is safe which a crash undoes, and what it freed would be another's
-        // while a crash brings its owner back.
+        // Durable by this flush: the record, and all data written before it. Without it a caller
+        // would be told that something is safe which a crash undoes, and what it freed would be
+        // another's while a crash brings its owner back.
         if !self.core.faults.has(Fault::NoFlushAfterRecord) {
             self.core.volume.flush()?;
         }
@@ -198,7 +200,8 @@ impl Generations {
         (writer.size_bytes() <= room).then_some(writer)
     }
 
-    /// What a record has to say of a block: whether on zeros, and the ranges that have changed; `None` for all of it.
+    /// What a record has to say of a block: whether on zeros, and the ranges that have changed;
+    /// `None` for all of it.
     fn changes_of(&self, block: &FrozenBlock) -> (bool, Option<Vec<Range<usize>>>) {
         let (number, contents) = (block.slot.block, &block.contents[..]);
         // What a freed block held is nothing to build on.
@@ -208,8 +211,8 @@ impl Generations {
         if !block.data {
             return (matches!(block.record, Record::OnZeros), block.record.changes(contents));
         }
-        // File data is written home while the log still counts: a crash can leave any of its sectors there. So the
-        // first record of it leaves nothing to what is there.
+        // File data is written home while the log still counts: a crash can leave any of its
+        // sectors there. So the first record of it leaves nothing to what is there.
         match self.published.logged_data(number) {
             Some(before) => (false, differences(&before, contents)),
             None if self.core.faults.has(Fault::DataOnItsPlace) => (false, block.record.changes(contents)),

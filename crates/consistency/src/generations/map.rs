@@ -184,8 +184,8 @@ impl Map {
         Ok(found)
     }
 
-    /// Calls `differs` for each block that the two maps have in different places, in order; skips what
-    /// they share. Both are written.
+    /// Calls `differs` for each block that the two maps have in different places, in order; skips
+    /// what they share. Both are written.
     pub fn differences(
         &self,
         reader: &MapReader,

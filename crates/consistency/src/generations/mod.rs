@@ -1,4 +1,4 @@
-//! The generations engine: metadata is never overwritten where a generation on disk has it.
+//! The generations: metadata is never overwritten where a generation on disk has it.
 //!
 //! Layer: consistency. The mechanism is that of the paper on meta-data snapshotting; here the ext4
 //! layout stays as it is, over a map from metadata block to place (`docs/FORMAT.md`).
@@ -15,9 +15,10 @@
 //!
 //! A commit (`commit`) makes one generation:
 //!
-//! 1. The running commit is closed (`pipeline`): operations that began in it end in it, and others begin in the next
-//!    one at once (`older` keeps the two apart). Nothing is written before the last of them has ended. A commit that
-//!    changes the snapshots opens the next one only then: what a snapshot has is to be all that was done before it.
+//! 1. The running commit is closed (`pipeline`): operations that began in it end in it, and others
+//!    begin in the next one at once (`draining` keeps the two apart). Nothing is written before the
+//!    last of them has ended. A commit that changes the snapshots opens the next one only then:
+//!    what a snapshot has is to be all that was done before it.
 //! 2. Its blocks get free pool blocks, or go home (`writeback_home`), and the map is changed along.
 //! 3. Blocks, map nodes and the pool's bitmap are written, all to places that generation n does not
 //!    use. **Flush.**
@@ -25,30 +26,34 @@
 //! 5. Only now are readers sent to the new map, waiters woken, and what n+1 freed is free: pool
 //!    blocks (the next commit takes them), and blocks of files (`on_durable`).
 //!
-//! An `fsync` needs none of this: it writes a record of what changed to a log that continues the generation
-//! on disk (`log`), and the next generation has it too.
+//! An `fsync` needs none of this: it writes a record of what changed to a log that continues the
+//! generation on disk (`log`), and the next generation has it too.
 //!
 //! Invariants, which are the crash argument:
 //! 1. Nothing that the durable generation or a snapshot refers to is ever written: a write goes to
-//!    a place that is clear in the pool's bitmap, to the copy of a bitmap block that does not count,
-//!    or to the home of a block which the durable generation and every snapshot have in the pool
-//!    (so that nobody refers to its home: see `writeback_home`). Data goes to blocks that are free in all.
+//!    a place that is clear in the pool's bitmap, to the copy of a bitmap block that does not
+//!    count, or to the home of a block which the durable generation and every snapshot have in the
+//!    pool (so that nobody refers to its home: see `writeback_home`). Data goes to blocks that are
+//!    free in all.
 //! 2. A root is written when all that it leads to is durable; and all file data whose `write_data`
 //!    returned before the commit was closed. The same holds for a record of the log where data is
-//!    ordered; where it is not (`data=writeback`), both may become durable by one flush, in any order.
+//!    ordered; where it is not (`data=writeback`), both may become durable by one flush, in any
+//!    order.
 //! 3. A root counts only if it is whole: each sector has its stamp, and the checksum is right. The
 //!    slot of the durable generation is never the one that is written. So at any moment one slot
-//!    holds a whole root, whose generation is wholly there. What a crash has left of a root that was not
-//!    whole is wiped, durably, before another is written there: that one has the same number, and if a
-//!    crash tore it too, its sectors could complete the old one, whose places were used again meanwhile.
-//! 4. Nobody is told that a generation is durable, and nothing that it freed is used again, before
+//!    holds a whole root, whose generation is wholly there. What a crash has left of a root that
+//!    was not whole is wiped, durably, before another is written there: that one has the same
+//!    number, and if a crash tore it too, its sectors could complete the old one, whose places were
+//!    used again meanwhile.
+//! 4. A generation is not reported as durable, and nothing that it freed is used again, before
 //!    the flush behind its root.
 //! 5. After a failed write or flush nothing is written any more.
 //!
-//! What a crash leaves: the newest generation that has a whole root, with its log. There is nothing to
-//! replay: opening reads two slots, picks one, and reads the log's area, whose size is bounded.
+//! What a crash leaves: the newest generation that has a whole root, with its log. There is nothing
+//! to replay: opening reads two slots, picks one, and reads the log's area, whose size is bounded.
 //!
-//! Locks, in order: `pruning`, a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache shard, a slot, `published_map`.
+//! Locks, in order: `pruning`, a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache
+//! shard, a slot, `published_map`.
 
 mod admission;
 mod commit;
@@ -124,7 +129,8 @@ pub(crate) struct Generations {
     ordered_data: AtomicBool,
     /// Dirty blocks from which on a generation is due.
     enough: u64,
-    /// How much of the pool was free after the last commit, and who may begin an operation with that.
+    /// How much of the pool was free after the last commit, and who may begin an operation with
+    /// that.
     admission: Admission,
     commits: AtomicU64,
     committed_blocks: AtomicU64,
@@ -151,7 +157,8 @@ struct State {
 impl Generations {
     /// Opens a generations volume: reads the two root slots and goes on from the newer whole one.
     ///
-    /// Errors: `Usage` for a volume without generations; `Corrupt` where no slot holds a whole root.
+    /// Errors: `Usage` for a volume without generations; `Corrupt` where no slot holds a whole
+    /// root.
     pub fn open(
         device: Arc<dyn BlockDevice>,
         options: &EngineOptions,
@@ -273,7 +280,8 @@ impl Generations {
         // Data that went the way of metadata is promised to the caller too.
         let commit = commit.max(self.redirect.newest());
         if self.core.pipeline.durable() >= commit {
-            // It may have become so a moment ago, by flushes that had begun before the caller's data was written.
+            // It may have become so a moment ago, by flushes that had begun before the caller's
+            // data was written.
             return self.core.guard(self.core.volume.flush_data());
         }
         self.core.pipeline.make_durable(commit, || {
@@ -288,7 +296,8 @@ impl Generations {
 
 impl Mechanism for Generations {
     fn start(&self, credits: u32, class: ReserveClass) -> Result<CommitId> {
-        // SNAP-6: what gives back, and what has been accepted before, goes into the generation that is in memory still.
+        // SNAP-6: what gives back, and what has been accepted before, goes into the generation that
+        // is in memory still.
         let back = class != ReserveClass::Any;
         self.core.pipeline.start(credits, back, || self.admission.check(class), || false)
     }

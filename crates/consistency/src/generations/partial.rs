@@ -1,21 +1,23 @@
 //! Snapshots of chosen files and folders.
 //!
-//! Such a snapshot is an image of its own: a volume in which nothing exists but the chosen, the folders that lead
-//! there, and what every volume has. Who knows ext4 says which blocks that takes ([`PartialSnapshot`]; the file system's
-//! module `cut`); here they become a map.
+//! Such a snapshot is an image of its own: a volume in which nothing exists but the chosen, the
+//! folders that lead there, and what every volume has. Who knows ext4 says which blocks that takes
+//! ([`PartialSnapshot`]; the file system's module `cut`); here they become a map.
 //!
-//! 1. A commit keeps the volume under the name, marked as *to be pruned*. **Durable.** From here on nothing that the
-//!    snapshot has changes, and everybody else goes on.
+//! 1. A commit keeps the volume under the name, marked as *to be pruned*. **Durable.** From here on
+//!    nothing that the snapshot has changes, and everybody else goes on.
 //! 2. What is to be in it is read from there, in memory, for as long as that takes.
-//! 3. A second commit puts in its place the map of the part: changed blocks of metadata in places of their own, and
-//!    what is as it was where the snapshot of 1 has it, if that is in the pool. Of fixed metadata all that counts is in
-//!    the map: so nothing of it is held at home (`snapshot_refs`). Blocks of files and folders at home are held by the part's own
-//!    bitmaps. What the snapshot of 1 alone had in the pool is freed by this commit.
+//! 3. A second commit puts in its place the map of the part: changed blocks of metadata in places
+//!    of their own, and what is as it was where the snapshot of 1 has it, if that is in the pool.
+//!    Of fixed metadata all that counts is in the map: so nothing of it is held at home
+//!    (`snapshot_refs`). Blocks of files and folders at home are held by the part's own bitmaps.
+//!    What the snapshot of 1 alone had in the pool is freed by this commit.
 //!
-//! What a crash leaves: before 1 is durable, nothing. Before 3 is, a snapshot that is to be pruned: it is in no list and
-//! can be neither read nor restored, and the next opening for writing deletes it (`drop_unpruned`). After it the whole part.
-//! Both commits are like those of any snapshot: 1 holds what it has before anything may be written over it, and 3 frees
-//! what it drops when it is durable.
+//! What a crash leaves: before 1 is durable, nothing. Before 3 is, a snapshot that is to be pruned:
+//! it is in no list and can be neither read nor restored, and the next opening for writing deletes
+//! it (`drop_unpruned`). After it the whole part. Both commits are like those of any snapshot: 1
+//! holds what it has before anything may be written over it, and 3 frees what it drops when it is
+//! durable.
 
 use std::sync::Arc;
 
@@ -38,7 +40,8 @@ impl PartialSnapshot {
         self.kept.get(index).is_some_and(|range| range.contains(&block.0))
     }
 
-    /// What it shares with the snapshot of the volume that it is pruned from. Costs what that one has in the pool.
+    /// What it shares with the snapshot of the volume that it is pruned from. Costs what that one
+    /// has in the pool.
     fn shared(&self, reader: &MapReader, whole: &Map) -> Result<Vec<(BlockNr, Pointer)>> {
         const CHUNK: usize = 1024;
         let (mut shared, mut from) = (Vec::new(), BlockNr(0));
@@ -131,7 +134,8 @@ impl Generations {
         GenerationImage::new(self.reader.clone(), kept.map.clone(), Logged::default(), kept.lease.clone())
     }
 
-    /// Deletes snapshots that are still to be pruned, of which nobody has any use. While nobody cuts one.
+    /// Deletes snapshots that are still to be pruned, of which nobody has any use. No thread may
+    /// prune one at that time.
     pub(super) fn drop_unpruned(&self) -> Result<()> {
         while self.state.lock().snapshots.iter().any(|kept| !kept.is_complete()) {
             self.change_snapshots(|snapshots| {

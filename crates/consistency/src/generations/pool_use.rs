@@ -1,8 +1,9 @@
-//! What the pool blocks are in use for: who asks why the pool is full is told who holds it.
+//! What the pool blocks are in use for, as an answer to why the pool is full.
 //!
-//! A snapshot holds more than what it alone has in the pool. Where it has a block in the block's own place, the
-//! volume's newer contents must be elsewhere: they are in the pool for as long as the snapshot is there, and go home by
-//! the write-back home when it is gone. Such places count as displaced.
+//! A snapshot holds more than what it alone has in the pool. Where it has a block in the block's
+//! own place, the volume's newer contents must be elsewhere: they are in the pool for as long as
+//! the snapshot is there, and go home by the write-back home when it is gone. Such places count as
+//! displaced.
 
 use xact_types::{BlockNr, Result};
 

@@ -107,9 +107,9 @@ enum Found {
 
 impl BlockSource for PublishedMap {
     /// The caller holds the block's slot in the cache, so no commit moves this block meanwhile: a
-    /// commit has the contents of its blocks in memory, and so has the log. But the nodes of the map on the way may be
-    /// replaced, and their places used again by the commit after the next. That shows as a wrong
-    /// checksum, and the way is looked up again in the newer map.
+    /// commit has the contents of its blocks in memory, and so has the log. But the nodes of the
+    /// map on the way may be replaced, and their places used again by the commit after the next.
+    /// That shows as a wrong checksum, and the way is looked up again in the newer map.
     fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
         loop {
             let (generation, map) = match self.find(block) {

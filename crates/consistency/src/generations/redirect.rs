@@ -1,22 +1,25 @@
-//! File data that is not in its own place: because a snapshot holds that, or because a commit has taken it along.
+//! File data that is not in its own place: because a snapshot holds that, or because a commit has
+//! taken it along.
 //!
-//! Its new contents become part of the running commit like those of a metadata block. With a record of the log they are
-//! durable there (`journal_data`: a small fsync needs one write and one flush); a generation writes them
-//! home, or to the pool where a snapshot holds their place. Where a block is, is looked up in what is pending, in
-//! the log, and in the durable map; a block that is in the pool stays there until the write-back home brings it home.
+//! Its new contents become part of the running commit like those of a metadata block. With a record
+//! of the log they are durable there (`journal_data`: a small fsync needs one write and one flush);
+//! a generation writes them home, or to the pool where a snapshot holds their place. Where a block
+//! is, is looked up in what is pending, in the log, and in the durable map; a block that is in the
+//! pool stays there until the write-back home brings it home.
 //!
 //! Invariants:
-//! 1. Data is written in place only to a block that no snapshot has there, that is not in the pool, and of which
-//!    neither the log nor a commit on its way has a copy: what is read after a crash would be that copy (JOJ-8). All of it is
-//!    looked at under `gate`, which a commit that creates a snapshot holds alone from
-//!    when it is closed until all know of the snapshot: so no write begun before changes what the
-//!    snapshot has.
+//! 1. Data is written in place only to a block that no snapshot has there, that is not in the pool,
+//!    and of which neither the log nor a commit on its way has a copy: what is read after a crash
+//!    would be that copy (JOJ-8). All of it is looked at under `gate`, which a commit that creates
+//!    a snapshot holds alone from when it is closed until all know of the snapshot: so no write
+//!    begun before changes what the snapshot has.
 //! 2. `flush_data` and `commit` make a commit durable that has data in it which was written before
 //!    (`newest`): a caller was told that its data is written, not where.
-//! 3. Data that was reported as accepted finds its pool blocks (`admission`): they were reserved when it was,
-//!    whether a snapshot had its block by then or not, and are reserved until it is part of a commit.
-//! 4. A block's contents are in the cache while its own place does not have them, and are dropped when it does: from
-//!    then on others write there.
+//! 3. Data that was reported as accepted finds its pool blocks (`admission`): they were reserved
+//!    when it was, whether a snapshot had its block by then or not, and are reserved until it is
+//!    part of a commit.
+//! 4. A block's contents are in the cache while its own place does not have them, and are dropped
+//!    when it does: from then on others write there.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -38,7 +41,8 @@ const HANDLE_BLOCKS: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Redirect {
-    /// There are snapshots, or data was moved for one that there was: blocks must be looked up in the map.
+    /// There are snapshots, or data was moved for one that there was: blocks must be looked up in
+    /// the map.
     pub active: AtomicBool,
     /// There may be data that is pending, or in the log.
     pub logged: AtomicBool,
@@ -59,7 +63,8 @@ impl Redirect {
         self.logged.store(true, SeqCst);
     }
 
-    /// A commit is durable and readers go by it: by the log, or as a generation, behind which the log is empty.
+    /// A commit is durable and readers go by it: by the log, or as a generation, behind which the
+    /// log is empty.
     pub fn published(&self, commit: CommitId, by_log: bool) {
         let mut pending = self.pending.lock();
         pending.retain(|_, last| *last > commit);
@@ -160,8 +165,8 @@ impl Generations {
         self.core.blocks.journal_data(commit, block, new)
     }
 
-    /// Blocks of file data were freed: the next record says so of those that the log has, or nobody could write
-    /// there before the next generation.
+    /// Blocks of file data were freed: the next record says so of those that the log has, or nobody
+    /// could write there before the next generation.
     pub(super) fn forget_copies(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
         if !self.has_copy(start, blocks) {
             return Ok(());

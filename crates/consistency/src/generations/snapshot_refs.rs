@@ -1,10 +1,11 @@
 //! What the snapshots hold in its own place, and so nobody may write there.
 //!
 //! A snapshot has a block at home if its bitmap says that the block is in use and its map has no
-//! pointer for it. That goes for blocks of files as for metadata: ext4's bitmaps know no difference.
+//! pointer for it. That goes for blocks of files as for metadata: ext4's bitmaps know no
+//! difference.
 //!
-//! One of chosen paths has what it needs of the fixed metadata (descriptors, bitmaps, tables) in its map, and so none
-//! of it at home, whatever its bitmap says (`partial` 3).
+//! One of chosen paths has what it needs of the fixed metadata (descriptors, bitmaps, tables) in
+//! its map, and so none of it at home, whatever its bitmap says (`partial` 3).
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

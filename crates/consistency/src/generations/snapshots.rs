@@ -4,20 +4,22 @@
 //!
 //! - What the snapshot has in the pool stays: a commit frees only what neither its own map nor any
 //!   snapshot's has. (The newest would not be enough: a restore brings older places back.)
-//! - What it has at home stays: no block is written over it (`SnapshotRefs::home_is_free`), and new contents
-//!   of blocks of files go the way of metadata, through the running commit to the pool
+//! - What it has at home stays: no block is written over it (`SnapshotRefs::home_is_free`), and new
+//!   contents of blocks of files go the way of metadata, through the running commit to the pool
 //!   (`redirect`). ext4's own allocator needs not know: where it gives a block that is free now and
 //!   in use in the snapshot, its new contents go to the pool too.
 //! - Deleting one is a commit that no longer lists it, and frees what neither the others nor the
 //!   commit itself have. Until that commit is durable the snapshot is held like all others.
 //! - Restoring one is a commit whose map is the snapshot's: all of the volume goes back at once, or
-//!   after a crash none of it. The settings of the volume (its label, its modes) are not part of that: they are
-//!   put into the snapshot's superblock, which the same commit writes. The snapshot stays, so what the volume has at
-//!   home from then on is held, and the first change of it goes to the pool. Nothing may be open but the engine.
+//!   after a crash none of it. The settings of the volume (its label, its modes) are not part of
+//!   that: they are put into the snapshot's superblock, which the same commit writes. The snapshot
+//!   stays, so what the volume has at home from then on is held, and the first change of it goes to
+//!   the pool. Nothing may be open but the engine.
 //!
 //! A snapshot of chosen paths is made of one of the volume: see `partial`.
 //!
-//! Data in the pool goes home by the write-back home, as metadata does, when no snapshot is in the way.
+//! Data in the pool goes home by the write-back home, as metadata does, when no snapshot is in the
+//! way.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -274,7 +276,8 @@ impl Generations {
                 return Err(Error::Usage("a volume in use cannot be restored: unmount it first".into()));
             }
             if matches!(change, Change::Create { .. }) {
-                // What was accepted before it may have to go to the pool from now on, and so counts.
+                // What was accepted before it may have to go to the pool from now on, and so
+                // counts.
                 self.admission.set_has_snapshots(true);
                 self.admission.check(ReserveClass::Any)?;
             }
@@ -311,7 +314,8 @@ impl Generations {
         self.core.guard(self.commit_running(CommitKind::Snapshots(change)))
     }
 
-    /// The block of the superblock as a restore leaves it: the snapshot's, with the settings of now.
+    /// The block of the superblock as a restore leaves it: the snapshot's, with the settings of
+    /// now.
     pub(super) fn restored_superblock(&self, state: &State, snapshot: &Map) -> Result<(BlockNr, BlockRef)> {
         let block_size = self.core.volume.block_size;
         let logged = self.published.logged();

@@ -11,8 +11,8 @@
 //! keep others off (`format`).
 //!
 //! A commit goes on from where the last one stopped and takes the blocks in the order of their
-//! numbers: what has not been changed since it was moved is what it mostly meets, for a block that is
-//! changed often is in the commit anyway.
+//! numbers: what has not been changed since it was moved is what it mostly meets, for a block that
+//! is changed often is in the commit anyway.
 
 use std::collections::BTreeSet;
 
@@ -103,8 +103,8 @@ pub(super) fn superblock_copies(superblock: &Superblock) -> impl Iterator<Item =
 }
 
 /// Whether a commit should bring blocks home: where more than a quarter of the pool would be in use
-/// with the blocks that it adds. A quarter, so that the write-back home keeps well away from the half that the
-/// largest commits need (`commit::max_credits`).
+/// with the blocks that it adds. A quarter, so that the write-back home keeps well away from the
+/// half that the largest commits need (`commit::max_credits`).
 pub(super) fn is_due(pool: &Pool, added: usize) -> bool {
     let used = pool.used() + added as u64;
     used > (pool.used() + pool.free()) / 4

@@ -35,8 +35,8 @@ impl Journal {
         self.move_tail(passed)
     }
 
-    /// How many of the oldest transactions to take, the last of them, and their blocks that must go home,
-    /// sorted.
+    /// How many of the oldest transactions to take, the last of them, and their blocks that must go
+    /// home, sorted.
     fn choose(&self, target: u32) -> (usize, CommitId, Vec<Arc<Slot>>) {
         let state = self.log.state.lock();
         let mut left = state.used;
@@ -59,8 +59,8 @@ impl Journal {
         (passed, last, homeward)
     }
 
-    /// What goes home of a block before the tail passes commit `last`, and the commit that it is of;
-    /// `None` where nothing must: it is there, or the log has it behind `last` too.
+    /// What goes home of a block before the tail passes commit `last`, and the commit that it is
+    /// of; `None` where nothing must: it is there, or the log has it behind `last` too.
     fn must_go_home(&self, state: &SlotState, last: CommitId) -> Option<(CommitId, BlockRef)> {
         let (newest, contents) = state.committed.as_ref()?;
         let whole = if self.core.faults.has(Fault::TailPastBase) { Some(*newest) } else { state.whole };

@@ -4,9 +4,9 @@
 //! sector under the checksum makes the checksum wrong. An old sector of a commit block other than
 //! its first holds nothing that is read, and an old first one is no commit block of this sequence
 //! number, which no earlier block of the ring has. The same holds for a revoke block, whose records
-//! all lie in its first sector here. So a transaction is found whole or not at all, by our recovery,
-//! by e2fsck and by the kernel alike, which all compare this checksum before they replay anything.
-//! (The checksums of v3 are compared while replaying, when it is too late.)
+//! all lie in its first sector here. So a transaction is found whole or not at all, by our
+//! recovery, by e2fsck and by the kernel alike, which all compare this checksum before they replay
+//! anything. (The checksums of v3 are compared while replaying, when it is too late.)
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,7 +37,8 @@ struct Body {
 }
 
 impl Body {
-    /// Says of each block what changed, where that is little and its record tells it, else all of it.
+    /// Says of each block what changed, where that is little and its record tells it, else all of
+    /// it.
     fn build(
         format: &LogFormat,
         sequence: u32,
@@ -205,7 +206,8 @@ impl Journal {
     fn write_at_once(&self, commit: CommitId, start: u32, sequence: u32, mut body: Body) -> Result<()> {
         // Durable by this flush: the data that this transaction refers to. Without it the whole
         // transaction could be durable alone, and files would show what their blocks held before.
-        // Where a flush since has covered the data, there is none here. Patches rest on what is in place.
+        // Where a flush since has covered the data, there is none here. Patches rest on what is in
+        // place.
         let asked = self.core.pipeline.is_ordered(commit);
         let ordered = asked || self.ordered_data || self.log_records == LogRecords::SubBlock;
         if ordered && !self.core.faults.has(Fault::NoFlushOfData) {

@@ -55,7 +55,8 @@ impl Ring {
         self.first + (offset % u64::from(self.blocks())) as u32
     }
 
-    /// Writes whole blocks from `at` on, with one device write for each contiguous stretch. A flush is to follow.
+    /// Writes whole blocks from `at` on, with one device write for each contiguous stretch. A flush
+    /// is to follow.
     pub fn write(&self, volume: &Volume, at: u32, blocks: &[impl AsRef<[u8]>]) -> Result<()> {
         let mut at = at;
         let mut rest = blocks;

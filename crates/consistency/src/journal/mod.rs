@@ -1,4 +1,4 @@
-//! The journal engine: every change of metadata goes through a jbd2 log before it goes home.
+//! The journal: every change of metadata goes through a jbd2 log before it goes home.
 //!
 //! Layer: consistency. The bytes on disk are those of jbd2 (`xact_layout::jbd2`), so the kernel
 //! and e2fsck replay our log and we replay theirs (`recovery`).
@@ -39,12 +39,12 @@
 //! 6. File data may be in a commit as metadata is. A block of which the live log has a copy is not
 //!    written in place by anybody but a checkpoint, until the tail has passed the copy or a durable
 //!    commit has revoked it (`SlotState::data`). So each write of file data may choose its way.
-//! 7. With sub-block records (`LogRecords::SubBlock`) a commit says of a block what changed since the
-//!    commit before, or since its place was written. So the tail passes a transaction only when each
-//!    of its blocks is durable at home, or a later durable transaction has a record of it that needs no
-//!    older one (`SlotState::whole`), or has freed it: what a record rests on is in the log or at home.
-//!    A block that is home in part, of old and new sectors, is made whole by the records since the
-//!    tail: the bytes in which the two differ are in them.
+//! 7. With sub-block records (`LogRecords::SubBlock`) a commit says of a block what changed since
+//!    the commit before, or since its place was written. So the tail passes a transaction only when
+//!    each of its blocks is durable at home, or a later durable transaction has a record of it that
+//!    needs no older one (`SlotState::whole`), or has freed it: what a record rests on is in the
+//!    log or at home. A block that is home in part, of old and new sectors, is made whole by the
+//!    records since the tail: the bytes in which the two differ are in them.
 //! 8. The log is live on the volume (`start` is not 0) only while `needs_recovery` is durable.
 //! 9. After a failed write or flush nothing is written any more.
 //!
@@ -139,9 +139,11 @@ fn stock_checksums(superblock: &Superblock) -> Checksums {
 }
 
 impl Journal {
-    /// Opens a volume that has a journal, with an empty log: what a crash left in it has been replayed.
+    /// Opens a volume that has a journal, with an empty log: what a crash left in it has been
+    /// replayed.
     ///
-    /// Errors: `Usage` where there is no journal; `Unsupported` for journals on another device; `Corrupt`.
+    /// Errors: `Usage` where there is no journal; `Unsupported` for journals on another device;
+    /// `Corrupt`.
     pub fn open(device: Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<(Arc<Core>, Arc<Journal>)> {
         let home = superblock_io::read(&*device)?;
         let superblock = home.superblock;
@@ -273,7 +275,8 @@ impl Mechanism for Journal {
         let Core { volume, pipeline, .. } = &*self.core;
         let ticket = volume.data_ticket();
         if pipeline.durable() >= commit {
-            // It may have become so a moment ago, by flushes that had begun before the caller's data was written.
+            // It may have become so a moment ago, by flushes that had begun before the caller's
+            // data was written.
             return self.core.guard(volume.flush_for(ticket));
         }
         pipeline.make_durable(commit, || self.core.guard(self.commit_running()))?;

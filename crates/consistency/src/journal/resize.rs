@@ -12,16 +12,18 @@
 //! ```
 //!
 //! Crash argument:
-//! 1. `s_maxlen` is never above the inode's blocks as they are *at home*: whoever recovers finds the
-//!    log through the inode before it replays anything, ours, the kernel and e2fsck alike. So the inode
-//!    is longer at home, by a checkpoint, before `s_maxlen` rises, and shorter only after it fell.
-//! 2. `s_maxlen` changes while the log is empty and its tail, at the head, is durable: no transaction
-//!    is ever looked for in another ring than it was written to. All fields lie in one sector.
+//! 1. `s_maxlen` is never above the inode's blocks as they are *at home*: whoever recovers finds
+//!    the log through the inode before it replays anything, ours, the kernel and e2fsck alike. So
+//!    the inode is longer at home, by a checkpoint, before `s_maxlen` rises, and shorter only after
+//!    it fell.
+//! 2. `s_maxlen` changes while the log is empty and its tail, at the head, is durable: no
+//!    transaction is ever looked for in another ring than it was written to. All fields lie in one
+//!    sector.
 //! 3. The new blocks hold zeros before the inode's commit: what a file held there before cannot be
 //!    taken for a part of the log.
-//! 4. `made_with` is durable before the inode changes, and goes after everything else. So an opening
-//!    that finds it knows that the journal is to become shorter again, however far that had come.
-//!    To others it is padding, and the journal just one of this length.
+//! 4. `made_with` is durable before the inode changes, and goes after everything else. So an
+//!    opening that finds it knows that the journal is to become shorter again, however far that had
+//!    come. To others it is padding, and the journal just one of this length.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -87,8 +89,8 @@ impl Journal {
         }
         head.fields.made_with = head.fields.maxlen;
         head.write(&self.core.volume)?;
-        // Durable by this flush: the note. Without it a crash could leave a longer journal that nobody
-        // knows to be one.
+        // Durable by this flush: the note. Without it a crash could leave a longer journal that
+        // nobody knows to be one.
         self.core.volume.flush()
     }
 
@@ -117,7 +119,8 @@ impl Journal {
         self.set_geometry(ring.layout.first_blocks(made_with)?)
     }
 
-    /// The log, which is empty, has these blocks from now on. The caller leads, so nobody writes to it.
+    /// The log, which is empty, has these blocks from now on. The caller leads, so nobody writes to
+    /// it.
     fn set_geometry(&self, layout: JournalLayout) -> Result<()> {
         let ring = {
             let mut state = self.log.state.lock();
@@ -137,8 +140,9 @@ impl Journal {
             head.write(&self.core.volume)?;
             ring
         };
-        // Durable by this flush: the log's new geometry. Without it a shorter journal's inode could be
-        // home before, and in a longer one a recovery would look for the next transaction elsewhere.
+        // Durable by this flush: the log's new geometry. Without it a shorter journal's inode could
+        // be home before, and in a longer one a recovery would look for the next transaction
+        // elsewhere.
         self.core.volume.flush()?;
         let limits = self.limits(ring.blocks());
         self.core.volume.reserve(ring.layout.ranges());

@@ -1,8 +1,8 @@
 //! Looking at a log as it lies, transaction by transaction, without replaying it.
 //!
-//! The walk follows the rules of `scan`, but stops at nothing that can be told: a transaction that is
-//! damaged is shown with what is wrong with it, and the walk goes on behind it as long as the log does.
-//! It never writes, and takes no more steps than the ring has blocks.
+//! The walk follows the rules of `scan`, but stops at nothing that can be told: a transaction that
+//! is damaged is shown with what is wrong with it, and the walk goes on behind it as long as the
+//! log does. It never writes, and takes no more steps than the ring has blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -95,8 +95,8 @@ pub struct LoggedCopy {
     pub is_superseded: bool,
 }
 
-/// Reads the log of a volume. Errors: `Usage` where it has no journal; `Corrupt` where its superblock
-/// or its place is damaged, so that there is no log to be found; `Unsupported`, `Io`.
+/// Reads the log of a volume. Errors: `Usage` where it has no journal; `Corrupt` where its
+/// superblock or its place is damaged, so that there is no log to be found; `Unsupported`, `Io`.
 pub fn inspect(device: &Arc<dyn BlockDevice>) -> Result<LogContents> {
     let home = superblock_io::read(&**device)?;
     if !superblock_io::has_journal(&home.superblock)? {
@@ -272,8 +272,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         self.pass(1);
     }
 
-    /// Ends the transaction at hand; false where its commit block is left from an earlier round through
-    /// the ring, so that the log ends before it.
+    /// Ends the transaction at hand; false where its commit block is left from an earlier round
+    /// through the ring, so that the log ends before it.
     fn commit(&mut self, block: &[u8]) -> bool {
         let commit = CommitBlock::decode(block);
         let (format, crc) = (self.format, self.crc);
@@ -303,8 +303,9 @@ impl<'a, 'b> Walk<'a, 'b> {
         true
     }
 
-    /// A commit block that is wrong at the end of the log is what a crash leaves; where the log goes on
-    /// behind it, it is damage. (With ASYNC_COMMIT the next may have been begun, as for `scan`.)
+    /// A commit block that is wrong at the end of the log is what a crash leaves; where the log
+    /// goes on behind it, it is damage. (With ASYNC_COMMIT the next may have been begun, as for
+    /// `scan`.)
     fn judge_torn_ones(&mut self) {
         let mut goes_on = false;
         for transaction in self.transactions.iter_mut().rev() {

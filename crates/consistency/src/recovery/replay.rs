@@ -1,5 +1,6 @@
-//! Third pass: verify every copy that counts, then write the newest of each block home, with the patches
-//! that came after it. What patches rest on where there is no copy is the block in its place, or zeros.
+//! Third pass: verify every copy that counts, then write the newest of each block home, with the
+//! patches that came after it. What patches rest on where there is no copy is the block in its
+//! place, or zeros.
 
 use xact_layout::jbd2::{LogFormat, Patch, Tag, TagFlags, decode_patches, decode_tags, unescape};
 use xact_types::{BlockNr, Error, Result, Site};

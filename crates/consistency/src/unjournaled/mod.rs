@@ -1,4 +1,4 @@
-//! The engine of volumes without a journal: metadata is written home, in no order that would
+//! Volumes without a journal: metadata is written home, in no order that would
 //! survive a crash.
 //!
 //! Layer: consistency. Commits exist here too, since the file system above is the same: a commit
@@ -126,7 +126,8 @@ impl Unjournaled {
         }
         self.superblock_place
             .write_home(&self.core.volume, Flags { clean: Some(true), ..Flags::default() })?;
-        // Durable by this flush: "clean"; all that it speaks of was by the flush of the last commit.
+        // Durable by this flush: "clean"; all that it speaks of was by the flush of the last
+        // commit.
         self.core.volume.flush()
     }
 }
