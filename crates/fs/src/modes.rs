@@ -192,7 +192,7 @@ impl Base {
 
     /// The modes that the volume itself asks for.
     pub fn stored_modes(&self) -> Result<ModeChoice> {
-        Ok(stored(&superblock::read(&**self.engine(), self.superblock())?))
+        Ok(stored(&superblock::read(self.engine(), self.superblock())?))
     }
 
     /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening on.
@@ -212,11 +212,11 @@ impl Base {
                     .into(),
             ));
         }
-        check(modes, &**self.engine())?;
+        check(modes, self.engine())?;
         if modes.fsync.is_some() && self.engine().snapshots().is_none() {
             return Err(Error::Usage("the volume has no generations, which the mode fsync is about".into()));
         }
-        let sb = superblock::read(&**self.engine(), self.superblock())?;
+        let sb = superblock::read(self.engine(), self.superblock())?;
         if sb.mode_record() == ModeRecord::Foreign {
             return Err(Error::Unsupported(
                 "something else than modes in the superblock's last reserved bytes".into(),

@@ -87,7 +87,7 @@ impl Orphans {
 
     /// Who adds or removes one may wait for the device under it.
     fn lock(&self) -> MutexGuard<'_, State> {
-        lock_within(&**self.table.engine(), &self.state)
+        lock_within(self.table.engine(), &self.state)
     }
 
     /// Reads into memory what adding or removing an orphan will need, so that a handle does not wait for it. Who

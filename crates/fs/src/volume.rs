@@ -131,7 +131,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
     // With generations, the superblock is known only now.
     let modes = options.modes.or(modes::stored(&sb)).or_default();
     engine.set_fsync(modes.fsync, modes.data != DataMode::Writeback);
-    if let Err(error) = modes::check(options.modes, &*engine) {
+    if let Err(error) = modes::check(options.modes, &engine) {
         engine.close()?;
         return Err(error);
     }

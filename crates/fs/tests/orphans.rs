@@ -95,7 +95,7 @@ fn the_feature_orphan_present_is_set_while_in_use() {
     let volume = Volume::open(image(KINDS[1]));
     let orphans = open_orphans(&volume);
     let present = || {
-        let newest = superblock::read(&*volume.engine, volume.sb()).unwrap();
+        let newest = superblock::read(&volume.engine, volume.sb()).unwrap();
         newest.has_ro_compat(ro_compat::ORPHAN_PRESENT)
     };
     orphans.begin_use(&mut volume.begin(1)).unwrap();
@@ -131,7 +131,7 @@ fn a_full_orphan_file_leaves_the_rest_to_the_list() {
     }
     assert!(added.len() >= 254, "{} entries", added.len());
     add(&volume, &orphans, real);
-    let newest = superblock::read(&*volume.engine, volume.sb()).unwrap();
+    let newest = superblock::read(&volume.engine, volume.sb()).unwrap();
     assert_eq!(newest.last_orphan(), real.0);
     added.insert(real);
     assert_eq!(open_orphans(&volume).list().into_iter().collect::<HashSet<_>>(), added);
@@ -139,7 +139,7 @@ fn a_full_orphan_file_leaves_the_rest_to_the_list() {
         remove(&volume, &orphans, ino);
     }
     assert!(orphans.list().is_empty() && open_orphans(&volume).list().is_empty());
-    assert_eq!(superblock::read(&*volume.engine, volume.sb()).unwrap().last_orphan(), 0);
+    assert_eq!(superblock::read(&volume.engine, volume.sb()).unwrap().last_orphan(), 0);
 }
 
 #[test]

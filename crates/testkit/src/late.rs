@@ -237,7 +237,7 @@ fn run(
         let base = base.clone();
         std::thread::spawn(move || make_durable(&base, how.0))
     };
-    await_closing(&**base.engine(), closed)?;
+    await_closing(base.engine(), closed)?;
     let (done, is_done) = mpsc::channel();
     let beside = {
         let (base, operation) = (base.clone(), second.1);
@@ -323,7 +323,7 @@ pub fn crowded(image: &Image) -> Image {
     let base = xact_fs::open(device.clone(), &quiet_options()).unwrap();
     let full = base.make_dir(&ROOT, Ino::ROOT, b"full", 0o755).unwrap().ino;
     for n in 0.. {
-        let sb = xact_fs::superblock::read(&**base.engine(), base.superblock()).unwrap();
+        let sb = xact_fs::superblock::read(base.engine(), base.superblock()).unwrap();
         let (at, size) = (sb.desc_place(GroupNr(0)), usize::from(sb.desc_size()));
         let bytes = base.engine().read(at.0).unwrap();
         let descs: Vec<_> =

@@ -146,7 +146,7 @@ fn a_deletion_reaches_back_into_a_closed_generation() {
             });
             assert!(gate.is_held_back(|| slow.is_finished()));
             let leader = scope.spawn(|| base.engine().sync().unwrap());
-            await_closing(&**base.engine(), closed).unwrap();
+            await_closing(base.engine(), closed).unwrap();
             if something_has_begun {
                 base.make_node(&ROOT, y, b"other", 0o100_644, 0).unwrap();
             }

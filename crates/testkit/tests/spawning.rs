@@ -334,7 +334,7 @@ fn closed_with_one_in_it(test: impl FnOnce(&Arc<Engine>, Handle)) {
     let closed = late.commit_id();
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| engine.sync());
-        await_closing(&**engine, closed).unwrap();
+        await_closing(engine, closed).unwrap();
         test(engine, late);
         sync.join().unwrap().unwrap();
     });

@@ -101,7 +101,7 @@ fn newest(image: &Path) -> Option<(Superblock, Pool)> {
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
     let engine = open_generations(device, options).ok()?;
     let home = read(image).ok()?;
-    let superblock = xact_fs::superblock::read(&*engine, &home).ok()?;
+    let superblock = xact_fs::superblock::read(&engine, &home).ok()?;
     let pool = engine.snapshots()?.pool_use().ok()?;
     let PoolUse { size_bytes, used_bytes, .. } = pool;
     let snapshot_bytes = pool.for_snapshots_bytes();

@@ -123,7 +123,7 @@ fn superblock(image: &Path) -> Result<Superblock> {
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
     let engine = xact_consistency::open(device.clone(), options).map_err(wrong)?;
     let home = xact_consistency::recovered_superblock(&(device as _), &EngineOptions::default());
-    xact_fs::superblock::read(&*engine, &home.map_err(wrong)?).map_err(wrong)
+    xact_fs::superblock::read(&engine, &home.map_err(wrong)?).map_err(wrong)
 }
 
 fn set(args: &ModeSet) -> Result<()> {

@@ -102,13 +102,13 @@ impl Shared {
             Need::BlockBitmap | Need::InodeBitmap => false,
         };
         if matches!(need, Need::BlockMap | Need::InodeMap) {
-            let state = lock_within(&*self.engine, &group.state);
+            let state = lock_within(&self.engine, &group.state);
             if has_map(&state) {
                 return state;
             }
         }
         self.read_ahead(number, need);
-        lock_within(&*self.engine, &group.state)
+        lock_within(&self.engine, &group.state)
     }
 
     /// Reads what `need` needs into the engine's memory. Who needs it is told of errors.

@@ -76,11 +76,11 @@ impl Shared {
         if let Some(all) = self.groups.all.get() {
             return Ok(all);
         }
-        let _reading = lock_within(&*self.engine, &self.groups.reading);
+        let _reading = lock_within(&self.engine, &self.groups.reading);
         if let Some(all) = self.groups.all.get() {
             return Ok(all);
         }
-        let descs = read_descriptors(&*self.engine, &self.sb, 0..self.sb.group_count())?;
+        let descs = read_descriptors(&self.engine, &self.sb, 0..self.sb.group_count())?;
         let zone = SystemZone::new(&self.sb, GroupNr(0), &descs)?.with_fixed(&self.sb, &self.groups.fixed)?;
         let cluster = u64::from(self.sb.cluster_blocks());
         let free_blocks = descs.iter().map(|desc| u64::from(desc.free_blocks()) * cluster).sum();
@@ -138,7 +138,7 @@ impl Shared {
             return Ok(Some(part.clone()));
         }
         let range = self.flex_group(number);
-        let descs = read_descriptors(&*self.engine, &self.sb, range.clone())?;
+        let descs = read_descriptors(&self.engine, &self.sb, range.clone())?;
         if !self.lie_within(&range, &descs) {
             self.read_all()?;
             return Ok(None);
@@ -157,7 +157,7 @@ impl Shared {
             return Ok(*known);
         }
         let last = self.sb.group_count() - 1;
-        let descs = read_descriptors(&*self.engine, &self.sb, last..last + 1)?;
+        let descs = read_descriptors(&self.engine, &self.sb, last..last + 1)?;
         Ok(*self.groups.is_regular.get_or_init(|| self.lie_within(&self.flex_group(GroupNr(last)), &descs)))
     }
 

@@ -341,7 +341,7 @@ impl Allocator {
         }
         let blocks = self.shared.counters.disk_free_blocks();
         let inodes = self.shared.counters.disk_free_inodes() as u32;
-        let now = crate::superblock::read(&*self.shared.engine, &self.shared.sb)?;
+        let now = crate::superblock::read(&self.shared.engine, &self.shared.sb)?;
         if now.free_blocks_count() == blocks && now.free_inodes_count() == inodes {
             return Ok(());
         }

@@ -157,7 +157,7 @@ impl Base {
 
     /// The volume's label.
     pub fn label(&self) -> Result<Vec<u8>> {
-        Ok(crate::superblock::read(&*self.engine, &self.sb)?.volume_name().to_vec())
+        Ok(crate::superblock::read(&self.engine, &self.sb)?.volume_name().to_vec())
     }
 
     /// Changes the label durably. `EINVAL` for more than 16 bytes.

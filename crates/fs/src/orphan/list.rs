@@ -42,7 +42,7 @@ fn on_disk(ino: Option<Ino>) -> u32 {
 impl OrphanList {
     pub fn open(alloc: &Allocator, table: &InodeTable) -> Result<OrphanList> {
         let sb = alloc.superblock().clone();
-        let newest = superblock::read(&**alloc.engine(), &sb)?;
+        let newest = superblock::read(alloc.engine(), &sb)?;
         let mut list = OrphanList { sb, head: None, links: HashMap::new() };
         let mut previous = None;
         let mut next = newest.last_orphan();
