@@ -79,7 +79,7 @@ type Changes = BTreeMap<u64, Option<LoggedBlock>>;
 struct Draft {
     map: Map,
     out: Vec<(BlockNr, BlockRef)>,
-    /// Blocks that the write-back home brings home; they hold their contents until readers go by
+    /// Blocks that the commit writes back home; they hold their contents until readers go by
     /// the new map.
     homebound: Vec<FrozenBlock>,
 }

@@ -2,7 +2,7 @@
 //!
 //! A snapshot holds more than what it alone has in the pool. Where it has a block in the block's
 //! own place, the volume's newer contents must be elsewhere: they are in the pool for as long as
-//! the snapshot is there, and go home by the write-back home when it is gone. Such places count as
+//! the snapshot is there, and are written back home when it is deleted. Such places count as
 //! displaced.
 
 use xact_types::{BlockNr, Result};

@@ -5,7 +5,7 @@
 //! of the log they are durable there (`journal_data`: a small fsync needs one write and one flush);
 //! a generation writes them home, or to the pool where a snapshot holds their place. Where a block
 //! is, is looked up in what is pending, in the log, and in the durable map; a block that is in the
-//! pool stays there until the write-back home brings it home.
+//! pool stays there until a commit writes it back home.
 //!
 //! Invariants:
 //! 1. Data is written in place only to a block that no snapshot has there, that is not in the pool,

@@ -18,7 +18,7 @@
 //!
 //! A snapshot of chosen paths is made of one of the volume: see `partial`.
 //!
-//! Data in the pool goes home by the write-back home, as metadata does, when no snapshot is in the
+//! Data in the pool is written back home, as metadata is, when no snapshot is in the
 //! way.
 
 use std::collections::BTreeSet;
