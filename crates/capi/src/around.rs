@@ -21,8 +21,8 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use xact_fuse::client::{Channel, Inner};
-use xact_fuse::control::{BEGIN_OWN_INODES, COMMIT_FOLLOW, COMMIT_RETAIN};
+use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_FOLLOW, COMMIT_RETAIN};
+use xact_control::client::{Channel, SavepointHandle};
 use xact_namespace::descriptors::{Moved, Scope, Survey};
 use xact_namespace::mappings;
 use xact_namespace::mounts::{self, Mount};
@@ -82,7 +82,8 @@ pub fn begin(at: Option<&Path>, flags: u32) -> Result<(), Failed> {
 pub fn commit(flags: u32) -> Result<(), Failed> {
     end(|around| match around.begins.pop() {
         Some(savepoint) => {
-            let done = Inner::again(&around.folder, savepoint).and_then(Inner::release);
+            let done =
+                SavepointHandle::with_number(&around.folder, savepoint).and_then(SavepointHandle::release);
             (around.is_over(), done.map_err(|e| Failed::of_io(&e)))
         }
         None => match around.own.take() {
@@ -95,7 +96,8 @@ pub fn commit(flags: u32) -> Result<(), Failed> {
 pub fn abort() -> Result<(), Failed> {
     end(|around| match around.begins.pop() {
         Some(savepoint) => {
-            let done = Inner::again(&around.folder, savepoint).and_then(Inner::roll_back);
+            let done =
+                SavepointHandle::with_number(&around.folder, savepoint).and_then(SavepointHandle::roll_back);
             (around.is_over(), done.map_err(|e| Failed::of_io(&e)))
         }
         None => match around.own.take() {
@@ -154,7 +156,7 @@ impl Around {
         let process = std::process::id();
         if mount.is_view() {
             let folder = File::open(&mount.point).map_err(|e| Failed::of_io(&e))?;
-            let inner = Inner::of(&folder).map_err(|e| Failed::of_io(&e))?;
+            let inner = SavepointHandle::of(&folder).map_err(|e| Failed::of_io(&e))?;
             return Ok(Around { process, folder, own: None, begins: vec![inner.number()] });
         }
         let (own, folder) = Own::begin(mount, flags)?;
@@ -162,7 +164,7 @@ impl Around {
     }
 
     fn begin_within(&mut self) -> Result<(), Failed> {
-        let inner = Inner::of(&self.folder).map_err(|e| Failed::of_io(&e))?;
+        let inner = SavepointHandle::of(&self.folder).map_err(|e| Failed::of_io(&e))?;
         self.begins.push(inner.number());
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use xact_fuse::client::Inner;
+use xact_control::client::SavepointHandle;
 
 use crate::transaction::Failed;
 use crate::{Told, around, border};
@@ -87,19 +87,21 @@ pub unsafe extern "C" fn fs_tx_savepoint(number: *mut u64) -> c_int {
     telling(|| {
         // SAFETY: as the caller promises.
         let number = unsafe { number.as_mut() }.ok_or(Failed::of_errno(libc::EINVAL))?;
-        *number = around::in_view(|folder| Ok(Inner::of(folder)?.number()))?;
+        *number = around::in_view(|folder| Ok(SavepointHandle::of(folder)?.number()))?;
         Ok(0)
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn fs_tx_rollback(number: u64) -> c_int {
-    telling(|| around::in_view(|folder| Inner::again(folder, number)?.roll_back()).map(|()| 0))
+    telling(|| {
+        around::in_view(|folder| SavepointHandle::with_number(folder, number)?.roll_back()).map(|()| 0)
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn fs_tx_release(number: u64) -> c_int {
-    telling(|| around::in_view(|folder| Inner::again(folder, number)?.release()).map(|()| 0))
+    telling(|| around::in_view(|folder| SavepointHandle::with_number(folder, number)?.release()).map(|()| 0))
 }
 
 #[unsafe(no_mangle)]
@@ -109,7 +111,7 @@ pub extern "C" fn fs_tx_reason() -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn fs_tx_winner() -> u64 {
-    border(0, || Ok(told(0, |told| told.winner)))
+    border(0, || Ok(told(0, |told| told.conflicting_tx)))
 }
 
 #[unsafe(no_mangle)]

@@ -162,7 +162,7 @@ pub unsafe extern "C" fn xact_tx_reason(tx: *mut Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_winner(tx: *mut Handle) -> u64 {
     // SAFETY: as the caller promises.
-    border(0, || Ok(unsafe { handle(tx) }?.failed.as_ref().map_or(0, |told| told.winner)))
+    border(0, || Ok(unsafe { handle(tx) }?.failed.as_ref().map_or(0, |told| told.conflicting_tx)))
 }
 
 /// # Safety

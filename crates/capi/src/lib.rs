@@ -21,7 +21,7 @@ use transaction::Failed;
 /// A failure in the terms of C.
 struct Told {
     reason: u32,
-    winner: u64,
+    conflicting_tx: u64,
     path: Option<CString>,
     why: CString,
 }
@@ -32,7 +32,7 @@ impl Told {
         let text = |bytes: Vec<u8>| CString::new(bytes).unwrap_or_default();
         Told {
             reason: failed.reason as u32,
-            winner: failed.winner.unwrap_or(0),
+            conflicting_tx: failed.conflicting_tx.unwrap_or(0),
             path: failed.path.map(text),
             why: text(failed.why.into_bytes()),
         }

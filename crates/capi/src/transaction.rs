@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use xact_fuse::client::{Channel, CommitError, Inner};
-use xact_fuse::control::{BEGIN_OWN_INODES, COMMIT_RETAIN, Reason};
+use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_RETAIN, Reason};
+use xact_control::client::{Channel, CommitError, SavepointHandle};
 use xact_namespace::about::About;
 
 use crate::place::Place;
@@ -24,14 +24,14 @@ enum Kind {
         id: u64,
     },
     /// A savepoint in the transaction that this process runs in.
-    Within(Inner),
+    Within(SavepointHandle),
 }
 
 /// Why a commit was refused.
 pub struct Failed {
     pub errno: i32,
     pub reason: Reason,
-    pub winner: Option<u64>,
+    pub conflicting_tx: Option<u64>,
     pub path: Option<Vec<u8>>,
     pub why: String,
 }
@@ -41,7 +41,7 @@ impl Failed {
         Failed {
             errno: error.errno,
             reason: error.reason,
-            winner: error.winner,
+            conflicting_tx: error.conflicting_tx,
             path: error.path.map(|path| path.into_os_string().into_vec()),
             why: error.why,
         }
@@ -55,7 +55,7 @@ impl Failed {
             _ => text.split(" (os error").next().unwrap_or(&text),
         };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        Failed { errno, reason: Reason::Other, winner: None, path: None, why: why.to_owned() }
+        Failed { errno, reason: Reason::Other, conflicting_tx: None, path: None, why: why.to_owned() }
     }
 
     /// As `of_io`, with what it is about before it.
@@ -108,7 +108,7 @@ impl Tx {
             return Err(wrong(io::Error::from_raw_os_error(libc::ENOTDIR)));
         }
         let place = Place::of(at).map_err(wrong)?;
-        match Inner::begin(&place.mount) {
+        match SavepointHandle::begin(&place.mount) {
             Ok(inner) => {
                 let dir = File::open(at).map_err(wrong)?;
                 return Ok(Tx { dir, kind: Kind::Within(inner) });
@@ -170,14 +170,14 @@ impl Tx {
     }
 
     pub fn savepoint(&self) -> io::Result<u64> {
-        Inner::of(&self.dir).map(|inner| inner.number())
+        SavepointHandle::of(&self.dir).map(|inner| inner.number())
     }
 
     pub fn roll_back(&self, number: u64) -> io::Result<()> {
-        Inner::again(&self.dir, number)?.roll_back()
+        SavepointHandle::with_number(&self.dir, number)?.roll_back()
     }
 
     pub fn release(&self, number: u64) -> io::Result<()> {
-        Inner::again(&self.dir, number)?.release()
+        SavepointHandle::with_number(&self.dir, number)?.release()
     }
 }

@@ -1,7 +1,7 @@
 //! Views that were committed and that the kernel still has nodes of: these stand for the volume's inodes.
 //!
 //! A descriptor that was opened in a transaction by one thread of several goes on after the commit under its
-//! number ([`crate::control::COMMIT_FOLLOW`]). To the kernel it is of another inode than the same file opened
+//! number ([`xact_control::abi::COMMIT_FOLLOW`]). To the kernel it is of another inode than the same file opened
 //! outside, with a page cache of its own. So that neither shows old contents:
 //!
 //! - Attributes and names below such a node have no lifetime: the kernel asks each time.

@@ -9,7 +9,7 @@ use xact::{
 use xact_fs::View;
 use xact_types::{Ino, Result};
 
-use crate::control::{Counters, Latencies, Pool};
+use xact_control::abi::{Counters, Latencies, Pool};
 
 pub use xact::Changes;
 

@@ -5,7 +5,7 @@
 //!                          pool      worker threads
 //!                          request   bytes -> Operation          reply   values -> bytes
 //!                          server    Operation -> call of a View (names, contents, attributes,
-//!                                    listing), the folder MNT/.xact (hidden), its ioctls (control)
+//!                                    listing), the folder MNT/.xact (hidden), its ioctls (xact_control)
 //!                          credentials   who calls, where the kernel has not checked it
 //!                          change_list   what a control channel shows of a transaction's changes
 //!                          opened    the snapshots that somebody looks into
@@ -13,7 +13,7 @@
 //!                          veil      what a commit is about to change, and who waits for that
 //!                          limits    what one user may use up: see also shares (workers) and server/jobs (threads)
 //!                          reaper    ends kept transactions whose time has run out
-//!   session: mount, INIT, signals, unmount          client: the control channel, from outside
+//!   session: mount, INIT, signals, unmount
 //! ```
 //!
 //! Why the transport is our own: docs/adr/fuse-own-transport.md. What the folder `MNT/.xact`
@@ -23,8 +23,6 @@ pub mod abi;
 mod calm;
 mod change_list;
 mod channel;
-pub mod client;
-pub mod control;
 mod credentials;
 mod followers;
 mod host;
@@ -51,6 +49,7 @@ mod veil;
 pub use host::{Changes, CommitHow, Host, HostTransaction, Reopened};
 pub use mount::{MountOptions, unmount};
 pub use served::Served;
+pub use server::tx_change;
 pub use session::{Connection, Session, Unmounter, serve, serve_socket};
 
 /// A line for whoever looks after the mount: the daemon's standard error is its log.

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
 use xact::{Account, Charge, Losses, Lost, Resource};
+use xact_control::abi::TxStatus;
 use xact_fs::View;
 use xact_types::{AccessCheck, Errno, Result};
 
 use crate::change_list::ChangeList;
-use crate::control::Standing;
 use crate::followers::Followers;
 use crate::host::{HostTransaction, Reopened};
 use crate::kernel_refs::KernelRefs;
@@ -173,7 +173,7 @@ impl Kept {
 /// What is told of a transaction.
 pub struct Told {
     pub id: u64,
-    pub standing: Standing,
+    pub standing: TxStatus,
     pub uid: u32,
     pub label: Vec<u8>,
     pub age: Duration,
@@ -230,7 +230,7 @@ impl Tables {
         let kept = self.kept.get(&id);
         Told {
             id,
-            standing: if kept.is_some() { Standing::Kept } else { Standing::Running },
+            standing: if kept.is_some() { TxStatus::Kept } else { TxStatus::Running },
             uid: view.uid,
             label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
             age: view.begun.elapsed(),
@@ -446,7 +446,7 @@ impl Registry {
     }
 
     /// A transaction has ended; how is remembered if it was a kept one.
-    pub fn ended(&self, view: &TxView, standing: Standing) {
+    pub fn ended(&self, view: &TxView, standing: TxStatus) {
         let mut tables = self.tables.write();
         let told = Told { standing, left: None, ..tables.tell(view) };
         if tables.kept.remove(&view.transaction.id()).is_some() {

@@ -7,11 +7,11 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
+use xact_control::abi as control;
 use xact_types::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::abi::{self, InHeader, opcode};
-use crate::control;
 use crate::node::Node;
 
 /// One request. Names are without their NUL.

@@ -6,10 +6,10 @@ use xact::{
     Accounts, Audience, Credentials, Difference, Isolation, KeptInfo, Limits, Losses, Lost, ModeChoice,
     Modes, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions, TxState, Volume,
 };
+use xact_control::abi::{Counters, Latencies, Pool};
 use xact_fs::View;
 use xact_types::{Error, Ino, Result};
 
-use crate::control::{Counters, Latencies, Pool};
 use crate::host::{Changes, CommitHow, Host, HostTransaction, Reopened};
 use crate::limits;
 

@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{MemView, Mounted};
+use xact_control::abi::Reason;
+use xact_control::client::Channel;
 use xact_fs::tree::mem::MemTree;
 use xact_fs::tree::random::{Op, Rng, Told, run};
 use xact_fs::{FileKind, RenameHow, View, XattrHow};
-use xact_fuse::client::Channel;
-use xact_fuse::control::Reason;
 use xact_types::Ino;
 
 /// Calls and what they told: of a transaction, or of one call outside.
@@ -242,7 +242,7 @@ fn history(mount: &Path, name: &str, rng: &mut Rng) -> Result<History, String> {
             open.push(Open { channel, calls: Vec::new(), root: root.join(name), begun_at });
         } else if choice == 2 && !open.is_empty() {
             let Open { channel, calls, begun_at, .. } = open.remove(rng.below(open.len() as u64) as usize);
-            match channel.commit(xact_fuse::control::COMMIT_ORDERED) {
+            match channel.commit(xact_control::abi::COMMIT_ORDERED) {
                 Ok(()) => {
                     steps.push(Step { who: format!("transaction in turn {turn}"), calls, begun_at });
                 }

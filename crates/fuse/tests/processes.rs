@@ -81,7 +81,7 @@ fn serve_unprivileged() {
     assert!(said.contains("nosuid,nodev") && said.contains("user_id=1000"), "{said}");
     assert!(!said.contains("allow_other"), "{said}");
     // A transaction too, and more workers than one, which share a descriptor.
-    let channel = xact_fuse::client::Channel::open(&mount.path()).unwrap();
+    let channel = xact_control::client::Channel::open(&mount.path()).unwrap();
     let (_, root) = channel.begin(0).unwrap();
     assert!(root.join("..").metadata().is_ok());
     sh(&root, "for i in $(seq 20); do (for j in $(seq 20); do stat . > /dev/null; done) & done; wait");

@@ -259,7 +259,7 @@ fn permissions_are_checked_by_the_kernel(mount: Mounted) {
 fn a_read_only_mount_refuses_changes_and_syncs() {
     let mount = Mounted::in_memory_with(|options| options.set("ro").unwrap());
     assert_eq!(errno(fs::write(mount.at("f"), "x")), libc::EROFS);
-    xact_fuse::client::sync(&mount.path()).unwrap();
+    xact_control::client::sync(&mount.path()).unwrap();
 }
 
 fn large_folders_are_listed_once_each(mount: Mounted) {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fcntl_getfl, open, seek};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
 
-use xact_fuse::control::FOLDER;
+use xact_control::abi::FOLDER;
 
 use crate::about::{self, About};
 use crate::mounts::Mount;

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use xact_fuse::control::FOLDER;
+use xact_control::abi::FOLDER;
 
 use crate::{Error, Result, statmount};
 
@@ -120,7 +120,7 @@ pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || Error::NoVolume(none());
     let is_ours = |mount: &Mount| {
         let whole = || mount.clone().of_the_whole();
-        mount.is_fuse() && whole().is_ok_and(|whole| xact_fuse::client::version(&whole.point).is_ok())
+        mount.is_fuse() && whole().is_ok_and(|whole| xact_control::client::version(&whole.point).is_ok())
     };
     let at = path.unwrap_or(Path::new("."));
     if let Some(mount) = path.and_then(statmount::of_path) {

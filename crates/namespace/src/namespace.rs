@@ -10,7 +10,7 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, m
 use rustix::process::{chdir, chroot, fchdir, getegid, geteuid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use xact_fuse::control::FOLDER;
+use xact_control::abi::FOLDER;
 
 use crate::about::About;
 use crate::mounts::{self, Mount};

@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use xact::{Volume, VolumeOptions};
-use xact_fuse::{MountOptions, Served, client, serve};
+use xact_control::client;
+use xact_fuse::{MountOptions, Served, serve};
 use xact_testkit::device::SimDevice;
 use xact_testkit::explorer::{Plan, Recovered, Subject, Summary, report};
 use xact_testkit::files::{Format, recover};

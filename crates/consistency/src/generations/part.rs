@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_layout::generations::{Pointer, SNAPSHOT_PATHS_BYTES, SnapshotOf, contents_sum, paths_text};
-use xact_types::{BlockNr, Error, Result};
+use xact_layout::generations::{Pointer, SnapshotOf, contents_sum, paths_text};
+use xact_types::{BlockNr, Error, Result, SNAPSHOT_PATHS_MAX};
 
 use super::image::GenerationImage;
 use super::live::Logged;
@@ -123,9 +123,9 @@ impl GenerationsEngine {
         };
         let done = cut(image).and_then(|part| {
             let len = paths_text(&part.paths).len();
-            if len == 0 || len > SNAPSHOT_PATHS_BYTES {
+            if len == 0 || len > SNAPSHOT_PATHS_MAX {
                 return Err(Error::Usage(format!(
-                    "the paths of a snapshot take at most {SNAPSHOT_PATHS_BYTES} bytes together: choose a folder"
+                    "the paths of a snapshot take at most {SNAPSHOT_PATHS_MAX} bytes together: choose a folder"
                 )));
             }
             self.shared.change_snapshots(|snapshots| {

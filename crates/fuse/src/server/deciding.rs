@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact::{Attr, Difference, Reader, Side, What};
+use xact_control::abi::{
+    self as control, Change, ChangeKind, ChangeSide, Diff, Info, Keep, PAGE_BYTES, ReadSide, Select,
+};
+use xact_control::client::TxChange;
 use xact_types::{AccessCheck, Errno, Ino, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -16,14 +20,12 @@ use super::{Outcome, Server};
 use crate::abi::InHeader;
 use crate::change_list::ChangeList;
 use crate::channel::Channel;
-use crate::client::TxChange;
-use crate::control::{self, Change, ChangeKind, ChangeSide, Diff, Info, Keep, PAGE, ReadSide, Select};
 use crate::credentials;
 use crate::registry::{Told, TxView};
 use crate::reply::Reply;
 
 /// Bytes of a path that a change is told with; longer ones are cut.
-const PATH_TOLD: usize = PAGE / 2 - size_of::<Change>();
+const PATH_TOLD: usize = PAGE_BYTES / 2 - size_of::<Change>();
 
 impl Server {
     /// An ioctl on a control channel.
@@ -102,7 +104,7 @@ impl Server {
                 }
                 let (who, mut out) = (credentials::of(header), Vec::new());
                 let by = Reader::User(&who, &paths);
-                tx.transaction.read_side(&by, side, ino, read.offset, PAGE, &mut out)?;
+                tx.transaction.read_side(&by, side, ino, read.offset, PAGE_BYTES, &mut out)?;
                 read.data[..out.len()].copy_from_slice(&out);
                 read.len = out.len() as u32;
                 put(reply, &read);
@@ -164,7 +166,7 @@ fn bytes(of: &[u8], len: u32) -> Result<&[u8]> {
 
 fn info(told: &Told) -> Info {
     let mut info = Info::new_zeroed();
-    (info.id, info.standing, info.uid) = (told.id, told.standing as u32, told.uid);
+    (info.id, info.status, info.uid) = (told.id, told.standing as u32, told.uid);
     info.flags = if told.persistent { control::INFO_PERSISTENT } else { 0 };
     info.age_ms = told.age.as_millis() as u64;
     info.left_ms = told.left.map_or(0, |left| (left.as_millis() as u64).max(1));
@@ -193,7 +195,7 @@ fn fill(diff: &mut Diff, all: &[Difference]) {
         };
         // Structs are at multiples of 8.
         let len = (size_of::<Change>() + path.len() + from.len()).next_multiple_of(8);
-        if used + len > PAGE {
+        if used + len > PAGE_BYTES {
             break;
         }
         let mut at = used;
@@ -209,13 +211,11 @@ fn fill(diff: &mut Diff, all: &[Difference]) {
     diff.len = used as u32;
 }
 
-/// As the other end of the channel gets it, for who has the volume open himself.
-impl From<Difference> for TxChange {
-    fn from(difference: Difference) -> TxChange {
-        let Difference { what, path, from, old, new, .. } = difference;
-        let side_of = |attr: Option<Attr>| attr.as_ref().map(|attr| side(Some(attr)));
-        TxChange { kind: kind(what), path, from, old: side_of(old), new: side_of(new) }
-    }
+/// A change as a client of the control channel gets it, for a process that has the volume open itself.
+pub fn tx_change(difference: Difference) -> TxChange {
+    let Difference { what, path, from, old, new, .. } = difference;
+    let side_of = |attr: Option<Attr>| attr.as_ref().map(|attr| side(Some(attr)));
+    TxChange { kind: kind(what), path, from, old: side_of(old), new: side_of(new) }
 }
 
 fn kind(what: What) -> ChangeKind {

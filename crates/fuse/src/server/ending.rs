@@ -27,6 +27,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use xact::Durability;
+use xact_control::abi::{
+    COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason,
+    TxStatus, WHY_MAX,
+};
 use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
@@ -36,10 +40,6 @@ use super::{Sending, Server, sent};
 use crate::abi::{InHeader, IoctlOut};
 use crate::calm::TICK;
 use crate::channel::Channel;
-use crate::control::{
-    COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason,
-    Standing, WHY_MAX,
-};
 use crate::host::CommitHow;
 use crate::node::Node;
 use crate::registry::TxView;
@@ -257,7 +257,7 @@ impl Server {
         self.spawn_of(&tx, Kind::End, move |server| end(server, &ours)).inspect_err(|_| {
             self.registry.freeze(&tx);
             // On an error it is told.
-            let _ = self.drop_all(&tx, Standing::Dropped);
+            let _ = self.drop_all(&tx, TxStatus::Dropped);
         })
     }
 
@@ -288,7 +288,7 @@ impl Server {
             self.go_on(tx, result.is_ok());
         } else {
             self.registry.freeze(tx);
-            let standing = if result.is_ok() { Standing::Committed } else { Standing::Dropped };
+            let standing = if result.is_ok() { TxStatus::Committed } else { TxStatus::Dropped };
             self.registry.ended(tx, standing);
             self.forget_view(tx);
         }
@@ -297,13 +297,13 @@ impl Server {
 
     fn abort(&self, tx: &TxView) -> Result<()> {
         self.registry.freeze(tx);
-        let dropped = self.drop_all(tx, Standing::Dropped);
+        let dropped = self.drop_all(tx, TxStatus::Dropped);
         self.forget_view(tx);
         dropped
     }
 
     /// Ends a transaction whose view is frozen.
-    pub(super) fn drop_all(&self, tx: &TxView, standing: Standing) -> Result<()> {
+    pub(super) fn drop_all(&self, tx: &TxView, standing: TxStatus) -> Result<()> {
         let on_volume = tx.transaction.kept_info().is_some();
         let dropped = tx.transaction.drop_all();
         if on_volume {
@@ -378,7 +378,7 @@ fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Com
     let reason = match error {
         Error::Conflict { path, by, .. } => {
             commit.path_len = fill(&mut commit.path, path.as_bytes());
-            commit.winner = by.unwrap_or(0);
+            commit.conflicting_tx = by.unwrap_or(0);
             Reason::Conflict
         }
         Error::TooOld => Reason::TooOld,
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(commit.reason, Reason::Conflict as u32);
         assert_eq!(commit.path_len as usize, PATH_MAX);
         assert_eq!(&commit.why[..commit.why_len as usize], b"written by others, by transaction 3");
-        assert_eq!(commit.winner, 3);
+        assert_eq!(commit.conflicting_tx, 3);
         assert_eq!(report(None).reason, Reason::None as u32);
         assert_eq!(Reason::from_number(report(Some(&Error::NoSpace)).reason), Reason::NoSpace);
     }

@@ -1,4 +1,4 @@
-//! Nodes of views that were committed with [`COMMIT_FOLLOW`](crate::control::COMMIT_FOLLOW), which stand for the
+//! Nodes of views that were committed with [`COMMIT_FOLLOW`](xact_control::abi::COMMIT_FOLLOW), which stand for the
 //! volume's inodes (see `followers`).
 //!
 //! In such a folder, files are found as the volume's own nodes, and folders as nodes of the view: the kernel has

@@ -9,13 +9,15 @@
 //! and the snapshots (see `past`).
 
 use xact::{Isolation, Losses, RESOURCES, Resource};
+use xact_control::abi::{
+    self as control, Begin, Pool, Status, USER_UNLIMITED, USERS_MAX, UserUse, Users, Version,
+};
 use xact_types::{Errno, Error, Ino, Result};
 
 use super::jobs::Kind;
 use super::{Outcome, Place, Server, atomic, ending, savepoints};
 use crate::abi::{self, Attr, AttrOut, EntryOut, InHeader, IoctlIn, IoctlOut, OpenOut};
 use crate::channel::Channel;
-use crate::control::{self, Begin, Pool, Status, USER_UNLIMITED, USERS_MAX, UserUse, Users, Version};
 use crate::node::Node;
 use crate::reply::{Reply, VALID_SECS};
 use crate::request::Operation;
@@ -148,7 +150,7 @@ impl Server {
             return Ok(Outcome::Done);
         }
         match (args.cmd, node) {
-            (control::IOC_VERSION, _) => put(reply, &Version { abi: control::ABI, reserved: 0 }),
+            (control::IOC_VERSION, _) => put(reply, &Version { abi: control::ABI_VERSION, reserved: 0 }),
             (control::IOC_COUNTERS, _) => put(reply, &self.host.counters()),
             (control::IOC_POOL, _) => put(reply, &self.pool_use(header)?),
             (control::IOC_USERS, _) => {

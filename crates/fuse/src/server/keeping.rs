@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use xact::{KeptInfo, Resource};
+use xact_control::abi::TxStatus;
 use xact_types::{Errno, Error, Ino, Result, unix_seconds};
 
 use super::Server;
 use super::ending::answer;
 use crate::abi::InHeader;
 use crate::channel::Channel;
-use crate::control::Standing;
 use crate::host::Reopened;
 use crate::node::Node;
 use crate::registry::TxView;
@@ -127,7 +127,7 @@ impl Server {
             crate::log(format_args!("transaction {id} is dropped: its time has run out"));
             self.registry.freeze(&tx);
             // On an error it is told.
-            let _ = self.drop_all(&tx, Standing::TimedOut);
+            let _ = self.drop_all(&tx, TxStatus::TimedOut);
             self.forget_view(&tx);
         }
         next

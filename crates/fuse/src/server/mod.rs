@@ -23,14 +23,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use deciding::tx_change;
 use parking_lot::Mutex;
+use xact_control::abi::Pool;
 use xact_fs::{Attr, Caller, FileKind, Name, View};
 use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::FromBytes;
 
 use crate::abi::{ForgetOne, InHeader};
 use crate::channel::Channel;
-use crate::control::Pool;
 use crate::followers::Followed;
 use crate::host::Host;
 use crate::init::Agreed;

@@ -1,13 +1,13 @@
 //! The volume's modes, asked for and set by ioctl on any file of the mount.
 
 use xact::ModeChoice;
+use xact_control::abi::{self as control, Modes};
 use xact_types::{Errno, Result};
 use zerocopy::FromBytes;
 
 use super::Server;
 use super::snapshots::put_result;
 use crate::abi::InHeader;
-use crate::control::{self, Modes};
 use crate::node::Node;
 use crate::reply::Reply;
 

@@ -1,13 +1,13 @@
 //! Operations on names: looking up, making, linking, renaming, removing.
 
 use xact::KEPT_FOLDER;
+use xact_control::abi::FOLDER;
 use xact_fs::api::check_name;
 use xact_fs::{Attr, RenameHow, View};
 use xact_types::{Errno, Error, Ino, Result};
 
 use super::{Place, Server, caller};
 use crate::abi::{EntryOut, InHeader, OpenOut};
-use crate::control::FOLDER;
 use crate::node::Node;
 use crate::reply::{self, Reply, VALID_SECS};
 use crate::request::Operation;

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use xact_control::abi::{self as control, Savepoint};
 use xact_types::{AccessCheck, Errno, Error, Result};
 use zerocopy::FromBytes;
 
@@ -22,7 +23,6 @@ use super::ending::answer;
 use super::jobs::Kind;
 use crate::abi::InHeader;
 use crate::channel::Channel;
-use crate::control::{self, Savepoint};
 use crate::host::Changes;
 use crate::node::Node;
 use crate::registry::TxView;

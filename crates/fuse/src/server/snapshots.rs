@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use xact::{SnapshotInfo, paths_from_text, paths_text};
+use xact_control::abi::{self as control, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths, WHY_MAX};
 use xact_types::{Errno, Error, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Server;
 use crate::abi::{InHeader, IoctlOut};
 use crate::change_list::ChangeList;
-use crate::control::{self, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths, WHY_MAX};
 use crate::node::Node;
 use crate::reply::Reply;
 
@@ -124,7 +124,7 @@ fn name_in(name: &[u8], len: u32) -> Option<&str> {
 }
 
 fn no_name() -> Error {
-    Error::Usage("a snapshot's name is text of at most 100 bytes".into())
+    Error::Usage(format!("a snapshot's name is text of at most {SNAPSHOT_NAME_MAX} bytes"))
 }
 
 pub(super) fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {

@@ -218,20 +218,20 @@ impl Host for MemHost {
         self.base.hold(ino).unwrap();
     }
 
-    fn counters(&self) -> xact_fuse::control::Counters {
+    fn counters(&self) -> xact_control::abi::Counters {
         Default::default()
     }
 
-    fn latencies(&self) -> xact_fuse::control::Latencies {
-        xact_fuse::control::Latencies::new_zeroed()
+    fn latencies(&self) -> xact_control::abi::Latencies {
+        xact_control::abi::Latencies::new_zeroed()
     }
 
     fn modes(&self) -> xact::Modes {
         xact::Modes::default()
     }
 
-    fn pool(&self) -> Result<xact_fuse::control::Pool> {
-        Ok(xact_fuse::control::Pool::default())
+    fn pool(&self) -> Result<xact_control::abi::Pool> {
+        Ok(xact_control::abi::Pool::default())
     }
 
     fn is_pool_full(&self) -> bool {

@@ -1,14 +1,16 @@
-//! Structs and numbers of the control ioctls, as `include/xact_ioctl.h` has them for C.
+//! Structs, numbers and limits of the control ioctls. `include/xact_ioctl.h` declares the same for
+//! C; `tests/header.rs` compares the two, constant by constant and field by field.
 
-use xact_types::{LATENCY_BUCKETS, LatencySnapshot};
+use xact_types::LatencySnapshot;
+pub use xact_types::{LATENCY_BUCKETS, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Version of this interface.
-pub const ABI: u32 = 2;
+pub const ABI_VERSION: u32 = 2;
 
-/// Longest path that a commit reports.
+/// Longest path that a commit reports, in bytes.
 pub const PATH_MAX: usize = 4096;
-/// Longest reason that a commit reports.
+/// Longest reason that a request reports, in bytes.
 pub const WHY_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -18,15 +20,17 @@ pub struct Version {
     pub reserved: u32,
 }
 
-/// Flags of [`Begin`]. `SNAPSHOT`: what was only read is not validated. `OWN_INODES`: `stat` in the view returns
-/// inode numbers that no other view has, for programs that hold several views at a time.
+/// Flags of [`Begin`]. `SNAPSHOT`: what was only read is not validated. `OWN_INODES`: `stat` in the
+/// view returns inode numbers that no other view has, for programs that hold several views at a
+/// time.
 pub const BEGIN_SNAPSHOT: u32 = 1;
 pub const BEGIN_OWN_INODES: u32 = 2;
 
-/// Flags of [`Commit`]. `ORDERED`: it is durable together with what comes later. `RETAIN`: where the
-/// commit is refused, the transaction stays open. `ONLY`: the selected changes, the rest stays.
-/// `CONSOLIDATE`: as `ORDERED`, of contents that later commits are going to replace. `FOLLOW`: descriptors that were
-/// opened in the view refer to the committed files afterwards, and are not stale.
+/// Flags of [`Commit`]. `ORDERED`: it is durable together with what comes later. `RETAIN`: where
+/// the commit is refused, the transaction stays open. `ONLY`: the selected changes, the rest stays.
+/// `CONSOLIDATE`: as `ORDERED`, of contents that later commits are going to replace. `FOLLOW`:
+/// descriptors that were opened in the view refer to the committed files afterwards, and are not
+/// stale.
 pub const COMMIT_ORDERED: u32 = 1;
 pub const COMMIT_RETAIN: u32 = 2;
 pub const COMMIT_ONLY: u32 = 4;
@@ -43,7 +47,7 @@ pub struct Begin {
     pub id: u64,
 }
 
-/// Of a commit, and of dropping a part.
+/// A commit, or the removal of the selected changes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Commit {
@@ -51,14 +55,14 @@ pub struct Commit {
     pub flags: u32,
     /// Out: one of [`Reason`].
     pub reason: u32,
-    /// Out: of a conflict, the transaction that came first; 0 for a call outside of any.
-    pub winner: u64,
-    /// Out: lengths of what follows, in bytes.
+    /// Out: the transaction that committed first, of a conflict; 0 for a call outside of any.
+    pub conflicting_tx: u64,
+    /// Out: bytes in `path` and in `why`.
     pub path_len: u32,
     pub why_len: u32,
     /// Out: the path of a conflict, from the volume's root; not terminated.
     pub path: [u8; PATH_MAX],
-    /// Out: what is wrong, in English.
+    /// Out: why it failed, in English.
     pub why: [u8; WHY_MAX],
 }
 
@@ -105,8 +109,8 @@ pub struct Counters {
     pub device_flushes: u64,
     /// Of the flushes, those before which nothing had been written since the one before.
     pub device_empty_flushes: u64,
-    /// Blocks of file data that reads found in the cache, and that they had to read; bytes in it, and
-    /// the most that it holds.
+    /// Blocks of file data that reads found in the cache, and that they had to read; bytes in it,
+    /// and the most that it holds.
     pub data_hits: u64,
     pub data_misses: u64,
     pub data_bytes: u64,
@@ -114,8 +118,8 @@ pub struct Counters {
     /// Metadata blocks that were found in memory, and that had to be read.
     pub metadata_hits: u64,
     pub metadata_misses: u64,
-    /// What open transactions hold before their commits, now: bytes of spilled contents, and inodes. What those of one
-    /// user other than root may hold of the free space, in percent.
+    /// What open transactions hold before their commits, now: bytes of spilled contents, and
+    /// inodes. What those of one user other than root may hold of the free space, in percent.
     pub tx_held_bytes: u64,
     pub tx_held_inodes: u64,
     pub tx_space_percent: u64,
@@ -140,13 +144,13 @@ pub struct Pool {
     pub reserved: [u64; 2],
 }
 
-/// Users that one call tells of.
+/// Users that one call returns.
 pub const USERS_MAX: usize = 64;
 
 /// Flag of [`UserUse`]: the limits are not for this user.
 pub const USER_UNLIMITED: u32 = 1;
 
-/// What one user has of the daemon, or may have (2^64 - 1: no limit).
+/// The resources that one user holds in the daemon, or may hold (2^64 - 1: no limit).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct UserUse {
@@ -164,7 +168,8 @@ pub struct UserUse {
     pub refused: u64,
 }
 
-/// What users have. Root and who mounted it are told of all, others of themselves.
+/// The resources that users hold. Root and the user who mounted the volume see all users, others
+/// themselves.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Users {
@@ -175,7 +180,7 @@ pub struct Users {
     /// Out: whether there are no more.
     pub done: u32,
     pub reserved: u32,
-    /// Out: what a user may have who is neither root nor has mounted it.
+    /// Out: the limits of a user who is neither root nor has mounted it.
     pub limits: UserUse,
     pub users: [UserUse; USERS_MAX],
 }
@@ -212,14 +217,14 @@ pub struct Latencies {
     pub commit: Times,
 }
 
-/// What [`Modes`] asks for.
+/// Actions of [`Modes`].
 pub const MODES_GET: u32 = 1;
 pub const MODES_SET: u32 = 2;
-/// Those that the mount's options say, in `stored`.
+/// Returns the modes that the mount's options say, in `stored`.
 pub const MODES_OPTIONS: u32 = 3;
 
 /// The volume's modes, as the numbers that its superblock keeps (0: not said). Setting them is for
-/// root, and for who mounted it.
+/// root, and for the user who mounted it.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Modes {
@@ -234,11 +239,11 @@ pub struct Modes {
     pub why: [u8; WHY_MAX],
 }
 
-/// Flag of [`Keep`]: it is kept on the volume too, and open again when that is mounted the next time. Where it
-/// cannot be, `KEEP` fails, and the transaction is kept as without it.
+/// Flag of [`Keep`]: it is kept on the volume too, and is open again after the next mount. Where
+/// that is impossible, `KEEP` fails, and the transaction is kept as without the flag.
 pub const KEEP_PERSISTENT: u16 = 1;
 
-/// Longest label of a kept transaction.
+/// Longest label of a kept transaction, in bytes.
 pub const LABEL_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -249,22 +254,22 @@ pub struct Keep {
     pub label_len: u16,
     /// `KEEP_…`.
     pub flags: u16,
-    /// What people know it by, such as the command that was run in it.
+    /// A description for people, such as the command that was run in it.
     pub label: [u8; LABEL_MAX],
 }
 
-/// Which transaction [`Info`] is asked of.
+/// Flag of [`Info`], in: the next open transaction above `id`.
 pub const INFO_NEXT: u32 = 1;
-/// What [`Info`] tells: it survives the end of the mount.
+/// Flag of [`Info`], out: the transaction survives the end of the mount.
 pub const INFO_PERSISTENT: u32 = 2;
 
-/// Where a transaction stands, for [`Info`].
+/// Status of a transaction, for [`Info`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Standing {
+pub enum TxStatus {
     /// It belongs to an open channel and ends with it.
     Running = 1,
-    /// It stays open until somebody decides.
+    /// It stays open until it is committed or dropped.
     Kept = 2,
     Committed = 3,
     Dropped = 4,
@@ -272,9 +277,9 @@ pub enum Standing {
     TimedOut = 5,
 }
 
-impl Standing {
-    pub fn from_number(number: u32) -> Option<Standing> {
-        use Standing::*;
+impl TxStatus {
+    pub fn from_number(number: u32) -> Option<TxStatus> {
+        use TxStatus::*;
         [Running, Kept, Committed, Dropped, TimedOut].into_iter().find(|s| *s as u32 == number)
     }
 }
@@ -282,12 +287,13 @@ impl Standing {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Info {
-    /// In: its number; with `INFO_NEXT` that of the next open one above is told. Out: its number.
+    /// In: its number; with `INFO_NEXT`, the number below the next open one. Out: its number.
     pub id: u64,
     /// In: 0 or `INFO_NEXT`. Out: 0 or `INFO_PERSISTENT`.
     pub flags: u32,
-    /// Out: one of [`Standing`]. Of those that have ended only kept ones are remembered, for a while.
-    pub standing: u32,
+    /// Out: one of [`TxStatus`]. Of those that have ended only kept ones are remembered, for a
+    /// while.
+    pub status: u32,
     /// Out: whose it is.
     pub uid: u32,
     pub label_len: u32,
@@ -298,20 +304,20 @@ pub struct Info {
 }
 
 /// Bytes that one call returns of a list of changes, or of a file.
-pub const PAGE: usize = 15 << 10;
+pub const PAGE_BYTES: usize = 15 << 10;
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Diff {
     /// In: the transaction.
     pub id: u64,
-    /// In: the first change wanted; from 0 the list is made anew. Out: the next.
+    /// In: the first change wanted; 0 makes a new list. Out: the next.
     pub index: u64,
     /// Out: whether that was the last one.
     pub done: u32,
     /// Out: bytes in `data`: a [`Change`] and its paths, one after the other.
     pub len: u32,
-    pub data: [u8; PAGE],
+    pub data: [u8; PAGE_BYTES],
 }
 
 /// What happened to a path, for [`Change`].
@@ -332,7 +338,7 @@ impl ChangeKind {
     }
 }
 
-/// One change, followed by its path, and by the path where a renamed one was.
+/// One change, followed by its path, and by the earlier path of what was renamed.
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Change {
@@ -340,7 +346,7 @@ pub struct Change {
     pub path_len: u32,
     pub from_len: u32,
     pub reserved: u32,
-    /// What was there and what is there now; all 0 where there is nothing.
+    /// The file before and after the change; all 0 where none exists.
     pub old: ChangeSide,
     pub new: ChangeSide,
 }
@@ -369,7 +375,7 @@ pub struct ReadSide {
     pub side: u32,
     /// Out: bytes in `data`; 0 at the end.
     pub len: u32,
-    pub data: [u8; PAGE],
+    pub data: [u8; PAGE_BYTES],
 }
 
 /// A savepoint of a transaction.
@@ -385,7 +391,7 @@ pub struct Savepoint {
 pub enum Reason {
     /// It did not fail.
     None = 0,
-    /// Somebody else changed what the transaction read or wrote; `path` says what. `EAGAIN`.
+    /// Others changed what the transaction read or wrote; `path` says what. `EAGAIN`.
     Conflict = 1,
     /// `ENOSPC`.
     NoSpace = 2,
@@ -393,7 +399,8 @@ pub enum Reason {
     TooLarge = 3,
     /// `EROFS`.
     ReadOnly = 4,
-    /// The device failed, or the volume is damaged or was stopped by such an error. `EIO`, `EUCLEAN`.
+    /// The device failed, or the volume is damaged or was stopped by such an error. `EIO`,
+    /// `EUCLEAN`.
     Io = 5,
     Other = 6,
     /// Others changed more since its begin than is remembered. `ESTALE`.
@@ -413,16 +420,13 @@ impl Reason {
     }
 }
 
-/// Longest name of a snapshot.
-pub const SNAPSHOT_NAME_MAX: usize = 100;
-
-/// What [`Snapshot`] asks for.
+/// Actions of [`Snapshot`].
 pub const SNAPSHOT_CREATE: u32 = 1;
 pub const SNAPSHOT_DELETE: u32 = 2;
-/// The snapshot with a place in the list, from the oldest (0) on.
+/// Returns the snapshot at an index of the list, from the oldest (0) on.
 pub const SNAPSHOT_TELL: u32 = 3;
 
-/// Snapshots of the volume; for root, and for who mounted it.
+/// Snapshots of the volume; for root, and for the user who mounted it.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Snapshot {
@@ -430,8 +434,8 @@ pub struct Snapshot {
     pub action: u32,
     /// In, for `SNAPSHOT_TELL`: which.
     pub index: u32,
-    /// Out: the generation that is kept, when it was made (seconds since 1970), and the bytes of the
-    /// pool that deleting it alone would free.
+    /// Out: the generation that is kept, when it was made (seconds since 1970), and the bytes of
+    /// the pool that deleting it alone would free.
     pub generation: u64,
     pub time: u64,
     pub own_bytes: u64,
@@ -440,16 +444,13 @@ pub struct Snapshot {
     /// Out: why it failed, in English.
     pub why_len: u32,
     pub name: [u8; SNAPSHOT_NAME_MAX],
-    /// Out: bytes that [`SnapshotPaths`] tells of it; 0 for one of the volume.
+    /// Out: bytes of its paths in [`SnapshotPaths`]; 0 for a snapshot of the whole volume.
     pub paths_len: u32,
     pub why: [u8; WHY_MAX],
 }
 
-/// Most bytes of the paths of one snapshot.
-pub const SNAPSHOT_PATHS_MAX: usize = 8192;
-
-/// A snapshot of chosen paths, to be created (`SNAPSHOT_CREATE`) or told (`SNAPSHOT_TELL`, by its name). Who may is as
-/// with [`Snapshot`].
+/// A snapshot of chosen paths, to be created (`SNAPSHOT_CREATE`) or returned (`SNAPSHOT_TELL`, by
+/// its name). The permissions are those of [`Snapshot`].
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SnapshotPaths {
@@ -502,8 +503,8 @@ impl Modes {
     }
 }
 
-/// Compares a snapshot with another, or with the volume as it is now. On a control channel, whose list of
-/// changes it makes; [`Diff`] with the id 0 tells that.
+/// Compares a snapshot with another, or with the volume as it is now. On a control channel, whose
+/// list of changes it makes; [`Diff`] with the id 0 returns that.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SnapshotDiff {
