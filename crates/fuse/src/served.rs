@@ -11,7 +11,7 @@ use xact_fs::View;
 use xact_types::{Error, Ino, Result};
 
 use crate::host::{Changes, CommitHow, Host, HostTransaction, Reopened};
-use crate::limits;
+use crate::server::user_limits;
 
 /// A volume to mount.
 pub struct Served {
@@ -25,7 +25,7 @@ impl Served {
 
     /// With limits for each user but root and the one who runs this process.
     pub fn limited(volume: Arc<Volume>, limits: Limits) -> Served {
-        limits::set(volume.accounts(), limits);
+        user_limits::set(volume.accounts(), limits);
         Served { volume }
     }
 }

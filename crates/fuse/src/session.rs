@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use xact_types::{Error, Result};
 
-use crate::channel::{Channel, Received};
 use crate::host::Host;
-use crate::init::{self, Agreed, BUFFER};
-use crate::mount::{self, MountOptions};
-use crate::pool::Pool;
-use crate::reply::Reply;
-use crate::request::{self, Operation};
+use crate::protocol::init::{self, Agreed, BUFFER};
+use crate::protocol::reply::Reply;
+use crate::protocol::request::{self, Operation};
 use crate::server::Server;
-use crate::signals::{self, Watch};
+use crate::transport::channel::{Channel, Received};
+use crate::transport::mount::{self, MountOptions};
+use crate::transport::signals::{self, Watch};
+use crate::transport::worker_pool::Pool;
 
 /// What the kernel reads ahead of a program that reads in sequence, in KiB. Its default of 128
 /// makes eight requests of what could be one.
@@ -119,7 +119,7 @@ fn handshake(channel: &Channel) -> Result<Agreed> {
         let (answer, agreed) = init::negotiate(&asked)?;
         reply.put(&answer);
         channel.send(reply.finish(unique, Ok(()))).map_err(io)?;
-        if asked.major == crate::abi::KERNEL_VERSION {
+        if asked.major == crate::protocol::abi::KERNEL_VERSION {
             return Ok(agreed);
         }
     }

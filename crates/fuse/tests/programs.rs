@@ -305,7 +305,7 @@ fn a_stuck_read_stops_nobody_else() {
     });
 }
 
-/// After many requests of one thread alone one worker waits for all (`calm`). While that one is held up
+/// After many requests of one thread alone one worker waits for all (`single_caller`). While that one is held up
 /// by a write, which no rule says beforehand, others go on.
 #[test]
 fn a_write_that_waits_after_a_run_of_one_caller_stops_nobody_else() {

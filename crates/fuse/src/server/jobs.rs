@@ -17,10 +17,10 @@ use parking_lot::{Condvar, Mutex};
 use xact::{Account, Resource};
 use xact_types::{Errno, Result};
 
-use super::Server;
-use crate::calm::{self, Confinement};
-use crate::priority;
-use crate::registry::TxView;
+use crate::server::Server;
+use crate::server::transactions::TxView;
+use crate::transport::priority;
+use crate::transport::single_caller::{self, Confinement};
 
 type Job = Box<dyn FnOnce(&Arc<Server>) + Send>;
 
@@ -28,7 +28,7 @@ type Job = Box<dyn FnOnce(&Arc<Server>) + Send>;
 const WAITING_MAX: usize = 1024;
 /// Kinds of jobs of a user, each with its own queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Begins, ends and savepoints of transactions.
     End,
     /// Looks at the changes of a transaction.
@@ -53,7 +53,7 @@ struct Queue {
 
 /// All jobs of a server.
 #[derive(Default)]
-pub(super) struct Jobs {
+pub(crate) struct Jobs {
     /// Threads.
     running: Mutex<usize>,
     ended: Condvar,
@@ -106,12 +106,12 @@ impl Jobs {
 
 impl Server {
     /// Runs a job on a thread of its own. `EAGAIN`: there is none to be had.
-    pub(super) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
+    pub(crate) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
         self.start_thread(move |server| server.run_job(Box::new(job)))
     }
 
     /// The same for a user, whose other jobs of this kind may have to end before. `EAGAIN`: too many wait.
-    pub(super) fn spawn_for(
+    pub(crate) fn spawn_for(
         self: &Arc<Self>,
         account: &Account,
         kind: Kind,
@@ -147,7 +147,7 @@ impl Server {
     }
 
     /// The same for a transaction's user.
-    pub(super) fn spawn_of(
+    pub(crate) fn spawn_of(
         self: &Arc<Self>,
         tx: &TxView,
         kind: Kind,
@@ -166,7 +166,7 @@ impl Server {
         *self.jobs.running.lock() += 1;
         let server = self.clone();
         let started = thread::Builder::new().name("xact-ending".into()).spawn(move || {
-            calm::begin_thread();
+            single_caller::begin_thread();
             run(&server);
             server.jobs.one_ended();
         });

@@ -1,69 +1,61 @@
 //! Operations of the protocol as calls of a view. One file for each kind of operation.
 
-mod atomic;
-mod attributes;
-mod contents;
-mod deciding;
-mod ending;
-mod following;
-mod hidden;
-mod jobs;
-mod keeping;
-mod listing;
-mod modes;
-mod names;
-mod past;
-mod savepoints;
-mod snapshots;
-mod veiling;
-mod whole;
+pub mod jobs;
+pub mod kernel_refs;
+pub mod process;
+pub mod reaper;
+pub mod transactions;
+pub mod user_limits;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use deciding::tx_change;
 use parking_lot::Mutex;
 use xact_control::abi::Pool;
 use xact_fs::{Attr, Caller, FileKind, Name, View};
 use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::FromBytes;
 
-use crate::abi::{ForgetOne, InHeader};
-use crate::channel::Channel;
-use crate::followers::Followed;
+use crate::commit::cache_fence::Veils;
+use crate::commit::followers::Followed;
+use crate::commit::{following, tx_end};
+use crate::dotxact::open_snapshots::{OpenSnapshot, OpenSnapshots};
+use crate::dotxact::snapshot_dirs;
 use crate::host::Host;
-use crate::init::Agreed;
-use crate::node::{Node, ViewNr};
-use crate::opened::{OpenSnapshot, OpenSnapshots};
-use crate::owner::Owners;
-use crate::pool::Handler;
-use crate::reaper::{Deadlines, Reaper};
-use crate::registry::{Pass, Registry, TxView};
-use crate::reply::{self, Reply};
-use crate::request::{self, Described, Operation, Waits};
-use crate::veil::Veils;
+use crate::ioctl::atomic_write;
+use crate::ops::attributes;
+use crate::protocol::abi::{ForgetOne, InHeader};
+use crate::protocol::init::Agreed;
+use crate::protocol::node::{Node, ViewNr};
+use crate::protocol::reply::{self, Reply};
+use crate::protocol::request::{self, Described, Operation, Waits};
+use crate::server::process::Owners;
+use crate::server::reaper::{Deadlines, Reaper};
+use crate::server::transactions::{Pass, Registry, TxView};
+use crate::transport::channel::Channel;
+use crate::transport::worker_pool::Handler;
 
 /// The server behind one mount.
 pub struct Server {
-    host: Arc<dyn Host>,
-    base: Arc<dyn View>,
-    registry: Registry,
-    past: OpenSnapshots,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) base: Arc<dyn View>,
+    pub(crate) registry: Registry,
+    pub(crate) past: OpenSnapshots,
     /// For notifications.
-    kernel: Channel,
-    agreed: Agreed,
-    jobs: jobs::Jobs,
-    owners: Owners,
-    here: ending::Here,
-    reaper: Reaper,
-    sections: atomic::Sections,
-    veils: Veils,
+    pub(crate) kernel: Channel,
+    pub(crate) agreed: Agreed,
+    pub(crate) jobs: jobs::Jobs,
+    pub(crate) owners: Owners,
+    pub(crate) here: tx_end::Here,
+    pub(crate) reaper: Reaper,
+    pub(crate) sections: atomic_write::Sections,
+    pub(crate) veils: Veils,
     /// What was told of the pool last, and when.
-    pool_use: Mutex<Option<(Instant, Pool)>>,
+    pub(crate) pool_use: Mutex<Option<(Instant, Pool)>>,
     /// Answers that wait until the kernel has forgotten (see `following`).
-    held: Mutex<Vec<Arc<following::Held>>>,
+    pub(crate) held: Mutex<Vec<Arc<following::Held>>>,
 }
 
 impl Deadlines for Server {
@@ -80,7 +72,7 @@ impl Deadlines for Server {
 }
 
 /// What became of a request.
-enum Outcome {
+pub(crate) enum Outcome {
     /// The reply's body is put together.
     Done,
     /// The kernel expects no reply.
@@ -90,7 +82,7 @@ enum Outcome {
 }
 
 /// The view that an operation runs in, for as long as it runs.
-enum Place<'a> {
+pub(crate) enum Place<'a> {
     /// `thread`: whose request it is; 0 where that is not known.
     Base {
         view: &'a dyn View,
@@ -113,7 +105,7 @@ enum Place<'a> {
 }
 
 impl Place<'_> {
-    fn view(&self) -> &dyn View {
+    pub(crate) fn view(&self) -> &dyn View {
         match self {
             Place::Base { view, .. } | Place::Followed { view, .. } => *view,
             Place::Tx { tx, .. } => &*tx.view,
@@ -121,7 +113,7 @@ impl Place<'_> {
         }
     }
 
-    fn view_nr(&self) -> Option<ViewNr> {
+    pub(crate) fn view_nr(&self) -> Option<ViewNr> {
         match self {
             Place::Base { .. } | Place::Past { .. } => None,
             Place::Tx { tx, .. } => Some(tx.nr),
@@ -129,7 +121,7 @@ impl Place<'_> {
         }
     }
 
-    fn node(&self, ino: Ino) -> Node {
+    pub(crate) fn node(&self, ino: Ino) -> Node {
         match self {
             Place::Base { .. } => Node::Base(ino),
             Place::Tx { tx, .. } => Node::View(tx.nr, ino),
@@ -139,7 +131,7 @@ impl Place<'_> {
     }
 
     /// The node by which what was found in a folder is known.
-    fn found(&self, attr: &Attr) -> Node {
+    pub(crate) fn found(&self, attr: &Attr) -> Node {
         match self {
             Place::Followed { .. } if attr.kind != FileKind::Directory => Node::Base(attr.ino),
             _ => self.node(attr.ino),
@@ -149,7 +141,7 @@ impl Place<'_> {
     /// What `stat` tells as the inode's number. That of a snapshot's file is another than that of the
     /// file as it is now: else `cp` would take the two for one. So is that in a view of a program that has several
     /// open: SQLite lets connections with files of the same number share locks, descriptors and its WAL's index.
-    fn st_ino(&self, ino: Ino) -> u64 {
+    pub(crate) fn st_ino(&self, ino: Ino) -> u64 {
         match self {
             Place::Tx { tx, .. } if tx.own_inodes => self.node(ino).id(),
             Place::Base { .. } | Place::Tx { .. } | Place::Followed { .. } => u64::from(ino.0),
@@ -157,7 +149,7 @@ impl Place<'_> {
         }
     }
 
-    fn note_contents(&self, ino: Ino) {
+    pub(crate) fn note_contents(&self, ino: Ino) {
         match self {
             Place::Tx { tx, .. } => tx.refs.note_contents(ino),
             Place::Followed { by, registry, .. } => registry.followers.note_contents(by.nr, ino),
@@ -166,7 +158,7 @@ impl Place<'_> {
     }
 
     /// Before the kernel learns of an inode. `ENOMEM`: no memory is left for the view's user.
-    fn check_lookup(&self) -> Result<()> {
+    pub(crate) fn check_lookup(&self) -> Result<()> {
         match self {
             Place::Tx { tx, .. } => tx.refs.check_lookup(),
             Place::Followed { by, .. } => by.refs.check_lookup(),
@@ -174,7 +166,7 @@ impl Place<'_> {
         }
     }
 
-    fn remove_name(&self, dir: Ino, name: &Name) {
+    pub(crate) fn remove_name(&self, dir: Ino, name: &Name) {
         if let Place::Tx { tx, .. } = self {
             tx.refs.remove_name(dir, name);
         }
@@ -182,14 +174,14 @@ impl Place<'_> {
 
     /// Attributes are about to be looked at. Two answers to the kernel may overtake each other: one that is older than
     /// a change must not be the last, so the kernel is made to forget it.
-    fn note_attributes(&self, ino: Ino) {
+    pub(crate) fn note_attributes(&self, ino: Ino) {
         if let Place::Followed { by, registry, .. } = self {
             registry.followers.note_contents(by.nr, ino);
         }
     }
 
     /// Counts an answer with this inode, by this name in this folder if it has one.
-    fn add_lookup(&self, attr: &Attr, name: Option<(Ino, &Name)>) {
+    pub(crate) fn add_lookup(&self, attr: &Attr, name: Option<(Ino, &Name)>) {
         match self {
             Place::Base { .. } => {}
             Place::Tx { tx, .. } => tx.refs.add_lookup(attr, name),
@@ -203,7 +195,7 @@ impl Place<'_> {
     }
 }
 
-fn caller(header: &InHeader, umask: u32) -> Caller {
+pub(crate) fn caller(header: &InHeader, umask: u32) -> Caller {
     Caller { uid: header.uid, gid: header.gid, umask: (umask & 0o777) as u16 }
 }
 
@@ -220,9 +212,9 @@ impl Server {
             jobs: jobs::Jobs::default(),
             owners: Owners::default(),
             pool_use: Mutex::default(),
-            here: ending::Here::default(),
+            here: tx_end::Here::default(),
             reaper: Reaper::default(),
-            sections: atomic::Sections::default(),
+            sections: atomic_write::Sections::default(),
             veils: Veils::default(),
             held: Mutex::default(),
         }
@@ -234,14 +226,14 @@ impl Server {
     }
 
     /// Refuses what is for root and for who mounted the volume alone.
-    fn owner_only(&self, header: &InHeader) -> Result<()> {
+    pub(crate) fn owner_only(&self, header: &InHeader) -> Result<()> {
         // SAFETY: geteuid has no way to fail and takes no memory.
         let owner = unsafe { libc::geteuid() };
         if header.uid == 0 || header.uid == owner { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
     /// An error as a sentence for people: with what has to be known of this volume.
-    fn sentence(&self, error: &Error) -> String {
+    pub(crate) fn sentence(&self, error: &Error) -> String {
         match error {
             Error::NoSpace if self.host.is_pool_full() => {
                 "no space left in the volume's pool, which is full until a snapshot is deleted".into()
@@ -251,7 +243,7 @@ impl Server {
     }
 
     /// Refuses, inside a transaction, what would happen to the volume at once and stay if the transaction fails.
-    fn outside_only(&self, node: Node, what: &str) -> Result<()> {
+    pub(crate) fn outside_only(&self, node: Node, what: &str) -> Result<()> {
         match node {
             Node::View(..) => Err(Error::Usage(format!(
                 "{what} is no part of a transaction: it would happen at once, and stay if the transaction fails"
@@ -260,7 +252,7 @@ impl Server {
         }
     }
 
-    fn enter(self: &Arc<Self>, node: Node, header: &InHeader) -> Result<(Place<'_>, Ino)> {
+    pub(crate) fn enter(self: &Arc<Self>, node: Node, header: &InHeader) -> Result<(Place<'_>, Ino)> {
         match node {
             Node::Base(ino) => Ok((Place::Base { view: &*self.base, thread: header.pid }, ino)),
             Node::View(nr, ino) => {
@@ -291,7 +283,7 @@ impl Server {
     }
 
     /// The kernel forgot `count` lookups of a node.
-    fn forget(self: &Arc<Self>, id: u64, count: u64) {
+    pub(crate) fn forget(self: &Arc<Self>, id: u64, count: u64) {
         match Node::from_id(id) {
             Some(Node::Base(ino)) => self.base.release(ino, count),
             Some(Node::View(nr, ino)) => {
@@ -324,7 +316,7 @@ impl Server {
         }
     }
 
-    fn dispatch(
+    pub(crate) fn dispatch(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
         header: &InHeader,
@@ -374,7 +366,7 @@ impl Server {
         Ok(Outcome::Done)
     }
 
-    fn in_view(
+    pub(crate) fn in_view(
         self: &Arc<Self>,
         place: &Place<'_>,
         ino: Ino,
@@ -383,7 +375,7 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         let view = place.view();
-        if matches!(place, Place::Past { .. }) && !past::only_looks(operation) {
+        if matches!(place, Place::Past { .. }) && !snapshot_dirs::only_looks(operation) {
             return match operation {
                 // All of it is durable.
                 Operation::Fsync { .. } => Ok(()),
@@ -439,7 +431,7 @@ impl Server {
     }
 
     /// Logs what a person should know of, and turns the error into what the caller gets.
-    fn errno(&self, error: &Error, header: &InHeader, operation: &Operation<'_>) -> Errno {
+    pub(crate) fn errno(&self, error: &Error, header: &InHeader, operation: &Operation<'_>) -> Errno {
         if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
             crate::log(format_args!("{}: {error}", Described(header, operation)));
         }
@@ -448,7 +440,7 @@ impl Server {
 }
 
 /// How a reply is sent.
-type Sending = fn(&Channel, &[u8]) -> io::Result<()>;
+pub(crate) type Sending = fn(&Channel, &[u8]) -> io::Result<()>;
 
 impl Handler for Server {
     fn waits(&self, request: &[u8]) -> bool {
@@ -475,7 +467,13 @@ impl Handler for Server {
 }
 
 impl Server {
-    fn respond(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply, send: Sending) {
+    pub(crate) fn respond(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        request: &[u8],
+        reply: &mut Reply,
+        send: Sending,
+    ) {
         let (header, operation) = match request::decode(request) {
             Ok(decoded) => decoded,
             Err(errno) => {
@@ -514,7 +512,7 @@ impl Server {
     }
 }
 
-fn sent(result: io::Result<()>) {
+pub(crate) fn sent(result: io::Result<()>) {
     if let Err(e) = result {
         crate::log(format_args!("a reply was refused: {e}"));
     }

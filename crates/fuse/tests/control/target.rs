@@ -16,7 +16,7 @@ use std::time::Duration;
 use xact::mkfs::{MkfsOptions, mkfs};
 use xact::{Attr, Files, MemoryDevice, SetAttr, Volume, VolumeOptions};
 use xact_control::abi as control;
-use xact_fuse::abi::{self, InHeader, OutHeader, fattr, init, opcode};
+use xact_fuse::protocol::abi::{self, InHeader, OutHeader, fattr, init, opcode};
 use xact_fuse::{Connection, Served, serve_socket};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 

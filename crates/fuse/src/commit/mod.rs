@@ -1,0 +1,7 @@
+//! The end of a transaction, and how the kernel sees all of a commit at once.
+
+pub mod cache_fence;
+pub mod followers;
+pub mod following;
+pub mod publish;
+pub mod tx_end;

@@ -1,0 +1,10 @@
+//! Requests by ioctl: transactions, snapshots, settings of the volume, atomic writes.
+
+pub mod atomic_write;
+pub mod change_list;
+pub mod keep_ioctl;
+pub mod modes;
+pub mod savepoints;
+pub mod snapshots;
+pub mod tx_ioctl;
+pub mod volume_ioctls;

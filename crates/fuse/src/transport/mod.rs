@@ -1,0 +1,9 @@
+//! The transport: mounting, descriptors of `/dev/fuse`, and the threads that answer requests.
+
+pub mod channel;
+pub mod mount;
+pub mod priority;
+pub mod signals;
+pub mod single_caller;
+pub mod user_shares;
+pub mod worker_pool;
