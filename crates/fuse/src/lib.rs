@@ -17,18 +17,15 @@
 
 mod commit;
 mod dotxact;
-mod host;
 mod ioctl;
 mod ops;
 pub mod protocol;
-mod served;
 mod server;
 mod session;
 mod transport;
 
-pub use host::{Changes, CommitHow, Host, HostTransaction, Reopened};
 pub use ioctl::tx_ioctl::tx_change;
-pub use served::Served;
+pub use server::user_limits::limit_users;
 pub use session::{Connection, Session, Unmounter, serve, serve_socket};
 pub use transport::mount::{MountOptions, unmount};
 

@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use xact::Volume;
 use xact_types::{Error, Result};
 
-use crate::host::Host;
 use crate::protocol::init::{self, Agreed, BUFFER};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::{self, Operation};
@@ -42,18 +42,18 @@ pub struct Unmounter {
     connection: Option<u32>,
 }
 
-/// Mounts `host` on `mountpoint` and serves it on threads of its own. When this returns, the
+/// Mounts `volume` on `mountpoint` and serves it on threads of its own. When this returns, the
 /// mount is usable.
 ///
 /// `Usage` errors say what is in the way: no such folder, no /dev/fuse, no permission.
-pub fn serve(host: Arc<dyn Host>, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
+pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
     let wrong = |e: io::Error| Error::Usage(format!("cannot mount on {}: {e}", mountpoint.display()));
     // canonicalize would fail on the dead mount that mount::mount has a better message for.
     let at = std::path::absolute(mountpoint).map_err(wrong)?;
     let at = at.canonicalize().unwrap_or(at);
     let device = mount::mount(&at, options)?;
     let channel = Channel::new(device);
-    let connection = match start(host, channel) {
+    let connection = match start(volume, channel) {
         Ok(connection) => connection,
         Err(e) => {
             // Nobody serves it: leaving it there would hang whoever looks at it.
@@ -71,10 +71,10 @@ pub fn serve(host: Arc<dyn Host>, mountpoint: &Path, options: &MountOptions) -> 
     Ok(Session { connection, unmounter, watch: None })
 }
 
-/// Serves `host` to whoever plays the kernel at the other end of a socket that keeps messages apart
+/// Serves `volume` to whoever plays the kernel at the other end of a socket that keeps messages apart
 /// (`SOCK_SEQPACKET`), from INIT on, without a mount: it is asked what the kernel would let through.
-pub fn serve_socket(host: Arc<dyn Host>, socket: OwnedFd) -> Result<Connection> {
-    start(host, Channel::new(socket))
+pub fn serve_socket(volume: Arc<Volume>, socket: OwnedFd) -> Result<Connection> {
+    start(volume, Channel::new(socket))
 }
 
 impl Connection {
@@ -86,13 +86,13 @@ impl Connection {
     }
 }
 
-fn start(host: Arc<dyn Host>, channel: Channel) -> Result<Connection> {
+fn start(volume: Arc<Volume>, channel: Channel) -> Result<Connection> {
     let io = |e| Error::io("serving /dev/fuse", e);
     let agreed = handshake(&channel)?;
-    let server = Arc::new(Server::new(host.clone(), channel.share().map_err(io)?, agreed));
+    let server = Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed));
     server.reopen_kept();
     let watching = Arc::downgrade(&server);
-    host.watch_snapshots(Box::new(move |name| {
+    volume.watch_snapshots(Box::new(move |name| {
         if let Some(server) = watching.upgrade() {
             server.snapshot_changed(name);
         }

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use common::{Mounted, sh};
+use xact::{Files, Volume, VolumeOptions};
 use xact_fuse::Session;
 
 fn main() {
@@ -33,9 +34,15 @@ fn terminate() {
 fn a_signal_unmounts() {
     let mut mount = Mounted::in_memory();
     mount.session().unmount_on_signals().unwrap();
+    std::fs::write(mount.at("f"), "text").unwrap();
+    let before = mount.device().flushes.load(Ordering::Acquire);
     terminate();
     mount.wait();
-    assert_eq!(mount.host().base.syncs.load(Ordering::Acquire), 1);
+    // It is durable, without the volume being closed.
+    assert!(mount.device().flushes.load(Ordering::Acquire) > before);
+    let crashed = Volume::open(mount.device().copy(), &VolumeOptions::default()).unwrap();
+    assert_eq!(crashed.base().read_file("/f").unwrap(), b"text");
+    crashed.close().unwrap();
 }
 
 fn a_second_signal_ends_it_while_it_is_in_use() {

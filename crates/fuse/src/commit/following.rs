@@ -18,12 +18,12 @@ use parking_lot::Mutex;
 use xact_fs::Attr;
 use xact_types::Ino;
 
+use crate::commit::held_reply::HeldReply;
 use crate::protocol::abi::{InHeader, fattr};
 use crate::protocol::node::{Node, ViewNr};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Operation;
 use crate::server::Server;
-use crate::server::sent;
 use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
 
@@ -31,26 +31,6 @@ use crate::transport::channel::Channel;
 /// later one; and any other. That one is a net: nothing is known that it would catch.
 const CROSSING_MAX: Duration = Duration::from_millis(5);
 const HELD_MAX: Duration = Duration::from_secs(1);
-
-/// An answer that waits.
-pub(crate) struct Held {
-    channel: Arc<Channel>,
-    reply: Vec<u8>,
-    /// The inode and, but for the volume's own node, the view that it was written by.
-    written: Option<(Ino, Option<ViewNr>)>,
-    crosses: bool,
-    until: Mutex<Instant>,
-    sent: AtomicBool,
-}
-
-impl Held {
-    /// Once, whichever thread comes first.
-    fn send(&self) {
-        if !self.sent.swap(true, SeqCst) {
-            sent(self.channel.send(&self.reply));
-        }
-    }
-}
 
 /// What a change makes old.
 #[derive(Debug, Default, PartialEq)]
@@ -104,7 +84,7 @@ impl Server {
     pub(crate) fn hold_followed(&self, tx: &TxView) {
         tx.refs.hold_all(|ino, kind, generation| {
             let held = if tx.transaction.will_make(ino) {
-                self.host.hold_reserved(ino);
+                self.volume.hold_reserved(ino);
                 true
             } else if self.base.hold(ino).is_ok() {
                 let same = |attr: Attr| (attr.kind, attr.generation) == (kind, generation);
@@ -222,16 +202,17 @@ impl Server {
         channel: Arc<Channel>,
         reply: Vec<u8>,
         written: Option<(Ino, Option<ViewNr>)>,
-    ) -> Arc<Held> {
+    ) -> Arc<HeldReply> {
         let mut all = self.held.lock();
-        let crosses = |other: &Arc<Held>| match (written, other.written) {
+        let crosses = |other: &Arc<HeldReply>| match (written, other.written) {
             (Some((ino, by)), Some((other_ino, other_by))) => {
                 ino == other_ino && by != other_by && !other.sent.load(SeqCst)
             }
             _ => false,
         };
         let (crosses, until) = (all.iter().any(crosses), Mutex::new(Instant::now() + HELD_MAX));
-        let held = Arc::new(Held { channel, reply, written, crosses, until, sent: AtomicBool::new(false) });
+        let held =
+            Arc::new(HeldReply { channel, reply, written, crosses, until, sent: AtomicBool::new(false) });
         all.push(held.clone());
         drop(all);
         self.reaper.wake(self);

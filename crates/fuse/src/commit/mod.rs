@@ -3,5 +3,7 @@
 pub mod cache_fence;
 pub mod followers;
 pub mod following;
+pub mod held_reply;
+pub mod inline_end;
 pub mod publish;
 pub mod tx_end;

@@ -14,7 +14,7 @@
 //! 4. **Pages and attributes** of each inode: forgotten while its READs are answered still, with the old
 //!    state. A READ that was sent before has locked its page, and is waited for. Was one received since:
 //!    again. Else the inode is shut: READs wait. Now the kernel has nothing of what will change.
-//! 5. The host locks, validates and **applies**, or refuses. The base shows all of it to whoever comes
+//! 5. The transaction locks, validates and **applies**, or refuses. The base shows all of it to whoever comes
 //!    after, since all locks are held together and who reads one inode reads it under its lock.
 //! 6. **Lift**: what waited is answered, by the thread that commits.
 //!
@@ -50,14 +50,14 @@ use xact_fs::Name;
 use xact_types::Ino;
 
 use crate::commit::cache_fence::{Admission, Parked, VeilNr};
-use crate::host::Changes;
 use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
 use crate::protocol::reply::VALID_SECS;
 use crate::protocol::request::Operation;
-use crate::server::Place;
 use crate::server::Server;
+use crate::server::request_view::RequestView;
 use crate::transport::channel::Channel;
+use xact::Changes;
 
 /// How often one step is tried anew. A round that fails takes microseconds, and one in ten may.
 const ROUNDS_MAX: u32 = 500;
@@ -251,7 +251,7 @@ fn is_fill(operation: &Operation<'_>) -> bool {
 impl Server {
     /// Whether the kernel knows the volume's own node of an inode, or is about to learn of it.
     fn is_known(&self, ino: Ino) -> bool {
-        !self.registry.followers.has_all_holds(ino, self.host.holds(ino))
+        !self.registry.followers.has_all_holds(ino, self.volume.holds(ino))
     }
 
     /// Whether a request is to be answered now.
@@ -293,30 +293,30 @@ impl Server {
     }
 
     /// How long the kernel may keep attributes of an inode that are looked at after this call; in seconds.
-    pub(crate) fn lifetime(&self, place: &Place<'_>, ino: Ino) -> u64 {
-        match place {
-            Place::Base { thread, .. } if !self.veils.may_keep(ino, *thread) => 0,
-            Place::Followed { .. } => 0,
+    pub(crate) fn lifetime(&self, request_view: &RequestView<'_>, ino: Ino) -> u64 {
+        match request_view {
+            RequestView::Base { thread, .. } if !self.veils.may_keep(ino, *thread) => 0,
+            RequestView::Followed { .. } => 0,
             _ => VALID_SECS,
         }
     }
 
     /// The same of names in a folder.
-    pub(crate) fn lifetime_of_names(&self, place: &Place<'_>, dir: Ino) -> u64 {
-        match place {
-            Place::Base { .. } if !self.veils.may_keep_names(dir) => 0,
-            Place::Followed { .. } => 0,
+    pub(crate) fn lifetime_of_names(&self, request_view: &RequestView<'_>, dir: Ino) -> u64 {
+        match request_view {
+            RequestView::Base { .. } if !self.veils.may_keep_names(dir) => 0,
+            RequestView::Followed { .. } => 0,
             _ => VALID_SECS,
         }
     }
 
     /// The same for attributes in the reply of a change: the kernel takes these even if it was told to
     /// forget since.
-    pub(crate) fn lifetime_of_changed(&self, place: &Place<'_>) -> u64 {
+    pub(crate) fn lifetime_of_changed(&self, request_view: &RequestView<'_>) -> u64 {
         let quiet = || !self.veils.any() && !self.sections.any() && self.registry.is_empty();
-        match place {
-            Place::Base { .. } if !quiet() => 0,
-            Place::Followed { .. } => 0,
+        match request_view {
+            RequestView::Base { .. } if !quiet() => 0,
+            RequestView::Followed { .. } => 0,
             _ => VALID_SECS,
         }
     }

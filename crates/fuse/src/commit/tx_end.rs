@@ -16,72 +16,51 @@
 //!    validation that follows).
 //! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (Where the commit
 //!    is refused and the transaction retained, the view is opened again.)
-//! 3. The host validates and applies, behind a veil (see `publish`): all of it becomes visible at once.
-//! 4. The host makes it durable; the kernel forgets what it knew of the view.
+//! 3. The transaction validates and applies, behind a veil (see `publish`): all of it becomes visible at once.
+//! 4. The volume makes it durable; the kernel forgets what it knew of the view.
 //! 5. The caller is answered.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use xact::Durability;
+use xact::{Audience, Durability, Transaction};
 use xact_control::abi::{
     COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason,
     TxStatus, WHY_MAX,
 };
 use xact_types::{Errno, Error, Ino, Result};
-use zerocopy::{FromZeros, Immutable, IntoBytes};
+use zerocopy::FromZeros;
 
 use crate::commit::publish::Curtain;
-use crate::host::CommitHow;
-use crate::protocol::abi::{InHeader, IoctlOut};
+use crate::ioctl::answer::answer_by;
+use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
-use crate::protocol::reply::Reply;
-use crate::server::Sending;
 use crate::server::Server;
 use crate::server::jobs::Kind;
-use crate::server::sent;
 use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
-use crate::transport::single_caller::TICK;
+use crate::transport::channel::SendReply;
 
-/// So many transactions end on threads of their own after one for which the guard had to call a worker.
-const ELSEWHERE: u32 = 1000;
-
-/// The right to end a transaction on the worker that was called, which one worker has at a time.
-#[derive(Default)]
-pub(crate) struct Here {
-    taken: AtomicBool,
-    /// Transactions yet to come that end elsewhere.
-    elsewhere: AtomicU32,
+/// How a transaction is committed.
+struct CommitHow {
+    durability: Durability,
+    /// Where the commit is refused, the transaction stays open as it was.
+    retain: bool,
+    /// Only the changes at and below these paths; the transaction stays open with the rest.
+    only: Option<Vec<Vec<u8>>>,
 }
 
-struct Taken<'a>(&'a Here);
-
-impl Here {
-    fn take(&self, channel: &Channel) -> Option<Taken<'_>> {
-        if !channel.is_calm() || self.taken.swap(true, Acquire) {
-            return None;
+impl CommitHow {
+    /// Returns when the commit is as durable as `self` says. On an error before the base shows the
+    /// changes nothing has happened: the transaction is aborted, or stays open if it was to be
+    /// retained or committed in part.
+    fn commit(&self, transaction: &Transaction, audience: &mut dyn Audience) -> Result<()> {
+        match &self.only {
+            Some(paths) => transaction.commit_only(paths, self.durability, audience),
+            None if self.retain => transaction.try_commit(self.durability, audience),
+            None => transaction.commit_before(self.durability, audience),
         }
-        let taken = Taken(self);
-        let left = self.elsewhere.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
-        left.is_err().then_some(taken)
-    }
-
-    /// Notes how long a notification took. Where it waited for a request, that was until the guard had called
-    /// a worker, and at most a tick more: longer than any disk of those that people call fast.
-    fn note_wait(&self, time: Duration) {
-        if self.taken.load(Relaxed) && time >= TICK {
-            self.elsewhere.store(ELSEWHERE, Relaxed);
-        }
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.0.taken.store(false, Release);
     }
 }
 
@@ -92,7 +71,7 @@ impl Server {
         self.reaper.stop();
         self.abort_sections();
         for tx in self.registry.all() {
-            let id = tx.transaction.id();
+            let id = tx.id();
             self.registry.freeze(&tx);
             if let Some(kept) = self.registry.kept(id) {
                 let label = String::from_utf8_lossy(&kept.label).into_owned();
@@ -172,11 +151,11 @@ impl Server {
         let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
         self.end_here_or_later(tx, &channel.clone(), move |server, tx, reply| {
             let result = catch_unwind(AssertUnwindSafe(|| action(server, tx))).unwrap_or_else(|_| {
-                server.host.poison("a panic in a commit");
+                server.volume.poison("a panic in a commit");
                 server.registry.freeze(tx);
                 Err(Errno::EIO.into())
             });
-            if tx.transaction.is_open() {
+            if tx.is_open() {
                 server.give_back(number, tx);
             } else {
                 server.registry.note_end(number, tx.transaction.take_lost());
@@ -189,7 +168,7 @@ impl Server {
 
     /// Gives a transaction back to its channel, with its newest view.
     pub(crate) fn give_back(&self, number: u32, tx: &Arc<TxView>) {
-        let view = self.registry.by_id(tx.transaction.id()).unwrap_or_else(|| tx.clone());
+        let view = self.registry.by_id(tx.id()).unwrap_or_else(|| tx.clone());
         if let Some(left) = self.registry.give_back(number, view) {
             // It was not kept, so there is nothing that could fail.
             let _ = self.abort(&left);
@@ -237,7 +216,7 @@ impl Server {
         self: &Arc<Self>,
         tx: Arc<TxView>,
         channel: &Channel,
-        end: impl FnOnce(&Arc<Server>, &Arc<TxView>, Sending) + Send + 'static,
+        end: impl FnOnce(&Arc<Server>, &Arc<TxView>, SendReply) + Send + 'static,
     ) -> Result<()> {
         match self.here.take(channel) {
             Some(_taken) => {
@@ -267,7 +246,7 @@ impl Server {
         for ino in tx.refs.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
-        for ino in tx.transaction.written_files() {
+        for ino in tx.transaction.changes().files {
             self.forget_contents(Node::Base(ino));
         }
         tx.close();
@@ -276,16 +255,16 @@ impl Server {
             self.hold_followed(tx);
         }
         let on_volume = tx.transaction.kept_info().is_some();
-        let result = tx.transaction.commit(how, &mut Curtain::new(self));
+        let result = how.commit(&tx.transaction, &mut Curtain::new(self));
         if on_volume {
             // Its folder may have gone from the root.
             self.forget_attributes(Node::Base(Ino::ROOT));
         }
-        let followed = follow && result.is_ok() && !tx.transaction.is_open();
+        let followed = follow && result.is_ok() && !tx.is_open();
         if follow {
             self.follow(tx, followed);
         }
-        if tx.transaction.is_open() {
+        if tx.is_open() {
             // A part was committed: from now on the view is of another instant.
             self.go_on(tx, result.is_ok());
         } else {
@@ -312,7 +291,7 @@ impl Server {
             self.forget_attributes(Node::Base(Ino::ROOT));
         }
         if let Err(e) = &dropped {
-            let id = tx.transaction.id();
+            let id = tx.id();
             crate::log(format_args!("transaction {id} may be open again after the next mount: {e}"));
         }
         self.registry.ended(tx, standing);
@@ -324,7 +303,7 @@ impl Server {
         for ino in tx.refs.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
-        let id = tx.transaction.id().to_string();
+        let id = tx.id().to_string();
         self.forget_name(Node::TxList, id.as_bytes(), self.agreed.can_expire());
     }
 
@@ -348,29 +327,6 @@ impl Server {
             crate::log(format_args!("the kernel did not forget a name in node {:#x}: {e}", dir.id()));
         }
     }
-}
-
-/// Answers an ioctl with its output; on an error the output goes along.
-pub(crate) fn answer<T: IntoBytes + Immutable>(
-    channel: &Channel,
-    unique: u64,
-    errno: Option<Errno>,
-    output: &T,
-) {
-    answer_by(Channel::send, channel, unique, errno, output);
-}
-
-fn answer_by<T: IntoBytes + Immutable>(
-    send: Sending,
-    channel: &Channel,
-    unique: u64,
-    errno: Option<Errno>,
-    output: &T,
-) {
-    let mut reply = Reply::new();
-    reply.put(&IoctlOut { result: errno.map_or(0, |e| -e.0), ..Default::default() });
-    reply.put(output);
-    sent(send(channel, reply.finish(unique, Ok(()))));
 }
 
 /// What the caller of a commit is told; `sentence` says it for people.

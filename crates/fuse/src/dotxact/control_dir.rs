@@ -8,39 +8,14 @@
 //! ```
 //! and the snapshots (see `snapshot_dirs`).
 
-use xact::{Isolation, Losses, RESOURCES, Resource};
-use xact_control::abi::{
-    self as control, Begin, Pool, Status, USER_UNLIMITED, USERS_MAX, UserUse, Users, Version,
-};
-use xact_types::{Errno, Error, Ino, Result};
+use xact_types::{Errno, Ino, Result};
 
-use crate::commit::tx_end;
-use crate::ioctl::atomic_write;
-use crate::ioctl::savepoints;
-use crate::ops::attributes;
-use crate::protocol::abi::{self, Attr, AttrOut, EntryOut, InHeader, IoctlIn, IoctlOut, OpenOut};
+use crate::protocol::abi::{self, Attr, AttrOut, EntryOut, InHeader, OpenOut};
 use crate::protocol::node::Node;
 use crate::protocol::reply::{Reply, VALID_SECS};
 use crate::protocol::request::Operation;
-use crate::server::Outcome;
-use crate::server::Place;
 use crate::server::Server;
-use crate::server::jobs::Kind;
-use crate::transport::channel::Channel;
-
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-/// How often all of the pool is looked at for users.
-const POOL_LOOK: Duration = Duration::from_secs(1);
-
-/// Whose transaction it is, and what `stat` shows in its view.
-struct Owner {
-    uid: u32,
-    gid: u32,
-    own_inodes: bool,
-}
+use crate::server::request_view::RequestView;
 
 impl Server {
     fn hidden_attr(&self, node: Node) -> Result<Attr> {
@@ -85,7 +60,7 @@ impl Server {
                 reply.put(&AttrOut { attr_valid: VALID_SECS, attr, ..Default::default() });
             }
             (Operation::Tmpfile { .. }, Node::Hidden) => {
-                let account = self.host.accounts().of(header.uid);
+                let account = self.volume.accounts().of(header.uid);
                 let channel = Node::Control(self.registry.open_channel(&account)?);
                 reply.put(&self.hidden_entry(channel)?);
                 reply.put(&OpenOut::default());
@@ -134,190 +109,12 @@ impl Server {
             }
             Node::Tx(nr) if name == b"root" => {
                 let tx = self.registry.view(nr)?;
-                let place = Place::Tx { _pass: tx.enter()?, tx };
-                let root = place.view().attr(Ino::ROOT)?;
-                Ok(self.hold_checked(&place, &root, None)?.ok_or(Errno::ESTALE)?)
+                let request_view = RequestView::Tx { _pass: tx.enter()?, tx };
+                let root = request_view.view().attr(Ino::ROOT)?;
+                Ok(self.hold_checked(&request_view, &root, None)?.ok_or(Errno::ESTALE)?)
             }
             _ => Err(Errno::ENOENT.into()),
         }
-    }
-
-    pub(crate) fn ioctl(
-        self: &Arc<Self>,
-        channel: &Arc<Channel>,
-        header: &InHeader,
-        node: Node,
-        args: &IoctlIn,
-        input: &[u8],
-        reply: &mut Reply,
-    ) -> Result<Outcome> {
-        if self.volume_ioctl(header, node, args, input, reply)? {
-            return Ok(Outcome::Done);
-        }
-        match (args.cmd, node) {
-            (control::IOC_VERSION, _) => put(reply, &Version { abi: control::ABI_VERSION, reserved: 0 }),
-            (control::IOC_COUNTERS, _) => put(reply, &self.host.counters()),
-            (control::IOC_POOL, _) => put(reply, &self.pool_use(header)?),
-            (control::IOC_USERS, _) => {
-                let (mut users, _) = Users::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-                self.users(header, &mut users);
-                put(reply, &users);
-            }
-            (control::IOC_LATENCIES, _) => put(reply, &self.host.latencies()),
-            (control::IOC_MODES, _) => self.modes_ioctl(header, node, input, reply)?,
-            (control::IOC_SYNC, _) => {
-                self.sync()?;
-                put(reply, &())
-            }
-            (control::IOC_SNAPSHOT, _) => self.snapshot_ioctl(header, node, input, reply)?,
-            (control::IOC_SNAPSHOT_PATHS, _) => self.snapshot_paths_ioctl(header, node, input, reply)?,
-            (control::IOC_SNAPSHOT_DIFF, Node::Control(number)) => {
-                self.snapshot_diff_ioctl(number, header, input, reply)?;
-            }
-            (control::IOC_BEGIN, Node::Control(number)) => {
-                let (mut begin, _) = Begin::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-                if begin.flags & !(control::BEGIN_SNAPSHOT | control::BEGIN_OWN_INODES) != 0
-                    || begin.reserved != 0
-                {
-                    return Err(Errno::EINVAL.into());
-                }
-                let snapshot = begin.flags & control::BEGIN_SNAPSHOT != 0;
-                let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
-                let losses = self.registry.losses(number);
-                let own_inodes = begin.flags & control::BEGIN_OWN_INODES != 0;
-                let by = Owner { uid: header.uid, gid: header.gid, own_inodes };
-                if losses.have_weight() {
-                    // It waits for commits, which wait for workers.
-                    let (channel, unique) = (channel.clone(), header.unique);
-                    let account = self.host.accounts().of(by.uid);
-                    self.spawn_for(&account, Kind::End, move |server| {
-                        let begun = server.begin(number, &by, isolation, &losses);
-                        begin.id = begun.as_ref().copied().unwrap_or(0);
-                        tx_end::answer(&channel, unique, begun.err().map(|e| e.errno()), &begin);
-                    })?;
-                    return Ok(Outcome::Later);
-                }
-                begin.id = self.begin(number, &by, isolation, &losses)?;
-                put(reply, &begin)
-            }
-            (control::IOC_COMMIT, Node::Control(number)) => {
-                let (commit, _) = control::Commit::ref_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-                const KNOWN: u32 = control::COMMIT_ORDERED
-                    | control::COMMIT_RETAIN
-                    | control::COMMIT_ONLY
-                    | control::COMMIT_CONSOLIDATE
-                    | control::COMMIT_FOLLOW;
-                if commit.flags & !KNOWN != 0 {
-                    return Err(Errno::EINVAL.into());
-                }
-                self.commit_later(number, channel, header, commit.flags)?;
-                return Ok(Outcome::Later);
-            }
-            (control::IOC_ABORT, Node::Control(number)) => {
-                self.abort_later(number, channel, header)?;
-                return Ok(Outcome::Later);
-            }
-            (control::IOC_STATUS, Node::Control(number)) => {
-                let status = self.registry.of_channel(number).map_or_else(Status::default, |tx| Status {
-                    active: 1,
-                    doomed: tx.transaction.is_doomed().into(),
-                    id: tx.transaction.id(),
-                });
-                put(reply, &status)
-            }
-            (command, Node::View(..) | Node::Control(_)) if savepoints::is_one(command) => {
-                self.savepoint_later(node, channel, header, command, input)?;
-                return Ok(Outcome::Later);
-            }
-            (command, Node::Control(number)) => {
-                return self.decide(number, channel, header, command, input, reply);
-            }
-            (atomic_write::GET_FEATURES, Node::Base(_)) => put(reply, &atomic_write::features(header)),
-            // In a transaction SQLite's journal costs no I/O, and there is nothing to gain.
-            (command, Node::Base(ino)) if atomic_write::is_one(command) => {
-                return self.atomic_ioctl(channel, ino, header, command, reply);
-            }
-            (attributes::SETFLAGS | attributes::FSSETXATTR, Node::Past(..)) => {
-                return Err(Error::ReadOnly);
-            }
-            (command, Node::Base(_) | Node::View(..) | Node::Past(..)) => {
-                let (place, ino) = self.enter(node, header)?;
-                let output = attributes::flags_ioctl(place.view(), ino, header, command, input)?;
-                let output = output.ok_or(Errno::ENOTTY)?;
-                reply.put(&IoctlOut::default());
-                reply.put_bytes(&output[..output.len().min(args.out_size as usize)]);
-            }
-            _ => return Err(Errno::ENOTTY.into()),
-        }
-        Ok(Outcome::Done)
-    }
-
-    /// What users have, from `users.from` on.
-    fn users(&self, header: &InHeader, users: &mut Users) {
-        let accounts = self.host.accounts();
-        let sees_all = self.owner_only(header).is_ok();
-        let all = accounts.all().into_iter();
-        let mut wanted = all
-            .filter(|account| account.uid() >= users.from && (sees_all || account.uid() == header.uid))
-            .peekable();
-        users.limits = in_use(u32::MAX, accounts.limits().each(), 0);
-        users.len = 0;
-        for (to, account) in users.users.iter_mut().zip(wanted.by_ref().take(USERS_MAX)) {
-            *to = in_use(account.uid(), Resource::ALL.map(|of| account.used(of)), account.refused());
-            if account.limit(Resource::Transactions) == u64::MAX {
-                to.flags = USER_UNLIMITED;
-            }
-            users.len += 1;
-        }
-        users.done = u32::from(wanted.peek().is_none());
-        users.from = wanted.peek().map_or(u32::MAX, |next| next.uid());
-    }
-
-    /// How full the pool is. That costs what the pool holds, and commits wait meanwhile: so others than the owner are
-    /// told what was so a second ago.
-    fn pool_use(&self, header: &InHeader) -> Result<Pool> {
-        let mut known = self.pool_use.lock();
-        if let Some((at, pool)) = &*known
-            && at.elapsed() < POOL_LOOK
-            && self.owner_only(header).is_err()
-        {
-            return Ok(*pool);
-        }
-        let pool = self.host.pool()?;
-        *known = Some((Instant::now(), pool));
-        Ok(pool)
-    }
-
-    /// `EDQUOT`: its user has too many transactions.
-    fn begin(&self, channel: u32, by: &Owner, isolation: Isolation, losses: &Losses) -> Result<u64> {
-        let open = self.host.accounts().of(by.uid).charge(Resource::Transactions, 1)?;
-        let transaction = self.host.begin(by.uid, isolation, losses)?;
-        let id = transaction.id();
-        if let Err(e) = self.registry.add(channel, transaction.clone(), open, by.gid, by.own_inodes) {
-            transaction.abort();
-            return Err(e.into());
-        }
-        Ok(id)
-    }
-}
-
-pub(crate) fn put<T: IntoBytes + Immutable>(reply: &mut Reply, output: &T) {
-    reply.put(&IoctlOut::default());
-    reply.put(output);
-}
-
-fn in_use(uid: u32, amounts: [u64; RESOURCES], refused: u64) -> UserUse {
-    let of = |resource: Resource| amounts[resource as usize];
-    UserUse {
-        uid,
-        flags: 0,
-        channels: of(Resource::Channels),
-        transactions: of(Resource::Transactions),
-        persisted: of(Resource::Persisted),
-        savepoints: of(Resource::Savepoints),
-        memory: of(Resource::Memory),
-        descriptors: of(Resource::Descriptors),
-        refused,
     }
 }
 

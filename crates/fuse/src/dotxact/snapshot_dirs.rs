@@ -18,46 +18,30 @@ use crate::protocol::init::MAX_IO;
 use crate::protocol::node::Node;
 use crate::protocol::reply::{self, Reply, VALID_SECS};
 use crate::protocol::request::Operation;
-use crate::server::Place;
 use crate::server::Server;
+use crate::server::request_view::RequestView;
 
 /// What a name of a listing has as its inode: nobody has looked at it yet (`FUSE_UNKNOWN_INO`).
 const UNKNOWN_INO: u64 = 0xffff_ffff;
-
-/// Whether an operation leaves a snapshot as it is.
-pub(crate) fn only_looks(operation: &Operation<'_>) -> bool {
-    matches!(
-        operation,
-        Operation::Lookup { .. }
-            | Operation::ReadDir { .. }
-            | Operation::GetAttr
-            | Operation::Statx
-            | Operation::ReadLink
-            | Operation::GetXattr { .. }
-            | Operation::ListXattr { .. }
-            | Operation::Read(_)
-            | Operation::Lseek(_)
-    )
-}
 
 impl Server {
     /// A name in `snapshots` or `images`. The kernel asks each time: the name may go, and come back
     /// as another snapshot's.
     pub(crate) fn past_lookup(&self, folder: Node, name: &[u8]) -> Result<EntryOut> {
         let name = std::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
-        if !self.host.snapshot_names()?.iter().any(|known| known == name) {
+        if !self.volume.snapshot_names()?.iter().any(|known| known == name) {
             return Err(Errno::ENOENT.into());
         }
-        let found = self.past.find(name, || self.host.open_snapshot(name))?;
+        let found = self.past.find(name, || self.volume.open_snapshot(name))?;
         let entry = if folder == Node::Images {
             self.hidden_entry(Node::Image(found.nr))
         } else {
             found.snapshot.view().and_then(|view| {
                 let root = view.attr(Ino::ROOT)?;
                 view.hold(Ino::ROOT)?;
-                let place = Place::Past { snapshot: found.clone(), view };
-                let node = place.node(Ino::ROOT);
-                Ok(reply::entry_out(node.id(), place.st_ino(Ino::ROOT), &root, VALID_SECS))
+                let request_view = RequestView::Past { snapshot: found.clone(), view };
+                let node = request_view.node(Ino::ROOT);
+                Ok(reply::entry_out(node.id(), request_view.st_ino(Ino::ROOT), &root, VALID_SECS))
             })
         };
         if entry.is_err() {
@@ -69,7 +53,7 @@ impl Server {
     pub(crate) fn past_list(&self, folder: Node, args: &ReadIn, plus: bool, reply: &mut Reply) -> Result<()> {
         let kind = if folder == Node::Images { FileKind::Regular } else { FileKind::Directory };
         let dots = [(".", FileKind::Directory), ("..", FileKind::Directory)];
-        let names = self.host.snapshot_names()?;
+        let names = self.volume.snapshot_names()?;
         let all = dots.into_iter().chain(names.iter().map(|name| (name.as_str(), kind)));
         let limit = (args.size as usize).min(MAX_IO);
         for (at, (name, kind)) in (1..).zip(all).skip(args.offset as usize) {

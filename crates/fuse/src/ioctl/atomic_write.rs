@@ -23,30 +23,28 @@
 //! page that it fills (`fuse_fill_write_pages`), hence whole pages only; should a kernel hold one all the
 //! same, the look once a second answers the write, which releases it.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use xact::{Durability, Isolation, Losses, Resource};
-use xact_fs::{Caller, WriteHow};
+use xact_fs::{Caller, View, WriteHow};
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
 use crate::commit::publish::Curtain;
-use crate::commit::tx_end::answer;
-use crate::dotxact::control_dir::put;
-use crate::host::{CommitHow, HostTransaction};
+use crate::ioctl::answer::answer;
+use crate::ioctl::answer::put;
+use crate::ioctl::sections::{Pending, SECTIONS_MAX, SECTIONS_OF_USER, Section, stored};
+use crate::ops::credentials::caller;
 use crate::protocol::abi::{self, InHeader, WriteOut};
 use crate::protocol::node::Node;
 use crate::protocol::reply::Reply;
 use crate::server::Outcome;
 use crate::server::Server;
-use crate::server::caller;
 use crate::server::jobs::Kind;
 use crate::server::process::Owner;
-use crate::server::sent;
 use crate::transport::channel::Channel;
 
 /// The ioctls, as the kernel's `linux/f2fs.h` has them.
@@ -57,104 +55,10 @@ pub const GET_FEATURES: u32 = 0x8004_f50c;
 /// `F2FS_FEATURE_ATOMIC_WRITE`
 const FEATURE_ATOMIC_WRITE: u32 = 4;
 
-/// Open sections of a mount. Each keeps at most one worker waiting, of the 64 that there may be.
-const SECTIONS_MAX: usize = 16;
-/// Those of one user, but for root and the mount's owner.
-const SECTIONS_OF_USER: usize = 4;
 /// Sections take whole pages of the kernel's cache, in bytes.
 const PAGE: u64 = 4096;
 /// How often abandoned sections are looked for while there are any.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// A write that is answered when the kernel has forgotten its pages.
-struct Pending {
-    channel: Arc<Channel>,
-    unique: u64,
-    len: u32,
-    since: Instant,
-    answered: AtomicBool,
-}
-
-impl Pending {
-    /// Once, whoever comes first.
-    fn answer(&self) {
-        if !self.answered.swap(true, Ordering::AcqRel) {
-            let mut reply = Reply::new();
-            reply.put(&WriteOut { size: self.len, padding: 0 });
-            sent(self.channel.reply(reply.finish(self.unique, Ok(()))));
-        }
-    }
-}
-
-/// The time between START and COMMIT for one file.
-struct Section {
-    owner: Owner,
-    uid: u32,
-    transaction: Arc<dyn HostTransaction>,
-    /// First byte and length of what was written.
-    ranges: Mutex<Vec<(u64, u64)>>,
-    pending: Mutex<Option<Arc<Pending>>>,
-}
-
-/// What the base becomes by stores into a mapping of pages into which the kernel has copied `written` of a
-/// section: `page` is what the mapping has now, `before` the base. `None`: nothing was stored. A store of the very
-/// byte that the section has written there cannot be seen; behind the base's end nothing can be stored.
-fn stored(page: &[u8], written: &[u8], before: &[u8]) -> Option<Vec<u8>> {
-    let mut after = before.to_vec();
-    let mut is_stored = false;
-    for (at, byte) in after.iter_mut().enumerate() {
-        if let (Some(&new), Some(&section)) = (page.get(at), written.get(at))
-            && new != section
-        {
-            *byte = new;
-            is_stored = true;
-        }
-    }
-    is_stored.then_some(after)
-}
-
-/// All open sections.
-#[derive(Default)]
-pub(crate) struct Sections {
-    open: Mutex<HashMap<Ino, Arc<Section>>>,
-    /// Looked at by every write, so without a lock.
-    count: AtomicUsize,
-    /// The reaper looks every second already.
-    watched: AtomicBool,
-}
-
-impl Sections {
-    fn of(&self, ino: Ino) -> Option<Arc<Section>> {
-        if !self.any() {
-            return None;
-        }
-        self.open.lock().get(&ino).cloned()
-    }
-
-    /// The section, for the process that began it to end. `EINVAL`: it has none.
-    fn take(&self, ino: Ino, thread: u32) -> Result<Arc<Section>, Errno> {
-        let section = self.of(ino).filter(|section| section.owner.is(thread)).ok_or(Errno::EINVAL)?;
-        self.remove(ino, &section).then_some(section).ok_or(Errno::EINVAL)
-    }
-
-    pub(crate) fn any(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
-
-    fn remove(&self, ino: Ino, section: &Arc<Section>) -> bool {
-        let mut open = self.open.lock();
-        let ours = open.get(&ino).is_some_and(|found| Arc::ptr_eq(found, section));
-        if ours {
-            open.remove(&ino);
-            self.count.store(open.len(), Ordering::Release);
-        }
-        ours
-    }
-
-    fn all(&self) -> Vec<(Ino, Arc<Section>)> {
-        self.open.lock().iter().map(|(&ino, section)| (ino, section.clone())).collect()
-    }
-}
 
 /// Whether the ioctl is one of these.
 pub(crate) fn is_one(command: u32) -> bool {
@@ -201,13 +105,14 @@ impl Server {
         let (channel, unique) = (channel.clone(), header.unique);
         let section = self.sections.take(ino, header.pid)?;
         let ours = section.clone();
-        let account = self.host.accounts().of(section.uid);
+        let account = self.volume.accounts().of(section.uid);
         let started = self.spawn_for(&account, Kind::End, move |server| {
-            let how = CommitHow { durability: Durability::Durable, ..CommitHow::default() };
             let parts = ours.ranges.lock().clone();
-            let commit = || ours.transaction.commit(&how, &mut Curtain::over_parts(server, parts));
+            let commit = || {
+                ours.transaction.commit_before(Durability::Durable, &mut Curtain::over_parts(server, parts))
+            };
             let result = catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(|_| {
-                server.host.poison("a panic in the commit of an atomic write");
+                server.volume.poison("a panic in the commit of an atomic write");
                 Err(Errno::EIO.into())
             });
             // Pages are as they were where it failed; only the size may look larger.
@@ -238,11 +143,11 @@ impl Server {
             }
         }
         let owner = Owner::of(header.pid)?;
-        let transaction = self.host.begin(header.uid, Isolation::Snapshot, &Losses::default())?;
+        let transaction = self.begin_transaction(header.uid, Isolation::Snapshot, &Losses::default())?;
         let uid = header.uid;
         let section =
             Section { owner, uid, transaction, ranges: Mutex::default(), pending: Mutex::default() };
-        let is_limited = self.host.accounts().of(uid).limit(Resource::Transactions) < u64::MAX;
+        let is_limited = self.volume.accounts().of(uid).limit(Resource::Transactions) < u64::MAX;
         let mut open = self.sections.open.lock();
         let own = open.values().filter(|section| section.uid == uid).count();
         let too_many = open.len() >= SECTIONS_MAX || is_limited && own >= SECTIONS_OF_USER;
@@ -296,7 +201,7 @@ impl Server {
             return Ok(None);
         }
         let (mut written, mut before) = (Vec::new(), Vec::new());
-        section.transaction.view().read(ino, offset, data.len(), &mut written)?;
+        section.transaction.read(ino, offset, data.len(), &mut written)?;
         self.base.read(ino, offset, data.len(), &mut before)?;
         if let Some(after) = stored(data, &written, &before) {
             let how = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
@@ -321,7 +226,7 @@ impl Server {
         }
         let kill_suidgid = args.write_flags & abi::WRITE_KILL_SUIDGID != 0;
         let how = WriteHow { append: false, kill_suidgid, by: caller(header, 0) };
-        section.transaction.view().write(ino, offset, data, how)?;
+        section.transaction.write(ino, offset, data, how)?;
         section.ranges.lock().push((offset, len));
         let pending = Arc::new(Pending {
             channel: channel.clone(),
@@ -366,19 +271,5 @@ impl Server {
             self.sections.remove(ino, &section);
             section.transaction.abort();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_stored_is_told_from_what_the_section_wrote() {
-        assert_eq!(stored(b"SSxS", b"SSSS", b"bbbb"), Some(b"bbxb".to_vec()));
-        assert_eq!(stored(b"SSSS", b"SSSS", b"bbbb"), None);
-        // The section has made the file longer, or shorter.
-        assert_eq!(stored(b"SSxx", b"SSSS", b"bb"), None);
-        assert_eq!(stored(b"xbbb", b"S", b"bbbb"), Some(b"xbbb".to_vec()));
     }
 }

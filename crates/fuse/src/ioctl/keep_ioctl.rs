@@ -4,12 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xact::{KeptInfo, Resource};
+use xact::{KeptInfo, Resource, Transaction};
 use xact_control::abi::TxStatus;
 use xact_types::{Errno, Error, Ino, Result, unix_seconds};
 
-use crate::commit::tx_end::answer;
-use crate::host::Reopened;
+use crate::ioctl::answer::answer;
 use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
 use crate::server::Server;
@@ -63,7 +62,7 @@ impl Server {
     }
 
     fn keep_on_volume(&self, tx: &TxView, how: &KeepHow) -> Result<()> {
-        let (id, now) = (tx.transaction.id(), seconds_now());
+        let (id, now) = (tx.id(), seconds_now());
         let info = KeptInfo {
             gid: tx.gid,
             label: how.label.clone(),
@@ -93,20 +92,22 @@ impl Server {
 
     /// Opens what the volume has kept, before anything is served.
     pub fn reopen_kept(self: &Arc<Self>) {
-        let all = self.host.reopen_kept().unwrap_or_else(|e| {
+        let all = self.volume.kept_transactions().unwrap_or_else(|e| {
             crate::log(format_args!("what transactions the volume keeps cannot be told: {e}"));
             Vec::new()
         });
+        // All are opened before the first is served.
+        let all = all.into_iter().map(|id| (id, self.reopen(id))).collect::<Vec<_>>();
         let now = seconds_now();
         for (id, reopened) in all {
             match reopened {
-                Ok(one) => {
-                    let Reopened { info, .. } = &one;
+                Ok(transaction) => {
+                    let info = transaction.kept_info().unwrap_or_default();
                     let label = String::from_utf8_lossy(&info.label).into_owned();
                     let age = Duration::from_secs(now.saturating_sub(info.begun));
                     let left = info.deadline.map(|at| Duration::from_secs(at.saturating_sub(now)));
-                    let account = self.host.accounts().of(one.uid);
-                    self.registry.add_kept(one, &account, age, left);
+                    let account = self.volume.accounts().of(transaction.options().owner);
+                    self.registry.add_kept(transaction, &account, age, left);
                     crate::log(format_args!("transaction {id} ({label}) is open again"));
                 }
                 Err(e) => crate::log(format_args!(
@@ -119,11 +120,18 @@ impl Server {
         }
     }
 
+    fn reopen(&self, id: u64) -> Result<Arc<Transaction>> {
+        if self.volume.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        self.volume.reopen_transaction(id)
+    }
+
     /// Drops the kept transactions whose time has run out; returns when the next one's does.
     pub(crate) fn drop_expired(&self) -> Option<Instant> {
         let (expired, next) = self.registry.take_expired();
         for tx in expired {
-            let id = tx.transaction.id();
+            let id = tx.id();
             crate::log(format_args!("transaction {id} is dropped: its time has run out"));
             self.registry.freeze(&tx);
             // On an error it is told.

@@ -5,7 +5,7 @@ use xact_control::abi::{self as control, Modes};
 use xact_types::{Errno, Result};
 use zerocopy::FromBytes;
 
-use crate::ioctl::snapshots::put_result;
+use crate::ioctl::answer::put_result;
 use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
 use crate::protocol::reply::Reply;
@@ -31,19 +31,19 @@ impl Server {
         match request.action {
             control::MODES_GET => {}
             control::MODES_OPTIONS => {
-                request.stored = self.host.mode_options().numbers();
-                request.effective = ModeChoice::from(self.host.modes()).numbers();
+                request.stored = self.volume.mode_options().numbers();
+                request.effective = ModeChoice::from(self.volume.modes()).numbers();
                 return Ok(());
             }
             control::MODES_SET => {
                 self.owner_only(header)?;
                 self.outside_only(node, "setting the volume's modes")?;
-                self.host.store_modes(ModeChoice::from_numbers(request.stored))?;
+                self.volume.store_modes(ModeChoice::from_numbers(request.stored))?;
             }
             _ => return Err(Errno::EINVAL.into()),
         }
-        request.stored = self.host.stored_modes()?.numbers();
-        request.effective = ModeChoice::from(self.host.modes()).numbers();
+        request.stored = self.volume.stored_modes()?.numbers();
+        request.effective = ModeChoice::from(self.volume.modes()).numbers();
         Ok(())
     }
 }

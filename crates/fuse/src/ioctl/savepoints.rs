@@ -18,14 +18,14 @@ use xact_control::abi::{self as control, Savepoint};
 use xact_types::{AccessCheck, Errno, Error, Result};
 use zerocopy::FromBytes;
 
-use crate::commit::tx_end::answer;
-use crate::host::Changes;
+use crate::ioctl::answer::answer;
 use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
 use crate::server::Server;
 use crate::server::jobs::Kind;
 use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
+use xact::Changes;
 
 /// How often dead owners are looked for, while savepoints are open.
 const LOOK: Duration = Duration::from_millis(20);

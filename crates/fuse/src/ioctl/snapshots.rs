@@ -5,10 +5,11 @@ use std::sync::Arc;
 use xact::{SnapshotInfo, paths_from_text, paths_text};
 use xact_control::abi::{self as control, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths, WHY_MAX};
 use xact_types::{Errno, Error, Result};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::FromBytes;
 
+use crate::ioctl::answer::put_result;
 use crate::ioctl::change_list::ChangeList;
-use crate::protocol::abi::{InHeader, IoctlOut};
+use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
 use crate::protocol::reply::Reply;
 use crate::server::Server;
@@ -52,10 +53,10 @@ impl Server {
             control::SNAPSHOT_CREATE => {
                 self.outside_only(node, "creating a snapshot")?;
                 let paths = paths_from_text(request.text()).ok_or(Errno::EINVAL)?;
-                self.host.create_snapshot_of(name, &paths)
+                self.volume.create_snapshot_of(name, &paths)
             }
             control::SNAPSHOT_TELL => {
-                let text = paths_text(&self.host.snapshot_paths(name)?);
+                let text = paths_text(&self.volume.snapshot_paths(name)?);
                 request.paths.get_mut(..text.len()).ok_or(Errno::EIO)?.copy_from_slice(&text);
                 request.paths_len = text.len() as u32;
                 Ok(())
@@ -77,7 +78,7 @@ impl Server {
         let name = |name, len| name_in(name, len).map(str::to_owned).ok_or(Errno::EINVAL);
         let old = name(&request.old, request.old_len)?;
         let new = name(&request.new, request.new_len)?;
-        let done = self.host.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
+        let done = self.volume.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
         let done = done.and_then(|found| {
             let list = ChangeList::new(0, found, &self.registry.account_of(channel)?)?;
             self.registry.set_diff(channel, Some(Arc::new(list)));
@@ -102,14 +103,14 @@ impl Server {
         match request.action {
             control::SNAPSHOT_CREATE => {
                 self.outside_only(node, "creating a snapshot")?;
-                self.host.create_snapshot(name.ok_or_else(no_name)?)
+                self.volume.create_snapshot(name.ok_or_else(no_name)?)
             }
             control::SNAPSHOT_DELETE => {
                 self.outside_only(node, "deleting a snapshot")?;
-                self.host.delete_snapshot(name.ok_or_else(no_name)?)
+                self.volume.delete_snapshot(name.ok_or_else(no_name)?)
             }
             control::SNAPSHOT_TELL => {
-                let snapshots = self.host.snapshots()?;
+                let snapshots = self.volume.snapshots()?;
                 let told = snapshots.get(request.index as usize).ok_or(Errno::ENOENT)?;
                 tell(request, told);
                 Ok(())
@@ -125,12 +126,6 @@ fn name_in(name: &[u8], len: u32) -> Option<&str> {
 
 fn no_name() -> Error {
     Error::Usage(format!("a snapshot's name is text of at most {SNAPSHOT_NAME_MAX} bytes"))
-}
-
-pub(crate) fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {
-    let result = done.as_ref().map_or_else(|e| -e.errno().0, |()| 0);
-    reply.put(&IoctlOut { result, ..Default::default() });
-    reply.put(answer);
 }
 
 impl Server {

@@ -12,8 +12,8 @@ use xact_control::client::TxChange;
 use xact_types::{AccessCheck, Errno, Ino, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::commit::tx_end::answer;
-use crate::dotxact::control_dir::put;
+use crate::ioctl::answer::answer;
+use crate::ioctl::answer::put;
 use crate::ioctl::change_list::ChangeList;
 use crate::ioctl::keep_ioctl::KeepHow;
 use crate::ops::credentials;
@@ -105,7 +105,7 @@ impl Server {
                 }
                 let (who, mut out) = (credentials::of(header), Vec::new());
                 let by = Reader::User(&who, &paths);
-                tx.transaction.read_side(&by, side, ino, read.offset, PAGE_BYTES, &mut out)?;
+                tx.transaction.peek_contents(&by, side, ino, read.offset, PAGE_BYTES, &mut out)?;
                 read.data[..out.len()].copy_from_slice(&out);
                 read.len = out.len() as u32;
                 put(reply, &read);
@@ -129,10 +129,10 @@ impl Server {
         let who = credentials::of(header);
         self.spawn_for(&account.clone(), Kind::Look, move |server| {
             let mut diff = Diff::new_zeroed();
-            diff.id = tx.transaction.id();
+            diff.id = tx.id();
             // The list before it makes room.
             server.registry.set_diff(number, None);
-            let made = if by_file { tx.transaction.diff_by_file(&who) } else { tx.transaction.diff() };
+            let made = if by_file { tx.transaction.diff_by_file(Some(&who)) } else { tx.transaction.diff() };
             let made = made.and_then(|changes| ChangeList::new(diff.id, changes, &account)).map(Arc::new);
             let filled = made.map(|list| {
                 fill(&mut diff, &list.changes);

@@ -3,11 +3,11 @@
 //! The kernel's VFS keeps others for itself: `FIEMAP`, `FIFREEZE`, `FICLONE` and `FS_IOC_GETFSUUID` are
 //! refused by it on every FUSE mount.
 
-use xact::{Shutdown, Volume};
-use xact_types::{Errno, Error, Result};
+use xact::Shutdown;
+use xact_types::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::dotxact::control_dir;
+use crate::ioctl::answer::put;
 use crate::protocol::abi::{InHeader, IoctlIn, IoctlOut};
 use crate::protocol::node::Node;
 use crate::protocol::reply::Reply;
@@ -47,7 +47,7 @@ impl Server {
         }
         match args.cmd {
             GETFSLABEL => {
-                let mut buffer = self.whole()?.label()?;
+                let mut buffer = self.volume.label()?;
                 buffer.resize(LABEL_BUFFER, 0);
                 reply.put(&IoctlOut::default());
                 reply.put_bytes(&buffer);
@@ -59,15 +59,15 @@ impl Server {
                     return Err(Errno::EPERM.into());
                 }
                 let end = input.iter().position(|&byte| byte == 0).ok_or(Errno::EINVAL)?;
-                self.whole()?.set_label(&input[..end])?;
-                control_dir::put(reply, &());
+                self.volume.set_label(&input[..end])?;
+                put(reply, &());
             }
             FITRIM => {
                 privileged(header)?;
                 let (mut range, _) = TrimRange::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
                 let end = range.start.saturating_add(range.len);
-                range.len = self.whole()?.trim(range.start..end, range.minlen)?;
-                control_dir::put(reply, &range);
+                range.len = self.volume.trim(range.start..end, range.minlen)?;
+                put(reply, &range);
             }
             SHUTDOWN => {
                 privileged(header)?;
@@ -81,18 +81,14 @@ impl Server {
                     2 => Shutdown::AtOnce,
                     _ => return Err(Errno::EINVAL.into()),
                 };
-                self.whole()?.shut_down(how)?;
-                control_dir::put(reply, &());
+                self.volume.shut_down(how)?;
+                put(reply, &());
             }
             // The generation is part of what an inode's blocks are checked by, as ext4 says too.
             command if SETVERSION.contains(&command) => return Err(Errno::EOPNOTSUPP.into()),
             _ => return Ok(false),
         }
         Ok(true)
-    }
-
-    fn whole(&self) -> Result<&Volume> {
-        self.host.volume().ok_or(Error::Posix(Errno::ENOTTY))
     }
 }
 

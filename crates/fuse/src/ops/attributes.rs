@@ -4,9 +4,9 @@ use xact_fs::{Attr, SetAttr, TimeChange, View, XattrHow};
 use xact_types::{Errno, Ino, Result, Timestamp};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::ops::credentials::caller;
 use crate::protocol::abi::{GetxattrOut, InHeader, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrIn, fattr};
 use crate::protocol::reply::Reply;
-use crate::server::caller;
 
 pub fn change(args: &SetattrIn) -> SetAttr {
     let given = |flag: u32| args.valid & flag != 0;

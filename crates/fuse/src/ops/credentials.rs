@@ -6,6 +6,7 @@
 use std::fs;
 
 use xact::Credentials;
+use xact_fs::Caller;
 
 use crate::protocol::abi::InHeader;
 
@@ -19,6 +20,11 @@ pub fn of(header: &InHeader) -> Credentials {
     };
     let groups = status.and_then(|status| groups_in(&status, uid)).unwrap_or_default();
     Credentials { uid, gid, groups }
+}
+
+/// The caller as operations of a view take it.
+pub fn caller(header: &InHeader, umask: u32) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, umask: (umask & 0o777) as u16 }
 }
 
 /// The supplementary groups in the text of `/proc/TID/status`, if it is of a thread that calls as `uid`.

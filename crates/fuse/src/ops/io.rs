@@ -5,18 +5,18 @@ use std::sync::Arc;
 use xact_fs::{Allocate, Caller, SeekTo, WriteHow};
 use xact_types::{Errno, Ino, Result};
 
+use crate::ops::credentials::caller;
 use crate::protocol::abi::{self, CopyFileRangeOut, InHeader, LseekOut, WriteOut};
 use crate::protocol::init::MAX_IO;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Operation;
-use crate::server::Place;
 use crate::server::Server;
-use crate::server::caller;
+use crate::server::request_view::RequestView;
 
 impl Server {
     pub(crate) fn on_contents(
         self: &Arc<Self>,
-        place: &Place<'_>,
+        request_view: &RequestView<'_>,
         ino: Ino,
         header: &InHeader,
         operation: &Operation<'_>,
@@ -24,19 +24,19 @@ impl Server {
     ) -> Result<()> {
         // For these two the kernel does not say whether the caller may keep suid and sgid.
         let unprivileged = header.uid != 0;
-        let view = place.view();
+        let view = request_view.view();
         match operation {
             Operation::Read(args) => {
-                place.note_contents(ino);
+                request_view.note_contents(ino);
                 let len = (args.size as usize).min(MAX_IO);
                 view.read(ino, args.offset, len, reply.vec())
             }
-            Operation::Write { args, data } => self.write(place, ino, header, args, data, reply),
+            Operation::Write { args, data } => self.write(request_view, ino, header, args, data, reply),
             Operation::Fallocate(args) => {
-                let kills = unprivileged && has_privileges(place, ino)?;
+                let kills = unprivileged && has_privileges(request_view, ino)?;
                 view.allocate(&caller(header, 0), ino, args.offset, args.length, allocate_how(args.mode)?)?;
                 if kills {
-                    self.forget_attributes(place.node(ino));
+                    self.forget_attributes(request_view.node(ino));
                 }
                 Ok(())
             }
@@ -53,14 +53,14 @@ impl Server {
                 if args.flags != 0 {
                     return Err(Errno::EINVAL.into());
                 }
-                let to = self.same_view(place, args.nodeid_out)?;
+                let to = self.same_view(request_view, args.nodeid_out)?;
                 // The kernel counts the copied bytes in 32 bits unless the reply is wide.
                 let len = if *wide { args.len } else { args.len.min(1 << 30) };
                 let how = WriteHow { append: false, kill_suidgid: unprivileged, by: caller(header, 0) };
-                let kills = unprivileged && has_privileges(place, to)?;
+                let kills = unprivileged && has_privileges(request_view, to)?;
                 let copied = view.copy_range((ino, args.off_in), (to, args.off_out), len, how)?;
                 if kills {
-                    self.forget_attributes(place.node(to));
+                    self.forget_attributes(request_view.node(to));
                 }
                 if *wide {
                     reply.put(&CopyFileRangeOut { bytes_copied: copied });
@@ -76,17 +76,17 @@ impl Server {
 
     fn write(
         self: &Arc<Self>,
-        place: &Place<'_>,
+        request_view: &RequestView<'_>,
         ino: Ino,
         header: &InHeader,
         args: &abi::WriteIn,
         data: &[u8],
         reply: &mut Reply,
     ) -> Result<()> {
-        place.note_contents(ino);
-        // Pages of a mapping have their place, whatever the descriptor says that the kernel guessed.
+        request_view.note_contents(ino);
+        // Pages of a mapping have their request_view, whatever the descriptor says that the kernel guessed.
         let mapped = args.write_flags & abi::WRITE_CACHE != 0;
-        if mapped && matches!(place, Place::Followed { .. }) {
+        if mapped && matches!(request_view, RequestView::Followed { .. }) {
             // The whole page came: around what was stored it may have what others have replaced meanwhile.
             return Err(Errno::ESTALE.into());
         }
@@ -96,14 +96,14 @@ impl Server {
             // Who stored into a mapping is not known when its pages come.
             by: if mapped { Caller::ROOT } else { caller(header, 0) },
         };
-        let kills = how.kill_suidgid && has_privileges(place, ino)?;
-        let placed = place.view().write(ino, args.offset, data, how)?;
+        let kills = how.kill_suidgid && has_privileges(request_view, ino)?;
+        let placed = request_view.view().write(ino, args.offset, data, how)?;
         if kills {
-            self.forget_attributes(place.node(ino));
+            self.forget_attributes(request_view.node(ino));
         }
         if placed != args.offset {
             // The file had grown behind the kernel's back: its page has the data at the old end.
-            self.forget_later(place.node(ino));
+            self.forget_later(request_view.node(ino));
         }
         reply.put(&WriteOut { size: data.len() as u32, padding: 0 });
         Ok(())
@@ -112,8 +112,8 @@ impl Server {
 
 /// Whether a change by somebody unprivileged takes bits from the mode. The kernel does not expect
 /// that of a write, and would go on executing the file with them: it has to be told.
-fn has_privileges(place: &Place<'_>, ino: Ino) -> Result<bool> {
-    Ok(place.view().attr(ino)?.perm & (libc::S_ISUID | libc::S_ISGID) as u16 != 0)
+fn has_privileges(request_view: &RequestView<'_>, ino: Ino) -> Result<bool> {
+    Ok(request_view.view().attr(ino)?.perm & (libc::S_ISUID | libc::S_ISGID) as u16 != 0)
 }
 
 /// COLLAPSE and INSERT are not sent by the kernel.

@@ -9,8 +9,8 @@ use crate::ops::names::is_reserved;
 use crate::protocol::abi::{Dirent, EntryOut, ReadIn};
 use crate::protocol::init::MAX_IO;
 use crate::protocol::reply::Reply;
-use crate::server::Place;
 use crate::server::Server;
+use crate::server::request_view::RequestView;
 
 /// An entry between being listed and being looked at.
 struct Listed {
@@ -29,24 +29,24 @@ fn dirent(st_ino: u64, kind: FileKind, next_cookie: u64, name: &[u8]) -> Dirent 
 impl Server {
     pub(crate) fn read_dir(
         &self,
-        place: &Place<'_>,
+        request_view: &RequestView<'_>,
         dir: Ino,
         args: &ReadIn,
         plus: bool,
         reply: &mut Reply,
     ) -> Result<()> {
         let limit = (args.size as usize).min(MAX_IO);
-        if matches!(place, Place::Followed { .. }) {
-            place.note_contents(dir);
+        if matches!(request_view, RequestView::Followed { .. }) {
+            request_view.note_contents(dir);
         }
         if plus {
-            return self.read_dir_plus(place, dir, args.offset, limit, reply);
+            return self.read_dir_plus(request_view, dir, args.offset, limit, reply);
         }
-        place.view().read_dir(dir, args.offset, &mut |item| {
+        request_view.view().read_dir(dir, args.offset, &mut |item| {
             if is_reserved(dir, item.name) {
                 return true;
             }
-            let dirent = dirent(place.st_ino(item.ino), item.kind, item.next_cookie, item.name);
+            let dirent = dirent(request_view.st_ino(item.ino), item.kind, item.next_cookie, item.name);
             reply.put_dirent(limit, None, dirent, item.name)
         })
     }
@@ -55,14 +55,14 @@ impl Server {
     /// lists.
     fn read_dir_plus(
         &self,
-        place: &Place<'_>,
+        request_view: &RequestView<'_>,
         dir: Ino,
         cookie: u64,
         limit: usize,
         reply: &mut Reply,
     ) -> Result<()> {
-        let view = place.view();
-        let entry_valid = self.lifetime_of_names(place, dir);
+        let view = request_view.view();
+        let entry_valid = self.lifetime_of_names(request_view, dir);
         let mut names = Vec::new();
         let mut listed = Vec::new();
         let mut len = 0;
@@ -86,16 +86,16 @@ impl Server {
             // what cannot be looked at now, too; the listing goes on.
             let known = match name {
                 b"." | b".." => None,
-                _ if matches!(place, Place::Followed { .. }) => None,
+                _ if matches!(request_view, RequestView::Followed { .. }) => None,
                 _ => {
                     let held = view
                         .attr(item.ino)
-                        .and_then(|attr| self.hold_checked(place, &attr, Some((dir, name))));
+                        .and_then(|attr| self.hold_checked(request_view, &attr, Some((dir, name))));
                     held.unwrap_or(None)
                 }
             };
             let known = known.map(|known| EntryOut { entry_valid, ..known });
-            let dirent = dirent(place.st_ino(item.ino), item.kind, item.next_cookie, name);
+            let dirent = dirent(request_view.st_ino(item.ino), item.kind, item.next_cookie, name);
             let fits = reply.put_dirent(limit, Some(&known.unwrap_or_default()), dirent, name);
             debug_assert!(fits, "the sizes were added up before");
         }

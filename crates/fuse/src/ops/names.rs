@@ -6,13 +6,13 @@ use xact_fs::api::check_name;
 use xact_fs::{Attr, RenameHow, View};
 use xact_types::{Errno, Error, Ino, Result};
 
+use crate::ops::credentials::caller;
 use crate::protocol::abi::{EntryOut, InHeader, OpenOut};
 use crate::protocol::node::Node;
 use crate::protocol::reply::{self, Reply, VALID_SECS};
 use crate::protocol::request::Operation;
-use crate::server::Place;
 use crate::server::Server;
-use crate::server::caller;
+use crate::server::request_view::RequestView;
 
 /// How often a lookup is tried anew when what it found went away meanwhile.
 const LOOKUP_TRIES: u32 = 8;
@@ -29,11 +29,17 @@ pub fn is_reserved(dir: Ino, name: &[u8]) -> bool {
 }
 
 impl Server {
-    pub(crate) fn lookup(&self, place: &Place<'_>, dir: Ino, name: &[u8], reply: &mut Reply) -> Result<()> {
+    pub(crate) fn lookup(
+        &self,
+        request_view: &RequestView<'_>,
+        dir: Ino,
+        name: &[u8],
+        reply: &mut Reply,
+    ) -> Result<()> {
         check_name(name)?;
         if is_reserved(dir, name) {
-            return match place {
-                Place::Base { .. } if name == FOLDER.as_bytes() => {
+            return match request_view {
+                RequestView::Base { .. } if name == FOLDER.as_bytes() => {
                     reply.put(&self.hidden_entry(Node::Hidden)?);
                     Ok(())
                 }
@@ -41,8 +47,8 @@ impl Server {
             };
         }
         for _ in 0..LOOKUP_TRIES {
-            let entry_valid = self.lifetime_of_names(place, dir);
-            let attr = match place.view().lookup(dir, name) {
+            let entry_valid = self.lifetime_of_names(request_view, dir);
+            let attr = match request_view.view().lookup(dir, name) {
                 Ok(attr) => attr,
                 Err(Error::Posix(Errno::ENOENT)) => {
                     // The kernel may remember that it is not there.
@@ -51,7 +57,7 @@ impl Server {
                 }
                 Err(e) => return Err(e),
             };
-            if let Some(entry) = self.hold_checked(place, &attr, Some((dir, name)))? {
+            if let Some(entry) = self.hold_checked(request_view, &attr, Some((dir, name)))? {
                 reply.put(&EntryOut { entry_valid, ..entry });
                 return Ok(());
             }
@@ -62,14 +68,14 @@ impl Server {
     /// MKNOD, MKDIR, TMPFILE, SYMLINK and LINK: all reply with the entry.
     pub(crate) fn make(
         &self,
-        place: &Place<'_>,
+        request_view: &RequestView<'_>,
         dir: Ino,
         header: &InHeader,
         operation: &Operation<'_>,
         reply: &mut Reply,
     ) -> Result<()> {
-        place.check_lookup()?;
-        let view = place.view();
+        request_view.check_lookup()?;
+        let view = request_view.view();
         let name = match operation {
             Operation::Mknod { name, .. }
             | Operation::Mkdir { name, .. }
@@ -96,7 +102,7 @@ impl Server {
             Operation::Mkdir { args, .. } => view.make_dir(&by(args.umask), dir, name, perm(args.mode))?,
             Operation::Symlink { target, .. } => view.make_symlink(&by(0), dir, name, target)?,
             Operation::Link { old_node, .. } => {
-                view.link(&by(0), self.same_view(place, *old_node)?, dir, name)?
+                view.link(&by(0), self.same_view(request_view, *old_node)?, dir, name)?
             }
             Operation::Tmpfile { args } => view.make_unnamed(&by(args.umask), dir, perm(args.mode))?,
             _ => return Err(Errno::EIO.into()),
@@ -104,13 +110,14 @@ impl Server {
         if !matches!(operation, Operation::Tmpfile { .. }) {
             view.hold(attr.ino)?;
         }
-        place.add_lookup(&attr, (!name.is_empty()).then_some((dir, name)));
-        let (entry_valid, lifetime) = match (place, operation) {
-            (Place::Followed { .. }, _) => (0, 0),
-            (_, Operation::Link { .. }) => (VALID_SECS, self.lifetime_of_changed(place)),
+        request_view.add_lookup(&attr, (!name.is_empty()).then_some((dir, name)));
+        let (entry_valid, lifetime) = match (request_view, operation) {
+            (RequestView::Followed { .. }, _) => (0, 0),
+            (_, Operation::Link { .. }) => (VALID_SECS, self.lifetime_of_changed(request_view)),
             _ => (VALID_SECS, VALID_SECS),
         };
-        let entry = reply::entry_out(place.found(&attr).id(), place.st_ino(attr.ino), &attr, lifetime);
+        let entry =
+            reply::entry_out(request_view.found(&attr).id(), request_view.st_ino(attr.ino), &attr, lifetime);
         reply.put(&EntryOut { entry_valid, ..entry });
         if matches!(operation, Operation::Tmpfile { .. }) {
             reply.put(&OpenOut { open_flags: FOPEN_KEEP_CACHE, ..Default::default() });
@@ -118,29 +125,41 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn unlink(&self, place: &Place<'_>, dir: Ino, header: &InHeader, name: &[u8]) -> Result<()> {
+    pub(crate) fn unlink(
+        &self,
+        request_view: &RequestView<'_>,
+        dir: Ino,
+        header: &InHeader,
+        name: &[u8],
+    ) -> Result<()> {
         check_changed(dir, name)?;
-        place.view().unlink(&caller(header, 0), dir, name)?;
-        place.remove_name(dir, name);
+        request_view.view().unlink(&caller(header, 0), dir, name)?;
+        request_view.remove_name(dir, name);
         Ok(())
     }
 
-    pub(crate) fn rmdir(&self, place: &Place<'_>, dir: Ino, header: &InHeader, name: &[u8]) -> Result<()> {
+    pub(crate) fn rmdir(
+        &self,
+        request_view: &RequestView<'_>,
+        dir: Ino,
+        header: &InHeader,
+        name: &[u8],
+    ) -> Result<()> {
         check_changed(dir, name)?;
-        place.view().remove_dir(&caller(header, 0), dir, name)?;
-        place.remove_name(dir, name);
+        request_view.view().remove_dir(&caller(header, 0), dir, name)?;
+        request_view.remove_name(dir, name);
         Ok(())
     }
 
     pub(crate) fn rename(
         &self,
-        place: &Place<'_>,
+        request_view: &RequestView<'_>,
         (dir, old): (Ino, &[u8]),
         (new_dir, new): (u64, &[u8]),
         flags: u32,
         header: &InHeader,
     ) -> Result<()> {
-        let new_dir = self.same_view(place, new_dir)?;
+        let new_dir = self.same_view(request_view, new_dir)?;
         check_changed(dir, old)?;
         check_changed(new_dir, new)?;
         let how = match flags {
@@ -150,19 +169,21 @@ impl Server {
             libc::RENAME_WHITEOUT => RenameHow::Whiteout,
             _ => return Err(Errno::EINVAL.into()),
         };
-        place.view().rename(&caller(header, 0), (dir, old), (new_dir, new), how)?;
-        if let Place::Tx { tx, .. } = place {
+        request_view.view().rename(&caller(header, 0), (dir, old), (new_dir, new), how)?;
+        if let RequestView::Tx { tx, .. } = request_view {
             tx.refs.rename((dir, old), (new_dir, new), how == RenameHow::Exchange);
         }
         Ok(())
     }
 
     /// Inode of a second node of an operation: `EXDEV` unless it is in the same view.
-    pub(crate) fn same_view(&self, place: &Place<'_>, id: u64) -> Result<Ino> {
-        match (Node::from_id(id), place.view_nr()) {
+    pub(crate) fn same_view(&self, request_view: &RequestView<'_>, id: u64) -> Result<Ino> {
+        match (Node::from_id(id), request_view.view_nr()) {
             (Some(Node::Base(ino)), None) => Ok(ino),
             (Some(Node::View(nr, ino)), Some(ours)) if nr == ours => Ok(ino),
-            (Some(Node::Base(ino)), Some(_)) if matches!(place, Place::Followed { .. }) => Ok(ino),
+            (Some(Node::Base(ino)), Some(_)) if matches!(request_view, RequestView::Followed { .. }) => {
+                Ok(ino)
+            }
             _ => Err(Errno::EXDEV.into()),
         }
     }
@@ -171,24 +192,24 @@ impl Server {
     /// a commit removed it, and its number may be another inode's by now.
     pub(crate) fn hold_checked(
         &self,
-        place: &Place<'_>,
+        request_view: &RequestView<'_>,
         found: &Attr,
         name: Option<(Ino, &[u8])>,
     ) -> Result<Option<EntryOut>> {
-        place.check_lookup()?;
+        request_view.check_lookup()?;
         let gone = |e: &Error| matches!(e, Error::Posix(Errno::ESTALE | Errno::ENOENT));
-        let view: &dyn View = place.view();
+        let view: &dyn View = request_view.view();
         match view.hold(found.ino) {
             Ok(()) => {}
             Err(e) if gone(&e) => return Ok(None),
             Err(e) => return Err(e),
         }
         // Held before it is asked for, and asked for before the attributes are looked at: see `veiling`.
-        let lifetime = self.lifetime(place, found.ino);
+        let lifetime = self.lifetime(request_view, found.ino);
         match view.attr(found.ino) {
             Ok(attr) if attr.generation == found.generation && attr.kind == found.kind => {
-                place.add_lookup(&attr, name);
-                let (node, st_ino) = (place.found(&attr), place.st_ino(attr.ino));
+                request_view.add_lookup(&attr, name);
+                let (node, st_ino) = (request_view.found(&attr), request_view.st_ino(attr.ino));
                 Ok(Some(reply::entry_out(node.id(), st_ino, &attr, lifetime)))
             }
             other => {

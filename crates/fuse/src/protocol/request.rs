@@ -108,6 +108,24 @@ pub enum Operation<'a> {
     Refused,
 }
 
+impl Operation<'_> {
+    /// Whether it leaves what it is about as it is.
+    pub fn only_looks(&self) -> bool {
+        matches!(
+            self,
+            Operation::Lookup { .. }
+                | Operation::ReadDir { .. }
+                | Operation::GetAttr
+                | Operation::Statx
+                | Operation::ReadLink
+                | Operation::GetXattr { .. }
+                | Operation::ListXattr { .. }
+                | Operation::Read(_)
+                | Operation::Lseek(_)
+        )
+    }
+}
+
 /// Splits a request into header and operation. `EIO`: it is not what the protocol says.
 pub fn decode(bytes: &[u8]) -> Result<(InHeader, Operation<'_>), Errno> {
     let (header, rest) = InHeader::read_from_prefix(bytes).map_err(|_| Errno::EIO)?;

@@ -153,12 +153,12 @@ impl Server {
         kind: Kind,
         job: impl FnOnce(&Arc<Server>) + Send + 'static,
     ) -> Result<()> {
-        if tx.transaction.goes_first() { self.spawn(job) } else { self.spawn_for(&tx.account, kind, job) }
+        if tx.transaction.has_claim() { self.spawn(job) } else { self.spawn_for(&tx.account, kind, job) }
     }
 
     fn run_job(self: &Arc<Self>, job: Job) {
         if catch_unwind(AssertUnwindSafe(|| job(self))).is_err() {
-            self.host.poison("a panic at the end of a transaction");
+            self.volume.poison("a panic at the end of a transaction");
         }
     }
 

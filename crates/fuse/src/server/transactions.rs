@@ -22,13 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
-use xact::{Account, Charge, Losses, Lost, Resource};
+use xact::{Account, Charge, Losses, Lost, Resource, Transaction, TxState};
 use xact_control::abi::TxStatus;
 use xact_fs::View;
 use xact_types::{AccessCheck, Errno, Result};
 
 use crate::commit::followers::Followers;
-use crate::host::{HostTransaction, Reopened};
 use crate::ioctl::change_list::ChangeList;
 use crate::protocol::node::ViewNr;
 use crate::server::kernel_refs::KernelRefs;
@@ -55,8 +54,7 @@ pub struct TxView {
     pub nr: ViewNr,
     pub uid: u32,
     pub gid: u32,
-    pub transaction: Arc<dyn HostTransaction>,
-    pub view: Arc<dyn View>,
+    pub transaction: Arc<Transaction>,
     pub begun: Instant,
     /// Its user's.
     pub account: Arc<Account>,
@@ -73,19 +71,12 @@ pub struct TxView {
 }
 
 impl TxView {
-    fn new(
-        nr: ViewNr,
-        gid: u32,
-        transaction: Arc<dyn HostTransaction>,
-        open: Arc<Charge>,
-        begun: Instant,
-    ) -> TxView {
+    fn new(nr: ViewNr, gid: u32, transaction: Arc<Transaction>, open: Arc<Charge>, begun: Instant) -> TxView {
         let account = open.account().clone();
         TxView {
             nr,
             uid: account.uid(),
             gid,
-            view: transaction.view(),
             transaction,
             begun,
             refs: Arc::new(KernelRefs::new(&account)),
@@ -96,6 +87,16 @@ impl TxView {
             parts: Mutex::default(),
             has_parts: AtomicBool::new(false),
         }
+    }
+
+    /// The transaction's number, which no other one has while the volume is mounted.
+    pub fn id(&self) -> u64 {
+        self.transaction.options().id
+    }
+
+    /// Whether the transaction has not been committed or aborted.
+    pub fn is_open(&self) -> bool {
+        self.transaction.state() == TxState::Active
     }
 
     /// A savepoint ends with a process from now on.
@@ -146,7 +147,7 @@ impl TxView {
     /// Gives back what the kernel held through a view that is closed.
     fn release_all(&self) {
         for (ino, lookups) in self.refs.drain() {
-            self.view.release(ino, lookups);
+            self.transaction.release(ino, lookups);
         }
     }
 }
@@ -226,7 +227,7 @@ impl Tables {
     }
 
     fn tell(&self, view: &TxView) -> Told {
-        let id = view.transaction.id();
+        let id = view.id();
         let kept = self.kept.get(&id);
         Told {
             id,
@@ -261,7 +262,7 @@ impl Registry {
 
     /// By the number that the user knows.
     pub fn by_id(&self, id: u64) -> Option<Arc<TxView>> {
-        self.tables.read().views.values().find(|v| v.transaction.id() == id).cloned()
+        self.tables.read().views.values().find(|v| v.id() == id).cloned()
     }
 
     /// Opens one for a user. `EMFILE`: he has too many.
@@ -290,7 +291,7 @@ impl Registry {
     pub fn close_channel(&self, channel: u32) -> Option<Arc<TxView>> {
         let mut tables = self.tables.write();
         let tx = tables.channels.remove(&channel)?.tx?;
-        match tables.kept.get_mut(&tx.transaction.id()) {
+        match tables.kept.get_mut(&tx.id()) {
             Some(kept) => {
                 kept.attached = None;
                 None
@@ -303,7 +304,7 @@ impl Registry {
     pub fn add(
         &self,
         channel: u32,
-        transaction: Arc<dyn HostTransaction>,
+        transaction: Arc<Transaction>,
         open: Charge,
         gid: u32,
         own_inodes: bool,
@@ -360,7 +361,7 @@ impl Registry {
             state.tx = Some(view);
             return None;
         }
-        match tables.kept.get_mut(&view.transaction.id()) {
+        match tables.kept.get_mut(&view.id()) {
             Some(kept) => {
                 kept.attached = None;
                 None
@@ -383,7 +384,7 @@ impl Registry {
         let view = TxView::new(nr, old.gid, old.transaction.clone(), old.open.clone(), old.begun);
         let view = Arc::new(TxView { own_inodes: old.own_inodes, ..view });
         tables.views.insert(nr, view.clone());
-        if let Some(kept) = tables.kept.get_mut(&view.transaction.id()) {
+        if let Some(kept) = tables.kept.get_mut(&view.id()) {
             kept.view = view.clone();
         }
         view
@@ -393,7 +394,7 @@ impl Registry {
     pub fn keep(&self, channel: u32, view: Arc<TxView>, label: Vec<u8>, timeout: Option<Duration>) {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut tables = self.tables.write();
-        let id = view.transaction.id();
+        let id = view.id();
         let persistent = tables.kept.get(&id).and_then(|kept| kept.persistent.clone());
         let kept = Kept { label, deadline, persistent, attached: Some(channel), view };
         tables.kept.insert(id, kept);
@@ -407,15 +408,21 @@ impl Registry {
     }
 
     /// One that was kept before the volume was mounted, `age` old.
-    pub fn add_kept(&self, one: Reopened, account: &Arc<Account>, age: Duration, left: Option<Duration>) {
+    pub fn add_kept(
+        &self,
+        transaction: Arc<Transaction>,
+        account: &Arc<Account>,
+        age: Duration,
+        left: Option<Duration>,
+    ) {
         let now = Instant::now();
         // A machine that has not been up for so long knows no such instant.
         let begun = now.checked_sub(age).unwrap_or(now);
-        let Reopened { transaction, info, .. } = one;
+        let info = transaction.kept_info().unwrap_or_default();
         let charge = |resource| Arc::new(account.charge_anyway(resource, 1));
         let (open, persistent) = (charge(Resource::Transactions), Some(charge(Resource::Persisted)));
         let mut tables = self.tables.write();
-        let (id, nr) = (transaction.id(), tables.next_view(&self.followers));
+        let (id, nr) = (transaction.options().id, tables.next_view(&self.followers));
         let view = Arc::new(TxView::new(nr, info.gid, transaction, open, begun));
         tables.views.insert(nr, view.clone());
         let deadline = left.map(|left| now + left);
@@ -449,7 +456,7 @@ impl Registry {
     pub fn ended(&self, view: &TxView, standing: TxStatus) {
         let mut tables = self.tables.write();
         let told = Told { standing, left: None, ..tables.tell(view) };
-        if tables.kept.remove(&view.transaction.id()).is_some() {
+        if tables.kept.remove(&view.id()).is_some() {
             tables.ended.push_back(told);
             if tables.ended.len() > REMEMBERED {
                 tables.ended.pop_front();
@@ -528,7 +535,7 @@ impl Registry {
     /// The transaction with this number, open or a kept one that has ended. `ENOENT`, `EPERM`.
     pub fn tell(&self, id: u64, uid: u32) -> Result<Told, Errno> {
         let tables = self.tables.read();
-        let told = match tables.views.values().find(|view| view.transaction.id() == id) {
+        let told = match tables.views.values().find(|view| view.id() == id) {
             Some(view) => tables.tell(view),
             None => {
                 let ended = tables.ended.iter().rev().find(|told| told.id == id).ok_or(Errno::ENOENT)?;
@@ -541,9 +548,9 @@ impl Registry {
     /// The next open transaction above `id` that the user may look at.
     pub fn tell_next(&self, id: u64, uid: u32) -> Result<Told, Errno> {
         let tables = self.tables.read();
-        let above = tables.views.values().filter(|view| view.transaction.id() > id);
+        let above = tables.views.values().filter(|view| view.id() > id);
         let may = above.filter(|view| uid == 0 || view.uid == uid);
-        may.min_by_key(|view| view.transaction.id()).map(|view| tables.tell(view)).ok_or(Errno::ENOENT)
+        may.min_by_key(|view| view.id()).map(|view| tables.tell(view)).ok_or(Errno::ENOENT)
     }
 
     /// Whether no transaction is open.

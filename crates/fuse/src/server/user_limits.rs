@@ -8,7 +8,7 @@ const RESERVED: u64 = 256;
 const SHARES: u64 = 8;
 
 /// Sets limits for all users but root and the one who runs this process, as whose the volume is mounted.
-pub fn set(accounts: &Accounts, limits: Limits) {
+pub fn limit_users(accounts: &Accounts, limits: Limits) {
     let descriptors = descriptors_max().saturating_sub(RESERVED) / SHARES;
     // SAFETY: geteuid has no arguments and cannot fail.
     let owner = unsafe { libc::geteuid() };

@@ -30,6 +30,16 @@ pub struct Channel {
     calm: Option<Arc<Calm>>,
 }
 
+/// How a reply is sent.
+pub type SendReply = fn(&Channel, &[u8]) -> io::Result<()>;
+
+/// Logs that the kernel refused a reply, if it did.
+pub fn log_refused(result: io::Result<()>) {
+    if let Err(e) = result {
+        crate::log(format_args!("a reply was refused: {e}"));
+    }
+}
+
 pub fn open_device() -> io::Result<OwnedFd> {
     let file =
         std::fs::File::options().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse")?;
