@@ -8,9 +8,9 @@ use std::path::Path;
 
 use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_RETAIN, Reason};
 use xact_control::client::{Channel, CommitError, SavepointHandle};
-use xact_namespace::about::About;
+use xact_namespace::file_identity::FileIdentity;
 
-use crate::place::Place;
+use crate::mount_path::MountPath;
 
 /// A transaction, with the folder in its view that it was begun at.
 pub struct Tx {
@@ -59,7 +59,7 @@ impl Failed {
     }
 
     /// As `of_io`, with what it is about before it.
-    fn about(what: impl Display, error: &io::Error) -> Failed {
+    fn of_io_at(what: impl Display, error: &io::Error) -> Failed {
         let failed = Failed::of_io(error);
         Failed { why: format!("{what}: {}", failed.why), ..failed }
     }
@@ -77,7 +77,7 @@ impl Failed {
             Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EISDIR | libc::ENOTTY | libc::ENOSYS) => {
                 Failed::no_volume(at)
             }
-            _ => Failed::about(at.display(), error),
+            _ => Failed::of_io_at(at.display(), error),
         }
     }
 
@@ -96,18 +96,18 @@ impl Failed {
         Failed::of_io(&io::Error::from_raw_os_error(errno))
     }
 
-    pub fn of_inside(error: &xact_namespace::Error) -> Failed {
+    pub fn of_namespace(error: &xact_namespace::Error) -> Failed {
         Failed { why: error.to_string(), ..Failed::of_errno(error.errno()) }
     }
 }
 
 impl Tx {
     pub fn begin(at: &Path, flags: u32) -> Result<Tx, Failed> {
-        let wrong = |e: io::Error| Failed::about(at.display(), &e);
-        if !About::of_path(at).map_err(|e| wrong(e.into()))?.is_dir() {
+        let wrong = |e: io::Error| Failed::of_io_at(at.display(), &e);
+        if !FileIdentity::of_path(at).map_err(|e| wrong(e.into()))?.is_dir() {
             return Err(wrong(io::Error::from_raw_os_error(libc::ENOTDIR)));
         }
-        let place = Place::of(at).map_err(wrong)?;
+        let place = MountPath::of(at).map_err(wrong)?;
         match SavepointHandle::begin(&place.mount) {
             Ok(inner) => {
                 let dir = File::open(at).map_err(wrong)?;

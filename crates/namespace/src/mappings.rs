@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
-use crate::mounts::Mount;
+use crate::mount::Mount;
 use crate::{Error, Result};
 
 /// `struct procmap_query` of linux/fs.h.
@@ -73,7 +73,7 @@ pub fn all(mount: &Mount) -> Result<Vec<Mapping>> {
 impl Mapping {
     pub fn refuse(&self) -> Error {
         let (start, end) = self.range;
-        Error::InTheWay {
+        Error::Busy {
             what: format!("a writable mapping of a file on the volume ({}, at {start:x}-{end:x})", self.path),
             hint: "What is stored there would not be part of the transaction: unmap it first.".into(),
         }

@@ -7,34 +7,11 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use xact_control::abi::FOLDER;
 
+use crate::mount::Mount;
 use crate::{Error, Result, statmount};
 
-/// One line of mountinfo.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    pub id: u64,
-    /// Major and minor number of the file system.
-    pub device: (u32, u32),
-    /// The folder of the file system that is mounted; `/` unless it is a bind mount.
-    pub root: PathBuf,
-    pub point: PathBuf,
-    pub fs_type: String,
-    /// For an xact mount: the image.
-    pub source: PathBuf,
-}
-
 impl Mount {
-    /// Whether this is (part of) the private view of a transaction.
-    pub fn is_view(&self) -> bool {
-        self.root.starts_with(Path::new("/").join(FOLDER))
-    }
-
-    pub fn is_fuse(&self) -> bool {
-        self.fs_type == "fuse" || self.fs_type == "fuse.xact"
-    }
-
     /// The mount of all of the volume, of which this may be a bind mount of a part: the control channel is in the root.
     /// `NoVolume`: that mount is not in this namespace.
     pub fn of_the_whole(self) -> Result<Mount> {
@@ -172,6 +149,20 @@ mod tests {
     fn broken_lines_are_passed_over() {
         for line in [&b""[..], b"12", b"x y 0:1 / / rw - ext4", b"1 2 0 / / rw - fuse x rw"] {
             assert_eq!(parse(line), None);
+        }
+    }
+
+    /// As the table has it; of a file system with a plain name, and of one with none.
+    #[test]
+    fn a_mount_is_told_as_in_the_table() {
+        let table = all().unwrap();
+        for path in ["/", "/proc", "/dev", "/sys"].map(Path::new) {
+            let Some(mount) = statmount::of_path(path) else {
+                println!("this kernel does not tell of {}", path.display());
+                continue;
+            };
+            assert!(table.contains(&mount), "{mount:?} in {table:#?}");
+            assert!(path.starts_with(&mount.point), "{mount:?}");
         }
     }
 }

@@ -12,8 +12,9 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use xact_control::abi::FOLDER;
 
-use crate::about::About;
-use crate::mounts::{self, Mount};
+use crate::file_identity::FileIdentity;
+use crate::mount::Mount;
+use crate::mounts;
 use crate::ours::{self, Own};
 use crate::{Error, Result};
 
@@ -144,7 +145,7 @@ impl Namespace {
         // lead past the transaction.
         let same: Vec<&Mount> = table.iter().filter(|m| m.device == mount.device && !m.is_view()).collect();
         if same.iter().any(|m| m.point == Path::new("/")) {
-            return Err(Error::InTheWay {
+            return Err(Error::Busy {
                 what: "the volume is the root file system of this process".into(),
                 hint: "A transaction on it has to be started from outside of it.".into(),
             });
@@ -227,7 +228,8 @@ fn mounted_inside(table: &[Mount], same: &[&Mount]) -> Result<Vec<(OwnedFd, Path
 
 /// The current folder, where it lies on the volume.
 fn current_folder(mount: &Mount) -> Result<Option<PathBuf>> {
-    let here = About::of_path(Path::new(".")).map_err(|e| Error::system("look at the current folder", e))?;
+    let here =
+        FileIdentity::of_path(Path::new(".")).map_err(|e| Error::system("look at the current folder", e))?;
     if here.device != mount.device {
         return Ok(None);
     }
@@ -248,7 +250,7 @@ fn enter_folder(folder: &Path, bound: &Bound) -> Result<()> {
     if bound.shows(id_of(Path::new("."))?) {
         Ok(())
     } else {
-        Err(Error::InTheWay {
+        Err(Error::Busy {
             what: format!("the current folder, {}, is not reached by that path", folder.display()),
             hint: "Something else is mounted over it: start from another folder.".into(),
         })

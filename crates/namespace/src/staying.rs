@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use crate::about::About;
 use crate::descriptors::{self, Volume};
+use crate::file_identity::FileIdentity;
 use crate::mappings::{self, Mapping};
-use crate::mounts::Mount;
+use crate::mount::Mount;
 use crate::{Error, Result};
 
 /// How long a short use by another thread may last.
@@ -28,7 +28,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(5);
 
 /// How many threads this process has.
 pub fn threads() -> usize {
-    let links = About::of_path("/proc/self/task".as_ref()).map_or(0, |about| about.links);
+    let links = FileIdentity::of_path("/proc/self/task".as_ref()).map_or(0, |identity| identity.links);
     // Two of a folder itself.
     (links as usize).saturating_sub(2).max(1)
 }
@@ -60,7 +60,7 @@ pub fn check(mount: &Mount) -> Result<()> {
 }
 
 fn stays(number: RawFd, path: &std::path::Path) -> Error {
-    Error::InTheWay {
+    Error::Busy {
         what: format!("{} ({}) is open on the volume", descriptors::name_of(number), path.display()),
         hint: "In a process with several threads it cannot join the transaction: close it first, or begin with \
                XACT_BEGIN_LEAVE_OUTSIDE (Python: leave_outside=True), and what is done with it happens outside of \
@@ -89,9 +89,9 @@ struct Watched {
 impl Watched {
     fn all(volume: &Volume<'_>) -> Result<Watched> {
         let mut watched = Watched { epoll: None, found: Vec::new() };
-        for (number, about) in volume.open()? {
+        for (number, identity) in volume.open()? {
             let by_epoll = watched.add(number);
-            watched.found.push(File { number, mount: about.mount, inode: about.inode, by_epoll });
+            watched.found.push(File { number, mount: identity.mount, inode: identity.inode, by_epoll });
         }
         // A number may have been given to another file between the look and the watch.
         watched.look(volume)?;
@@ -123,11 +123,11 @@ impl Watched {
         let mut failed = None;
         found.retain(|file| {
             let same = match volume.has(file.number) {
-                Ok(Some(about)) if file.by_epoll => {
+                Ok(Some(identity)) if file.by_epoll => {
                     // The inode number of a file that was opened in a transaction changes with its commit.
-                    about.mount == file.mount
+                    identity.mount == file.mount
                 }
-                Ok(Some(about)) => (about.mount, about.inode) == (file.mount, file.inode),
+                Ok(Some(identity)) => (identity.mount, identity.inode) == (file.mount, file.inode),
                 Ok(None) => false,
                 Err(e) => {
                     failed = Some(e);

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 /// All of it stays what it was as long as the file is open, but for `links`: the deletion of a file by a
 /// commit may not be known yet.
-pub struct About {
+pub struct FileIdentity {
     /// Major and minor number of the file system, as in mountinfo.
     pub device: (u32, u32),
     /// Of the mount that it is reached through.
@@ -25,23 +25,23 @@ pub fn is_stale(file: impl AsFd) -> bool {
     matches!(statx(file, "", flags, StatxFlags::BASIC_STATS), Err(Errno::STALE))
 }
 
-impl About {
-    pub fn of(file: impl AsFd) -> rustix::io::Result<About> {
-        About::at(file, Path::new(""), AtFlags::EMPTY_PATH)
+impl FileIdentity {
+    pub fn of(file: impl AsFd) -> rustix::io::Result<FileIdentity> {
+        FileIdentity::at(file, Path::new(""), AtFlags::EMPTY_PATH)
     }
 
-    pub fn of_path(path: &Path) -> rustix::io::Result<About> {
-        About::at(CWD, path, AtFlags::empty())
+    pub fn of_path(path: &Path) -> rustix::io::Result<FileIdentity> {
+        FileIdentity::at(CWD, path, AtFlags::empty())
     }
 
     pub fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
     }
 
-    fn at(dir: impl AsFd, path: &Path, flags: AtFlags) -> rustix::io::Result<About> {
+    fn at(dir: impl AsFd, path: &Path, flags: AtFlags) -> rustix::io::Result<FileIdentity> {
         let flags = flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let found = statx(dir, path, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
-        Ok(About {
+        Ok(FileIdentity {
             device: (found.stx_dev_major, found.stx_dev_minor),
             mount: found.stx_mnt_id,
             inode: found.stx_ino,

@@ -3,22 +3,23 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use xact_namespace::about::About;
+use xact_namespace::file_identity::FileIdentity;
 
 /// The mount point above a path, and the path below it.
-pub struct Place {
+pub struct MountPath {
     pub mount: PathBuf,
     pub below: PathBuf,
 }
 
-impl Place {
+impl MountPath {
     /// The topmost folder above `path` on the same file system.
-    pub fn of(path: &Path) -> io::Result<Place> {
+    pub fn of(path: &Path) -> io::Result<MountPath> {
         let path = path.canonicalize()?;
-        let device = About::of_path(&path)?.device;
-        let same = |folder: &&Path| About::of_path(folder).is_ok_and(|about| about.device == device);
+        let device = FileIdentity::of_path(&path)?.device;
+        let same =
+            |folder: &&Path| FileIdentity::of_path(folder).is_ok_and(|identity| identity.device == device);
         let mount = path.ancestors().take_while(same).last().unwrap_or(&path);
         let below = path.strip_prefix(mount).expect("one of its ancestors").to_path_buf();
-        Ok(Place { mount: mount.to_path_buf(), below })
+        Ok(MountPath { mount: mount.to_path_buf(), below })
     }
 }

@@ -25,7 +25,8 @@ use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_FOLLOW, COMMIT_RETAIN};
 use xact_control::client::{Channel, SavepointHandle};
 use xact_namespace::descriptors::{Moved, Scope, Survey};
 use xact_namespace::mappings;
-use xact_namespace::mounts::{self, Mount};
+use xact_namespace::mount::Mount;
+use xact_namespace::mounts;
 use xact_namespace::namespace::{Bound, Home, Namespace, UserNamespace};
 use xact_namespace::staying;
 
@@ -37,7 +38,7 @@ const BEGIN_USER_NAMESPACE: u32 = 0x2_0000;
 const BEGIN_OURS: u32 = BEGIN_LEAVE_OUTSIDE | BEGIN_USER_NAMESPACE;
 
 /// The transaction around a thread's calls.
-struct Around {
+struct ThreadTx {
     /// A child that was forked inside has a copy of this, and no say in the matter.
     process: u32,
     /// The mount's folder in the view, for savepoints.
@@ -58,20 +59,20 @@ struct Own {
 }
 
 thread_local! {
-    static AROUND: RefCell<Option<Around>> = const { RefCell::new(None) };
+    static THREAD_TX: RefCell<Option<ThreadTx>> = const { RefCell::new(None) };
 }
 
 /// Begins one, or within one a part of it.
 pub fn begin(at: Option<&Path>, flags: u32) -> Result<(), Failed> {
-    AROUND.with_borrow_mut(|around| {
-        if around.as_ref().is_some_and(|around| around.process != std::process::id()) {
+    THREAD_TX.with_borrow_mut(|tx| {
+        if tx.as_ref().is_some_and(|tx| tx.process != std::process::id()) {
             // What it holds is the parent's to put back.
-            std::mem::forget(around.take());
+            std::mem::forget(tx.take());
         }
-        match around {
-            Some(around) => around.begin_within(),
+        match tx {
+            Some(tx) => tx.begin_within(),
             None => {
-                *around = Some(Around::begin(at, flags)?);
+                *tx = Some(ThreadTx::begin(at, flags)?);
                 Ok(())
             }
         }
@@ -80,41 +81,40 @@ pub fn begin(at: Option<&Path>, flags: u32) -> Result<(), Failed> {
 
 /// Ends the innermost one.
 pub fn commit(flags: u32) -> Result<(), Failed> {
-    end(|around| match around.begins.pop() {
+    end(|tx| match tx.begins.pop() {
         Some(savepoint) => {
-            let done =
-                SavepointHandle::with_number(&around.folder, savepoint).and_then(SavepointHandle::release);
-            (around.is_over(), done.map_err(|e| Failed::of_io(&e)))
+            let done = SavepointHandle::with_number(&tx.folder, savepoint).and_then(SavepointHandle::release);
+            (tx.is_over(), done.map_err(|e| Failed::of_io(&e)))
         }
-        None => match around.own.take() {
-            Some(own) => own.commit(flags, around.folder.as_raw_fd(), &mut around.own),
+        None => match tx.own.take() {
+            Some(own) => own.commit(flags, tx.folder.as_raw_fd(), &mut tx.own),
             None => (true, Err(Failed::none_open())),
         },
     })
 }
 
 pub fn abort() -> Result<(), Failed> {
-    end(|around| match around.begins.pop() {
+    end(|tx| match tx.begins.pop() {
         Some(savepoint) => {
             let done =
-                SavepointHandle::with_number(&around.folder, savepoint).and_then(SavepointHandle::roll_back);
-            (around.is_over(), done.map_err(|e| Failed::of_io(&e)))
+                SavepointHandle::with_number(&tx.folder, savepoint).and_then(SavepointHandle::roll_back);
+            (tx.is_over(), done.map_err(|e| Failed::of_io(&e)))
         }
-        None => match around.own.take() {
-            Some(own) => own.abort(&mut around.own),
+        None => match tx.own.take() {
+            Some(own) => own.abort(&mut tx.own),
             None => (true, Err(Failed::none_open())),
         },
     })
 }
 
 /// Does what ends a begin; it says whether all of it is over.
-fn end(action: impl FnOnce(&mut Around) -> (bool, Result<(), Failed>)) -> Result<(), Failed> {
-    AROUND.with_borrow_mut(|slot| {
-        let around = slot.as_mut().ok_or_else(Failed::none_open)?;
-        if around.process != std::process::id() {
+fn end(action: impl FnOnce(&mut ThreadTx) -> (bool, Result<(), Failed>)) -> Result<(), Failed> {
+    THREAD_TX.with_borrow_mut(|slot| {
+        let tx = slot.as_mut().ok_or_else(Failed::none_open)?;
+        if tx.process != std::process::id() {
             return Err(Failed::of_parent());
         }
-        let (over, result) = action(around);
+        let (over, result) = action(tx);
         if over {
             *slot = None;
         }
@@ -124,10 +124,10 @@ fn end(action: impl FnOnce(&mut Around) -> (bool, Result<(), Failed>)) -> Result
 
 /// How many begins are open, and the number of the transaction (0 within `xact run`).
 pub fn status() -> (u32, u64) {
-    AROUND.with_borrow(|around| match around {
-        Some(around) => {
-            let id = around.own.as_ref().map_or(0, |own| own.id);
-            (around.begins.len() as u32 + u32::from(around.own.is_some()), id)
+    THREAD_TX.with_borrow(|tx| match tx {
+        Some(tx) => {
+            let id = tx.own.as_ref().map_or(0, |own| own.id);
+            (tx.begins.len() as u32 + u32::from(tx.own.is_some()), id)
         }
         None => (0, 0),
     })
@@ -135,32 +135,32 @@ pub fn status() -> (u32, u64) {
 
 /// Whether the commit of the transaction is known to be refused; within `xact run` that is its to say.
 pub fn is_doomed() -> Result<bool, Failed> {
-    AROUND.with_borrow(|around| {
-        let around = around.as_ref().ok_or(Failed::of_errno(libc::ESTALE))?;
-        let doomed = around.own.as_ref().map_or(Ok(false), |own| own.channel.is_doomed());
+    THREAD_TX.with_borrow(|tx| {
+        let tx = tx.as_ref().ok_or(Failed::of_errno(libc::ESTALE))?;
+        let doomed = tx.own.as_ref().map_or(Ok(false), |own| own.channel.is_doomed());
         doomed.map_err(|e| Failed::of_io(&e))
     })
 }
 
 /// Does something with the folder of the view, for savepoints.
 pub fn in_view<R>(action: impl FnOnce(&File) -> io::Result<R>) -> Result<R, Failed> {
-    AROUND.with_borrow(|around| {
-        let around = around.as_ref().ok_or_else(Failed::none_open)?;
-        action(&around.folder).map_err(|e| Failed::of_io(&e))
+    THREAD_TX.with_borrow(|tx| {
+        let tx = tx.as_ref().ok_or_else(Failed::none_open)?;
+        action(&tx.folder).map_err(|e| Failed::of_io(&e))
     })
 }
 
-impl Around {
-    fn begin(at: Option<&Path>, flags: u32) -> Result<Around, Failed> {
-        let mount = mounts::serving(at).map_err(|e| Failed::of_inside(&e))?;
+impl ThreadTx {
+    fn begin(at: Option<&Path>, flags: u32) -> Result<ThreadTx, Failed> {
+        let mount = mounts::serving(at).map_err(|e| Failed::of_namespace(&e))?;
         let process = std::process::id();
         if mount.is_view() {
             let folder = File::open(&mount.point).map_err(|e| Failed::of_io(&e))?;
             let inner = SavepointHandle::of(&folder).map_err(|e| Failed::of_io(&e))?;
-            return Ok(Around { process, folder, own: None, begins: vec![inner.number()] });
+            return Ok(ThreadTx { process, folder, own: None, begins: vec![inner.number()] });
         }
         let (own, folder) = Own::begin(mount, flags)?;
-        Ok(Around { process, folder, own: Some(own), begins: Vec::new() })
+        Ok(ThreadTx { process, folder, own: Some(own), begins: Vec::new() })
     }
 
     fn begin_within(&mut self) -> Result<(), Failed> {
@@ -177,7 +177,7 @@ impl Around {
 impl Own {
     /// With the volume's folder in the view.
     fn begin(mount: Mount, flags: u32) -> Result<(Own, File), Failed> {
-        let inside = |e: xact_namespace::Error| Failed::of_inside(&e);
+        let inside = |e: xact_namespace::Error| Failed::of_namespace(&e);
         let io = |e: io::Error| Failed::of_io(&e);
         let none = |e: io::Error| Failed::of_channel(&mount.point, &e);
         let user = match flags & BEGIN_USER_NAMESPACE {
@@ -298,7 +298,7 @@ impl Own {
 
     /// Leaves the namespace of the transaction; returns the way back into it.
     fn go_home(&self) -> Result<Home, Failed> {
-        let inside = |e: xact_namespace::Error| Failed::of_inside(&e);
+        let inside = |e: xact_namespace::Error| Failed::of_namespace(&e);
         let here = Home::here().map_err(inside)?;
         self.home.go().map_err(inside)?;
         Ok(here)
