@@ -10,12 +10,12 @@ use xact_types::{Error, Result};
 
 use crate::protocol::init::{self, Agreed, BUFFER};
 use crate::protocol::reply::Reply;
-use crate::protocol::request::{self, Operation};
+use crate::protocol::request::{Operation, Request};
 use crate::server::Server;
 use crate::transport::channel::{Channel, Received};
 use crate::transport::mount::{self, MountOptions};
 use crate::transport::signals::{self, Watch};
-use crate::transport::worker_pool::Pool;
+use crate::transport::worker_pool::WorkerPool;
 
 /// What the kernel reads ahead of a program that reads in sequence, in KiB. Its default of 128
 /// makes eight requests of what could be one.
@@ -24,7 +24,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 /// A volume that is being served, mounted or not.
 pub struct Connection {
     server: Arc<Server>,
-    pool: Arc<Pool<Server>>,
+    pool: Arc<WorkerPool<Server>>,
 }
 
 /// A volume that is mounted and being served.
@@ -97,7 +97,7 @@ fn start(volume: Arc<Volume>, channel: Channel) -> Result<Connection> {
             server.snapshot_changed(name);
         }
     }));
-    let pool = Pool::start(channel, server.clone()).map_err(io)?;
+    let pool = WorkerPool::start(channel, server.clone()).map_err(io)?;
     Ok(Connection { server, pool })
 }
 
@@ -112,8 +112,8 @@ fn handshake(channel: &Channel) -> Result<Agreed> {
             Received::Closed => return Err(Error::Usage("the mount was undone while it was made".into())),
         };
         let mut reply = Reply::new();
-        let (unique, asked) = match request::decode(&buffer[..len]) {
-            Ok((header, Operation::Init(asked))) => (header.unique, asked),
+        let (unique, asked) = match Request::decode(&buffer[..len]) {
+            Ok(Request { header, operation: Operation::Init(asked), .. }) => (header.unique, asked),
             _ => return Err(Error::Usage("the kernel did not start with INIT".into())),
         };
         let (answer, agreed) = init::negotiate(&asked)?;

@@ -97,7 +97,7 @@ impl Server {
                 false
             };
             if held {
-                self.registry.followers.add_hold(ino);
+                self.transactions.followers.add_hold(ino);
             }
             held
         });
@@ -110,8 +110,8 @@ impl Server {
         if !committed {
             return;
         }
-        self.registry.followers.add(tx.nr, tx.refs.clone());
-        self.registry.freeze(tx);
+        self.transactions.followers.add(tx.nr, tx.refs.clone());
+        self.transactions.freeze(tx);
         // Drops all that nobody uses; then the names of what is in use, and what the kernel has of that.
         self.forget_name(Node::Tx(tx.nr), b"root", false);
         for (dir, name) in tx.refs.names() {
@@ -120,24 +120,24 @@ impl Server {
         for ino in tx.refs.inodes() {
             self.forget_contents(Node::View(tx.nr, ino));
         }
-        self.registry.followers.drop_if_forgotten(tx.nr);
+        self.transactions.followers.drop_if_forgotten(tx.nr);
     }
 
     /// In this order: see `Followers::has_all_holds`.
     pub(crate) fn release_followed(&self, ino: Ino, holds: u64) {
-        self.registry.followers.remove_holds(ino, holds);
+        self.transactions.followers.remove_holds(ino, holds);
         self.base.release(ino, holds);
     }
 
     /// The volume's inode that a node stands for.
     pub(crate) fn followed(&self, node: Node) -> Option<(ViewNr, Ino)> {
         let Node::View(nr, ino) = node else { return None };
-        self.registry.followers.get(nr).filter(|view| view.refs.follows(ino)).map(|_| (nr, ino))
+        self.transactions.followers.get(nr).filter(|view| view.refs.follows(ino)).map(|_| (nr, ino))
     }
 
     /// Makes the kernel forget what it has of an inode through views that were committed.
     pub(crate) fn forget_followers(&self, ino: Ino) {
-        for nr in self.registry.followers.take_cached(ino, None) {
+        for nr in self.transactions.followers.take_cached(ino, None) {
             self.forget_contents(Node::View(nr, ino));
         }
     }
@@ -152,7 +152,7 @@ impl Server {
         reply: &mut Reply,
     ) -> bool {
         let (own, ino) = match Node::from_id(header.nodeid) {
-            Some(Node::Base(ino)) if self.registry.followers.any_cached() => (None, ino),
+            Some(Node::Base(ino)) if self.transactions.followers.any_cached() => (None, ino),
             Some(node @ Node::View(..)) => match self.followed(node) {
                 Some((nr, ino)) => (Some(nr), ino),
                 None => return false,
@@ -165,7 +165,7 @@ impl Server {
         }
         let mut nodes: Vec<Node> = Vec::new();
         for &ino in outdated.contents.iter().chain(&outdated.attributes) {
-            let views = self.registry.followers.take_cached(ino, own);
+            let views = self.transactions.followers.take_cached(ino, own);
             nodes.extend(views.into_iter().map(|nr| Node::View(nr, ino)));
         }
         nodes.extend(outdated.contents.iter().filter(|_| own.is_some()).map(|&ino| Node::Base(ino)));

@@ -4,19 +4,19 @@
 //! anything old of one part of a commit when anybody can see something new of another. Forgetting after
 //! the change is too late, and forgetting before it alone is no use: readers bring the old state back. So:
 //!
-//! 1. **Begin**: all inodes that the commit changes come under a veil (`cache_fence`). From here on attributes
+//! 1. **Begin**: all inodes that the commit changes come under a fence (`cache_fence`). From here on attributes
 //!    and names of these are told with a lifetime of 0: the kernel asks again at the next look.
 //! 2. **Names**: the kernel forgets all changed names. That waits for the lock of their folder, thus for
 //!    whoever is looking something up in it, making or listing: what they were told before 1 is with the
 //!    kernel then, and forgotten.
 //! 3. **Listings**: it forgets the listings of these folders. Was one told since before 2: again, from 2.
-//!    Else all of these folders are shut: from here on READDIR waits.
+//!    Else all of these folders are blocked: from here on READDIR waits.
 //! 4. **Pages and attributes** of each inode: forgotten while its READs are answered still, with the old
 //!    state. A READ that was sent before has locked its page, and is waited for. Was one received since:
-//!    again. Else the inode is shut: READs wait. Now the kernel has nothing of what will change.
+//!    again. Else the inode is blocked: READs wait. Now the kernel has nothing of what will change.
 //! 5. The transaction locks, validates and **applies**, or refuses. The base shows all of it to whoever comes
 //!    after, since all locks are held together and who reads one inode reads it under its lock.
-//! 6. **Lift**: what waited is answered, by the thread that commits.
+//! 6. **Release**: what waited is answered, by the thread that commits.
 //!
 //! Why nothing deadlocks. Forgetting waits in 2 for locks of folders, in 3 and 4 for locks of pages, and
 //! those who hold these may wait for requests. So in 2 and 3 no request of this commit waits; in 4 READDIR
@@ -49,14 +49,14 @@ use xact::Audience;
 use xact_fs::Name;
 use xact_types::Ino;
 
-use crate::commit::cache_fence::{Admission, Parked, VeilNr};
-use crate::protocol::abi::InHeader;
+use crate::commit::cache_fence::{Admission, FenceNr};
 use crate::protocol::node::Node;
-use crate::protocol::reply::VALID_SECS;
-use crate::protocol::request::Operation;
+use crate::protocol::reply::{Reply, VALID_SECS};
+use crate::protocol::request::{Operation, Request};
 use crate::server::Server;
 use crate::server::request_view::RequestView;
 use crate::transport::channel::Channel;
+use crate::transport::parked_request::ParkedRequest;
 use xact::Changes;
 
 /// How often one step is tried anew. A round that fails takes microseconds, and one in ten may.
@@ -68,24 +68,24 @@ const LEARNING: Duration = Duration::from_micros(100);
 type Span = (u64, u64);
 
 /// Who hides a commit from the kernel until it is there as a whole.
-pub(crate) struct Curtain<'a> {
+pub(crate) struct Publisher<'a> {
     server: &'a Arc<Server>,
     /// Of files, forget these parts alone; `None`: all.
     parts: Option<Vec<Span>>,
-    veil: Option<VeilNr>,
+    fence: Option<FenceNr>,
     /// Inodes of which the kernel may still have something old.
     again: Vec<Ino>,
 }
 
 /// What of the kernel's an inode has.
-struct Cast<'a> {
+struct Affected<'a> {
     names: BTreeMap<Ino, Vec<&'a Name>>,
     /// Those without changed names; and whether the kernel may have pages that will be wrong.
     others: BTreeMap<Ino, bool>,
 }
 
-impl<'a> Cast<'a> {
-    fn of(changes: &'a Changes) -> Cast<'a> {
+impl<'a> Affected<'a> {
+    fn of(changes: &'a Changes) -> Affected<'a> {
         let mut names: BTreeMap<Ino, Vec<&Name>> = BTreeMap::new();
         for (dir, name) in &changes.names {
             names.entry(*dir).or_default().push(name);
@@ -93,7 +93,7 @@ impl<'a> Cast<'a> {
         let others = changes.inodes.iter().filter(|ino| !names.contains_key(ino));
         let mut others: BTreeMap<Ino, bool> = others.map(|&ino| (ino, false)).collect();
         others.extend(changes.files.iter().map(|&ino| (ino, true)));
-        Cast { names, others }
+        Affected { names, others }
     }
 
     fn inodes(&self) -> Vec<Ino> {
@@ -101,42 +101,42 @@ impl<'a> Cast<'a> {
     }
 }
 
-impl<'a> Curtain<'a> {
-    pub fn new(server: &'a Arc<Server>) -> Curtain<'a> {
-        Curtain { server, parts: None, veil: None, again: Vec::new() }
+impl<'a> Publisher<'a> {
+    pub fn new(server: &'a Arc<Server>) -> Publisher<'a> {
+        Publisher { server, parts: None, fence: None, again: Vec::new() }
     }
 
     /// For a commit that changes one file, in these parts.
-    pub fn over_parts(server: &'a Arc<Server>, parts: Vec<Span>) -> Curtain<'a> {
-        let mut curtain = Curtain::new(server);
-        curtain.parts = Some(merged(parts));
-        curtain
+    pub fn over_parts(server: &'a Arc<Server>, parts: Vec<Span>) -> Publisher<'a> {
+        let mut publisher = Publisher::new(server);
+        publisher.parts = Some(merged(parts));
+        publisher
     }
 
-    fn draw(&mut self, veil: VeilNr, cast: &Cast<'_>) {
+    fn block_all(&mut self, fence: FenceNr, affected: &Affected<'_>) {
         for _ in 0..ROUNDS_MAX {
             // Nothing waits while names are forgotten.
-            self.server.answer_all(self.server.veils.open(veil));
-            let drawn = self.draw_folders(&cast.names)
-                && cast.others.iter().all(|(&ino, &has_pages)| self.draw_inode(ino, has_pages));
-            if !drawn {
+            self.server.answer_all(self.server.cache_fence.open(fence));
+            let blocked = self.block_folders(&affected.names)
+                && affected.others.iter().all(|(&ino, &has_pages)| self.block_inode(ino, has_pages));
+            if !blocked {
                 break;
             }
-            if self.server.veils.complete(veil) {
+            if self.server.cache_fence.complete(fence) {
                 return;
             }
         }
         crate::log(format_args!("files are read so much that a commit became visible bit by bit"));
-        self.server.veils.force(veil);
-        self.again = cast.inodes();
+        self.server.cache_fence.force(fence);
+        self.again = affected.inodes();
     }
 
-    fn draw_folders(&mut self, names: &BTreeMap<Ino, Vec<&Name>>) -> bool {
+    fn block_folders(&mut self, names: &BTreeMap<Ino, Vec<&Name>>) -> bool {
         let server = self.server;
         let all: Vec<Ino> = names.keys().copied().collect();
         let mut open = all.clone();
         for round in 0..ROUNDS_MAX {
-            open.iter().for_each(|&dir| server.veils.watch(dir));
+            open.iter().for_each(|&dir| server.cache_fence.watch(dir));
             for dir in &open {
                 // Names are told without a lifetime now, so once is enough. After that, one name is for
                 // the lock.
@@ -146,7 +146,7 @@ impl<'a> Curtain<'a> {
                 }
                 self.forget(*dir, true);
             }
-            open = server.veils.shut(&all);
+            open = server.cache_fence.block(&all);
             if open.is_empty() {
                 return true;
             }
@@ -154,11 +154,11 @@ impl<'a> Curtain<'a> {
         all.is_empty()
     }
 
-    fn draw_inode(&mut self, ino: Ino, has_pages: bool) -> bool {
+    fn block_inode(&mut self, ino: Ino, has_pages: bool) -> bool {
         for _ in 0..ROUNDS_MAX {
-            self.server.veils.watch(ino);
+            self.server.cache_fence.watch(ino);
             self.forget(ino, has_pages);
-            if self.server.veils.shut(&[ino]).is_empty() {
+            if self.server.cache_fence.block(&[ino]).is_empty() {
                 return true;
             }
         }
@@ -197,32 +197,32 @@ impl<'a> Curtain<'a> {
         }
     }
 
-    fn lift(&mut self) {
-        let Some(veil) = self.veil.take() else { return };
-        self.server.answer_all(self.server.veils.lift(veil));
+    fn release(&mut self) {
+        let Some(fence) = self.fence.take() else { return };
+        self.server.answer_all(self.server.cache_fence.release(fence));
         for ino in self.again.drain(..) {
             self.server.forget_contents(Node::Base(ino));
         }
     }
 }
 
-impl Audience for Curtain<'_> {
+impl Audience for Publisher<'_> {
     fn before(&mut self, changes: &Changes) {
-        let cast = Cast::of(changes);
-        let veil = self.server.veils.begin(cast.inodes());
-        self.veil = Some(veil);
-        self.draw(veil, &cast);
+        let affected = Affected::of(changes);
+        let fence = self.server.cache_fence.begin(affected.inodes());
+        self.fence = Some(fence);
+        self.block_all(fence, &affected);
     }
 
     fn after(&mut self) {
-        self.lift();
+        self.release();
     }
 }
 
 /// A panic in a commit must not leave others waiting.
-impl Drop for Curtain<'_> {
+impl Drop for Publisher<'_> {
     fn drop(&mut self) {
-        self.lift();
+        self.release();
     }
 }
 
@@ -251,21 +251,15 @@ fn is_fill(operation: &Operation<'_>) -> bool {
 impl Server {
     /// Whether the kernel knows the volume's own node of an inode, or is about to learn of it.
     fn is_known(&self, ino: Ino) -> bool {
-        !self.registry.followers.has_all_holds(ino, self.volume.holds(ino))
+        !self.transactions.followers.has_all_holds(ino, self.volume.holds(ino))
     }
 
     /// Whether a request is to be answered now.
-    pub(crate) fn admits(
-        self: &Arc<Self>,
-        channel: &Arc<Channel>,
-        header: &InHeader,
-        operation: &Operation<'_>,
-        request: &[u8],
-    ) -> bool {
-        if !self.veils.any() || !is_fill(operation) {
+    pub(crate) fn admits(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>) -> bool {
+        if !self.cache_fence.any() || !is_fill(&request.operation) {
             return true;
         }
-        let ino = match Node::from_id(header.nodeid) {
+        let ino = match request.node() {
             Some(Node::Base(ino)) => ino,
             Some(node) => match self.followed(node) {
                 Some((_, ino)) => ino,
@@ -273,8 +267,8 @@ impl Server {
             },
             None => return true,
         };
-        let park = || Parked { channel: channel.clone(), request: request.to_vec() };
-        match self.veils.admit(ino, park) {
+        let park = || ParkedRequest { channel: channel.clone(), request: request.bytes.to_vec() };
+        match self.cache_fence.admit(ino, park) {
             Admission::Now => true,
             Admission::Later => false,
             Admission::WithThese(others) => {
@@ -284,18 +278,21 @@ impl Server {
         }
     }
 
-    fn answer_all(self: &Arc<Self>, waited: Vec<Parked>) {
-        let mut reply = crate::protocol::reply::Reply::new();
-        for Parked { channel, request } in waited {
+    fn answer_all(self: &Arc<Self>, waited: Vec<ParkedRequest>) {
+        let mut reply = Reply::new();
+        for ParkedRequest { channel, request } in waited {
             reply.clear();
-            self.respond(&channel, &request, &mut reply, Channel::send);
+            // Those that cannot be decoded are not parked.
+            if let Ok(request) = Request::decode(&request) {
+                self.respond(&channel, &request, &mut reply, Channel::send);
+            }
         }
     }
 
     /// How long the kernel may keep attributes of an inode that are looked at after this call; in seconds.
     pub(crate) fn lifetime(&self, request_view: &RequestView<'_>, ino: Ino) -> u64 {
         match request_view {
-            RequestView::Base { thread, .. } if !self.veils.may_keep(ino, *thread) => 0,
+            RequestView::Base { thread, .. } if !self.cache_fence.may_keep(ino, *thread) => 0,
             RequestView::Followed { .. } => 0,
             _ => VALID_SECS,
         }
@@ -304,7 +301,7 @@ impl Server {
     /// The same of names in a folder.
     pub(crate) fn lifetime_of_names(&self, request_view: &RequestView<'_>, dir: Ino) -> u64 {
         match request_view {
-            RequestView::Base { .. } if !self.veils.may_keep_names(dir) => 0,
+            RequestView::Base { .. } if !self.cache_fence.may_keep_names(dir) => 0,
             RequestView::Followed { .. } => 0,
             _ => VALID_SECS,
         }
@@ -313,7 +310,7 @@ impl Server {
     /// The same for attributes in the reply of a change: the kernel takes these even if it was told to
     /// forget since.
     pub(crate) fn lifetime_of_changed(&self, request_view: &RequestView<'_>) -> u64 {
-        let quiet = || !self.veils.any() && !self.sections.any() && self.registry.is_empty();
+        let quiet = || !self.cache_fence.any() && !self.sections.any() && self.transactions.is_empty();
         match request_view {
             RequestView::Base { .. } if !quiet() => 0,
             RequestView::Followed { .. } => 0,
@@ -340,9 +337,9 @@ mod tests {
             files: vec![Ino(13)],
             names: vec![(Ino(2), b"a".to_vec()), (Ino(2), b"b".to_vec())],
         };
-        let cast = Cast::of(&changes);
-        assert_eq!(cast.names[&Ino(2)], [b"a", b"b"]);
-        assert_eq!(cast.others, [(Ino(12), false), (Ino(13), true)].into());
-        assert_eq!(cast.inodes(), [Ino(2), Ino(12), Ino(13)]);
+        let affected = Affected::of(&changes);
+        assert_eq!(affected.names[&Ino(2)], [b"a", b"b"]);
+        assert_eq!(affected.others, [(Ino(12), false), (Ino(13), true)].into());
+        assert_eq!(affected.inodes(), [Ino(2), Ino(12), Ino(13)]);
     }
 }

@@ -16,7 +16,7 @@
 //!    validation that follows).
 //! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (Where the commit
 //!    is refused and the transaction retained, the view is opened again.)
-//! 3. The transaction validates and applies, behind a veil (see `publish`): all of it becomes visible at once.
+//! 3. The transaction validates and applies, behind a fence (see `publish`): all of it becomes visible at once.
 //! 4. The volume makes it durable; the kernel forgets what it knew of the view.
 //! 5. The caller is answered.
 
@@ -32,7 +32,7 @@ use xact_control::abi::{
 use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::FromZeros;
 
-use crate::commit::publish::Curtain;
+use crate::commit::publish::Publisher;
 use crate::ioctl::answer::answer_by;
 use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
@@ -70,10 +70,10 @@ impl Server {
         self.jobs.wait();
         self.reaper.stop();
         self.abort_sections();
-        for tx in self.registry.all() {
+        for tx in self.transactions.all() {
             let id = tx.id();
-            self.registry.freeze(&tx);
-            if let Some(kept) = self.registry.kept(id) {
+            self.transactions.freeze(&tx);
+            if let Some(kept) = self.transactions.kept(id) {
                 let label = String::from_utf8_lossy(&kept.label).into_owned();
                 let persistent = kept.persistent.is_some();
                 let becomes = if persistent { "stays open on the volume" } else { "is dropped" };
@@ -105,7 +105,7 @@ impl Server {
         header: &InHeader,
         flags: u32,
     ) -> Result<()> {
-        let selection = self.registry.take_selection(number);
+        let selection = self.transactions.take_selection(number);
         let how = CommitHow {
             durability: match flags & (COMMIT_ORDERED | COMMIT_CONSOLIDATE) {
                 0 => Durability::Durable,
@@ -126,7 +126,7 @@ impl Server {
         channel: &Arc<Channel>,
         header: &InHeader,
     ) -> Result<()> {
-        let paths = self.registry.take_selection(number);
+        let paths = self.transactions.take_selection(number);
         self.report_later(number, channel, header, move |server, tx| {
             for ino in tx.refs.with_contents() {
                 server.forget_contents(Node::View(tx.nr, ino));
@@ -148,17 +148,17 @@ impl Server {
         action: impl FnOnce(&Arc<Server>, &Arc<TxView>) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let (channel, unique) = (channel.clone(), header.unique);
-        let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
+        let tx = self.transactions.take(number).ok_or(Errno::ENOENT)?;
         self.end_here_or_later(tx, &channel.clone(), move |server, tx, reply| {
             let result = catch_unwind(AssertUnwindSafe(|| action(server, tx))).unwrap_or_else(|_| {
                 server.volume.poison("a panic in a commit");
-                server.registry.freeze(tx);
+                server.transactions.freeze(tx);
                 Err(Errno::EIO.into())
             });
             if tx.is_open() {
                 server.give_back(number, tx);
             } else {
-                server.registry.note_end(number, tx.transaction.take_lost());
+                server.transactions.note_end(number, tx.transaction.take_lost());
             }
             let errno = result.as_ref().err().map(Error::errno);
             let reported = report(result.as_ref().err(), |error| server.sentence(error));
@@ -168,8 +168,8 @@ impl Server {
 
     /// Gives a transaction back to its channel, with its newest view.
     pub(crate) fn give_back(&self, number: u32, tx: &Arc<TxView>) {
-        let view = self.registry.by_id(tx.id()).unwrap_or_else(|| tx.clone());
-        if let Some(left) = self.registry.give_back(number, view) {
+        let view = self.transactions.by_id(tx.id()).unwrap_or_else(|| tx.clone());
+        if let Some(left) = self.transactions.give_back(number, view) {
             // It was not kept, so there is nothing that could fail.
             let _ = self.abort(&left);
         }
@@ -179,8 +179,8 @@ impl Server {
     /// knows of the old one does not hold any more.
     fn go_on(&self, tx: &TxView, anew: bool) {
         if anew {
-            self.registry.freeze(tx);
-            self.registry.renew(tx);
+            self.transactions.freeze(tx);
+            self.transactions.renew(tx);
             self.forget_view(tx);
         } else {
             tx.reopen();
@@ -194,17 +194,17 @@ impl Server {
         header: &InHeader,
     ) -> Result<()> {
         let (channel, unique) = (channel.clone(), header.unique);
-        let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
+        let tx = self.transactions.take(number).ok_or(Errno::ENOENT)?;
         self.end_here_or_later(tx, &channel.clone(), move |server, tx, reply| {
             let dropped = server.abort(tx);
-            server.registry.note_end(number, None);
+            server.transactions.note_end(number, None);
             answer_by(reply, &channel, unique, dropped.err().map(|e| e.errno()), &());
         })
     }
 
     /// Nobody has the channel open any more.
     pub(crate) fn channel_closed(self: &Arc<Self>, number: u32) {
-        if let Some(tx) = self.registry.close_channel(number) {
+        if let Some(tx) = self.transactions.close_channel(number) {
             // On an error the transaction is aborted all the same.
             let _ = self.end_later(tx, |server, tx| _ = server.abort(tx));
         }
@@ -218,7 +218,7 @@ impl Server {
         channel: &Channel,
         end: impl FnOnce(&Arc<Server>, &Arc<TxView>, SendReply) + Send + 'static,
     ) -> Result<()> {
-        match self.here.take(channel) {
+        match self.inline_end.take(channel) {
             Some(_taken) => {
                 end(self, &tx, Channel::reply);
                 Ok(())
@@ -236,7 +236,7 @@ impl Server {
     ) -> Result<()> {
         let ours = tx.clone();
         self.spawn_of(&tx, Kind::End, move |server| end(server, &ours)).inspect_err(|_| {
-            self.registry.freeze(&tx);
+            self.transactions.freeze(&tx);
             // On an error it is told.
             let _ = self.drop_all(&tx, TxStatus::Dropped);
         })
@@ -255,7 +255,7 @@ impl Server {
             self.hold_followed(tx);
         }
         let on_volume = tx.transaction.kept_info().is_some();
-        let result = how.commit(&tx.transaction, &mut Curtain::new(self));
+        let result = how.commit(&tx.transaction, &mut Publisher::new(self));
         if on_volume {
             // Its folder may have gone from the root.
             self.forget_attributes(Node::Base(Ino::ROOT));
@@ -268,23 +268,23 @@ impl Server {
             // A part was committed: from now on the view is of another instant.
             self.go_on(tx, result.is_ok());
         } else {
-            self.registry.freeze(tx);
-            let standing = if result.is_ok() { TxStatus::Committed } else { TxStatus::Dropped };
-            self.registry.ended(tx, standing);
+            self.transactions.freeze(tx);
+            let status = if result.is_ok() { TxStatus::Committed } else { TxStatus::Dropped };
+            self.transactions.ended(tx, status);
             self.forget_view(tx);
         }
         result
     }
 
     fn abort(&self, tx: &TxView) -> Result<()> {
-        self.registry.freeze(tx);
+        self.transactions.freeze(tx);
         let dropped = self.drop_all(tx, TxStatus::Dropped);
         self.forget_view(tx);
         dropped
     }
 
     /// Ends a transaction whose view is frozen.
-    pub(crate) fn drop_all(&self, tx: &TxView, standing: TxStatus) -> Result<()> {
+    pub(crate) fn drop_all(&self, tx: &TxView, status: TxStatus) -> Result<()> {
         let on_volume = tx.transaction.kept_info().is_some();
         let dropped = tx.transaction.drop_all();
         if on_volume {
@@ -294,7 +294,7 @@ impl Server {
             let id = tx.id();
             crate::log(format_args!("transaction {id} may be open again after the next mount: {e}"));
         }
-        self.registry.ended(tx, standing);
+        self.transactions.ended(tx, status);
         dropped
     }
 
@@ -312,7 +312,7 @@ impl Server {
         if let Err(e) = self.kernel.forget_contents(node) {
             crate::log(format_args!("the kernel did not forget node {:#x}: {e}", node.id()));
         }
-        self.here.note_wait(started.elapsed());
+        self.inline_end.note_wait(started.elapsed());
     }
 
     /// The one that a worker may call.

@@ -18,35 +18,35 @@ use crate::server::Server;
 use crate::server::request_view::RequestView;
 
 impl Server {
-    fn hidden_attr(&self, node: Node) -> Result<Attr> {
+    fn control_dir_attr(&self, node: Node) -> Result<Attr> {
         let dir = libc::S_IFDIR;
         let mut size = 0;
         let (mode, nlink, uid, gid) = match node {
-            Node::Hidden => (dir | 0o733, 5, 0, 0),
-            Node::Snapshots => (dir | 0o755, 2, 0, 0),
-            Node::Images => (dir | 0o700, 2, 0, 0),
+            Node::ControlDir => (dir | 0o733, 5, 0, 0),
+            Node::SnapshotDir => (dir | 0o755, 2, 0, 0),
+            Node::ImageDir => (dir | 0o700, 2, 0, 0),
             Node::Image(nr) => {
-                size = self.past.get(nr)?.snapshot.image()?.size_bytes();
+                size = self.open_snapshots.get(nr)?.snapshot.image()?.size_bytes();
                 (libc::S_IFREG | 0o400, 1, 0, 0)
             }
             Node::TxList => (dir | 0o711, 2, 0, 0),
             Node::Tx(nr) => {
-                let tx = self.registry.view(nr)?;
+                let tx = self.transactions.view(nr)?;
                 (dir | 0o700, 3, tx.uid, tx.gid)
             }
             Node::Control(_) => (libc::S_IFREG | 0o600, 0, 0, 0),
-            Node::Base(_) | Node::View(..) | Node::Past(..) => return Err(Errno::EIO.into()),
+            Node::Base(_) | Node::View(..) | Node::Snapshot(..) => return Err(Errno::EIO.into()),
         };
         Ok(Attr { ino: node.id(), size, mode, nlink, uid, gid, ..Default::default() })
     }
 
-    pub(crate) fn hidden_entry(&self, node: Node) -> Result<EntryOut> {
-        let attr = self.hidden_attr(node)?;
+    pub(crate) fn control_dir_entry(&self, node: Node) -> Result<EntryOut> {
+        let attr = self.control_dir_attr(node)?;
         let (nodeid, entry_valid, attr_valid) = (node.id(), VALID_SECS, VALID_SECS);
         Ok(EntryOut { nodeid, entry_valid, attr_valid, attr, ..Default::default() })
     }
 
-    pub(crate) fn in_hidden(
+    pub(crate) fn in_control_dir(
         &self,
         node: Node,
         header: &InHeader,
@@ -54,19 +54,19 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         match (operation, node) {
-            (Operation::Lookup { name }, _) => reply.put(&self.hidden_lookup(node, name)?),
+            (Operation::Lookup { name }, _) => reply.put(&self.control_dir_lookup(node, name)?),
             (Operation::GetAttr, _) => {
-                let attr = self.hidden_attr(node)?;
+                let attr = self.control_dir_attr(node)?;
                 reply.put(&AttrOut { attr_valid: VALID_SECS, attr, ..Default::default() });
             }
-            (Operation::Tmpfile { .. }, Node::Hidden) => {
+            (Operation::Tmpfile { .. }, Node::ControlDir) => {
                 let account = self.volume.accounts().of(header.uid);
-                let channel = Node::Control(self.registry.open_channel(&account)?);
-                reply.put(&self.hidden_entry(channel)?);
+                let channel = Node::Control(self.transactions.open_channel(&account)?);
+                reply.put(&self.control_dir_entry(channel)?);
                 reply.put(&OpenOut::default());
             }
-            (Operation::ReadDir { args, plus }, Node::Snapshots | Node::Images) => {
-                return self.past_list(node, args, *plus, reply);
+            (Operation::ReadDir { args, plus }, Node::SnapshotDir | Node::ImageDir) => {
+                return self.list_snapshots(node, args, *plus, reply);
             }
             // Not listed: whoever may enter knows the name.
             (Operation::ReadDir { .. } | Operation::Fsync { .. }, _) => {}
@@ -75,7 +75,7 @@ impl Server {
             (Operation::ListXattr { .. }, _) => {}
             // Without it the kernel would not ask any file again.
             (Operation::Statx, _) => {
-                let attr = self.hidden_attr(node)?;
+                let attr = self.control_dir_attr(node)?;
                 reply.put(&abi::StatxOut {
                     attr_valid: VALID_SECS,
                     stat: statx(&attr),
@@ -83,7 +83,7 @@ impl Server {
                 });
             }
             (_, Node::Image(nr)) => {
-                return self.in_image(&*self.past.get(nr)?.snapshot.image()?, operation, reply);
+                return self.in_image(&*self.open_snapshots.get(nr)?.snapshot.image()?, operation, reply);
             }
             (Operation::Read(_) | Operation::Write { .. } | Operation::Lseek(_), _) => {
                 return Err(Errno::EINVAL.into());
@@ -96,20 +96,20 @@ impl Server {
         Ok(())
     }
 
-    fn hidden_lookup(&self, node: Node, name: &[u8]) -> Result<EntryOut> {
+    fn control_dir_lookup(&self, node: Node, name: &[u8]) -> Result<EntryOut> {
         match node {
-            Node::Hidden if name == b"tx" => self.hidden_entry(Node::TxList),
-            Node::Hidden if name == b"snapshots" => self.hidden_entry(Node::Snapshots),
-            Node::Hidden if name == b"images" => self.hidden_entry(Node::Images),
-            Node::Snapshots | Node::Images => self.past_lookup(node, name),
+            Node::ControlDir if name == b"tx" => self.control_dir_entry(Node::TxList),
+            Node::ControlDir if name == b"snapshots" => self.control_dir_entry(Node::SnapshotDir),
+            Node::ControlDir if name == b"images" => self.control_dir_entry(Node::ImageDir),
+            Node::SnapshotDir | Node::ImageDir => self.lookup_snapshot(node, name),
             Node::TxList => {
                 let id = std::str::from_utf8(name).ok().and_then(parse_id).ok_or(Errno::ENOENT)?;
-                let tx = self.registry.by_id(id).ok_or(Errno::ENOENT)?;
-                self.hidden_entry(Node::Tx(tx.nr))
+                let tx = self.transactions.by_id(id).ok_or(Errno::ENOENT)?;
+                self.control_dir_entry(Node::Tx(tx.nr))
             }
             Node::Tx(nr) if name == b"root" => {
-                let tx = self.registry.view(nr)?;
-                let request_view = RequestView::Tx { _pass: tx.enter()?, tx };
+                let tx = self.transactions.view(nr)?;
+                let request_view = RequestView::Tx { _guard: tx.enter()?, tx };
                 let root = request_view.view().attr(Ino::ROOT)?;
                 Ok(self.hold_checked(&request_view, &root, None)?.ok_or(Errno::ESTALE)?)
             }

@@ -1,4 +1,4 @@
-//! Snapshots below the hidden folder, all of them read-only:
+//! Snapshots below `MNT/.xact`, all of them read-only:
 //!
 //! ```text
 //!   MNT/.xact/snapshots        0755 root   listed
@@ -27,31 +27,37 @@ const UNKNOWN_INO: u64 = 0xffff_ffff;
 impl Server {
     /// A name in `snapshots` or `images`. The kernel asks each time: the name may go, and come back
     /// as another snapshot's.
-    pub(crate) fn past_lookup(&self, folder: Node, name: &[u8]) -> Result<EntryOut> {
+    pub(crate) fn lookup_snapshot(&self, folder: Node, name: &[u8]) -> Result<EntryOut> {
         let name = std::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
         if !self.volume.snapshot_names()?.iter().any(|known| known == name) {
             return Err(Errno::ENOENT.into());
         }
-        let found = self.past.find(name, || self.volume.open_snapshot(name))?;
-        let entry = if folder == Node::Images {
-            self.hidden_entry(Node::Image(found.nr))
+        let found = self.open_snapshots.find(name, || self.volume.open_snapshot(name))?;
+        let entry = if folder == Node::ImageDir {
+            self.control_dir_entry(Node::Image(found.nr))
         } else {
             found.snapshot.view().and_then(|view| {
                 let root = view.attr(Ino::ROOT)?;
                 view.hold(Ino::ROOT)?;
-                let request_view = RequestView::Past { snapshot: found.clone(), view };
+                let request_view = RequestView::Snapshot { snapshot: found.clone(), view };
                 let node = request_view.node(Ino::ROOT);
                 Ok(reply::entry_out(node.id(), request_view.st_ino(Ino::ROOT), &root, VALID_SECS))
             })
         };
         if entry.is_err() {
-            self.past.forget(found.nr, 1);
+            self.open_snapshots.forget(found.nr, 1);
         }
         Ok(EntryOut { entry_valid: 0, ..entry? })
     }
 
-    pub(crate) fn past_list(&self, folder: Node, args: &ReadIn, plus: bool, reply: &mut Reply) -> Result<()> {
-        let kind = if folder == Node::Images { FileKind::Regular } else { FileKind::Directory };
+    pub(crate) fn list_snapshots(
+        &self,
+        folder: Node,
+        args: &ReadIn,
+        plus: bool,
+        reply: &mut Reply,
+    ) -> Result<()> {
+        let kind = if folder == Node::ImageDir { FileKind::Regular } else { FileKind::Directory };
         let dots = [(".", FileKind::Directory), ("..", FileKind::Directory)];
         let names = self.volume.snapshot_names()?;
         let all = dots.into_iter().chain(names.iter().map(|name| (name.as_str(), kind)));

@@ -33,7 +33,7 @@ use xact::{Durability, Isolation, Losses, Resource};
 use xact_fs::{Caller, View, WriteHow};
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
-use crate::commit::publish::Curtain;
+use crate::commit::publish::Publisher;
 use crate::ioctl::answer::answer;
 use crate::ioctl::answer::put;
 use crate::ioctl::sections::{Pending, SECTIONS_MAX, SECTIONS_OF_USER, Section, stored};
@@ -44,7 +44,7 @@ use crate::protocol::reply::Reply;
 use crate::server::Outcome;
 use crate::server::Server;
 use crate::server::jobs::Kind;
-use crate::server::process::Owner;
+use crate::server::process::Process;
 use crate::transport::channel::Channel;
 
 /// The ioctls, as the kernel's `linux/f2fs.h` has them.
@@ -109,7 +109,7 @@ impl Server {
         let started = self.spawn_for(&account, Kind::End, move |server| {
             let parts = ours.ranges.lock().clone();
             let commit = || {
-                ours.transaction.commit_before(Durability::Durable, &mut Curtain::over_parts(server, parts))
+                ours.transaction.commit_before(Durability::Durable, &mut Publisher::over_parts(server, parts))
             };
             let result = catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(|_| {
                 server.volume.poison("a panic in the commit of an atomic write");
@@ -142,7 +142,7 @@ impl Server {
                 self.abort_section(ino, &old);
             }
         }
-        let owner = Owner::of(header.pid)?;
+        let owner = Process::of(header.pid)?;
         let transaction = self.begin_transaction(header.uid, Isolation::Snapshot, &Losses::default())?;
         let uid = header.uid;
         let section =

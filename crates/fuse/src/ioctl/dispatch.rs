@@ -18,7 +18,7 @@ use crate::server::{Outcome, Server};
 use crate::transport::channel::Channel;
 
 /// Whose transaction it is, and what `stat` shows in its view.
-struct Owner {
+struct BeginRequest {
     uid: u32,
     gid: u32,
     own_inodes: bool,
@@ -66,9 +66,9 @@ impl Server {
                 }
                 let snapshot = begin.flags & control::BEGIN_SNAPSHOT != 0;
                 let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
-                let losses = self.registry.losses(number);
+                let losses = self.transactions.losses(number);
                 let own_inodes = begin.flags & control::BEGIN_OWN_INODES != 0;
-                let by = Owner { uid: header.uid, gid: header.gid, own_inodes };
+                let by = BeginRequest { uid: header.uid, gid: header.gid, own_inodes };
                 if losses.have_weight() {
                     // It waits for commits, which wait for workers.
                     let (channel, unique) = (channel.clone(), header.unique);
@@ -101,7 +101,7 @@ impl Server {
                 return Ok(Outcome::Later);
             }
             (control::IOC_STATUS, Node::Control(number)) => {
-                let status = self.registry.of_channel(number).map_or_else(Status::default, |tx| Status {
+                let status = self.transactions.of_channel(number).map_or_else(Status::default, |tx| Status {
                     active: 1,
                     doomed: tx.transaction.is_doomed().into(),
                     id: tx.id(),
@@ -113,17 +113,17 @@ impl Server {
                 return Ok(Outcome::Later);
             }
             (command, Node::Control(number)) => {
-                return self.decide(number, channel, header, command, input, reply);
+                return self.tx_ioctl(number, channel, header, command, input, reply);
             }
             (atomic_write::GET_FEATURES, Node::Base(_)) => put(reply, &atomic_write::features(header)),
             // In a transaction SQLite's journal costs no I/O, and there is nothing to gain.
             (command, Node::Base(ino)) if atomic_write::is_one(command) => {
                 return self.atomic_ioctl(channel, ino, header, command, reply);
             }
-            (attributes::SETFLAGS | attributes::FSSETXATTR, Node::Past(..)) => {
+            (attributes::SETFLAGS | attributes::FSSETXATTR, Node::Snapshot(..)) => {
                 return Err(Error::ReadOnly);
             }
-            (command, Node::Base(_) | Node::View(..) | Node::Past(..)) => {
+            (command, Node::Base(_) | Node::View(..) | Node::Snapshot(..)) => {
                 let (request_view, ino) = self.enter(node, header)?;
                 let output = attributes::flags_ioctl(request_view.view(), ino, header, command, input)?;
                 let output = output.ok_or(Errno::ENOTTY)?;
@@ -136,11 +136,11 @@ impl Server {
     }
 
     /// `EDQUOT`: its user has too many transactions.
-    fn begin(&self, channel: u32, by: &Owner, isolation: Isolation, losses: &Losses) -> Result<u64> {
+    fn begin(&self, channel: u32, by: &BeginRequest, isolation: Isolation, losses: &Losses) -> Result<u64> {
         let open = self.volume.accounts().of(by.uid).charge(Resource::Transactions, 1)?;
         let transaction = self.begin_transaction(by.uid, isolation, losses)?;
         let id = transaction.options().id;
-        if let Err(e) = self.registry.add(channel, transaction.clone(), open, by.gid, by.own_inodes) {
+        if let Err(e) = self.transactions.add(channel, transaction.clone(), open, by.gid, by.own_inodes) {
             transaction.abort();
             return Err(e.into());
         }

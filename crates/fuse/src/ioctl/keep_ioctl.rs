@@ -16,7 +16,7 @@ use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
 
 /// How a transaction is kept.
-pub(crate) struct KeepHow {
+pub(crate) struct KeepOptions {
     pub label: Vec<u8>,
     /// For good without.
     pub timeout: Option<Duration>,
@@ -37,18 +37,18 @@ impl Server {
         number: u32,
         channel: &Arc<Channel>,
         header: &InHeader,
-        how: KeepHow,
+        how: KeepOptions,
     ) -> Result<()> {
         let (channel, unique) = (channel.clone(), header.unique);
-        let tx = self.registry.take(number).ok_or(Errno::ENOENT)?;
+        let tx = self.transactions.take(number).ok_or(Errno::ENOENT)?;
         self.end_later(tx, move |server, tx| {
             for ino in tx.refs.with_contents() {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
-            server.registry.freeze(tx);
+            server.transactions.freeze(tx);
             server.undo_dead_parts(tx);
-            let view = server.registry.renew(tx);
-            server.registry.keep(number, view, how.label.clone(), how.timeout);
+            let view = server.transactions.renew(tx);
+            server.transactions.keep(number, view, how.label.clone(), how.timeout);
             let kept = if how.persist || tx.transaction.kept_info().is_some() {
                 server.keep_on_volume(tx, &how)
             } else {
@@ -61,7 +61,7 @@ impl Server {
         })
     }
 
-    fn keep_on_volume(&self, tx: &TxView, how: &KeepHow) -> Result<()> {
+    fn keep_on_volume(&self, tx: &TxView, how: &KeepOptions) -> Result<()> {
         let (id, now) = (tx.id(), seconds_now());
         let info = KeptInfo {
             gid: tx.gid,
@@ -75,7 +75,7 @@ impl Server {
         let kept = charge.and_then(|charge| {
             tx.transaction.keep(info)?;
             if let Some(charge) = charge {
-                self.registry.note_persistent(id, charge);
+                self.transactions.note_persistent(id, charge);
             }
             Ok(())
         });
@@ -107,7 +107,7 @@ impl Server {
                     let age = Duration::from_secs(now.saturating_sub(info.begun));
                     let left = info.deadline.map(|at| Duration::from_secs(at.saturating_sub(now)));
                     let account = self.volume.accounts().of(transaction.options().owner);
-                    self.registry.add_kept(transaction, &account, age, left);
+                    self.transactions.add_kept(transaction, &account, age, left);
                     crate::log(format_args!("transaction {id} ({label}) is open again"));
                 }
                 Err(e) => crate::log(format_args!(
@@ -115,7 +115,7 @@ impl Server {
                 )),
             }
         }
-        if !self.registry.is_empty() {
+        if !self.transactions.is_empty() {
             self.reaper.wake(self);
         }
     }
@@ -129,11 +129,11 @@ impl Server {
 
     /// Drops the kept transactions whose time has run out; returns when the next one's does.
     pub(crate) fn drop_expired(&self) -> Option<Instant> {
-        let (expired, next) = self.registry.take_expired();
+        let (expired, next) = self.transactions.take_expired();
         for tx in expired {
             let id = tx.id();
             crate::log(format_args!("transaction {id} is dropped: its time has run out"));
-            self.registry.freeze(&tx);
+            self.transactions.freeze(&tx);
             // On an error it is told.
             let _ = self.drop_all(&tx, TxStatus::TimedOut);
             self.forget_view(&tx);

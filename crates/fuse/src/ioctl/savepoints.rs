@@ -45,8 +45,8 @@ impl Server {
         input: &[u8],
     ) -> Result<()> {
         let tx = match node {
-            Node::View(nr, _) => self.part_owner_only(header, self.registry.view(nr)?)?,
-            Node::Control(number) => self.registry.of_channel(number).ok_or(Errno::ENOENT)?,
+            Node::View(nr, _) => self.part_owner_only(header, self.transactions.view(nr)?)?,
+            Node::Control(number) => self.transactions.of_channel(number).ok_or(Errno::ENOENT)?,
             _ => return Err(Errno::ENOTTY.into()),
         };
         let mut savepoint = Savepoint::default();
@@ -57,7 +57,7 @@ impl Server {
         // One that cannot be watched for want of a descriptor is not made: what its process did would stay when that is
         // killed. Where a process is out of sight (ENOTTY), the part stays whatever becomes of it.
         let owner = match command {
-            control::IOC_SAVEPOINT => match self.owners.of(header.pid, &tx.account) {
+            control::IOC_SAVEPOINT => match self.processes.of(header.pid, &tx.account) {
                 Ok(owner) => Some(owner),
                 Err(Error::Posix(Errno::ENOTTY)) => None,
                 Err(error) => return Err(error),
@@ -125,7 +125,7 @@ impl Server {
     /// Looks at all views with open parts; returns when to look again.
     pub(crate) fn look_after_parts(self: &Arc<Self>) -> Option<Instant> {
         let mut any = false;
-        for tx in self.registry.all() {
+        for tx in self.transactions.all() {
             self.undo_dead_parts(&tx);
             any |= tx.has_parts();
         }

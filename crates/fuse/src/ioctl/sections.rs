@@ -11,7 +11,7 @@ use xact_types::{Errno, Ino};
 
 use crate::protocol::abi::WriteOut;
 use crate::protocol::reply::Reply;
-use crate::server::process::Owner;
+use crate::server::process::Process;
 use crate::transport::channel::{Channel, log_refused};
 
 /// Open sections of a mount. Each keeps at most one worker waiting, of the 64 that there may be.
@@ -40,7 +40,7 @@ impl Pending {
 
 /// The time between START and COMMIT for one file.
 pub struct Section {
-    pub owner: Owner,
+    pub owner: Process,
     pub uid: u32,
     pub transaction: Arc<Transaction>,
     /// First byte and length of what was written.

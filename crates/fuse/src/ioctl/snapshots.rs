@@ -80,8 +80,8 @@ impl Server {
         let new = name(&request.new, request.new_len)?;
         let done = self.volume.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
         let done = done.and_then(|found| {
-            let list = ChangeList::new(0, found, &self.registry.account_of(channel)?)?;
-            self.registry.set_diff(channel, Some(Arc::new(list)));
+            let list = ChangeList::new(0, found, &self.transactions.account_of(channel)?)?;
+            self.transactions.set_diff(channel, Some(Arc::new(list)));
             Ok(())
         });
         request.why_len = self.explain(&mut request.why, &done);
@@ -132,9 +132,9 @@ impl Server {
     /// A snapshot of this name was created or deleted: another one of it is not any more, and the kernel
     /// must list anew.
     pub(crate) fn snapshot_changed(self: &Arc<Self>, name: &str) {
-        self.past.close(name);
-        self.forget_later(Node::Snapshots);
-        self.forget_later(Node::Images);
+        self.open_snapshots.close(name);
+        self.forget_later(Node::SnapshotDir);
+        self.forget_later(Node::ImageDir);
     }
 }
 

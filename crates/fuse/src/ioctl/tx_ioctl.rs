@@ -15,14 +15,14 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::ioctl::answer::answer;
 use crate::ioctl::answer::put;
 use crate::ioctl::change_list::ChangeList;
-use crate::ioctl::keep_ioctl::KeepHow;
+use crate::ioctl::keep_ioctl::KeepOptions;
 use crate::ops::credentials;
 use crate::protocol::abi::InHeader;
 use crate::protocol::reply::Reply;
 use crate::server::Outcome;
 use crate::server::Server;
 use crate::server::jobs::Kind;
-use crate::server::transactions::{Told, TxView};
+use crate::server::transactions::{TxInfo, TxView};
 use crate::transport::channel::Channel;
 
 /// Bytes of a path that a change is told with; longer ones are cut.
@@ -30,7 +30,7 @@ const PATH_TOLD: usize = PAGE_BYTES / 2 - size_of::<Change>();
 
 impl Server {
     /// An ioctl on a control channel.
-    pub(crate) fn decide(
+    pub(crate) fn tx_ioctl(
         self: &Arc<Self>,
         number: u32,
         channel: &Arc<Channel>,
@@ -43,7 +43,7 @@ impl Server {
             control::IOC_SELECT => {
                 let select: Select = take(input)?;
                 let path = bytes(&select.path, select.len)?.to_vec();
-                self.registry.select(number, path)?;
+                self.transactions.select(number, path)?;
                 put(reply, &());
             }
             control::IOC_DROP => {
@@ -57,20 +57,20 @@ impl Server {
                 }
                 let label = bytes(&keep.label, keep.label_len.into())?.to_vec();
                 let timeout = (keep.timeout_s > 0).then(|| Duration::from_secs(keep.timeout_s.into()));
-                let how = KeepHow { label, timeout, persist: keep.flags & control::KEEP_PERSISTENT != 0 };
+                let how = KeepOptions { label, timeout, persist: keep.flags & control::KEEP_PERSISTENT != 0 };
                 self.keep_later(number, channel, header, how)?;
                 return Ok(Outcome::Later);
             }
             control::IOC_ATTACH => {
                 let attach: control::Begin = take(input)?;
-                self.registry.attach(number, attach.id, header.uid)?;
+                self.transactions.attach(number, attach.id, header.uid)?;
                 put(reply, &());
             }
             control::IOC_INFO => {
                 let asked: Info = take(input)?;
                 let told = match asked.flags {
-                    0 => self.registry.tell(asked.id, header.uid)?,
-                    control::INFO_NEXT => self.registry.tell_next(asked.id, header.uid)?,
+                    0 => self.transactions.info(asked.id, header.uid)?,
+                    control::INFO_NEXT => self.transactions.next_info(asked.id, header.uid)?,
                     _ => return Err(Errno::EINVAL.into()),
                 };
                 put(reply, &info(&told));
@@ -97,7 +97,7 @@ impl Server {
                     _ => return Err(Errno::EINVAL.into()),
                 };
                 let ino = Ino(u32::try_from(read.ino).map_err(|_| Errno::EINVAL)?);
-                let list = self.registry.diff(number).filter(|list| list.of == read.id);
+                let list = self.transactions.diff(number).filter(|list| list.of == read.id);
                 let paths: Vec<&[u8]> = list.iter().flat_map(|list| list.paths_of(side, ino)).collect();
                 // Only what the channel was shown, so that no number reaches anything else.
                 if paths.is_empty() && AccessCheck::ReadChangedOnly.is_made() {
@@ -125,18 +125,18 @@ impl Server {
         by_file: bool,
     ) -> Result<()> {
         let (channel, unique) = (channel.clone(), header.unique);
-        let account = self.registry.account_of(number)?;
+        let account = self.transactions.account_of(number)?;
         let who = credentials::of(header);
         self.spawn_for(&account.clone(), Kind::Look, move |server| {
             let mut diff = Diff::new_zeroed();
             diff.id = tx.id();
             // The list before it makes room.
-            server.registry.set_diff(number, None);
+            server.transactions.set_diff(number, None);
             let made = if by_file { tx.transaction.diff_by_file(Some(&who)) } else { tx.transaction.diff() };
             let made = made.and_then(|changes| ChangeList::new(diff.id, changes, &account)).map(Arc::new);
             let filled = made.map(|list| {
                 fill(&mut diff, &list.changes);
-                server.registry.set_diff(number, Some(list));
+                server.transactions.set_diff(number, Some(list));
             });
             answer(&channel, unique, filled.err().map(|e| e.errno()), &diff);
         })
@@ -144,14 +144,14 @@ impl Server {
 
     /// A page of the channel's list; `EINVAL` where it is of another transaction.
     fn fill(&self, number: u32, diff: &mut Diff) -> Result<()> {
-        let list = self.registry.diff(number).filter(|list| list.of == diff.id).ok_or(Errno::EINVAL)?;
+        let list = self.transactions.diff(number).filter(|list| list.of == diff.id).ok_or(Errno::EINVAL)?;
         fill(diff, &list.changes);
         Ok(())
     }
 
     /// A transaction that its owner, or root, wants to look at.
     fn looked_at(&self, id: u64, header: &InHeader) -> Result<Arc<TxView>> {
-        let tx = self.registry.by_id(id).ok_or(Errno::ENOENT)?;
+        let tx = self.transactions.by_id(id).ok_or(Errno::ENOENT)?;
         if header.uid != 0 && tx.uid != header.uid { Err(Errno::EPERM.into()) } else { Ok(tx) }
     }
 }
@@ -165,9 +165,9 @@ fn bytes(of: &[u8], len: u32) -> Result<&[u8]> {
     Ok(of.get(..len as usize).ok_or(Errno::EINVAL)?)
 }
 
-fn info(told: &Told) -> Info {
+fn info(told: &TxInfo) -> Info {
     let mut info = Info::new_zeroed();
-    (info.id, info.status, info.uid) = (told.id, told.standing as u32, told.uid);
+    (info.id, info.status, info.uid) = (told.id, told.status as u32, told.uid);
     info.flags = if told.persistent { control::INFO_PERSISTENT } else { 0 };
     info.age_ms = told.age.as_millis() as u64;
     info.left_ms = told.left.map_or(0, |left| (left.as_millis() as u64).max(1));

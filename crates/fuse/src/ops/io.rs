@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::server::request_view::RequestView;
 
 impl Server {
-    pub(crate) fn on_contents(
+    pub(crate) fn file_io(
         self: &Arc<Self>,
         request_view: &RequestView<'_>,
         ino: Ino,

@@ -27,7 +27,7 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         let view = request_view.view();
-        if matches!(request_view, RequestView::Past { .. }) && !operation.only_looks() {
+        if matches!(request_view, RequestView::Snapshot { .. }) && !operation.only_looks() {
             return match operation {
                 // All of it is durable.
                 Operation::Fsync { .. } => Ok(()),
@@ -82,7 +82,7 @@ impl Server {
                 attributes::set_xattr(view, ino, header, args, name, value)
             }
             Operation::RemoveXattr { name } => attributes::remove_xattr(view, ino, header, name),
-            _ => self.on_contents(request_view, ino, header, operation, reply),
+            _ => self.file_io(request_view, ino, header, operation, reply),
         }
     }
 }

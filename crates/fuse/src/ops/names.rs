@@ -40,7 +40,7 @@ impl Server {
         if is_reserved(dir, name) {
             return match request_view {
                 RequestView::Base { .. } if name == FOLDER.as_bytes() => {
-                    reply.put(&self.hidden_entry(Node::Hidden)?);
+                    reply.put(&self.control_dir_entry(Node::ControlDir)?);
                     Ok(())
                 }
                 _ => Err(Errno::ENOENT.into()),
@@ -204,7 +204,7 @@ impl Server {
             Err(e) if gone(&e) => return Ok(None),
             Err(e) => return Err(e),
         }
-        // Held before it is asked for, and asked for before the attributes are looked at: see `veiling`.
+        // Held before it is asked for, and asked for before the attributes are looked at: see `cache_fence`.
         let lifetime = self.lifetime(request_view, found.ino);
         match view.attr(found.ino) {
             Ok(attr) if attr.generation == found.generation && attr.kind == found.kind => {

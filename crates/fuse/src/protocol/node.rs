@@ -18,10 +18,10 @@ use crate::protocol::abi::ROOT_ID;
 /// The largest number of a view.
 const VIEW_MAX: u32 = 0x7fff_ffff;
 /// Added to a snapshot's number.
-const PAST: u32 = 0x8000_0000;
+const SNAPSHOT: u32 = 0x8000_0000;
 const SNAPSHOT_MAX: u32 = 0x7fff_fff0;
-const PAST_FIRST: u32 = PAST + 1;
-const PAST_MAX: u32 = PAST + SNAPSHOT_MAX;
+const PAST_FIRST: u32 = SNAPSHOT + 1;
+const SNAPSHOT_NODES_MAX: u32 = SNAPSHOT + SNAPSHOT_MAX;
 const IMAGE: u32 = 0xffff_fffc;
 const FOLDER: u32 = 0xffff_fffd;
 const TX_FOLDER: u32 = 0xffff_fffe;
@@ -61,15 +61,15 @@ pub enum Node {
     /// An inode of a view.
     View(ViewNr, Ino),
     /// An inode of a snapshot.
-    Past(SnapshotNr, Ino),
+    Snapshot(SnapshotNr, Ino),
     /// `MNT/.xact/snapshots`.
-    Snapshots,
+    SnapshotDir,
     /// `MNT/.xact/images`.
-    Images,
+    ImageDir,
     /// `MNT/.xact/images/NAME`.
     Image(SnapshotNr),
     /// `MNT/.xact`.
-    Hidden,
+    ControlDir,
     /// `MNT/.xact/tx`.
     TxList,
     /// `MNT/.xact/tx/ID` of the transaction whose view has this number.
@@ -88,11 +88,11 @@ impl Node {
             Node::Base(Ino::ROOT) => ROOT_ID,
             Node::Base(ino) => u64::from(ino.0),
             Node::View(view, ino) => pair(view.0, ino.0),
-            Node::Past(snapshot, ino) => pair(PAST + snapshot.0, ino.0),
-            Node::Snapshots => pair(FOLDER, 3),
-            Node::Images => pair(FOLDER, 4),
+            Node::Snapshot(snapshot, ino) => pair(SNAPSHOT + snapshot.0, ino.0),
+            Node::SnapshotDir => pair(FOLDER, 3),
+            Node::ImageDir => pair(FOLDER, 4),
             Node::Image(snapshot) => pair(IMAGE, snapshot.0),
-            Node::Hidden => pair(FOLDER, 1),
+            Node::ControlDir => pair(FOLDER, 1),
             Node::TxList => pair(FOLDER, 2),
             Node::Tx(view) => pair(TX_FOLDER, view.0),
             Node::Control(channel) => pair(CONTROL, channel),
@@ -107,11 +107,11 @@ impl Node {
             0 if id == ROOT_ID => Node::ROOT,
             0 => Node::Base(Ino(low)),
             1..=VIEW_MAX => Node::View(ViewNr(high), Ino(low)),
-            PAST_FIRST..=PAST_MAX => Node::Past(SnapshotNr(high - PAST), Ino(low)),
+            PAST_FIRST..=SNAPSHOT_NODES_MAX => Node::Snapshot(SnapshotNr(high - SNAPSHOT), Ino(low)),
             IMAGE if low <= SNAPSHOT_MAX => Node::Image(SnapshotNr(low)),
-            FOLDER if low == 3 => Node::Snapshots,
-            FOLDER if low == 4 => Node::Images,
-            FOLDER if low == 1 => Node::Hidden,
+            FOLDER if low == 3 => Node::SnapshotDir,
+            FOLDER if low == 4 => Node::ImageDir,
+            FOLDER if low == 1 => Node::ControlDir,
             FOLDER if low == 2 => Node::TxList,
             TX_FOLDER if low <= VIEW_MAX => Node::Tx(ViewNr(low)),
             CONTROL => Node::Control(low),
@@ -133,11 +133,11 @@ mod tests {
             Node::Base(Ino(u32::MAX)),
             Node::View(ViewNr::FIRST, Ino::ROOT),
             Node::View(view, Ino(1)),
-            Node::Past(SnapshotNr(SNAPSHOT_MAX), Ino(11)),
-            Node::Snapshots,
-            Node::Images,
+            Node::Snapshot(SnapshotNr(SNAPSHOT_MAX), Ino(11)),
+            Node::SnapshotDir,
+            Node::ImageDir,
             Node::Image(SnapshotNr::FIRST),
-            Node::Hidden,
+            Node::ControlDir,
             Node::TxList,
             Node::Tx(view),
             Node::Control(u32::MAX),

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use crate::protocol::abi::{self, InHeader, opcode};
 use crate::protocol::node::Node;
 
-/// One request. Names are without their NUL.
+/// What a request asks for. Names are without their NUL.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation<'a> {
     Lookup {
@@ -126,32 +126,56 @@ impl Operation<'_> {
     }
 }
 
-/// Splits a request into header and operation. `EIO`: it is not what the protocol says.
-pub fn decode(bytes: &[u8]) -> Result<(InHeader, Operation<'_>), Errno> {
-    let (header, rest) = InHeader::read_from_prefix(bytes).map_err(|_| Errno::EIO)?;
-    if header.len as usize != bytes.len() {
-        return Err(Errno::EIO);
+/// One request, decoded once.
+#[derive(Debug, PartialEq)]
+pub struct Request<'a> {
+    pub header: InHeader,
+    pub operation: Operation<'a>,
+    /// What it was decoded from, to be copied where it is answered later.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// `EIO`: it is not what the protocol says.
+    pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, Errno> {
+        let (header, rest) = InHeader::read_from_prefix(bytes).map_err(|_| Errno::EIO)?;
+        if header.len as usize != bytes.len() {
+            return Err(Errno::EIO);
+        }
+        // Extensions (supplementary groups, security contexts) follow the arguments.
+        let extensions = usize::from(header.total_extlen) * 8;
+        let body = rest.len().checked_sub(extensions).map(|n| &rest[..n]).ok_or(Errno::EIO)?;
+        let operation = Body { rest: body }.operation(header.opcode)?;
+        Ok(Request { header, operation, bytes })
     }
-    // Extensions (supplementary groups, security contexts) follow the arguments.
-    let extensions = usize::from(header.total_extlen) * 8;
-    let body = rest.len().checked_sub(extensions).map(|n| &rest[..n]).ok_or(Errno::EIO)?;
-    Ok((header, Body { rest: body }.operation(header.opcode)?))
-}
 
-/// The thread that a request came from; 0 where it is nobody's, or nobody's that we can see.
-pub fn caller_thread(bytes: &[u8]) -> u32 {
-    InHeader::read_from_prefix(bytes).map_or(0, |(header, _)| header.pid)
-}
+    /// The node that it is about; `None` where the number is no node's.
+    pub fn node(&self) -> Option<Node> {
+        Node::from_id(self.header.nodeid)
+    }
 
-/// The user that a request came from; root's where that is not known.
-pub fn caller_user(bytes: &[u8]) -> u32 {
-    InHeader::read_from_prefix(bytes).map_or(0, |(header, _)| header.uid)
-}
+    /// Whether it may have to wait for the lock of a transaction.
+    pub fn may_wait_for_transaction(&self) -> bool {
+        matches!(self.node(), Some(Node::View(..)))
+    }
 
-/// Whether a request may have to wait for the lock of a transaction.
-pub fn may_wait_for_transaction(bytes: &[u8]) -> bool {
-    let node = InHeader::read_from_prefix(bytes).ok().and_then(|(header, _)| Node::from_id(header.nodeid));
-    matches!(node, Some(Node::View(..)))
+    /// Whether the device is likely to be waited for: by an operation that reads contents, or runs for as
+    /// long as its caller has asked. Not by FSYNC: programs that sync much do so alone, and pay for a second
+    /// worker at each; the guard of `worker_pool` knows soon enough. Nor by the begin and the end of a
+    /// transaction: they begin at once, and end as an FSYNC does or on a thread of their own.
+    pub fn waits(&self) -> Waits {
+        let waits = match &self.operation {
+            Operation::Read(args) => {
+                return Waits::Reads { node: self.node(), offset: args.offset, len: args.size.into() };
+            }
+            Operation::SyncFs | Operation::Fallocate(_) | Operation::CopyFileRange { .. } => true,
+            Operation::Ioctl { args, .. } => {
+                !matches!(args.cmd, control::IOC_BEGIN | control::IOC_COMMIT | control::IOC_ABORT)
+            }
+            _ => false,
+        };
+        if waits { Waits::Yes } else { Waits::No }
+    }
 }
 
 /// Whether the device is likely to be waited for.
@@ -165,28 +189,6 @@ pub enum Waits {
         offset: u64,
         len: u64,
     },
-}
-
-/// Whether the device is likely to be waited for: by an operation that reads contents, or runs for as long
-/// as its caller has asked. Not by FSYNC: programs that sync much do so alone, and pay for a second worker
-/// at each; the guard of `pool` knows soon enough. Nor by the begin and the end of a transaction: they begin at
-/// once, and end as an FSYNC does or on a thread of their own.
-pub fn waits(bytes: &[u8]) -> Waits {
-    let Ok((header, rest)) = InHeader::read_from_prefix(bytes) else { return Waits::No };
-    let waits = match header.opcode {
-        opcode::READ => {
-            let node = Node::from_id(header.nodeid);
-            let Ok((args, _)) = abi::ReadIn::read_from_prefix(rest) else { return Waits::No };
-            return Waits::Reads { node, offset: args.offset, len: args.size.into() };
-        }
-        opcode::SYNCFS | opcode::FALLOCATE | opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => true,
-        opcode::IOCTL => {
-            let command = abi::IoctlIn::read_from_prefix(rest).map_or(0, |(args, _)| args.cmd);
-            !matches!(command, control::IOC_BEGIN | control::IOC_COMMIT | control::IOC_ABORT)
-        }
-        _ => false,
-    };
-    if waits { Waits::Yes } else { Waits::No }
 }
 
 /// What is not decoded yet of a request's arguments.
@@ -300,30 +302,26 @@ impl<'a> Body<'a> {
 pub fn fuzz(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     if bytes.len() < size_of::<InHeader>() {
-        assert_eq!(decode(&bytes), Err(Errno::EIO));
+        assert_eq!(Request::decode(&bytes), Err(Errno::EIO));
         return;
     }
     let len = bytes.len() as u32;
     bytes[..4].copy_from_slice(&len.to_ne_bytes());
-    let _ = (waits(&bytes), caller_thread(&bytes));
-    if let Ok((header, operation)) = decode(&bytes) {
-        let _ = Described(&header, &operation).to_string();
+    if let Ok(request) = Request::decode(&bytes) {
+        let _ = (request.waits(), request.may_wait_for_transaction(), request.to_string());
     }
 }
 
-/// A request for the log: operation and node, names readable, no contents.
-pub struct Described<'a>(pub &'a InHeader, pub &'a Operation<'a>);
-
-impl fmt::Display for Described<'_> {
+/// For the log: operation and node, names readable, no contents.
+impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Described(header, operation) = self;
-        match operation {
+        match &self.operation {
             Operation::Lookup { name } => write!(f, "LOOKUP {:?}", OsStr::from_bytes(name))?,
             Operation::Write { args, .. } => write!(f, "WRITE of {} bytes at {}", args.size, args.offset)?,
             Operation::Read(args) => write!(f, "READ of {} bytes at {}", args.size, args.offset)?,
-            _ => write!(f, "operation {}", header.opcode)?,
+            _ => write!(f, "operation {}", self.header.opcode)?,
         }
-        write!(f, " on node {:#x}", header.nodeid)
+        write!(f, " on node {:#x}", self.header.nodeid)
     }
 }
 
@@ -343,35 +341,39 @@ mod tests {
     fn names_and_contents_are_cut_where_the_protocol_says() {
         let args = abi::SetxattrIn { size: 3, flags: 1, ..Default::default() };
         let bytes = request(opcode::SETXATTR, &[args.as_bytes(), b"user.x\0", b"a\0b"]);
-        let (header, operation) = decode(&bytes).unwrap();
+        let Request { header, operation, .. } = Request::decode(&bytes).unwrap();
         assert_eq!(header.unique, 7);
         assert_eq!(operation, Operation::SetXattr { args, name: b"user.x", value: b"a\0b" });
 
         let args = abi::Rename2In { newdir: 9, flags: 2, padding: 0 };
         let bytes = request(opcode::RENAME2, &[args.as_bytes(), b"from\0to\0"]);
-        let (_, operation) = decode(&bytes).unwrap();
+        let operation = Request::decode(&bytes).unwrap().operation;
         assert_eq!(operation, Operation::Rename { new_dir: 9, flags: 2, old: b"from", new: b"to" });
     }
 
     #[test]
     fn what_waits_is_told_from_what_does_not() {
+        let waits = |opcode, body: &[u8]| Request::decode(&request(opcode, &[body])).unwrap().waits();
         let ioctl = |cmd| {
             let args = abi::IoctlIn { cmd, ..Default::default() };
-            waits(&request(opcode::IOCTL, &[args.as_bytes()]))
+            waits(opcode::IOCTL, args.as_bytes())
         };
-        for long in [ioctl(control::IOC_SYNC), ioctl(control::IOC_DIFF), waits(&request(opcode::IOCTL, &[]))]
-        {
+        for long in [ioctl(control::IOC_SYNC), ioctl(control::IOC_DIFF), waits(opcode::SYNCFS, &[])] {
             assert_eq!(long, Waits::Yes);
         }
         let short = [control::IOC_BEGIN, control::IOC_COMMIT, control::IOC_ABORT].map(ioctl);
         assert!(short.iter().all(|waits| *waits == Waits::No));
-        for other in [waits(&request(opcode::FSYNC, &[])), waits(&request(opcode::READ, &[])), waits(&[])] {
+        let fsync = abi::FsyncIn::default();
+        for other in [waits(opcode::FSYNC, fsync.as_bytes()), waits(opcode::GETATTR, &[])] {
             assert_eq!(other, Waits::No);
+        }
+        for short in [request(opcode::IOCTL, &[]), request(opcode::READ, &[]), Vec::new()] {
+            assert_eq!(Request::decode(&short), Err(Errno::EIO));
         }
         let args = abi::ReadIn { offset: 8192, size: 4096, ..Default::default() };
         let node = Node::from_id(1);
         let reads = Waits::Reads { node, offset: 8192, len: 4096 };
-        assert_eq!(waits(&request(opcode::READ, &[args.as_bytes()])), reads);
+        assert_eq!(waits(opcode::READ, args.as_bytes()), reads);
     }
 
     #[test]
@@ -379,22 +381,22 @@ mod tests {
         let args = abi::MkdirIn { mode: 0o755, umask: 0o22 };
         let mut bytes = request(opcode::MKDIR, &[args.as_bytes(), b"d\0", &[0xff; 16]]);
         bytes[36..38].copy_from_slice(&2_u16.to_ne_bytes());
-        let (_, operation) = decode(&bytes).unwrap();
+        let operation = Request::decode(&bytes).unwrap().operation;
         assert_eq!(operation, Operation::Mkdir { args, name: b"d" });
     }
 
     #[test]
     fn what_is_too_short_is_refused() {
         let args = abi::WriteIn { size: 10, ..Default::default() };
-        assert_eq!(decode(&request(opcode::WRITE, &[args.as_bytes(), b"short"])), Err(Errno::EIO));
-        assert_eq!(decode(&request(opcode::LOOKUP, &[b"no end"])), Err(Errno::EIO));
+        assert_eq!(Request::decode(&request(opcode::WRITE, &[args.as_bytes(), b"short"])), Err(Errno::EIO));
+        assert_eq!(Request::decode(&request(opcode::LOOKUP, &[b"no end"])), Err(Errno::EIO));
         let args = abi::BatchForgetIn { count: u32::MAX, dummy: 0 };
-        assert_eq!(decode(&request(opcode::BATCH_FORGET, &[args.as_bytes()])), Err(Errno::EIO));
+        assert_eq!(Request::decode(&request(opcode::BATCH_FORGET, &[args.as_bytes()])), Err(Errno::EIO));
         let mut bytes = request(opcode::LOOKUP, &[b"x\0"]);
         bytes.push(0);
-        assert_eq!(decode(&bytes), Err(Errno::EIO));
+        assert_eq!(Request::decode(&bytes), Err(Errno::EIO));
         for len in 0..bytes.len() - 1 {
-            assert_eq!(decode(&bytes[..len]), Err(Errno::EIO));
+            assert_eq!(Request::decode(&bytes[..len]), Err(Errno::EIO));
         }
     }
 
@@ -425,7 +427,7 @@ mod tests {
         let mut body = abi::InitIn { major: 7, minor: 31, ..Default::default() }.as_bytes().to_vec();
         body.truncate(16);
         let bytes = request(opcode::INIT, &[&body]);
-        let Ok((_, Operation::Init(args))) = decode(&bytes) else { panic!("not INIT") };
+        let Operation::Init(args) = Request::decode(&bytes).unwrap().operation else { panic!("not INIT") };
         assert_eq!((args.minor, args.flags2), (31, 0));
     }
 }

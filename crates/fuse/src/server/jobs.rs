@@ -19,8 +19,9 @@ use xact_types::{Errno, Result};
 
 use crate::server::Server;
 use crate::server::transactions::TxView;
+use crate::transport::cpu_set::Confinement;
 use crate::transport::priority;
-use crate::transport::single_caller::{self, Confinement};
+use crate::transport::single_caller;
 
 type Job = Box<dyn FnOnce(&Arc<Server>) + Send>;
 

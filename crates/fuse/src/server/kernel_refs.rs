@@ -10,7 +10,7 @@ use xact_fs::{Attr, FileKind, Name};
 use xact_types::{Ino, Result};
 
 /// A name that the kernel was told, and its folder.
-type Told = (Ino, Box<Name>);
+type KnownName = (Ino, Box<Name>);
 
 struct InodeRef {
     /// Lookups that were answered with it, less those forgotten; the view holds it as often.
@@ -19,7 +19,7 @@ struct InodeRef {
     contents: bool,
     kind: FileKind,
     generation: u32,
-    names: Vec<Told>,
+    names: Vec<KnownName>,
     /// After a commit that descriptors follow: how often the volume's inode is held for it. 0: there is none.
     holds: u64,
 }
@@ -33,7 +33,7 @@ const LOOKUP_BYTES: usize = INODE_BYTES + NAME_BYTES + 2 * 255;
 struct State {
     inodes: HashMap<Ino, InodeRef>,
     /// The names of all of them.
-    by_name: HashMap<Told, Ino>,
+    by_name: HashMap<KnownName, Ino>,
     /// Bytes of these names.
     name_bytes: usize,
     /// For all of it.
@@ -41,7 +41,7 @@ struct State {
 }
 
 impl State {
-    fn remove_name(&mut self, told: &Told) -> Option<Ino> {
+    fn remove_name(&mut self, told: &KnownName) -> Option<Ino> {
         let ino = self.by_name.remove(told)?;
         self.name_bytes -= told.1.len();
         if let Some(inode) = self.inodes.get_mut(&ino) {
@@ -50,7 +50,7 @@ impl State {
         Some(ino)
     }
 
-    fn add_name(&mut self, told: Told, ino: Ino) {
+    fn add_name(&mut self, told: KnownName, ino: Ino) {
         if self.by_name.get(&told) == Some(&ino) {
             return;
         }
@@ -156,7 +156,7 @@ impl KernelRefs {
     }
 
     /// All names of what the kernel still knows.
-    pub fn names(&self) -> Vec<Told> {
+    pub fn names(&self) -> Vec<KnownName> {
         self.0.lock().by_name.keys().cloned().collect()
     }
 

@@ -19,20 +19,20 @@ use xact_fs::View;
 use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::FromBytes;
 
-use crate::commit::cache_fence::Veils;
+use crate::commit::cache_fence::CacheFence;
 use crate::commit::held_reply::HeldReply;
-use crate::commit::inline_end::Here;
+use crate::commit::inline_end::InlineEnd;
 use crate::dotxact::open_snapshots::OpenSnapshots;
 use crate::ioctl::sections::Sections;
 use crate::protocol::abi::{ForgetOne, InHeader};
 use crate::protocol::init::Agreed;
 use crate::protocol::node::Node;
 use crate::protocol::reply::{self, Reply};
-use crate::protocol::request::{self, Described, Operation, Waits};
-use crate::server::process::Owners;
+use crate::protocol::request::{Operation, Request, Waits};
+use crate::server::process::Processes;
 use crate::server::reaper::{Deadlines, Reaper};
 use crate::server::request_view::RequestView;
-use crate::server::transactions::Registry;
+use crate::server::transactions::Transactions;
 use crate::transport::channel::Channel;
 use crate::transport::channel::{SendReply, log_refused};
 use crate::transport::worker_pool::Handler;
@@ -41,17 +41,17 @@ use crate::transport::worker_pool::Handler;
 pub struct Server {
     pub(crate) volume: Arc<Volume>,
     pub(crate) base: Arc<dyn View>,
-    pub(crate) registry: Registry,
-    pub(crate) past: OpenSnapshots,
+    pub(crate) transactions: Transactions,
+    pub(crate) open_snapshots: OpenSnapshots,
     /// For notifications.
     pub(crate) kernel: Channel,
     pub(crate) agreed: Agreed,
     pub(crate) jobs: jobs::Jobs,
-    pub(crate) owners: Owners,
-    pub(crate) here: Here,
+    pub(crate) processes: Processes,
+    pub(crate) inline_end: InlineEnd,
     pub(crate) reaper: Reaper,
     pub(crate) sections: Sections,
-    pub(crate) veils: Veils,
+    pub(crate) cache_fence: CacheFence,
     /// What was told of the pool last, and when.
     pub(crate) pool_use: Mutex<Option<(Instant, Pool)>>,
     /// Answers that wait until the kernel has forgotten (see `following`).
@@ -87,17 +87,17 @@ impl Server {
         Server {
             volume,
             base,
-            registry: Registry::default(),
-            past: OpenSnapshots::default(),
+            transactions: Transactions::default(),
+            open_snapshots: OpenSnapshots::default(),
             kernel,
             agreed,
             jobs: jobs::Jobs::default(),
-            owners: Owners::default(),
+            processes: Processes::default(),
             pool_use: Mutex::default(),
-            here: Here::default(),
+            inline_end: InlineEnd::default(),
             reaper: Reaper::default(),
             sections: Sections::default(),
-            veils: Veils::default(),
+            cache_fence: CacheFence::default(),
             held: Mutex::default(),
         }
     }
@@ -138,13 +138,13 @@ impl Server {
         match node {
             Node::Base(ino) => Ok((RequestView::Base { view: &*self.base, thread: header.pid }, ino)),
             Node::View(nr, ino) => {
-                let tx = match self.registry.view(nr) {
+                let tx = match self.transactions.view(nr) {
                     Ok(tx) => tx,
                     Err(e) => {
-                        let by = self.registry.followers.get(nr).filter(|by| by.refs.follows(ino));
+                        let by = self.transactions.followers.get(nr).filter(|by| by.refs.follows(ino));
                         let by = by.ok_or(e)?;
                         return Ok((
-                            RequestView::Followed { view: &*self.base, by, registry: &self.registry },
+                            RequestView::Followed { view: &*self.base, by, transactions: &self.transactions },
                             ino,
                         ));
                     }
@@ -153,12 +153,12 @@ impl Server {
                     self.undo_dead_parts(&tx);
                 }
                 let pass = tx.enter()?;
-                Ok((RequestView::Tx { tx, _pass: pass }, ino))
+                Ok((RequestView::Tx { tx, _guard: pass }, ino))
             }
-            Node::Past(nr, ino) => {
-                let snapshot = self.past.get(nr)?;
+            Node::Snapshot(nr, ino) => {
+                let snapshot = self.open_snapshots.get(nr)?;
                 let view = snapshot.snapshot.view()?;
-                Ok((RequestView::Past { snapshot, view }, ino))
+                Ok((RequestView::Snapshot { snapshot, view }, ino))
             }
             _ => Err(Errno::EXDEV.into()),
         }
@@ -169,32 +169,33 @@ impl Server {
         match Node::from_id(id) {
             Some(Node::Base(ino)) => self.base.release(ino, count),
             Some(Node::View(nr, ino)) => {
-                let Some(refs) = self.registry.refs(nr) else { return };
+                let Some(refs) = self.transactions.refs(nr) else { return };
                 let held = refs.forget(ino, count);
                 if held > 0 {
-                    self.registry.followers.remove_cached(nr, ino);
+                    self.transactions.followers.remove_cached(nr, ino);
                     self.release_followed(ino, held);
                 }
                 // A view that has ended has released everything.
-                if let Ok(tx) = self.registry.view(nr)
-                    && let Ok(_pass) = tx.enter()
+                if let Ok(tx) = self.transactions.view(nr)
+                    && let Ok(_guard) = tx.enter()
                 {
                     tx.transaction.release(ino, count);
                 }
-                self.registry.followers.drop_if_forgotten(nr);
+                self.transactions.followers.drop_if_forgotten(nr);
             }
-            Some(Node::Past(nr, ino)) => {
+            Some(Node::Snapshot(nr, ino)) => {
                 // As of a view that has ended.
-                if let Ok(one) = self.past.get(nr) {
+                if let Ok(one) = self.open_snapshots.get(nr) {
                     if let Ok(view) = one.snapshot.view() {
                         view.release(ino, count);
                     }
-                    self.past.forget(nr, count);
+                    self.open_snapshots.forget(nr, count);
                 }
             }
-            Some(Node::Image(nr)) => self.past.forget(nr, count),
+            Some(Node::Image(nr)) => self.open_snapshots.forget(nr, count),
             Some(Node::Control(channel)) => self.channel_closed(channel),
-            Some(Node::Hidden | Node::TxList | Node::Tx(_) | Node::Snapshots | Node::Images) | None => {}
+            Some(Node::ControlDir | Node::TxList | Node::Tx(_) | Node::SnapshotDir | Node::ImageDir)
+            | None => {}
         }
     }
 
@@ -230,11 +231,11 @@ impl Server {
                     return outcome;
                 }
                 return match node {
-                    Node::Base(_) | Node::View(..) | Node::Past(..) => {
+                    Node::Base(_) | Node::View(..) | Node::Snapshot(..) => {
                         let (request_view, ino) = self.enter(node, header)?;
                         self.in_view(&request_view, ino, header, operation, reply)
                     }
-                    _ => self.in_hidden(node, header, operation, reply),
+                    _ => self.in_control_dir(node, header, operation, reply),
                 }
                 .map(|()| Outcome::Done);
             }
@@ -250,8 +251,8 @@ impl Server {
 }
 
 impl Handler for Server {
-    fn waits(&self, request: &[u8]) -> bool {
-        match request::waits(request) {
+    fn waits(&self, request: &Request<'_>) -> bool {
+        match request.waits() {
             Waits::No => false,
             Waits::Yes => true,
             Waits::Reads { node, offset, len } => match node {
@@ -262,22 +263,27 @@ impl Handler for Server {
         }
     }
 
-    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
         self.respond(channel, request, reply, Channel::reply);
     }
 
-    fn refuse(&self, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
-        if let Ok((header, _)) = InHeader::read_from_prefix(request) {
-            log_refused(channel.reply(reply.finish(header.unique, Err(Errno::EAGAIN))));
+    fn refuse(&self, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
+        log_refused(channel.reply(reply.finish(request.header.unique, Err(Errno::EAGAIN))));
+    }
+
+    fn refuse_unreadable(&self, channel: &Arc<Channel>, bytes: &[u8], errno: Errno, reply: &mut Reply) {
+        crate::log(format_args!("a request of {} bytes that cannot be read", bytes.len()));
+        if let Ok((header, _)) = InHeader::read_from_prefix(bytes) {
+            log_refused(channel.reply(reply.finish(header.unique, Err(errno))));
         }
     }
 }
 
 impl Server {
     /// Logs what a person should know of, and turns the error into what the caller gets.
-    fn errno(&self, error: &Error, header: &InHeader, operation: &Operation<'_>) -> Errno {
+    fn errno(&self, error: &Error, request: &Request<'_>) -> Errno {
         if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
-            crate::log(format_args!("{}: {error}", Described(header, operation)));
+            crate::log(format_args!("{request}: {error}"));
         }
         error.errno()
     }
@@ -285,36 +291,27 @@ impl Server {
     pub(crate) fn respond(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
-        request: &[u8],
+        request: &Request<'_>,
         reply: &mut Reply,
         send: SendReply,
     ) {
-        let (header, operation) = match request::decode(request) {
-            Ok(decoded) => decoded,
-            Err(errno) => {
-                crate::log(format_args!("a request of {} bytes that cannot be read", request.len()));
-                if let Ok((header, _)) = InHeader::read_from_prefix(request) {
-                    log_refused(send(channel, reply.finish(header.unique, Err(errno))));
-                }
-                return;
-            }
-        };
-        if !self.admits(channel, &header, &operation, request) {
+        if !self.admits(channel, request) {
             return;
         }
+        let Request { header, operation, .. } = request;
         // A panic ends at this border. What it left half-done must not reach the disk.
-        let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, &header, &operation, reply)));
+        let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, header, operation, reply)));
         let outcome = match result {
             Ok(Ok(Outcome::Done)) => {
-                if self.reply_when_forgotten(channel, &header, &operation, reply) {
+                if self.reply_when_forgotten(channel, header, operation, reply) {
                     return;
                 }
                 Ok(())
             }
             Ok(Ok(Outcome::Silent | Outcome::Later)) => return,
-            Ok(Err(error)) => Err(self.errno(&error, &header, &operation)),
+            Ok(Err(error)) => Err(self.errno(&error, request)),
             Err(_) => {
-                let why = format!("a panic in {}", Described(&header, &operation));
+                let why = format!("a panic in {request}");
                 crate::log(format_args!("{why}: the volume is read-only from now on"));
                 self.volume.poison(&why);
                 if matches!(operation, Operation::Forget { .. } | Operation::BatchForget { .. }) {

@@ -11,29 +11,29 @@ use xact::{Account, Charge, Resource};
 use xact_types::{Errno, Result};
 
 /// A process that something belongs to, as long as it lives.
-pub struct Owner {
+pub struct Process {
     /// The thread that called.
     thread: u32,
     process: u32,
     pidfd: OwnedFd,
 }
 
-impl Owner {
+impl Process {
     /// `ENOTTY`: it lives where its number means nothing to this process, and cannot be watched. Other errors, as
     /// `EMFILE`, say that it could be.
-    pub fn of(thread: u32) -> Result<Owner, Errno> {
+    pub fn of(thread: u32) -> Result<Process, Errno> {
         if thread == 0 {
             return Err(Errno::ENOTTY);
         }
         // Of a process with threads, only the first one has the process's number.
         match open_pidfd(thread) {
-            Ok(pidfd) => return Ok(Owner { thread, process: thread, pidfd }),
+            Ok(pidfd) => return Ok(Process { thread, process: thread, pidfd }),
             Err(e) if is_shortage(&e) => return Err(Errno::EMFILE),
             Err(_) => {}
         }
         let failed = |e: io::Error| if is_shortage(&e) { Errno::EMFILE } else { Errno::ENOTTY };
         let process = process_of(thread).map_err(failed)?;
-        Ok(Owner { thread, process, pidfd: open_pidfd(process).map_err(failed)? })
+        Ok(Process { thread, process, pidfd: open_pidfd(process).map_err(failed)? })
     }
 
     /// Whether a thread is one of the process. A number may be another process's once this one has died.
@@ -72,12 +72,12 @@ fn process_of(thread: u32) -> io::Result<u32> {
 }
 
 /// An owner of any number of things, with one descriptor for all of them.
-pub struct SharedOwner {
-    owner: Owner,
+pub struct SharedProcess {
+    owner: Process,
     _descriptor: Charge,
 }
 
-impl SharedOwner {
+impl SharedProcess {
     pub fn is_dead(&self) -> bool {
         self.owner.is_dead()
     }
@@ -85,11 +85,11 @@ impl SharedOwner {
 
 /// The processes that own something.
 #[derive(Default)]
-pub struct Owners(Mutex<HashMap<u32, Weak<SharedOwner>>>);
+pub struct Processes(Mutex<HashMap<u32, Weak<SharedProcess>>>);
 
-impl Owners {
-    /// The process of a thread; its descriptor is charged to `account`. Errors: as [`Owner::of`].
-    pub fn of(&self, thread: u32, account: &Arc<Account>) -> Result<Arc<SharedOwner>> {
+impl Processes {
+    /// The process of a thread; its descriptor is charged to `account`. Errors: as [`Process::of`].
+    pub fn of(&self, thread: u32, account: &Arc<Account>) -> Result<Arc<SharedProcess>> {
         let mut known = self.0.lock();
         let number = match known.contains_key(&thread) {
             true => thread,
@@ -100,9 +100,9 @@ impl Owners {
             return Ok(owner);
         }
         let descriptor = account.charge(Resource::Descriptors, 1)?;
-        let owner = Owner::of(thread)?;
+        let owner = Process::of(thread)?;
         let process = owner.process;
-        let owner = Arc::new(SharedOwner { owner, _descriptor: descriptor });
+        let owner = Arc::new(SharedProcess { owner, _descriptor: descriptor });
         known.retain(|_, owner| owner.strong_count() > 0);
         known.insert(process, Arc::downgrade(&owner));
         Ok(owner)
@@ -115,27 +115,27 @@ mod tests {
 
     #[test]
     fn it_is_a_process_with_all_its_threads() {
-        let own = Owner::of(std::process::id()).unwrap();
+        let own = Process::of(std::process::id()).unwrap();
         // SAFETY: it only tells a number.
         let thread = || unsafe { libc::gettid() } as u32;
         assert!(own.is(std::thread::spawn(thread).join().unwrap()) || own.is(thread()));
-        let of_thread = std::thread::spawn(move || Owner::of(thread())).join().unwrap().unwrap();
+        let of_thread = std::thread::spawn(move || Process::of(thread())).join().unwrap().unwrap();
         assert_eq!(of_thread.process, std::process::id());
         assert!(of_thread.is(own.thread) && !of_thread.is_dead());
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        let child_owner = Owner::of(child.id()).unwrap();
+        let child_owner = Process::of(child.id()).unwrap();
         assert!(!child_owner.is_dead() && !child_owner.is(own.thread));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(child_owner.is_dead());
-        assert!(Owner::of(0).is_err());
+        assert!(Process::of(0).is_err());
     }
 
     #[test]
     fn a_process_takes_one_descriptor_whatever_it_owns() {
         let accounts = xact::Accounts::default();
         accounts.limit(xact::Limits::new(1, 0), 1, |_| ());
-        let (account, owners) = (accounts.of(1000), Owners::default());
+        let (account, owners) = (accounts.of(1000), Processes::default());
         // SAFETY: it only tells a number.
         let thread = || unsafe { libc::gettid() } as u32;
         let of_process = owners.of(std::process::id(), &account).unwrap();

@@ -8,7 +8,7 @@ use xact_types::{Ino, Result};
 use crate::commit::followers::Followed;
 use crate::dotxact::open_snapshots::OpenSnapshot;
 use crate::protocol::node::{Node, ViewNr};
-use crate::server::transactions::{Pass, Registry, TxView};
+use crate::server::transactions::{Transactions, TxView, ViewGuard};
 
 /// The view that an operation runs in, for as long as it runs.
 pub enum RequestView<'a> {
@@ -19,15 +19,15 @@ pub enum RequestView<'a> {
     },
     Tx {
         tx: Arc<TxView>,
-        _pass: Pass,
+        _guard: ViewGuard,
     },
     /// A view that was committed: its nodes stand for the volume's inodes.
     Followed {
         view: &'a dyn View,
         by: Arc<Followed>,
-        registry: &'a Registry,
+        transactions: &'a Transactions,
     },
-    Past {
+    Snapshot {
         snapshot: Arc<OpenSnapshot>,
         view: Arc<dyn View>,
     },
@@ -38,13 +38,13 @@ impl RequestView<'_> {
         match self {
             RequestView::Base { view, .. } | RequestView::Followed { view, .. } => *view,
             RequestView::Tx { tx, .. } => &*tx.transaction,
-            RequestView::Past { view, .. } => &**view,
+            RequestView::Snapshot { view, .. } => &**view,
         }
     }
 
     pub fn view_nr(&self) -> Option<ViewNr> {
         match self {
-            RequestView::Base { .. } | RequestView::Past { .. } => None,
+            RequestView::Base { .. } | RequestView::Snapshot { .. } => None,
             RequestView::Tx { tx, .. } => Some(tx.nr),
             RequestView::Followed { by, .. } => Some(by.nr),
         }
@@ -55,7 +55,7 @@ impl RequestView<'_> {
             RequestView::Base { .. } => Node::Base(ino),
             RequestView::Tx { tx, .. } => Node::View(tx.nr, ino),
             RequestView::Followed { by, .. } => Node::View(by.nr, ino),
-            RequestView::Past { snapshot, .. } => Node::Past(snapshot.nr, ino),
+            RequestView::Snapshot { snapshot, .. } => Node::Snapshot(snapshot.nr, ino),
         }
     }
 
@@ -76,15 +76,17 @@ impl RequestView<'_> {
             RequestView::Base { .. } | RequestView::Tx { .. } | RequestView::Followed { .. } => {
                 u64::from(ino.0)
             }
-            RequestView::Past { .. } => self.node(ino).id(),
+            RequestView::Snapshot { .. } => self.node(ino).id(),
         }
     }
 
     pub fn note_contents(&self, ino: Ino) {
         match self {
             RequestView::Tx { tx, .. } => tx.refs.note_contents(ino),
-            RequestView::Followed { by, registry, .. } => registry.followers.note_contents(by.nr, ino),
-            RequestView::Base { .. } | RequestView::Past { .. } => {}
+            RequestView::Followed { by, transactions, .. } => {
+                transactions.followers.note_contents(by.nr, ino)
+            }
+            RequestView::Base { .. } | RequestView::Snapshot { .. } => {}
         }
     }
 
@@ -93,7 +95,7 @@ impl RequestView<'_> {
         match self {
             RequestView::Tx { tx, .. } => tx.refs.check_lookup(),
             RequestView::Followed { by, .. } => by.refs.check_lookup(),
-            RequestView::Base { .. } | RequestView::Past { .. } => Ok(()),
+            RequestView::Base { .. } | RequestView::Snapshot { .. } => Ok(()),
         }
     }
 
@@ -106,8 +108,8 @@ impl RequestView<'_> {
     /// Attributes are about to be looked at. Two answers to the kernel may overtake each other: one that is older than
     /// a change must not be the last, so the kernel is made to forget it.
     pub fn note_attributes(&self, ino: Ino) {
-        if let RequestView::Followed { by, registry, .. } = self {
-            registry.followers.note_contents(by.nr, ino);
+        if let RequestView::Followed { by, transactions, .. } = self {
+            transactions.followers.note_contents(by.nr, ino);
         }
     }
 
@@ -116,12 +118,12 @@ impl RequestView<'_> {
         match self {
             RequestView::Base { .. } => {}
             RequestView::Tx { tx, .. } => tx.refs.add_lookup(attr, name),
-            RequestView::Followed { by, registry, .. } if attr.kind == FileKind::Directory => {
-                registry.followers.add_hold(attr.ino);
+            RequestView::Followed { by, transactions, .. } if attr.kind == FileKind::Directory => {
+                transactions.followers.add_hold(attr.ino);
                 by.refs.add_held(attr);
             }
             RequestView::Followed { .. } => {}
-            RequestView::Past { snapshot, .. } => snapshot.add_lookup(),
+            RequestView::Snapshot { snapshot, .. } => snapshot.add_lookup(),
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::commit::followers::Followers;
 use crate::ioctl::change_list::ChangeList;
 use crate::protocol::node::ViewNr;
 use crate::server::kernel_refs::KernelRefs;
-use crate::server::process::SharedOwner;
+use crate::server::process::SharedProcess;
 
 /// Kept transactions that have ended and are remembered.
 const REMEMBERED: usize = 256;
@@ -44,7 +44,7 @@ pub enum Gate {
 }
 
 /// Held by an operation while it runs in a view.
-pub type Pass = ArcRwLockReadGuard<RawRwLock, Gate>;
+pub type ViewGuard = ArcRwLockReadGuard<RawRwLock, Gate>;
 
 /// What a selected path takes in memory besides its bytes.
 const PATH_BYTES: usize = 64;
@@ -65,7 +65,7 @@ pub struct TxView {
     /// `stat` returns inode numbers that no other view has.
     pub own_inodes: bool,
     /// Open savepoints in rising order, with the processes that they end with.
-    parts: Mutex<Vec<(u64, Arc<SharedOwner>)>>,
+    parts: Mutex<Vec<(u64, Arc<SharedProcess>)>>,
     /// Looked at by every operation, so without a lock.
     has_parts: AtomicBool,
 }
@@ -100,7 +100,7 @@ impl TxView {
     }
 
     /// A savepoint ends with a process from now on.
-    pub fn add_part(&self, savepoint: u64, owner: Arc<SharedOwner>) {
+    pub fn add_part(&self, savepoint: u64, owner: Arc<SharedProcess>) {
         let mut parts = self.parts.lock();
         parts.push((savepoint, owner));
         self.has_parts.store(true, Ordering::Release);
@@ -129,7 +129,7 @@ impl TxView {
     }
 
     /// Lets an operation in; `ESTALE` when the transaction has ended.
-    pub fn enter(&self) -> Result<Pass, Errno> {
+    pub fn enter(&self) -> Result<ViewGuard, Errno> {
         let pass = RwLock::read_arc(&self.gate);
         if *pass == Gate::Open { Ok(pass) } else { Err(Errno::ESTALE) }
     }
@@ -171,10 +171,10 @@ impl Kept {
     }
 }
 
-/// What is told of a transaction.
-pub struct Told {
+/// What is info of a transaction.
+pub struct TxInfo {
     pub id: u64,
-    pub standing: TxStatus,
+    pub status: TxStatus,
     pub uid: u32,
     pub label: Vec<u8>,
     pub age: Duration,
@@ -196,7 +196,7 @@ struct ChannelState {
     selection_bytes: usize,
     /// For both.
     memory: Charge,
-    /// The list of changes that is being told, page by page.
+    /// The list of changes that is being info, page by page.
     diff: Option<Arc<ChangeList>>,
 }
 
@@ -213,7 +213,7 @@ struct Tables {
     channels: HashMap<u32, ChannelState>,
     last_channel: u32,
     kept: BTreeMap<u64, Kept>,
-    ended: VecDeque<Told>,
+    ended: VecDeque<TxInfo>,
 }
 
 impl Tables {
@@ -226,12 +226,12 @@ impl Tables {
         nr
     }
 
-    fn tell(&self, view: &TxView) -> Told {
+    fn info(&self, view: &TxView) -> TxInfo {
         let id = view.id();
         let kept = self.kept.get(&id);
-        Told {
+        TxInfo {
             id,
-            standing: if kept.is_some() { TxStatus::Kept } else { TxStatus::Running },
+            status: if kept.is_some() { TxStatus::Kept } else { TxStatus::Running },
             uid: view.uid,
             label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
             age: view.begun.elapsed(),
@@ -242,13 +242,13 @@ impl Tables {
 }
 
 #[derive(Default)]
-pub struct Registry {
+pub struct Transactions {
     tables: RwLock<Tables>,
     /// Of views that were committed; their numbers are in use.
     pub followers: Followers,
 }
 
-impl Registry {
+impl Transactions {
     pub fn view(&self, nr: ViewNr) -> Result<Arc<TxView>, Errno> {
         self.tables.read().views.get(&nr).cloned().ok_or(Errno::ESTALE)
     }
@@ -453,11 +453,11 @@ impl Registry {
     }
 
     /// A transaction has ended; how is remembered if it was a kept one.
-    pub fn ended(&self, view: &TxView, standing: TxStatus) {
+    pub fn ended(&self, view: &TxView, status: TxStatus) {
         let mut tables = self.tables.write();
-        let told = Told { standing, left: None, ..tables.tell(view) };
+        let info = TxInfo { status, left: None, ..tables.info(view) };
         if tables.kept.remove(&view.id()).is_some() {
-            tables.ended.push_back(told);
+            tables.ended.push_back(info);
             if tables.ended.len() > REMEMBERED {
                 tables.ended.pop_front();
             }
@@ -533,24 +533,24 @@ impl Registry {
     }
 
     /// The transaction with this number, open or a kept one that has ended. `ENOENT`, `EPERM`.
-    pub fn tell(&self, id: u64, uid: u32) -> Result<Told, Errno> {
+    pub fn info(&self, id: u64, uid: u32) -> Result<TxInfo, Errno> {
         let tables = self.tables.read();
-        let told = match tables.views.values().find(|view| view.id() == id) {
-            Some(view) => tables.tell(view),
+        let info = match tables.views.values().find(|view| view.id() == id) {
+            Some(view) => tables.info(view),
             None => {
-                let ended = tables.ended.iter().rev().find(|told| told.id == id).ok_or(Errno::ENOENT)?;
-                Told { label: ended.label.clone(), ..*ended }
+                let ended = tables.ended.iter().rev().find(|info| info.id == id).ok_or(Errno::ENOENT)?;
+                TxInfo { label: ended.label.clone(), ..*ended }
             }
         };
-        if uid != 0 && told.uid != uid { Err(Errno::EPERM) } else { Ok(told) }
+        if uid != 0 && info.uid != uid { Err(Errno::EPERM) } else { Ok(info) }
     }
 
     /// The next open transaction above `id` that the user may look at.
-    pub fn tell_next(&self, id: u64, uid: u32) -> Result<Told, Errno> {
+    pub fn next_info(&self, id: u64, uid: u32) -> Result<TxInfo, Errno> {
         let tables = self.tables.read();
         let above = tables.views.values().filter(|view| view.id() > id);
         let may = above.filter(|view| uid == 0 || view.uid == uid);
-        may.min_by_key(|view| view.id()).map(|view| tables.tell(view)).ok_or(Errno::ENOENT)
+        may.min_by_key(|view| view.id()).map(|view| tables.info(view)).ok_or(Errno::ENOENT)
     }
 
     /// Whether no transaction is open.

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::protocol::abi;
 use crate::protocol::node::Node;
-use crate::transport::single_caller::Calm;
+use crate::transport::single_caller::SingleCaller;
 
 /// What a read of the device gave.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum Received {
 pub struct Channel {
     fd: OwnedFd,
     /// How a worker replies.
-    calm: Option<Arc<Calm>>,
+    caller: Option<Arc<SingleCaller>>,
 }
 
 /// How a reply is sent.
@@ -48,7 +48,7 @@ pub fn open_device() -> io::Result<OwnedFd> {
 
 impl Channel {
     pub fn new(fd: OwnedFd) -> Channel {
-        Channel { fd, calm: None }
+        Channel { fd, caller: None }
     }
 
     /// Another descriptor of the same connection.
@@ -59,18 +59,18 @@ impl Channel {
         if unsafe { libc::ioctl(fd.as_raw_fd(), abi::DEV_IOC_CLONE as _, &mut source) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Channel { fd, calm: None })
+        Ok(Channel { fd, caller: None })
     }
 
     /// The same descriptor for another thread: where /dev/fuse may not be opened (mounted by
     /// fusermount3 in a sandbox), all share one queue.
     pub fn share(&self) -> io::Result<Channel> {
-        Ok(Channel { fd: self.fd.try_clone()?, calm: None })
+        Ok(Channel { fd: self.fd.try_clone()?, caller: None })
     }
 
     /// For a worker of a pool, whose replies may let the caller go first.
-    pub fn replying_by(self, calm: Arc<Calm>) -> Channel {
-        Channel { calm: Some(calm), ..self }
+    pub fn replying_by(self, caller: Arc<SingleCaller>) -> Channel {
+        Channel { caller: Some(caller), ..self }
     }
 
     /// Waits for a request. `buffer` holds the largest request, else the kernel refuses.
@@ -99,14 +99,14 @@ impl Channel {
     }
 
     /// Whether one thread alone calls, and one worker alone serves it.
-    pub fn is_calm(&self) -> bool {
-        self.calm.as_ref().is_some_and(|calm| calm.is_on())
+    pub fn has_single_caller(&self) -> bool {
+        self.caller.as_ref().is_some_and(|caller| caller.is_on())
     }
 
     /// Sends a worker's reply to the request that it has just received.
     pub fn reply(&self, reply: &[u8]) -> io::Result<()> {
-        if let Some(calm) = &self.calm {
-            calm.sit_down();
+        if let Some(caller) = &self.caller {
+            caller.lower_priority();
         }
         self.send(reply)
     }

@@ -1,7 +1,10 @@
 //! The transport: mounting, descriptors of `/dev/fuse`, and the threads that answer requests.
 
 pub mod channel;
+pub mod cpu_pin;
+pub mod cpu_set;
 pub mod mount;
+pub mod parked_request;
 pub mod priority;
 pub mod signals;
 pub mod single_caller;

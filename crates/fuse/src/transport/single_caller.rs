@@ -19,70 +19,70 @@
 //! CPU has something better to do, which is mostly the caller, and whoever waits for a lock of that worker with it; the
 //! guard gives it its rights back.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fs::File;
-use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
-use std::sync::{Once, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::transport::cpu_set::{Cpus, everywhere};
 use crate::transport::priority;
 
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
 /// So many requests of one thread in a row make it calm, at first and at the most.
-const RUN: u32 = 64;
-const RUN_MAX: u32 = 1 << 20;
+const REQUESTS_IN_ROW: u32 = 64;
+const REQUESTS_IN_ROW_MAX: u32 = 1 << 20;
 /// It takes so many times fewer of the thread that it was calm with before somebody else came by.
-const AGAIN: u32 = 8;
+const KNOWN_CALLER_DIVISOR: u32 = 8;
 /// A worker that waits longer than this for a request has a caller that runs beside it: on its own CPU the
 /// caller goes on before the worker is back from its reply, and asks again before that can wait.
-pub const BESIDE: Duration = Duration::from_micros(5);
+pub const DISTANT_CALLER_WAIT: Duration = Duration::from_micros(5);
 
 /// Whether it is calm, and who calls. Shared by the workers; each value stands alone, and one that is
 /// out of date costs time, nothing else.
-pub struct Calm {
-    /// What workers may run on when it is not calm. `None`: it never is.
-    everywhere: Option<&'static Cpus>,
+pub struct SingleCaller {
+    /// What workers may run on when it is not caller. `None`: it never is.
+    pub(super) everywhere: Option<&'static Cpus>,
     on: AtomicBool,
     /// The thread that the last requests came from, and how many they were.
     caller: AtomicU32,
     run: AtomicU32,
     /// The thread that it was calm with, the last time.
     before: AtomicU32,
-    /// The run that makes it calm.
+    /// The run that makes it caller.
     needed: AtomicU32,
     /// The caller's CPU; -1 where it is not known.
-    home: AtomicI32,
+    pub(super) caller_cpu: AtomicI32,
     /// `/proc/TID/stat` of the caller.
     stat: Mutex<Option<File>>,
     /// The worker that is under `SCHED_IDLE`, by its thread id; or 0.
-    modest: AtomicI32,
+    idle_worker: AtomicI32,
     /// The last request has been answered, or is just being.
     answered: AtomicBool,
     /// Threads that were moved to, or kept from, the caller's CPU. When it is not calm any more they may run anywhere at
     /// once, also those that wait for a request: else the next one to call, who is another, had to wait for that CPU.
-    seated: Mutex<Vec<i32>>,
+    pub(super) pinned: Mutex<Vec<i32>>,
 }
 
-impl Calm {
-    pub fn new() -> Calm {
-        Calm {
-            everywhere: everywhere().filter(|cpus| cpus.count() > 1 && may_be_modest()),
+impl SingleCaller {
+    pub fn new() -> SingleCaller {
+        SingleCaller {
+            everywhere: everywhere().filter(|cpus| cpus.count() > 1 && may_lower_priority()),
             on: AtomicBool::new(false),
             caller: AtomicU32::new(0),
             run: AtomicU32::new(0),
             before: AtomicU32::new(0),
-            needed: AtomicU32::new(RUN),
-            home: AtomicI32::new(-1),
+            needed: AtomicU32::new(REQUESTS_IN_ROW),
+            caller_cpu: AtomicI32::new(-1),
             stat: Mutex::default(),
-            modest: AtomicI32::new(0),
+            idle_worker: AtomicI32::new(0),
             answered: AtomicBool::new(true),
-            seated: Mutex::default(),
+            pinned: Mutex::default(),
         }
     }
 
@@ -90,8 +90,8 @@ impl Calm {
         self.on.load(Relaxed)
     }
 
-    /// Takes note of a request of thread `caller`; 0 where it is nobody's. `waited`: for longer than [`BESIDE`]. True
-    /// if it has become calm.
+    /// Takes note of a request of thread `caller`; 0 where it is nobody's. `waited`: for longer than [`DISTANT_CALLER_WAIT`]. True
+    /// if it has become caller.
     pub fn note(&self, caller: u32, waited: bool) -> bool {
         self.answered.store(false, Relaxed);
         // Even where it is nobody's: who has just made the kernel send that goes on elsewhere meanwhile.
@@ -111,7 +111,7 @@ impl Calm {
             return false;
         }
         let again = self.before.load(Relaxed) == caller;
-        if run < self.needed.load(Relaxed) / if again { AGAIN } else { 1 } {
+        if run < self.needed.load(Relaxed) / if again { KNOWN_CALLER_DIVISOR } else { 1 } {
             return false;
         }
         self.before.store(caller, Relaxed);
@@ -122,11 +122,11 @@ impl Calm {
 
     fn end(&self) {
         if self.on.swap(false, Relaxed) {
-            self.relieve();
-            self.home.store(-1, Relaxed);
+            self.restore_priority();
+            self.caller_cpu.store(-1, Relaxed);
             *self.stat.lock() = None;
             if let Some(everywhere) = &self.everywhere {
-                self.seated.lock().drain(..).for_each(|thread| _ = everywhere.apply_to(thread));
+                self.pinned.lock().drain(..).for_each(|thread| _ = everywhere.apply_to(thread));
             }
         }
     }
@@ -135,7 +135,7 @@ impl Calm {
         let mut text = [0; 1024];
         let len = self.stat.lock().as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
         let cpu = len.and_then(|len| cpu_of(&text[..len]));
-        self.home.store(cpu.unwrap_or(-1), Relaxed);
+        self.caller_cpu.store(cpu.unwrap_or(-1), Relaxed);
     }
 
     /// Whether the last request that was received has been answered.
@@ -145,230 +145,46 @@ impl Calm {
 
     /// Gives the worker that is under `SCHED_IDLE` its rights back; true where it starved, and did not wait for
     /// something.
-    pub fn relieve(&self) -> bool {
-        let modest = self.modest.swap(0, Relaxed);
-        if modest == 0 {
+    pub fn restore_priority(&self) -> bool {
+        let idle_worker = self.idle_worker.swap(0, Relaxed);
+        if idle_worker == 0 {
             return false;
         }
-        let stat = std::fs::read(format!("/proc/self/task/{modest}/stat")).unwrap_or_default();
-        set_policy(modest, libc::SCHED_OTHER);
+        let stat = std::fs::read(format!("/proc/self/task/{idle_worker}/stat")).unwrap_or_default();
+        set_policy(idle_worker, libc::SCHED_OTHER);
         is_runnable(&stat)
     }
 
     /// Somebody waited for a worker that starved: it ends, and takes longer to come the next time.
     pub fn give_up(&self) {
-        self.needed.store(self.needed.load(Relaxed).saturating_mul(4).min(RUN_MAX), Relaxed);
+        self.needed.store(self.needed.load(Relaxed).saturating_mul(4).min(REQUESTS_IN_ROW_MAX), Relaxed);
         self.before.store(0, Relaxed);
         self.run.store(0, Relaxed);
         self.end();
     }
 
     /// Before a worker replies: it is under `SCHED_IDLE` from here on if it is calm, until it stands up.
-    pub fn sit_down(&self) {
+    pub fn lower_priority(&self) {
         self.answered.store(true, Relaxed);
         let me = this_thread();
-        if !self.is_on() || self.modest.load(Relaxed) == me {
+        if !self.is_on() || self.idle_worker.load(Relaxed) == me {
             return;
         }
         // The guard knows of one.
-        if self.modest.compare_exchange(0, me, Relaxed, Relaxed).is_ok() {
+        if self.idle_worker.compare_exchange(0, me, Relaxed, Relaxed).is_ok() {
             IO_PRIORITY.with(|set| set.call_once(keep_io_priority));
-            IS_MODEST.set(true);
+            IS_LOWERED.set(true);
             set_policy(0, libc::SCHED_IDLE);
         }
     }
 
     /// Before the calling worker does what lasts, or serves no longer: it has its rights back.
-    pub fn stand_up(&self) {
-        if IS_MODEST.replace(false) {
-            let _ = self.modest.compare_exchange(this_thread(), 0, Relaxed, Relaxed);
+    pub fn raise_priority(&self) {
+        if IS_LOWERED.replace(false) {
+            let _ = self.idle_worker.compare_exchange(this_thread(), 0, Relaxed, Relaxed);
             // Also where somebody has relieved it, who may be about to do this.
             set_policy(0, libc::SCHED_OTHER);
         }
-    }
-}
-
-/// Where a thread of the server may run, as far as it has said.
-pub struct Seat<'a> {
-    calm: &'a Calm,
-    home: Option<i32>,
-}
-
-impl<'a> Seat<'a> {
-    pub fn new(calm: &'a Calm) -> Seat<'a> {
-        Seat { calm, home: None }
-    }
-
-    /// Moves the calling worker to the caller's CPU, or lets it go anywhere again.
-    pub fn take(&mut self) {
-        self.change(Cpus::only);
-    }
-
-    /// Keeps the calling thread away from the caller's CPU.
-    pub fn leave(&mut self) {
-        self.change(Cpus::without);
-    }
-
-    fn change(&mut self, choose: impl Fn(&Cpus, i32) -> Option<Cpus>) {
-        let calm = self.calm;
-        let Some(everywhere) = calm.everywhere else { return };
-        let home = calm.home.load(Relaxed);
-        let home = (home >= 0 && calm.is_on()).then_some(home);
-        if home == self.home {
-            return;
-        }
-        let moved = match home {
-            Some(cpu) => choose(everywhere, cpu).is_some_and(|cpus| {
-                // With the lock held: where it ends meanwhile, it is undone after that.
-                let mut seated = calm.seated.lock();
-                let (me, moved) = (this_thread(), calm.is_on() && cpus.apply());
-                if moved && !seated.contains(&me) {
-                    seated.push(me);
-                }
-                moved
-            }),
-            None => everywhere.apply(),
-        };
-        if moved {
-            self.home = home;
-        }
-    }
-}
-
-impl Drop for Seat<'_> {
-    /// The thread serves no more, and may end: its number may be another's then.
-    fn drop(&mut self) {
-        if self.home.is_some() {
-            self.calm.seated.lock().retain(|thread| *thread != this_thread());
-            self.calm.everywhere.inspect(|everywhere| _ = everywhere.apply());
-        }
-    }
-}
-
-/// A set of CPUs.
-#[derive(Clone)]
-struct Cpus(libc::cpu_set_t);
-
-impl PartialEq for Cpus {
-    fn eq(&self, other: &Cpus) -> bool {
-        // SAFETY: it reads both sets.
-        unsafe { libc::CPU_EQUAL(&self.0, &other.0) }
-    }
-}
-
-impl Cpus {
-    fn of_this_thread() -> Option<Cpus> {
-        Cpus::of_thread(0)
-    }
-
-    fn of_thread(thread: i32) -> Option<Cpus> {
-        let mut set = MaybeUninit::zeroed();
-        // SAFETY: the kernel fills the set, whose size is told, if it returns 0.
-        unsafe {
-            let done = libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) == 0;
-            done.then(|| Cpus(set.assume_init()))
-        }
-    }
-
-    fn and(&self, other: &Cpus) -> Cpus {
-        let mut both = self.clone();
-        for cpu in 0..libc::CPU_SETSIZE as usize {
-            // SAFETY: the number is within the bit field.
-            unsafe {
-                if !libc::CPU_ISSET(cpu, &other.0) {
-                    libc::CPU_CLR(cpu, &mut both.0);
-                }
-            }
-        }
-        both
-    }
-
-    fn count(&self) -> i32 {
-        // SAFETY: it reads the set.
-        unsafe { libc::CPU_COUNT(&self.0) }
-    }
-
-    /// The one CPU, if it is in the set.
-    fn only(&self, cpu: i32) -> Option<Cpus> {
-        // SAFETY: cpu_set_t is a bit field, for which zero is a value.
-        let empty = unsafe { MaybeUninit::zeroed().assume_init() };
-        self.having(cpu).then(|| Cpus::set(empty, cpu, libc::CPU_SET))
-    }
-
-    /// All but the one CPU, if it is in the set.
-    fn without(&self, cpu: i32) -> Option<Cpus> {
-        self.having(cpu).then(|| Cpus::set(self.0, cpu, libc::CPU_CLR))
-    }
-
-    fn having(&self, cpu: i32) -> bool {
-        // SAFETY: the number is within the bit field.
-        (0..libc::CPU_SETSIZE).contains(&cpu) && unsafe { libc::CPU_ISSET(cpu as usize, &self.0) }
-    }
-
-    fn set(
-        mut cpus: libc::cpu_set_t,
-        cpu: i32,
-        how: unsafe extern "C" fn(usize, &mut libc::cpu_set_t),
-    ) -> Cpus {
-        // SAFETY: callers have asked `having`, so the number is within the bit field.
-        unsafe { how(cpu as usize, &mut cpus) };
-        Cpus(cpus)
-    }
-
-    /// The calling thread runs on these alone from now on.
-    fn apply(&self) -> bool {
-        self.apply_to(0)
-    }
-
-    /// The same of a thread of this process.
-    fn apply_to(&self, thread: i32) -> bool {
-        // SAFETY: the kernel reads the set, whose size is told.
-        unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &self.0) == 0 }
-    }
-}
-
-/// What the process may run on: asked for before any thread is moved.
-fn everywhere() -> Option<&'static Cpus> {
-    static EVERYWHERE: OnceLock<Option<Cpus>> = OnceLock::new();
-    EVERYWHERE.get_or_init(Cpus::of_this_thread).as_ref()
-}
-
-thread_local! {
-    /// What the calling thread is confined to, for whom it works.
-    static CONFINED: RefCell<Option<Cpus>> = const { RefCell::new(None) };
-}
-
-/// The CPUs that a caller is confined to (taskset(1), cpusets), where these are not all that this process has.
-#[derive(Clone, Default)]
-pub struct Confinement(Option<Cpus>);
-
-impl Confinement {
-    /// That of a thread; none where it is not known.
-    pub fn of(thread: u32) -> Confinement {
-        let Some(everywhere) = everywhere().filter(|cpus| thread != 0 && cpus.count() > 1) else {
-            return Confinement::default();
-        };
-        let own = Cpus::of_thread(thread as i32).map(|cpus| cpus.and(everywhere));
-        Confinement(own.filter(|cpus| cpus.count() > 0 && cpus.count() < everywhere.count()))
-    }
-
-    /// That of whom the calling thread works for.
-    pub fn current() -> Confinement {
-        Confinement(CONFINED.with_borrow(Clone::clone))
-    }
-
-    /// The calling thread works for one who is confined like this, from now on: what that costs takes CPUs that he may
-    /// use, and not those of others.
-    pub fn apply(&self) {
-        CONFINED.with_borrow_mut(|confined| {
-            if *confined == self.0 {
-                return;
-            }
-            if let Some(cpus) = self.0.as_ref().or(everywhere()) {
-                cpus.apply();
-            }
-            *confined = self.0.clone();
-        });
     }
 }
 
@@ -390,12 +206,12 @@ thread_local! {
     // SAFETY: gettid takes nothing.
     static THREAD: i32 = unsafe { libc::gettid() };
     /// Whether it has sat down and not stood up since; somebody may have relieved it meanwhile.
-    static IS_MODEST: Cell<bool> = const { Cell::new(false) };
+    static IS_LOWERED: Cell<bool> = const { Cell::new(false) };
     /// Its I/O priority does not follow its policy.
     static IO_PRIORITY: Once = const { Once::new() };
 }
 
-fn this_thread() -> i32 {
+pub fn this_thread() -> i32 {
     THREAD.with(|thread| *thread)
 }
 
@@ -425,7 +241,7 @@ fn set_policy(thread: i32, policy: i32) -> bool {
 
 /// Whether a thread may go to `SCHED_IDLE` and come back, which takes CAP_SYS_NICE or a limit; and has
 /// no policy of its own that would be lost.
-fn may_be_modest() -> bool {
+fn may_lower_priority() -> bool {
     // SAFETY: it takes a number.
     let plain = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
     let there_and_back = || set_policy(0, libc::SCHED_IDLE) && set_policy(0, libc::SCHED_OTHER);
@@ -452,6 +268,7 @@ fn behind_name(stat: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::cpu_pin::CpuPin;
 
     #[test]
     fn the_cpu_is_read_off_proc() {
@@ -471,22 +288,23 @@ mod tests {
     /// One thread makes it calm, another ends it; nobody's requests (FORGET) do neither.
     #[test]
     fn calm_is_when_one_thread_calls() {
-        let calm = Calm::new();
-        if calm.everywhere.is_none() {
+        let caller = SingleCaller::new();
+        if caller.everywhere.is_none() {
             println!("one CPU, or no right to change policies: it is never calm here");
             return;
         }
         let me = std::process::id();
-        assert!(!calm.note(me, false));
-        let became = (0..2 * RUN).filter(|_| calm.note(me, false) | calm.note(0, false)).count();
+        assert!(!caller.note(me, false));
+        let became =
+            (0..2 * REQUESTS_IN_ROW).filter(|_| caller.note(me, false) | caller.note(0, false)).count();
         assert_eq!(became, 1);
-        assert!(calm.is_on());
-        assert!(calm.home.load(Relaxed) >= 0);
+        assert!(caller.is_on());
+        assert!(caller.caller_cpu.load(Relaxed) >= 0);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut seat = Seat::new(&calm);
+                let mut pin = CpuPin::new(&caller);
                 let cpus = || Cpus::of_this_thread().unwrap().count();
-                seat.take();
+                pin.follow();
                 assert_eq!(cpus(), 1);
                 thread::spawn(move || {
                     assert_eq!(cpus(), 1, "a thread has its CPUs from the one that starts it");
@@ -495,55 +313,33 @@ mod tests {
                 })
                 .join()
                 .unwrap();
-                assert!(!calm.note(1, false));
-                assert!(!calm.is_on());
+                assert!(!caller.note(1, false));
+                assert!(!caller.is_on());
                 assert!(cpus() > 1, "also while it waits for a request");
-                seat.take();
+                pin.follow();
                 assert!(cpus() > 1);
             });
         });
-        let again = (1..2 * RUN).find(|_| calm.note(me, false));
-        assert_eq!(again, Some(RUN / AGAIN + 1), "who has been there before comes back sooner");
-    }
-
-    /// Who works for one who is confined to some CPUs is there too.
-    #[test]
-    fn work_is_done_where_the_caller_may_run() {
-        let Some(all) = everywhere().filter(|cpus| cpus.count() > 1) else { return };
-        let first = (0..libc::CPU_SETSIZE).find(|&cpu| all.having(cpu)).unwrap();
-        let cpus = || Cpus::of_this_thread().unwrap();
-        thread::spawn(move || {
-            assert!(Confinement::of(this_thread() as u32).0.is_none());
-            all.only(first).unwrap().apply();
-            let confined = Confinement::of(this_thread() as u32);
-            thread::spawn(move || {
-                begin_thread();
-                confined.apply();
-                assert!(cpus().count() == 1 && cpus().having(first));
-                assert!(Confinement::current().0.is_some());
-                Confinement::default().apply();
-                assert_eq!(cpus().count(), all.count());
-            })
-            .join()
-            .unwrap();
-        })
-        .join()
-        .unwrap();
-        assert!(Confinement::of(0).0.is_none());
+        let again = (1..2 * REQUESTS_IN_ROW).find(|_| caller.note(me, false));
+        assert_eq!(
+            again,
+            Some(REQUESTS_IN_ROW / KNOWN_CALLER_DIVISOR + 1),
+            "who has been there before comes back sooner"
+        );
     }
 
     /// A worker that starves is let go; if somebody waited for it, the next calm takes longer to come.
     #[test]
     fn who_starves_is_relieved() {
-        let calm = Calm::new();
-        if calm.everywhere.is_none() {
+        let caller = SingleCaller::new();
+        if caller.everywhere.is_none() {
             return;
         }
         let me = std::process::id();
         let run_to_calm = || {
             let mut run = 0;
-            while !calm.is_on() {
-                calm.note(me, false);
+            while !caller.is_on() {
+                caller.note(me, false);
                 run += 1;
             }
             run
@@ -551,48 +347,48 @@ mod tests {
         // SAFETY: it takes a number.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         let first = run_to_calm();
-        assert!(!calm.relieve(), "nobody starves");
-        calm.sit_down();
+        assert!(!caller.restore_priority(), "nobody starves");
+        caller.lower_priority();
         assert_eq!(policy(), libc::SCHED_IDLE);
         // SAFETY: it takes numbers.
         let io_class = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) } >> 13;
         assert_eq!(io_class, 2, "best effort");
-        assert!(calm.relieve());
+        assert!(caller.restore_priority());
         assert_eq!(policy(), libc::SCHED_OTHER);
         let waits = thread::scope(|scope| {
             let worker = scope.spawn(|| {
-                calm.sit_down();
+                caller.lower_priority();
                 thread::park();
-                calm.stand_up();
+                caller.raise_priority();
             });
-            while calm.modest.load(Relaxed) == 0 {
+            while caller.idle_worker.load(Relaxed) == 0 {
                 thread::sleep(TICK);
             }
             thread::sleep(TICK);
-            let starves = calm.relieve();
+            let starves = caller.restore_priority();
             worker.thread().unpark();
             !starves
         });
         assert!(waits, "who waits does not starve");
-        calm.sit_down();
+        caller.lower_priority();
         assert_eq!(policy(), libc::SCHED_IDLE);
         thread::scope(|scope| {
             scope.spawn(|| {
                 // It has that from who started it.
                 set_policy(0, libc::SCHED_OTHER);
-                calm.sit_down();
+                caller.lower_priority();
                 assert_eq!(policy(), libc::SCHED_OTHER, "one sits at a time");
             });
         });
-        calm.stand_up();
+        caller.raise_priority();
         assert_eq!(policy(), libc::SCHED_OTHER);
-        assert!(!calm.relieve(), "nobody starves");
-        calm.sit_down();
-        assert!(calm.is_on());
-        calm.give_up();
-        assert!(!calm.is_on());
+        assert!(!caller.restore_priority(), "nobody starves");
+        caller.lower_priority();
+        assert!(caller.is_on());
+        caller.give_up();
+        assert!(!caller.is_on());
         assert_eq!(policy(), libc::SCHED_OTHER, "with the calm it ends");
-        calm.stand_up();
+        caller.raise_priority();
         assert!(run_to_calm() > 2 * first);
     }
 }

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::transport::channel::Channel;
+use crate::transport::parked_request::ParkedRequest;
 
 /// Workers that requests of one user have at a time.
 pub const WORKERS_OF_USER: usize = 4;
@@ -36,12 +37,6 @@ const PARKED_MAX: usize = 2 << 20;
 const PARKED_MAX_ALL: usize = 8 << 20;
 /// What a parked request takes besides its bytes.
 const PARKED_BYTES: usize = 64;
-
-/// A request that waits for a worker.
-pub struct Parked {
-    pub channel: Arc<Channel>,
-    pub request: Vec<u8>,
-}
 
 #[derive(Default)]
 struct Slot {
@@ -56,7 +51,7 @@ struct Slot {
 
 #[derive(Default)]
 struct Queue {
-    parked: VecDeque<Parked>,
+    parked: VecDeque<ParkedRequest>,
     bytes: usize,
 }
 
@@ -184,7 +179,7 @@ impl Shares {
             return Share::Crowded(Some(nr));
         }
         queue.bytes += size;
-        queue.parked.push_back(Parked { channel: channel.clone(), request: request.to_vec() });
+        queue.parked.push_back(ParkedRequest { channel: channel.clone(), request: request.to_vec() });
         slot.waiting.fetch_add(1, SeqCst);
         Share::Parked
     }
@@ -198,19 +193,19 @@ impl Shares {
     ///
     /// None is forgotten: who parks one looks here again after that ([`Shares::next`]), and either finds a share
     /// free, or whoever has it looks here later.
-    pub fn done(&self, nr: Option<SlotNr>) -> Option<Parked> {
+    pub fn done(&self, nr: Option<SlotNr>) -> Option<ParkedRequest> {
         let nr = nr?;
         self.leave(self.slot(nr));
         self.next(nr)
     }
 
     /// After one was parked: the one that is answered now.
-    pub fn after_parking(&self, uid: u32) -> Option<(SlotNr, Parked)> {
+    pub fn after_parking(&self, uid: u32) -> Option<(SlotNr, ParkedRequest)> {
         let nr = SlotNr(uid as usize % SLOTS);
         self.next(nr).map(|parked| (nr, parked))
     }
 
-    fn next(&self, nr: SlotNr) -> Option<Parked> {
+    fn next(&self, nr: SlotNr) -> Option<ParkedRequest> {
         let slot = self.slot(nr);
         loop {
             if slot.waiting.load(SeqCst) == 0 || !self.enter(slot) {
