@@ -1,4 +1,5 @@
-//! `fs_tx_begin`, `fs_tx_commit` and so on: transactions around the calls of a thread. See `xact.h`.
+//! `fs_tx_begin`, `fs_tx_commit` and so on: transactions around the calls of a thread. See
+//! `xact.h`.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};

@@ -1,5 +1,5 @@
-//! Transactions with a handle and a folder (`xact_tx_begin` and so on): nothing of the process changes, and
-//! what is done below the folder is part of the transaction.
+//! Transactions with a handle and a folder (`xact_tx_begin` and so on): nothing of the process
+//! changes, and what is done below the folder is part of the transaction.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::os::fd::AsRawFd;
@@ -177,7 +177,8 @@ pub unsafe extern "C" fn xact_tx_conflict_path(tx: *mut Handle) -> *const c_char
 }
 
 /// # Safety
-/// `tx` is an open handle, or null after a begin that failed; the string is used before its next commit.
+/// `tx` is an open handle, or null after a begin that failed; the string is used before its next
+/// commit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_why(tx: *mut Handle) -> *const c_char {
     if tx.is_null() {

@@ -1,5 +1,5 @@
-//! The C library `libxact` (include/xact.h, man/libxact.3): transactions on a mounted volume, from any
-//! language that can call C. It talks to the daemon over the control ioctls.
+//! The C library `libxact` (include/xact.h, man/libxact.3): transactions on a mounted volume, from
+//! any language that can call C. It talks to the daemon over the control ioctls.
 //!
 //! Inside a transaction (`xact run`) a begin is a savepoint in it, so that a program that uses
 //! transactions works there as outside.

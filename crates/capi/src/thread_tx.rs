@@ -1,19 +1,21 @@
-//! A transaction around the calls of a thread: from `fs_tx_begin` to `fs_tx_commit` all of its system calls
-//! find the view of the transaction where the volume was, and so do those of the threads and processes that it
-//! starts meanwhile (docs/adr/capi-a-namespace-for-a-while.md).
+//! A transaction around the calls of a thread: from `fs_tx_begin` to `fs_tx_commit` all of its
+//! system calls find the view of the transaction where the volume was, and so do those of the
+//! threads and processes that it starts meanwhile (docs/adr/capi-a-namespace-for-a-while.md).
 //!
 //! In order, at the begin:
-//! 1. Look at what lies on the volume already. With one thread: descriptors, which are opened again in the view,
-//!    and mappings, which cannot be. With several, a number may not be moved under another thread that closes
-//!    it and gets it again: what stays open is refused (`xact_namespace::staying`).
+//! 1. Look at what lies on the volume already. With one thread: descriptors, which are opened again
+//!    in the view, and mappings, which cannot be. With several, a number may not be moved under
+//!    another thread that closes it and gets it again: what stays open is refused
+//!    (`xact_namespace::staying`).
 //! 2. Begin: the control descriptor stands for the transaction, closing it aborts.
-//! 3. Enter a mount namespace of this thread's own in which the view lies over every mount of the volume.
+//! 3. Enter a mount namespace of this thread's own in which the view lies over every mount of the
+//!    volume.
 //! 4. With one thread: put descriptors of the view in the place of those found in 1.
 //!
-//! At the end: back into the namespace that the thread came from. If that fails, the transaction is open as before.
-//! Then the commit or abort. With one thread the original descriptors get their numbers back, and after a
-//! commit what was opened inside is opened again outside. With several, descriptors stay what they are, and the
-//! daemon lets them follow (`COMMIT_FOLLOW`).
+//! At the end: back into the namespace that the thread came from. If that fails, the transaction is
+//! open as before. Then the commit or abort. With one thread the original descriptors get their
+//! numbers back, and after a commit what was opened inside is opened again outside. With several,
+//! descriptors stay what they are, and the daemon lets them follow (`COMMIT_FOLLOW`).
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -44,7 +46,8 @@ struct ThreadTx {
     /// The mount's folder in the view, for savepoints.
     folder: File,
     own: Option<Own>,
-    /// Savepoints: of each begin within, and of the outermost one too where it is within `xact run`.
+    /// Savepoints: of each begin within, and of the outermost one too where it is within `xact
+    /// run`.
     begins: Vec<u64>,
 }
 
@@ -133,7 +136,8 @@ pub fn status() -> (u32, u64) {
     })
 }
 
-/// Whether the commit of the transaction is known to be refused; within `xact run` that is its to say.
+/// Whether the commit of the transaction is known to be refused; within `xact run` that is its to
+/// say.
 pub fn is_doomed() -> Result<bool, Failed> {
     THREAD_TX.with_borrow(|tx| {
         let tx = tx.as_ref().ok_or(Failed::of_errno(libc::ESTALE))?;
@@ -262,7 +266,8 @@ impl Own {
             }
             Ok(()) => {
                 if let Some(folder) = folder {
-                    // Where the commit or others have taken it away, the thread is in the folder of the begin.
+                    // Where the commit or others have taken it away, the thread is in the folder of
+                    // the begin.
                     let _ = std::env::set_current_dir(folder);
                 }
                 let Own { moved, bound, mount, .. } = self;

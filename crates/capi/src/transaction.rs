@@ -70,7 +70,8 @@ impl Failed {
         Failed { why, ..Failed::of_errno(libc::ENODEV) }
     }
 
-    /// A control channel of the mount that has `at` could not be opened, or no transaction begun on it.
+    /// A control channel of the mount that has `at` could not be opened, or no transaction begun on
+    /// it.
     pub fn of_channel(at: &Path, error: &io::Error) -> Failed {
         match error.raw_os_error() {
             // Other file systems know nothing of it.

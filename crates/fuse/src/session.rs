@@ -71,15 +71,16 @@ pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> 
     Ok(Session { connection, unmounter, watch: None })
 }
 
-/// Serves `volume` to whoever plays the kernel at the other end of a socket that keeps messages apart
-/// (`SOCK_SEQPACKET`), from INIT on, without a mount: it is asked what the kernel would let through.
+/// Serves `volume` to whoever plays the kernel at the other end of a socket that keeps messages
+/// apart (`SOCK_SEQPACKET`), from INIT on, without a mount: it is asked what the kernel would let
+/// through.
 pub fn serve_socket(volume: Arc<Volume>, socket: OwnedFd) -> Result<Connection> {
     start(volume, Channel::new(socket))
 }
 
 impl Connection {
-    /// Returns when the other end is closed, the last request is answered, and transactions that were open are
-    /// aborted. Closing the volume is the caller's.
+    /// Returns when the other end is closed, the last request is answered, and transactions that
+    /// were open are aborted. Closing the volume is the caller's.
     pub fn wait(self) {
         self.pool.wait();
         self.server.shut_down();

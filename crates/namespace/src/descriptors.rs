@@ -1,10 +1,12 @@
 //! Descriptors that lie on the volume and were opened before the transaction.
 //!
-//! Writing through them would reach the volume itself. Regular files and folders are opened again in the view,
-//! by path, with the same flags and offset; descriptors that shared an offset share it again (`> log 2>&1`).
-//! Everything else on the volume is refused by number. At the end the originals take their numbers again.
+//! Writing through them would reach the volume itself. Regular files and folders are opened again
+//! in the view, by path, with the same flags and offset; descriptors that shared an offset share it
+//! again (`> log 2>&1`). Everything else on the volume is refused by number. At the end the
+//! originals take their numbers again.
 //!
-//! What was opened in the view has to be opened again outside of it where it is to live on after a commit.
+//! What was opened in the view has to be opened again outside of it where it is to live on after a
+//! commit.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -42,7 +44,8 @@ pub enum Scope {
 pub struct Survey(Vec<Description>);
 
 impl Survey {
-    /// Looks at the descriptors of this process that lie on the volume of `mount`, and are to join a transaction.
+    /// Looks at the descriptors of this process that lie on the volume of `mount`, and are to join
+    /// a transaction.
     pub fn of_volume(mount: &Mount, scope: Scope) -> Result<Survey> {
         let mut found = Survey(Vec::new());
         if scope == Scope::All {
@@ -67,8 +70,8 @@ impl Survey {
         Survey(Vec::new())
     }
 
-    /// Looks at those that were opened in a view, but for deleted files, which have no path. What cannot be
-    /// had is left out.
+    /// Looks at those that were opened in a view, but for deleted files, which have no path. What
+    /// cannot be had is left out.
     pub fn of_view(bound: &Bound) -> Result<Survey> {
         let mut found = Survey(Vec::new());
         for (number, flags) in list(Scope::All)? {
@@ -106,8 +109,8 @@ impl Survey {
         Ok(())
     }
 
-    /// Puts a descriptor in the view in the place of each. The originals come back when the result is dropped
-    /// or settled.
+    /// Puts a descriptor in the view in the place of each. The originals come back when the result
+    /// is dropped or settled.
     pub fn reopen(&self, bound: &Bound) -> Result<Moved> {
         let mut moved = Moved(Vec::new());
         for description in &self.0 {
@@ -122,8 +125,8 @@ impl Survey {
         Ok(moved)
     }
 
-    /// After a commit: puts descriptors outside of the view in the place of those that were opened in it.
-    /// One whose file is not to be found at its path any more stays as it is.
+    /// After a commit: puts descriptors outside of the view in the place of those that were opened
+    /// in it. One whose file is not to be found at its path any more stays as it is.
     pub fn take_out(&self, mount: &Mount) {
         for description in &self.0 {
             if let Ok(file) = description.open_again(|identity| identity.device == mount.device) {
@@ -181,8 +184,8 @@ struct Move {
     original: OwnedFd,
 }
 
-/// Descriptors that refer to the view, and their originals, which take their numbers again on drop, as they
-/// were.
+/// Descriptors that refer to the view, and their originals, which take their numbers again on drop,
+/// as they were.
 pub struct Moved(Vec<Move>);
 
 impl Moved {
@@ -191,13 +194,14 @@ impl Moved {
         self.0.first().map(|moved| name_of(moved.number))
     }
 
-    /// The transaction has committed: the originals come back where the view's stand now. A number that was
-    /// closed meanwhile, or given to something else, stays so.
+    /// The transaction has committed: the originals come back where the view's stand now. A number
+    /// that was closed meanwhile, or given to something else, stays so.
     pub fn settle(mut self, bound: &Bound) {
         for Move { number, flags, original } in std::mem::take(&mut self.0) {
             if bound.has(borrow(number)) {
                 if let Ok(offset) = seek(borrow(number), SeekFrom::Current(0)) {
-                    // Of a file it works as it did a moment ago; a folder's may not, and is read anew.
+                    // Of a file it works as it did a moment ago; a folder's may not, and is read
+                    // anew.
                     let _ = seek(&original, SeekFrom::Start(offset));
                 }
                 let _ = replace(number, flags, &original);
@@ -250,8 +254,9 @@ impl Volume<'_> {
         Ok(open)
     }
 
-    /// Looks at one. `None`: it lies elsewhere, or in the view of a transaction of this process, or is
-    /// the library's own or the server's, or of a snapshot; or it is stale, so that nothing can be done with it.
+    /// Looks at one. `None`: it lies elsewhere, or in the view of a transaction of this process, or
+    /// is the library's own or the server's, or of a snapshot; or it is stale, so that nothing can
+    /// be done with it.
     pub fn has(&self, number: RawFd) -> Result<Option<FileIdentity>> {
         let Ok(identity) = FileIdentity::of(borrow(number)) else { return Ok(None) };
         let is_here = identity.device == self.mount.device
@@ -259,7 +264,8 @@ impl Volume<'_> {
             && !ours::shows_view(identity.mount)
             && !ours::is_own(number)
             && !is_in_views(number, self.mount)
-            // Most that lie on the volume lie on this mount of it. Another may be of a transaction that was aborted.
+            // Most that lie on the volume lie on this mount of it. Another may be of a transaction
+            // that was aborted.
             && (identity.mount == self.mount.id || !file_identity::is_stale(borrow(number)));
         Ok(is_here.then_some(identity))
     }
@@ -309,16 +315,17 @@ fn list(scope: Scope) -> Result<Vec<(RawFd, FdFlags)>> {
 }
 
 fn borrow(number: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the number is one that the process has, or had: where another thread closes it meanwhile, a call
-    // fails with EBADF or looks at another file, and nothing is done to a file before it was found to be one
-    // on the volume.
+    // SAFETY: the number is one that the process has, or had: where another thread closes it
+    // meanwhile, a call fails with EBADF or looks at another file, and nothing is done to a file
+    // before it was found to be one on the volume.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
 /// Makes `number` refer to what `file` does.
 fn replace(number: RawFd, flags: FdFlags, file: &OwnedFd) -> Result<()> {
     let cloexec = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: dup3 takes numbers and no memory. `number` is of the program, not of a value in this crate.
+    // SAFETY: dup3 takes numbers and no memory. `number` is of the program, not of a value in this
+    // crate.
     match unsafe { libc::dup3(file.as_raw_fd(), number, cloexec) } {
         -1 => Err(Error::system(
             format_args!("put descriptor {number} into the transaction"),

@@ -1,5 +1,5 @@
-//! What a file is and where it lies, as the kernel knows it already: nothing is asked of the daemon. Of a view that
-//! has ended, or a daemon that is gone, it is told all the same.
+//! What a file is and where it lies, as the kernel knows it already: nothing is asked of the
+//! daemon. Of a view that has ended, or a daemon that is gone, it is told all the same.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, RawMode, StatxFlags, statx};
 use rustix::io::Errno;
 
-/// All of it stays what it was as long as the file is open, but for `links`: the deletion of a file by a
-/// commit may not be known yet.
+/// All of it stays what it was as long as the file is open, but for `links`: the deletion of a file
+/// by a commit may not be known yet.
 pub struct FileIdentity {
     /// Major and minor number of the file system, as in mountinfo.
     pub device: (u32, u32),

@@ -1,6 +1,7 @@
-//! Moving into the view of a transaction: the mounts of a volume, the mount namespace in which the view lies
-//! over them, and the descriptors that were opened before. `xact run` does it to a process that is about to
-//! start a command, `libxact` to a running thread, which comes back at the end.
+//! Moving into the view of a transaction: the mounts of a volume, the mount namespace in which the
+//! view lies over them, and the descriptors that were opened before. `xact run` does it to a
+//! process that is about to start a command, `libxact` to a running thread, which comes back at the
+//! end.
 
 pub mod descriptors;
 pub mod file_identity;
@@ -18,8 +19,8 @@ use std::io;
 /// Why somebody could not be moved into a view. Nothing has been done on the volume.
 #[derive(Debug)]
 pub enum Error {
-    /// A call of the system failed; `doing` completes "cannot …". `resource`: it is about what the system
-    /// grants, and not about the volume.
+    /// A call of the system failed; `doing` completes "cannot …". `resource`: it is about what the
+    /// system grants, and not about the volume.
     System { doing: String, error: io::Error, resource: bool, hint: Option<&'static str> },
     /// Something is in the way that whoever asked for it can change.
     Busy { what: String, hint: String },

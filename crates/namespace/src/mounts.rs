@@ -12,8 +12,8 @@ use crate::mount::Mount;
 use crate::{Error, Result, statmount};
 
 impl Mount {
-    /// The mount of all of the volume, of which this may be a bind mount of a part: the control channel is in the root.
-    /// `NoVolume`: that mount is not in this namespace.
+    /// The mount of all of the volume, of which this may be a bind mount of a part: the control
+    /// channel is in the root. `NoVolume`: that mount is not in this namespace.
     pub fn of_the_whole(self) -> Result<Mount> {
         if self.root == Path::new("/") || self.is_view() {
             return Ok(self);
@@ -41,7 +41,8 @@ pub fn of_process(process: &Path) -> io::Result<Vec<Mount>> {
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
-/// Reads a file of `/proc` in few calls: it has no size, from which `fs::read` would know how much to ask for.
+/// Reads a file of `/proc` in few calls: it has no size, from which `fs::read` would know how much
+/// to ask for.
 fn read_table(path: &Path) -> io::Result<Vec<u8>> {
     let mut table = Vec::with_capacity(64 << 10);
     File::open(path)?.read_to_end(&mut table)?;
@@ -84,9 +85,9 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// The mount that `path` lies in, which is of a kind that may be ours: its control channel knows. Without a path the
-/// only volume that is mounted, or the one that the current folder lies on. `NoVolume`: there is none there, or there
-/// are several.
+/// The mount that `path` lies in, which is of a kind that may be ours: its control channel knows.
+/// Without a path the only volume that is mounted, or the one that the current folder lies on.
+/// `NoVolume`: there is none there, or there are several.
 pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || match path {
         Some(path) => format!("{} is not on a mounted xact volume", path.display()),

@@ -106,8 +106,9 @@ impl Home {
 }
 
 impl Namespace {
-    /// As [`Namespace::enter`] for this thread alone, which goes back later. A process without the right to make a
-    /// mount namespace enters a user namespace for the rest of its life, the first time, if it has asked for that.
+    /// As [`Namespace::enter`] for this thread alone, which goes back later. A process without the
+    /// right to make a mount namespace enters a user namespace for the rest of its life, the first
+    /// time, if it has asked for that.
     pub fn visit(mount: &Mount, user: UserNamespace) -> Result<(Home, Namespace)> {
         let mut home = Home::here()?;
         let mut unshared = unshare_now(UnshareFlags::NEWNS);
@@ -141,8 +142,8 @@ impl Namespace {
     /// The namespace that this thread has just got for itself.
     fn here(mount: &Mount) -> Result<Namespace> {
         let table = mounts::all()?;
-        // The other mounts of the same volume, of folders of it too: a path through any of them would
-        // lead past the transaction.
+        // The other mounts of the same volume, of folders of it too: a path through any of them
+        // would lead past the transaction.
         let same: Vec<&Mount> = table.iter().filter(|m| m.device == mount.device && !m.is_view()).collect();
         if same.iter().any(|m| m.point == Path::new("/")) {
             return Err(Error::Busy {
@@ -199,7 +200,8 @@ impl Namespace {
 /// What is mounted in this namespace from now on stays in it.
 fn keep_to_ourselves(table: &[Mount]) -> rustix::io::Result<()> {
     match mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC) {
-        // The root of a chroot need not be a mount point. The table has the mounts that can be seen from it.
+        // The root of a chroot need not be a mount point. The table has the mounts that can be seen
+        // from it.
         Err(Errno::INVAL) => {
             table.iter().try_for_each(|mount| mount_change(&mount.point, MountPropagationFlags::DOWNSTREAM))
         }

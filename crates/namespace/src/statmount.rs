@@ -1,5 +1,5 @@
-//! One mount, as `statmount` tells of it (Linux 6.8; where a mount comes from, 6.13): in a tenth of the time that
-//! the table of all mounts takes.
+//! One mount, as `statmount` tells of it (Linux 6.8; where a mount comes from, 6.13): in a tenth of
+//! the time that the table of all mounts takes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -49,7 +49,8 @@ pub fn of_path(path: &Path) -> Option<Mount> {
         param: NEEDED | FS_SUBTYPE,
     };
     let mut answer = vec![0; ANSWER];
-    // SAFETY: the kernel reads a request of the size that it says, and writes at most as many bytes as there are.
+    // SAFETY: the kernel reads a request of the size that it says, and writes at most as many bytes
+    // as there are.
     let done = unsafe { libc::syscall(SYS_STATMOUNT, &request, answer.as_mut_ptr(), ANSWER, 0) };
     if done == 0 { read(&answer) } else { None }
 }

@@ -1,13 +1,16 @@
-//! What a process with several threads has open on the volume when one of them begins a transaction.
+//! What a process with several threads has open on the volume when one of them begins a
+//! transaction.
 //!
-//! A descriptor belongs to the process: which thread uses it cannot be told. What the beginning thread has open now
-//! stays open while it begins, for it does nothing else. What other threads use shortly is closed in a moment. So
-//! each descriptor that is there at the first look is watched until it is closed; the begin is refused for
-//! one that stays for [`PATIENCE`]. What is opened after the first look was opened by another thread.
+//! A descriptor belongs to the process: which thread uses it cannot be told. What the beginning
+//! thread has open now stays open while it begins, for it does nothing else. What other threads use
+//! shortly is closed in a moment. So each descriptor that is there at the first look is watched
+//! until it is closed; the begin is refused for one that stays for [`PATIENCE`]. What is opened
+//! after the first look was opened by another thread.
 //!
-//! That a number refers to the same open file as before is known by epoll: it drops a file with its last
-//! descriptor, and does not find another one that has got the number. Folders and `O_PATH` descriptors cannot be
-//! watched that way: they count as the same while they look the same, at looks of irregular distance.
+//! That a number refers to the same open file as before is known by epoll: it drops a file with its
+//! last descriptor, and does not find another one that has got the number. Folders and `O_PATH`
+//! descriptors cannot be watched that way: they count as the same while they look the same, at
+//! looks of irregular distance.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -33,7 +36,8 @@ pub fn threads() -> usize {
     (links as usize).saturating_sub(2).max(1)
 }
 
-/// Waits until nothing is open any more that was open on the volume at the call, and refuses what stays.
+/// Waits until nothing is open any more that was open on the volume at the call, and refuses what
+/// stays.
 pub fn check(mount: &Mount) -> Result<()> {
     let volume = Volume::new(mount);
     let mut files = Watched::all(&volume)?;
@@ -47,7 +51,8 @@ pub fn check(mount: &Mount) -> Result<()> {
                 None => mapped[0].refuse(),
             });
         }
-        // Irregular, so that it does not keep step with a thread that opens the same thing again and again.
+        // Irregular, so that it does not keep step with a thread that opens the same thing again
+        // and again.
         thread::sleep(pause + pause.mul_f64(f64::from(began.elapsed().subsec_nanos() % 1000) / 1000.0));
         pause = (pause * 2).min(LAST_PAUSE);
         files.look(&volume)?;
@@ -124,7 +129,8 @@ impl Watched {
         found.retain(|file| {
             let same = match volume.has(file.number) {
                 Ok(Some(identity)) if file.by_epoll => {
-                    // The inode number of a file that was opened in a transaction changes with its commit.
+                    // The inode number of a file that was opened in a transaction changes with its
+                    // commit.
                     identity.mount == file.mount
                 }
                 Ok(Some(identity)) => (identity.mount, identity.inode) == (file.mount, file.inode),

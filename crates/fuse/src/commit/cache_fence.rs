@@ -1,5 +1,5 @@
-//! The fence between the kernel's caches and a commit: the inodes that commits are about to change, and
-//! the kernel's requests for these that wait until the change is visible.
+//! The fence between the kernel's caches and a commit: the inodes that commits are about to change,
+//! and the kernel's requests for these that wait until the change is visible.
 //!
 //! ```text
 //!                begin                block                release
@@ -9,20 +9,22 @@
 //!                        └────────────────────────────┘ too many wait while others are still open
 //! ```
 //! A fence has all inodes of a commit; an inode has one fence at a time. Each inode of it is:
-//! - **open**: the kernel is being made to forget what it has. A *fill*, a request whose reply the kernel
-//!   keeps for good (a page, a listing, an ACL), is answered, and noted.
-//! - **blocked**: the kernel has nothing of the inode. Fills are parked, without a worker that waits.
+//! - **open**: the kernel is being made to forget what it has. A *fill*, a request whose reply the
+//!   kernel keeps for good (a page, a listing, an ACL), is answered, and noted.
+//! - **blocked**: the kernel has nothing of the inode. Fills are parked, without a worker that
+//!   waits.
 //!
-//! From begin to release, replies give attributes and names a lifetime of 0 (`may_keep`), and no caller
-//! waits for that. A thread that replies asks for the lifetime first and looks at the inode second: so what
-//! the kernel may keep was looked at before the fence, and is among what the kernel is made to forget, or
-//! after it.
+//! From begin to release, replies give attributes and names a lifetime of 0 (`may_keep`), and no
+//! caller waits for that. A thread that replies asks for the lifetime first and looks at the inode
+//! second: so what the kernel may keep was looked at before the fence, and is among what the kernel
+//! is made to forget, or after it.
 //!
-//! After the release an inode's attributes are *fresh*: answers still have no lifetime. The kernel (6.18,
-//! `fuse_change_attributes_common`) says that attributes are good before it has written them down: another
-//! program would find old ones under a new date. While they have no lifetime it asks for itself, and when they
-//! get one they are there already: a thread that got them and asks again has come back from writing them
-//! down. Where many threads ask once each, a number of answers counts as that.
+//! After the release an inode's attributes are *fresh*: answers still have no lifetime. The kernel
+//! (6.18, `fuse_change_attributes_common`) says that attributes are good before it has written them
+//! down: another program would find old ones under a new date. While they have no lifetime it asks
+//! for itself, and when they get one they are there already: a thread that got them and asks again
+//! has come back from writing them down. Where many threads ask once each, a number of answers
+//! counts as that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,9 +34,9 @@ use xact_types::Ino;
 
 use crate::transport::parked_request::ParkedRequest;
 
-/// Fills that may wait while an inode of their fence is still open. The kernel sends no more than 64 reads
-/// ahead at a time (`max_background`): were they all to wait, none would come for the pages that the kernel
-/// has to forget next, and has locked for such a read.
+/// Fills that may wait while an inode of their fence is still open. The kernel sends no more than
+/// 64 reads ahead at a time (`max_background`): were they all to wait, none would come for the
+/// pages that the kernel has to forget next, and has locked for such a read.
 const WAITING_MAX: usize = 24;
 
 /// After so many answers an inode is fresh no more, if no thread has asked twice before.
@@ -123,8 +125,8 @@ impl CacheFence {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Puts all of these inodes under a new fence, open; waits until none is under another. It takes them all
-    /// at once, so two commits never wait for each other.
+    /// Puts all of these inodes under a new fence, open; waits until none is under another. It
+    /// takes them all at once, so two commits never wait for each other.
     pub fn begin(&self, inodes: Vec<Ino>) -> FenceNr {
         let mut state = self.state.lock();
         while inodes.iter().any(|ino| state.inodes.contains_key(ino)) {
@@ -140,8 +142,8 @@ impl CacheFence {
         fence
     }
 
-    /// Whether the kernel may keep attributes of this inode that are looked at from now on, for a thread
-    /// (0: not known) that waits for them.
+    /// Whether the kernel may keep attributes of this inode that are looked at from now on, for a
+    /// thread (0: not known) that waits for them.
     pub fn may_keep(&self, ino: Ino, thread: u32) -> bool {
         self.may_keep_told(ino, Some(thread))
     }
@@ -208,7 +210,8 @@ impl CacheFence {
         filled
     }
 
-    /// Says that nothing of the kernel is waited for any more; false where some inode is open (again).
+    /// Says that nothing of the kernel is waited for any more; false where some inode is open
+    /// (again).
     pub fn complete(&self, nr: FenceNr) -> bool {
         let mut state = self.state.lock();
         let inodes = state.fence(nr).inodes.clone();

@@ -1,15 +1,19 @@
-//! Views that were committed and that the kernel still has nodes of: these stand for the volume's inodes.
+//! Views that were committed and that the kernel still has nodes of: these stand for the volume's
+//! inodes.
 //!
-//! A descriptor that was opened in a transaction by one thread of several goes on after the commit under its
-//! number ([`xact_control::abi::COMMIT_FOLLOW`]). To the kernel it is of another inode than the same file opened
-//! outside, with a page cache of its own. So that neither shows old contents:
+//! A descriptor that was opened in a transaction by one thread of several goes on after the commit
+//! under its number ([`xact_control::abi::COMMIT_FOLLOW`]). To the kernel it is of another inode
+//! than the same file opened outside, with a page cache of its own. So that neither shows old
+//! contents:
 //!
 //! - Attributes and names below such a node have no lifetime: the kernel asks each time.
-//! - Contents and attributes: what the kernel gets through such a node is *noted*, before it is read. A change of the file is
-//!   applied first, then all noted nodes are taken and the kernel forgets what it has of them, and then only the
-//!   change is answered. A read that was noted too late for that has seen the change already. (Attributes are kept
-//!   by nobody, but an answer that is on its way must not come after a newer one: the size would be wrong.)
-//! - A change through such a node makes the kernel forget what it has of the volume's own node, likewise.
+//! - Contents and attributes: what the kernel gets through such a node is *noted*, before it is
+//!   read. A change of the file is applied first, then all noted nodes are taken and the kernel
+//!   forgets what it has of them, and then only the change is answered. A read that was noted too
+//!   late for that has seen the change already. (Attributes are kept by nobody, but an answer that
+//!   is on its way must not come after a newer one: the size would be wrong.)
+//! - A change through such a node makes the kernel forget what it has of the volume's own node,
+//!   likewise.
 //! - Stores into mappings are refused (`following`): a page of them would carry old bytes around.
 //!
 //! As long as nobody reads through such nodes, changes of files cost a look at a counter.
@@ -76,9 +80,9 @@ impl Followers {
         }
     }
 
-    /// Whether so many holds of an inode are all for such nodes: the kernel does not know the volume's own. A hold is
-    /// counted here after it was made, and not any more before it ends: it may look like one too many of the
-    /// kernel's for a moment, and never the other way round.
+    /// Whether so many holds of an inode are all for such nodes: the kernel does not know the
+    /// volume's own. A hold is counted here after it was made, and not any more before it ends: it
+    /// may look like one too many of the kernel's for a moment, and never the other way round.
     pub fn has_all_holds(&self, ino: Ino, holds: u64) -> bool {
         holds <= self.holds.lock().get(&ino).copied().unwrap_or(0)
     }
@@ -109,7 +113,8 @@ impl Followers {
         }
     }
 
-    /// Takes the nodes of an inode that the kernel may have pages of, but for the one that a change came by.
+    /// Takes the nodes of an inode that the kernel may have pages of, but for the one that a change
+    /// came by.
     pub fn take_cached(&self, ino: Ino, own: Option<ViewNr>) -> Vec<ViewNr> {
         if !self.any_cached() {
             return Vec::new();

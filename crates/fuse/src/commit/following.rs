@@ -1,14 +1,15 @@
-//! Nodes of views that were committed with [`COMMIT_FOLLOW`](xact_control::abi::COMMIT_FOLLOW), which stand for the
-//! volume's inodes (see `followers`).
+//! Nodes of views that were committed with [`COMMIT_FOLLOW`](xact_control::abi::COMMIT_FOLLOW),
+//! which stand for the volume's inodes (see `followers`).
 //!
-//! In such a folder, files are found as the volume's own nodes, and folders as nodes of the view: the kernel has
-//! a folder at one place only, and would move it here from where others have it.
+//! In such a folder, files are found as the volume's own nodes, and folders as nodes of the view:
+//! the kernel has a folder at one place only, and would move it here from where others have it.
 //!
-//! A change is answered when the kernel has forgotten what it makes old elsewhere. That waits for locks of pages,
-//! so it runs on a thread of its own. One case would wait for itself: two writes of parts of one page that the
-//! kernel has no contents of, by two nodes, each of which holds its page until it is answered. Such pages show
-//! nothing old. So a write that comes while another by another node waits is answered when forgetting has taken
-//! [`CROSSING_MAX`]: where the page has contents it is not held, and forgetting it takes microseconds.
+//! A change is answered when the kernel has forgotten what it makes old elsewhere. That waits for
+//! locks of pages, so it runs on a thread of its own. One case would wait for itself: two writes of
+//! parts of one page that the kernel has no contents of, by two nodes, each of which holds its page
+//! until it is answered. Such pages show nothing old. So a write that comes while another by
+//! another node waits is answered when forgetting has taken [`CROSSING_MAX`]: where the page has
+//! contents it is not held, and forgetting it takes microseconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -27,8 +28,9 @@ use crate::server::Server;
 use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
 
-/// How long the answer to a change waits for the kernel to forget: of two writes that may wait for each other, the
-/// later one; and any other. That one is a net: nothing is known that it would catch.
+/// How long the answer to a change waits for the kernel to forget: of two writes that may wait for
+/// each other, the later one; and any other. That one is a net: nothing is known that it would
+/// catch.
 const CROSSING_MAX: Duration = Duration::from_millis(5);
 const HELD_MAX: Duration = Duration::from_secs(1);
 
@@ -78,9 +80,9 @@ impl Outdated {
 }
 
 impl Server {
-    /// Before the commit of a view that is closed: holds what its nodes will stand for, so that no number is another
-    /// inode's by then. An inode that the view found on the volume is the same there if its generation is; the
-    /// number of one that was made in the view is reserved for it.
+    /// Before the commit of a view that is closed: holds what its nodes will stand for, so that no
+    /// number is another inode's by then. An inode that the view found on the volume is the same
+    /// there if its generation is; the number of one that was made in the view is reserved for it.
     pub(crate) fn hold_followed(&self, tx: &TxView) {
         tx.refs.hold_all(|ino, kind, generation| {
             let held = if tx.transaction.will_make(ino) {
@@ -112,7 +114,8 @@ impl Server {
         }
         self.transactions.followers.add(tx.nr, tx.refs.clone());
         self.transactions.freeze(tx);
-        // Drops all that nobody uses; then the names of what is in use, and what the kernel has of that.
+        // Drops all that nobody uses; then the names of what is in use, and what the kernel has of
+        // that.
         self.forget_name(Node::Tx(tx.nr), b"root", false);
         for (dir, name) in tx.refs.names() {
             self.forget_name(Node::View(tx.nr, dir), &name, false);
@@ -142,8 +145,8 @@ impl Server {
         }
     }
 
-    /// After a change that was done: sends its reply when nothing old can be seen any more. False: there is
-    /// nothing to wait for.
+    /// After a change that was done: sends its reply when nothing old can be seen any more. False:
+    /// there is nothing to wait for.
     pub(crate) fn reply_when_forgotten(
         self: &Arc<Self>,
         channel: &Arc<Channel>,

@@ -1,4 +1,5 @@
-//! The end of a transaction on the worker that was called, where one thread alone calls (see `tx_end`).
+//! The end of a transaction on the worker that was called, where one thread alone calls (see
+//! `tx_end`).
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -7,7 +8,8 @@ use std::time::Duration;
 use crate::transport::channel::Channel;
 use crate::transport::single_caller::TICK;
 
-/// So many transactions end on threads of their own after one for which the guard had to call a worker.
+/// So many transactions end on threads of their own after one for which the guard had to call a
+/// worker.
 const ENDS_ELSEWHERE: u32 = 1000;
 
 /// The right to end a transaction on the worker that was called, which one worker has at a time.
@@ -30,8 +32,9 @@ impl InlineEnd {
         left.is_err().then_some(taken)
     }
 
-    /// Notes how long a notification took. Where it waited for a request, that was until the guard had called
-    /// a worker, and at most a tick more: longer than any disk of those that people call fast.
+    /// Notes how long a notification took. Where it waited for a request, that was until the guard
+    /// had called a worker, and at most a tick more: longer than any disk of those that people call
+    /// fast.
     pub fn note_wait(&self, time: Duration) {
         if self.taken.load(Relaxed) && time >= TICK {
             self.elsewhere.store(ENDS_ELSEWHERE, Relaxed);

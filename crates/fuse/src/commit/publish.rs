@@ -1,43 +1,48 @@
 //! A commit becomes visible at once, also to readers whose kernel has everything cached.
 //!
 //! What a reader sees comes from the volume or from the kernel's caches, so the caches may not keep
-//! anything old of one part of a commit when anybody can see something new of another. Forgetting after
-//! the change is too late, and forgetting before it alone is no use: readers bring the old state back. So:
+//! anything old of one part of a commit when anybody can see something new of another. Forgetting
+//! after the change is too late, and forgetting before it alone is no use: readers bring the old
+//! state back. So:
 //!
-//! 1. **Begin**: all inodes that the commit changes come under a fence (`cache_fence`). From here on attributes
-//!    and names of these are told with a lifetime of 0: the kernel asks again at the next look.
-//! 2. **Names**: the kernel forgets all changed names. That waits for the lock of their folder, thus for
-//!    whoever is looking something up in it, making or listing: what they were told before 1 is with the
-//!    kernel then, and forgotten.
-//! 3. **Listings**: it forgets the listings of these folders. Was one told since before 2: again, from 2.
-//!    Else all of these folders are blocked: from here on READDIR waits.
-//! 4. **Pages and attributes** of each inode: forgotten while its READs are answered still, with the old
-//!    state. A READ that was sent before has locked its page, and is waited for. Was one received since:
-//!    again. Else the inode is blocked: READs wait. Now the kernel has nothing of what will change.
-//! 5. The transaction locks, validates and **applies**, or refuses. The base shows all of it to whoever comes
-//!    after, since all locks are held together and who reads one inode reads it under its lock.
+//! 1. **Begin**: all inodes that the commit changes come under a fence (`cache_fence`). From here
+//!    on attributes and names of these are told with a lifetime of 0: the kernel asks again at the
+//!    next look.
+//! 2. **Names**: the kernel forgets all changed names. That waits for the lock of their folder,
+//!    thus for whoever is looking something up in it, making or listing: what they were told before
+//!    1 is with the kernel then, and forgotten.
+//! 3. **Listings**: it forgets the listings of these folders. Was one told since before 2: again,
+//!    from 2. Else all of these folders are blocked: from here on READDIR waits.
+//! 4. **Pages and attributes** of each inode: forgotten while its READs are answered still, with
+//!    the old state. A READ that was sent before has locked its page, and is waited for. Was one
+//!    received since: again. Else the inode is blocked: READs wait. Now the kernel has nothing of
+//!    what will change.
+//! 5. The transaction locks, validates and **applies**, or refuses. The base shows all of it to
+//!    whoever comes after, since all locks are held together and who reads one inode reads it under
+//!    its lock.
 //! 6. **Release**: what waited is answered, by the thread that commits.
 //!
-//! Why nothing deadlocks. Forgetting waits in 2 for locks of folders, in 3 and 4 for locks of pages, and
-//! those who hold these may wait for requests. So in 2 and 3 no request of this commit waits; in 4 READDIR
-//! and READs of other inodes do, whose callers hold the lock of a folder or of other pages, and nobody needs
-//! a folder's lock to be done with a page. WRITE, LOOKUP, GETATTR and the rest never wait. What waits takes
-//! no worker. The kernel sends but so many reads ahead at once: so no more than a few wait while a page may
-//! have to be waited for, else all is opened and begun anew. Two commits that change one inode come one after the
-//! other; one of two others may wait for the other in 2, which in turn waits for nothing of the first.
-//! All this runs on a thread of its own (`tx_end`).
+//! Why nothing deadlocks. Forgetting waits in 2 for locks of folders, in 3 and 4 for locks of
+//! pages, and those who hold these may wait for requests. So in 2 and 3 no request of this commit
+//! waits; in 4 READDIR and READs of other inodes do, whose callers hold the lock of a folder or of
+//! other pages, and nobody needs a folder's lock to be done with a page. WRITE, LOOKUP, GETATTR and
+//! the rest never wait. What waits takes no worker. The kernel sends but so many reads ahead at
+//! once: so no more than a few wait while a page may have to be waited for, else all is opened and
+//! begun anew. Two commits that change one inode come one after the other; one of two others may
+//! wait for the other in 2, which in turn waits for nothing of the first. All this runs on a thread
+//! of its own (`tx_end`).
 //!
 //! What is told to the kernel and takes effect late:
 //! - attributes: those asked for before the inode was forgotten count for nothing (the kernel's
-//!   `attr_version`), those asked for later have no lifetime. Where the kernel says that it does not know
-//!   an inode that it holds, the reply of a first LOOKUP is on its way, and is waited for.
-//! - SETATTR and LINK are believed by the kernel unseen: while transactions are open their attributes
-//!   have no lifetime.
-//! - ACLs: the kernel drops what it had asked for when it was told to forget; those asked for later are
-//!   treated as READs are.
+//!   `attr_version`), those asked for later have no lifetime. Where the kernel says that it does
+//!   not know an inode that it holds, the reply of a first LOOKUP is on its way, and is waited for.
+//! - SETATTR and LINK are believed by the kernel unseen: while transactions are open their
+//!   attributes have no lifetime.
+//! - ACLs: the kernel drops what it had asked for when it was told to forget; those asked for later
+//!   are treated as READs are.
 //!
-//! A hot file may be read at just the wrong moment any number of times. After [`ROUNDS_MAX`] the commit goes
-//! on all the same, says so in the log, and the kernel forgets once more at the end.
+//! A hot file may be read at just the wrong moment any number of times. After [`ROUNDS_MAX`] the
+//! commit goes on all the same, says so in the log, and the kernel forgets once more at the end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -138,8 +143,8 @@ impl<'a> Publisher<'a> {
         for round in 0..ROUNDS_MAX {
             open.iter().for_each(|&dir| server.cache_fence.watch(dir));
             for dir in &open {
-                // Names are told without a lifetime now, so once is enough. After that, one name is for
-                // the lock.
+                // Names are told without a lifetime now, so once is enough. After that, one name is
+                // for the lock.
                 let names = &names[dir];
                 for name in if round == 0 { &names[..] } else { &names[..1] } {
                     server.forget_name(Node::Base(*dir), name, false);
@@ -289,7 +294,8 @@ impl Server {
         }
     }
 
-    /// How long the kernel may keep attributes of an inode that are looked at after this call; in seconds.
+    /// How long the kernel may keep attributes of an inode that are looked at after this call; in
+    /// seconds.
     pub(crate) fn lifetime(&self, request_view: &RequestView<'_>, ino: Ino) -> u64 {
         match request_view {
             RequestView::Base { thread, .. } if !self.cache_fence.may_keep(ino, *thread) => 0,
@@ -307,8 +313,8 @@ impl Server {
         }
     }
 
-    /// The same for attributes in the reply of a change: the kernel takes these even if it was told to
-    /// forget since.
+    /// The same for attributes in the reply of a change: the kernel takes these even if it was told
+    /// to forget since.
     pub(crate) fn lifetime_of_changed(&self, request_view: &RequestView<'_>) -> u64 {
         let quiet = || !self.cache_fence.any() && !self.sections.any() && self.transactions.is_empty();
         match request_view {

@@ -4,11 +4,11 @@
 //! while others are being answered. If all workers waited in one, nobody would answer: so all of
 //! this runs on threads of its own, one for each transaction that ends (see `jobs`).
 //!
-//! But for one, where one thread alone calls (see `single_caller`): a thread costs a small commit a fifth of its
-//! time, and wakes its caller on another CPU. The worker that got the call ends the transaction
-//! itself, if no other worker does ([`Here`]). What it waits for another one answers, which the pool's guard calls
-//! after a tick or two. A program that writes through mappings would have that wait at each commit: it
-//! has it once, and then threads for a while.
+//! But for one, where one thread alone calls (see `single_caller`): a thread costs a small commit a
+//! fifth of its time, and wakes its caller on another CPU. The worker that got the call ends the
+//! transaction itself, if no other worker does ([`Here`]). What it waits for another one answers,
+//! which the pool's guard calls after a tick or two. A program that writes through mappings would
+//! have that wait at each commit: it has it once, and then threads for a while.
 //!
 //! A commit, in order:
 //! 1. The kernel writes what mappings of the view's files hold, into the view, and what mappings
@@ -16,7 +16,8 @@
 //!    validation that follows).
 //! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (Where the commit
 //!    is refused and the transaction retained, the view is opened again.)
-//! 3. The transaction validates and applies, behind a fence (see `publish`): all of it becomes visible at once.
+//! 3. The transaction validates and applies, behind a fence (see `publish`): all of it becomes
+//!    visible at once.
 //! 4. The volume makes it durable; the kernel forgets what it knew of the view.
 //! 5. The caller is answered.
 
@@ -210,8 +211,8 @@ impl Server {
         }
     }
 
-    /// Runs the end of a transaction on this worker, if it may have that, or on a thread of its own. The end is
-    /// told how a reply is sent from there.
+    /// Runs the end of a transaction on this worker, if it may have that, or on a thread of its
+    /// own. The end is told how a reply is sent from there.
     fn end_here_or_later(
         self: &Arc<Self>,
         tx: Arc<TxView>,

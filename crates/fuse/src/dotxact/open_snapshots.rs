@@ -1,8 +1,8 @@
 //! The snapshots that somebody looks into.
 //!
-//! One is opened by the first lookup of its name and closed when the kernel has forgotten all that it
-//! knew of it, or when it is deleted: its node ids then answer `ESTALE`, and a later snapshot of the
-//! same name gets others.
+//! One is opened by the first lookup of its name and closed when the kernel has forgotten all that
+//! it knew of it, or when it is deleted: its node ids then answer `ESTALE`, and a later snapshot of
+//! the same name gets others.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,27 +1,29 @@
-//! Atomic writes of one file: the ioctls that F2FS has for databases, and that SQLite uses when it is built
-//! with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. It then commits without a journal file:
+//! Atomic writes of one file: the ioctls that F2FS has for databases, and that SQLite uses when it
+//! is built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. It then commits without a journal file:
 //!
 //! ```text
 //!   START_ATOMIC_WRITE, page writes, COMMIT_ATOMIC_WRITE (or ABORT), fsync
 //! ```
 //!
-//! A section, from START to COMMIT, is a transaction of the volume in which the process that began it writes
-//! to this file, so atomicity, durability and the crash argument are those of a commit.
+//! A section, from START to COMMIT, is a transaction of the volume in which the process that began
+//! it writes to this file, so atomicity, durability and the crash argument are those of a commit.
 //!
-//! 1. Writes of the process that began it go into the transaction; all other calls, and calls of others, are
-//!    outside of it. Where they touch the same blocks or the size, the COMMIT fails and nothing of the section
-//!    has happened. Stores through mappings are outside too, since the kernel does not say whose they are: from
-//!    a page that has the section's data in it, the bytes that differ from that are taken ([`stored`]).
-//! 2. Nobody reads what was not committed. The kernel puts written data into its page cache, where others would
-//!    find it: so a write is answered only when the kernel has forgotten its pages again. That matters most when
-//!    the process dies: its locks are gone at once, and the next one reads before anybody noticed.
-//! 3. The process that began it is known by a pidfd. When it has died the section is aborted, by whoever
-//!    wants to begin the next one and by a look once a second.
+//! 1. Writes of the process that began it go into the transaction; all other calls, and calls of
+//!    others, are outside of it. Where they touch the same blocks or the size, the COMMIT fails and
+//!    nothing of the section has happened. Stores through mappings are outside too, since the
+//!    kernel does not say whose they are: from a page that has the section's data in it, the bytes
+//!    that differ from that are taken ([`stored`]).
+//! 2. Nobody reads what was not committed. The kernel puts written data into its page cache, where
+//!    others would find it: so a write is answered only when the kernel has forgotten its pages
+//!    again. That matters most when the process dies: its locks are gone at once, and the next one
+//!    reads before anybody noticed.
+//! 3. The process that began it is known by a pidfd. When it has died the section is aborted, by
+//!    whoever wants to begin the next one and by a look once a second.
 //!
-//! What a worker waits for in a section: the kernel's lock of the written pages, which a READ holds that
-//! another worker answers. [`SECTIONS_MAX`] keeps enough of them free. The write itself holds no lock on a
-//! page that it fills (`fuse_fill_write_pages`), hence whole pages only; should a kernel hold one all the
-//! same, the look once a second answers the write, which releases it.
+//! What a worker waits for in a section: the kernel's lock of the written pages, which a READ holds
+//! that another worker answers. [`SECTIONS_MAX`] keeps enough of them free. The write itself holds
+//! no lock on a page that it fills (`fuse_fill_write_pages`), hence whole pages only; should a
+//! kernel hold one all the same, the look once a second answers the write, which releases it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -122,15 +124,16 @@ impl Server {
         started.inspect_err(|_| self.abort_section(ino, &section))
     }
 
-    /// `EBUSY`: another process is in a section of this file, or there are too many sections. `EINVAL`: this
-    /// process is in one.
+    /// `EBUSY`: another process is in a section of this file, or there are too many sections.
+    /// `EINVAL`: this process is in one.
     fn start_section(self: &Arc<Self>, ino: Ino, header: &InHeader) -> Result<()> {
         let attr = self.base.attr(ino)?;
         if attr.kind != xact_fs::FileKind::Regular {
             return Err(Errno::ENOTTY.into());
         }
-        // As F2FS: openings do not reach the daemon, so it does not know for what the descriptor is open. The
-        // owner may always write, and can be asked for no permission that he could not give himself.
+        // As F2FS: openings do not reach the daemon, so it does not know for what the descriptor is
+        // open. The owner may always write, and can be asked for no permission that he could not
+        // give himself.
         if header.uid != 0 && header.uid != attr.uid && AccessCheck::AtomicWriteOwner.is_made() {
             return Err(Errno::EACCES.into());
         }
@@ -192,8 +195,8 @@ impl Server {
         is_own.then(|| self.write_in(&section, channel, header, ino, args, data))
     }
 
-    /// Pages of a mapping, which others may have stored into: brings what was stored into the base, without the
-    /// section's data. `None`: the section has none in them.
+    /// Pages of a mapping, which others may have stored into: brings what was stored into the base,
+    /// without the section's data. `None`: the section has none in them.
     fn stored_beside(&self, section: &Section, ino: Ino, offset: u64, data: &[u8]) -> Result<Option<()>> {
         let end = offset + data.len() as u64;
         let meets = |&(from, len): &(u64, u64)| from < end && offset < from + len;
@@ -248,7 +251,8 @@ impl Server {
         }
     }
 
-    /// Aborts what dead processes left, answers what waits for too long; returns when to look again.
+    /// Aborts what dead processes left, answers what waits for too long; returns when to look
+    /// again.
     pub(crate) fn look_after_sections(&self) -> Option<Instant> {
         for (ino, section) in self.sections.all() {
             if section.owner.is_dead() && self.sections.remove(ino, &section) {

@@ -11,7 +11,8 @@ pub struct ChangeList {
     /// The transaction; 0 for snapshots.
     pub of: u64,
     pub changes: Vec<Difference>,
-    /// Where each side of a change stands in `changes`; made when contents are asked for the first time.
+    /// Where each side of a change stands in `changes`; made when contents are asked for the first
+    /// time.
     index: OnceLock<HashMap<(Ino, bool), Vec<usize>>>,
     _memory: Charge,
 }

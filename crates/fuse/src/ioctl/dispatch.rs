@@ -147,8 +147,8 @@ impl Server {
         Ok(id)
     }
 
-    /// Begins a transaction for the user `uid`, after tries that were lost to conflicts. Where these
-    /// have weight it waits for the commits that run.
+    /// Begins a transaction for the user `uid`, after tries that were lost to conflicts. Where
+    /// these have weight it waits for the commits that run.
     pub(crate) fn begin_transaction(
         &self,
         uid: u32,

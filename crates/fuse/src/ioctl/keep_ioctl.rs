@@ -1,5 +1,5 @@
-//! Transactions that outlive their channel: kept in memory until somebody decides or their time runs out, and
-//! with `KEEP_PERSISTENT` on the volume too, from where the next mount has them.
+//! Transactions that outlive their channel: kept in memory until somebody decides or their time
+//! runs out, and with `KEEP_PERSISTENT` on the volume too, from where the next mount has them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,15 +23,16 @@ pub(crate) struct KeepOptions {
     pub persist: bool,
 }
 
-/// Seconds since 1970, by the clock on the wall: the only one that goes on while nothing is mounted.
+/// Seconds since 1970, by the clock on the wall: the only one that goes on while nothing is
+/// mounted.
 fn seconds_now() -> u64 {
     unix_seconds().max(0) as u64
 }
 
 impl Server {
     /// Makes the channel's transaction one that outlives it. Whatever is open in its view goes
-    /// stale, so that processes that were left behind change nothing any more. One that was kept on the
-    /// volume before stays so.
+    /// stale, so that processes that were left behind change nothing any more. One that was kept on
+    /// the volume before stays so.
     pub(crate) fn keep_later(
         self: &Arc<Self>,
         number: u32,

@@ -1,15 +1,16 @@
 //! Savepoints over the ioctls: a begin within a transaction, from inside its view.
 //!
-//! The kernel holds what mappings of the view's files have stored. Before a savepoint is made, rolled
-//! back to, or released, it writes that into the view, so that it counts as done where it was done;
-//! after a rollback it forgets what it knew of what was undone. That waits for requests, so it runs on
-//! a thread of its own (see `tx_end`).
+//! The kernel holds what mappings of the view's files have stored. Before a savepoint is made,
+//! rolled back to, or released, it writes that into the view, so that it counts as done where it
+//! was done; after a rollback it forgets what it knew of what was undone. That waits for requests,
+//! so it runs on a thread of its own (see `tx_end`).
 //!
-//! A savepoint belongs to the process that made it, as far as its number means anything here (not in a pid
-//! namespace that the daemon cannot see). When that process is dead and has neither released it nor rolled
-//! back to it, what was done since is undone (TX-13): before anything else is done in the view that the
-//! daemon hears of, so nothing that others do after that death is undone with it; and by a look
-//! every [`LOOK`], which makes the kernel's caches forget it where nobody asks the daemon.
+//! A savepoint belongs to the process that made it, as far as its number means anything here (not
+//! in a pid namespace that the daemon cannot see). When that process is dead and has neither
+//! released it nor rolled back to it, what was done since is undone (TX-13): before anything else
+//! is done in the view that the daemon hears of, so nothing that others do after that death is
+//! undone with it; and by a look every [`LOOK`], which makes the kernel's caches forget it where
+//! nobody asks the daemon.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,8 +55,9 @@ impl Server {
             (savepoint, _) = Savepoint::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
         }
         let (channel, unique) = (channel.clone(), header.unique);
-        // One that cannot be watched for want of a descriptor is not made: what its process did would stay when that is
-        // killed. Where a process is out of sight (ENOTTY), the part stays whatever becomes of it.
+        // One that cannot be watched for want of a descriptor is not made: what its process did
+        // would stay when that is killed. Where a process is out of sight (ENOTTY), the part stays
+        // whatever becomes of it.
         let owner = match command {
             control::IOC_SAVEPOINT => match self.processes.of(header.pid, &tx.account) {
                 Ok(owner) => Some(owner),
@@ -93,8 +95,9 @@ impl Server {
         })
     }
 
-    /// `EPERM` for who is neither the transaction's user nor root. A descriptor in the view is no right to it: a
-    /// part that is undone takes with it what everybody has done in the transaction since.
+    /// `EPERM` for who is neither the transaction's user nor root. A descriptor in the view is no
+    /// right to it: a part that is undone takes with it what everybody has done in the transaction
+    /// since.
     fn part_owner_only(&self, header: &InHeader, tx: Arc<TxView>) -> Result<Arc<TxView>> {
         let is_owner = header.uid == 0 || header.uid == tx.uid;
         if is_owner || !AccessCheck::SavepointOwner.is_made() { Ok(tx) } else { Err(Errno::EPERM.into()) }
@@ -106,10 +109,11 @@ impl Server {
         Ok(())
     }
 
-    /// Undoes what processes have left behind half-done. A worker may call it: what waits for the kernel
-    /// is done by another thread.
+    /// Undoes what processes have left behind half-done. A worker may call it: what waits for the
+    /// kernel is done by another thread.
     pub(crate) fn undo_dead_parts(self: &Arc<Self>, tx: &Arc<TxView>) {
-        // One that was ended with what is around it, or the transaction with it, has nothing to undo.
+        // One that was ended with what is around it, or the transaction with it, has nothing to
+        // undo.
         let undo = |savepoint| tx.transaction.roll_back(savepoint).unwrap_or_default();
         while tx.has_parts()
             && let Some(changes) = tx.end_dead_part(undo)

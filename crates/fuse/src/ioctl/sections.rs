@@ -91,9 +91,10 @@ impl Sections {
     }
 }
 
-/// What the base becomes by stores into a mapping of pages into which the kernel has copied `written` of a
-/// section: `page` is what the mapping has now, `before` the base. `None`: nothing was stored. A store of the very
-/// byte that the section has written there cannot be seen; behind the base's end nothing can be stored.
+/// What the base becomes by stores into a mapping of pages into which the kernel has copied
+/// `written` of a section: `page` is what the mapping has now, `before` the base. `None`: nothing
+/// was stored. A store of the very byte that the section has written there cannot be seen; behind
+/// the base's end nothing can be stored.
 pub fn stored(page: &[u8], written: &[u8], before: &[u8]) -> Option<Vec<u8>> {
     let mut after = before.to_vec();
     let mut is_stored = false;

@@ -129,8 +129,8 @@ fn no_name() -> Error {
 }
 
 impl Server {
-    /// A snapshot of this name was created or deleted: another one of it is not any more, and the kernel
-    /// must list anew.
+    /// A snapshot of this name was created or deleted: another one of it is not any more, and the
+    /// kernel must list anew.
     pub(crate) fn snapshot_changed(self: &Arc<Self>, name: &str) {
         self.open_snapshots.close(name);
         self.forget_later(Node::SnapshotDir);

@@ -212,7 +212,8 @@ fn fill(diff: &mut Diff, all: &[Difference]) {
     diff.len = used as u32;
 }
 
-/// A change as a client of the control channel gets it, for a process that has the volume open itself.
+/// A change as a client of the control channel gets it, for a process that has the volume open
+/// itself.
 pub fn tx_change(difference: Difference) -> TxChange {
     let Difference { what, path, from, old, new, .. } = difference;
     let side_of = |attr: Option<Attr>| attr.as_ref().map(|attr| side(Some(attr)));

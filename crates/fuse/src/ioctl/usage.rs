@@ -84,8 +84,8 @@ impl Server {
         users.from = wanted.peek().map_or(u32::MAX, |next| next.uid());
     }
 
-    /// How full the pool is. That costs what the pool holds, and commits wait meanwhile: so others than the owner are
-    /// told what was so a second ago.
+    /// How full the pool is. That costs what the pool holds, and commits wait meanwhile: so others
+    /// than the owner are told what was so a second ago.
     pub(crate) fn pool_use(&self, header: &InHeader) -> Result<Pool> {
         let mut known = self.pool_use.lock();
         if let Some((at, pool)) = &*known

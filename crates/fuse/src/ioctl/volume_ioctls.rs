@@ -1,7 +1,7 @@
 //! ioctls on the volume as a whole, on any file of the mount: fstrim, the label, shutting down.
 //!
-//! The kernel's VFS keeps others for itself: `FIEMAP`, `FIFREEZE`, `FICLONE` and `FS_IOC_GETFSUUID` are
-//! refused by it on every FUSE mount.
+//! The kernel's VFS keeps others for itself: `FIEMAP`, `FIFREEZE`, `FICLONE` and `FS_IOC_GETFSUUID`
+//! are refused by it on every FUSE mount.
 
 use xact::Shutdown;
 use xact_types::{Errno, Result};
@@ -97,8 +97,9 @@ fn privileged(header: &InHeader) -> Result<()> {
     if header.uid == 0 { Ok(()) } else { Err(Errno::EPERM.into()) }
 }
 
-/// The word that an ioctl's argument points at. The number of `FS_IOC_SHUTDOWN` says that it is written by
-/// the call, so the kernel does not send it, and it is read from the memory of the caller, who waits.
+/// The word that an ioctl's argument points at. The number of `FS_IOC_SHUTDOWN` says that it is
+/// written by the call, so the kernel does not send it, and it is read from the memory of the
+/// caller, who waits.
 fn argument(header: &InHeader, address: u64) -> Result<u32> {
     let mut word = [0_u8; 4];
     let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };

@@ -1,7 +1,7 @@
 //! By what a caller's permission is decided, where the daemon decides and not the kernel.
 //!
-//! A request carries user and group. The supplementary groups stand in `/proc`; the caller is in its call until
-//! the request is answered, so its number is its own.
+//! A request carries user and group. The supplementary groups stand in `/proc`; the caller is in
+//! its call until the request is answered, so its number is its own.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use xact_fs::Caller;
 
 use crate::protocol::abi::InHeader;
 
-/// Who made a request. Without supplementary groups where the caller cannot be looked at (a pid namespace beside
-/// the daemon's): then it has less, never more.
+/// Who made a request. Without supplementary groups where the caller cannot be looked at (a pid
+/// namespace beside the daemon's): then it has less, never more.
 pub fn of(header: &InHeader) -> Credentials {
     let (uid, gid) = (header.uid, header.gid);
     let status = match header.pid {
@@ -27,7 +27,8 @@ pub fn caller(header: &InHeader, umask: u32) -> Caller {
     Caller { uid: header.uid, gid: header.gid, umask: (umask & 0o777) as u16 }
 }
 
-/// The supplementary groups in the text of `/proc/TID/status`, if it is of a thread that calls as `uid`.
+/// The supplementary groups in the text of `/proc/TID/status`, if it is of a thread that calls as
+/// `uid`.
 fn groups_in(status: &str, uid: u32) -> Option<Vec<u32>> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     // Real, effective, saved, and that of file-system calls.

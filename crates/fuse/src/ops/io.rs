@@ -84,10 +84,12 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         request_view.note_contents(ino);
-        // Pages of a mapping have their request_view, whatever the descriptor says that the kernel guessed.
+        // Pages of a mapping have their place, whatever the descriptor says that the kernel
+        // guessed.
         let mapped = args.write_flags & abi::WRITE_CACHE != 0;
         if mapped && matches!(request_view, RequestView::Followed { .. }) {
-            // The whole page came: around what was stored it may have what others have replaced meanwhile.
+            // The whole page came: around what was stored it may have what others have replaced
+            // meanwhile.
             return Err(Errno::ESTALE.into());
         }
         let how = WriteHow {

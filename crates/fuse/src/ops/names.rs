@@ -17,8 +17,8 @@ use crate::server::request_view::RequestView;
 /// How often a lookup is tried anew when what it found went away meanwhile.
 const LOOKUP_TRIES: u32 = 8;
 
-/// `.xact` in the root of the base or of a view is the server's, and so is `.xact-kept`, which is on the volume.
-/// `EPERM` for who would make, remove or rename one.
+/// `.xact` in the root of the base or of a view is the server's, and so is `.xact-kept`, which is
+/// on the volume. `EPERM` for who would make, remove or rename one.
 pub fn check_changed(dir: Ino, name: &[u8]) -> Result<()> {
     check_name(name)?;
     if is_reserved(dir, name) { Err(Errno::EPERM.into()) } else { Ok(()) }
@@ -188,8 +188,8 @@ impl Server {
         }
     }
 
-    /// Holds what a lookup found and makes the kernel's entry of it. `None`: between lookup and hold
-    /// a commit removed it, and its number may be another inode's by now.
+    /// Holds what a lookup found and makes the kernel's entry of it. `None`: between lookup and
+    /// hold a commit removed it, and its number may be another inode's by now.
     pub(crate) fn hold_checked(
         &self,
         request_view: &RequestView<'_>,
@@ -204,7 +204,8 @@ impl Server {
             Err(e) if gone(&e) => return Ok(None),
             Err(e) => return Err(e),
         }
-        // Held before it is asked for, and asked for before the attributes are looked at: see `cache_fence`.
+        // Held before it is asked for, and asked for before the attributes are looked at: see
+        // `cache_fence`.
         let lifetime = self.lifetime(request_view, found.ino);
         match view.attr(found.ino) {
             Ok(attr) if attr.generation == found.generation && attr.kind == found.kind => {

@@ -91,8 +91,8 @@ impl Reply {
 /// behind its back is invalidated explicitly, so: for good.
 pub const VALID_SECS: u64 = 1 << 30;
 
-/// An inode's attributes as the protocol has them. `st_ino` is the volume's inode number in the base
-/// and in every transaction; a snapshot's inodes have others.
+/// An inode's attributes as the protocol has them. `st_ino` is the volume's inode number in the
+/// base and in every transaction; a snapshot's inodes have others.
 pub fn wire_attr(st_ino: u64, attr: &Attr) -> abi::Attr {
     abi::Attr {
         ino: st_ino,

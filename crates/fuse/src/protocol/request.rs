@@ -103,8 +103,9 @@ pub enum Operation<'a> {
     },
     Init(abi::InitIn),
     Destroy,
-    /// What the server leaves to the kernel: OPEN and OPENDIR (so that they are free), CREATE (MKNOD
-    /// takes its place, and no RELEASE follows), FLUSH, INTERRUPT (operations are as uninterruptible as a disk's), locks, POLL, BMAP, ACCESS.
+    /// What the server leaves to the kernel: OPEN and OPENDIR (so that they are free), CREATE
+    /// (MKNOD takes its place, and no RELEASE follows), FLUSH, INTERRUPT (operations are as
+    /// uninterruptible as a disk's), locks, POLL, BMAP, ACCESS.
     Refused,
 }
 
@@ -159,10 +160,11 @@ impl<'a> Request<'a> {
         matches!(self.node(), Some(Node::View(..)))
     }
 
-    /// Whether the device is likely to be waited for: by an operation that reads contents, or runs for as
-    /// long as its caller has asked. Not by FSYNC: programs that sync much do so alone, and pay for a second
-    /// worker at each; the guard of `worker_pool` knows soon enough. Nor by the begin and the end of a
-    /// transaction: they begin at once, and end as an FSYNC does or on a thread of their own.
+    /// Whether the device is likely to be waited for: by an operation that reads contents, or runs
+    /// for as long as its caller has asked. Not by FSYNC: programs that sync much do so alone, and
+    /// pay for a second worker at each; the guard of `worker_pool` knows soon enough. Nor by the
+    /// begin and the end of a transaction: they begin at once, and end as an FSYNC does or on a
+    /// thread of their own.
     pub fn waits(&self) -> Waits {
         let waits = match &self.operation {
             Operation::Read(args) => {
@@ -297,8 +299,8 @@ impl<'a> Body<'a> {
     }
 }
 
-/// What the fuzz target `messages` does: decodes a request of these bytes, whatever length it claims, and
-/// shows it.
+/// What the fuzz target `messages` does: decodes a request of these bytes, whatever length it
+/// claims, and shows it.
 pub fn fuzz(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     if bytes.len() < size_of::<InHeader>() {
@@ -400,7 +402,8 @@ mod tests {
         }
     }
 
-    /// Every operation with bytes of any kind behind it; `make fuzz TARGET=messages` goes on from here.
+    /// Every operation with bytes of any kind behind it; `make fuzz TARGET=messages` goes on from
+    /// here.
     #[test]
     fn any_bytes_are_decoded_or_refused() {
         let mut state = 1_u64;

@@ -1,12 +1,14 @@
-//! What takes long, or waits for the kernel, runs on threads of its own: the end of transactions, savepoints, lists of
-//! changes.
+//! What takes long, or waits for the kernel, runs on threads of its own: the end of transactions,
+//! savepoints, lists of changes.
 //!
-//! Of one user only a few run at a time, for each [`Kind`]; the rest of his wait in the order in which they came, and
-//! nobody else's behind them. What the server does by itself, and for root and the mount's owner, does not wait.
+//! Of one user only a few run at a time, for each [`Kind`]; the rest of his wait in the order in
+//! which they came, and nobody else's behind them. What the server does by itself, and for root and
+//! the mount's owner, does not wait.
 //!
-//! Why nothing deadlocks. A job waits for locks, for the device, and for requests of the kernel, which workers answer;
-//! no worker waits for a job. Among jobs only a commit waits for another: for the end of a transaction that has a claim
-//! (`xact_txn::Turns`). So jobs of such a transaction do not wait in the queue.
+//! Why nothing deadlocks. A job waits for locks, for the device, and for requests of the kernel,
+//! which workers answer; no worker waits for a job. Among jobs only a commit waits for another: for
+//! the end of a transaction that has a claim (`xact_txn::Turns`). So jobs of such a transaction do
+//! not wait in the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -111,7 +113,8 @@ impl Server {
         self.start_thread(move |server| server.run_job(Box::new(job)))
     }
 
-    /// The same for a user, whose other jobs of this kind may have to end before. `EAGAIN`: too many wait.
+    /// The same for a user, whose other jobs of this kind may have to end before. `EAGAIN`: too
+    /// many wait.
     pub(crate) fn spawn_for(
         self: &Arc<Self>,
         account: &Account,
@@ -139,8 +142,8 @@ impl Server {
             }
         });
         started.inspect_err(|_| {
-            // What waits has a thread, or this was the only one: then it is run by the next that comes, or not at
-            // all, as there is none.
+            // What waits has a thread, or this was the only one: then it is run by the next that
+            // comes, or not at all, as there is none.
             if let Some(waiting) = self.jobs.next(user) {
                 self.run_job(waiting);
             }

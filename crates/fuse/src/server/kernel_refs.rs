@@ -1,5 +1,5 @@
-//! What the kernel knows of the inodes of one view: how often it has looked them up, whether it may have pages of
-//! them, and by which names it reached them.
+//! What the kernel knows of the inodes of one view: how often it has looked them up, whether it may
+//! have pages of them, and by which names it reached them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ struct InodeRef {
     kind: FileKind,
     generation: u32,
     names: Vec<KnownName>,
-    /// After a commit that descriptors follow: how often the volume's inode is held for it. 0: there is none.
+    /// After a commit that descriptors follow: how often the volume's inode is held for it. 0:
+    /// there is none.
     holds: u64,
 }
 
@@ -82,7 +83,8 @@ impl KernelRefs {
         KernelRefs(Mutex::new(State { inodes, by_name, name_bytes: 0, memory }))
     }
 
-    /// Before a lookup is answered: `ENOMEM` where the user has no memory for what the kernel learns by it.
+    /// Before a lookup is answered: `ENOMEM` where the user has no memory for what the kernel
+    /// learns by it.
     pub fn check_lookup(&self) -> Result<()> {
         let State { inodes, by_name, name_bytes, memory } = &mut *self.0.lock();
         let bytes = inodes.len() * INODE_BYTES + by_name.len() * NAME_BYTES + 2 * *name_bytes;
@@ -111,7 +113,8 @@ impl KernelRefs {
         self.0.lock().remove_name(&(dir, name.into()));
     }
 
-    /// A name was given to what had another one, in the place of what had it; or these two have been exchanged.
+    /// A name was given to what had another one, in the place of what had it; or these two have
+    /// been exchanged.
     pub fn rename(&self, from: (Ino, &Name), to: (Ino, &Name), exchange: bool) {
         let mut state = self.0.lock();
         let (from, to) = ((from.0, from.1.into()), (to.0, to.1.into()));
@@ -124,7 +127,8 @@ impl KernelRefs {
         }
     }
 
-    /// The kernel forgot `count` lookups; returns how many holds of the volume's inode end with that.
+    /// The kernel forgot `count` lookups; returns how many holds of the volume's inode end with
+    /// that.
     pub fn forget(&self, ino: Ino, count: u64) -> u64 {
         let mut state = self.0.lock();
         let Some(inode) = state.inodes.get_mut(&ino) else { return 0 };
@@ -167,16 +171,16 @@ impl KernelRefs {
         state.inodes.drain().map(|(ino, inode)| (ino, inode.lookups)).collect()
     }
 
-    /// The view is about to be committed: `hold` holds what an inode of this type and generation is on the volume, or
-    /// will be.
+    /// The view is about to be committed: `hold` holds what an inode of this type and generation is
+    /// on the volume, or will be.
     pub fn hold_all(&self, hold: impl Fn(Ino, FileKind, u32) -> bool) {
         for (&ino, inode) in &mut self.0.lock().inodes {
             inode.holds = hold(ino, inode.kind, inode.generation).into();
         }
     }
 
-    /// It has been, or not: inodes that are there stand for the volume's from now on. Returns the others that were
-    /// held, to be released.
+    /// It has been, or not: inodes that are there stand for the volume's from now on. Returns the
+    /// others that were held, to be released.
     pub fn settle(&self, is_there: impl Fn(Ino) -> bool) -> Vec<Ino> {
         let mut gone = Vec::new();
         for (&ino, inode) in &mut self.0.lock().inodes {

@@ -124,7 +124,8 @@ impl Server {
         }
     }
 
-    /// Refuses, inside a transaction, what would happen to the volume at once and stay if the transaction fails.
+    /// Refuses, inside a transaction, what would happen to the volume at once and stay if the
+    /// transaction fails.
     pub(crate) fn outside_only(&self, node: Node, what: &str) -> Result<()> {
         match node {
             Node::View(..) => Err(Error::Usage(format!(

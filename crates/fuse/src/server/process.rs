@@ -19,8 +19,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// `ENOTTY`: it lives where its number means nothing to this process, and cannot be watched. Other errors, as
-    /// `EMFILE`, say that it could be.
+    /// `ENOTTY`: it lives where its number means nothing to this process, and cannot be watched.
+    /// Other errors, as `EMFILE`, say that it could be.
     pub fn of(thread: u32) -> Result<Process, Errno> {
         if thread == 0 {
             return Err(Errno::ENOTTY);
@@ -36,7 +36,8 @@ impl Process {
         Ok(Process { thread, process, pidfd: open_pidfd(process).map_err(failed)? })
     }
 
-    /// Whether a thread is one of the process. A number may be another process's once this one has died.
+    /// Whether a thread is one of the process. A number may be another process's once this one has
+    /// died.
     pub fn is(&self, thread: u32) -> bool {
         let is_of = thread == self.thread || process_of(thread).is_ok_and(|process| process == self.process);
         is_of && !self.is_dead()

@@ -67,9 +67,10 @@ impl RequestView<'_> {
         }
     }
 
-    /// What `stat` tells as the inode's number. That of a snapshot's file is another than that of the
-    /// file as it is now: else `cp` would take the two for one. So is that in a view of a program that has several
-    /// open: SQLite lets connections with files of the same number share locks, descriptors and its WAL's index.
+    /// What `stat` tells as the inode's number. That of a snapshot's file is another than that of
+    /// the file as it is now: else `cp` would take the two for one. So is that in a view of a
+    /// program that has several open: SQLite lets connections with files of the same number share
+    /// locks, descriptors and its WAL's index.
     pub fn st_ino(&self, ino: Ino) -> u64 {
         match self {
             RequestView::Tx { tx, .. } if tx.own_inodes => self.node(ino).id(),
@@ -105,8 +106,8 @@ impl RequestView<'_> {
         }
     }
 
-    /// Attributes are about to be looked at. Two answers to the kernel may overtake each other: one that is older than
-    /// a change must not be the last, so the kernel is made to forget it.
+    /// Attributes are about to be looked at. Two answers to the kernel may overtake each other: one
+    /// that is older than a change must not be the last, so the kernel is made to forget it.
     pub fn note_attributes(&self, ino: Ino) {
         if let RequestView::Followed { by, transactions, .. } = self {
             transactions.followers.note_contents(by.nr, ino);

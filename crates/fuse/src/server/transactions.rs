@@ -117,8 +117,8 @@ impl TxView {
         self.has_parts.load(Ordering::Acquire)
     }
 
-    /// Runs `undo` with the first savepoint whose process is dead, which has ended then. Whoever comes
-    /// meanwhile waits, so that nothing is done in between.
+    /// Runs `undo` with the first savepoint whose process is dead, which has ended then. Whoever
+    /// comes meanwhile waits, so that nothing is done in between.
     pub fn end_dead_part<R>(&self, undo: impl FnOnce(u64) -> R) -> Option<R> {
         let mut parts = self.parts.lock();
         let first = parts.iter().position(|(_, owner)| owner.is_dead())?;
@@ -171,7 +171,7 @@ impl Kept {
     }
 }
 
-/// What is info of a transaction.
+/// The state of a transaction, for people.
 pub struct TxInfo {
     pub id: u64,
     pub status: TxStatus,
@@ -196,7 +196,7 @@ struct ChannelState {
     selection_bytes: usize,
     /// For both.
     memory: Charge,
-    /// The list of changes that is being info, page by page.
+    /// The list of changes that the channel reads, page by page.
     diff: Option<Arc<ChangeList>>,
 }
 
@@ -390,7 +390,7 @@ impl Transactions {
         view
     }
 
-    /// The transaction outlives its channel from now on, for `timeout` (for good without).
+    /// The transaction outlives its channel from now on, for `timeout` (without end if `None`).
     pub fn keep(&self, channel: u32, view: Arc<TxView>, label: Vec<u8>, timeout: Option<Duration>) {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut tables = self.tables.write();

@@ -1,4 +1,5 @@
-//! The limits of users of a mount: file descriptors of this process among them, of which it keeps some for itself.
+//! The limits of users of a mount: file descriptors of this process among them, of which it keeps
+//! some for itself.
 
 use xact::{Accounts, Limits, Resource};
 
@@ -7,7 +8,8 @@ const RESERVED: u64 = 256;
 /// All users together may have half of the rest, and one user a quarter of that.
 const SHARES: u64 = 8;
 
-/// Sets limits for all users but root and the one who runs this process, as whose the volume is mounted.
+/// Sets limits for all users but root and the one who runs this process, as whose the volume is
+/// mounted.
 pub fn limit_users(accounts: &Accounts, limits: Limits) {
     let descriptors = descriptors_max().saturating_sub(RESERVED) / SHARES;
     // SAFETY: geteuid has no arguments and cannot fail.

@@ -97,7 +97,8 @@ thread_local! {
     static CONFINED: RefCell<Option<Cpus>> = const { RefCell::new(None) };
 }
 
-/// The CPUs that a caller is confined to (taskset(1), cpusets), where these are not all that this process has.
+/// The CPUs that a caller is confined to (taskset(1), cpusets), where these are not all that this
+/// process has.
 #[derive(Clone, Default)]
 pub struct Confinement(Option<Cpus>);
 
@@ -116,8 +117,8 @@ impl Confinement {
         Confinement(CONFINED.with_borrow(Clone::clone))
     }
 
-    /// The calling thread works for one who is confined like this, from now on: what that costs takes CPUs that he may
-    /// use, and not those of others.
+    /// The calling thread works for one who is confined like this, from now on: what that costs
+    /// takes CPUs that he may use, and not those of others.
     pub fn apply(&self) {
         CONFINED.with_borrow_mut(|confined| {
             if *confined == self.0 {

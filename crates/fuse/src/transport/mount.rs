@@ -126,8 +126,8 @@ pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     mount_by_helper(at, options)
 }
 
-/// Why the system, or fusermount3, does not mount. That somebody may not is told apart (an `Io` error of the
-/// kind `PermissionDenied`).
+/// Why the system, or fusermount3, does not mount. That somebody may not is told apart (an `Io`
+/// error of the kind `PermissionDenied`).
 fn refused(at: &Path, said: &str) -> Error {
     let said = said.strip_prefix("fusermount3: ").unwrap_or(said);
     let said = said.split(" (os error").next().unwrap_or(said);

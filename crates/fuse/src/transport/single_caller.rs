@@ -2,22 +2,22 @@
 //!
 //! A request wakes a worker and its reply wakes the caller. Across CPUs each of the two costs an
 //! interrupt, and in a virtual machine the end of a halt: some 25 us for a round trip of which the
-//! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends who is woken to
-//! an idle CPU, wherever it came from, so left alone the two never meet.
+//! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends who is woken
+//! to an idle CPU, wherever it came from, so left alone the two never meet.
 //!
-//! While all requests come from one thread, therefore (*calm*):
-//! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts as
-//!    load on a CPU, and would drive the caller away from it;
+//! While all requests come from one thread, therefore:
+//! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts
+//!    as load on a CPU, and would drive the caller away from it;
 //! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
-//! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better for an idle
-//!    one, so the caller wakes up where it fell asleep and goes on at once. The worker stays so from one reply
-//!    to the next, since to change that and back takes 4 us; before what lasts it stands up. It reads and writes
-//!    as a thread does that has its rights.
+//! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better
+//!    for an idle one, so the caller wakes up where it fell asleep and goes on at once. The worker
+//!    stays so from one reply to the next, since to change that and back takes 4 us; before what
+//!    lasts it raises its priority. It reads and writes as a thread does that has its rights.
 //!
-//! Nobody depends on that worker alone: a guard (`worker_pool`) looks every [`TICK`] whether somebody still
-//! waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker starves while its
-//! CPU has something better to do, which is mostly the caller, and whoever waits for a lock of that worker with it; the
-//! guard gives it its rights back.
+//! Nobody depends on that worker alone: a guard (`worker_pool`) looks every [`TICK`] whether
+//! somebody still waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker
+//! starves while its CPU has something better to do, which is mostly the caller, and whoever waits
+//! for a lock of that worker with it; the guard gives it its rights back.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -34,27 +34,29 @@ use crate::transport::priority;
 
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
-/// So many requests of one thread in a row make it calm, at first and at the most.
+/// Requests of one thread in a row after which it is the single caller, at first and at most.
 const REQUESTS_IN_ROW: u32 = 64;
 const REQUESTS_IN_ROW_MAX: u32 = 1 << 20;
-/// It takes so many times fewer of the thread that it was calm with before somebody else came by.
+/// By this the number is divided for the thread that was the single caller before another one
+/// called.
 const KNOWN_CALLER_DIVISOR: u32 = 8;
-/// A worker that waits longer than this for a request has a caller that runs beside it: on its own CPU the
-/// caller goes on before the worker is back from its reply, and asks again before that can wait.
+/// A worker that waits longer than this for a request has a caller that runs beside it: on its own
+/// CPU the caller goes on before the worker is back from its reply, and asks again before that can
+/// wait.
 pub const DISTANT_CALLER_WAIT: Duration = Duration::from_micros(5);
 
-/// Whether it is calm, and who calls. Shared by the workers; each value stands alone, and one that is
-/// out of date costs time, nothing else.
+/// Whether one thread alone calls, and which. Shared by the workers; each value stands alone, and
+/// one that is out of date costs time, nothing else.
 pub struct SingleCaller {
-    /// What workers may run on when it is not caller. `None`: it never is.
+    /// What workers may run on when several threads call. `None`: there never is a single caller.
     pub(super) everywhere: Option<&'static Cpus>,
     on: AtomicBool,
     /// The thread that the last requests came from, and how many they were.
     caller: AtomicU32,
     run: AtomicU32,
-    /// The thread that it was calm with, the last time.
+    /// The thread that was the single caller, the last time.
     before: AtomicU32,
-    /// The run that makes it caller.
+    /// Requests in a row that make a thread the single caller.
     needed: AtomicU32,
     /// The caller's CPU; -1 where it is not known.
     pub(super) caller_cpu: AtomicI32,
@@ -64,8 +66,9 @@ pub struct SingleCaller {
     idle_worker: AtomicI32,
     /// The last request has been answered, or is just being.
     answered: AtomicBool,
-    /// Threads that were moved to, or kept from, the caller's CPU. When it is not calm any more they may run anywhere at
-    /// once, also those that wait for a request: else the next one to call, who is another, had to wait for that CPU.
+    /// Threads that were moved to, or kept from, the caller's CPU. When the caller is not single
+    /// any more they may run anywhere at once, also those that wait for a request: else the next
+    /// one to call, who is another, had to wait for that CPU.
     pub(super) pinned: Mutex<Vec<i32>>,
 }
 
@@ -90,11 +93,12 @@ impl SingleCaller {
         self.on.load(Relaxed)
     }
 
-    /// Takes note of a request of thread `caller`; 0 where it is nobody's. `waited`: for longer than [`DISTANT_CALLER_WAIT`]. True
-    /// if it has become caller.
+    /// Takes note of a request of thread `caller`; 0 where it is nobody's. `waited`: for longer
+    /// than [`DISTANT_CALLER_WAIT`]. True if the thread has become the single caller.
     pub fn note(&self, caller: u32, waited: bool) -> bool {
         self.answered.store(false, Relaxed);
-        // Even where it is nobody's: who has just made the kernel send that goes on elsewhere meanwhile.
+        // Even where it is nobody's: who has just made the kernel send that goes on elsewhere
+        // meanwhile.
         if waited && self.is_on() {
             self.look();
         }
@@ -143,8 +147,8 @@ impl SingleCaller {
         self.answered.load(Relaxed)
     }
 
-    /// Gives the worker that is under `SCHED_IDLE` its rights back; true where it starved, and did not wait for
-    /// something.
+    /// Gives the worker that is under `SCHED_IDLE` its rights back; true where it starved, and did
+    /// not wait for something.
     pub fn restore_priority(&self) -> bool {
         let idle_worker = self.idle_worker.swap(0, Relaxed);
         if idle_worker == 0 {
@@ -163,7 +167,8 @@ impl SingleCaller {
         self.end();
     }
 
-    /// Before a worker replies: it is under `SCHED_IDLE` from here on if it is calm, until it stands up.
+    /// Before a worker replies: it is under `SCHED_IDLE` from here on if one thread alone calls,
+    /// until it raises its priority.
     pub fn lower_priority(&self) {
         self.answered.store(true, Relaxed);
         let me = this_thread();
@@ -188,8 +193,8 @@ impl SingleCaller {
     }
 }
 
-/// At the start of a thread, which has its CPUs, its policy and its priority from the one that has started it: a worker,
-/// that may be bound to a caller's CPU, and yield to everybody there.
+/// At the start of a thread, which has its CPUs, its policy and its priority from the one that has
+/// started it: a worker, that may be bound to a caller's CPU, and yield to everybody there.
 pub fn begin_thread() {
     if let Some(everywhere) = everywhere() {
         everywhere.apply();
@@ -215,8 +220,9 @@ pub fn this_thread() -> i32 {
     THREAD.with(|thread| *thread)
 }
 
-/// Gives the calling thread the I/O priority that it has, if none was ever set, by its nice value: else its policy would
-/// decide, and under `SCHED_IDLE` what it writes would wait until nobody else wants the disk (ionice(1)).
+/// Gives the calling thread the I/O priority that it has, if none was ever set, by its nice value:
+/// else its policy would decide, and under `SCHED_IDLE` what it writes would wait until nobody else
+/// wants the disk (ionice(1)).
 fn keep_io_priority() {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_SHIFT: libc::c_long = 13;
@@ -239,8 +245,8 @@ fn set_policy(thread: i32, policy: i32) -> bool {
     unsafe { libc::sched_setscheduler(thread, policy, &param) == 0 }
 }
 
-/// Whether a thread may go to `SCHED_IDLE` and come back, which takes CAP_SYS_NICE or a limit; and has
-/// no policy of its own that would be lost.
+/// Whether a thread may go to `SCHED_IDLE` and come back, which takes CAP_SYS_NICE or a limit; and
+/// has no policy of its own that would be lost.
 fn may_lower_priority() -> bool {
     // SAFETY: it takes a number.
     let plain = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
@@ -258,7 +264,8 @@ fn is_runnable(stat: &[u8]) -> bool {
     behind_name(stat).and_then(|mut fields| fields.next()) == Some("R")
 }
 
-/// The fields of `stat` from the third on. The name in field 2 may hold anything, and ends with the last parenthesis.
+/// The fields of `stat` from the third on. The name in field 2 may hold anything, and ends with the
+/// last parenthesis.
 fn behind_name(stat: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let text = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
@@ -285,12 +292,13 @@ mod tests {
         assert!(is_runnable(&odd) && !is_runnable(b"12 (R) S 1") && !is_runnable(b""));
     }
 
-    /// One thread makes it calm, another ends it; nobody's requests (FORGET) do neither.
+    /// One thread becomes the single caller, another ends that; requests of no thread (FORGET) do
+    /// neither.
     #[test]
-    fn calm_is_when_one_thread_calls() {
+    fn one_thread_that_calls_is_the_single_caller() {
         let caller = SingleCaller::new();
         if caller.everywhere.is_none() {
-            println!("one CPU, or no right to change policies: it is never calm here");
+            println!("one CPU, or no right to change policies: nobody is a single caller here");
             return;
         }
         let me = std::process::id();
@@ -328,7 +336,8 @@ mod tests {
         );
     }
 
-    /// A worker that starves is let go; if somebody waited for it, the next calm takes longer to come.
+    /// A worker that starves is let go; if somebody waited for it, it takes longer to come the next
+    /// time.
     #[test]
     fn who_starves_is_relieved() {
         let caller = SingleCaller::new();
@@ -336,7 +345,7 @@ mod tests {
             return;
         }
         let me = std::process::id();
-        let run_to_calm = || {
+        let requests_until_single = || {
             let mut run = 0;
             while !caller.is_on() {
                 caller.note(me, false);
@@ -346,7 +355,7 @@ mod tests {
         };
         // SAFETY: it takes a number.
         let policy = || unsafe { libc::sched_getscheduler(0) };
-        let first = run_to_calm();
+        let first = requests_until_single();
         assert!(!caller.restore_priority(), "nobody starves");
         caller.lower_priority();
         assert_eq!(policy(), libc::SCHED_IDLE);
@@ -387,8 +396,8 @@ mod tests {
         assert!(caller.is_on());
         caller.give_up();
         assert!(!caller.is_on());
-        assert_eq!(policy(), libc::SCHED_OTHER, "with the calm it ends");
+        assert_eq!(policy(), libc::SCHED_OTHER, "it ends with the single caller");
         caller.raise_priority();
-        assert!(run_to_calm() > 2 * first);
+        assert!(requests_until_single() > 2 * first);
     }
 }

@@ -1,19 +1,23 @@
 //! Workers, shared between users.
 //!
-//! A user may have [`WORKERS_OF_USER`] workers at a time, and less where few are left: a quarter of these. A user who has
-//! the mount to himself for a while may have half of all.
-//! What comes beyond that is *parked*: copied, so that the worker goes on with what others want, and taken by the next
-//! worker that is done with a request of the same user. Root and the mount's owner have no limit, and cost nothing here.
+//! A user may have [`WORKERS_OF_USER`] workers at a time, and less where few are left: a quarter of
+//! these. A user who has the mount to himself for a while may have half of all. What comes beyond
+//! that is *parked*: copied, so that the worker goes on with what others want, and taken by the
+//! next worker that is done with a request of the same user. Root and the mount's owner have no
+//! limit, and cost nothing here.
 //!
-//! A user whose requests are many at a time is *busy*: they are answered with a lower priority, so that one who makes a
-//! call after the other does not wait for a CPU behind them. By little, as they hold locks that others want.
+//! A user whose requests are many at a time is *busy*: they are answered with a lower priority, so
+//! that one who makes a call after the other does not wait for a CPU behind them. By little, as
+//! they hold locks that others want.
 //!
-//! A request that does not fit what may be parked is answered at once, whatever that takes, unless it could wait for
-//! the lock of a transaction and few workers are left: then it fails with `EAGAIN`.
+//! A request that does not fit what may be parked is answered at once, whatever that takes, unless
+//! it could wait for the lock of a transaction and few workers are left: then it fails with
+//! `EAGAIN`.
 //!
-//! Why nothing deadlocks. A worker that waits for another request of its user to be answered is one that writes in an
-//! atomic section (`ioctl/atomic_write`): a user has fewer of these than workers, and they are woken after a second. Where
-//! few are left since many users have some, that second is the bound.
+//! Why nothing deadlocks. A worker that waits for another request of its user to be answered is one
+//! that writes in an atomic section (`ioctl/atomic_write`): a user has fewer of these than workers,
+//! and they are woken after a second. Where few are left since many users have some, that second is
+//! the bound.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -74,8 +78,8 @@ pub struct Shares {
     slots: [Slot; SLOTS],
     /// Of all users with limits.
     busy: AtomicUsize,
-    /// Whose request came last, as the number of a slot ([`SLOTS`] for users without a limit), and since when, in
-    /// milliseconds since the start, no other's has come.
+    /// Whose request came last, as the number of a slot ([`SLOTS`] for users without a limit), and
+    /// since when, in milliseconds since the start, no other's has come.
     last: AtomicUsize,
     alone_since: AtomicU64,
     parked_bytes: AtomicUsize,
@@ -189,10 +193,11 @@ impl Shares {
         self.busy.load(SeqCst) * 4 > self.workers * 3
     }
 
-    /// A request that was admitted is answered; returns the next one of the same user, which is admitted then.
+    /// A request that was admitted is answered; returns the next one of the same user, which is
+    /// admitted then.
     ///
-    /// None is forgotten: who parks one looks here again after that ([`Shares::next`]), and either finds a share
-    /// free, or whoever has it looks here later.
+    /// None is forgotten: who parks one looks here again after that ([`Shares::next`]), and either
+    /// finds a share free, or whoever has it looks here later.
     pub fn done(&self, nr: Option<SlotNr>) -> Option<ParkedRequest> {
         let nr = nr?;
         self.leave(self.slot(nr));
@@ -221,7 +226,8 @@ impl Shares {
                 return Some(parked);
             }
             drop(queue);
-            // Another worker has taken it, and one that was parked since may have found no share free.
+            // Another worker has taken it, and one that was parked since may have found no share
+            // free.
             self.leave(slot);
         }
     }

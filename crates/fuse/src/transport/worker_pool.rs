@@ -3,10 +3,10 @@
 //! An operation may wait for the device, so the one thing that must never happen is that all
 //! workers are busy and a request waits that one of them needs, directly or not. A worker that
 //! takes the last waiting place therefore puts another one in it before it starts to work. When
-//! things calm down, surplus workers are parked, and after a while end.
+//! fewer requests come, surplus workers are parked, and after a while end.
 //!
-//! With one caller at a time a second worker is in the way (see `single_caller`): then one waits alone, and a
-//! guard calls another when it has been busy for long.
+//! With one caller at a time a second worker is in the way (see `single_caller`): then one waits
+//! alone, and a guard calls another when it has been busy for long.
 
 use std::io;
 use std::sync::Arc;
@@ -29,16 +29,17 @@ use crate::transport::user_shares::{Share, Shares, SlotNr};
 
 /// Workers at the start.
 const WORKERS_AT_START: usize = 2;
-/// Workers that may wait for requests; one more steps parked.
+/// Workers that may wait for requests; one more is parked.
 const WAITING_MAX: usize = 4;
 /// All workers. Operations in such numbers all wait for the device, in the end.
 const WORKERS_MAX: usize = 64;
 /// So many looks without a request, and the guard rests until the next one.
 const QUIET_TICKS: u32 = 10;
-/// How long a worker that were parked stays.
+/// How long a parked worker stays.
 const PARKED_MAX: Duration = Duration::from_secs(10);
-/// How long it keeps its buffers, which may have grown to a megabyte each: beside a caller that reads, one worker calls
-/// another at each request, and new ones would have to be cleared each time.
+/// How long it keeps its buffers, which may have grown to a megabyte each: beside a caller that
+/// reads, one worker calls another at each request, and new ones would have to be cleared each
+/// time.
 const BUFFERS_KEPT: Duration = Duration::from_millis(100);
 
 /// A request or reply that takes more makes a worker's buffers large, in bytes.
@@ -66,7 +67,7 @@ pub trait Handler: Send + Sync + 'static {
 struct Guard {
     /// Requests received and requests done: while somebody works it grows.
     progress: AtomicU64,
-    /// It rests: nothing comes, or it is not calm.
+    /// It rests: nothing comes, or several threads call.
     resting: AtomicBool,
     lock: Mutex<()>,
     call: Condvar,
@@ -74,7 +75,7 @@ struct Guard {
 
 #[derive(Default)]
 struct ParkedWorkers {
-    /// Workers that stepped parked.
+    /// Workers that are parked.
     count: usize,
     /// How many of them are called back.
     called: usize,
@@ -240,7 +241,8 @@ impl<H: Handler> WorkerPool<H> {
                     let waited = came.is_some_and(|came| came.elapsed() > single_caller::DISTANT_CALLER_WAIT);
                     let begins = self.caller.note(thread, waited);
                     pin.follow();
-                    // Either the guard sees the progress before it rests, or this sees that it rests.
+                    // Either the guard sees the progress before it rests, or this sees that it
+                    // rests.
                     self.guard.progress.fetch_add(1, Ordering::SeqCst);
                     if begins || self.caller.is_on() && self.guard.resting.load(Ordering::SeqCst) {
                         self.wake_guard();
@@ -280,7 +282,8 @@ impl<H: Handler> WorkerPool<H> {
         }
     }
 
-    /// Answers a request within its user's share of the workers, and what of the same user waits for that.
+    /// Answers a request within its user's share of the workers, and what of the same user waits
+    /// for that.
     fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
         let uid = request.header.uid;
         let (slot, mut parked) = match self.shares.admit(uid, channel, request.bytes) {
@@ -343,7 +346,8 @@ impl<H: Handler> WorkerPool<H> {
         self.guard.call.notify_all();
     }
 
-    /// While it is calm, sees to it that somebody waits for requests or is done soon with one.
+    /// While one thread alone calls, sees to it that somebody waits for requests or is done soon
+    /// with one.
     fn keep_guard(self: Arc<Self>) {
         let mut quiet = QUIET_TICKS;
         let mut seen = 0;
@@ -396,8 +400,8 @@ impl<H: Handler> WorkerPool<H> {
         }
     }
 
-    /// Waits until it is called back (true) or no longer needed (false). `free_buffers` follows where that takes a
-    /// while.
+    /// Waits until it is called back (true) or no longer needed (false). `free_buffers` follows
+    /// where that takes a while.
     fn park(&self, free_buffers: impl FnOnce()) -> bool {
         let mut free_buffers = Some(free_buffers);
         let mut parked = self.parked.lock();
