@@ -235,10 +235,10 @@ impl<H: Handler> WorkerPool<H> {
             let came = self.caller.is_on().then(Instant::now);
             match channel.receive(&mut buffers.request) {
                 Ok(Received::Request(len)) => {
+                    let waited = came.is_some_and(|came| came.elapsed() > single_caller::DISTANT_CALLER_WAIT);
                     let bytes = &buffers.request[..len];
                     let request = Request::decode(bytes);
                     let thread = request.as_ref().map_or(0, |request| request.header.pid);
-                    let waited = came.is_some_and(|came| came.elapsed() > single_caller::DISTANT_CALLER_WAIT);
                     let begins = self.caller.note(thread, waited);
                     pin.follow();
                     // Either the guard sees the progress before it rests, or this sees that it
