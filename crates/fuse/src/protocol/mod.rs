@@ -1,7 +1,7 @@
 //! The FUSE protocol: bytes to values and back, without I/O.
 
 pub mod abi;
-pub mod init;
-pub mod node;
-pub mod reply;
+pub(crate) mod init;
+pub(crate) mod node;
+pub(crate) mod reply;
 pub mod request;
