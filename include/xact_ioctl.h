@@ -237,10 +237,12 @@ struct xact_users {		/* root and who mounted it are told of all users, others of
 	struct xact_user_use users[XACT_USERS_MAX];
 };
 
+#define XACT_LATENCY_BUCKETS 416
+
 struct xact_times {		/* out: how long something took, each time since the mount */
 	__u64 sum_ns;
 	__u64 worst_ns;
-	__u32 buckets[416];	/* by microseconds: 16 of one each, then 16 to each doubling */
+	__u32 buckets[XACT_LATENCY_BUCKETS];	/* by microseconds: 16 of one each, then 16 to each doubling */
 };
 
 struct xact_latencies {
@@ -265,6 +267,8 @@ struct xact_modes {
 #define XACT_SNAPSHOT_DELETE 2
 #define XACT_SNAPSHOT_TELL 3	/* ENOENT: there are no more */
 
+#define XACT_SNAPSHOT_NAME_MAX 100
+
 /* Snapshots of a volume with generations; for root, and for who mounted it (else EPERM). CREATE and DELETE are
  * refused inside a transaction (EINVAL): they would happen at once. */
 struct xact_snapshot {
@@ -275,7 +279,7 @@ struct xact_snapshot {
 	__u64 own_bytes;	/* out: of the pool, that deleting it alone would free */
 	__u32 name_len;		/* in or out */
 	__u32 why_len;		/* out */
-	__u8 name[100];		/* in or out: not terminated */
+	__u8 name[XACT_SNAPSHOT_NAME_MAX];		/* in or out: not terminated */
 	__u32 paths_len;	/* out: what XACT_IOC_SNAPSHOT_PATHS tells; 0: it is of the volume */
 	__u8 why[XACT_WHY_MAX];	/* out, on errors: a sentence for people */
 };
@@ -287,7 +291,7 @@ struct xact_snapshot_paths {
 	__u32 name_len;		/* in */
 	__u32 paths_len;	/* in or out */
 	__u32 why_len;		/* out */
-	__u8 name[100];		/* in: not terminated */
+	__u8 name[XACT_SNAPSHOT_NAME_MAX];		/* in: not terminated */
 	__u32 reserved;
 	/* in or out: from the volume's root and without one, each with a NUL behind it */
 	__u8 paths[XACT_SNAPSHOT_PATHS_MAX];
@@ -301,8 +305,8 @@ struct xact_snapshot_diff {
 	__u32 new_len;		/* in: 0 for now */
 	__u32 why_len;		/* out */
 	__u32 reserved;
-	__u8 old_name[100];	/* in: not terminated */
-	__u8 new_name[100];
+	__u8 old_name[XACT_SNAPSHOT_NAME_MAX];	/* in: not terminated */
+	__u8 new_name[XACT_SNAPSHOT_NAME_MAX];
 	__u8 why[XACT_WHY_MAX];	/* out, on errors: a sentence for people */
 };
 
@@ -319,7 +323,8 @@ struct xact_snapshot_diff {
 
 /* On a control channel. */
 #define XACT_IOC_BEGIN _IOWR(0xea, 1, struct xact_begin)	/* EBUSY: it has a transaction */
-/* The transaction ends, whatever the outcome. ENOENT: the channel has none. */
+/* The transaction ends, whatever the outcome, except with XACT_COMMIT_RETAIN (a refused one stays open) and
+ * XACT_COMMIT_ONLY (the unselected changes stay open). ENOENT: the channel has none. */
 #define XACT_IOC_COMMIT _IOWR(0xea, 2, struct xact_commit)
 #define XACT_IOC_ABORT _IO(0xea, 3)				/* ENOENT: the channel has none */
 #define XACT_IOC_STATUS _IOR(0xea, 4, struct xact_status)

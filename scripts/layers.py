@@ -11,14 +11,13 @@ import sys
 # A crate may use those in rows below its own, never one of its own row.
 LAYERS = [
     ["xact-cli", "xact-capi", "xact-bench"],
-    ["xact-namespace"],
     ["xact-fuse", "xact-testkit"],
     ["xact"],
     ["xact-txn"],
     ["xact-fs", "xact-check"],
     ["xact-consistency"],
-    ["xact-device"],
-    ["xact-layout"],
+    ["xact-device", "xact-namespace"],
+    ["xact-layout", "xact-control"],
     ["xact-types"],
 ]
 

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| xact_fuse::request::fuzz(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| xact_fuse::protocol::request::fuzz(data));

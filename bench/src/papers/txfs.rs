@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use xact::{Caller, Durability, View, Volume, VolumeOptions};
-use xact_fuse::client::Channel;
-use xact_fuse::control::COMMIT_ORDERED;
+use xact_control::abi::COMMIT_ORDERED;
+use xact_control::client::Channel;
 
 use super::{Chart, Claim, Figure, bound};
 use crate::counts::{Counts, STAT_SECTOR_BYTES};

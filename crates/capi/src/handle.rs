@@ -1,14 +1,14 @@
-//! Transactions with a handle and a folder (`xact_tx_begin` and so on): nothing of the process changes, and
-//! what is done below the folder is part of the transaction.
+//! Transactions with a handle and a folder (`xact_tx_begin` and so on): nothing of the process
+//! changes, and what is done below the folder is part of the transaction.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::calls::{fs_tx_why, telling_or};
+use crate::exports::{fs_tx_why, with_last_error};
 use crate::transaction::{Failed, Tx};
-use crate::{Told, border, errno_of};
+use crate::{CError, errno_of, ffi_guard};
 
 /// `struct xact_tx`: a transaction, and what became of it.
 pub struct Handle {
@@ -16,7 +16,7 @@ pub struct Handle {
     open: Option<Tx>,
     id: u64,
     /// Of the last commit that was refused.
-    failed: Option<Told>,
+    failed: Option<CError>,
 }
 
 /// # Safety
@@ -38,7 +38,7 @@ impl Handle {
 /// `at` is a string of C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_begin(at: *const c_char, flags: c_uint) -> *mut Handle {
-    telling_or(std::ptr::null_mut(), || {
+    with_last_error(std::ptr::null_mut(), || {
         if at.is_null() {
             return Err(Failed::of_errno(libc::EINVAL));
         }
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn xact_tx_begin(at: *const c_char, flags: c_uint) -> *mut
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_dir(tx: *mut Handle) -> c_int {
     // SAFETY: as the caller promises.
-    border(-1, || Ok(unsafe { handle(tx) }?.tx()?.dir().as_raw_fd()))
+    ffi_guard(-1, || Ok(unsafe { handle(tx) }?.tx()?.dir().as_raw_fd()))
 }
 
 /// # Safety
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn xact_tx_dir(tx: *mut Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_id(tx: *mut Handle) -> u64 {
     // SAFETY: as the caller promises.
-    border(0, || Ok(unsafe { handle(tx) }?.id))
+    ffi_guard(0, || Ok(unsafe { handle(tx) }?.id))
 }
 
 /// # Safety
@@ -71,14 +71,14 @@ pub unsafe extern "C" fn xact_tx_id(tx: *mut Handle) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_status(tx: *mut Handle) -> c_int {
     // SAFETY: as the caller promises.
-    border(-1, || Ok(unsafe { handle(tx) }?.open.is_some().into()))
+    ffi_guard(-1, || Ok(unsafe { handle(tx) }?.open.is_some().into()))
 }
 
 /// # Safety
 /// `tx` is an open handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_doomed(tx: *mut Handle) -> c_int {
-    border(-1, || {
+    ffi_guard(-1, || {
         // SAFETY: as the caller promises.
         let doomed = unsafe { handle(tx) }?.tx()?.is_doomed();
         doomed.map(c_int::from).map_err(|e| errno_of(&e))
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn xact_tx_doomed(tx: *mut Handle) -> c_int {
 /// `tx` is an open handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_commit(tx: *mut Handle, flags: c_uint) -> c_int {
-    border(-1, || {
+    ffi_guard(-1, || {
         // SAFETY: as the caller promises.
         let handle = unsafe { handle(tx) }?;
         let open = handle.open.take().ok_or(libc::ESTALE)?;
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn xact_tx_commit(tx: *mut Handle, flags: c_uint) -> c_int
             Err((left, failed)) => {
                 let errno = failed.errno;
                 handle.open = left;
-                handle.failed = Some(Told::of(failed));
+                handle.failed = Some(CError::of(failed));
                 Err(errno)
             }
         }
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn xact_tx_commit(tx: *mut Handle, flags: c_uint) -> c_int
 /// `tx` is an open handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_abort(tx: *mut Handle) -> c_int {
-    border(-1, || {
+    ffi_guard(-1, || {
         // SAFETY: as the caller promises.
         let open = unsafe { handle(tx) }?.open.take().ok_or(libc::ESTALE)?;
         open.abort().map(|()| 0).map_err(|e| errno_of(&e))
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn xact_tx_abort(tx: *mut Handle) -> c_int {
 /// `tx` is an open handle; `number` has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_savepoint(tx: *mut Handle, number: *mut u64) -> c_int {
-    border(-1, || {
+    ffi_guard(-1, || {
         // SAFETY: as the caller promises.
         let (tx, number) = unsafe { (handle(tx)?.tx()?, number.as_mut().ok_or(libc::EINVAL)?) };
         *number = tx.savepoint().map_err(|e| errno_of(&e))?;
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn xact_tx_savepoint(tx: *mut Handle, number: *mut u64) ->
 /// `tx` is an open handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_rollback(tx: *mut Handle, number: u64) -> c_int {
-    border(-1, || {
+    ffi_guard(-1, || {
         // SAFETY: as the caller promises.
         unsafe { handle(tx) }?.tx()?.roll_back(number).map(|()| 0).map_err(|e| errno_of(&e))
     })
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn xact_tx_rollback(tx: *mut Handle, number: u64) -> c_int
 /// `tx` is an open handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_release(tx: *mut Handle, number: u64) -> c_int {
-    border(-1, || {
+    ffi_guard(-1, || {
         // SAFETY: as the caller promises.
         unsafe { handle(tx) }?.tx()?.release(number).map(|()| 0).map_err(|e| errno_of(&e))
     })
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn xact_tx_release(tx: *mut Handle, number: u64) -> c_int 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_reason(tx: *mut Handle) -> c_int {
     // SAFETY: as the caller promises.
-    border(-1, || Ok(unsafe { handle(tx) }?.failed.as_ref().map_or(0, |told| told.reason as c_int)))
+    ffi_guard(-1, || Ok(unsafe { handle(tx) }?.failed.as_ref().map_or(0, |error| error.reason as c_int)))
 }
 
 /// # Safety
@@ -162,31 +162,32 @@ pub unsafe extern "C" fn xact_tx_reason(tx: *mut Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_winner(tx: *mut Handle) -> u64 {
     // SAFETY: as the caller promises.
-    border(0, || Ok(unsafe { handle(tx) }?.failed.as_ref().map_or(0, |told| told.winner)))
+    ffi_guard(0, || Ok(unsafe { handle(tx) }?.failed.as_ref().map_or(0, |error| error.conflicting_tx)))
 }
 
 /// # Safety
 /// `tx` is an open handle; the string is used before its next commit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_conflict_path(tx: *mut Handle) -> *const c_char {
-    border(std::ptr::null(), || {
+    ffi_guard(std::ptr::null(), || {
         // SAFETY: as the caller promises.
-        let told = unsafe { handle(tx) }?.failed.as_ref();
-        Ok(told.and_then(|told| told.path.as_ref()).map_or(std::ptr::null(), |path| path.as_ptr()))
+        let error = unsafe { handle(tx) }?.failed.as_ref();
+        Ok(error.and_then(|error| error.path.as_ref()).map_or(std::ptr::null(), |path| path.as_ptr()))
     })
 }
 
 /// # Safety
-/// `tx` is an open handle, or null after a begin that failed; the string is used before its next commit.
+/// `tx` is an open handle, or null after a begin that failed; the string is used before its next
+/// commit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xact_tx_why(tx: *mut Handle) -> *const c_char {
     if tx.is_null() {
         return fs_tx_why();
     }
-    border(std::ptr::null(), || {
+    ffi_guard(std::ptr::null(), || {
         // SAFETY: as the caller promises.
-        let told = unsafe { handle(tx) }?.failed.as_ref();
-        Ok(told.map_or(std::ptr::null(), |told| told.why.as_ptr()))
+        let error = unsafe { handle(tx) }?.failed.as_ref();
+        Ok(error.map_or(std::ptr::null(), |error| error.why.as_ptr()))
     })
 }
 
@@ -197,7 +198,7 @@ pub unsafe extern "C" fn xact_tx_free(tx: *mut Handle) {
     if tx.is_null() {
         return;
     }
-    border((), || {
+    ffi_guard((), || {
         // SAFETY: made by `Box::into_raw`, and freed once.
         let handle = unsafe { Box::from_raw(tx) };
         match handle.open {

@@ -6,11 +6,11 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use xact_fuse::client::{Channel, CommitError, Inner};
-use xact_fuse::control::{BEGIN_OWN_INODES, COMMIT_RETAIN, Reason};
-use xact_namespace::about::About;
+use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_RETAIN, Reason};
+use xact_control::client::{Channel, CommitError, SavepointHandle};
+use xact_namespace::file_identity::FileIdentity;
 
-use crate::place::Place;
+use crate::mount_path::MountPath;
 
 /// A transaction, with the folder in its view that it was begun at.
 pub struct Tx {
@@ -24,14 +24,14 @@ enum Kind {
         id: u64,
     },
     /// A savepoint in the transaction that this process runs in.
-    Within(Inner),
+    Within(SavepointHandle),
 }
 
 /// Why a commit was refused.
 pub struct Failed {
     pub errno: i32,
     pub reason: Reason,
-    pub winner: Option<u64>,
+    pub conflicting_tx: Option<u64>,
     pub path: Option<Vec<u8>>,
     pub why: String,
 }
@@ -41,7 +41,7 @@ impl Failed {
         Failed {
             errno: error.errno,
             reason: error.reason,
-            winner: error.winner,
+            conflicting_tx: error.conflicting_tx,
             path: error.path.map(|path| path.into_os_string().into_vec()),
             why: error.why,
         }
@@ -55,11 +55,11 @@ impl Failed {
             _ => text.split(" (os error").next().unwrap_or(&text),
         };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        Failed { errno, reason: Reason::Other, winner: None, path: None, why: why.to_owned() }
+        Failed { errno, reason: Reason::Other, conflicting_tx: None, path: None, why: why.to_owned() }
     }
 
     /// As `of_io`, with what it is about before it.
-    fn about(what: impl Display, error: &io::Error) -> Failed {
+    fn of_io_at(what: impl Display, error: &io::Error) -> Failed {
         let failed = Failed::of_io(error);
         Failed { why: format!("{what}: {}", failed.why), ..failed }
     }
@@ -70,14 +70,15 @@ impl Failed {
         Failed { why, ..Failed::of_errno(libc::ENODEV) }
     }
 
-    /// A control channel of the mount that has `at` could not be opened, or no transaction begun on it.
+    /// A control channel of the mount that has `at` could not be opened, or no transaction begun on
+    /// it.
     pub fn of_channel(at: &Path, error: &io::Error) -> Failed {
         match error.raw_os_error() {
             // Other file systems know nothing of it.
             Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EISDIR | libc::ENOTTY | libc::ENOSYS) => {
                 Failed::no_volume(at)
             }
-            _ => Failed::about(at.display(), error),
+            _ => Failed::of_io_at(at.display(), error),
         }
     }
 
@@ -96,19 +97,19 @@ impl Failed {
         Failed::of_io(&io::Error::from_raw_os_error(errno))
     }
 
-    pub fn of_inside(error: &xact_namespace::Error) -> Failed {
+    pub fn of_namespace(error: &xact_namespace::Error) -> Failed {
         Failed { why: error.to_string(), ..Failed::of_errno(error.errno()) }
     }
 }
 
 impl Tx {
     pub fn begin(at: &Path, flags: u32) -> Result<Tx, Failed> {
-        let wrong = |e: io::Error| Failed::about(at.display(), &e);
-        if !About::of_path(at).map_err(|e| wrong(e.into()))?.is_dir() {
+        let wrong = |e: io::Error| Failed::of_io_at(at.display(), &e);
+        if !FileIdentity::of_path(at).map_err(|e| wrong(e.into()))?.is_dir() {
             return Err(wrong(io::Error::from_raw_os_error(libc::ENOTDIR)));
         }
-        let place = Place::of(at).map_err(wrong)?;
-        match Inner::begin(&place.mount) {
+        let place = MountPath::of(at).map_err(wrong)?;
+        match SavepointHandle::begin(&place.mount) {
             Ok(inner) => {
                 let dir = File::open(at).map_err(wrong)?;
                 return Ok(Tx { dir, kind: Kind::Within(inner) });
@@ -170,14 +171,14 @@ impl Tx {
     }
 
     pub fn savepoint(&self) -> io::Result<u64> {
-        Inner::of(&self.dir).map(|inner| inner.number())
+        SavepointHandle::of(&self.dir).map(|inner| inner.number())
     }
 
     pub fn roll_back(&self, number: u64) -> io::Result<()> {
-        Inner::again(&self.dir, number)?.roll_back()
+        SavepointHandle::with_number(&self.dir, number)?.roll_back()
     }
 
     pub fn release(&self, number: u64) -> io::Result<()> {
-        Inner::again(&self.dir, number)?.release()
+        SavepointHandle::with_number(&self.dir, number)?.release()
     }
 }

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use xact::{ModeChoice, paths_from_text, paths_text};
 use xact_consistency::SnapshotInfo;
-use xact_fuse::client::{self, Channel, CommitError, TxChange};
-use xact_fuse::control::{
+use xact_control::abi::{
     COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
     Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX, SNAPSHOT_TELL,
-    Snapshot as SnapshotRequest, SnapshotDiff, SnapshotPaths, Standing, UserUse,
+    Snapshot as SnapshotRequest, SnapshotDiff, SnapshotPaths, TxStatus, UserUse,
 };
+use xact_control::client::{self, Channel, CommitError, TxChange};
 
 use crate::exit::{Exit, Failure, Result, exit_of_errno};
 use crate::size::text as size_text;
@@ -270,7 +270,7 @@ impl Transaction {
         told.map_err(|(error, why)| told_failure(&self.mount_point, doing, error, &why))
     }
 
-    /// What [`COMMIT_ONLY`](xact_fuse::control::COMMIT_ONLY) and [`Transaction::drop_selected`] are about.
+    /// What [`COMMIT_ONLY`](xact_control::abi::COMMIT_ONLY) and [`Transaction::drop_selected`] are about.
     pub fn select(&self, paths: &[Vec<u8>]) -> Result<()> {
         paths.iter().try_for_each(|path| {
             let wrong = |e| failure(&self.mount_point, "name a path to the daemon", e);
@@ -294,7 +294,7 @@ impl Transaction {
     }
 
     pub fn is_kept(&self) -> bool {
-        self.channel.info(self.id, false).is_ok_and(|info| info.standing == Standing::Kept)
+        self.channel.info(self.id, false).is_ok_and(|info| info.status == TxStatus::Kept)
     }
 
     /// As [`Transaction::keep`] for one that was kept before, with the time and label that it has: what
@@ -331,12 +331,12 @@ impl Transaction {
 pub fn not_open(mount_point: &Path, channel: &Channel, id: u64, error: io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::ENOENT) => {
-            let ended = channel.info(id, false).ok().map(|info| info.standing);
+            let ended = channel.info(id, false).ok().map(|info| info.status);
             let what = match ended {
-                Some(Standing::Committed) => "was committed",
-                Some(Standing::Dropped) => "was dropped",
-                Some(Standing::TimedOut) => "was dropped, since its time had run out",
-                Some(Standing::Running | Standing::Kept) => "is no kept one: it ends with its program",
+                Some(TxStatus::Committed) => "was committed",
+                Some(TxStatus::Dropped) => "was dropped",
+                Some(TxStatus::TimedOut) => "was dropped, since its time had run out",
+                Some(TxStatus::Running | TxStatus::Kept) => "is no kept one: it ends with its program",
                 None => "is not open on this mount",
             };
             Failure::new(Exit::NoInput, format!("transaction {id} {what}"))
@@ -387,7 +387,7 @@ fn refused(error: &CommitError, open: Option<u64>, room: Option<String>) -> Fail
         Some(path) => {
             let path = path.display().to_string();
             let text = format!("not committed: conflict on {path}: {}", error.why);
-            Failure::new(exit, text).path(path).winner(error.winner)
+            Failure::new(exit, text).path(path).winner(error.conflicting_tx)
         }
         None if error.reason == Reason::NotApart => return Failure::new(exit, &*error.why),
         None => Failure::new(exit, format!("not committed: {}", error.why)),
@@ -420,7 +420,7 @@ mod tests {
             errno: libc::EAGAIN,
             reason: Reason::Conflict,
             path: Some("/a/b".into()),
-            winner: Some(3),
+            conflicting_tx: Some(3),
             why: "changed since, by transaction 3".into(),
         };
         let failure = refused(&error, None, None);
@@ -439,7 +439,13 @@ mod tests {
     fn a_full_volume_has_its_own_code() {
         let why = "no space left on the volume".to_string();
         let failure = refused(
-            &CommitError { errno: libc::ENOSPC, reason: Reason::NoSpace, path: None, winner: None, why },
+            &CommitError {
+                errno: libc::ENOSPC,
+                reason: Reason::NoSpace,
+                path: None,
+                conflicting_tx: None,
+                why,
+            },
             None,
             Some("Delete snapshots.".into()),
         );

@@ -148,7 +148,7 @@ impl Failure {
 impl From<xact_namespace::Error> for Failure {
     fn from(error: xact_namespace::Error) -> Failure {
         match error {
-            xact_namespace::Error::InTheWay { what, hint } => Failure::usage(what).hint(hint),
+            xact_namespace::Error::Busy { what, hint } => Failure::usage(what).hint(hint),
             xact_namespace::Error::NoVolume(what) => Failure::new(Exit::Unavailable, what),
             xact_namespace::Error::System { doing, error, resource, hint } => {
                 let failure = Failure::system(doing, error);

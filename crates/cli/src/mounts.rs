@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD};
-pub use xact_namespace::mounts::{Mount, all, mount_id, of_process};
+pub use xact_namespace::mount::Mount;
+pub use xact_namespace::mounts::{all, mount_id, of_process};
 
 use crate::control;
 use crate::exit::{Exit, Failure, Result};

@@ -1,57 +1,33 @@
 //! The FUSE front end: a mount over which every program works on a volume, unchanged.
 //!
 //! ```text
-//!   kernel ── /dev/fuse ── channel   bytes in, bytes out, notifications
-//!                          pool      worker threads
-//!                          request   bytes -> Operation          reply   values -> bytes
-//!                          server    Operation -> call of a View (names, contents, attributes,
-//!                                    listing), the folder MNT/.xact (hidden), its ioctls (control)
-//!                          credentials   who calls, where the kernel has not checked it
-//!                          change_list   what a control channel shows of a transaction's changes
-//!                          opened    the snapshots that somebody looks into
-//!                          registry  which views there are       host    the volume behind them
-//!                          veil      what a commit is about to change, and who waits for that
-//!                          limits    what one user may use up: see also shares (workers) and server/jobs (threads)
-//!                          reaper    ends kept transactions whose time has run out
-//!   session: mount, INIT, signals, unmount          client: the control channel, from outside
+//!   kernel ── /dev/fuse ── transport   bytes in, bytes out, notifications; worker threads; mounting
+//!                          protocol    bytes -> Operation, values -> bytes, node ids; no I/O
+//!                          server      which view a request is for; transactions that are open
+//!               by what a request is:
+//!                          ops         file operations, as calls of a view
+//!                          ioctl       transactions, snapshots, settings, atomic writes
+//!                          dotxact     the folder MNT/.xact
+//!                          commit      the end of a transaction; what the kernel forgets with it
+//!   session: mount, INIT, signals, unmount
 //! ```
 //!
 //! Why the transport is our own: docs/adr/fuse-own-transport.md. What the folder `MNT/.xact`
 //! looks like and who may do what there: docs/adr/fuse-hidden-folder.md.
 
-pub mod abi;
-mod calm;
-mod change_list;
-mod channel;
-pub mod client;
-pub mod control;
-mod credentials;
-mod followers;
-mod host;
-mod init;
-mod kernel_refs;
-mod limits;
-mod mount;
-mod node;
-mod opened;
-mod owner;
-mod pool;
-mod priority;
-mod reaper;
-mod registry;
-mod reply;
-pub mod request;
-mod served;
+mod commit;
+mod dotxact;
+mod ioctl;
+mod ops;
+pub mod protocol;
 mod server;
 mod session;
-mod shares;
-mod signals;
-mod veil;
+mod transport;
 
-pub use host::{Changes, CommitHow, Host, HostTransaction, Reopened};
-pub use mount::{MountOptions, unmount};
-pub use served::Served;
+pub use ioctl::tx_ioctl::tx_change;
+pub use server::user_limits::limit_users;
 pub use session::{Connection, Session, Unmounter, serve, serve_socket};
+pub use transport::mount::{MountOptions, unmount};
 
 /// A line for whoever looks after the mount: the daemon's standard error is its log.
 pub(crate) fn log(line: std::fmt::Arguments<'_>) {

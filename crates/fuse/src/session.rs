@@ -5,17 +5,17 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use xact::Volume;
 use xact_types::{Error, Result};
 
-use crate::channel::{Channel, Received};
-use crate::host::Host;
-use crate::init::{self, Agreed, BUFFER};
-use crate::mount::{self, MountOptions};
-use crate::pool::Pool;
-use crate::reply::Reply;
-use crate::request::{self, Operation};
+use crate::protocol::init::{self, Agreed, BUFFER};
+use crate::protocol::reply::Reply;
+use crate::protocol::request::{Operation, Request};
 use crate::server::Server;
-use crate::signals::{self, Watch};
+use crate::transport::channel::{Channel, Received};
+use crate::transport::mount::{self, MountOptions};
+use crate::transport::signals::{self, Watch};
+use crate::transport::worker_pool::WorkerPool;
 
 /// What the kernel reads ahead of a program that reads in sequence, in KiB. Its default of 128
 /// makes eight requests of what could be one.
@@ -24,7 +24,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 /// A volume that is being served, mounted or not.
 pub struct Connection {
     server: Arc<Server>,
-    pool: Arc<Pool<Server>>,
+    pool: Arc<WorkerPool<Server>>,
 }
 
 /// A volume that is mounted and being served.
@@ -42,18 +42,18 @@ pub struct Unmounter {
     connection: Option<u32>,
 }
 
-/// Mounts `host` on `mountpoint` and serves it on threads of its own. When this returns, the
+/// Mounts `volume` on `mountpoint` and serves it on threads of its own. When this returns, the
 /// mount is usable.
 ///
 /// `Usage` errors say what is in the way: no such folder, no /dev/fuse, no permission.
-pub fn serve(host: Arc<dyn Host>, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
+pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
     let wrong = |e: io::Error| Error::Usage(format!("cannot mount on {}: {e}", mountpoint.display()));
     // canonicalize would fail on the dead mount that mount::mount has a better message for.
     let at = std::path::absolute(mountpoint).map_err(wrong)?;
     let at = at.canonicalize().unwrap_or(at);
     let device = mount::mount(&at, options)?;
     let channel = Channel::new(device);
-    let connection = match start(host, channel) {
+    let connection = match start(volume, channel) {
         Ok(connection) => connection,
         Err(e) => {
             // Nobody serves it: leaving it there would hang whoever looks at it.
@@ -71,33 +71,34 @@ pub fn serve(host: Arc<dyn Host>, mountpoint: &Path, options: &MountOptions) -> 
     Ok(Session { connection, unmounter, watch: None })
 }
 
-/// Serves `host` to whoever plays the kernel at the other end of a socket that keeps messages apart
-/// (`SOCK_SEQPACKET`), from INIT on, without a mount: it is asked what the kernel would let through.
-pub fn serve_socket(host: Arc<dyn Host>, socket: OwnedFd) -> Result<Connection> {
-    start(host, Channel::new(socket))
+/// Serves `volume` to whoever plays the kernel at the other end of a socket that keeps messages
+/// apart (`SOCK_SEQPACKET`), from INIT on, without a mount: it is asked what the kernel would let
+/// through.
+pub fn serve_socket(volume: Arc<Volume>, socket: OwnedFd) -> Result<Connection> {
+    start(volume, Channel::new(socket))
 }
 
 impl Connection {
-    /// Returns when the other end is closed, the last request is answered, and transactions that were open are
-    /// aborted. Closing the volume is the caller's.
+    /// Returns when the other end is closed, the last request is answered, and transactions that
+    /// were open are aborted. Closing the volume is the caller's.
     pub fn wait(self) {
         self.pool.wait();
         self.server.shut_down();
     }
 }
 
-fn start(host: Arc<dyn Host>, channel: Channel) -> Result<Connection> {
+fn start(volume: Arc<Volume>, channel: Channel) -> Result<Connection> {
     let io = |e| Error::io("serving /dev/fuse", e);
     let agreed = handshake(&channel)?;
-    let server = Arc::new(Server::new(host.clone(), channel.share().map_err(io)?, agreed));
+    let server = Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed));
     server.reopen_kept();
     let watching = Arc::downgrade(&server);
-    host.watch_snapshots(Box::new(move |name| {
+    volume.watch_snapshots(Box::new(move |name| {
         if let Some(server) = watching.upgrade() {
             server.snapshot_changed(name);
         }
     }));
-    let pool = Pool::start(channel, server.clone()).map_err(io)?;
+    let pool = WorkerPool::start(channel, server.clone()).map_err(io)?;
     Ok(Connection { server, pool })
 }
 
@@ -112,14 +113,14 @@ fn handshake(channel: &Channel) -> Result<Agreed> {
             Received::Closed => return Err(Error::Usage("the mount was undone while it was made".into())),
         };
         let mut reply = Reply::new();
-        let (unique, asked) = match request::decode(&buffer[..len]) {
-            Ok((header, Operation::Init(asked))) => (header.unique, asked),
+        let (unique, asked) = match Request::decode(&buffer[..len]) {
+            Ok(Request { header, operation: Operation::Init(asked), .. }) => (header.unique, asked),
             _ => return Err(Error::Usage("the kernel did not start with INIT".into())),
         };
         let (answer, agreed) = init::negotiate(&asked)?;
         reply.put(&answer);
         channel.send(reply.finish(unique, Ok(()))).map_err(io)?;
-        if asked.major == crate::abi::KERNEL_VERSION {
+        if asked.major == crate::protocol::abi::KERNEL_VERSION {
             return Ok(agreed);
         }
     }

@@ -17,12 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{MemView, Mounted};
+use common::Mounted;
+use common::model_view::ModelView;
+use xact_control::abi::Reason;
+use xact_control::client::Channel;
 use xact_fs::tree::mem::MemTree;
 use xact_fs::tree::random::{Op, Rng, Told, run};
 use xact_fs::{FileKind, RenameHow, View, XattrHow};
-use xact_fuse::client::Channel;
-use xact_fuse::control::Reason;
 use xact_types::Ino;
 
 /// Calls and what they told: of a transaction, or of one call outside.
@@ -242,7 +243,7 @@ fn history(mount: &Path, name: &str, rng: &mut Rng) -> Result<History, String> {
             open.push(Open { channel, calls: Vec::new(), root: root.join(name), begun_at });
         } else if choice == 2 && !open.is_empty() {
             let Open { channel, calls, begun_at, .. } = open.remove(rng.below(open.len() as u64) as usize);
-            match channel.commit(xact_fuse::control::COMMIT_ORDERED) {
+            match channel.commit(xact_control::abi::COMMIT_ORDERED) {
                 Ok(()) => {
                     steps.push(Step { who: format!("transaction in turn {turn}"), calls, begun_at });
                 }
@@ -261,7 +262,7 @@ fn history(mount: &Path, name: &str, rng: &mut Rng) -> Result<History, String> {
 
 /// Replays a step; the tree after it, or what does not fit.
 fn replayed(tree: &MemTree, step: &Step) -> Result<MemTree, String> {
-    let view = MemView::with(tree.clone());
+    let view = ModelView::with(tree.clone());
     for (op, said) in &step.calls {
         let again = Said::from(run(&*view, op));
         if *said != again {
@@ -273,7 +274,7 @@ fn replayed(tree: &MemTree, step: &Step) -> Result<MemTree, String> {
 
 /// Whether two trees are the same to a program, times and folders' sizes left out.
 fn is_same(a: &MemTree, b: &MemTree) -> bool {
-    let dump = |tree: &MemTree| xact_fs::tree::random::dump(&*MemView::with(tree.clone()), false);
+    let dump = |tree: &MemTree| xact_fs::tree::random::dump(&*ModelView::with(tree.clone()), false);
     dump(a) == dump(b)
 }
 
@@ -296,7 +297,7 @@ fn explained(steps: &[Step]) -> Result<MemTree, String> {
 
 /// Every path of a tree looks on the mount as it does in the replay.
 fn compare(folder: &Path, tree: MemTree) -> Result<(), String> {
-    let view = MemView::with(tree);
+    let view = ModelView::with(tree);
     let mut todo: Vec<String> = match call(folder, &Op::List(String::new())) {
         Said::Names(names) => names.iter().filter_map(|n| below("", n)).collect(),
         other => return Err(format!("the folder's listing told {other:?}")),

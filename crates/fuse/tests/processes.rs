@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use common::{Mounted, sh};
+use xact::{Files, Volume, VolumeOptions};
 use xact_fuse::Session;
 
 fn main() {
@@ -33,9 +34,15 @@ fn terminate() {
 fn a_signal_unmounts() {
     let mut mount = Mounted::in_memory();
     mount.session().unmount_on_signals().unwrap();
+    std::fs::write(mount.at("f"), "text").unwrap();
+    let before = mount.device().flushes.load(Ordering::Acquire);
     terminate();
     mount.wait();
-    assert_eq!(mount.host().base.syncs.load(Ordering::Acquire), 1);
+    // It is durable, without the volume being closed.
+    assert!(mount.device().flushes.load(Ordering::Acquire) > before);
+    let crashed = Volume::open(mount.device().copy(), &VolumeOptions::default()).unwrap();
+    assert_eq!(crashed.base().read_file("/f").unwrap(), b"text");
+    crashed.close().unwrap();
 }
 
 fn a_second_signal_ends_it_while_it_is_in_use() {
@@ -81,7 +88,7 @@ fn serve_unprivileged() {
     assert!(said.contains("nosuid,nodev") && said.contains("user_id=1000"), "{said}");
     assert!(!said.contains("allow_other"), "{said}");
     // A transaction too, and more workers than one, which share a descriptor.
-    let channel = xact_fuse::client::Channel::open(&mount.path()).unwrap();
+    let channel = xact_control::client::Channel::open(&mount.path()).unwrap();
     let (_, root) = channel.begin(0).unwrap();
     assert!(root.join("..").metadata().is_ok());
     sh(&root, "for i in $(seq 20); do (for j in $(seq 20); do stat . > /dev/null; done) & done; wait");

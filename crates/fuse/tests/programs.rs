@@ -1,4 +1,4 @@
-//! Real programs and system calls on a mount of a view in memory. Needs root, /dev/fuse, and the
+//! Real programs and system calls on a mount. Needs root, /dev/fuse, and the
 //! programs named; a missing one fails the test.
 
 #[allow(dead_code)]
@@ -16,7 +16,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use common::test_device::{PANIC, SLOW, page};
 use common::{Mounted, sh};
+use xact::Files;
 
 on_both! {
     copies_of_a_tree_are_equal
@@ -234,15 +236,19 @@ fn appends_do_not_overwrite_each_other(mount: Mounted) {
 
 #[test]
 fn what_a_mount_looks_like() {
-    let mount = Mounted::in_memory_with(|options| options.set("nosuid").unwrap());
+    let mount = Mounted::in_memory_with(|options| options.set("nosuid").unwrap(), |_| {});
     let said = sh(&mount.path(), "df --output=source,fstype,size,used,avail,itotal . | tail -1");
     let fields: Vec<&str> = said.split_whitespace().collect();
-    assert_eq!(fields, ["/images/a", "test.img", "fuse", "4194304", "2097152", "1048576", "65536"]);
+    let space = mount.volume().base().space().unwrap();
+    let kib = |blocks: u64| (blocks * u64::from(space.block_size) / 1024).to_string();
+    let (size, used) = (kib(space.blocks), kib(space.blocks - space.free_blocks));
+    let (available, inodes) = (kib(space.available_blocks), space.inodes.to_string());
+    assert_eq!(fields, ["/images/a", "test.img", "fuse", &size, &used, &available, &inodes]);
     let options = sh(&mount.path(), "findmnt -no OPTIONS -T .");
     for expected in ["nosuid", "default_permissions", "allow_other"] {
         assert!(options.contains(expected), "{options}");
     }
-    assert_eq!(sh(&mount.path(), "stat -c %i .; ls -A"), "2\n");
+    assert_eq!(sh(&mount.path(), "stat -c %i .; ls -A -I lost+found"), "2\n");
 }
 
 fn permissions_are_checked_by_the_kernel(mount: Mounted) {
@@ -257,9 +263,9 @@ fn permissions_are_checked_by_the_kernel(mount: Mounted) {
 
 #[test]
 fn a_read_only_mount_refuses_changes_and_syncs() {
-    let mount = Mounted::in_memory_with(|options| options.set("ro").unwrap());
+    let mount = Mounted::in_memory_with(|options| options.set("ro").unwrap(), |_| {});
     assert_eq!(errno(fs::write(mount.at("f"), "x")), libc::EROFS);
-    xact_fuse::client::sync(&mount.path()).unwrap();
+    xact_control::client::sync(&mount.path()).unwrap();
 }
 
 fn large_folders_are_listed_once_each(mount: Mounted) {
@@ -273,10 +279,12 @@ fn large_folders_are_listed_once_each(mount: Mounted) {
 
 #[test]
 fn a_stuck_read_stops_nobody_else() {
-    let mount = Mounted::in_memory();
-    fs::write(mount.at("slow"), "s".repeat(100_000)).unwrap();
+    let mount = Mounted::in_memory_with(
+        |_| {},
+        |volume| volume.base().write_file("/slow", &page(SLOW, 4096).repeat(25)).unwrap(),
+    );
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(mount.at("slow")).unwrap();
-    mount.host().base.set_stuck(true);
+    mount.device().set_stuck(true);
     thread::scope(|scope| {
         let mut readers = Vec::new();
         for _ in 0..20 {
@@ -298,19 +306,21 @@ fn a_stuck_read_stops_nobody_else() {
             fs::write(mount.at(&format!("f{i}")), "x").unwrap();
         }
         assert!(readers.iter().all(|r| !r.is_finished()));
-        mount.host().base.set_stuck(false);
+        mount.device().set_stuck(false);
         for reader in readers {
             assert_eq!(reader.join().unwrap(), 4096);
         }
     });
 }
 
-/// After many requests of one thread alone one worker waits for all (`calm`). While that one is held up
+/// After many requests of one thread alone one worker waits for all (`single_caller`). While that one is held up
 /// by a write, which no rule says beforehand, others go on.
 #[test]
 fn a_write_that_waits_after_a_run_of_one_caller_stops_nobody_else() {
-    let mount = Mounted::in_memory();
-    let slow = File::create(mount.at("slow")).unwrap();
+    // A write of a part of a page reads the rest of it; each round has one that is not in memory.
+    let pages = page(SLOW, 4096).repeat(64);
+    let mount = Mounted::in_memory_with(|_| {}, |volume| volume.base().write_file("/slow", &pages).unwrap());
+    let slow = File::options().write(true).open(mount.at("slow")).unwrap();
     for round in 0..3 {
         thread::scope(|scope| {
             let (stuck, is_stuck) = mpsc::channel();
@@ -320,9 +330,9 @@ fn a_write_that_waits_after_a_run_of_one_caller_stops_nobody_else() {
                 for i in 0..300 {
                     fs::set_permissions(mount.at("slow"), fs::Permissions::from_mode(0o600 + i % 8)).unwrap();
                 }
-                mount.host().base.set_stuck(true);
+                mount.device().set_stuck(true);
                 stuck.send(()).unwrap();
-                slow.write_at(b"x", round).unwrap();
+                slow.write_at(b"x", round * 20 * 4096 + 100).unwrap();
             });
             is_stuck.recv().unwrap();
             scope.spawn(move || {
@@ -333,7 +343,7 @@ fn a_write_that_waits_after_a_run_of_one_caller_stops_nobody_else() {
             });
             let done = is_done.recv_timeout(Duration::from_secs(20));
             let waits = !writer.is_finished();
-            mount.host().base.set_stuck(false);
+            mount.device().set_stuck(false);
             assert!(done.is_ok(), "others waited with the writer");
             assert!(waits, "the writer did not wait");
         });
@@ -342,9 +352,14 @@ fn a_write_that_waits_after_a_run_of_one_caller_stops_nobody_else() {
 
 #[test]
 fn a_panic_is_an_io_error_and_poisons_the_volume() {
-    let mount = Mounted::in_memory();
-    assert_eq!(errno(fs::write(mount.at("panic"), "x")), libc::EIO);
-    assert!(mount.host().poisoned.lock().as_ref().unwrap().contains("operation 8"));
+    let mut mount = Mounted::in_memory_with(
+        |_| {},
+        |volume| volume.base().write_file("/panic", &page(PANIC, 4096)).unwrap(),
+    );
+    mount.is_broken();
+    assert_eq!(errno(fs::read(mount.at("panic"))), libc::EIO);
+    let why = mount.volume().health().unwrap_err().to_string();
+    assert!(why.contains("a panic in READ of 4096 bytes at 0"), "{why}");
     // The server lives.
     assert!(fs::metadata(mount.path()).is_ok());
 }

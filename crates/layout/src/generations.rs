@@ -17,8 +17,8 @@ pub use log::{LogBytes, LogChecks, LogContents, LogPosition, LogSum, LogWriter, 
 pub use node::{MapNode, fanout};
 pub use root::{MAX_BITMAP_BLOCKS, ROOT_BYTES, Root};
 pub use snapshot::{
-    SNAPSHOT_NAME_BYTES, SNAPSHOT_PATHS_BYTES, SNAPSHOT_RECORD_BYTES, SnapshotOf, SnapshotRecord,
-    decode_snapshots, encode_snapshots, paths_from_text, paths_text,
+    SNAPSHOT_RECORD_BYTES, SnapshotOf, SnapshotRecord, decode_snapshots, encode_snapshots, paths_from_text,
+    paths_text,
 };
 
 use xact_types::BlockNr;

@@ -1,10 +1,12 @@
 //! Descriptors that lie on the volume and were opened before the transaction.
 //!
-//! Writing through them would reach the volume itself. Regular files and folders are opened again in the view,
-//! by path, with the same flags and offset; descriptors that shared an offset share it again (`> log 2>&1`).
-//! Everything else on the volume is refused by number. At the end the originals take their numbers again.
+//! Writing through them would reach the volume itself. Regular files and folders are opened again
+//! in the view, by path, with the same flags and offset; descriptors that shared an offset share it
+//! again (`> log 2>&1`). Everything else on the volume is refused by number. At the end the
+//! originals take their numbers again.
 //!
-//! What was opened in the view has to be opened again outside of it where it is to live on after a commit.
+//! What was opened in the view has to be opened again outside of it where it is to live on after a
+//! commit.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -13,10 +15,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fcntl_getfl, open, seek};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
 
-use xact_fuse::control::FOLDER;
+use xact_control::abi::FOLDER;
 
-use crate::about::{self, About};
-use crate::mounts::Mount;
+use crate::file_identity::{self, FileIdentity};
+use crate::mount::Mount;
 use crate::namespace::Bound;
 use crate::{Error, Result, ours};
 
@@ -42,21 +44,22 @@ pub enum Scope {
 pub struct Survey(Vec<Description>);
 
 impl Survey {
-    /// Looks at the descriptors of this process that lie on the volume of `mount`, and are to join a transaction.
+    /// Looks at the descriptors of this process that lie on the volume of `mount`, and are to join
+    /// a transaction.
     pub fn of_volume(mount: &Mount, scope: Scope) -> Result<Survey> {
         let mut found = Survey(Vec::new());
         if scope == Scope::All {
-            for (number, about) in Volume::new(mount).open()? {
+            for (number, identity) in Volume::new(mount).open()? {
                 let flags = fcntl_getfd(borrow(number))
                     .map_err(|e| Error::system(format_args!("look at descriptor {number}"), e))?;
-                found.add(number, flags, &about)?;
+                found.add(number, flags, &identity)?;
             }
             return Ok(found);
         }
         for (number, flags) in list(scope)? {
-            let Ok(about) = About::of(borrow(number)) else { continue };
-            if about.device == mount.device && about.inode <= u64::from(u32::MAX) {
-                found.add(number, flags, &about)?;
+            let Ok(identity) = FileIdentity::of(borrow(number)) else { continue };
+            if identity.device == mount.device && identity.inode <= u64::from(u32::MAX) {
+                found.add(number, flags, &identity)?;
             }
         }
         Ok(found)
@@ -67,33 +70,33 @@ impl Survey {
         Survey(Vec::new())
     }
 
-    /// Looks at those that were opened in a view, but for deleted files, which have no path. What cannot be
-    /// had is left out.
+    /// Looks at those that were opened in a view, but for deleted files, which have no path. What
+    /// cannot be had is left out.
     pub fn of_view(bound: &Bound) -> Result<Survey> {
         let mut found = Survey(Vec::new());
         for (number, flags) in list(Scope::All)? {
-            if let Ok(about) = About::of(borrow(number))
-                && bound.shows(about.mount)
+            if let Ok(identity) = FileIdentity::of(borrow(number))
+                && bound.shows(identity.mount)
             {
                 // Refused is what could not be opened again anyway.
-                let _ = found.add(number, flags, &about);
+                let _ = found.add(number, flags, &identity);
             }
         }
         Ok(found)
     }
 
-    fn add(&mut self, number: RawFd, fd_flags: FdFlags, about: &About) -> Result<()> {
+    fn add(&mut self, number: RawFd, fd_flags: FdFlags, identity: &FileIdentity) -> Result<()> {
         let file = borrow(number);
-        if let Some(same) = self.0.iter_mut().find(|i| i.inode == about.inode && i.shares_with(number)) {
+        if let Some(same) = self.0.iter_mut().find(|i| i.inode == identity.inode && i.shares_with(number)) {
             same.numbers.push((number, fd_flags));
             return Ok(());
         }
         let wrong = |e| Error::system(format_args!("look at descriptor {number}"), e);
         let path = fs::read_link(format!("/proc/thread-self/fd/{number}")).map_err(wrong)?;
-        if about.links == 0 {
+        if identity.links == 0 {
             return Err(refuse(number, &path, "is a deleted file on the volume"));
         }
-        if !matches!(about.kind, FileType::RegularFile | FileType::Directory) {
+        if !matches!(identity.kind, FileType::RegularFile | FileType::Directory) {
             return Err(refuse(number, &path, "is neither a file nor a folder"));
         }
         let flags = fcntl_getfl(file).map_err(|e| wrong(e.into()))?;
@@ -102,16 +105,16 @@ impl Survey {
             false => seek(file, SeekFrom::Current(0)).ok(),
         };
         let numbers = vec![(number, fd_flags)];
-        self.0.push(Description { numbers, path, inode: about.inode, flags, offset });
+        self.0.push(Description { numbers, path, inode: identity.inode, flags, offset });
         Ok(())
     }
 
-    /// Puts a descriptor in the view in the place of each. The originals come back when the result is dropped
-    /// or settled.
+    /// Puts a descriptor in the view in the place of each. The originals come back when the result
+    /// is dropped or settled.
     pub fn reopen(&self, bound: &Bound) -> Result<Moved> {
         let mut moved = Moved(Vec::new());
         for description in &self.0 {
-            let file = description.open_again(|about| bound.shows(about.mount))?;
+            let file = description.open_again(|identity| bound.shows(identity.mount))?;
             for &(number, flags) in &description.numbers {
                 let original = fcntl_dupfd_cloexec(borrow(number), 3)
                     .map_err(|e| Error::system("keep a descriptor", e))?;
@@ -122,11 +125,11 @@ impl Survey {
         Ok(moved)
     }
 
-    /// After a commit: puts descriptors outside of the view in the place of those that were opened in it.
-    /// One whose file is not to be found at its path any more stays as it is.
+    /// After a commit: puts descriptors outside of the view in the place of those that were opened
+    /// in it. One whose file is not to be found at its path any more stays as it is.
     pub fn take_out(&self, mount: &Mount) {
         for description in &self.0 {
-            if let Ok(file) = description.open_again(|about| about.device == mount.device) {
+            if let Ok(file) = description.open_again(|identity| identity.device == mount.device) {
                 for &(number, flags) in &description.numbers {
                     // It fails only where the number is out of range, and it was in use just now.
                     let _ = replace(number, flags, &file);
@@ -155,7 +158,7 @@ impl Description {
         self.numbers.iter().any(|&(own, _)| same_description(own, number))
     }
 
-    fn open_again(&self, is_there: impl FnOnce(&About) -> bool) -> Result<OwnedFd> {
+    fn open_again(&self, is_there: impl FnOnce(&FileIdentity) -> bool) -> Result<OwnedFd> {
         let number = self.numbers[0].0;
         // The path is that of the file itself, so a link at its end is not the same file.
         let flags = (self.flags & !OFlags::TMPFILE) | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -163,7 +166,8 @@ impl Description {
             let why = format!("cannot be opened in the transaction ({})", std::io::Error::from(e).kind());
             refuse(number, &self.path, &why)
         })?;
-        if !About::of(&file).is_ok_and(|about| about.inode == self.inode && is_there(&about)) {
+        if !FileIdentity::of(&file).is_ok_and(|identity| identity.inode == self.inode && is_there(&identity))
+        {
             return Err(refuse(number, &self.path, "is no longer to be found at its path"));
         }
         if let Some(offset) = self.offset {
@@ -180,8 +184,8 @@ struct Move {
     original: OwnedFd,
 }
 
-/// Descriptors that refer to the view, and their originals, which take their numbers again on drop, as they
-/// were.
+/// Descriptors that refer to the view, and their originals, which take their numbers again on drop,
+/// as they were.
 pub struct Moved(Vec<Move>);
 
 impl Moved {
@@ -190,13 +194,14 @@ impl Moved {
         self.0.first().map(|moved| name_of(moved.number))
     }
 
-    /// The transaction has committed: the originals come back where the view's stand now. A number that was
-    /// closed meanwhile, or given to something else, stays so.
+    /// The transaction has committed: the originals come back where the view's stand now. A number
+    /// that was closed meanwhile, or given to something else, stays so.
     pub fn settle(mut self, bound: &Bound) {
         for Move { number, flags, original } in std::mem::take(&mut self.0) {
             if bound.has(borrow(number)) {
                 if let Ok(offset) = seek(borrow(number), SeekFrom::Current(0)) {
-                    // Of a file it works as it did a moment ago; a folder's may not, and is read anew.
+                    // Of a file it works as it did a moment ago; a folder's may not, and is read
+                    // anew.
                     let _ = seek(&original, SeekFrom::Start(offset));
                 }
                 let _ = replace(number, flags, &original);
@@ -225,7 +230,7 @@ impl Drop for Moved {
 
 impl Bound {
     fn has(&self, file: BorrowedFd<'_>) -> bool {
-        About::of(file).is_ok_and(|about| self.shows(about.mount))
+        FileIdentity::of(file).is_ok_and(|identity| self.shows(identity.mount))
     }
 }
 
@@ -239,28 +244,30 @@ impl Volume<'_> {
         Volume { mount }
     }
 
-    pub fn open(&self) -> Result<Vec<(RawFd, About)>> {
+    pub fn open(&self) -> Result<Vec<(RawFd, FileIdentity)>> {
         let mut open = Vec::new();
         for (number, _) in list(Scope::All)? {
-            if let Some(about) = self.has(number)? {
-                open.push((number, about));
+            if let Some(identity) = self.has(number)? {
+                open.push((number, identity));
             }
         }
         Ok(open)
     }
 
-    /// Looks at one. `None`: it lies elsewhere, or in the view of a transaction of this process, or is
-    /// the library's own or the server's, or of a snapshot; or it is stale, so that nothing can be done with it.
-    pub fn has(&self, number: RawFd) -> Result<Option<About>> {
-        let Ok(about) = About::of(borrow(number)) else { return Ok(None) };
-        let is_here = about.device == self.mount.device
-            && about.inode >> 32 < SERVERS
-            && !ours::shows_view(about.mount)
+    /// Looks at one. `None`: it lies elsewhere, or in the view of a transaction of this process, or
+    /// is the library's own or the server's, or of a snapshot; or it is stale, so that nothing can
+    /// be done with it.
+    pub fn has(&self, number: RawFd) -> Result<Option<FileIdentity>> {
+        let Ok(identity) = FileIdentity::of(borrow(number)) else { return Ok(None) };
+        let is_here = identity.device == self.mount.device
+            && identity.inode >> 32 < SERVERS
+            && !ours::shows_view(identity.mount)
             && !ours::is_own(number)
             && !is_in_views(number, self.mount)
-            // Most that lie on the volume lie on this mount of it. Another may be of a transaction that was aborted.
-            && (about.mount == self.mount.id || !about::is_stale(borrow(number)));
-        Ok(is_here.then_some(about))
+            // Most that lie on the volume lie on this mount of it. Another may be of a transaction
+            // that was aborted.
+            && (identity.mount == self.mount.id || !file_identity::is_stale(borrow(number)));
+        Ok(is_here.then_some(identity))
     }
 }
 
@@ -284,7 +291,7 @@ pub fn name_of(number: RawFd) -> String {
 }
 
 fn refuse(number: RawFd, path: &Path, why: &str) -> Error {
-    Error::InTheWay {
+    Error::Busy {
         what: format!("{} ({}) {why}", name_of(number), path.display()),
         hint: format!(
             "What is done with it would not be part of the transaction: close it, as the shell does with \
@@ -308,16 +315,17 @@ fn list(scope: Scope) -> Result<Vec<(RawFd, FdFlags)>> {
 }
 
 fn borrow(number: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the number is one that the process has, or had: where another thread closes it meanwhile, a call
-    // fails with EBADF or looks at another file, and nothing is done to a file before it was found to be one
-    // on the volume.
+    // SAFETY: the number is one that the process has, or had: where another thread closes it
+    // meanwhile, a call fails with EBADF or looks at another file, and nothing is done to a file
+    // before it was found to be one on the volume.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
 /// Makes `number` refer to what `file` does.
 fn replace(number: RawFd, flags: FdFlags, file: &OwnedFd) -> Result<()> {
     let cloexec = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: dup3 takes numbers and no memory. `number` is of the program, not of a value in this crate.
+    // SAFETY: dup3 takes numbers and no memory. `number` is of the program, not of a value in this
+    // crate.
     match unsafe { libc::dup3(file.as_raw_fd(), number, cloexec) } {
         -1 => Err(Error::system(
             format_args!("put descriptor {number} into the transaction"),

@@ -1,10 +1,12 @@
-//! Moving into the view of a transaction: the mounts of a volume, the mount namespace in which the view lies
-//! over them, and the descriptors that were opened before. `xact run` does it to a process that is about to
-//! start a command, `libxact` to a running thread, which comes back at the end.
+//! Moving into the view of a transaction: the mounts of a volume, the mount namespace in which the
+//! view lies over them, and the descriptors that were opened before. `xact run` does it to a
+//! process that is about to start a command, `libxact` to a running thread, which comes back at the
+//! end.
 
-pub mod about;
 pub mod descriptors;
+pub mod file_identity;
 pub mod mappings;
+pub mod mount;
 pub mod mounts;
 pub mod namespace;
 mod ours;
@@ -17,11 +19,11 @@ use std::io;
 /// Why somebody could not be moved into a view. Nothing has been done on the volume.
 #[derive(Debug)]
 pub enum Error {
-    /// A call of the system failed; `doing` completes "cannot …". `resource`: it is about what the system
-    /// grants, and not about the volume.
+    /// A call of the system failed; `doing` completes "cannot …". `resource`: it is about what the
+    /// system grants, and not about the volume.
     System { doing: String, error: io::Error, resource: bool, hint: Option<&'static str> },
     /// Something is in the way that whoever asked for it can change.
-    InTheWay { what: String, hint: String },
+    Busy { what: String, hint: String },
     /// No xact volume is where one was looked for; the text says where.
     NoVolume(String),
 }
@@ -42,7 +44,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
-            Error::InTheWay { .. } => libc::EBUSY,
+            Error::Busy { .. } => libc::EBUSY,
             Error::NoVolume(_) => libc::ENODEV,
         }
     }
@@ -56,7 +58,7 @@ impl fmt::Display for Error {
                 write!(f, "cannot {doing}: {}", text.split(" (os error").next().unwrap_or(&text))?;
                 hint.map_or(Ok(()), |hint| write!(f, ". {hint}"))
             }
-            Error::InTheWay { what, hint } => write!(f, "{what}. {hint}"),
+            Error::Busy { what, hint } => write!(f, "{what}. {hint}"),
             Error::NoVolume(what) => f.write_str(what),
         }
     }

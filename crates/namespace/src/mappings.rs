@@ -1,14 +1,14 @@
 //! Mappings that a process has made of files on the volume.
 //!
-//! They can't be moved into a view. The kernel tells of those that matter one by one (`PROCMAP_QUERY`, Linux 6.11);
-//! from older ones the whole table is read, which takes a program with many libraries longer than a small
-//! commit takes to prepare.
+//! They can't be moved into a view. The kernel tells of those that matter one by one
+//! (`PROCMAP_QUERY`, Linux 6.11); from older ones the whole table is read, which takes a program
+//! with many libraries longer than a small commit takes to prepare.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
-use crate::mounts::Mount;
+use crate::mount::Mount;
 use crate::{Error, Result};
 
 /// `struct procmap_query` of linux/fs.h.
@@ -49,14 +49,14 @@ pub struct Mapping {
     path: String,
 }
 
-/// Refuses where the process could change files of the volume past the transaction, through mappings that it
-/// has made of them.
+/// Refuses where the process could change files of the volume past the transaction, through
+/// mappings that it has made of them.
 pub fn check(mount: &Mount) -> Result<()> {
     all(mount)?.first().map_or(Ok(()), |mapping| Err(mapping.refuse()))
 }
 
-/// Those through which the process could change files of the volume. Not those of files in views: they are part of a
-/// transaction of their own, or end with it.
+/// Those through which the process could change files of the volume. Not those of files in views:
+/// they are part of a transaction of their own, or end with it.
 pub fn all(mount: &Mount) -> Result<Vec<Mapping>> {
     let wrong = |e| Error::system("read the table of mappings", e);
     let table = File::open("/proc/thread-self/maps").map_err(wrong)?;
@@ -73,7 +73,7 @@ pub fn all(mount: &Mount) -> Result<Vec<Mapping>> {
 impl Mapping {
     pub fn refuse(&self) -> Error {
         let (start, end) = self.range;
-        Error::InTheWay {
+        Error::Busy {
             what: format!("a writable mapping of a file on the volume ({}, at {start:x}-{end:x})", self.path),
             hint: "What is stored there would not be part of the transaction: unmap it first.".into(),
         }
@@ -94,8 +94,8 @@ fn asked(table: &File, device: (u32, u32)) -> io::Result<Vec<Mapping>> {
             vma_name_addr: name.as_mut_ptr() as u64,
             ..Query::default()
         };
-        // SAFETY: the kernel reads and writes a struct of the size that it says, and at most as many bytes of
-        // the name as that says; both outlive the call.
+        // SAFETY: the kernel reads and writes a struct of the size that it says, and at most as
+        // many bytes of the name as that says; both outlive the call.
         if unsafe { libc::ioctl(table.as_raw_fd(), PROCMAP_QUERY, &mut query) } < 0 {
             let error = io::Error::last_os_error();
             return if error.raw_os_error() == Some(libc::ENOENT) { Ok(found) } else { Err(error) };

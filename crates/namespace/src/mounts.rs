@@ -7,36 +7,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use xact_fuse::control::FOLDER;
 
+use crate::mount::Mount;
 use crate::{Error, Result, statmount};
 
-/// One line of mountinfo.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    pub id: u64,
-    /// Major and minor number of the file system.
-    pub device: (u32, u32),
-    /// The folder of the file system that is mounted; `/` unless it is a bind mount.
-    pub root: PathBuf,
-    pub point: PathBuf,
-    pub fs_type: String,
-    /// For an xact mount: the image.
-    pub source: PathBuf,
-}
-
 impl Mount {
-    /// Whether this is (part of) the private view of a transaction.
-    pub fn is_view(&self) -> bool {
-        self.root.starts_with(Path::new("/").join(FOLDER))
-    }
-
-    pub fn is_fuse(&self) -> bool {
-        self.fs_type == "fuse" || self.fs_type == "fuse.xact"
-    }
-
-    /// The mount of all of the volume, of which this may be a bind mount of a part: the control channel is in the root.
-    /// `NoVolume`: that mount is not in this namespace.
+    /// The mount of all of the volume, of which this may be a bind mount of a part: the control
+    /// channel is in the root. `NoVolume`: that mount is not in this namespace.
     pub fn of_the_whole(self) -> Result<Mount> {
         if self.root == Path::new("/") || self.is_view() {
             return Ok(self);
@@ -64,7 +41,8 @@ pub fn of_process(process: &Path) -> io::Result<Vec<Mount>> {
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
-/// Reads a file of `/proc` in few calls: it has no size, from which `fs::read` would know how much to ask for.
+/// Reads a file of `/proc` in few calls: it has no size, from which `fs::read` would know how much
+/// to ask for.
 fn read_table(path: &Path) -> io::Result<Vec<u8>> {
     let mut table = Vec::with_capacity(64 << 10);
     File::open(path)?.read_to_end(&mut table)?;
@@ -107,9 +85,9 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// The mount that `path` lies in, which is of a kind that may be ours: its control channel knows. Without a path the
-/// only volume that is mounted, or the one that the current folder lies on. `NoVolume`: there is none there, or there
-/// are several.
+/// The mount that `path` lies in, which is of a kind that may be ours: its control channel knows.
+/// Without a path the only volume that is mounted, or the one that the current folder lies on.
+/// `NoVolume`: there is none there, or there are several.
 pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || match path {
         Some(path) => format!("{} is not on a mounted xact volume", path.display()),
@@ -120,7 +98,7 @@ pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || Error::NoVolume(none());
     let is_ours = |mount: &Mount| {
         let whole = || mount.clone().of_the_whole();
-        mount.is_fuse() && whole().is_ok_and(|whole| xact_fuse::client::version(&whole.point).is_ok())
+        mount.is_fuse() && whole().is_ok_and(|whole| xact_control::client::version(&whole.point).is_ok())
     };
     let at = path.unwrap_or(Path::new("."));
     if let Some(mount) = path.and_then(statmount::of_path) {
@@ -172,6 +150,20 @@ mod tests {
     fn broken_lines_are_passed_over() {
         for line in [&b""[..], b"12", b"x y 0:1 / / rw - ext4", b"1 2 0 / / rw - fuse x rw"] {
             assert_eq!(parse(line), None);
+        }
+    }
+
+    /// As the table has it; of a file system with a plain name, and of one with none.
+    #[test]
+    fn a_mount_is_told_as_in_the_table() {
+        let table = all().unwrap();
+        for path in ["/", "/proc", "/dev", "/sys"].map(Path::new) {
+            let Some(mount) = statmount::of_path(path) else {
+                println!("this kernel does not tell of {}", path.display());
+                continue;
+            };
+            assert!(table.contains(&mount), "{mount:?} in {table:#?}");
+            assert!(path.starts_with(&mount.point), "{mount:?}");
         }
     }
 }

@@ -10,10 +10,11 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, m
 use rustix::process::{chdir, chroot, fchdir, getegid, geteuid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use xact_fuse::control::FOLDER;
+use xact_control::abi::FOLDER;
 
-use crate::about::About;
-use crate::mounts::{self, Mount};
+use crate::file_identity::FileIdentity;
+use crate::mount::Mount;
+use crate::mounts;
 use crate::ours::{self, Own};
 use crate::{Error, Result};
 
@@ -105,8 +106,9 @@ impl Home {
 }
 
 impl Namespace {
-    /// As [`Namespace::enter`] for this thread alone, which goes back later. A process without the right to make a
-    /// mount namespace enters a user namespace for the rest of its life, the first time, if it has asked for that.
+    /// As [`Namespace::enter`] for this thread alone, which goes back later. A process without the
+    /// right to make a mount namespace enters a user namespace for the rest of its life, the first
+    /// time, if it has asked for that.
     pub fn visit(mount: &Mount, user: UserNamespace) -> Result<(Home, Namespace)> {
         let mut home = Home::here()?;
         let mut unshared = unshare_now(UnshareFlags::NEWNS);
@@ -140,11 +142,11 @@ impl Namespace {
     /// The namespace that this thread has just got for itself.
     fn here(mount: &Mount) -> Result<Namespace> {
         let table = mounts::all()?;
-        // The other mounts of the same volume, of folders of it too: a path through any of them would
-        // lead past the transaction.
+        // The other mounts of the same volume, of folders of it too: a path through any of them
+        // would lead past the transaction.
         let same: Vec<&Mount> = table.iter().filter(|m| m.device == mount.device && !m.is_view()).collect();
         if same.iter().any(|m| m.point == Path::new("/")) {
-            return Err(Error::InTheWay {
+            return Err(Error::Busy {
                 what: "the volume is the root file system of this process".into(),
                 hint: "A transaction on it has to be started from outside of it.".into(),
             });
@@ -198,7 +200,8 @@ impl Namespace {
 /// What is mounted in this namespace from now on stays in it.
 fn keep_to_ourselves(table: &[Mount]) -> rustix::io::Result<()> {
     match mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC) {
-        // The root of a chroot need not be a mount point. The table has the mounts that can be seen from it.
+        // The root of a chroot need not be a mount point. The table has the mounts that can be seen
+        // from it.
         Err(Errno::INVAL) => {
             table.iter().try_for_each(|mount| mount_change(&mount.point, MountPropagationFlags::DOWNSTREAM))
         }
@@ -227,7 +230,8 @@ fn mounted_inside(table: &[Mount], same: &[&Mount]) -> Result<Vec<(OwnedFd, Path
 
 /// The current folder, where it lies on the volume.
 fn current_folder(mount: &Mount) -> Result<Option<PathBuf>> {
-    let here = About::of_path(Path::new(".")).map_err(|e| Error::system("look at the current folder", e))?;
+    let here =
+        FileIdentity::of_path(Path::new(".")).map_err(|e| Error::system("look at the current folder", e))?;
     if here.device != mount.device {
         return Ok(None);
     }
@@ -248,7 +252,7 @@ fn enter_folder(folder: &Path, bound: &Bound) -> Result<()> {
     if bound.shows(id_of(Path::new("."))?) {
         Ok(())
     } else {
-        Err(Error::InTheWay {
+        Err(Error::Busy {
             what: format!("the current folder, {}, is not reached by that path", folder.display()),
             hint: "Something else is mounted over it: start from another folder.".into(),
         })

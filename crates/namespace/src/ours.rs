@@ -1,5 +1,5 @@
-//! What the transactions of this process have open: descriptors of the library's own, and mounts through which views
-//! are seen. Neither is in the way of another thread's begin.
+//! What the transactions of this process have open: descriptors of the library's own, and mounts
+//! through which views are seen. Neither is in the way of another thread's begin.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -25,8 +25,9 @@ fn lock() -> Locked {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child that is forked while another thread holds the lock would wait for ever: that thread is not in it. So who
-/// forks holds it. (A lock of `parking_lot` would not do: its waiting threads are in tables with locks of their own.)
+/// A child that is forked while another thread holds the lock would wait for ever: that thread is
+/// not in it. So who forks holds it. (A lock of `parking_lot` would not do: its waiting threads are
+/// in tables with locks of their own.)
 fn survive_forks() {
     extern "C" fn before() {
         let locked = lock();
@@ -36,7 +37,8 @@ fn survive_forks() {
         drop(HELD.take());
     }
     static ONCE: Once = Once::new();
-    // SAFETY: the handlers are functions of this library, which is never unloaded (it has thread-local state).
+    // SAFETY: the handlers are functions of this library, which is never unloaded (it has
+    // thread-local state).
     ONCE.call_once(|| unsafe { _ = libc::pthread_atfork(Some(before), Some(after), Some(after)) });
 }
 

@@ -1,23 +1,26 @@
-//! What a process with several threads has open on the volume when one of them begins a transaction.
+//! What a process with several threads has open on the volume when one of them begins a
+//! transaction.
 //!
-//! A descriptor belongs to the process: which thread uses it cannot be told. What the beginning thread has open now
-//! stays open while it begins, for it does nothing else. What other threads use shortly is closed in a moment. So
-//! each descriptor that is there at the first look is watched until it is closed; the begin is refused for
-//! one that stays for [`PATIENCE`]. What is opened after the first look was opened by another thread.
+//! A descriptor belongs to the process: which thread uses it cannot be told. What the beginning
+//! thread has open now stays open while it begins, for it does nothing else. What other threads use
+//! shortly is closed in a moment. So each descriptor that is there at the first look is watched
+//! until it is closed; the begin is refused for one that stays for [`PATIENCE`]. What is opened
+//! after the first look was opened by another thread.
 //!
-//! That a number refers to the same open file as before is known by epoll: it drops a file with its last
-//! descriptor, and does not find another one that has got the number. Folders and `O_PATH` descriptors cannot be
-//! watched that way: they count as the same while they look the same, at looks of irregular distance.
+//! That a number refers to the same open file as before is known by epoll: it drops a file with its
+//! last descriptor, and does not find another one that has got the number. Folders and `O_PATH`
+//! descriptors cannot be watched that way: they count as the same while they look the same, at
+//! looks of irregular distance.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use crate::about::About;
 use crate::descriptors::{self, Volume};
+use crate::file_identity::FileIdentity;
 use crate::mappings::{self, Mapping};
-use crate::mounts::Mount;
+use crate::mount::Mount;
 use crate::{Error, Result};
 
 /// How long a short use by another thread may last.
@@ -28,12 +31,13 @@ const LAST_PAUSE: Duration = Duration::from_millis(5);
 
 /// How many threads this process has.
 pub fn threads() -> usize {
-    let links = About::of_path("/proc/self/task".as_ref()).map_or(0, |about| about.links);
+    let links = FileIdentity::of_path("/proc/self/task".as_ref()).map_or(0, |identity| identity.links);
     // Two of a folder itself.
     (links as usize).saturating_sub(2).max(1)
 }
 
-/// Waits until nothing is open any more that was open on the volume at the call, and refuses what stays.
+/// Waits until nothing is open any more that was open on the volume at the call, and refuses what
+/// stays.
 pub fn check(mount: &Mount) -> Result<()> {
     let volume = Volume::new(mount);
     let mut files = Watched::all(&volume)?;
@@ -47,7 +51,8 @@ pub fn check(mount: &Mount) -> Result<()> {
                 None => mapped[0].refuse(),
             });
         }
-        // Irregular, so that it does not keep step with a thread that opens the same thing again and again.
+        // Irregular, so that it does not keep step with a thread that opens the same thing again
+        // and again.
         thread::sleep(pause + pause.mul_f64(f64::from(began.elapsed().subsec_nanos() % 1000) / 1000.0));
         pause = (pause * 2).min(LAST_PAUSE);
         files.look(&volume)?;
@@ -60,7 +65,7 @@ pub fn check(mount: &Mount) -> Result<()> {
 }
 
 fn stays(number: RawFd, path: &std::path::Path) -> Error {
-    Error::InTheWay {
+    Error::Busy {
         what: format!("{} ({}) is open on the volume", descriptors::name_of(number), path.display()),
         hint: "In a process with several threads it cannot join the transaction: close it first, or begin with \
                XACT_BEGIN_LEAVE_OUTSIDE (Python: leave_outside=True), and what is done with it happens outside of \
@@ -89,9 +94,9 @@ struct Watched {
 impl Watched {
     fn all(volume: &Volume<'_>) -> Result<Watched> {
         let mut watched = Watched { epoll: None, found: Vec::new() };
-        for (number, about) in volume.open()? {
+        for (number, identity) in volume.open()? {
             let by_epoll = watched.add(number);
-            watched.found.push(File { number, mount: about.mount, inode: about.inode, by_epoll });
+            watched.found.push(File { number, mount: identity.mount, inode: identity.inode, by_epoll });
         }
         // A number may have been given to another file between the look and the watch.
         watched.look(volume)?;
@@ -123,11 +128,12 @@ impl Watched {
         let mut failed = None;
         found.retain(|file| {
             let same = match volume.has(file.number) {
-                Ok(Some(about)) if file.by_epoll => {
-                    // The inode number of a file that was opened in a transaction changes with its commit.
-                    about.mount == file.mount
+                Ok(Some(identity)) if file.by_epoll => {
+                    // The inode number of a file that was opened in a transaction changes with its
+                    // commit.
+                    identity.mount == file.mount
                 }
-                Ok(Some(about)) => (about.mount, about.inode) == (file.mount, file.inode),
+                Ok(Some(identity)) => (identity.mount, identity.inode) == (file.mount, file.inode),
                 Ok(None) => false,
                 Err(e) => {
                     failed = Some(e);

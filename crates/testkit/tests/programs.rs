@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use xact::{Volume, VolumeOptions};
-use xact_fuse::{MountOptions, Served, client, serve};
+use xact_control::client;
+use xact_fuse::{MountOptions, serve};
 use xact_testkit::device::SimDevice;
 use xact_testkit::explorer::{Plan, Recovered, Subject, Summary, report};
 use xact_testkit::files::{Format, recover};
@@ -64,8 +65,8 @@ fn options() -> VolumeOptions {
 fn mounted<T>(device: &Arc<SimDevice>, work: impl FnOnce(&Path) -> T) -> Result<T, String> {
     let volume = Volume::open(device.clone(), &options()).map_err(|e| e.to_string())?;
     let dir = scratch();
-    let session = serve(Arc::new(Served::new(volume.clone())), dir.path(), &MountOptions::new(dir.path()))
-        .map_err(|e| e.to_string())?;
+    let session =
+        serve(volume.clone(), dir.path(), &MountOptions::new(dir.path())).map_err(|e| e.to_string())?;
     let unmounter = session.unmounter();
     let done = work(dir.path());
     unmounter.unmount().map_err(|e| e.to_string())?;

@@ -3,6 +3,7 @@
 mod access_check;
 mod error;
 mod latency;
+mod limits;
 mod number;
 mod printable;
 mod time;
@@ -10,6 +11,7 @@ mod time;
 pub use access_check::AccessCheck;
 pub use error::{Corruption, Errno, Error, Result, Site, winner};
 pub use latency::{LATENCY_BUCKETS, Latencies, LatencySnapshot, LatencySummary};
+pub use limits::{SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX};
 pub use number::{BlockNr, CommitId, FileBlock, GroupNr, Ino, Run};
 pub use printable::{printable, printable_bytes, printable_lines};
 #[cfg(feature = "simulated-clock")]

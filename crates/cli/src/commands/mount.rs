@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use xact::{AccessTimes, Error, KeepRules, Limits, Schedule, Volume, VolumeOptions};
 use xact_device::OpenMode;
-use xact_fuse::{MountOptions, Served, Session};
+use xact_fuse::{MountOptions, Session};
 
 use crate::args::Mount;
 use crate::daemon::{self, Side};
@@ -158,9 +158,9 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
 
 /// Mounts, says `ready`, and serves until it is unmounted. Returns the running log.
 fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce()) -> Result<Log> {
-    let served = Arc::new(Served::limited(volume.clone(), plan.limits));
+    xact_fuse::limit_users(volume.accounts(), plan.limits);
     let mut session =
-        xact_fuse::serve(served, &plan.mount_point, &plan.mount).map_err(|e| not_mounted(plan, e))?;
+        xact_fuse::serve(volume.clone(), &plan.mount_point, &plan.mount).map_err(|e| not_mounted(plan, e))?;
     session.unmount_on_signals().map_err(|e| not_mounted(plan, e))?;
     let log = log.start().map_err(|e| Failure::system("start the log", e))?;
     let schedule = plan.snapshots.map(|(every, rules)| {

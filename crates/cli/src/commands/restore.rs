@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
-use xact_fuse::control::FOLDER;
+use xact_control::abi::FOLDER;
 
 use super::snapshot::copy_sparse;
 use crate::control::{self, Transaction};

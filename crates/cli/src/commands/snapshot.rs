@@ -12,9 +12,9 @@ use rustix::fs::SeekFrom;
 use serde::Serialize;
 use xact::{Date, Volume, VolumeOptions};
 use xact_consistency::{Engine, EngineOptions, SnapshotInfo, Snapshots, open_generations};
+use xact_control::abi::FOLDER;
+use xact_control::client::TxChange;
 use xact_device::OpenMode;
-use xact_fuse::client::TxChange;
-use xact_fuse::control::FOLDER;
 use xact_types::{Error, printable};
 
 use super::restore;
@@ -117,7 +117,7 @@ fn differences(at: &Path, old: &str, new: Option<&str>) -> Result<Vec<TxChange>>
     let options = VolumeOptions { read_only: true, ..VolumeOptions::default() };
     let volume = Volume::open(device, &options).map_err(wrong)?;
     let found = volume.diff_snapshots(old, new).map_err(wrong)?;
-    Ok(found.into_iter().map(TxChange::from).collect())
+    Ok(found.into_iter().map(xact_fuse::tx_change).collect())
 }
 
 #[derive(Debug, Serialize)]

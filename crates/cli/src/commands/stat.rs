@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use serde::Serialize;
 use xact::ModeChoice;
-use xact_fuse::control::{Counters, Pool, USER_UNLIMITED, UserUse};
+use xact_control::abi::{Counters, Pool, USER_UNLIMITED, UserUse};
 use xact_types::{LatencySnapshot, LatencySummary};
 
 use crate::args::Stat;

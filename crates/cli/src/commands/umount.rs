@@ -10,8 +10,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use xact_fuse::client::{Channel, TxInfo};
-use xact_fuse::control::Standing;
+use xact_control::abi::TxStatus;
+use xact_control::client::{Channel, TxInfo};
 use xact_types::printable_bytes;
 
 use crate::args::Umount;
@@ -69,7 +69,7 @@ fn left_open(open: &[(String, bool)]) -> Vec<String> {
 /// Transactions that were left open, as "7 (make install)", and whether they are kept on the volume. The mount may be dead, or none of ours.
 fn kept_transactions(mount: &Mount) -> Vec<(String, bool)> {
     let list = Channel::open(&mount.point).and_then(|channel| channel.list()).unwrap_or_default();
-    let kept = list.iter().filter(|info| info.standing == Standing::Kept);
+    let kept = list.iter().filter(|info| info.status == TxStatus::Kept);
     let told = |info: &TxInfo| format!("{} ({})", info.id, printable_bytes(&info.label));
     kept.map(|info| (told(info), info.persistent)).collect()
 }

@@ -24,8 +24,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
-use xact_fuse::client::Inner;
-use xact_fuse::control::{BEGIN_SNAPSHOT, COMMIT_ORDERED};
+use xact_control::abi::{BEGIN_SNAPSHOT, COMMIT_ORDERED};
+use xact_control::client::SavepointHandle;
 use xact_namespace::descriptors::{Scope, Survey};
 use xact_namespace::namespace::Namespace;
 
@@ -119,7 +119,7 @@ fn within(args: &Run, mount: &Mount, status: &mut Status) -> Result<u8> {
             .hint("--keep, --ask, --tx and --snapshot are for the xact run around it."));
     }
     let wrong = |doing: &'static str| move |e| Failure::system(doing, e);
-    let inner = Inner::begin(&mount.point).map_err(wrong("make a savepoint"))?;
+    let inner = SavepointHandle::begin(&mount.point).map_err(wrong("make a savepoint"))?;
     status.tries = 1;
     let ended = child::run(&args.command, || ())?;
     status.command_status = ended.status;

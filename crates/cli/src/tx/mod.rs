@@ -7,8 +7,8 @@ pub mod show;
 use std::path::Path;
 
 use serde::Serialize;
-use xact_fuse::client::{Channel, TxChange, TxInfo};
-use xact_fuse::control::{COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide, Standing};
+use xact_control::abi::{self, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide};
+use xact_control::client::{Channel, TxChange, TxInfo};
 use xact_types::printable;
 
 use crate::args::{Decide, Diff, Tx, TxBegin, TxCommand, TxCommit, TxDrop, TxList, TxStatus};
@@ -78,12 +78,12 @@ impl Told {
     fn of(info: &TxInfo) -> Told {
         Told {
             id: info.id,
-            standing: match info.standing {
-                Standing::Running => "running",
-                Standing::Kept => "open",
-                Standing::Committed => "committed",
-                Standing::Dropped => "dropped",
-                Standing::TimedOut => "timed-out",
+            standing: match info.status {
+                abi::TxStatus::Running => "running",
+                abi::TxStatus::Kept => "open",
+                abi::TxStatus::Committed => "committed",
+                abi::TxStatus::Dropped => "dropped",
+                abi::TxStatus::TimedOut => "timed-out",
             },
             uid: info.uid,
             label: String::from_utf8_lossy(&info.label).into_owned(),
@@ -104,9 +104,9 @@ fn list(args: &TxList) -> Result<()> {
     let mut text = String::new();
     for info in &all {
         let told = Told::of(info);
-        let left = match (info.standing, info.left) {
-            (Standing::Kept, Some(left)) => format!("{} left", span(left)),
-            (Standing::Kept, None) => "no time limit".to_string(),
+        let left = match (info.status, info.left) {
+            (abi::TxStatus::Kept, Some(left)) => format!("{} left", span(left)),
+            (abi::TxStatus::Kept, None) => "no time limit".to_string(),
             _ => String::new(),
         };
         let begun =
@@ -130,22 +130,22 @@ fn status(args: &TxStatus) -> Result<()> {
     let info = channel.info(id, false).map_err(|e| control::not_open(&mount.point, &channel, id, e))?;
     let told = Told::of(&info);
     // What has ended has no changes to be told any more.
-    let changes = match info.standing {
-        Standing::Running | Standing::Kept => {
+    let changes = match info.status {
+        abi::TxStatus::Running | abi::TxStatus::Kept => {
             let wrong = |e| control::not_open(&mount.point, &channel, id, e);
             Some(Extent::of(&channel.diff(id).map_err(wrong)?))
         }
-        Standing::Committed | Standing::Dropped | Standing::TimedOut => None,
+        abi::TxStatus::Committed | abi::TxStatus::Dropped | abi::TxStatus::TimedOut => None,
     };
     if args.json {
         return print_json(&Status { told, changes });
     }
-    let meaning = match info.standing {
-        Standing::Running => "running: it ends with its program",
-        Standing::Kept => "open: commit or drop it",
-        Standing::Committed => "committed",
-        Standing::Dropped => "dropped: nothing was changed",
-        Standing::TimedOut => "dropped, since its time had run out: nothing was changed",
+    let meaning = match info.status {
+        abi::TxStatus::Running => "running: it ends with its program",
+        abi::TxStatus::Kept => "open: commit or drop it",
+        abi::TxStatus::Committed => "committed",
+        abi::TxStatus::Dropped => "dropped: nothing was changed",
+        abi::TxStatus::TimedOut => "dropped, since its time had run out: nothing was changed",
     };
     let mut text =
         format!("transaction {id}: {meaning}\nbegun:   {} ago\nuser:    {}\n", span(info.age), told.uid);

@@ -6,8 +6,8 @@
 use std::io::Write;
 
 use similar::{ChangeTag, TextDiff};
-use xact_fuse::client::{Channel, TxChange};
-use xact_fuse::control::{ChangeKind, ChangeSide};
+use xact_control::abi::{ChangeKind, ChangeSide};
+use xact_control::client::{Channel, TxChange};
 
 use crate::exit::{Failure, Result};
 

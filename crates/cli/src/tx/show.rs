@@ -1,8 +1,8 @@
 //! The changes of a transaction, for people and programs.
 
 use serde::Serialize;
-use xact_fuse::client::{Channel, TxChange};
-use xact_fuse::control::{ChangeKind, ChangeSide};
+use xact_control::abi::{ChangeKind, ChangeSide};
+use xact_control::client::{Channel, TxChange};
 use xact_types::printable_bytes;
 
 use crate::exit::{Failure, Result};

@@ -21,8 +21,8 @@
 
 use std::sync::Arc;
 
-use xact_layout::generations::{Pointer, SNAPSHOT_PATHS_BYTES, SnapshotOf, contents_sum, paths_text};
-use xact_types::{BlockNr, Error, Result};
+use xact_layout::generations::{Pointer, SnapshotOf, contents_sum, paths_text};
+use xact_types::{BlockNr, Error, Result, SNAPSHOT_PATHS_MAX};
 
 use super::Generations;
 use super::image::GenerationImage;
@@ -109,9 +109,9 @@ impl Generations {
         };
         let done = select(image).and_then(|part| {
             let len = paths_text(&part.paths).len();
-            if len == 0 || len > SNAPSHOT_PATHS_BYTES {
+            if len == 0 || len > SNAPSHOT_PATHS_MAX {
                 return Err(Error::Usage(format!(
-                    "the paths of a snapshot take at most {SNAPSHOT_PATHS_BYTES} bytes together: choose a folder"
+                    "the paths of a snapshot take at most {SNAPSHOT_PATHS_MAX} bytes together: choose a folder"
                 )));
             }
             self.change_snapshots(|snapshots| {

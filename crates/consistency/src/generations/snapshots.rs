@@ -25,11 +25,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use xact_layout::generations::{
-    Pointer, Root, SNAPSHOT_NAME_BYTES, SnapshotOf, SnapshotRecord, contents_sum, decode_snapshots,
-    encode_snapshots,
+    Pointer, Root, SnapshotOf, SnapshotRecord, contents_sum, decode_snapshots, encode_snapshots,
 };
 use xact_layout::superblock::SUPERBLOCK_BYTES;
-use xact_types::{BlockNr, Error, Result, Site};
+use xact_types::{BlockNr, Error, Result, SNAPSHOT_NAME_MAX, Site};
 
 use super::commit::CommitKind;
 use super::export::{self, GenerationReader};
@@ -240,10 +239,9 @@ fn all_but<'a>(snapshots: &'a [SnapshotEntry], index: usize, newest: &'a Map) ->
 impl Generations {
     pub(super) fn keep(&self, name: &str, time: u64, of: SnapshotOf) -> Result<()> {
         let bad = |c: char| c == '/' || c.is_control();
-        if name.is_empty() || name.len() > SNAPSHOT_NAME_BYTES || name.contains(bad) || name.starts_with('.')
-        {
+        if name.is_empty() || name.len() > SNAPSHOT_NAME_MAX || name.contains(bad) || name.starts_with('.') {
             return Err(Error::Usage(format!(
-                "'{name}' is no name for a snapshot: up to {SNAPSHOT_NAME_BYTES} bytes, no '/' and no dot first"
+                "'{name}' is no name for a snapshot: up to {SNAPSHOT_NAME_MAX} bytes, no '/' and no dot first"
             )));
         }
         self.change_snapshots(|snapshots| {

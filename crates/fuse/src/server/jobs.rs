@@ -1,12 +1,14 @@
-//! What takes long, or waits for the kernel, runs on threads of its own: the end of transactions, savepoints, lists of
-//! changes.
+//! What takes long, or waits for the kernel, runs on threads of its own: the end of transactions,
+//! savepoints, lists of changes.
 //!
-//! Of one user only a few run at a time, for each [`Kind`]; the rest of his wait in the order in which they came, and
-//! nobody else's behind them. What the server does by itself, and for root and the mount's owner, does not wait.
+//! Of one user only a few run at a time, for each [`Kind`]; the rest of his wait in the order in
+//! which they came, and nobody else's behind them. What the server does by itself, and for root and
+//! the mount's owner, does not wait.
 //!
-//! Why nothing deadlocks. A job waits for locks, for the device, and for requests of the kernel, which workers answer;
-//! no worker waits for a job. Among jobs only a commit waits for another: for the end of a transaction that has a claim
-//! (`xact_txn::Turns`). So jobs of such a transaction do not wait in the queue.
+//! Why nothing deadlocks. A job waits for locks, for the device, and for requests of the kernel,
+//! which workers answer; no worker waits for a job. Among jobs only a commit waits for another: for
+//! the end of a transaction that has a claim (`xact_txn::Turns`). So jobs of such a transaction do
+//! not wait in the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +19,11 @@ use parking_lot::{Condvar, Mutex};
 use xact::{Account, Resource};
 use xact_types::{Errno, Result};
 
-use super::Server;
-use crate::calm::{self, Confinement};
-use crate::priority;
-use crate::registry::TxView;
+use crate::server::Server;
+use crate::server::transactions::TxView;
+use crate::transport::cpu_set::Confinement;
+use crate::transport::priority;
+use crate::transport::single_caller;
 
 type Job = Box<dyn FnOnce(&Arc<Server>) + Send>;
 
@@ -28,7 +31,7 @@ type Job = Box<dyn FnOnce(&Arc<Server>) + Send>;
 const WAITING_MAX: usize = 1024;
 /// Kinds of jobs of a user, each with its own queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Begins, ends and savepoints of transactions.
     End,
     /// Looks at the changes of a transaction.
@@ -53,7 +56,7 @@ struct Queue {
 
 /// All jobs of a server.
 #[derive(Default)]
-pub(super) struct Jobs {
+pub(crate) struct Jobs {
     /// Threads.
     running: Mutex<usize>,
     ended: Condvar,
@@ -106,12 +109,13 @@ impl Jobs {
 
 impl Server {
     /// Runs a job on a thread of its own. `EAGAIN`: there is none to be had.
-    pub(super) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
+    pub(crate) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
         self.start_thread(move |server| server.run_job(Box::new(job)))
     }
 
-    /// The same for a user, whose other jobs of this kind may have to end before. `EAGAIN`: too many wait.
-    pub(super) fn spawn_for(
+    /// The same for a user, whose other jobs of this kind may have to end before. `EAGAIN`: too
+    /// many wait.
+    pub(crate) fn spawn_for(
         self: &Arc<Self>,
         account: &Account,
         kind: Kind,
@@ -138,8 +142,8 @@ impl Server {
             }
         });
         started.inspect_err(|_| {
-            // What waits has a thread, or this was the only one: then it is run by the next that comes, or not at
-            // all, as there is none.
+            // What waits has a thread, or this was the only one: then it is run by the next that
+            // comes, or not at all, as there is none.
             if let Some(waiting) = self.jobs.next(user) {
                 self.run_job(waiting);
             }
@@ -147,18 +151,18 @@ impl Server {
     }
 
     /// The same for a transaction's user.
-    pub(super) fn spawn_of(
+    pub(crate) fn spawn_of(
         self: &Arc<Self>,
         tx: &TxView,
         kind: Kind,
         job: impl FnOnce(&Arc<Server>) + Send + 'static,
     ) -> Result<()> {
-        if tx.transaction.goes_first() { self.spawn(job) } else { self.spawn_for(&tx.account, kind, job) }
+        if tx.transaction.has_claim() { self.spawn(job) } else { self.spawn_for(&tx.account, kind, job) }
     }
 
     fn run_job(self: &Arc<Self>, job: Job) {
         if catch_unwind(AssertUnwindSafe(|| job(self))).is_err() {
-            self.host.poison("a panic at the end of a transaction");
+            self.volume.poison("a panic at the end of a transaction");
         }
     }
 
@@ -166,7 +170,7 @@ impl Server {
         *self.jobs.running.lock() += 1;
         let server = self.clone();
         let started = thread::Builder::new().name("xact-ending".into()).spawn(move || {
-            calm::begin_thread();
+            single_caller::begin_thread();
             run(&server);
             server.jobs.one_ended();
         });

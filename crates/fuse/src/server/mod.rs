@@ -1,68 +1,61 @@
 //! Operations of the protocol as calls of a view. One file for each kind of operation.
 
-mod atomic;
-mod attributes;
-mod contents;
-mod deciding;
-mod ending;
-mod following;
-mod hidden;
-mod jobs;
-mod keeping;
-mod listing;
-mod modes;
-mod names;
-mod past;
-mod savepoints;
-mod snapshots;
-mod veiling;
-mod whole;
+pub mod jobs;
+pub mod kernel_refs;
+pub mod process;
+pub mod reaper;
+pub mod request_view;
+pub mod transactions;
+pub mod user_limits;
 
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use xact_fs::{Attr, Caller, FileKind, Name, View};
+use xact::Volume;
+use xact_control::abi::Pool;
+use xact_fs::View;
 use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::FromBytes;
 
-use crate::abi::{ForgetOne, InHeader};
-use crate::channel::Channel;
-use crate::control::Pool;
-use crate::followers::Followed;
-use crate::host::Host;
-use crate::init::Agreed;
-use crate::node::{Node, ViewNr};
-use crate::opened::{OpenSnapshot, OpenSnapshots};
-use crate::owner::Owners;
-use crate::pool::Handler;
-use crate::reaper::{Deadlines, Reaper};
-use crate::registry::{Pass, Registry, TxView};
-use crate::reply::{self, Reply};
-use crate::request::{self, Described, Operation, Waits};
-use crate::veil::Veils;
+use crate::commit::cache_fence::CacheFence;
+use crate::commit::held_reply::HeldReply;
+use crate::commit::inline_end::InlineEnd;
+use crate::dotxact::open_snapshots::OpenSnapshots;
+use crate::ioctl::sections::Sections;
+use crate::protocol::abi::{ForgetOne, InHeader};
+use crate::protocol::init::Agreed;
+use crate::protocol::node::Node;
+use crate::protocol::reply::{self, Reply};
+use crate::protocol::request::{Operation, Request, Waits};
+use crate::server::process::Processes;
+use crate::server::reaper::{Deadlines, Reaper};
+use crate::server::request_view::RequestView;
+use crate::server::transactions::Transactions;
+use crate::transport::channel::Channel;
+use crate::transport::channel::{SendReply, log_refused};
+use crate::transport::worker_pool::Handler;
 
 /// The server behind one mount.
 pub struct Server {
-    host: Arc<dyn Host>,
-    base: Arc<dyn View>,
-    registry: Registry,
-    past: OpenSnapshots,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) base: Arc<dyn View>,
+    pub(crate) transactions: Transactions,
+    pub(crate) open_snapshots: OpenSnapshots,
     /// For notifications.
-    kernel: Channel,
-    agreed: Agreed,
-    jobs: jobs::Jobs,
-    owners: Owners,
-    here: ending::Here,
-    reaper: Reaper,
-    sections: atomic::Sections,
-    veils: Veils,
+    pub(crate) kernel: Channel,
+    pub(crate) agreed: Agreed,
+    pub(crate) jobs: jobs::Jobs,
+    pub(crate) processes: Processes,
+    pub(crate) inline_end: InlineEnd,
+    pub(crate) reaper: Reaper,
+    pub(crate) sections: Sections,
+    pub(crate) cache_fence: CacheFence,
     /// What was told of the pool last, and when.
-    pool_use: Mutex<Option<(Instant, Pool)>>,
+    pub(crate) pool_use: Mutex<Option<(Instant, Pool)>>,
     /// Answers that wait until the kernel has forgotten (see `following`).
-    held: Mutex<Vec<Arc<following::Held>>>,
+    pub(crate) held: Mutex<Vec<Arc<HeldReply>>>,
 }
 
 impl Deadlines for Server {
@@ -79,7 +72,7 @@ impl Deadlines for Server {
 }
 
 /// What became of a request.
-enum Outcome {
+pub(crate) enum Outcome {
     /// The reply's body is put together.
     Done,
     /// The kernel expects no reply.
@@ -88,141 +81,23 @@ enum Outcome {
     Later,
 }
 
-/// The view that an operation runs in, for as long as it runs.
-enum Place<'a> {
-    /// `thread`: whose request it is; 0 where that is not known.
-    Base {
-        view: &'a dyn View,
-        thread: u32,
-    },
-    Tx {
-        tx: Arc<TxView>,
-        _pass: Pass,
-    },
-    /// A view that was committed: its nodes stand for the volume's inodes.
-    Followed {
-        view: &'a dyn View,
-        by: Arc<Followed>,
-        registry: &'a Registry,
-    },
-    Past {
-        snapshot: Arc<OpenSnapshot>,
-        view: Arc<dyn View>,
-    },
-}
-
-impl Place<'_> {
-    fn view(&self) -> &dyn View {
-        match self {
-            Place::Base { view, .. } | Place::Followed { view, .. } => *view,
-            Place::Tx { tx, .. } => &*tx.view,
-            Place::Past { view, .. } => &**view,
-        }
-    }
-
-    fn view_nr(&self) -> Option<ViewNr> {
-        match self {
-            Place::Base { .. } | Place::Past { .. } => None,
-            Place::Tx { tx, .. } => Some(tx.nr),
-            Place::Followed { by, .. } => Some(by.nr),
-        }
-    }
-
-    fn node(&self, ino: Ino) -> Node {
-        match self {
-            Place::Base { .. } => Node::Base(ino),
-            Place::Tx { tx, .. } => Node::View(tx.nr, ino),
-            Place::Followed { by, .. } => Node::View(by.nr, ino),
-            Place::Past { snapshot, .. } => Node::Past(snapshot.nr, ino),
-        }
-    }
-
-    /// The node by which what was found in a folder is known.
-    fn found(&self, attr: &Attr) -> Node {
-        match self {
-            Place::Followed { .. } if attr.kind != FileKind::Directory => Node::Base(attr.ino),
-            _ => self.node(attr.ino),
-        }
-    }
-
-    /// What `stat` tells as the inode's number. That of a snapshot's file is another than that of the
-    /// file as it is now: else `cp` would take the two for one. So is that in a view of a program that has several
-    /// open: SQLite lets connections with files of the same number share locks, descriptors and its WAL's index.
-    fn st_ino(&self, ino: Ino) -> u64 {
-        match self {
-            Place::Tx { tx, .. } if tx.own_inodes => self.node(ino).id(),
-            Place::Base { .. } | Place::Tx { .. } | Place::Followed { .. } => u64::from(ino.0),
-            Place::Past { .. } => self.node(ino).id(),
-        }
-    }
-
-    fn note_contents(&self, ino: Ino) {
-        match self {
-            Place::Tx { tx, .. } => tx.refs.note_contents(ino),
-            Place::Followed { by, registry, .. } => registry.followers.note_contents(by.nr, ino),
-            Place::Base { .. } | Place::Past { .. } => {}
-        }
-    }
-
-    /// Before the kernel learns of an inode. `ENOMEM`: no memory is left for the view's user.
-    fn check_lookup(&self) -> Result<()> {
-        match self {
-            Place::Tx { tx, .. } => tx.refs.check_lookup(),
-            Place::Followed { by, .. } => by.refs.check_lookup(),
-            Place::Base { .. } | Place::Past { .. } => Ok(()),
-        }
-    }
-
-    fn remove_name(&self, dir: Ino, name: &Name) {
-        if let Place::Tx { tx, .. } = self {
-            tx.refs.remove_name(dir, name);
-        }
-    }
-
-    /// Attributes are about to be looked at. Two answers to the kernel may overtake each other: one that is older than
-    /// a change must not be the last, so the kernel is made to forget it.
-    fn note_attributes(&self, ino: Ino) {
-        if let Place::Followed { by, registry, .. } = self {
-            registry.followers.note_contents(by.nr, ino);
-        }
-    }
-
-    /// Counts an answer with this inode, by this name in this folder if it has one.
-    fn add_lookup(&self, attr: &Attr, name: Option<(Ino, &Name)>) {
-        match self {
-            Place::Base { .. } => {}
-            Place::Tx { tx, .. } => tx.refs.add_lookup(attr, name),
-            Place::Followed { by, registry, .. } if attr.kind == FileKind::Directory => {
-                registry.followers.add_hold(attr.ino);
-                by.refs.add_held(attr);
-            }
-            Place::Followed { .. } => {}
-            Place::Past { snapshot, .. } => snapshot.add_lookup(),
-        }
-    }
-}
-
-fn caller(header: &InHeader, umask: u32) -> Caller {
-    Caller { uid: header.uid, gid: header.gid, umask: (umask & 0o777) as u16 }
-}
-
 impl Server {
-    pub fn new(host: Arc<dyn Host>, kernel: Channel, agreed: Agreed) -> Server {
-        let base = host.base();
+    pub fn new(volume: Arc<Volume>, kernel: Channel, agreed: Agreed) -> Server {
+        let base = volume.base();
         Server {
-            host,
+            volume,
             base,
-            registry: Registry::default(),
-            past: OpenSnapshots::default(),
+            transactions: Transactions::default(),
+            open_snapshots: OpenSnapshots::default(),
             kernel,
             agreed,
             jobs: jobs::Jobs::default(),
-            owners: Owners::default(),
+            processes: Processes::default(),
             pool_use: Mutex::default(),
-            here: ending::Here::default(),
+            inline_end: InlineEnd::default(),
             reaper: Reaper::default(),
-            sections: atomic::Sections::default(),
-            veils: Veils::default(),
+            sections: Sections::default(),
+            cache_fence: CacheFence::default(),
             held: Mutex::default(),
         }
     }
@@ -233,24 +108,25 @@ impl Server {
     }
 
     /// Refuses what is for root and for who mounted the volume alone.
-    fn owner_only(&self, header: &InHeader) -> Result<()> {
+    pub(crate) fn owner_only(&self, header: &InHeader) -> Result<()> {
         // SAFETY: geteuid has no way to fail and takes no memory.
         let owner = unsafe { libc::geteuid() };
         if header.uid == 0 || header.uid == owner { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
     /// An error as a sentence for people: with what has to be known of this volume.
-    fn sentence(&self, error: &Error) -> String {
+    pub(crate) fn sentence(&self, error: &Error) -> String {
         match error {
-            Error::NoSpace if self.host.is_pool_full() => {
+            Error::NoSpace if self.volume.is_pool_full() => {
                 "no space left in the volume's pool, which is full until a snapshot is deleted".into()
             }
             _ => error.to_string(),
         }
     }
 
-    /// Refuses, inside a transaction, what would happen to the volume at once and stay if the transaction fails.
-    fn outside_only(&self, node: Node, what: &str) -> Result<()> {
+    /// Refuses, inside a transaction, what would happen to the volume at once and stay if the
+    /// transaction fails.
+    pub(crate) fn outside_only(&self, node: Node, what: &str) -> Result<()> {
         match node {
             Node::View(..) => Err(Error::Usage(format!(
                 "{what} is no part of a transaction: it would happen at once, and stay if the transaction fails"
@@ -259,17 +135,17 @@ impl Server {
         }
     }
 
-    fn enter(self: &Arc<Self>, node: Node, header: &InHeader) -> Result<(Place<'_>, Ino)> {
+    pub(crate) fn enter(self: &Arc<Self>, node: Node, header: &InHeader) -> Result<(RequestView<'_>, Ino)> {
         match node {
-            Node::Base(ino) => Ok((Place::Base { view: &*self.base, thread: header.pid }, ino)),
+            Node::Base(ino) => Ok((RequestView::Base { view: &*self.base, thread: header.pid }, ino)),
             Node::View(nr, ino) => {
-                let tx = match self.registry.view(nr) {
+                let tx = match self.transactions.view(nr) {
                     Ok(tx) => tx,
                     Err(e) => {
-                        let by = self.registry.followers.get(nr).filter(|by| by.refs.follows(ino));
+                        let by = self.transactions.followers.get(nr).filter(|by| by.refs.follows(ino));
                         let by = by.ok_or(e)?;
                         return Ok((
-                            Place::Followed { view: &*self.base, by, registry: &self.registry },
+                            RequestView::Followed { view: &*self.base, by, transactions: &self.transactions },
                             ino,
                         ));
                     }
@@ -278,52 +154,53 @@ impl Server {
                     self.undo_dead_parts(&tx);
                 }
                 let pass = tx.enter()?;
-                Ok((Place::Tx { tx, _pass: pass }, ino))
+                Ok((RequestView::Tx { tx, _guard: pass }, ino))
             }
-            Node::Past(nr, ino) => {
-                let snapshot = self.past.get(nr)?;
+            Node::Snapshot(nr, ino) => {
+                let snapshot = self.open_snapshots.get(nr)?;
                 let view = snapshot.snapshot.view()?;
-                Ok((Place::Past { snapshot, view }, ino))
+                Ok((RequestView::Snapshot { snapshot, view }, ino))
             }
             _ => Err(Errno::EXDEV.into()),
         }
     }
 
     /// The kernel forgot `count` lookups of a node.
-    fn forget(self: &Arc<Self>, id: u64, count: u64) {
+    pub(crate) fn forget(self: &Arc<Self>, id: u64, count: u64) {
         match Node::from_id(id) {
             Some(Node::Base(ino)) => self.base.release(ino, count),
             Some(Node::View(nr, ino)) => {
-                let Some(refs) = self.registry.refs(nr) else { return };
+                let Some(refs) = self.transactions.refs(nr) else { return };
                 let held = refs.forget(ino, count);
                 if held > 0 {
-                    self.registry.followers.remove_cached(nr, ino);
+                    self.transactions.followers.remove_cached(nr, ino);
                     self.release_followed(ino, held);
                 }
                 // A view that has ended has released everything.
-                if let Ok(tx) = self.registry.view(nr)
-                    && let Ok(_pass) = tx.enter()
+                if let Ok(tx) = self.transactions.view(nr)
+                    && let Ok(_guard) = tx.enter()
                 {
-                    tx.view.release(ino, count);
+                    tx.transaction.release(ino, count);
                 }
-                self.registry.followers.drop_if_forgotten(nr);
+                self.transactions.followers.drop_if_forgotten(nr);
             }
-            Some(Node::Past(nr, ino)) => {
+            Some(Node::Snapshot(nr, ino)) => {
                 // As of a view that has ended.
-                if let Ok(one) = self.past.get(nr) {
+                if let Ok(one) = self.open_snapshots.get(nr) {
                     if let Ok(view) = one.snapshot.view() {
                         view.release(ino, count);
                     }
-                    self.past.forget(nr, count);
+                    self.open_snapshots.forget(nr, count);
                 }
             }
-            Some(Node::Image(nr)) => self.past.forget(nr, count),
+            Some(Node::Image(nr)) => self.open_snapshots.forget(nr, count),
             Some(Node::Control(channel)) => self.channel_closed(channel),
-            Some(Node::Hidden | Node::TxList | Node::Tx(_) | Node::Snapshots | Node::Images) | None => {}
+            Some(Node::ControlDir | Node::TxList | Node::Tx(_) | Node::SnapshotDir | Node::ImageDir)
+            | None => {}
         }
     }
 
-    fn dispatch(
+    pub(crate) fn dispatch(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
         header: &InHeader,
@@ -355,11 +232,11 @@ impl Server {
                     return outcome;
                 }
                 return match node {
-                    Node::Base(_) | Node::View(..) | Node::Past(..) => {
-                        let (place, ino) = self.enter(node, header)?;
-                        self.in_view(&place, ino, header, operation, reply)
+                    Node::Base(_) | Node::View(..) | Node::Snapshot(..) => {
+                        let (request_view, ino) = self.enter(node, header)?;
+                        self.in_view(&request_view, ino, header, operation, reply)
                     }
-                    _ => self.in_hidden(node, header, operation, reply),
+                    _ => self.in_control_dir(node, header, operation, reply),
                 }
                 .map(|()| Outcome::Done);
             }
@@ -372,86 +249,11 @@ impl Server {
         }
         Ok(Outcome::Done)
     }
-
-    fn in_view(
-        self: &Arc<Self>,
-        place: &Place<'_>,
-        ino: Ino,
-        header: &InHeader,
-        operation: &Operation<'_>,
-        reply: &mut Reply,
-    ) -> Result<()> {
-        let view = place.view();
-        if matches!(place, Place::Past { .. }) && !past::only_looks(operation) {
-            return match operation {
-                // All of it is durable.
-                Operation::Fsync { .. } => Ok(()),
-                // Who copies out of a snapshot does it by reading and writing.
-                Operation::CopyFileRange { .. } => Err(Errno::EXDEV.into()),
-                _ => Err(Error::ReadOnly),
-            };
-        }
-        match operation {
-            Operation::Lookup { name } => self.lookup(place, ino, name, reply),
-            Operation::Mknod { .. }
-            | Operation::Mkdir { .. }
-            | Operation::Tmpfile { .. }
-            | Operation::Symlink { .. }
-            | Operation::Link { .. } => self.make(place, ino, header, operation, reply),
-            Operation::Unlink { name } => self.unlink(place, ino, header, name),
-            Operation::Rmdir { name } => self.rmdir(place, ino, header, name),
-            Operation::Rename { new_dir, flags, old, new } => {
-                self.rename(place, (ino, old), (*new_dir, new), *flags, header)
-            }
-            Operation::ReadDir { args, plus } => self.read_dir(place, ino, args, *plus, reply),
-            Operation::GetAttr => {
-                place.note_attributes(ino);
-                let lifetime = self.lifetime(place, ino);
-                reply.put(&reply::attr_out(place.st_ino(ino), &view.attr(ino)?, lifetime));
-                Ok(())
-            }
-            Operation::Statx => {
-                place.note_attributes(ino);
-                let lifetime = self.lifetime(place, ino);
-                reply.put(&reply::statx_out(place.st_ino(ino), &view.attr(ino)?, lifetime));
-                Ok(())
-            }
-            Operation::SetAttr(args) => {
-                place.note_attributes(ino);
-                let change = attributes::change(args);
-                let attr = view.set_attr(&caller(header, 0), ino, &change)?;
-                reply.put(&reply::attr_out(place.st_ino(ino), &attr, self.lifetime_of_changed(place)));
-                Ok(())
-            }
-            Operation::ReadLink => {
-                reply.put_bytes(&view.read_link(ino)?);
-                Ok(())
-            }
-            Operation::GetXattr { name, size } => attributes::get_xattr(view, ino, name, *size, reply),
-            Operation::ListXattr { size } => attributes::list_xattrs(view, ino, header, *size, reply),
-            Operation::SetXattr { args, name, value } => {
-                attributes::set_xattr(view, ino, header, args, name, value)
-            }
-            Operation::RemoveXattr { name } => attributes::remove_xattr(view, ino, header, name),
-            _ => self.on_contents(place, ino, header, operation, reply),
-        }
-    }
-
-    /// Logs what a person should know of, and turns the error into what the caller gets.
-    fn errno(&self, error: &Error, header: &InHeader, operation: &Operation<'_>) -> Errno {
-        if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
-            crate::log(format_args!("{}: {error}", Described(header, operation)));
-        }
-        error.errno()
-    }
 }
 
-/// How a reply is sent.
-type Sending = fn(&Channel, &[u8]) -> io::Result<()>;
-
 impl Handler for Server {
-    fn waits(&self, request: &[u8]) -> bool {
-        match request::waits(request) {
+    fn waits(&self, request: &Request<'_>) -> bool {
+        match request.waits() {
             Waits::No => false,
             Waits::Yes => true,
             Waits::Reads { node, offset, len } => match node {
@@ -462,59 +264,63 @@ impl Handler for Server {
         }
     }
 
-    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
         self.respond(channel, request, reply, Channel::reply);
     }
 
-    fn refuse(&self, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply) {
-        if let Ok((header, _)) = InHeader::read_from_prefix(request) {
-            sent(channel.reply(reply.finish(header.unique, Err(Errno::EAGAIN))));
+    fn refuse(&self, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
+        log_refused(channel.reply(reply.finish(request.header.unique, Err(Errno::EAGAIN))));
+    }
+
+    fn refuse_unreadable(&self, channel: &Arc<Channel>, bytes: &[u8], errno: Errno, reply: &mut Reply) {
+        crate::log(format_args!("a request of {} bytes that cannot be read", bytes.len()));
+        if let Ok((header, _)) = InHeader::read_from_prefix(bytes) {
+            log_refused(channel.reply(reply.finish(header.unique, Err(errno))));
         }
     }
 }
 
 impl Server {
-    fn respond(self: &Arc<Self>, channel: &Arc<Channel>, request: &[u8], reply: &mut Reply, send: Sending) {
-        let (header, operation) = match request::decode(request) {
-            Ok(decoded) => decoded,
-            Err(errno) => {
-                crate::log(format_args!("a request of {} bytes that cannot be read", request.len()));
-                if let Ok((header, _)) = InHeader::read_from_prefix(request) {
-                    sent(send(channel, reply.finish(header.unique, Err(errno))));
-                }
-                return;
-            }
-        };
-        if !self.admits(channel, &header, &operation, request) {
+    /// Logs what a person should know of, and turns the error into what the caller gets.
+    fn errno(&self, error: &Error, request: &Request<'_>) -> Errno {
+        if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
+            crate::log(format_args!("{request}: {error}"));
+        }
+        error.errno()
+    }
+
+    pub(crate) fn respond(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        request: &Request<'_>,
+        reply: &mut Reply,
+        send: SendReply,
+    ) {
+        if !self.admits(channel, request) {
             return;
         }
+        let Request { header, operation, .. } = request;
         // A panic ends at this border. What it left half-done must not reach the disk.
-        let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, &header, &operation, reply)));
+        let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, header, operation, reply)));
         let outcome = match result {
             Ok(Ok(Outcome::Done)) => {
-                if self.reply_when_forgotten(channel, &header, &operation, reply) {
+                if self.reply_when_forgotten(channel, header, operation, reply) {
                     return;
                 }
                 Ok(())
             }
             Ok(Ok(Outcome::Silent | Outcome::Later)) => return,
-            Ok(Err(error)) => Err(self.errno(&error, &header, &operation)),
+            Ok(Err(error)) => Err(self.errno(&error, request)),
             Err(_) => {
-                let why = format!("a panic in {}", Described(&header, &operation));
+                let why = format!("a panic in {request}");
                 crate::log(format_args!("{why}: the volume is read-only from now on"));
-                self.host.poison(&why);
+                self.volume.poison(&why);
                 if matches!(operation, Operation::Forget { .. } | Operation::BatchForget { .. }) {
                     return;
                 }
                 Err(Errno::EIO)
             }
         };
-        sent(send(channel, reply.finish(header.unique, outcome)));
-    }
-}
-
-fn sent(result: io::Result<()>) {
-    if let Err(e) = result {
-        crate::log(format_args!("a reply was refused: {e}"));
+        log_refused(send(channel, reply.finish(header.unique, outcome)));
     }
 }

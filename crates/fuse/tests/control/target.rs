@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use xact::mkfs::{MkfsOptions, mkfs};
 use xact::{Attr, Files, MemoryDevice, SetAttr, Volume, VolumeOptions};
-use xact_fuse::abi::{self, InHeader, OutHeader, fattr, init, opcode};
-use xact_fuse::{Connection, Served, control, serve_socket};
+use xact_control::abi as control;
+use xact_fuse::protocol::abi::{self, InHeader, OutHeader, fattr, init, opcode};
+use xact_fuse::{Connection, serve_socket};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Longest wait for an answer. A transaction that has lost conflicts may make others wait for a while.
@@ -227,8 +228,7 @@ impl Kernel {
         };
         // It is answered when the server starts, which waits for it.
         kernel.send(0, opcode::INIT, 0, &[asked.as_bytes()]);
-        kernel.connection =
-            Some(serve_socket(Arc::new(Served::new(volume)), theirs).expect("starting to serve"));
+        kernel.connection = Some(serve_socket(volume, theirs).expect("starting to serve"));
         kernel.receive(0).expect("INIT succeeds");
         kernel
     }

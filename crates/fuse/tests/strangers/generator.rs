@@ -9,7 +9,7 @@ use crate::call::{Call, WRITE_APPEND, WRITE_CREATE, WRITE_TRUNCATE, What};
 use crate::step::{Actor, Savepoint, Step};
 use crate::world::{USERS, World};
 use crate::{ROOT, tag};
-use xact_fuse::control;
+use xact_control::abi as control;
 
 /// Folders at the top: of each user, for all, of a group, of root, with setgid and sticky.
 const TOPS: [&str; 8] = ["h0", "h1", "h2", "h3", "t", "g", "r", "w"];

@@ -29,7 +29,7 @@ use generator::Generator;
 use step::Step;
 use world::{Violation, World};
 use xact::{MemoryDevice, Volume, VolumeOptions};
-use xact_fuse::{MountOptions, Served, Session, serve};
+use xact_fuse::{MountOptions, Session, serve};
 use xact_types::AccessCheck;
 
 /// Root's place among the users.
@@ -59,8 +59,7 @@ impl Both {
         let device = Arc::new(MemoryDevice::from_bytes(std::fs::read(dir.path().join("image")).unwrap()));
         let volume = Volume::open(device.clone(), &VolumeOptions::default()).unwrap();
         let options = MountOptions::new(Path::new("a device in memory"));
-        let session =
-            serve(Arc::new(Served::new(volume.clone())), &dir.path().join("ours"), &options).unwrap();
+        let session = serve(volume.clone(), &dir.path().join("ours"), &options).unwrap();
         sh(dir.path(), "mount -o loop,user_xattr,acl image kernels");
         Both { dir, volume, device, session: Some(session) }
     }

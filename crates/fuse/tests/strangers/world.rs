@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use xact_fuse::control::{self, Begin, Change, Commit, Diff, Info, Keep, ReadSide, Select};
+use xact_control::abi::{self as control, Begin, Change, Commit, Diff, Info, Keep, ReadSide, Select};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::call::{Call, Reply, SKIPPED, What};
@@ -179,7 +179,7 @@ impl World {
     pub fn end_epoch(&mut self) {
         self.reset();
         for id in std::mem::take(&mut self.txs).into_values().filter(|tx| tx.kept).map(|tx| tx.id) {
-            let channel = xact_fuse::client::Channel::open(&self.mount).unwrap();
+            let channel = xact_control::client::Channel::open(&self.mount).unwrap();
             // Its channel is closed, which the daemon hears of soon; or it has ended otherwise.
             while channel.attach(id).is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)) {
                 std::thread::yield_now();

@@ -11,18 +11,14 @@
 //!  0 2^61 + bytes in it   8 up to 120 bytes: the paths from the volume's root, each with a NUL behind it
 //! ```
 
-use xact_types::{Error, Result, Site};
+use xact_types::{Error, Result, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX, Site};
 
 use super::node::{get_pointer, put_pointer};
 use super::{Pointer, PoolShape};
 use crate::{get_u64, put_u64};
 
-/// Longest name, in bytes.
-pub const SNAPSHOT_NAME_BYTES: usize = 100;
 /// Bytes of one record.
 pub const SNAPSHOT_RECORD_BYTES: usize = 128;
-/// Most bytes that the paths of one snapshot take, each with the one behind it.
-pub const SNAPSHOT_PATHS_BYTES: usize = 8192;
 
 const OF_PATHS: u64 = 1 << 63;
 const TO_BE_PRUNED: u64 = 1 << 62;
@@ -121,7 +117,7 @@ pub fn decode_snapshots(bytes: &[u8], shape: &PoolShape) -> Result<Vec<SnapshotR
                     text.extend_from_slice(&part[TEXT_AT..TEXT_AT + len]);
                 }
                 match paths_from_text(&text) {
-                    Some(paths) if text.len() <= SNAPSHOT_PATHS_BYTES => SnapshotOf::Paths(paths),
+                    Some(paths) if text.len() <= SNAPSHOT_PATHS_MAX => SnapshotOf::Paths(paths),
                     _ => return corrupt("a snapshot of chosen paths has no paths"),
                 }
             }
@@ -145,7 +141,7 @@ pub fn decode_snapshots(bytes: &[u8], shape: &PoolShape) -> Result<Vec<SnapshotR
     Ok(records)
 }
 
-const _: () = assert!(28 + SNAPSHOT_NAME_BYTES <= SNAPSHOT_RECORD_BYTES);
+const _: () = assert!(28 + SNAPSHOT_NAME_MAX <= SNAPSHOT_RECORD_BYTES);
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,33 @@
+//! Calls of a program on a mounted volume.
+//!
+//! ```text
+//!   channel     a control channel: begins and ends transactions, lists changes
+//!   savepoint   a begin within a transaction, from inside its view
+//!   volume      requests by mount point: sync, figures, snapshots, modes
+//! ```
+
+mod channel;
+mod savepoint;
+mod volume;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+pub use channel::{Channel, CommitError, TxChange, TxInfo};
+pub use savepoint::SavepointHandle;
+pub use volume::{counters, latencies, modes, pool, snapshot, snapshot_paths, sync, users, version};
+
+fn ioctl(file: &File, command: u32, argument: &mut [u8]) -> io::Result<()> {
+    // SAFETY: the command's number says how many bytes the kernel copies, and `argument` is the
+    // struct of that size; a command without one ignores the pointer.
+    let done =
+        unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(command) as _, argument.as_mut_ptr()) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// An error with the reason that the daemon gave for it.
+fn with_reason(error: io::Error, why: &[u8], why_len: u32) -> (io::Error, String) {
+    let len = (why_len as usize).min(why.len());
+    (error, String::from_utf8_lossy(&why[..len]).into_owned())
+}

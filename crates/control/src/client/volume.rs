@@ -1,0 +1,81 @@
+//! Requests about a mounted volume, by its mount point.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::{ioctl, with_reason};
+use crate::abi::{self, Counters, Version};
+
+/// Makes everything done so far on the volume of `mount` durable (`XACT_IOC_SYNC`); works on
+/// read-only mounts too. `ENOTTY`: it is no xact volume.
+pub fn sync(mount: &Path) -> io::Result<()> {
+    ioctl(&File::open(mount)?, abi::IOC_SYNC, &mut [])
+}
+
+/// A call about the snapshots of the volume of `mount` (`XACT_IOC_SNAPSHOT`). An error comes with
+/// its reason, where the daemon gave one.
+pub fn snapshot(mount: &Path, request: &mut abi::Snapshot) -> Result<(), (io::Error, String)> {
+    let file = File::open(mount).map_err(|e| (e, String::new()))?;
+    ioctl(&file, abi::IOC_SNAPSHOT, request.as_mut_bytes())
+        .map_err(|e| with_reason(e, &request.why, request.why_len))
+}
+
+/// As [`snapshot`], of chosen paths (`XACT_IOC_SNAPSHOT_PATHS`).
+pub fn snapshot_paths(mount: &Path, request: &mut abi::SnapshotPaths) -> Result<(), (io::Error, String)> {
+    let file = File::open(mount).map_err(|e| (e, String::new()))?;
+    ioctl(&file, abi::IOC_SNAPSHOT_PATHS, request.as_mut_bytes())
+        .map_err(|e| with_reason(e, &request.why, request.why_len))
+}
+
+/// Version of the interface of the daemon of `mount`; `ENOTTY`: it is no xact volume.
+pub fn version(mount: &Path) -> io::Result<u32> {
+    let mut bytes = [0; size_of::<Version>()];
+    ioctl(&File::open(mount)?, abi::IOC_VERSION, &mut bytes)?;
+    Ok(Version::read_from_bytes(&bytes).map_or(0, |v| v.abi))
+}
+
+/// Figures of the volume at `mount`; `ENOTTY`: it is no xact volume.
+pub fn counters(mount: &Path) -> io::Result<Counters> {
+    let mut counters = Counters::default();
+    ioctl(&File::open(mount)?, abi::IOC_COUNTERS, counters.as_mut_bytes())?;
+    Ok(counters)
+}
+
+/// How full the pool of the volume at `mount` is; all 0 where it has none.
+pub fn pool(mount: &Path) -> io::Result<abi::Pool> {
+    let mut pool = abi::Pool::default();
+    ioctl(&File::open(mount)?, abi::IOC_POOL, pool.as_mut_bytes())?;
+    Ok(pool)
+}
+
+/// The resources that each user holds in the daemon of `mount`, as far as the caller may know, and
+/// the limits of one user.
+pub fn users(mount: &Path) -> io::Result<(Vec<abi::UserUse>, abi::UserUse)> {
+    let file = File::open(mount)?;
+    let (mut all, mut users) = (Vec::new(), Box::new(abi::Users::new_zeroed()));
+    loop {
+        ioctl(&file, abi::IOC_USERS, users.as_mut_bytes())?;
+        all.extend_from_slice(&users.users[..(users.len as usize).min(abi::USERS_MAX)]);
+        if users.done != 0 {
+            return Ok((all, users.limits));
+        }
+    }
+}
+
+/// How long syncs and commits took on the volume at `mount`.
+pub fn latencies(mount: &Path) -> io::Result<abi::Latencies> {
+    let mut latencies = abi::Latencies::new_zeroed();
+    ioctl(&File::open(mount)?, abi::IOC_LATENCIES, latencies.as_mut_bytes())?;
+    Ok(latencies)
+}
+
+/// A call about the modes of the volume of `mount` (`XACT_IOC_MODES`). An error comes with its
+/// reason, where the daemon gave one.
+pub fn modes(mount: &Path, request: &mut abi::Modes) -> Result<(), (io::Error, String)> {
+    let file = File::open(mount).map_err(|e| (e, String::new()))?;
+    ioctl(&file, abi::IOC_MODES, request.as_mut_bytes())
+        .map_err(|e| with_reason(e, &request.why, request.why_len))
+}

@@ -1,0 +1,189 @@
+//! `include/xact_ioctl.h` and this crate declare the same interface: every constant, the size of every
+//! struct, and the place of every field. A C compiler evaluates the header; a name that only one of the
+//! two has fails too.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::mem::offset_of;
+use std::process::Command;
+
+use xact_control::abi::{self, *};
+
+const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+
+/// Values by what they are of: `XACT_PAGE`, `sizeof xact_diff`, `xact_diff.index`.
+type Values = BTreeMap<String, u64>;
+
+fn constants(values: &mut Values) {
+    macro_rules! same_names {
+        ($($name:ident)*) => {
+            $(values.insert(concat!("XACT_", stringify!($name)).into(), abi::$name as u64);)*
+        };
+    }
+    macro_rules! other_names {
+        ($($c:ident = $value:expr;)*) => {
+            $(values.insert(stringify!($c).into(), $value as u64);)*
+        };
+    }
+    same_names! {
+        PATH_MAX WHY_MAX LABEL_MAX USERS_MAX SNAPSHOT_NAME_MAX SNAPSHOT_PATHS_MAX LATENCY_BUCKETS
+        BEGIN_SNAPSHOT BEGIN_OWN_INODES
+        COMMIT_ORDERED COMMIT_RETAIN COMMIT_ONLY COMMIT_CONSOLIDATE COMMIT_FOLLOW
+        KEEP_PERSISTENT INFO_NEXT INFO_PERSISTENT USER_UNLIMITED
+        MODES_GET MODES_SET MODES_OPTIONS
+        SNAPSHOT_CREATE SNAPSHOT_DELETE SNAPSHOT_TELL
+        IOC_VERSION IOC_BEGIN IOC_COMMIT IOC_ABORT IOC_STATUS IOC_SYNC IOC_SELECT IOC_DROP IOC_KEEP
+        IOC_ATTACH IOC_INFO IOC_DIFF IOC_READ IOC_SAVEPOINT IOC_ROLLBACK IOC_RELEASE IOC_DIFF_BY_FILE
+        IOC_SNAPSHOT IOC_SNAPSHOT_PATHS IOC_SNAPSHOT_DIFF IOC_COUNTERS IOC_MODES IOC_POOL IOC_USERS
+        IOC_LATENCIES
+    }
+    other_names! {
+        XACT_ABI = ABI_VERSION;
+        XACT_PAGE = PAGE_BYTES;
+        XACT_REASON_NONE = Reason::None;
+        XACT_REASON_CONFLICT = Reason::Conflict;
+        XACT_REASON_NO_SPACE = Reason::NoSpace;
+        XACT_REASON_TOO_LARGE = Reason::TooLarge;
+        XACT_REASON_READ_ONLY = Reason::ReadOnly;
+        XACT_REASON_IO = Reason::Io;
+        XACT_REASON_OTHER = Reason::Other;
+        XACT_REASON_TOO_OLD = Reason::TooOld;
+        XACT_REASON_NOT_APART = Reason::NotApart;
+        XACT_RUNNING = TxStatus::Running;
+        XACT_KEPT = TxStatus::Kept;
+        XACT_COMMITTED = TxStatus::Committed;
+        XACT_DROPPED = TxStatus::Dropped;
+        XACT_TIMED_OUT = TxStatus::TimedOut;
+        XACT_ADDED = ChangeKind::Added;
+        XACT_DELETED = ChangeKind::Deleted;
+        XACT_MODIFIED = ChangeKind::Modified;
+        XACT_RENAMED = ChangeKind::Renamed;
+        XACT_ATTRIBUTES = ChangeKind::Attributes;
+    }
+}
+
+fn structs(values: &mut Values) {
+    // A field that is missing from a list does not compile.
+    macro_rules! structs {
+        ($($c:ident = $rust:ident { $($field:ident $(as $c_field:ident)?),* };)*) => {$(
+            let _ = |$rust { $($field: _),* }: $rust| {};
+            values.insert(concat!("sizeof ", stringify!($c)).into(), size_of::<$rust>() as u64);
+            $(
+                let name = structs!(@name $field $($c_field)?);
+                let key = format!("{}.{name}", stringify!($c));
+                values.insert(key, offset_of!($rust, $field) as u64);
+            )*
+        )*};
+        (@name $field:ident) => { stringify!($field) };
+        (@name $field:ident $c_field:ident) => { stringify!($c_field) };
+    }
+    structs! {
+        xact_version = Version { abi, reserved };
+        xact_begin = Begin { flags, reserved, id };
+        xact_commit = Commit {
+            flags, reason, conflicting_tx as winner, path_len, why_len, path, why
+        };
+        xact_status = Status { active, doomed, id };
+        xact_select = Select { len, reserved, path };
+        xact_keep = Keep { timeout_s, label_len, flags, label };
+        xact_info = Info {
+            id, flags, status as standing, uid, label_len, age_ms, left_ms, label
+        };
+        xact_diff = Diff { id, index, done, len, data };
+        xact_change_side = ChangeSide { ino, size, mode, uid, gid, reserved };
+        xact_change = Change {
+            kind, path_len, from_len, reserved, old as old_side, new as new_side
+        };
+        xact_read = ReadSide { id, ino, offset, side, len, data };
+        xact_savepoint = Savepoint { number };
+        xact_counters = Counters {
+            commits, committed_blocks, journaled_data_blocks, checkpoint_writes,
+            checkpoint_writes_saved, new_blocks, overwritten_blocks, device_reads, device_read_bytes,
+            device_writes, device_written_bytes, device_flushes, device_empty_flushes, data_hits,
+            data_misses, data_bytes, data_limit_bytes, metadata_hits, metadata_misses, tx_held_bytes,
+            tx_held_inodes, tx_space_percent, tx_revoked, reserved
+        };
+        xact_pool = Pool { size, used, snapshots, log, waiting, needed, reserved };
+        xact_user_use = UserUse {
+            uid, flags, channels, transactions, persisted, savepoints, memory, descriptors, refused
+        };
+        xact_users = Users { from, len, done, reserved, limits, users };
+        xact_times = Times { sum_ns, worst_ns, buckets };
+        xact_latencies = Latencies { fsync, commit };
+        xact_modes = Modes { action, why_len, stored, effective, why };
+        xact_snapshot = Snapshot {
+            action, index, generation, time, own_bytes, name_len, why_len, name, paths_len, why
+        };
+        xact_snapshot_paths = SnapshotPaths {
+            action, name_len, paths_len, why_len, name, reserved, paths, why
+        };
+        xact_snapshot_diff = SnapshotDiff {
+            old_len, new_len, why_len, reserved, old as old_name, new as new_name, why
+        };
+    }
+}
+
+/// Names of the constants, structs and fields that the header declares, as C expressions of their values.
+fn declared(header: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut inside: Option<&str> = None;
+    for line in header.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["#define", name, _, ..] => found.push((name.to_owned(), name.to_owned())),
+            [name, "=", ..] if name.starts_with("XACT_") => found.push((name.to_owned(), name.to_owned())),
+            ["struct", name, "{", ..] => {
+                inside = Some(name);
+                found.push((format!("sizeof {name}"), format!("sizeof(struct {name})")));
+            }
+            ["};", ..] => inside = None,
+            ["struct", _, field, ..] | ["__u8" | "__u16" | "__u32" | "__u64", field, ..] => {
+                let Some(name) = inside else { continue };
+                let field = field.split(['[', ';']).next().unwrap();
+                found.push((format!("{name}.{field}"), format!("offsetof(struct {name}, {field})")));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn the_c_header_says_the_same() {
+    let mut ours = Values::new();
+    constants(&mut ours);
+    structs(&mut ours);
+
+    let header = fs::read_to_string(format!("{INCLUDE}/xact_ioctl.h")).unwrap();
+    let prints: String = declared(&header)
+        .iter()
+        .map(|(name, value)| format!("printf(\"{name}=%llu\\n\", (unsigned long long)({value}));\n"))
+        .collect();
+    let program = format!(
+        "#include <stddef.h>\n#include <stdio.h>\n#include \"xact_ioctl.h\"\nint main(void) {{\n{prints}return 0;\n}}\n"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("p.c"), program).unwrap();
+    let compile = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", INCLUDE, "p.c", "-o", "p"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(compile.status.success(), "{}", String::from_utf8_lossy(&compile.stderr));
+    let said = Command::new(dir.path().join("p")).output().unwrap();
+    let theirs: Values = String::from_utf8(said.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| line.split_once('=').unwrap())
+        .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+        .collect();
+
+    let differ: Vec<_> = ours
+        .keys()
+        .chain(theirs.keys())
+        .filter(|name| ours.get(*name) != theirs.get(*name))
+        .map(|name| format!("{name}: {:?} here, {:?} in the header", ours.get(name), theirs.get(name)))
+        .collect();
+    assert!(differ.is_empty(), "{differ:#?}");
+    assert!(ours.len() > 200, "only {} values are compared", ours.len());
+}

@@ -1,0 +1,383 @@
+//! The end of a transaction: commit, abort, and what the kernel has to forget with it.
+//!
+//! Notifications wait for requests (a page's READ, a mapping's WRITE) and for locks that are held
+//! while others are being answered. If all workers waited in one, nobody would answer: so all of
+//! this runs on threads of its own, one for each transaction that ends (see `jobs`).
+//!
+//! But for one, where one thread alone calls (see `single_caller`): a thread costs a small commit a
+//! fifth of its time, and wakes its caller on another CPU. The worker that got the call ends the
+//! transaction itself, if no other worker does ([`Here`]). What it waits for another one answers,
+//! which the pool's guard calls after a tick or two. A program that writes through mappings would
+//! have that wait at each commit: it has it once, and then threads for a while.
+//!
+//! A commit, in order:
+//! 1. The kernel writes what mappings of the view's files hold, into the view, and what mappings
+//!    of the same files in the base hold, into the base (where it counts as a write in the
+//!    validation that follows).
+//! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (Where the commit
+//!    is refused and the transaction retained, the view is opened again.)
+//! 3. The transaction validates and applies, behind a fence (see `publish`): all of it becomes
+//!    visible at once.
+//! 4. The volume makes it durable; the kernel forgets what it knew of the view.
+//! 5. The caller is answered.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use xact::{Audience, Durability, Transaction};
+use xact_control::abi::{
+    COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason,
+    TxStatus, WHY_MAX,
+};
+use xact_types::{Errno, Error, Ino, Result};
+use zerocopy::FromZeros;
+
+use crate::commit::publish::Publisher;
+use crate::ioctl::answer::answer_by;
+use crate::protocol::abi::InHeader;
+use crate::protocol::node::Node;
+use crate::server::Server;
+use crate::server::jobs::Kind;
+use crate::server::transactions::TxView;
+use crate::transport::channel::Channel;
+use crate::transport::channel::SendReply;
+
+/// How a transaction is committed.
+struct CommitHow {
+    durability: Durability,
+    /// Where the commit is refused, the transaction stays open as it was.
+    retain: bool,
+    /// Only the changes at and below these paths; the transaction stays open with the rest.
+    only: Option<Vec<Vec<u8>>>,
+}
+
+impl CommitHow {
+    /// Returns when the commit is as durable as `self` says. On an error before the base shows the
+    /// changes nothing has happened: the transaction is aborted, or stays open if it was to be
+    /// retained or committed in part.
+    fn commit(&self, transaction: &Transaction, audience: &mut dyn Audience) -> Result<()> {
+        match &self.only {
+            Some(paths) => transaction.commit_only(paths, self.durability, audience),
+            None if self.retain => transaction.try_commit(self.durability, audience),
+            None => transaction.commit_before(self.durability, audience),
+        }
+    }
+}
+
+impl Server {
+    /// When the connection is closed: aborts what is open, waits for what is running.
+    pub fn shut_down(&self) {
+        self.jobs.wait();
+        self.reaper.stop();
+        self.abort_sections();
+        for tx in self.transactions.all() {
+            let id = tx.id();
+            self.transactions.freeze(&tx);
+            if let Some(kept) = self.transactions.kept(id) {
+                let label = String::from_utf8_lossy(&kept.label).into_owned();
+                let persistent = kept.persistent.is_some();
+                let becomes = if persistent { "stays open on the volume" } else { "is dropped" };
+                crate::log(format_args!("transaction {id} ({label}) was open and {becomes}: the mount ends"));
+                // What a command was in the midst of is no state to decide over.
+                if persistent
+                    && !kept.is_attached()
+                    && let Err(e) = tx.transaction.keep_up()
+                {
+                    crate::log(format_args!("transaction {id} stays as it was kept before: {e}"));
+                }
+            }
+            tx.transaction.abort();
+        }
+    }
+
+    /// Lets the kernel forget an inode, soon.
+    pub(crate) fn forget_later(self: &Arc<Self>, node: Node) {
+        let forgotten = self.spawn(move |server| server.forget_contents(node));
+        if let Err(e) = forgotten {
+            crate::log(format_args!("node {:#x} may look outdated: {e}", node.id()));
+        }
+    }
+
+    pub(crate) fn commit_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        flags: u32,
+    ) -> Result<()> {
+        let selection = self.transactions.take_selection(number);
+        let how = CommitHow {
+            durability: match flags & (COMMIT_ORDERED | COMMIT_CONSOLIDATE) {
+                0 => Durability::Durable,
+                COMMIT_ORDERED => Durability::Ordered,
+                _ => Durability::Consolidated,
+            },
+            retain: flags & COMMIT_RETAIN != 0,
+            only: (flags & COMMIT_ONLY != 0).then_some(selection),
+        };
+        let follow = flags & COMMIT_FOLLOW != 0;
+        self.report_later(number, channel, header, move |server, tx| server.commit(tx, &how, follow))
+    }
+
+    /// Drops the selected changes.
+    pub(crate) fn drop_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+    ) -> Result<()> {
+        let paths = self.transactions.take_selection(number);
+        self.report_later(number, channel, header, move |server, tx| {
+            for ino in tx.refs.with_contents() {
+                server.forget_contents(Node::View(tx.nr, ino));
+            }
+            tx.close();
+            let result = tx.transaction.drop_only(&paths);
+            server.go_on(tx, result.is_ok());
+            result
+        })
+    }
+
+    /// Takes the channel's transaction, does something to it where that may wait, gives it back
+    /// where it is still open, and answers with what came of it.
+    fn report_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        action: impl FnOnce(&Arc<Server>, &Arc<TxView>) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let tx = self.transactions.take(number).ok_or(Errno::ENOENT)?;
+        self.end_here_or_later(tx, &channel.clone(), move |server, tx, reply| {
+            let result = catch_unwind(AssertUnwindSafe(|| action(server, tx))).unwrap_or_else(|_| {
+                server.volume.poison("a panic in a commit");
+                server.transactions.freeze(tx);
+                Err(Errno::EIO.into())
+            });
+            if tx.is_open() {
+                server.give_back(number, tx);
+            } else {
+                server.transactions.note_end(number, tx.transaction.take_lost());
+            }
+            let errno = result.as_ref().err().map(Error::errno);
+            let reported = report(result.as_ref().err(), |error| server.sentence(error));
+            answer_by(reply, &channel, unique, errno, &reported);
+        })
+    }
+
+    /// Gives a transaction back to its channel, with its newest view.
+    pub(crate) fn give_back(&self, number: u32, tx: &Arc<TxView>) {
+        let view = self.transactions.by_id(tx.id()).unwrap_or_else(|| tx.clone());
+        if let Some(left) = self.transactions.give_back(number, view) {
+            // It was not kept, so there is nothing that could fail.
+            let _ = self.abort(&left);
+        }
+    }
+
+    /// The transaction of a closed view goes on: as it was, or in a new view where what the kernel
+    /// knows of the old one does not hold any more.
+    fn go_on(&self, tx: &TxView, anew: bool) {
+        if anew {
+            self.transactions.freeze(tx);
+            self.transactions.renew(tx);
+            self.forget_view(tx);
+        } else {
+            tx.reopen();
+        }
+    }
+
+    pub(crate) fn abort_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let tx = self.transactions.take(number).ok_or(Errno::ENOENT)?;
+        self.end_here_or_later(tx, &channel.clone(), move |server, tx, reply| {
+            let dropped = server.abort(tx);
+            server.transactions.note_end(number, None);
+            answer_by(reply, &channel, unique, dropped.err().map(|e| e.errno()), &());
+        })
+    }
+
+    /// Nobody has the channel open any more.
+    pub(crate) fn channel_closed(self: &Arc<Self>, number: u32) {
+        if let Some(tx) = self.transactions.close_channel(number) {
+            // On an error the transaction is aborted all the same.
+            let _ = self.end_later(tx, |server, tx| _ = server.abort(tx));
+        }
+    }
+
+    /// Runs the end of a transaction on this worker, if it may have that, or on a thread of its
+    /// own. The end is told how a reply is sent from there.
+    fn end_here_or_later(
+        self: &Arc<Self>,
+        tx: Arc<TxView>,
+        channel: &Channel,
+        end: impl FnOnce(&Arc<Server>, &Arc<TxView>, SendReply) + Send + 'static,
+    ) -> Result<()> {
+        match self.inline_end.take(channel) {
+            Some(_taken) => {
+                end(self, &tx, Channel::reply);
+                Ok(())
+            }
+            None => self.end_later(tx, move |server, tx| end(server, tx, Channel::send)),
+        }
+    }
+
+    /// The transaction belongs to nobody now, so if its end cannot be run, it is aborted here:
+    /// without the kernel's forgetting, which would wait; all of its nodes answer `ESTALE`.
+    pub(crate) fn end_later(
+        self: &Arc<Self>,
+        tx: Arc<TxView>,
+        end: impl FnOnce(&Arc<Server>, &Arc<TxView>) + Send + 'static,
+    ) -> Result<()> {
+        let ours = tx.clone();
+        self.spawn_of(&tx, Kind::End, move |server| end(server, &ours)).inspect_err(|_| {
+            self.transactions.freeze(&tx);
+            // On an error it is told.
+            let _ = self.drop_all(&tx, TxStatus::Dropped);
+        })
+    }
+
+    fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow, follow: bool) -> Result<()> {
+        for ino in tx.refs.with_contents() {
+            self.forget_contents(Node::View(tx.nr, ino));
+        }
+        for ino in tx.transaction.changes().files {
+            self.forget_contents(Node::Base(ino));
+        }
+        tx.close();
+        self.undo_dead_parts(tx);
+        if follow {
+            self.hold_followed(tx);
+        }
+        let on_volume = tx.transaction.kept_info().is_some();
+        let result = how.commit(&tx.transaction, &mut Publisher::new(self));
+        if on_volume {
+            // Its folder may have gone from the root.
+            self.forget_attributes(Node::Base(Ino::ROOT));
+        }
+        let followed = follow && result.is_ok() && !tx.is_open();
+        if follow {
+            self.follow(tx, followed);
+        }
+        if tx.is_open() {
+            // A part was committed: from now on the view is of another instant.
+            self.go_on(tx, result.is_ok());
+        } else {
+            self.transactions.freeze(tx);
+            let status = if result.is_ok() { TxStatus::Committed } else { TxStatus::Dropped };
+            self.transactions.ended(tx, status);
+            self.forget_view(tx);
+        }
+        result
+    }
+
+    fn abort(&self, tx: &TxView) -> Result<()> {
+        self.transactions.freeze(tx);
+        let dropped = self.drop_all(tx, TxStatus::Dropped);
+        self.forget_view(tx);
+        dropped
+    }
+
+    /// Ends a transaction whose view is frozen.
+    pub(crate) fn drop_all(&self, tx: &TxView, status: TxStatus) -> Result<()> {
+        let on_volume = tx.transaction.kept_info().is_some();
+        let dropped = tx.transaction.drop_all();
+        if on_volume {
+            self.forget_attributes(Node::Base(Ino::ROOT));
+        }
+        if let Err(e) = &dropped {
+            let id = tx.id();
+            crate::log(format_args!("transaction {id} may be open again after the next mount: {e}"));
+        }
+        self.transactions.ended(tx, status);
+        dropped
+    }
+
+    /// Drops the pages that the kernel has of a view's files, and the view's folder.
+    pub(crate) fn forget_view(&self, tx: &TxView) {
+        for ino in tx.refs.with_contents() {
+            self.forget_contents(Node::View(tx.nr, ino));
+        }
+        let id = tx.id().to_string();
+        self.forget_name(Node::TxList, id.as_bytes(), self.agreed.can_expire());
+    }
+
+    pub(crate) fn forget_contents(&self, node: Node) {
+        let started = Instant::now();
+        if let Err(e) = self.kernel.forget_contents(node) {
+            crate::log(format_args!("the kernel did not forget node {:#x}: {e}", node.id()));
+        }
+        self.inline_end.note_wait(started.elapsed());
+    }
+
+    /// The one that a worker may call.
+    pub(crate) fn forget_attributes(&self, node: Node) {
+        if let Err(e) = self.kernel.forget_attributes(node) {
+            crate::log(format_args!("the kernel did not forget node {:#x}: {e}", node.id()));
+        }
+    }
+
+    pub(crate) fn forget_name(&self, dir: Node, name: &[u8], expire: bool) {
+        if let Err(e) = self.kernel.forget_name(dir, name, expire) {
+            crate::log(format_args!("the kernel did not forget a name in node {:#x}: {e}", dir.id()));
+        }
+    }
+}
+
+/// What the caller of a commit is told; `sentence` says it for people.
+fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Commit {
+    let mut commit = Commit::new_zeroed();
+    let Some(error) = error else { return commit };
+    let reason = match error {
+        Error::Conflict { path, by, .. } => {
+            commit.path_len = fill(&mut commit.path, path.as_bytes());
+            commit.conflicting_tx = by.unwrap_or(0);
+            Reason::Conflict
+        }
+        Error::TooOld => Reason::TooOld,
+        Error::Usage(_) => Reason::NotApart,
+        Error::NoSpace | Error::DoesNotFit(_) | Error::SpaceRevoked => Reason::NoSpace,
+        Error::TooLarge { .. } => Reason::TooLarge,
+        Error::ReadOnly => Reason::ReadOnly,
+        Error::Io { .. } | Error::Corrupt(_) | Error::Poisoned(_) => Reason::Io,
+        _ => Reason::Other,
+    };
+    commit.reason = reason as u32;
+    let why = match error {
+        Error::Conflict { why, by, .. } => format!("{why}, by {}", xact_types::winner(*by)),
+        other => sentence(other),
+    };
+    commit.why_len = fill(&mut commit.why, why.as_bytes());
+    commit
+}
+
+fn fill<const N: usize>(to: &mut [u8; N], from: &[u8]) -> u32 {
+    const { assert!(N == PATH_MAX || N == WHY_MAX) };
+    let len = from.len().min(N);
+    to[..len].copy_from_slice(&from[..len]);
+    len as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conflict_is_reported_with_its_path() {
+        let path = "x".repeat(PATH_MAX + 1);
+        let report = |error: Option<&Error>| report(error, Error::to_string);
+        let commit = report(Some(&Error::Conflict { path, why: "written by others", by: Some(3) }));
+        assert_eq!(commit.reason, Reason::Conflict as u32);
+        assert_eq!(commit.path_len as usize, PATH_MAX);
+        assert_eq!(&commit.why[..commit.why_len as usize], b"written by others, by transaction 3");
+        assert_eq!(commit.conflicting_tx, 3);
+        assert_eq!(report(None).reason, Reason::None as u32);
+        assert_eq!(Reason::from_number(report(Some(&Error::NoSpace)).reason), Reason::NoSpace);
+    }
+}

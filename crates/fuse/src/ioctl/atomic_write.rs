@@ -1,0 +1,279 @@
+//! Atomic writes of one file: the ioctls that F2FS has for databases, and that SQLite uses when it
+//! is built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. It then commits without a journal file:
+//!
+//! ```text
+//!   START_ATOMIC_WRITE, page writes, COMMIT_ATOMIC_WRITE (or ABORT), fsync
+//! ```
+//!
+//! A section, from START to COMMIT, is a transaction of the volume in which the process that began
+//! it writes to this file, so atomicity, durability and the crash argument are those of a commit.
+//!
+//! 1. Writes of the process that began it go into the transaction; all other calls, and calls of
+//!    others, are outside of it. Where they touch the same blocks or the size, the COMMIT fails and
+//!    nothing of the section has happened. Stores through mappings are outside too, since the
+//!    kernel does not say whose they are: from a page that has the section's data in it, the bytes
+//!    that differ from that are taken ([`stored`]).
+//! 2. Nobody reads what was not committed. The kernel puts written data into its page cache, where
+//!    others would find it: so a write is answered only when the kernel has forgotten its pages
+//!    again. That matters most when the process dies: its locks are gone at once, and the next one
+//!    reads before anybody noticed.
+//! 3. The process that began it is known by a pidfd. When it has died the section is aborted, by
+//!    whoever wants to begin the next one and by a look once a second.
+//!
+//! What a worker waits for in a section: the kernel's lock of the written pages, which a READ holds
+//! that another worker answers. [`SECTIONS_MAX`] keeps enough of them free. The write itself holds
+//! no lock on a page that it fills (`fuse_fill_write_pages`), hence whole pages only; should a
+//! kernel hold one all the same, the look once a second answers the write, which releases it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use xact::{Durability, Isolation, Losses, Resource};
+use xact_fs::{Caller, View, WriteHow};
+use xact_types::{AccessCheck, Errno, Error, Ino, Result};
+
+use crate::commit::publish::Publisher;
+use crate::ioctl::answer::answer;
+use crate::ioctl::answer::put;
+use crate::ioctl::sections::{Pending, SECTIONS_MAX, SECTIONS_OF_USER, Section, stored};
+use crate::ops::credentials::caller;
+use crate::protocol::abi::{self, InHeader, WriteOut};
+use crate::protocol::node::Node;
+use crate::protocol::reply::Reply;
+use crate::server::Outcome;
+use crate::server::Server;
+use crate::server::jobs::Kind;
+use crate::server::process::Process;
+use crate::transport::channel::Channel;
+
+/// The ioctls, as the kernel's `linux/f2fs.h` has them.
+pub const START: u32 = 0xf501;
+pub const COMMIT: u32 = 0xf502;
+pub const ABORT: u32 = 0xf505;
+pub const GET_FEATURES: u32 = 0x8004_f50c;
+/// `F2FS_FEATURE_ATOMIC_WRITE`
+const FEATURE_ATOMIC_WRITE: u32 = 4;
+
+/// Sections take whole pages of the kernel's cache, in bytes.
+const PAGE: u64 = 4096;
+/// How often abandoned sections are looked for while there are any.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Whether the ioctl is one of these.
+pub(crate) fn is_one(command: u32) -> bool {
+    matches!(command, START | COMMIT | ABORT | GET_FEATURES)
+}
+
+/// What this kind of file system can do, for a caller that could use it.
+pub(crate) fn features(header: &InHeader) -> u32 {
+    if header.pid == 0 { 0 } else { FEATURE_ATOMIC_WRITE }
+}
+
+impl Server {
+    /// START, COMMIT, ABORT on a file of the base. Errors make SQLite fall back to a journal file.
+    pub(crate) fn atomic_ioctl(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        ino: Ino,
+        header: &InHeader,
+        command: u32,
+        reply: &mut Reply,
+    ) -> Result<Outcome> {
+        match command {
+            START => self.start_section(ino, header)?,
+            COMMIT => {
+                self.commit_section_later(channel, ino, header)?;
+                return Ok(Outcome::Later);
+            }
+            _ => {
+                let section = self.sections.take(ino, header.pid)?;
+                self.abort_section(ino, &section);
+            }
+        }
+        put(reply, &());
+        Ok(Outcome::Done)
+    }
+
+    /// On a thread of its own, as all commits.
+    fn commit_section_later(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        ino: Ino,
+        header: &InHeader,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let section = self.sections.take(ino, header.pid)?;
+        let ours = section.clone();
+        let account = self.volume.accounts().of(section.uid);
+        let started = self.spawn_for(&account, Kind::End, move |server| {
+            let parts = ours.ranges.lock().clone();
+            let commit = || {
+                ours.transaction.commit_before(Durability::Durable, &mut Publisher::over_parts(server, parts))
+            };
+            let result = catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(|_| {
+                server.volume.poison("a panic in the commit of an atomic write");
+                Err(Errno::EIO.into())
+            });
+            // Pages are as they were where it failed; only the size may look larger.
+            server.forget_attributes(Node::Base(ino));
+            answer(&channel, unique, result.as_ref().err().map(Error::errno), &());
+        });
+        started.inspect_err(|_| self.abort_section(ino, &section))
+    }
+
+    /// `EBUSY`: another process is in a section of this file, or there are too many sections.
+    /// `EINVAL`: this process is in one.
+    fn start_section(self: &Arc<Self>, ino: Ino, header: &InHeader) -> Result<()> {
+        let attr = self.base.attr(ino)?;
+        if attr.kind != xact_fs::FileKind::Regular {
+            return Err(Errno::ENOTTY.into());
+        }
+        // As F2FS: openings do not reach the daemon, so it does not know for what the descriptor is
+        // open. The owner may always write, and can be asked for no permission that he could not
+        // give himself.
+        if header.uid != 0 && header.uid != attr.uid && AccessCheck::AtomicWriteOwner.is_made() {
+            return Err(Errno::EACCES.into());
+        }
+        if let Some(old) = self.sections.of(ino) {
+            if !old.owner.is_dead() {
+                return Err(if old.owner.is(header.pid) { Errno::EINVAL } else { Errno::EBUSY }.into());
+            }
+            if self.sections.remove(ino, &old) {
+                self.abort_section(ino, &old);
+            }
+        }
+        let owner = Process::of(header.pid)?;
+        let transaction = self.begin_transaction(header.uid, Isolation::Snapshot, &Losses::default())?;
+        let uid = header.uid;
+        let section =
+            Section { owner, uid, transaction, ranges: Mutex::default(), pending: Mutex::default() };
+        let is_limited = self.volume.accounts().of(uid).limit(Resource::Transactions) < u64::MAX;
+        let mut open = self.sections.open.lock();
+        let own = open.values().filter(|section| section.uid == uid).count();
+        let too_many = open.len() >= SECTIONS_MAX || is_limited && own >= SECTIONS_OF_USER;
+        if too_many || open.contains_key(&ino) {
+            drop(open);
+            section.transaction.abort();
+            return Err(Errno::EBUSY.into());
+        }
+        open.insert(ino, Arc::new(section));
+        self.sections.count.store(open.len(), Ordering::Release);
+        drop(open);
+        if !self.sections.watched.swap(true, Ordering::AcqRel) {
+            self.reaper.wake(self);
+        }
+        Ok(())
+    }
+
+    fn abort_section(&self, ino: Ino, section: &Section) {
+        section.transaction.abort();
+        self.forget_attributes(Node::Base(ino));
+    }
+
+    /// A write to a file of the base. `None`: it is no matter of a section.
+    pub(crate) fn section_write(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        ino: Ino,
+        args: &abi::WriteIn,
+        data: &[u8],
+        reply: &mut Reply,
+    ) -> Option<Result<Outcome>> {
+        let section = self.sections.of(ino)?;
+        if args.write_flags & abi::WRITE_CACHE != 0 {
+            let stored = self.stored_beside(&section, ino, args.offset, data).transpose()?;
+            return Some(stored.map(|()| {
+                reply.put(&WriteOut { size: data.len() as u32, padding: 0 });
+                Outcome::Done
+            }));
+        }
+        let is_own = section.owner.is(header.pid);
+        is_own.then(|| self.write_in(&section, channel, header, ino, args, data))
+    }
+
+    /// Pages of a mapping, which others may have stored into: brings what was stored into the base,
+    /// without the section's data. `None`: the section has none in them.
+    fn stored_beside(&self, section: &Section, ino: Ino, offset: u64, data: &[u8]) -> Result<Option<()>> {
+        let end = offset + data.len() as u64;
+        let meets = |&(from, len): &(u64, u64)| from < end && offset < from + len;
+        if !section.ranges.lock().iter().any(meets) || !AccessCheck::AtomicWriteMappings.is_made() {
+            return Ok(None);
+        }
+        let (mut written, mut before) = (Vec::new(), Vec::new());
+        section.transaction.read(ino, offset, data.len(), &mut written)?;
+        self.base.read(ino, offset, data.len(), &mut before)?;
+        if let Some(after) = stored(data, &written, &before) {
+            let how = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
+            self.base.write(ino, offset, &after, how)?;
+        }
+        Ok(Some(()))
+    }
+
+    fn write_in(
+        &self,
+        section: &Section,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        ino: Ino,
+        args: &abi::WriteIn,
+        data: &[u8],
+    ) -> Result<Outcome> {
+        let (offset, len) = (args.offset, data.len() as u64);
+        let appended = args.flags & libc::O_APPEND as u32 != 0;
+        if offset % PAGE != 0 || len % PAGE != 0 || appended {
+            return Err(Errno::EINVAL.into());
+        }
+        let kill_suidgid = args.write_flags & abi::WRITE_KILL_SUIDGID != 0;
+        let how = WriteHow { append: false, kill_suidgid, by: caller(header, 0) };
+        section.transaction.write(ino, offset, data, how)?;
+        section.ranges.lock().push((offset, len));
+        let pending = Arc::new(Pending {
+            channel: channel.clone(),
+            unique: header.unique,
+            len: len as u32,
+            since: Instant::now(),
+            answered: AtomicBool::new(false),
+        });
+        *section.pending.lock() = Some(pending.clone());
+        self.forget_range(ino, offset, len);
+        *section.pending.lock() = None;
+        pending.answer();
+        Ok(Outcome::Later)
+    }
+
+    fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
+        if let Err(e) = self.kernel.forget_range(Node::Base(ino), offset, len) {
+            crate::log(format_args!("the kernel did not forget part of node {:#x}: {e}", ino.0));
+        }
+    }
+
+    /// Aborts what dead processes left, answers what waits for too long; returns when to look
+    /// again.
+    pub(crate) fn look_after_sections(&self) -> Option<Instant> {
+        for (ino, section) in self.sections.all() {
+            if section.owner.is_dead() && self.sections.remove(ino, &section) {
+                self.abort_section(ino, &section);
+            }
+            let pending = section.pending.lock().clone();
+            if let Some(pending) = pending.filter(|pending| pending.since.elapsed() > LOOK) {
+                pending.answer();
+            }
+        }
+        let any = self.sections.any();
+        self.sections.watched.store(any, Ordering::Release);
+        // One that began in between has seen that it was watched.
+        let any = any || self.sections.any();
+        any.then(|| Instant::now() + LOOK)
+    }
+
+    pub(crate) fn abort_sections(&self) {
+        for (ino, section) in self.sections.all() {
+            self.sections.remove(ino, &section);
+            section.transaction.abort();
+        }
+    }
+}

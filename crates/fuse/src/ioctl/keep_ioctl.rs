@@ -1,0 +1,144 @@
+//! Transactions that outlive their channel: kept in memory until somebody decides or their time
+//! runs out, and with `KEEP_PERSISTENT` on the volume too, from where the next mount has them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use xact::{KeptInfo, Resource, Transaction};
+use xact_control::abi::TxStatus;
+use xact_types::{Errno, Error, Ino, Result, unix_seconds};
+
+use crate::ioctl::answer::answer;
+use crate::protocol::abi::InHeader;
+use crate::protocol::node::Node;
+use crate::server::Server;
+use crate::server::transactions::TxView;
+use crate::transport::channel::Channel;
+
+/// How a transaction is kept.
+pub(crate) struct KeepOptions {
+    pub label: Vec<u8>,
+    /// For good without.
+    pub timeout: Option<Duration>,
+    pub persist: bool,
+}
+
+/// Seconds since 1970, by the clock on the wall: the only one that goes on while nothing is
+/// mounted.
+fn seconds_now() -> u64 {
+    unix_seconds().max(0) as u64
+}
+
+impl Server {
+    /// Makes the channel's transaction one that outlives it. Whatever is open in its view goes
+    /// stale, so that processes that were left behind change nothing any more. One that was kept on
+    /// the volume before stays so.
+    pub(crate) fn keep_later(
+        self: &Arc<Self>,
+        number: u32,
+        channel: &Arc<Channel>,
+        header: &InHeader,
+        how: KeepOptions,
+    ) -> Result<()> {
+        let (channel, unique) = (channel.clone(), header.unique);
+        let tx = self.transactions.take(number).ok_or(Errno::ENOENT)?;
+        self.end_later(tx, move |server, tx| {
+            for ino in tx.refs.with_contents() {
+                server.forget_contents(Node::View(tx.nr, ino));
+            }
+            server.transactions.freeze(tx);
+            server.undo_dead_parts(tx);
+            let view = server.transactions.renew(tx);
+            server.transactions.keep(number, view, how.label.clone(), how.timeout);
+            let kept = if how.persist || tx.transaction.kept_info().is_some() {
+                server.keep_on_volume(tx, &how)
+            } else {
+                Ok(())
+            };
+            server.give_back(number, tx);
+            server.forget_view(tx);
+            server.reaper.wake(server);
+            answer(&channel, unique, kept.as_ref().err().map(Error::errno), &());
+        })
+    }
+
+    fn keep_on_volume(&self, tx: &TxView, how: &KeepOptions) -> Result<()> {
+        let (id, now) = (tx.id(), seconds_now());
+        let info = KeptInfo {
+            gid: tx.gid,
+            label: how.label.clone(),
+            begun: now.saturating_sub(tx.begun.elapsed().as_secs()),
+            deadline: how.timeout.map(|timeout| now + timeout.as_secs()),
+        };
+        // One that is kept has been charged for that.
+        let is_new = tx.transaction.kept_info().is_none();
+        let charge = is_new.then(|| tx.account.charge(Resource::Persisted, 1)).transpose();
+        let kept = charge.and_then(|charge| {
+            tx.transaction.keep(info)?;
+            if let Some(charge) = charge {
+                self.transactions.note_persistent(id, charge);
+            }
+            Ok(())
+        });
+        match &kept {
+            Ok(()) => {}
+            Err(e) => {
+                crate::log(format_args!("transaction {id} is open, but not kept on the volume as it is: {e}"))
+            }
+        }
+        // The folder that it is in has come to the root.
+        self.forget_attributes(Node::Base(Ino::ROOT));
+        kept
+    }
+
+    /// Opens what the volume has kept, before anything is served.
+    pub fn reopen_kept(self: &Arc<Self>) {
+        let all = self.volume.kept_transactions().unwrap_or_else(|e| {
+            crate::log(format_args!("what transactions the volume keeps cannot be told: {e}"));
+            Vec::new()
+        });
+        // All are opened before the first is served.
+        let all = all.into_iter().map(|id| (id, self.reopen(id))).collect::<Vec<_>>();
+        let now = seconds_now();
+        for (id, reopened) in all {
+            match reopened {
+                Ok(transaction) => {
+                    let info = transaction.kept_info().unwrap_or_default();
+                    let label = String::from_utf8_lossy(&info.label).into_owned();
+                    let age = Duration::from_secs(now.saturating_sub(info.begun));
+                    let left = info.deadline.map(|at| Duration::from_secs(at.saturating_sub(now)));
+                    let account = self.volume.accounts().of(transaction.options().owner);
+                    self.transactions.add_kept(transaction, &account, age, left);
+                    crate::log(format_args!("transaction {id} ({label}) is open again"));
+                }
+                Err(e) => crate::log(format_args!(
+                    "transaction {id} is kept on the volume, but cannot be opened in this mount: {e}"
+                )),
+            }
+        }
+        if !self.transactions.is_empty() {
+            self.reaper.wake(self);
+        }
+    }
+
+    fn reopen(&self, id: u64) -> Result<Arc<Transaction>> {
+        if self.volume.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        self.volume.reopen_transaction(id)
+    }
+
+    /// Drops the kept transactions whose time has run out; returns when the next one's does.
+    pub(crate) fn drop_expired(&self) -> Option<Instant> {
+        let (expired, next) = self.transactions.take_expired();
+        for tx in expired {
+            let id = tx.id();
+            crate::log(format_args!("transaction {id} is dropped: its time has run out"));
+            self.transactions.freeze(&tx);
+            // On an error it is told.
+            let _ = self.drop_all(&tx, TxStatus::TimedOut);
+            self.forget_view(&tx);
+        }
+        next
+    }
+}

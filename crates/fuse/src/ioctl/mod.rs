@@ -1,0 +1,14 @@
+//! Requests by ioctl: transactions, snapshots, settings of the volume, atomic writes.
+
+pub mod answer;
+pub mod atomic_write;
+pub mod change_list;
+pub mod dispatch;
+pub mod keep_ioctl;
+pub mod modes;
+pub mod savepoints;
+pub mod sections;
+pub mod snapshots;
+pub mod tx_ioctl;
+pub mod usage;
+pub mod volume_ioctls;

@@ -1,0 +1,49 @@
+//! The volume's modes, asked for and set by ioctl on any file of the mount.
+
+use xact::ModeChoice;
+use xact_control::abi::{self as control, Modes};
+use xact_types::{Errno, Result};
+use zerocopy::FromBytes;
+
+use crate::ioctl::answer::put_result;
+use crate::protocol::abi::InHeader;
+use crate::protocol::node::Node;
+use crate::protocol::reply::Reply;
+use crate::server::Server;
+
+impl Server {
+    /// Answers with the struct also where it failed: the reason is in it.
+    pub(crate) fn modes_ioctl(
+        &self,
+        header: &InHeader,
+        node: Node,
+        input: &[u8],
+        reply: &mut Reply,
+    ) -> Result<()> {
+        let (mut request, _) = Modes::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
+        let done = self.modes(header, node, &mut request);
+        request.why_len = self.explain(&mut request.why, &done);
+        put_result(reply, &done, &request);
+        Ok(())
+    }
+
+    fn modes(&self, header: &InHeader, node: Node, request: &mut Modes) -> Result<()> {
+        match request.action {
+            control::MODES_GET => {}
+            control::MODES_OPTIONS => {
+                request.stored = self.volume.mode_options().numbers();
+                request.effective = ModeChoice::from(self.volume.modes()).numbers();
+                return Ok(());
+            }
+            control::MODES_SET => {
+                self.owner_only(header)?;
+                self.outside_only(node, "setting the volume's modes")?;
+                self.volume.store_modes(ModeChoice::from_numbers(request.stored))?;
+            }
+            _ => return Err(Errno::EINVAL.into()),
+        }
+        request.stored = self.volume.stored_modes()?.numbers();
+        request.effective = ModeChoice::from(self.volume.modes()).numbers();
+        Ok(())
+    }
+}

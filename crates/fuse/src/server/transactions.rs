@@ -1,0 +1,565 @@
+//! The views that are open beside the base, and who has their transactions.
+//!
+//! ```text
+//!   channel opened ──► idle ──BEGIN──► active ──COMMIT, ABORT──► idle
+//!                       ▲ │              │ │
+//!                       │ │              │ └── last descriptor closed ──► aborted
+//!                       │ │            KEEP
+//!                  DETACH │ ATTACH       ▼
+//!        (closed)       │ └──────────► kept and attached ──COMMIT, ABORT──► idle
+//!                       └── kept ◄───────┘
+//!                             └── its time runs out ──► aborted
+//! ```
+//!
+//! Invariant: a view is in the map from BEGIN until it is frozen. An operation in it holds the
+//! read side of its gate; freezing takes the write side, so it waits for the operations that run,
+//! and whoever comes later finds the gate closed (`ESTALE`). A kept transaction has one view at a
+//! time: what looks at the transaction anew gets a new view, and with it new node ids.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
+use xact::{Account, Charge, Losses, Lost, Resource, Transaction, TxState};
+use xact_control::abi::TxStatus;
+use xact_fs::View;
+use xact_types::{AccessCheck, Errno, Result};
+
+use crate::commit::followers::Followers;
+use crate::ioctl::change_list::ChangeList;
+use crate::protocol::node::ViewNr;
+use crate::server::kernel_refs::KernelRefs;
+use crate::server::process::SharedProcess;
+
+/// Kept transactions that have ended and are remembered.
+const REMEMBERED: usize = 256;
+
+/// Whether operations may enter a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    Open,
+    Closed,
+}
+
+/// Held by an operation while it runs in a view.
+pub type ViewGuard = ArcRwLockReadGuard<RawRwLock, Gate>;
+
+/// What a selected path takes in memory besides its bytes.
+const PATH_BYTES: usize = 64;
+
+/// The view of a transaction as the kernel knows it.
+pub struct TxView {
+    pub nr: ViewNr,
+    pub uid: u32,
+    pub gid: u32,
+    pub transaction: Arc<Transaction>,
+    pub begun: Instant,
+    /// Its user's.
+    pub account: Arc<Account>,
+    /// That it is open.
+    open: Arc<Charge>,
+    gate: Arc<RwLock<Gate>>,
+    pub refs: Arc<KernelRefs>,
+    /// `stat` returns inode numbers that no other view has.
+    pub own_inodes: bool,
+    /// Open savepoints in rising order, with the processes that they end with.
+    parts: Mutex<Vec<(u64, Arc<SharedProcess>)>>,
+    /// Looked at by every operation, so without a lock.
+    has_parts: AtomicBool,
+}
+
+impl TxView {
+    fn new(nr: ViewNr, gid: u32, transaction: Arc<Transaction>, open: Arc<Charge>, begun: Instant) -> TxView {
+        let account = open.account().clone();
+        TxView {
+            nr,
+            uid: account.uid(),
+            gid,
+            transaction,
+            begun,
+            refs: Arc::new(KernelRefs::new(&account)),
+            account,
+            open,
+            gate: Arc::new(RwLock::new(Gate::Open)),
+            own_inodes: false,
+            parts: Mutex::default(),
+            has_parts: AtomicBool::new(false),
+        }
+    }
+
+    /// The transaction's number, which no other one has while the volume is mounted.
+    pub fn id(&self) -> u64 {
+        self.transaction.options().id
+    }
+
+    /// Whether the transaction has not been committed or aborted.
+    pub fn is_open(&self) -> bool {
+        self.transaction.state() == TxState::Active
+    }
+
+    /// A savepoint ends with a process from now on.
+    pub fn add_part(&self, savepoint: u64, owner: Arc<SharedProcess>) {
+        let mut parts = self.parts.lock();
+        parts.push((savepoint, owner));
+        self.has_parts.store(true, Ordering::Release);
+    }
+
+    /// A savepoint has ended, and all later ones with it.
+    pub fn end_parts(&self, savepoint: u64) {
+        let mut parts = self.parts.lock();
+        parts.retain(|(number, _)| *number < savepoint);
+        self.has_parts.store(!parts.is_empty(), Ordering::Release);
+    }
+
+    pub fn has_parts(&self) -> bool {
+        self.has_parts.load(Ordering::Acquire)
+    }
+
+    /// Runs `undo` with the first savepoint whose process is dead, which has ended then. Whoever
+    /// comes meanwhile waits, so that nothing is done in between.
+    pub fn end_dead_part<R>(&self, undo: impl FnOnce(u64) -> R) -> Option<R> {
+        let mut parts = self.parts.lock();
+        let first = parts.iter().position(|(_, owner)| owner.is_dead())?;
+        let done = undo(parts[first].0);
+        parts.truncate(first);
+        self.has_parts.store(!parts.is_empty(), Ordering::Release);
+        Some(done)
+    }
+
+    /// Lets an operation in; `ESTALE` when the transaction has ended.
+    pub fn enter(&self) -> Result<ViewGuard, Errno> {
+        let pass = RwLock::read_arc(&self.gate);
+        if *pass == Gate::Open { Ok(pass) } else { Err(Errno::ESTALE) }
+    }
+
+    /// Waits for the operations inside and lets no other in.
+    pub fn close(&self) {
+        *self.gate.write() = Gate::Closed;
+    }
+
+    /// After a commit that was refused: the transaction goes on.
+    pub fn reopen(&self) {
+        *self.gate.write() = Gate::Open;
+    }
+
+    /// Gives back what the kernel held through a view that is closed.
+    fn release_all(&self) {
+        for (ino, lookups) in self.refs.drain() {
+            self.transaction.release(ino, lookups);
+        }
+    }
+}
+
+/// A transaction that outlives its channel.
+#[derive(Clone)]
+pub struct Kept {
+    pub view: Arc<TxView>,
+    pub label: Vec<u8>,
+    pub deadline: Option<Instant>,
+    /// That it is kept on the volume too.
+    pub persistent: Option<Arc<Charge>>,
+    /// The channel that has it just now.
+    attached: Option<u32>,
+}
+
+impl Kept {
+    /// Whether somebody works in it.
+    pub fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
+}
+
+/// The state of a transaction, for people.
+pub struct TxInfo {
+    pub id: u64,
+    pub status: TxStatus,
+    pub uid: u32,
+    pub label: Vec<u8>,
+    pub age: Duration,
+    pub left: Option<Duration>,
+    /// It is kept on the volume too.
+    pub persistent: bool,
+}
+
+/// An open control channel.
+struct ChannelState {
+    /// That it is open; whose it is.
+    open: Charge,
+    tx: Option<Arc<TxView>>,
+    /// Paths for a commit or a drop of a part.
+    selection: BTreeSet<Vec<u8>>,
+    /// Tries that were lost to conflicts since the last one that was not.
+    losses: Losses,
+    /// What the selection takes.
+    selection_bytes: usize,
+    /// For both.
+    memory: Charge,
+    /// The list of changes that the channel reads, page by page.
+    diff: Option<Arc<ChangeList>>,
+}
+
+impl ChannelState {
+    fn bytes(&self) -> u64 {
+        (self.selection_bytes + self.losses.bytes()) as u64
+    }
+}
+
+#[derive(Default)]
+struct Tables {
+    views: HashMap<ViewNr, Arc<TxView>>,
+    last_view: Option<ViewNr>,
+    channels: HashMap<u32, ChannelState>,
+    last_channel: u32,
+    kept: BTreeMap<u64, Kept>,
+    ended: VecDeque<TxInfo>,
+}
+
+impl Tables {
+    fn next_view(&mut self, followers: &Followers) -> ViewNr {
+        let mut nr = self.last_view.map_or(ViewNr::FIRST, ViewNr::next);
+        while self.views.contains_key(&nr) || followers.has(nr) {
+            nr = nr.next();
+        }
+        self.last_view = Some(nr);
+        nr
+    }
+
+    fn info(&self, view: &TxView) -> TxInfo {
+        let id = view.id();
+        let kept = self.kept.get(&id);
+        TxInfo {
+            id,
+            status: if kept.is_some() { TxStatus::Kept } else { TxStatus::Running },
+            uid: view.uid,
+            label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
+            age: view.begun.elapsed(),
+            left: kept.and_then(|kept| kept.deadline).map(|at| at.saturating_duration_since(Instant::now())),
+            persistent: kept.is_some_and(|kept| kept.persistent.is_some()),
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Transactions {
+    tables: RwLock<Tables>,
+    /// Of views that were committed; their numbers are in use.
+    pub followers: Followers,
+}
+
+impl Transactions {
+    pub fn view(&self, nr: ViewNr) -> Result<Arc<TxView>, Errno> {
+        self.tables.read().views.get(&nr).cloned().ok_or(Errno::ESTALE)
+    }
+
+    /// What the kernel knows of a view that is open, or was committed and is followed.
+    pub fn refs(&self, nr: ViewNr) -> Option<Arc<KernelRefs>> {
+        // In this order: a view becomes a followed one before it is frozen.
+        let open = self.tables.read().views.get(&nr).map(|view| view.refs.clone());
+        open.or_else(|| self.followers.get(nr).map(|view| view.refs.clone()))
+    }
+
+    /// By the number that the user knows.
+    pub fn by_id(&self, id: u64) -> Option<Arc<TxView>> {
+        self.tables.read().views.values().find(|v| v.id() == id).cloned()
+    }
+
+    /// Opens one for a user. `EMFILE`: he has too many.
+    pub fn open_channel(&self, account: &Arc<Account>) -> Result<u32> {
+        let open = account.charge(Resource::Channels, 1)?;
+        let mut tables = self.tables.write();
+        loop {
+            tables.last_channel = tables.last_channel.wrapping_add(1).max(1);
+            let channel = tables.last_channel;
+            if let std::collections::hash_map::Entry::Vacant(free) = tables.channels.entry(channel) {
+                free.insert(ChannelState {
+                    open,
+                    tx: None,
+                    selection: BTreeSet::new(),
+                    losses: Losses::default(),
+                    selection_bytes: 0,
+                    memory: account.nothing(Resource::Memory),
+                    diff: None,
+                });
+                return Ok(channel);
+            }
+        }
+    }
+
+    /// The channel's last descriptor is closed; returns the transaction that ends with it.
+    pub fn close_channel(&self, channel: u32) -> Option<Arc<TxView>> {
+        let mut tables = self.tables.write();
+        let tx = tables.channels.remove(&channel)?.tx?;
+        match tables.kept.get_mut(&tx.id()) {
+            Some(kept) => {
+                kept.attached = None;
+                None
+            }
+            None => Some(tx),
+        }
+    }
+
+    /// Makes `transaction` the channel's; `EBUSY` if it has one. `open` says whose it is.
+    pub fn add(
+        &self,
+        channel: u32,
+        transaction: Arc<Transaction>,
+        open: Charge,
+        gid: u32,
+        own_inodes: bool,
+    ) -> Result<Arc<TxView>, Errno> {
+        let mut tables = self.tables.write();
+        match tables.channels.get(&channel) {
+            None => return Err(Errno::EBADF),
+            Some(ChannelState { tx: Some(_), .. }) => return Err(Errno::EBUSY),
+            Some(_) => {}
+        }
+        let nr = tables.next_view(&self.followers);
+        let view = TxView::new(nr, gid, transaction, Arc::new(open), Instant::now());
+        let view = Arc::new(TxView { own_inodes, ..view });
+        tables.views.insert(nr, view.clone());
+        let state = tables.channels.get_mut(&channel).expect("looked up above");
+        state.tx = Some(view.clone());
+        Ok(view)
+    }
+
+    /// The channel's transaction, `None` while it is idle.
+    pub fn of_channel(&self, channel: u32) -> Option<Arc<TxView>> {
+        self.tables.read().channels.get(&channel).and_then(|state| state.tx.clone())
+    }
+
+    /// Takes the channel's transaction from it, to end it or to do what nobody may interfere with.
+    pub fn take(&self, channel: u32) -> Option<Arc<TxView>> {
+        self.tables.write().channels.get_mut(&channel).and_then(|state| state.tx.take())
+    }
+
+    /// What the channel has lost in a row.
+    pub fn losses(&self, channel: u32) -> Losses {
+        self.tables.read().channels.get(&channel).map(|state| state.losses.clone()).unwrap_or_default()
+    }
+
+    /// A transaction of the channel has ended: it was lost to a conflict, or not.
+    pub fn note_end(&self, channel: u32, lost: Option<Lost>) {
+        if let Some(state) = self.tables.write().channels.get_mut(&channel) {
+            match lost {
+                Some(lost) => state.losses.add(lost),
+                None => state.losses = Losses::default(),
+            }
+            // Where there is no memory to remember them, the next try is a first one.
+            if state.memory.cover(state.bytes()).is_err() {
+                state.losses = Losses::default();
+            }
+        }
+    }
+
+    /// Gives a transaction that was taken back; returns it where its channel was closed meanwhile
+    /// and nobody keeps it.
+    pub fn give_back(&self, channel: u32, view: Arc<TxView>) -> Option<Arc<TxView>> {
+        let mut tables = self.tables.write();
+        if let Some(state) = tables.channels.get_mut(&channel) {
+            state.tx = Some(view);
+            return None;
+        }
+        match tables.kept.get_mut(&view.id()) {
+            Some(kept) => {
+                kept.attached = None;
+                None
+            }
+            None => Some(view),
+        }
+    }
+
+    /// Freezes a view: nothing enters it any more, and nothing is inside.
+    pub fn freeze(&self, view: &TxView) {
+        view.close();
+        self.tables.write().views.remove(&view.nr);
+    }
+
+    /// A new view of a transaction in the place of one that is frozen.
+    pub fn renew(&self, old: &TxView) -> Arc<TxView> {
+        old.release_all();
+        let mut tables = self.tables.write();
+        let nr = tables.next_view(&self.followers);
+        let view = TxView::new(nr, old.gid, old.transaction.clone(), old.open.clone(), old.begun);
+        let view = Arc::new(TxView { own_inodes: old.own_inodes, ..view });
+        tables.views.insert(nr, view.clone());
+        if let Some(kept) = tables.kept.get_mut(&view.id()) {
+            kept.view = view.clone();
+        }
+        view
+    }
+
+    /// The transaction outlives its channel from now on, for `timeout` (without end if `None`).
+    pub fn keep(&self, channel: u32, view: Arc<TxView>, label: Vec<u8>, timeout: Option<Duration>) {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut tables = self.tables.write();
+        let id = view.id();
+        let persistent = tables.kept.get(&id).and_then(|kept| kept.persistent.clone());
+        let kept = Kept { label, deadline, persistent, attached: Some(channel), view };
+        tables.kept.insert(id, kept);
+    }
+
+    /// It is on the volume now.
+    pub fn note_persistent(&self, id: u64, charge: Charge) {
+        if let Some(kept) = self.tables.write().kept.get_mut(&id) {
+            kept.persistent.get_or_insert(Arc::new(charge));
+        }
+    }
+
+    /// One that was kept before the volume was mounted, `age` old.
+    pub fn add_kept(
+        &self,
+        transaction: Arc<Transaction>,
+        account: &Arc<Account>,
+        age: Duration,
+        left: Option<Duration>,
+    ) {
+        let now = Instant::now();
+        // A machine that has not been up for so long knows no such instant.
+        let begun = now.checked_sub(age).unwrap_or(now);
+        let info = transaction.kept_info().unwrap_or_default();
+        let charge = |resource| Arc::new(account.charge_anyway(resource, 1));
+        let (open, persistent) = (charge(Resource::Transactions), Some(charge(Resource::Persisted)));
+        let mut tables = self.tables.write();
+        let (id, nr) = (transaction.options().id, tables.next_view(&self.followers));
+        let view = Arc::new(TxView::new(nr, info.gid, transaction, open, begun));
+        tables.views.insert(nr, view.clone());
+        let deadline = left.map(|left| now + left);
+        let kept = Kept { view, label: info.label, deadline, persistent, attached: None };
+        tables.kept.insert(id, kept);
+    }
+
+    /// What is known of a kept transaction.
+    pub fn kept(&self, id: u64) -> Option<Kept> {
+        self.tables.read().kept.get(&id).cloned()
+    }
+
+    /// Makes a kept transaction the channel's.
+    pub fn attach(&self, channel: u32, id: u64, uid: u32) -> Result<(), Errno> {
+        let mut tables = self.tables.write();
+        let Tables { channels, kept, .. } = &mut *tables;
+        let state = channels.get_mut(&channel).ok_or(Errno::EBADF)?;
+        let kept = kept.get_mut(&id).ok_or(Errno::ENOENT)?;
+        if uid != 0 && kept.view.uid != uid && AccessCheck::AttachOwner.is_made() {
+            return Err(Errno::EPERM);
+        }
+        if kept.attached.is_some() || state.tx.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        kept.attached = Some(channel);
+        state.tx = Some(kept.view.clone());
+        Ok(())
+    }
+
+    /// A transaction has ended; how is remembered if it was a kept one.
+    pub fn ended(&self, view: &TxView, status: TxStatus) {
+        let mut tables = self.tables.write();
+        let info = TxInfo { status, left: None, ..tables.info(view) };
+        if tables.kept.remove(&view.id()).is_some() {
+            tables.ended.push_back(info);
+            if tables.ended.len() > REMEMBERED {
+                tables.ended.pop_front();
+            }
+        }
+    }
+
+    /// Kept transactions whose time has run out, taken from everybody, and when the next one's
+    /// does. One that is attached has until it is detached.
+    pub fn take_expired(&self) -> (Vec<Arc<TxView>>, Option<Instant>) {
+        let mut tables = self.tables.write();
+        let now = Instant::now();
+        let (mut expired, mut next) = (Vec::new(), None::<Instant>);
+        for kept in tables.kept.values_mut() {
+            match kept.deadline {
+                Some(at) if at <= now && kept.attached.is_none() => {
+                    // Nobody attaches it any more.
+                    kept.attached = Some(0);
+                    expired.push(kept.view.clone());
+                }
+                Some(at) if kept.attached != Some(0) => {
+                    // One that is attached is looked at again a little later.
+                    let at = at.max(now + Duration::from_millis(100));
+                    next = Some(next.map_or(at, |next| next.min(at)));
+                }
+                _ => {}
+            }
+        }
+        (expired, next)
+    }
+
+    /// `ENOMEM`: the user has no memory for another path.
+    pub fn select(&self, channel: u32, path: Vec<u8>) -> Result<()> {
+        let mut tables = self.tables.write();
+        let state = tables.channels.get_mut(&channel).ok_or(Errno::EBADF)?;
+        let bytes = path.len() + PATH_BYTES;
+        if !state.selection.contains(&path) {
+            state.memory.cover(state.bytes() + bytes as u64)?;
+            state.selection.insert(path);
+            state.selection_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    pub fn take_selection(&self, channel: u32) -> Vec<Vec<u8>> {
+        let mut tables = self.tables.write();
+        tables
+            .channels
+            .get_mut(&channel)
+            .map(|state| {
+                let selection = std::mem::take(&mut state.selection).into_iter().collect();
+                state.selection_bytes = 0;
+                // Less than before, which is never refused.
+                let _ = state.memory.cover(state.bytes());
+                selection
+            })
+            .unwrap_or_default()
+    }
+
+    /// Whose channel it is.
+    pub fn account_of(&self, channel: u32) -> Result<Arc<Account>> {
+        let tables = self.tables.read();
+        Ok(tables.channels.get(&channel).ok_or(Errno::EBADF)?.open.account().clone())
+    }
+
+    pub fn set_diff(&self, channel: u32, diff: Option<Arc<ChangeList>>) {
+        if let Some(state) = self.tables.write().channels.get_mut(&channel) {
+            state.diff = diff;
+        }
+    }
+
+    pub fn diff(&self, channel: u32) -> Option<Arc<ChangeList>> {
+        self.tables.read().channels.get(&channel).and_then(|state| state.diff.clone())
+    }
+
+    /// The transaction with this number, open or a kept one that has ended. `ENOENT`, `EPERM`.
+    pub fn info(&self, id: u64, uid: u32) -> Result<TxInfo, Errno> {
+        let tables = self.tables.read();
+        let info = match tables.views.values().find(|view| view.id() == id) {
+            Some(view) => tables.info(view),
+            None => {
+                let ended = tables.ended.iter().rev().find(|info| info.id == id).ok_or(Errno::ENOENT)?;
+                TxInfo { label: ended.label.clone(), ..*ended }
+            }
+        };
+        if uid != 0 && info.uid != uid { Err(Errno::EPERM) } else { Ok(info) }
+    }
+
+    /// The next open transaction above `id` that the user may look at.
+    pub fn next_info(&self, id: u64, uid: u32) -> Result<TxInfo, Errno> {
+        let tables = self.tables.read();
+        let above = tables.views.values().filter(|view| view.id() > id);
+        let may = above.filter(|view| uid == 0 || view.uid == uid);
+        may.min_by_key(|view| view.id()).map(|view| tables.info(view)).ok_or(Errno::ENOENT)
+    }
+
+    /// Whether no transaction is open.
+    pub fn is_empty(&self) -> bool {
+        self.tables.read().views.is_empty()
+    }
+
+    /// All views, at the end of the session.
+    pub fn all(&self) -> Vec<Arc<TxView>> {
+        self.tables.read().views.values().cloned().collect()
+    }
+}

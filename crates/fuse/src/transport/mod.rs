@@ -1,0 +1,12 @@
+//! The transport: mounting, descriptors of `/dev/fuse`, and the threads that answer requests.
+
+pub mod channel;
+pub mod cpu_pin;
+pub mod cpu_set;
+pub mod mount;
+pub mod parked_request;
+pub mod priority;
+pub mod signals;
+pub mod single_caller;
+pub mod user_shares;
+pub mod worker_pool;

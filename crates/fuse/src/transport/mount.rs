@@ -1,0 +1,306 @@
+//! Mounting and unmounting: by mount(2) for those who may, through `fusermount3` for the rest.
+
+use std::ffi::{CString, OsStr};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use xact_types::{Error, Result};
+
+use crate::transport::channel::open_device;
+
+/// How to mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What `df` and `/proc/mounts` show as the device: the path of the image.
+    pub source: PathBuf,
+    pub read_only: bool,
+    /// Other users may use it, as they may an ext4 mount; permission bits decide. Not given: yes
+    /// for root, no for anybody else, who needs `user_allow_other` in /etc/fuse.conf for it.
+    pub allow_other: Option<bool>,
+    /// Mount flags by name: nosuid, nodev, noexec, noatime, sync, dirsync.
+    flags: u64,
+}
+
+/// Options that are flags of mount(2), with what undoes them.
+const FLAGS: [(&str, &str, u64); 6] = [
+    ("nosuid", "suid", libc::MS_NOSUID),
+    ("nodev", "dev", libc::MS_NODEV),
+    ("noexec", "exec", libc::MS_NOEXEC),
+    ("noatime", "atime", libc::MS_NOATIME),
+    ("sync", "async", libc::MS_SYNCHRONOUS),
+    ("dirsync", "", libc::MS_DIRSYNC),
+];
+
+impl MountOptions {
+    pub fn new(source: &Path) -> MountOptions {
+        MountOptions { source: source.to_owned(), ..Default::default() }
+    }
+
+    /// Takes one option as `-o` has it; `Usage` for one that does not exist.
+    pub fn set(&mut self, option: &str) -> Result<()> {
+        match option {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = Some(true),
+            "noallow_other" => self.allow_other = Some(false),
+            // Always so.
+            "default_permissions" | "defaults" => {}
+            _ => match FLAGS.iter().find(|(on, off, _)| option == *on || option == *off) {
+                Some((on, _, flag)) if option == *on => self.flags |= flag,
+                Some((_, _, flag)) if !option.is_empty() => self.flags &= !flag,
+                _ => return Err(Error::Usage(format!("there is no mount option {option:?}"))),
+            },
+        }
+        Ok(())
+    }
+
+    fn allows_other(&self) -> bool {
+        self.allow_other.unwrap_or_else(is_root)
+    }
+
+    fn mount_flags(&self) -> u64 {
+        self.flags | if self.read_only { libc::MS_RDONLY } else { 0 }
+    }
+
+    /// The `-o` argument of fusermount3.
+    fn helper_options(&self) -> Vec<u8> {
+        let mut options = b"default_permissions".to_vec();
+        options.extend(if self.read_only { &b",ro"[..] } else { b",rw" });
+        if self.allows_other() {
+            options.extend(b",allow_other");
+        }
+        for (on, _, flag) in FLAGS {
+            if self.flags & flag != 0 {
+                options.push(b',');
+                options.extend(on.as_bytes());
+            }
+        }
+        options.extend(b",fsname=");
+        for &byte in self.source.as_os_str().as_bytes() {
+            if byte == b',' || byte == b'\\' {
+                options.push(b'\\');
+            }
+            options.push(byte);
+        }
+        options
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn c_string(bytes: &OsStr) -> io::Result<CString> {
+    CString::new(bytes.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Mounts on `at` (an absolute path of a directory) and returns the connection's device.
+pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
+    match std::fs::metadata(at) {
+        Ok(there) if there.is_dir() => {}
+        Ok(_) => return Err(Error::Usage(format!("{} is not a directory", at.display()))),
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+            let at = at.display();
+            return Err(Error::Usage(format!(
+                "{at} is the mount of a FUSE daemon that is gone: unmount it (umount {at}) and try again"
+            )));
+        }
+        Err(e) => return Err(refused(at, &e.to_string())),
+    }
+    if is_root() {
+        let device = open_device().map_err(|e| {
+            Error::Usage(format!("cannot open /dev/fuse: {e} (does this system have FUSE? modprobe fuse)"))
+        })?;
+        match mount_directly(&device, at, options) {
+            Ok(()) => return Ok(device),
+            // Root of a container that may not mount: its fusermount3 may.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
+            Err(e) => return Err(refused(at, &e.to_string())),
+        }
+    }
+    mount_by_helper(at, options)
+}
+
+/// Why the system, or fusermount3, does not mount. That somebody may not is told apart (an `Io`
+/// error of the kind `PermissionDenied`).
+fn refused(at: &Path, said: &str) -> Error {
+    let said = said.strip_prefix("fusermount3: ").unwrap_or(said);
+    let said = said.split(" (os error").next().unwrap_or(said);
+    let said = format!("cannot mount on {}: {said}", at.display());
+    let permission = ["ermission denied", "not permitted", "no write access", "user_allow_other"];
+    if permission.iter().any(|words| said.contains(words)) {
+        return Error::io("no permission", io::Error::new(io::ErrorKind::PermissionDenied, said));
+    }
+    Error::Usage(said)
+}
+
+fn mount_directly(device: &OwnedFd, at: &Path, options: &MountOptions) -> io::Result<()> {
+    // SAFETY: no arguments, cannot fail.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let allow_other = if options.allows_other() { ",allow_other" } else { "" };
+    let fd = device.as_raw_fd();
+    let data =
+        format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions{allow_other}");
+    let (source, at) = (c_string(options.source.as_os_str())?, c_string(at.as_os_str())?);
+    let data = CString::new(data)?;
+    // SAFETY: all pointers are to C strings that outlive the call.
+    let done = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            at.as_ptr(),
+            c"fuse".as_ptr(),
+            options.mount_flags() as libc::c_ulong,
+            data.as_ptr().cast(),
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// fusermount3 opens the device, mounts, and sends the descriptor over the socket it is given.
+fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
+    let usage = |e: io::Error| Error::Usage(format!("cannot mount through fusermount3: {e} (install fuse3)"));
+    let (ours, theirs) = UnixStream::pair().map_err(usage)?;
+    let output = Command::new("fusermount3")
+        .arg("-o")
+        .arg(OsStr::from_bytes(&options.helper_options()))
+        .arg("--")
+        .arg(at)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(usage)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(refused(at, said.trim()));
+    }
+    receive_descriptor(&ours).map_err(usage)
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0_u8; 1];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    // Room for one descriptor, aligned as a cmsghdr.
+    let mut control = [0_u64; 4];
+    // SAFETY: an all-zero msghdr is a valid one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = slices.as_mut_ptr().cast();
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: the message points at buffers of the lengths it says, alive during the call.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel filled the control buffer; CMSG_FIRSTHDR returns null or a header in it,
+    // and SCM_RIGHTS means that a descriptor, now ours alone, follows the header.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return Err(io::Error::other("it sent no descriptor"));
+        }
+        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned()))
+    }
+}
+
+/// Unmounts. `lazy`: out of the tree at once, gone when the last file on it is closed.
+pub fn unmount(at: &Path, lazy: bool) -> io::Result<()> {
+    let path = c_string(at.as_os_str())?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    // SAFETY: a C string that outlives the call.
+    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() != Some(libc::EPERM) {
+        return Err(error);
+    }
+    let mut helper = Command::new("fusermount3");
+    helper.arg("-u");
+    if lazy {
+        helper.arg("-z");
+    }
+    let output = helper.arg("--").arg(at).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let busy = said.contains("busy");
+    Err(if busy {
+        io::Error::from_raw_os_error(libc::EBUSY)
+    } else {
+        io::Error::other(said.trim().to_owned())
+    })
+}
+
+/// Device number of the mount, as (major, minor). Does not ask the server.
+pub fn device_number(at: &Path) -> io::Result<(u32, u32)> {
+    let path = c_string(at.as_os_str())?;
+    // SAFETY: all-zero is a valid statx; the call fills it.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointers are valid for the call.
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, 0, &mut stat) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok((stat.stx_dev_major, stat.stx_dev_minor)) }
+}
+
+/// Where the kernel shows connections; usually mounted by the system's init.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// Ends a connection, whoever uses it.
+pub fn abort_connection(number: u32) -> io::Result<()> {
+    let path = Path::new(CONNECTIONS).join(number.to_string()).join("abort");
+    if !path.exists() {
+        let (kind, at) = (c"fusectl", c_string(OsStr::new(CONNECTIONS))?);
+        // SAFETY: C strings that outlive the call; a null pointer means no data. Should it fail, so
+        // does the write below.
+        unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, std::ptr::null()) };
+    }
+    std::fs::write(path, "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_as_ext4s() {
+        let mut options = MountOptions::new(Path::new("/a,b\\c"));
+        for option in ["ro", "nosuid", "noexec", "exec", "noallow_other", "defaults"] {
+            options.set(option).unwrap();
+        }
+        assert_eq!(options.mount_flags(), libc::MS_RDONLY | libc::MS_NOSUID);
+        assert_eq!(options.helper_options(), b"default_permissions,ro,nosuid,fsname=/a\\,b\\\\c");
+        for wrong in ["", "data=journal", "allow-other"] {
+            assert!(matches!(options.set(wrong), Err(Error::Usage(_))), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn who_may_not_is_told_apart() {
+        for said in [
+            "fusermount3: user has no write access to mountpoint /mnt",
+            "fusermount3: mount failed: Operation not permitted",
+            "Permission denied (os error 13)",
+            "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
+        ] {
+            let Error::Io { source, .. } = refused(Path::new("/mnt"), said) else { panic!("{said}") };
+            assert_eq!(source.kind(), io::ErrorKind::PermissionDenied);
+            let told = source.to_string();
+            assert!(told.starts_with("cannot mount on /mnt: ") && !told.contains("fusermount3"), "{told}");
+        }
+        assert!(matches!(refused(Path::new("/mnt"), "No such device (os error 19)"), Error::Usage(_)));
+    }
+
+    #[test]
+    fn a_mountpoint_that_is_none_is_refused_with_its_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = mount(file.path(), &MountOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("is not a directory"), "{error}");
+    }
+}

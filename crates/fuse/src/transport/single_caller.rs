@@ -1,0 +1,403 @@
+//! Serving one caller from its own CPU.
+//!
+//! A request wakes a worker and its reply wakes the caller. Across CPUs each of the two costs an
+//! interrupt, and in a virtual machine the end of a halt: some 25 us for a round trip of which the
+//! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends who is woken
+//! to an idle CPU, wherever it came from, so left alone the two never meet.
+//!
+//! While all requests come from one thread, therefore:
+//! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts
+//!    as load on a CPU, and would drive the caller away from it;
+//! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
+//! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better
+//!    for an idle one, so the caller wakes up where it fell asleep and goes on at once. The worker
+//!    stays so from one reply to the next, since to change that and back takes 4 us; before what
+//!    lasts it raises its priority. It reads and writes as a thread does that has its rights.
+//!
+//! Nobody depends on that worker alone: a guard (`worker_pool`) looks every [`TICK`] whether
+//! somebody still waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker
+//! starves while its CPU has something better to do, which is mostly the caller, and whoever waits
+//! for a lock of that worker with it; the guard gives it its rights back.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::transport::cpu_set::{Cpus, everywhere};
+use crate::transport::priority;
+
+/// How often the guard looks.
+pub const TICK: Duration = Duration::from_millis(5);
+/// Requests of one thread in a row after which it is the single caller, at first and at most.
+const REQUESTS_IN_ROW: u32 = 64;
+const REQUESTS_IN_ROW_MAX: u32 = 1 << 20;
+/// By this the number is divided for the thread that was the single caller before another one
+/// called.
+const KNOWN_CALLER_DIVISOR: u32 = 8;
+/// A worker that waits longer than this for a request has a caller that runs beside it: on its own
+/// CPU the caller goes on before the worker is back from its reply, and asks again before that can
+/// wait.
+pub const DISTANT_CALLER_WAIT: Duration = Duration::from_micros(5);
+
+/// Whether one thread alone calls, and which. Shared by the workers; each value stands alone, and
+/// one that is out of date costs time, nothing else.
+pub struct SingleCaller {
+    /// What workers may run on when several threads call. `None`: there never is a single caller.
+    pub(super) everywhere: Option<&'static Cpus>,
+    on: AtomicBool,
+    /// The thread that the last requests came from, and how many they were.
+    caller: AtomicU32,
+    run: AtomicU32,
+    /// The thread that was the single caller, the last time.
+    before: AtomicU32,
+    /// Requests in a row that make a thread the single caller.
+    needed: AtomicU32,
+    /// The caller's CPU; -1 where it is not known.
+    pub(super) caller_cpu: AtomicI32,
+    /// `/proc/TID/stat` of the caller.
+    stat: Mutex<Option<File>>,
+    /// The worker that is under `SCHED_IDLE`, by its thread id; or 0.
+    idle_worker: AtomicI32,
+    /// The last request has been answered, or is just being.
+    answered: AtomicBool,
+    /// Threads that were moved to, or kept from, the caller's CPU. When the caller is not single
+    /// any more they may run anywhere at once, also those that wait for a request: else the next
+    /// one to call, who is another, had to wait for that CPU.
+    pub(super) pinned: Mutex<Vec<i32>>,
+}
+
+impl SingleCaller {
+    pub fn new() -> SingleCaller {
+        SingleCaller {
+            everywhere: everywhere().filter(|cpus| cpus.count() > 1 && may_lower_priority()),
+            on: AtomicBool::new(false),
+            caller: AtomicU32::new(0),
+            run: AtomicU32::new(0),
+            before: AtomicU32::new(0),
+            needed: AtomicU32::new(REQUESTS_IN_ROW),
+            caller_cpu: AtomicI32::new(-1),
+            stat: Mutex::default(),
+            idle_worker: AtomicI32::new(0),
+            answered: AtomicBool::new(true),
+            pinned: Mutex::default(),
+        }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// Takes note of a request of thread `caller`; 0 where it is nobody's. `waited`: for longer
+    /// than [`DISTANT_CALLER_WAIT`]. True if the thread has become the single caller.
+    pub fn note(&self, caller: u32, waited: bool) -> bool {
+        self.answered.store(false, Relaxed);
+        // Even where it is nobody's: who has just made the kernel send that goes on elsewhere
+        // meanwhile.
+        if waited && self.is_on() {
+            self.look();
+        }
+        if caller == 0 || self.everywhere.is_none() {
+            return false;
+        }
+        if self.caller.swap(caller, Relaxed) != caller {
+            self.run.store(0, Relaxed);
+            self.end();
+            return false;
+        }
+        let run = self.run.fetch_add(1, Relaxed).wrapping_add(1);
+        if self.is_on() {
+            return false;
+        }
+        let again = self.before.load(Relaxed) == caller;
+        if run < self.needed.load(Relaxed) / if again { KNOWN_CALLER_DIVISOR } else { 1 } {
+            return false;
+        }
+        self.before.store(caller, Relaxed);
+        *self.stat.lock() = File::open(format!("/proc/{caller}/stat")).ok();
+        self.look();
+        !self.on.swap(true, Relaxed)
+    }
+
+    fn end(&self) {
+        if self.on.swap(false, Relaxed) {
+            self.restore_priority();
+            self.caller_cpu.store(-1, Relaxed);
+            *self.stat.lock() = None;
+            if let Some(everywhere) = &self.everywhere {
+                self.pinned.lock().drain(..).for_each(|thread| _ = everywhere.apply_to(thread));
+            }
+        }
+    }
+
+    fn look(&self) {
+        let mut text = [0; 1024];
+        let len = self.stat.lock().as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let cpu = len.and_then(|len| cpu_of(&text[..len]));
+        self.caller_cpu.store(cpu.unwrap_or(-1), Relaxed);
+    }
+
+    /// Whether the last request that was received has been answered.
+    pub fn has_answered(&self) -> bool {
+        self.answered.load(Relaxed)
+    }
+
+    /// Gives the worker that is under `SCHED_IDLE` its rights back; true where it starved, and did
+    /// not wait for something.
+    pub fn restore_priority(&self) -> bool {
+        let idle_worker = self.idle_worker.swap(0, Relaxed);
+        if idle_worker == 0 {
+            return false;
+        }
+        let stat = std::fs::read(format!("/proc/self/task/{idle_worker}/stat")).unwrap_or_default();
+        set_policy(idle_worker, libc::SCHED_OTHER);
+        is_runnable(&stat)
+    }
+
+    /// Somebody waited for a worker that starved: it ends, and takes longer to come the next time.
+    pub fn give_up(&self) {
+        self.needed.store(self.needed.load(Relaxed).saturating_mul(4).min(REQUESTS_IN_ROW_MAX), Relaxed);
+        self.before.store(0, Relaxed);
+        self.run.store(0, Relaxed);
+        self.end();
+    }
+
+    /// Before a worker replies: it is under `SCHED_IDLE` from here on if one thread alone calls,
+    /// until it raises its priority.
+    pub fn lower_priority(&self) {
+        self.answered.store(true, Relaxed);
+        let me = this_thread();
+        if !self.is_on() || self.idle_worker.load(Relaxed) == me {
+            return;
+        }
+        // The guard knows of one.
+        if self.idle_worker.compare_exchange(0, me, Relaxed, Relaxed).is_ok() {
+            IO_PRIORITY.with(|set| set.call_once(keep_io_priority));
+            IS_LOWERED.set(true);
+            set_policy(0, libc::SCHED_IDLE);
+        }
+    }
+
+    /// Before the calling worker does what lasts, or serves no longer: it has its rights back.
+    pub fn raise_priority(&self) {
+        if IS_LOWERED.replace(false) {
+            let _ = self.idle_worker.compare_exchange(this_thread(), 0, Relaxed, Relaxed);
+            // Also where somebody has relieved it, who may be about to do this.
+            set_policy(0, libc::SCHED_OTHER);
+        }
+    }
+}
+
+/// At the start of a thread, which has its CPUs, its policy and its priority from the one that has
+/// started it: a worker, that may be bound to a caller's CPU, and yield to everybody there.
+pub fn begin_thread() {
+    if let Some(everywhere) = everywhere() {
+        everywhere.apply();
+    }
+    // SAFETY: it takes a number.
+    if unsafe { libc::sched_getscheduler(0) } == libc::SCHED_IDLE {
+        set_policy(0, libc::SCHED_OTHER);
+    }
+    priority::reset();
+}
+
+thread_local! {
+    /// The calling thread's number, asked for once: libc asks the kernel each time.
+    // SAFETY: gettid takes nothing.
+    static THREAD: i32 = unsafe { libc::gettid() };
+    /// Whether it has sat down and not stood up since; somebody may have relieved it meanwhile.
+    static IS_LOWERED: Cell<bool> = const { Cell::new(false) };
+    /// Its I/O priority does not follow its policy.
+    static IO_PRIORITY: Once = const { Once::new() };
+}
+
+pub fn this_thread() -> i32 {
+    THREAD.with(|thread| *thread)
+}
+
+/// Gives the calling thread the I/O priority that it has, if none was ever set, by its nice value:
+/// else its policy would decide, and under `SCHED_IDLE` what it writes would wait until nobody else
+/// wants the disk (ionice(1)).
+fn keep_io_priority() {
+    const WHO_PROCESS: libc::c_int = 1;
+    const CLASS_SHIFT: libc::c_long = 13;
+    const BEST_EFFORT: libc::c_long = 2;
+    // SAFETY: both take numbers, and getpriority may return any.
+    unsafe {
+        let now = libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0);
+        if now >> CLASS_SHIFT == 0 {
+            let nice = libc::c_long::from(libc::getpriority(libc::PRIO_PROCESS, 0));
+            let priority = (BEST_EFFORT << CLASS_SHIFT) | ((nice + 20) / 5);
+            libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, priority);
+        }
+    }
+}
+
+/// Of a thread, 0 for the calling one. Its nice value stays.
+fn set_policy(thread: i32, policy: i32) -> bool {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads the parameters.
+    unsafe { libc::sched_setscheduler(thread, policy, &param) == 0 }
+}
+
+/// Whether a thread may go to `SCHED_IDLE` and come back, which takes CAP_SYS_NICE or a limit; and
+/// has no policy of its own that would be lost.
+fn may_lower_priority() -> bool {
+    // SAFETY: it takes a number.
+    let plain = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+    let there_and_back = || set_policy(0, libc::SCHED_IDLE) && set_policy(0, libc::SCHED_OTHER);
+    plain && thread::spawn(there_and_back).join().unwrap_or(false)
+}
+
+/// The CPU that a thread last ran on: field 39 of its `stat` (proc(5)).
+fn cpu_of(stat: &[u8]) -> Option<i32> {
+    behind_name(stat)?.nth(39 - 3)?.parse().ok()
+}
+
+/// Whether a thread wants the CPU, by field 3 of its `stat`.
+fn is_runnable(stat: &[u8]) -> bool {
+    behind_name(stat).and_then(|mut fields| fields.next()) == Some("R")
+}
+
+/// The fields of `stat` from the third on. The name in field 2 may hold anything, and ends with the
+/// last parenthesis.
+fn behind_name(stat: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let text = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    Some(text.split_ascii_whitespace())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::cpu_pin::CpuPin;
+
+    #[test]
+    fn the_cpu_is_read_off_proc() {
+        // SAFETY: they take nothing.
+        let (thread, cpu) = unsafe { (libc::gettid(), libc::sched_getcpu()) };
+        let pinned = Cpus::of_this_thread().unwrap().only(cpu).unwrap();
+        assert!(pinned.apply());
+        let stat = std::fs::read(format!("/proc/{thread}/stat")).unwrap();
+        assert_eq!(cpu_of(&stat), Some(cpu));
+        let odd = stat.iter().position(|&b| b == b'(').unwrap() + 1;
+        let odd = [&stat[..odd], b") R 1 2 (", &stat[odd..]].concat();
+        assert_eq!(cpu_of(&odd), Some(cpu));
+        assert_eq!(cpu_of(b"12 (x) R 1"), None);
+        assert!(is_runnable(&odd) && !is_runnable(b"12 (R) S 1") && !is_runnable(b""));
+    }
+
+    /// One thread becomes the single caller, another ends that; requests of no thread (FORGET) do
+    /// neither.
+    #[test]
+    fn one_thread_that_calls_is_the_single_caller() {
+        let caller = SingleCaller::new();
+        if caller.everywhere.is_none() {
+            println!("one CPU, or no right to change policies: nobody is a single caller here");
+            return;
+        }
+        let me = std::process::id();
+        assert!(!caller.note(me, false));
+        let became =
+            (0..2 * REQUESTS_IN_ROW).filter(|_| caller.note(me, false) | caller.note(0, false)).count();
+        assert_eq!(became, 1);
+        assert!(caller.is_on());
+        assert!(caller.caller_cpu.load(Relaxed) >= 0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut pin = CpuPin::new(&caller);
+                let cpus = || Cpus::of_this_thread().unwrap().count();
+                pin.follow();
+                assert_eq!(cpus(), 1);
+                thread::spawn(move || {
+                    assert_eq!(cpus(), 1, "a thread has its CPUs from the one that starts it");
+                    begin_thread();
+                    assert!(cpus() > 1);
+                })
+                .join()
+                .unwrap();
+                assert!(!caller.note(1, false));
+                assert!(!caller.is_on());
+                assert!(cpus() > 1, "also while it waits for a request");
+                pin.follow();
+                assert!(cpus() > 1);
+            });
+        });
+        let again = (1..2 * REQUESTS_IN_ROW).find(|_| caller.note(me, false));
+        assert_eq!(
+            again,
+            Some(REQUESTS_IN_ROW / KNOWN_CALLER_DIVISOR + 1),
+            "who has been there before comes back sooner"
+        );
+    }
+
+    /// A worker that starves is let go; if somebody waited for it, it takes longer to come the next
+    /// time.
+    #[test]
+    fn who_starves_is_relieved() {
+        let caller = SingleCaller::new();
+        if caller.everywhere.is_none() {
+            return;
+        }
+        let me = std::process::id();
+        let requests_until_single = || {
+            let mut run = 0;
+            while !caller.is_on() {
+                caller.note(me, false);
+                run += 1;
+            }
+            run
+        };
+        // SAFETY: it takes a number.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let first = requests_until_single();
+        assert!(!caller.restore_priority(), "nobody starves");
+        caller.lower_priority();
+        assert_eq!(policy(), libc::SCHED_IDLE);
+        // SAFETY: it takes numbers.
+        let io_class = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) } >> 13;
+        assert_eq!(io_class, 2, "best effort");
+        assert!(caller.restore_priority());
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        let waits = thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                caller.lower_priority();
+                thread::park();
+                caller.raise_priority();
+            });
+            while caller.idle_worker.load(Relaxed) == 0 {
+                thread::sleep(TICK);
+            }
+            thread::sleep(TICK);
+            let starves = caller.restore_priority();
+            worker.thread().unpark();
+            !starves
+        });
+        assert!(waits, "who waits does not starve");
+        caller.lower_priority();
+        assert_eq!(policy(), libc::SCHED_IDLE);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // It has that from who started it.
+                set_policy(0, libc::SCHED_OTHER);
+                caller.lower_priority();
+                assert_eq!(policy(), libc::SCHED_OTHER, "one sits at a time");
+            });
+        });
+        caller.raise_priority();
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        assert!(!caller.restore_priority(), "nobody starves");
+        caller.lower_priority();
+        assert!(caller.is_on());
+        caller.give_up();
+        assert!(!caller.is_on());
+        assert_eq!(policy(), libc::SCHED_OTHER, "it ends with the single caller");
+        caller.raise_priority();
+        assert!(requests_until_single() > 2 * first);
+    }
+}

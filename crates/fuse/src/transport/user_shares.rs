@@ -1,0 +1,330 @@
+//! Workers, shared between users.
+//!
+//! A user may have [`WORKERS_OF_USER`] workers at a time, and less where few are left: a quarter of
+//! these. A user who has the mount to himself for a while may have half of all. What comes beyond
+//! that is *parked*: copied, so that the worker goes on with what others want, and taken by the
+//! next worker that is done with a request of the same user. Root and the mount's owner have no
+//! limit, and cost nothing here.
+//!
+//! A user whose requests are many at a time is *busy*: they are answered with a lower priority, so
+//! that one who makes a call after the other does not wait for a CPU behind them. By little, as
+//! they hold locks that others want.
+//!
+//! A request that does not fit what may be parked is answered at once, whatever that takes, unless
+//! it could wait for the lock of a transaction and few workers are left: then it fails with
+//! `EAGAIN`.
+//!
+//! Why nothing deadlocks. A worker that waits for another request of its user to be answered is one
+//! that writes in an atomic section (`ioctl/atomic_write`): a user has fewer of these than workers,
+//! and they are woken after a second. Where few are left since many users have some, that second is
+//! the bound.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::transport::channel::Channel;
+use crate::transport::parked_request::ParkedRequest;
+
+/// Workers that requests of one user have at a time.
+pub const WORKERS_OF_USER: usize = 4;
+/// For how long after two requests at a time a user counts as busy.
+const BUSY: Duration = Duration::from_millis(100);
+/// Users are told apart by their number modulo this.
+const SLOTS: usize = 64;
+/// Bytes of requests that may be parked, of one user and of all.
+const PARKED_MAX: usize = 2 << 20;
+const PARKED_MAX_ALL: usize = 8 << 20;
+/// What a parked request takes besides its bytes.
+const PARKED_BYTES: usize = 64;
+
+#[derive(Default)]
+struct Slot {
+    /// Requests that are being answered.
+    busy: AtomicUsize,
+    /// Until when its user counts as busy, in milliseconds since the start; 0: he does not.
+    busy_until: AtomicU64,
+    /// Length of `queue`, to be looked at without its lock.
+    waiting: AtomicU32,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    parked: VecDeque<ParkedRequest>,
+    bytes: usize,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// It is answered now. The worker says when it is done.
+    Now(Option<SlotNr>),
+    /// Another worker answers it.
+    Parked,
+    /// There is no room to park it. It is answered now all the same, or refused if it may wait.
+    Crowded(Option<SlotNr>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotNr(usize);
+
+/// Who has which share of the workers.
+pub struct Shares {
+    slots: [Slot; SLOTS],
+    /// Of all users with limits.
+    busy: AtomicUsize,
+    /// Whose request came last, as the number of a slot ([`SLOTS`] for users without a limit), and
+    /// since when, in milliseconds since the start, no other's has come.
+    last: AtomicUsize,
+    alone_since: AtomicU64,
+    parked_bytes: AtomicUsize,
+    started: Instant,
+    workers: usize,
+    /// The user as whom the volume is mounted.
+    owner: u32,
+}
+
+impl Shares {
+    /// For a pool of so many workers.
+    pub fn new(workers: usize) -> Shares {
+        // SAFETY: geteuid has no arguments and cannot fail.
+        let owner = unsafe { libc::geteuid() };
+        Shares {
+            slots: std::array::from_fn(|_| Slot::default()),
+            busy: AtomicUsize::new(0),
+            last: AtomicUsize::new(SLOTS),
+            alone_since: AtomicU64::new(0),
+            parked_bytes: AtomicUsize::new(0),
+            started: Instant::now(),
+            workers,
+            owner,
+        }
+    }
+
+    fn slot(&self, nr: SlotNr) -> &Slot {
+        &self.slots[nr.0]
+    }
+
+    /// Counts a request of the slot as being answered; false where it has its share already.
+    fn enter(&self, slot: &Slot) -> bool {
+        let own = slot.busy.fetch_add(1, SeqCst);
+        let free = self.workers.saturating_sub(self.busy.fetch_add(1, SeqCst));
+        if own > 0 {
+            slot.busy_until.store(self.now() + BUSY.as_millis() as u64, Relaxed);
+        }
+        if own == 0 || own < WORKERS_OF_USER.min(free / 4) || own < self.workers / 2 && self.is_alone() {
+            return true;
+        }
+        self.leave(slot);
+        false
+    }
+
+    fn leave(&self, slot: &Slot) {
+        self.busy.fetch_sub(1, SeqCst);
+        slot.busy.fetch_sub(1, SeqCst);
+    }
+
+    /// A request of this user has come.
+    fn note(&self, who: usize) {
+        if self.last.load(Relaxed) != who {
+            self.last.store(who, Relaxed);
+            self.alone_since.store(self.now(), Relaxed);
+        }
+    }
+
+    /// Whether no other user has asked for anything in a while.
+    fn is_alone(&self) -> bool {
+        self.now() > self.alone_since.load(Relaxed) + BUSY.as_millis() as u64
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// Whether requests of the slot are answered with a lower priority.
+    pub fn is_busy(&self, nr: Option<SlotNr>) -> bool {
+        let Some(nr) = nr else { return false };
+        let until = &self.slot(nr).busy_until;
+        match until.load(Relaxed) {
+            0 => false,
+            at if at > self.now() => true,
+            _ => {
+                until.store(0, Relaxed);
+                false
+            }
+        }
+    }
+
+    /// A request has come.
+    pub fn admit(&self, uid: u32, channel: &Arc<Channel>, request: &[u8]) -> Share {
+        if uid == 0 || uid == self.owner {
+            self.note(SLOTS);
+            return Share::Now(None);
+        }
+        let nr = SlotNr(uid as usize % SLOTS);
+        self.note(nr.0);
+        let slot = self.slot(nr);
+        if self.enter(slot) {
+            return Share::Now(Some(nr));
+        }
+        let size = request.len() + PARKED_BYTES;
+        let mut queue = slot.queue.lock();
+        let all = self.parked_bytes.fetch_add(size, SeqCst) + size;
+        if queue.bytes + size > PARKED_MAX || all > PARKED_MAX_ALL {
+            drop(queue);
+            self.parked_bytes.fetch_sub(size, SeqCst);
+            slot.busy.fetch_add(1, SeqCst);
+            self.busy.fetch_add(1, SeqCst);
+            return Share::Crowded(Some(nr));
+        }
+        queue.bytes += size;
+        queue.parked.push_back(ParkedRequest { channel: channel.clone(), request: request.to_vec() });
+        slot.waiting.fetch_add(1, SeqCst);
+        Share::Parked
+    }
+
+    /// Whether few workers are left for others.
+    pub fn is_crowded(&self) -> bool {
+        self.busy.load(SeqCst) * 4 > self.workers * 3
+    }
+
+    /// A request that was admitted is answered; returns the next one of the same user, which is
+    /// admitted then.
+    ///
+    /// None is forgotten: who parks one looks here again after that ([`Shares::next`]), and either
+    /// finds a share free, or whoever has it looks here later.
+    pub fn done(&self, nr: Option<SlotNr>) -> Option<ParkedRequest> {
+        let nr = nr?;
+        self.leave(self.slot(nr));
+        self.next(nr)
+    }
+
+    /// After one was parked: the one that is answered now.
+    pub fn after_parking(&self, uid: u32) -> Option<(SlotNr, ParkedRequest)> {
+        let nr = SlotNr(uid as usize % SLOTS);
+        self.next(nr).map(|parked| (nr, parked))
+    }
+
+    fn next(&self, nr: SlotNr) -> Option<ParkedRequest> {
+        let slot = self.slot(nr);
+        loop {
+            if slot.waiting.load(SeqCst) == 0 || !self.enter(slot) {
+                return None;
+            }
+            let mut queue = slot.queue.lock();
+            if let Some(parked) = queue.parked.pop_front() {
+                let size = parked.request.len() + PARKED_BYTES;
+                queue.bytes -= size;
+                slot.waiting.fetch_sub(1, SeqCst);
+                drop(queue);
+                self.parked_bytes.fetch_sub(size, SeqCst);
+                return Some(parked);
+            }
+            drop(queue);
+            // Another worker has taken it, and one that was parked since may have found no share
+            // free.
+            self.leave(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    fn channel() -> Arc<Channel> {
+        Arc::new(Channel::new(std::fs::File::open("/dev/null").unwrap().into()))
+    }
+
+    #[test]
+    fn what_is_beyond_a_share_is_parked_and_taken_in_order() {
+        let (shares, channel) = (Shares::new(64), channel());
+        let mut held = Vec::new();
+        for _ in 0..WORKERS_OF_USER {
+            let Share::Now(nr) = shares.admit(1000, &channel, b"now") else { panic!("it is his share") };
+            held.push(nr);
+        }
+        for n in 0..3 {
+            assert_eq!(shares.admit(1000, &channel, &[n]), Share::Parked);
+            assert!(shares.after_parking(1000).is_none());
+        }
+        assert!(matches!(shares.admit(1001, &channel, b"other"), Share::Now(Some(_))));
+        assert_eq!(shares.admit(0, &channel, b"root"), Share::Now(None));
+        for n in 0..3 {
+            assert_eq!(shares.done(held.pop().unwrap()).unwrap().request, [n]);
+            held.insert(0, Some(SlotNr(1000 % SLOTS)));
+        }
+        while let Some(nr) = held.pop() {
+            assert!(shares.done(nr).is_none());
+        }
+        assert_eq!(shares.parked_bytes.load(SeqCst), 0);
+    }
+
+    #[test]
+    fn who_is_alone_has_half_of_the_workers_until_another_comes() {
+        let (shares, channel) = (Shares::new(64), channel());
+        let now = |uid: u32| matches!(shares.admit(uid, &channel, b"request"), Share::Now(_));
+        assert!(now(1000));
+        thread::sleep(BUSY * 2);
+        assert_eq!((0..64).filter(|_| now(1000)).count(), 31);
+        assert!(now(1001));
+        assert!(!now(1000));
+    }
+
+    #[test]
+    fn some_workers_are_left_whatever_many_users_do() {
+        let (shares, channel) = (Shares::new(64), channel());
+        for uid in 1000..1012 {
+            while let Share::Now(_) = shares.admit(uid, &channel, b"request") {}
+        }
+        let busy = shares.busy.load(SeqCst);
+        assert!((40..64).contains(&busy), "{busy} workers are busy");
+        assert!(matches!(shares.admit(1012, &channel, b"first"), Share::Now(Some(_))));
+    }
+
+    #[test]
+    fn what_cannot_be_parked_is_not_kept() {
+        let (shares, channel) = (Shares::new(64), channel());
+        while let Share::Now(_) = shares.admit(1000, &channel, b"request") {}
+        let large = vec![0; 1 << 20];
+        assert_eq!(shares.admit(1000, &channel, &large), Share::Parked);
+        let Share::Crowded(nr) = shares.admit(1000, &channel, &large) else { panic!("it does not fit") };
+        assert!(!shares.is_crowded());
+        assert!(shares.done(nr).is_none(), "his share is full");
+    }
+
+    /// Many threads that answer and park; each request is answered once.
+    #[test]
+    fn none_is_forgotten() {
+        const EACH: usize = 20_000;
+        let (shares, channel, answered) = (Shares::new(64), channel(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..WORKERS_OF_USER * 2 {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        let mut admitted = match shares.admit(1000, &channel, b"request") {
+                            Share::Now(nr) => nr,
+                            Share::Parked => match shares.after_parking(1000) {
+                                Some((nr, _)) => Some(nr),
+                                None => continue,
+                            },
+                            Share::Crowded(_) => panic!("it fits"),
+                        };
+                        while admitted.is_some() {
+                            answered.fetch_add(1, SeqCst);
+                            admitted = shares.done(admitted).and(admitted);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(answered.load(SeqCst), WORKERS_OF_USER * 2 * EACH);
+        assert_eq!((shares.busy.load(SeqCst), shares.parked_bytes.load(SeqCst)), (0, 0));
+    }
+}

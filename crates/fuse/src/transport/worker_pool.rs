@@ -1,0 +1,429 @@
+//! Worker threads: as many as wait, plus as many as are busy.
+//!
+//! An operation may wait for the device, so the one thing that must never happen is that all
+//! workers are busy and a request waits that one of them needs, directly or not. A worker that
+//! takes the last waiting place therefore puts another one in it before it starts to work. When
+//! fewer requests come, surplus workers are parked, and after a while end.
+//!
+//! With one caller at a time a second worker is in the way (see `single_caller`): then one waits
+//! alone, and a guard calls another when it has been busy for long.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use xact_types::Errno;
+
+use crate::protocol::init::BUFFER;
+use crate::protocol::reply::Reply;
+use crate::protocol::request::Request;
+use crate::transport::channel::{Channel, Received};
+use crate::transport::cpu_pin::CpuPin;
+use crate::transport::cpu_set::Confinement;
+use crate::transport::priority;
+use crate::transport::single_caller::{self, SingleCaller};
+use crate::transport::user_shares::{Share, Shares, SlotNr};
+
+/// Workers at the start.
+const WORKERS_AT_START: usize = 2;
+/// Workers that may wait for requests; one more is parked.
+const WAITING_MAX: usize = 4;
+/// All workers. Operations in such numbers all wait for the device, in the end.
+const WORKERS_MAX: usize = 64;
+/// So many looks without a request, and the guard rests until the next one.
+const QUIET_TICKS: u32 = 10;
+/// How long a parked worker stays.
+const PARKED_MAX: Duration = Duration::from_secs(10);
+/// How long it keeps its buffers, which may have grown to a megabyte each: beside a caller that
+/// reads, one worker calls another at each request, and new ones would have to be cleared each
+/// time.
+const BUFFERS_KEPT: Duration = Duration::from_millis(100);
+
+/// A request or reply that takes more makes a worker's buffers large, in bytes.
+const LARGE: usize = 64 << 10;
+/// Workers whose buffers stay large from one request to the next. Those of all would be 128 MiB.
+const LARGE_KEPT: usize = 8;
+
+/// What workers do with a request.
+pub trait Handler: Send + Sync + 'static {
+    /// Whether a request is likely to wait for the device.
+    fn waits(&self, request: &Request<'_>) -> bool;
+
+    /// Answers one request on `channel`, or sees to it that somebody does.
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply);
+
+    /// Answers a request that may have to wait, without that: with an error.
+    fn refuse(&self, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply);
+
+    /// Answers with an error what is no request of the protocol.
+    fn refuse_unreadable(&self, channel: &Arc<Channel>, bytes: &[u8], errno: Errno, reply: &mut Reply);
+}
+
+/// What the guard knows.
+#[derive(Default)]
+struct Guard {
+    /// Requests received and requests done: while somebody works it grows.
+    progress: AtomicU64,
+    /// It rests: nothing comes, or several threads call.
+    resting: AtomicBool,
+    lock: Mutex<()>,
+    call: Condvar,
+}
+
+#[derive(Default)]
+struct ParkedWorkers {
+    /// Workers that are parked.
+    count: usize,
+    /// How many of them are called back.
+    called: usize,
+}
+
+pub struct WorkerPool<H> {
+    handler: Arc<H>,
+    source: Channel,
+    /// Workers that wait for a request in `receive`.
+    waiting: AtomicUsize,
+    closed: AtomicBool,
+    caller: Arc<SingleCaller>,
+    /// Workers that have large buffers.
+    large_buffers: AtomicUsize,
+    shares: Shares,
+    guard: Guard,
+    parked: Mutex<ParkedWorkers>,
+    call: Condvar,
+    /// Workers that live, and the guard.
+    workers: Mutex<usize>,
+    ended: Condvar,
+}
+
+/// What a worker receives into and replies from.
+struct Buffers<'a> {
+    request: Vec<u8>,
+    reply: Reply,
+    /// They may stay large, as those of a few workers.
+    may_be_large: bool,
+    large: &'a AtomicUsize,
+}
+
+impl<'a> Buffers<'a> {
+    fn new(large: &'a AtomicUsize) -> Buffers<'a> {
+        Buffers { request: vec![0; BUFFER], reply: Reply::new(), may_be_large: false, large }
+    }
+
+    /// After a request of this length: large buffers stay, or their memory is given back.
+    fn keep_or_trim(&mut self, len: usize) {
+        if self.may_be_large || len.max(self.reply.capacity()) <= LARGE {
+            return;
+        }
+        let one_more = |count: usize| (count < LARGE_KEPT).then(|| count + 1);
+        self.may_be_large = self.large.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        if !self.may_be_large {
+            give_back(&mut self.request);
+            self.reply = Reply::new();
+        }
+    }
+}
+
+impl Drop for Buffers<'_> {
+    fn drop(&mut self) {
+        if self.may_be_large {
+            self.large.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Gives the pages of a buffer back to the system; it reads as zeros then.
+fn give_back(buffer: &mut [u8]) {
+    const PAGE: usize = 4096;
+    let skipped = buffer.as_ptr().align_offset(PAGE).min(buffer.len());
+    let pages = &mut buffer[skipped..];
+    let len = pages.len() / PAGE * PAGE;
+    // SAFETY: whole pages of memory that is borrowed here alone, and any contents are valid bytes.
+    unsafe { libc::madvise(pages.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
+}
+
+impl<H: Handler> WorkerPool<H> {
+    /// Starts serving the connection that `source` belongs to.
+    pub fn start(source: Channel, handler: Arc<H>) -> io::Result<Arc<WorkerPool<H>>> {
+        let pool = Arc::new(WorkerPool {
+            handler,
+            source,
+            waiting: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            caller: Arc::new(SingleCaller::new()),
+            large_buffers: AtomicUsize::new(0),
+            shares: Shares::new(WORKERS_MAX),
+            guard: Guard::default(),
+            parked: Mutex::default(),
+            call: Condvar::new(),
+            workers: Mutex::new(0),
+            ended: Condvar::new(),
+        });
+        for _ in 0..WORKERS_AT_START {
+            pool.spawn()?;
+        }
+        let guarded = pool.clone();
+        thread::Builder::new().name("xact-guard".into()).spawn(move || guarded.keep_guard())?;
+        *pool.workers.lock() += 1;
+        Ok(pool)
+    }
+
+    /// Returns when the connection is closed and all threads have ended.
+    pub fn wait(&self) {
+        let mut workers = self.workers.lock();
+        while *workers > 0 {
+            self.ended.wait(&mut workers);
+        }
+    }
+
+    fn spawn(self: &Arc<Self>) -> io::Result<()> {
+        let mut workers = self.workers.lock();
+        if *workers >= WORKERS_MAX || self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let channel = match self.source.clone_queue() {
+            Ok(channel) => channel,
+            // /dev/fuse itself may not be opened here.
+            Err(_) => self.source.share()?,
+        }
+        .replying_by(self.caller.clone());
+        let pool = self.clone();
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let started = thread::Builder::new().name("xact-fuse".into()).spawn(move || pool.work(channel));
+        match started {
+            Ok(_) => {
+                *workers += 1;
+                Ok(())
+            }
+            Err(e) => {
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+                Err(e)
+            }
+        }
+    }
+
+    fn work(self: Arc<Self>, channel: Channel) {
+        single_caller::begin_thread();
+        let channel = Arc::new(channel);
+        let mut buffers = None;
+        while !self.closed.load(Ordering::Acquire) {
+            self.serve(&channel, buffers.get_or_insert_with(|| Buffers::new(&self.large_buffers)));
+            self.caller.raise_priority();
+            if !self.park(|| buffers = None) {
+                break;
+            }
+        }
+        self.has_ended();
+    }
+
+    fn has_ended(&self) {
+        let mut workers = self.workers.lock();
+        *workers -= 1;
+        if *workers == 0 {
+            self.ended.notify_all();
+        }
+    }
+
+    /// Serves until the connection is closed or there are workers enough. The caller counts as
+    /// waiting at the start, and does not at the end.
+    fn serve(self: &Arc<Self>, channel: &Arc<Channel>, buffers: &mut Buffers<'_>) {
+        let mut pin = CpuPin::new(&self.caller);
+        loop {
+            let came = self.caller.is_on().then(Instant::now);
+            match channel.receive(&mut buffers.request) {
+                Ok(Received::Request(len)) => {
+                    let waited = came.is_some_and(|came| came.elapsed() > single_caller::DISTANT_CALLER_WAIT);
+                    let bytes = &buffers.request[..len];
+                    let request = Request::decode(bytes);
+                    let thread = request.as_ref().map_or(0, |request| request.header.pid);
+                    let begins = self.caller.note(thread, waited);
+                    pin.follow();
+                    // Either the guard sees the progress before it rests, or this sees that it
+                    // rests.
+                    self.guard.progress.fetch_add(1, Ordering::SeqCst);
+                    if begins || self.caller.is_on() && self.guard.resting.load(Ordering::SeqCst) {
+                        self.wake_guard();
+                    }
+                    let last = self.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
+                    let waits = |request: &Request<'_>| self.handler.waits(request);
+                    if !self.caller.is_on() || request.as_ref().is_ok_and(waits) {
+                        self.caller.raise_priority();
+                        if last {
+                            self.call_another();
+                        }
+                    }
+                    match &request {
+                        Ok(request) => self.handle(channel, request, &mut buffers.reply),
+                        Err(errno) => {
+                            buffers.reply.clear();
+                            self.handler.refuse_unreadable(channel, bytes, *errno, &mut buffers.reply);
+                        }
+                    }
+                    buffers.keep_or_trim(len);
+                    self.guard.progress.fetch_add(1, Ordering::AcqRel);
+                    let most = if self.caller.is_on() { 1 } else { WAITING_MAX };
+                    // In one step: counted in between, it might keep the one that takes the last
+                    // place from calling another.
+                    let waits = |n: usize| (n < most).then_some(n + 1);
+                    if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits).is_err() {
+                        return;
+                    }
+                }
+                Ok(Received::Nothing) => {}
+                Ok(Received::Closed) => return self.close(),
+                Err(e) => {
+                    crate::log(format_args!("reading /dev/fuse failed: {e}; the mount ends"));
+                    return self.close();
+                }
+            }
+        }
+    }
+
+    /// Answers a request within its user's share of the workers, and what of the same user waits
+    /// for that.
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
+        let uid = request.header.uid;
+        let (slot, mut parked) = match self.shares.admit(uid, channel, request.bytes) {
+            Share::Parked => match self.shares.after_parking(uid) {
+                Some((slot, parked)) => (Some(slot), Some(parked)),
+                None => return,
+            },
+            Share::Crowded(slot) if self.shares.is_crowded() && request.may_wait_for_transaction() => {
+                reply.clear();
+                self.handler.refuse(channel, request, reply);
+                (slot, self.shares.done(slot))
+            }
+            Share::Now(slot) | Share::Crowded(slot) => {
+                self.answer(slot, channel, request, reply);
+                (slot, self.shares.done(slot))
+            }
+        };
+        while let Some(next) = parked {
+            // Those that cannot be decoded are not parked.
+            if let Ok(request) = Request::decode(&next.request) {
+                self.answer(slot, &next.channel, &request, reply);
+            }
+            // While somebody works the guard is to see that.
+            self.guard.progress.fetch_add(1, Ordering::AcqRel);
+            parked = self.shares.done(slot);
+        }
+        // It is woken by whoever calls next.
+        Confinement::default().apply();
+        priority::set(false);
+    }
+
+    /// Answers a request on the CPUs, and with the priority, that its user may have.
+    fn answer(
+        self: &Arc<Self>,
+        slot: Option<SlotNr>,
+        channel: &Arc<Channel>,
+        request: &Request<'_>,
+        reply: &mut Reply,
+    ) {
+        let is_busy = self.shares.is_busy(slot);
+        if is_busy {
+            Confinement::of(request.header.pid).apply();
+        }
+        priority::set(is_busy);
+        reply.clear();
+        self.handler.handle(channel, request, reply);
+    }
+
+    fn close(&self) {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.closed.store(true, Ordering::Release);
+        self.wake_guard();
+        let _parked = self.parked.lock();
+        self.call.notify_all();
+    }
+
+    fn wake_guard(&self) {
+        let _guard = self.guard.lock.lock();
+        self.guard.resting.store(false, Ordering::Release);
+        self.guard.call.notify_all();
+    }
+
+    /// While one thread alone calls, sees to it that somebody waits for requests or is done soon
+    /// with one.
+    fn keep_guard(self: Arc<Self>) {
+        let mut quiet = QUIET_TICKS;
+        let mut seen = 0;
+        let mut pin = CpuPin::new(&self.caller);
+        while !self.closed.load(Ordering::Acquire) {
+            if quiet >= QUIET_TICKS || !self.caller.is_on() {
+                let mut guard = self.guard.lock.lock();
+                self.guard.resting.store(true, Ordering::SeqCst);
+                let missed = self.caller.is_on() && self.guard.progress.load(Ordering::SeqCst) != seen;
+                if !missed && !self.closed.load(Ordering::Acquire) {
+                    self.guard.call.wait(&mut guard);
+                }
+                self.guard.resting.store(false, Ordering::Release);
+                quiet = 0;
+            }
+            pin.avoid();
+            thread::sleep(single_caller::TICK);
+            let progress = self.guard.progress.load(Ordering::Acquire);
+            if progress != seen {
+                quiet = 0;
+            } else if self.waiting.load(Ordering::Acquire) > 0 {
+                quiet += 1;
+            } else {
+                // One request for a whole tick, and nobody for the next.
+                let starved = self.caller.restore_priority();
+                if starved && (!self.caller.has_answered() || self.source.has_requests()) {
+                    self.caller.give_up();
+                    self.call_another();
+                } else if !starved {
+                    self.call_another();
+                }
+            }
+            seen = progress;
+        }
+        self.has_ended();
+    }
+
+    /// Puts a worker in the last waiting place, which the caller is about to leave.
+    fn call_another(self: &Arc<Self>) {
+        let mut parked = self.parked.lock();
+        if parked.called < parked.count {
+            parked.called += 1;
+            self.waiting.fetch_add(1, Ordering::AcqRel);
+            self.call.notify_one();
+            return;
+        }
+        drop(parked);
+        if let Err(e) = self.spawn() {
+            crate::log(format_args!("cannot start another worker: {e}"));
+        }
+    }
+
+    /// Waits until it is called back (true) or no longer needed (false). `free_buffers` follows
+    /// where that takes a while.
+    fn park(&self, free_buffers: impl FnOnce()) -> bool {
+        let mut free_buffers = Some(free_buffers);
+        let mut parked = self.parked.lock();
+        parked.count += 1;
+        loop {
+            if parked.called > 0 {
+                parked.called -= 1;
+                parked.count -= 1;
+                return true;
+            }
+            let most = if free_buffers.is_some() { BUFFERS_KEPT } else { PARKED_MAX };
+            let ends =
+                self.closed.load(Ordering::Acquire) || self.call.wait_for(&mut parked, most).timed_out();
+            if ends && let Some(free_buffers) = free_buffers.take() {
+                MutexGuard::unlocked(&mut parked, free_buffers);
+            } else if ends {
+                // Called at the last moment: counted as waiting already.
+                let called = parked.called > 0;
+                parked.called -= usize::from(called);
+                parked.count -= 1;
+                return called;
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! One mount, as the table of mounts or `statmount` has it.
+
+use std::path::{Path, PathBuf};
+
+use xact_control::abi::FOLDER;
+
+/// One line of mountinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    pub id: u64,
+    /// Major and minor number of the file system.
+    pub device: (u32, u32),
+    /// The folder of the file system that is mounted; `/` unless it is a bind mount.
+    pub root: PathBuf,
+    pub point: PathBuf,
+    pub fs_type: String,
+    /// For an xact mount: the image.
+    pub source: PathBuf,
+}
+
+impl Mount {
+    /// Whether this is (part of) the private view of a transaction.
+    pub fn is_view(&self) -> bool {
+        self.root.starts_with(Path::new("/").join(FOLDER))
+    }
+
+    pub fn is_fuse(&self) -> bool {
+        self.fs_type == "fuse" || self.fs_type == "fuse.xact"
+    }
+}

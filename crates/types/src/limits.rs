@@ -1,0 +1,6 @@
+//! Limits that both the format on disk and the control ioctls have.
+
+/// Longest name of a snapshot, in bytes.
+pub const SNAPSHOT_NAME_MAX: usize = 100;
+/// Bytes that the paths of one snapshot take at most, each with the NUL behind it.
+pub const SNAPSHOT_PATHS_MAX: usize = 8192;
