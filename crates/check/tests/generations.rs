@@ -50,8 +50,9 @@ fn populated() -> Vec<u8> {
         volume.sync_all().unwrap();
         volume.engine().generations().expect("was made so").create_snapshot(name, 1).unwrap();
     }
-    let cut =
-        |image: Arc<GenerationImage>| xact_fs::cut::cut(image, &[b"first/t".to_vec(), b"second/c".to_vec()]);
+    let cut = |image: Arc<GenerationImage>| {
+        xact_fs::prune::prune(image, &[b"first/t".to_vec(), b"second/c".to_vec()])
+    };
     volume.engine().generations().expect("was made so").create_snapshot_of("part", 1, &cut).unwrap();
     volume.make_dir(&Caller::ROOT, Ino::ROOT, b"newest", 0o755).unwrap();
     volume.sync_all().unwrap();

@@ -1,6 +1,6 @@
 //! What the front ends (library, FUSE, C) see of a volume: the trait [`View`] and its words.
 //!
-//! A view is one state of the volume that a program works in: the base, which everybody shares,
+//! A view is one state of the volume that a program works in: the live one, which everybody shares,
 //! a transaction, or a snapshot. All have the same operations.
 
 use xact_layout::inode::mode;

@@ -12,7 +12,7 @@ use xact_layout::superblock::{
 };
 use xact_types::{Error, Result};
 
-use crate::base::{Base, DataMode, InodeUpdate};
+use crate::live::{DataMode, InodeUpdate, LiveFs};
 use crate::superblock;
 
 const DATA: &[(&str, DataMode)] = &[
@@ -179,7 +179,7 @@ pub(crate) fn check(modes: ModeChoice, engine: &dyn Engine) -> Result<()> {
     Ok(())
 }
 
-impl Base {
+impl LiveFs {
     /// The modes that the volume is open with.
     pub fn modes(&self) -> Modes {
         self.modes

@@ -1,8 +1,8 @@
 //! Quotas: how much each user, group and project uses, in the volume's own files (features `quota`
 //! and `project`), and what they may use.
 //!
-//! Layer: above the allocator and the inode table, below the base. An inode has a *charge*: its
-//! space (`i_blocks`) and itself, to its owner, group and project. The base remembers with each
+//! Layer: above the allocator and the inode table, below the live file system. An inode has a *charge*: its
+//! space (`i_blocks`) and itself, to its owner, group and project. The live file system remembers with each
 //! inode in memory what is charged for it, and whenever it writes an inode to its table, has the
 //! difference moved here, within the same handle. So no operation has to know about quotas.
 //!
@@ -17,7 +17,7 @@
 //!    where it means nothing.
 //!
 //! Entries are added before an operation changes anything (its ids are announced, see
-//! `BaseTree::want_quota`), since that may fail for want of space. They are never removed.
+//! `Operation::want_quota`), since that may fail for want of space. They are never removed.
 
 mod file;
 

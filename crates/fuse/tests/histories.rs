@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{MemView, Mounted};
-use xact_fs::tree::mem::MemTree;
-use xact_fs::tree::random::{Op, Rng, Told, run};
+use xact_fs::inode_ops::mem::MemTree;
+use xact_fs::inode_ops::random::{Op, Rng, Told, run};
 use xact_fs::{FileKind, RenameHow, View, XattrHow};
 use xact_fuse::client::Channel;
 use xact_fuse::control::Reason;
@@ -273,7 +273,7 @@ fn replayed(tree: &MemTree, step: &Step) -> Result<MemTree, String> {
 
 /// Whether two trees are the same to a program, times and folders' sizes left out.
 fn is_same(a: &MemTree, b: &MemTree) -> bool {
-    let dump = |tree: &MemTree| xact_fs::tree::random::dump(&*MemView::with(tree.clone()), false);
+    let dump = |tree: &MemTree| xact_fs::inode_ops::random::dump(&*MemView::with(tree.clone()), false);
     dump(a) == dump(b)
 }
 

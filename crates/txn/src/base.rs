@@ -1,13 +1,15 @@
 //! What a transaction needs of the volume under it.
 //!
-//! [`xact_fs::base::Base`] implements this for real volumes; a tree in memory does for the tests
+//! [`xact_fs::LiveFs`] implements this for real volumes; a tree in memory does for the tests
 //! of this crate, so that semantics are tested without disk structures.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use xact_fs::quota::Payer;
-use xact_fs::{Attr, DirItem, Entry, Name, NewInode, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
+use xact_fs::{
+    Attr, DirItem, Entry, InodeOps, Name, NewInode, SeekTo, SpilledBlock, VolumeSpace, XattrChanges,
+};
 use xact_types::{CommitId, FileBlock, Ino, Result, Timestamp};
 
 pub use xact_fs::{ChangedBy, CommitSize, DirGrowth, NewContents, SpaceLimits, SpillPlace, Staging, Stamp};
@@ -141,7 +143,7 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
 }
 
 /// The base within one commit, under locks.
-pub trait CommitTree: Tree {
+pub trait CommitTree: InodeOps {
     type Base;
     type Hold;
     type Staged;
@@ -175,18 +177,18 @@ pub trait CommitTree: Tree {
     fn exists(&mut self, ino: Ino) -> Result<bool>;
 
     /// Before the first change: an inode of this number will be adopted, which was reserved for this payer.
-    fn expect_inode(&mut self, ino: Ino, payer: Payer) -> Result<()>;
+    fn reserve_adoption(&mut self, ino: Ino, payer: Payer) -> Result<()>;
 
     /// As `new_inode`, with a number that was reserved.
     fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()>;
     /// Announces what will be charged to whom (quotas), before the first change.
-    fn expect_charge(&mut self, payer: Payer, blocks: u64, inodes: u64);
+    fn reserve_charge(&mut self, payer: Payer, blocks: u64, inodes: u64);
     /// The same for all that an inode is charged, which gets another owner, group or project.
-    fn expect_payer(&mut self, ino: Ino, payer: Payer) -> Result<()>;
+    fn reserve_payer_change(&mut self, ino: Ino, payer: Payer) -> Result<()>;
     /// Announces an `install` into an existing file, before the first change.
-    fn expect_install(&mut self, ino: Ino, staged: &Self::Staged) -> Result<()>;
+    fn reserve_install(&mut self, ino: Ino, staged: &Self::Staged) -> Result<()>;
     /// Announces an `install` into a file that will be adopted, before the first change.
-    fn expect_new_file(&mut self, staged: &Self::Staged);
+    fn reserve_new_file(&mut self, staged: &Self::Staged);
     /// Makes staged contents the file's and sets its size; as part of the commit, so that a crash
     /// leaves all of it or nothing.
     fn install(&mut self, ino: Ino, staged: &mut Self::Staged, size: u64) -> Result<()>;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use xact_fs::posix::{self, Access, Credentials};
-use xact_fs::{Attr, FileKind, Tree};
+use xact_fs::{Attr, FileKind, InodeOps};
 use xact_types::{AccessCheck, Ino, Result};
 
 use crate::difference::{Budget, Difference, Found, Side, What};
@@ -24,8 +24,8 @@ const FILE_BYTES: usize = 3 * size_of::<Attr>() + 256;
 pub(crate) fn of(
     found: Vec<Found>,
     who: Option<&Credentials>,
-    old: &mut (impl Tree + ?Sized),
-    new: &mut (impl Tree + ?Sized),
+    old: &mut (impl InodeOps + ?Sized),
+    new: &mut (impl InodeOps + ?Sized),
     budget: &mut Budget,
 ) -> Result<Vec<Difference>> {
     let (mut before, mut after) = (Files::new(), Files::new());
@@ -67,7 +67,7 @@ fn put(files: &mut Files, path: &[u8], attr: Option<Attr>) {
 
 /// Puts all files below a folder on record; false where `who` may not list one of the folders.
 fn walk(
-    tree: &mut (impl Tree + ?Sized),
+    tree: &mut (impl InodeOps + ?Sized),
     who: Option<&Credentials>,
     folder: Ino,
     path: &[u8],

@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use xact_fs::{Attr, AttrChange, AttrSet, FileKind, NewInode, Tree};
+use xact_fs::{Attr, AttrChange, AttrSet, FileKind, InodeOps, NewInode};
 use xact_layout::inode::flag;
 use xact_types::{AccessCheck, Error, FileBlock, Ino, Result, Timestamp};
 
@@ -171,11 +171,11 @@ impl<'a> Commit<'a> {
             tree.check_xattrs((!node.born).then_some(ino), &node.xattrs)?;
         }
         self.announce_charges(tree)?;
-        self.born().try_for_each(|(ino, node)| tree.expect_inode(ino, node.first_payer()))?;
+        self.born().try_for_each(|(ino, node)| tree.reserve_adoption(ino, node.first_payer()))?;
         for (ino, node) in self.nodes() {
             match staged.get(&ino) {
-                Some(staged) if node.born => tree.expect_new_file(staged),
-                Some(staged) => tree.expect_install(ino, staged)?,
+                Some(staged) if node.born => tree.reserve_new_file(staged),
+                Some(staged) => tree.reserve_install(ino, staged)?,
                 None => {}
             }
         }
@@ -189,9 +189,9 @@ impl<'a> Commit<'a> {
             if node.born {
                 let contents = node.file.blocks.with_contents();
                 let own = u64::from(node.origin.kind == FileKind::Directory);
-                tree.expect_charge(payer, contents + own, 1);
+                tree.reserve_charge(payer, contents + own, 1);
             } else if payer != node.first_payer() {
-                tree.expect_payer(ino, payer)?;
+                tree.reserve_payer_change(ino, payer)?;
             }
         }
         Ok(())
@@ -552,7 +552,7 @@ fn apply_file<T: CommitTree>(tree: &mut T, ino: Ino, node: &Node, staged: &mut T
 
 /// Attributes that the transaction has set. Times that others have moved on meanwhile do not go
 /// back, and those of directories never do.
-fn apply_attr<T: Tree>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
+fn apply_attr<T: InodeOps>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
     let new = &node.changed;
     if *new == AttrChange::default() {
         return Ok(());
@@ -572,7 +572,7 @@ fn apply_attr<T: Tree>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
     tree.set_attr(ino, &change)
 }
 
-fn apply_links<T: Tree>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
+fn apply_links<T: InodeOps>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
     // Link counts fit 16 bits, and so do their differences.
     let by = |delta: i64| i32::try_from(delta).expect("link counts are small");
     if node.born {

@@ -5,7 +5,7 @@
 //!
 //! - `transaction`: its life and its operations
 //! - `overlay`: what it has changed, by inode; `tx_tree`, `tx_data`: the overlay over the base
-//!   as of the transaction's instant, as a [`xact_fs::Tree`]
+//!   as of the transaction's instant, as a [`xact_fs::InodeOps`]
 //! - `reads`: what it has looked at
 //! - `changes`: its net effect, for those who cache the base, and when they are told; `difference`: the same by path, for
 //!   people; `by_file`: the same for patches; `part`: taking some of it apart from the rest

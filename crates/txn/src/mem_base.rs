@@ -12,9 +12,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use xact_fs::inode_ops::mem::MemTree;
 use xact_fs::quota::Payer;
-use xact_fs::tree::mem::MemTree;
-use xact_fs::{Attr, DirItem, Entry, Name, SeekTo, SpilledBlock, Tree, VolumeSpace, XattrChanges};
+use xact_fs::{Attr, DirItem, Entry, InodeOps, Name, SeekTo, SpilledBlock, VolumeSpace, XattrChanges};
 use xact_types::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
 
 use crate::base::{

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use xact_fs::inode_ops::links_with_subdirs;
 use xact_fs::quota::Payer;
-use xact_fs::tree::links_with_subdirs;
 use xact_fs::{Attr, AttrChange, Entry, FileKind, XattrChanges};
 use xact_types::{FileBlock, Ino};
 

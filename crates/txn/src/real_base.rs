@@ -5,35 +5,35 @@ use std::sync::Arc;
 
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Attr, Base, BaseTree, ChangedBy, CommitSize, DirItem, Entry, Name, NewContents, NewInode, PinnedSpace,
-    SeekTo, SpaceLimits, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, View, ViewHold,
+    Attr, ChangedBy, CommitSize, DirItem, Entry, LiveFs, Name, NewContents, NewInode, Operation, PinnedSpace,
+    ReadView, SeekTo, SpaceLimits, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, View,
     VolumeSpace, XattrChanges,
 };
 use xact_types::{CommitId, FileBlock, Ino, Result, Timestamp};
 
 use crate::base::{CommitTree, VersionedBase};
 
-impl VersionedBase for Base {
-    type Hold = ViewHold;
+impl VersionedBase for LiveFs {
+    type Hold = ReadView;
     type Staged = StagedBlocks;
     type Space = Arc<TxSpace>;
     type Pinned = PinnedSpace;
-    type Tree<'a> = BaseTree<'a>;
+    type Tree<'a> = Operation<'a>;
 
-    fn open_view(self: &Arc<Self>) -> ViewHold {
-        Base::open_view(self)
+    fn open_view(self: &Arc<Self>) -> ReadView {
+        LiveFs::open_view(self)
     }
 
-    fn stamp(hold: &ViewHold) -> Stamp {
+    fn stamp(hold: &ReadView) -> Stamp {
         hold.stamp()
     }
 
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
-        Base::attr_at(self, ino, stamp)
+        LiveFs::attr_at(self, ino, stamp)
     }
 
     fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>> {
-        Base::entry_at(self, dir, name, stamp)
+        LiveFs::entry_at(self, dir, name, stamp)
     }
 
     fn list_at(
@@ -43,27 +43,27 @@ impl VersionedBase for Base {
         stamp: Stamp,
         each: &mut dyn FnMut(DirItem<'_>) -> bool,
     ) -> Result<()> {
-        Base::list_at(self, dir, cookie, stamp, each)
+        LiveFs::list_at(self, dir, cookie, stamp, each)
     }
 
     fn parent_at(&self, dir: Ino, stamp: Stamp) -> Result<Ino> {
-        Base::parent_at(self, dir, stamp)
+        LiveFs::parent_at(self, dir, stamp)
     }
 
     fn read_link_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<u8>> {
-        Base::read_link_at(self, ino, stamp)
+        LiveFs::read_link_at(self, ino, stamp)
     }
 
     fn read_block_at(&self, ino: Ino, at: FileBlock, stamp: Stamp) -> Result<Option<Arc<[u8]>>> {
-        Base::read_block_at(self, ino, at, stamp)
+        LiveFs::read_block_at(self, ino, at, stamp)
     }
 
     fn seek_at(&self, ino: Ino, at: FileBlock, to: SeekTo, stamp: Stamp) -> Result<Option<FileBlock>> {
-        Base::seek_at(self, ino, at, to, stamp)
+        LiveFs::seek_at(self, ino, at, to, stamp)
     }
 
     fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>> {
-        Base::xattr_at(self, ino, name, stamp)
+        LiveFs::xattr_at(self, ino, name, stamp)
     }
 
     fn blocks_changed_since(
@@ -72,7 +72,7 @@ impl VersionedBase for Base {
         blocks: Range<FileBlock>,
         since: Stamp,
     ) -> Result<Option<ChangedBy>> {
-        Base::blocks_changed_since(self, ino, blocks, since)
+        LiveFs::blocks_changed_since(self, ino, blocks, since)
     }
 
     fn find_changed_block(
@@ -82,43 +82,43 @@ impl VersionedBase for Base {
         after: Stamp,
         wanted: &mut dyn FnMut(FileBlock) -> bool,
     ) -> Result<(Option<ChangedBy>, Stamp)> {
-        Base::find_changed_block(self, ino, since, after, wanted)
+        LiveFs::find_changed_block(self, ino, since, after, wanted)
     }
 
     fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
-        Base::check_xattrs(self, ino, changes)
+        LiveFs::check_xattrs(self, ino, changes)
     }
 
     fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>> {
-        Base::list_xattrs_at(self, ino, stamp)
+        LiveFs::list_xattrs_at(self, ino, stamp)
     }
 
     fn block_size(&self) -> u32 {
-        Base::block_size(self)
+        LiveFs::block_size(self)
     }
 
     fn size_max(&self, flags: u32) -> u64 {
-        Base::size_max(self, flags)
+        LiveFs::size_max(self, flags)
     }
 
     fn has_extents(&self) -> bool {
-        Base::has_extents(self)
+        LiveFs::has_extents(self)
     }
 
     fn has_projects(&self) -> bool {
-        Base::has_projects(self)
+        LiveFs::has_projects(self)
     }
 
     fn link_max(&self) -> u32 {
-        Base::link_max(self)
+        LiveFs::link_max(self)
     }
 
     fn dir_nlink(&self) -> bool {
-        Base::dir_nlink(self)
+        LiveFs::dir_nlink(self)
     }
 
     fn target_max(&self) -> usize {
-        Base::target_max(self)
+        LiveFs::target_max(self)
     }
 
     fn space(&self) -> Result<VolumeSpace> {
@@ -130,7 +130,7 @@ impl VersionedBase for Base {
     }
 
     fn open_space(self: &Arc<Self>, id: u64, owner: u32) -> Arc<TxSpace> {
-        Base::open_tx_space(self, id, owner)
+        LiveFs::open_tx_space(self, id, owner)
     }
 
     fn check_space(space: &Arc<TxSpace>) -> Result<()> {
@@ -149,19 +149,19 @@ impl VersionedBase for Base {
         payer: Payer,
         limits: SpaceLimits,
     ) -> Result<Ino> {
-        Base::reserve_inode(self, space, parent, is_dir, payer, limits)
+        LiveFs::reserve_inode(self, space, parent, is_dir, payer, limits)
     }
 
     fn unreserve_inode(&self, space: &Arc<TxSpace>, ino: Ino) {
-        Base::unreserve_inode(self, space, ino);
+        LiveFs::unreserve_inode(self, space, ino);
     }
 
     fn adopted_inode(&self, space: &Arc<TxSpace>, ino: Ino) {
-        Base::adopted_inode(self, space, ino);
+        LiveFs::adopted_inode(self, space, ino);
     }
 
     fn private_bytes_max(&self) -> u64 {
-        Base::private_bytes_max(self)
+        LiveFs::private_bytes_max(self)
     }
 
     fn spill(
@@ -171,7 +171,7 @@ impl VersionedBase for Base {
         blocks: &[Arc<[u8]>],
         limits: SpaceLimits,
     ) -> Result<Vec<SpilledBlock>> {
-        Base::spill(self, space, place, blocks, limits)
+        LiveFs::spill(self, space, place, blocks, limits)
     }
 
     fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, by: Staging) -> Result<StagedBlocks> {
@@ -186,9 +186,9 @@ impl VersionedBase for Base {
         &self,
         inodes: &[Ino],
         size: &CommitSize,
-        action: impl FnMut(&mut BaseTree<'_>) -> Result<R>,
+        action: impl FnMut(&mut Operation<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.run(inodes, self.needs_of(size), action)
+        self.run(inodes, self.commit_budget(size), action)
     }
 
     fn wait_durable(&self, commit: CommitId) -> Result<()> {
@@ -200,21 +200,21 @@ impl VersionedBase for Base {
     }
 
     fn removes_kept_apart(&self) -> bool {
-        Base::removes_kept_apart(self)
+        LiveFs::removes_kept_apart(self)
     }
 }
 
-impl CommitTree for BaseTree<'_> {
-    type Base = Base;
-    type Hold = ViewHold;
+impl CommitTree for Operation<'_> {
+    type Base = LiveFs;
+    type Hold = ReadView;
     type Staged = StagedBlocks;
 
     fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>> {
-        BaseTree::entry_changed_since(self, dir, name, since)
+        Operation::entry_changed_since(self, dir, name, since)
     }
 
     fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        BaseTree::any_entry_changed_since(self, dir, since)
+        Operation::any_entry_changed_since(self, dir, since)
     }
 
     fn blocks_changed_since(
@@ -223,70 +223,70 @@ impl CommitTree for BaseTree<'_> {
         blocks: Range<FileBlock>,
         since: Stamp,
     ) -> Result<Option<ChangedBy>> {
-        BaseTree::blocks_changed_since(self, ino, blocks, since)
+        Operation::blocks_changed_since(self, ino, blocks, since)
     }
 
     fn xattr_changed_since(&mut self, ino: Ino, name: &[u8], since: Stamp) -> Result<Option<ChangedBy>> {
-        BaseTree::xattr_changed_since(self, ino, name, since)
+        Operation::xattr_changed_since(self, ino, name, since)
     }
 
     fn any_xattr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        BaseTree::any_xattr_changed_since(self, ino, since)
+        Operation::any_xattr_changed_since(self, ino, since)
     }
 
     fn attr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        BaseTree::attr_changed_since(self, ino, since)
+        Operation::attr_changed_since(self, ino, since)
     }
 
     fn check_view(&self, stamp: Stamp) -> Result<()> {
-        BaseTree::check_view(self, stamp)
+        Operation::check_view(self, stamp)
     }
 
     fn sign(&mut self, transaction: u64) {
-        BaseTree::sign(self, transaction);
+        Operation::sign(self, transaction);
     }
 
-    fn open_view_after(&mut self, base: &Arc<Base>) -> ViewHold {
-        BaseTree::open_view_after(self, base)
+    fn open_view_after(&mut self, base: &Arc<LiveFs>) -> ReadView {
+        Operation::open_view_after(self, base)
     }
 
     fn check_xattrs(&mut self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
-        BaseTree::check_xattrs(self, ino, changes)
+        Operation::check_xattrs(self, ino, changes)
     }
 
     fn exists(&mut self, ino: Ino) -> Result<bool> {
-        BaseTree::exists(self, ino)
+        Operation::exists(self, ino)
     }
 
-    fn expect_inode(&mut self, ino: Ino, payer: Payer) -> Result<()> {
-        BaseTree::expect_inode(self, ino, payer)
+    fn reserve_adoption(&mut self, ino: Ino, payer: Payer) -> Result<()> {
+        Operation::reserve_adoption(self, ino, payer)
     }
 
     fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
-        BaseTree::adopt_inode(self, ino, new)
+        Operation::adopt_inode(self, ino, new)
     }
 
-    fn expect_charge(&mut self, payer: Payer, blocks: u64, inodes: u64) {
-        BaseTree::expect_charge(self, payer, blocks, inodes);
+    fn reserve_charge(&mut self, payer: Payer, blocks: u64, inodes: u64) {
+        Operation::reserve_charge(self, payer, blocks, inodes);
     }
 
-    fn expect_payer(&mut self, ino: Ino, payer: Payer) -> Result<()> {
-        BaseTree::expect_payer(self, ino, payer)
+    fn reserve_payer_change(&mut self, ino: Ino, payer: Payer) -> Result<()> {
+        Operation::reserve_payer_change(self, ino, payer)
     }
 
-    fn expect_install(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<()> {
-        BaseTree::expect_install(self, ino, staged)
+    fn reserve_install(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<()> {
+        Operation::reserve_install(self, ino, staged)
     }
 
-    fn expect_new_file(&mut self, staged: &StagedBlocks) {
-        BaseTree::expect_new_file(self, staged);
+    fn reserve_new_file(&mut self, staged: &StagedBlocks) {
+        Operation::reserve_new_file(self, staged);
     }
 
     fn install(&mut self, ino: Ino, staged: &mut StagedBlocks, size: u64) -> Result<()> {
-        BaseTree::install(self, ino, staged, size)
+        Operation::install(self, ino, staged, size)
     }
 
     fn commit_id(&self) -> Option<CommitId> {
-        BaseTree::commit_id(self)
+        Operation::commit_id(self)
     }
 }

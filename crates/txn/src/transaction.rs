@@ -33,7 +33,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use xact_fs::posix::{self, Access as Permission, Credentials};
-use xact_fs::{Attr, FileKind, Tree};
+use xact_fs::{Attr, FileKind, InodeOps};
 use xact_types::{AccessCheck, CommitId, Errno, Error, Ino, Result};
 
 use crate::base::{CommitTree, Stamp, VersionedBase};
@@ -87,7 +87,7 @@ pub enum Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn may_read(&self, tree: &mut impl Tree, ino: Ino) -> Result<bool> {
+    fn may_read(&self, tree: &mut impl InodeOps, ino: Ino) -> Result<bool> {
         let Reader::User(who, paths) = self else { return Ok(true) };
         if who.uid == 0 || !AccessCheck::ReadPermission.is_made() {
             return Ok(true);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_fs::{Allocate, AttrSet, BlockContents, SeekTo, Tree};
+use xact_fs::{Allocate, AttrSet, BlockContents, InodeOps, SeekTo};
 use xact_types::{Errno, Error, FileBlock, Ino, Result};
 
 use crate::base::VersionedBase;

@@ -1,10 +1,11 @@
-//! The transaction's state of the volume as a [`Tree`]: its overlay over the base as of its
+//! The transaction's state of the volume as a [`InodeOps`]: its overlay over the base as of its
 //! stamp. What it takes from the base it records.
 
 use parking_lot::Mutex;
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
+    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, InodeOps, KEPT_FOLDER, Name, NewInode,
+    SeekTo,
 };
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
@@ -146,7 +147,7 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
     }
 }
 
-impl<B: VersionedBase> Tree for TxTree<'_, B> {
+impl<B: VersionedBase> InodeOps for TxTree<'_, B> {
     fn attr(&mut self, ino: Ino) -> Result<Attr> {
         match self.node(ino) {
             Some(node) => Ok(node.attr(self.base.link_max(), self.base.block_size())),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::RwLock;
 use xact_consistency::{Engine, EngineStats, GenerationImage, GenerationsEngine, PoolUse, SnapshotInfo};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
-use xact_fs::{Base, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
+use xact_fs::{LiveFs, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
 use xact_txn::{Accounts, Losses, Turns, TxOptions};
 use xact_types::{Error, Ino, LatencySnapshot, Result};
@@ -16,7 +16,7 @@ use xact_types::{Error, Ino, LatencySnapshot, Result};
 use crate::snapshot::Snapshot;
 
 /// A private view of the volume as of one instant; see [`xact_txn::Transaction`].
-pub type Transaction = xact_txn::Transaction<Base>;
+pub type Transaction = xact_txn::Transaction<LiveFs>;
 
 /// What the cache of file data holds and was good for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub type SnapshotWatcher = Box<dyn Fn(&str) + Send + Sync>;
 /// A volume that this process has open. Close it with [`Volume::close`]; dropped without that, it
 /// is left as a crash would leave it, and the next opening recovers it.
 pub struct Volume {
-    base: Arc<Base>,
+    base: Arc<LiveFs>,
     turns: Arc<Turns>,
     accounts: Accounts,
     last_transaction: AtomicU64,
@@ -148,7 +148,7 @@ impl Volume {
         let engine = self.generations()?;
         self.sync()?;
         let now = xact_types::unix_seconds();
-        let cut = |image: Arc<GenerationImage>| xact_fs::cut::cut(image, paths);
+        let cut = |image: Arc<GenerationImage>| xact_fs::prune::prune(image, paths);
         engine.create_snapshot_of(name, u64::try_from(now).unwrap_or(0), &cut)?;
         self.tell_watcher(name);
         Ok(())
@@ -281,7 +281,7 @@ impl Volume {
     }
 
     /// Keeps modes as the volume's own, durably; they count from the next opening on. Errors as
-    /// [`Base::store_modes`].
+    /// [`LiveFs::store_modes`].
     pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
         self.base.store_modes(modes)
     }

@@ -6,7 +6,7 @@ use xact_types::{Errno, Ino, Result};
 use super::acl::{self, Acl};
 use super::{CAPABILITY, PERM_MASK, fail, refuse_flags, without_privileges};
 use crate::api::{Attr, Caller, FileKind, SetAttr, TimeChange};
-use crate::tree::{AttrChange, AttrSet, Tree};
+use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// Flags that a regular file cannot have (`EXT4_REG_FLMASK`).
 const NOT_FOR_FILES: u32 = flag::DIRSYNC | flag::TOPDIR | flag::PROJECT_INHERIT | flag::CASEFOLD;
@@ -28,7 +28,12 @@ pub(super) fn flags_for_kind(kind: FileKind, flags: u32) -> u32 {
 /// chown takes suid and sgid away from what is not a directory, whoever calls. That an
 /// unprivileged chmod may not set sgid for a foreign group is checked by the front end, which
 /// knows the caller's supplementary groups.
-pub fn set_attr<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr> {
+pub fn set_attr<T: InodeOps + ?Sized>(
+    tree: &mut T,
+    caller: &Caller,
+    ino: Ino,
+    change: &SetAttr,
+) -> Result<Attr> {
     let old = tree.attr(ino)?;
     if *change == SetAttr::default() {
         tree.depends_on(ino, AttrSet::STAT);
@@ -90,7 +95,7 @@ pub fn set_attr<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, ino: Ino, chang
 }
 
 /// Whether the change is allowed at all.
-fn check<T: Tree + ?Sized>(tree: &mut T, old: &Attr, change: &SetAttr) -> Result<()> {
+fn check<T: InodeOps + ?Sized>(tree: &mut T, old: &Attr, change: &SetAttr) -> Result<()> {
     let valid =
         |time: Option<TimeChange>| !matches!(time, Some(TimeChange::To(t)) if t.nanos >= 1_000_000_000);
     if !valid(change.atime) || !valid(change.mtime) || change.ctime.is_some_and(|t| t.nanos >= 1_000_000_000)

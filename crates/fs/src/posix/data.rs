@@ -5,13 +5,13 @@ use xact_types::{Errno, Ino, Result};
 
 use super::{CAPABILITY, fail, refuse_flags, regular, without_privileges};
 use crate::api::{Allocate, Attr, Caller, FileKind, SeekTo, WriteHow};
-use crate::tree::{AttrChange, AttrSet, Tree};
+use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// One `copy_range` copies at most this many bytes: the data of one operation is in memory at
 /// once. Callers go on where a short count tells them to, as with the system call.
 pub const COPY_MAX: u64 = 8 << 20;
 
-pub fn read<T: Tree + ?Sized>(
+pub fn read<T: InodeOps + ?Sized>(
     tree: &mut T,
     ino: Ino,
     offset: u64,
@@ -32,7 +32,7 @@ struct Modified {
 }
 
 impl Modified {
-    fn read<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, kill_suidgid: bool) -> Result<Modified> {
+    fn read<T: InodeOps + ?Sized>(tree: &mut T, attr: &Attr, kill_suidgid: bool) -> Result<Modified> {
         let mut perm = None;
         if kill_suidgid {
             tree.depends_on(attr.ino, AttrSet::MODE);
@@ -46,7 +46,7 @@ impl Modified {
         Ok(Modified { perm, drops_capability })
     }
 
-    fn apply<T: Tree + ?Sized>(&self, tree: &mut T, ino: Ino) -> Result<()> {
+    fn apply<T: InodeOps + ?Sized>(&self, tree: &mut T, ino: Ino) -> Result<()> {
         if self.drops_capability {
             tree.set_xattr(ino, CAPABILITY, None)?;
         }
@@ -57,7 +57,7 @@ impl Modified {
 }
 
 /// Writes all of `data` and returns the offset at which it was placed.
-pub fn write<T: Tree + ?Sized>(
+pub fn write<T: InodeOps + ?Sized>(
     tree: &mut T,
     ino: Ino,
     offset: u64,
@@ -85,7 +85,7 @@ pub fn write<T: Tree + ?Sized>(
 }
 
 /// `fallocate`. It takes suid and sgid away unless root calls.
-pub fn allocate<T: Tree + ?Sized>(
+pub fn allocate<T: InodeOps + ?Sized>(
     tree: &mut T,
     caller: &Caller,
     ino: Ino,
@@ -123,7 +123,7 @@ pub fn allocate<T: Tree + ?Sized>(
 
 /// Copies within the tree and returns how much: less than asked at the end of the source, or
 /// where more than [`COPY_MAX`] is left.
-pub fn copy_range<T: Tree + ?Sized>(
+pub fn copy_range<T: InodeOps + ?Sized>(
     tree: &mut T,
     (from, from_offset): (Ino, u64),
     (to, to_offset): (Ino, u64),
@@ -156,7 +156,7 @@ pub fn copy_range<T: Tree + ?Sized>(
     Ok(data.len() as u64)
 }
 
-pub fn seek<T: Tree + ?Sized>(tree: &mut T, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
+pub fn seek<T: InodeOps + ?Sized>(tree: &mut T, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
     let attr = regular(tree, ino)?;
     tree.depends_on(ino, AttrSet::SIZE);
     if offset >= attr.size {

@@ -4,32 +4,32 @@ use xact_types::{Errno, Error, Ino, Result};
 
 use super::{directory, fail};
 use crate::api::{Attr, DirItem, Entry, FileKind, Name, check_name};
-use crate::tree::{AttrSet, Tree};
+use crate::inode_ops::{AttrSet, InodeOps};
 
 /// Cookies behind `.` and `..`; those of the tree are larger.
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
 /// What a name points at, without a look at that inode.
-pub fn resolve<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Entry> {
+pub fn resolve<T: InodeOps + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Entry> {
     directory(tree, dir)?;
     check_name(name)?;
     tree.entry(dir, name)?.ok_or(Error::Posix(Errno::ENOENT))
 }
 
-pub fn lookup<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
+pub fn lookup<T: InodeOps + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
     let entry = resolve(tree, dir, name)?;
     attr(tree, entry.ino)
 }
 
-pub fn attr<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
+pub fn attr<T: InodeOps + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
     let attr = tree.attr(ino)?;
     // The flags too: GETFLAGS and FSGETXATTR are answered from here.
     tree.depends_on(ino, AttrSet::STAT | AttrSet::FLAGS);
     Ok(attr)
 }
 
-pub fn read_link<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Vec<u8>> {
+pub fn read_link<T: InodeOps + ?Sized>(tree: &mut T, ino: Ino) -> Result<Vec<u8>> {
     match tree.attr(ino)?.kind {
         FileKind::Symlink => tree.read_link(ino),
         _ => fail(Errno::EINVAL),
@@ -37,7 +37,7 @@ pub fn read_link<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Vec<u8>> {
 }
 
 /// See [`crate::View::read_dir`].
-pub fn read_dir<T: Tree + ?Sized>(
+pub fn read_dir<T: InodeOps + ?Sized>(
     tree: &mut T,
     dir: Ino,
     cookie: u64,

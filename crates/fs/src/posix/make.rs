@@ -9,7 +9,7 @@ use super::{
     PERM_MASK, SGID, directory, fail, inherited_project, may_add, may_add_subdir, refuse_flags, touch_dir,
 };
 use crate::api::{Attr, Caller, Entry, FileKind, Name, check_name};
-use crate::tree::{AttrSet, NewInode, Tree};
+use crate::inode_ops::{AttrSet, InodeOps, NewInode};
 
 /// A new inode as its folder wants it: read completely before the first change.
 pub(super) struct Plan {
@@ -21,7 +21,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// `perm` before the umask.
-    pub(super) fn in_dir<T: Tree + ?Sized>(
+    pub(super) fn in_dir<T: InodeOps + ?Sized>(
         tree: &mut T,
         caller: &Caller,
         dir: &Attr,
@@ -60,7 +60,7 @@ impl Plan {
         Ok(Plan { new, access_acl, default_acl })
     }
 
-    pub(super) fn make<T: Tree + ?Sized>(&self, tree: &mut T, dir: Ino) -> Result<Ino> {
+    pub(super) fn make<T: InodeOps + ?Sized>(&self, tree: &mut T, dir: Ino) -> Result<Ino> {
         let ino = tree.new_inode(dir, &self.new)?;
         if let Some(value) = &self.access_acl {
             tree.set_xattr(ino, acl::ACCESS, Some(value))?;
@@ -73,7 +73,7 @@ impl Plan {
 }
 
 /// The folder that takes a new name, which must not be there yet.
-fn parent_of_new<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
+fn parent_of_new<T: InodeOps + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
     let parent = directory(tree, dir)?;
     check_name(name)?;
     if tree.entry(dir, name)?.is_some() {
@@ -84,7 +84,7 @@ fn parent_of_new<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Resul
 }
 
 /// Puts the new inode into the folder; the last step of what makes a name.
-fn publish<T: Tree + ?Sized>(
+fn publish<T: InodeOps + ?Sized>(
     tree: &mut T,
     dir: Ino,
     name: &Name,
@@ -97,7 +97,7 @@ fn publish<T: Tree + ?Sized>(
 }
 
 /// See [`crate::View::make_node`]. A mode without type bits means a regular file, as in mknod.
-pub fn make_node<T: Tree + ?Sized>(
+pub fn make_node<T: InodeOps + ?Sized>(
     tree: &mut T,
     caller: &Caller,
     dir: Ino,
@@ -124,7 +124,7 @@ pub fn make_node<T: Tree + ?Sized>(
     publish(tree, dir, name, Entry { ino, kind }, now)
 }
 
-pub fn make_dir<T: Tree + ?Sized>(
+pub fn make_dir<T: InodeOps + ?Sized>(
     tree: &mut T,
     caller: &Caller,
     dir: Ino,
@@ -144,7 +144,7 @@ pub fn make_dir<T: Tree + ?Sized>(
     publish(tree, dir, name, Entry { ino, kind: FileKind::Directory }, now)
 }
 
-pub fn make_symlink<T: Tree + ?Sized>(
+pub fn make_symlink<T: InodeOps + ?Sized>(
     tree: &mut T,
     caller: &Caller,
     dir: Ino,
@@ -171,7 +171,12 @@ pub fn make_symlink<T: Tree + ?Sized>(
 
 /// See [`crate::View::make_unnamed`]. The folder gives group, flags and default list as to a
 /// named file; neither its contents nor its times change.
-pub fn make_unnamed<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr> {
+pub fn make_unnamed<T: InodeOps + ?Sized>(
+    tree: &mut T,
+    caller: &Caller,
+    dir: Ino,
+    perm: u16,
+) -> Result<Attr> {
     let parent = directory(tree, dir)?;
     if parent.nlink == 0 {
         return fail(Errno::ENOENT);
@@ -185,7 +190,7 @@ pub fn make_unnamed<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, dir: Ino, p
 }
 
 /// What `RENAME_WHITEOUT` leaves behind: a character device 0:0 without permissions.
-pub(super) fn plan_whiteout<T: Tree + ?Sized>(
+pub(super) fn plan_whiteout<T: InodeOps + ?Sized>(
     tree: &mut T,
     caller: &Caller,
     dir: &Attr,

@@ -7,11 +7,11 @@ use super::{
     directory, fail, may_add, may_remove, refuse_flags, refuse_other_project, touch_dir, touch_inode,
 };
 use crate::api::{Attr, Entry, Name, check_name};
-use crate::tree::{AttrSet, Tree};
+use crate::inode_ops::{AttrSet, InodeOps};
 
 /// A further name. An inode without any (`O_TMPFILE`) gets its first one by this; whether
 /// one that was unlinked may come back is the front end's to decide (the kernel says no).
-pub fn link<T: Tree + ?Sized>(tree: &mut T, ino: Ino, dir: Ino, name: &Name) -> Result<Attr> {
+pub fn link<T: InodeOps + ?Sized>(tree: &mut T, ino: Ino, dir: Ino, name: &Name) -> Result<Attr> {
     let attr = tree.attr(ino)?;
     let parent = directory(tree, dir)?;
     check_name(name)?;
@@ -37,7 +37,7 @@ pub fn link<T: Tree + ?Sized>(tree: &mut T, ino: Ino, dir: Ino, name: &Name) -> 
     tree.attr(ino)
 }
 
-pub fn unlink<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<()> {
+pub fn unlink<T: InodeOps + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<()> {
     let victim = victim(tree, dir, name)?;
     if victim.is_dir() {
         return fail(Errno::EISDIR);
@@ -49,7 +49,7 @@ pub fn unlink<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<(
     tree.add_links(victim.ino, -1)
 }
 
-pub fn remove_dir<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<()> {
+pub fn remove_dir<T: InodeOps + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<()> {
     let victim = victim(tree, dir, name)?;
     if !victim.is_dir() {
         return fail(Errno::ENOTDIR);
@@ -61,12 +61,12 @@ pub fn remove_dir<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Resu
     tree.remove_entry(dir, name)?;
     touch_dir(tree, dir, now)?;
     touch_inode(tree, victim.ino, now)?;
-    bury_dir(tree, &victim)?;
+    drop_all_links(tree, &victim)?;
     tree.add_subdirs(dir, -1)
 }
 
 /// The inode behind a name that is to go.
-fn victim<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
+fn victim<T: InodeOps + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
     let parent = directory(tree, dir)?;
     check_name(name)?;
     let entry = tree.entry(dir, name)?.ok_or(Error::Posix(Errno::ENOENT))?;
@@ -76,7 +76,7 @@ fn victim<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr>
 }
 
 /// Takes all links of a directory whose name is gone, its own `.` with them.
-pub(super) fn bury_dir<T: Tree + ?Sized>(tree: &mut T, dir: &Attr) -> Result<()> {
+pub(super) fn drop_all_links<T: InodeOps + ?Sized>(tree: &mut T, dir: &Attr) -> Result<()> {
     // A link count is at most 65,000.
     tree.add_links(dir.ino, -(dir.nlink as i32))
 }

@@ -7,7 +7,7 @@
 use xact_types::{Ino, Result};
 
 use super::acl::{self, Acl};
-use crate::tree::Tree;
+use crate::inode_ops::InodeOps;
 
 /// By what a kernel would decide on a caller's permission.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,7 +37,12 @@ impl Access {
 }
 
 /// Whether the caller may have this access to an inode.
-pub fn permits<T: Tree + ?Sized>(tree: &mut T, who: &Credentials, ino: Ino, access: Access) -> Result<bool> {
+pub fn permits<T: InodeOps + ?Sized>(
+    tree: &mut T,
+    who: &Credentials,
+    ino: Ino,
+    access: Access,
+) -> Result<bool> {
     if who.uid == 0 {
         return Ok(true);
     }
@@ -57,7 +62,7 @@ pub fn permits<T: Tree + ?Sized>(tree: &mut T, who: &Credentials, ino: Ino, acce
 
 /// Whether the caller may have this access to `ino` by an absolute path, which has to lead there without a
 /// symbolic link.
-pub fn permits_path<T: Tree + ?Sized>(
+pub fn permits_path<T: InodeOps + ?Sized>(
     tree: &mut T,
     who: &Credentials,
     path: &[u8],
@@ -78,9 +83,9 @@ pub fn permits_path<T: Tree + ?Sized>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inode_ops::mem::MemTree;
     use crate::posix::acl::encode_for_test;
     use crate::posix::{make_dir, make_node, set_attr, set_xattr};
-    use crate::tree::mem::MemTree;
     use crate::{Caller, SetAttr, XattrHow};
 
     const FILE: u16 = 0o100_000;

@@ -3,12 +3,12 @@
 use xact_types::{Errno, Error, Ino, Result, Site, Timestamp};
 
 use super::make::{Plan, plan_whiteout};
-use super::names::bury_dir;
+use super::names::drop_all_links;
 use super::{
     directory, fail, may_add, may_add_subdir, may_remove, refuse_other_project, touch_dir, touch_inode,
 };
 use crate::api::{Attr, Caller, Entry, FileKind, Name, RenameHow, check_name};
-use crate::tree::Tree;
+use crate::inode_ops::InodeOps;
 
 /// One end of a rename: a name, its folder, and what is there.
 struct End<'a> {
@@ -18,7 +18,7 @@ struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    fn read<T: Tree + ?Sized>(tree: &mut T, (dir, name): (Ino, &'a Name)) -> Result<End<'a>> {
+    fn read<T: InodeOps + ?Sized>(tree: &mut T, (dir, name): (Ino, &'a Name)) -> Result<End<'a>> {
         let dir = directory(tree, dir)?;
         check_name(name)?;
         let inode = match tree.entry(dir.ino, name)? {
@@ -28,7 +28,7 @@ impl<'a> End<'a> {
         Ok(End { dir, name, inode })
     }
 
-    fn set<T: Tree + ?Sized>(&self, tree: &mut T, inode: &Attr) -> Result<()> {
+    fn set<T: InodeOps + ?Sized>(&self, tree: &mut T, inode: &Attr) -> Result<()> {
         let entry = Entry { ino: inode.ino, kind: inode.kind };
         match self.inode {
             Some(_) => tree.set_entry(self.dir.ino, self.name, entry),
@@ -37,7 +37,7 @@ impl<'a> End<'a> {
     }
 }
 
-pub fn rename<T: Tree + ?Sized>(
+pub fn rename<T: InodeOps + ?Sized>(
     tree: &mut T,
     caller: &Caller,
     from: (Ino, &Name),
@@ -73,7 +73,7 @@ pub fn rename<T: Tree + ?Sized>(
 }
 
 /// A directory must not move below itself, and what lies above the source is not empty.
-fn check_loops<T: Tree + ?Sized>(
+fn check_loops<T: InodeOps + ?Sized>(
     tree: &mut T,
     from: &End<'_>,
     source: &Attr,
@@ -96,7 +96,7 @@ fn check_loops<T: Tree + ?Sized>(
 }
 
 /// Whether the way from `start` up to the root meets `dir`.
-fn is_at_or_above<T: Tree + ?Sized>(tree: &mut T, dir: Ino, start: Ino) -> Result<bool> {
+fn is_at_or_above<T: InodeOps + ?Sized>(tree: &mut T, dir: Ino, start: Ino) -> Result<bool> {
     let mut at = start;
     // Brent's cycle detection: a damaged volume may have a loop of `..`.
     let (mut mark, mut steps, mut limit) = (start, 0u64, 1u64);
@@ -118,7 +118,7 @@ fn is_at_or_above<T: Tree + ?Sized>(tree: &mut T, dir: Ino, start: Ino) -> Resul
     }
 }
 
-fn replace<T: Tree + ?Sized>(
+fn replace<T: InodeOps + ?Sized>(
     tree: &mut T,
     caller: &Caller,
     from: &End<'_>,
@@ -156,7 +156,7 @@ fn replace<T: Tree + ?Sized>(
     if let Some(target) = &to.inode {
         touch_inode(tree, target.ino, now)?;
         if target.is_dir() {
-            bury_dir(tree, target)?;
+            drop_all_links(tree, target)?;
             tree.add_subdirs(to.dir.ino, -1)?;
         } else {
             tree.add_links(target.ino, -1)?;
@@ -166,7 +166,7 @@ fn replace<T: Tree + ?Sized>(
     touch_both(tree, from, to, now)
 }
 
-fn exchange<T: Tree + ?Sized>(
+fn exchange<T: InodeOps + ?Sized>(
     tree: &mut T,
     from: &End<'_>,
     source: &Attr,
@@ -196,7 +196,12 @@ fn exchange<T: Tree + ?Sized>(
     touch_both(tree, from, to, now)
 }
 
-fn touch_both<T: Tree + ?Sized>(tree: &mut T, from: &End<'_>, to: &End<'_>, now: Timestamp) -> Result<()> {
+fn touch_both<T: InodeOps + ?Sized>(
+    tree: &mut T,
+    from: &End<'_>,
+    to: &End<'_>,
+    now: Timestamp,
+) -> Result<()> {
     touch_dir(tree, from.dir.ino, now)?;
     if from.dir.ino != to.dir.ino {
         touch_dir(tree, to.dir.ino, now)?;

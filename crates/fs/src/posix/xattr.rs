@@ -9,7 +9,7 @@ use xact_types::{Errno, Error, Ino, Result};
 use super::acl::{self, Acl};
 use super::{fail, refuse_flags, touch_inode};
 use crate::api::{Attr, FileKind, XattrHow};
-use crate::tree::{AttrChange, AttrSet, Tree};
+use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// `XATTR_NAME_MAX` and `XATTR_SIZE_MAX`.
 const NAME_MAX: usize = 255;
@@ -43,7 +43,7 @@ fn is_acl(name: &[u8]) -> bool {
     name == acl::ACCESS || name == acl::DEFAULT
 }
 
-pub fn xattr<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+pub fn xattr<T: InodeOps + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
     let attr = tree.attr(ino)?;
     check_name(name)?;
     if is_acl(name) && attr.kind == FileKind::Symlink {
@@ -55,13 +55,13 @@ pub fn xattr<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Ve
     tree.xattr(ino, name)?.ok_or(Error::Posix(Errno::ENODATA))
 }
 
-pub fn list_xattrs<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Vec<Vec<u8>>> {
+pub fn list_xattrs<T: InodeOps + ?Sized>(tree: &mut T, ino: Ino) -> Result<Vec<Vec<u8>>> {
     tree.attr(ino)?;
     tree.list_xattrs(ino)
 }
 
 /// Whether attributes of this inode, and of this name, may change.
-fn changeable<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Attr> {
+fn changeable<T: InodeOps + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Attr> {
     let attr = tree.attr(ino)?;
     check_name(name)?;
     refuse_flags(tree, &attr, flag::IMMUTABLE | flag::APPEND)?;
@@ -74,7 +74,7 @@ fn changeable<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<A
     Ok(attr)
 }
 
-pub fn set_xattr<T: Tree + ?Sized>(
+pub fn set_xattr<T: InodeOps + ?Sized>(
     tree: &mut T,
     ino: Ino,
     name: &[u8],
@@ -101,7 +101,7 @@ pub fn set_xattr<T: Tree + ?Sized>(
 
 /// Keeps permission bits and access list in step (`posix_acl_update_mode`): a list that says
 /// no more than the bits is kept as bits alone.
-fn set_acl<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, name: &[u8], value: &[u8]) -> Result<()> {
+fn set_acl<T: InodeOps + ?Sized>(tree: &mut T, attr: &Attr, name: &[u8], value: &[u8]) -> Result<()> {
     let ino = attr.ino;
     // A list without entries is how the kernel says "none".
     let list = if value.len() <= 4 { None } else { Some(Acl::decode(value)?) };
@@ -130,7 +130,7 @@ fn set_acl<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, name: &[u8], value: &[u8
     tree.set_attr(ino, &AttrChange { perm, ctime: Some(now), ..AttrChange::default() })
 }
 
-pub fn remove_xattr<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<()> {
+pub fn remove_xattr<T: InodeOps + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<()> {
     changeable(tree, ino, name)?;
     if tree.xattr(ino, name)?.is_none() {
         return fail(Errno::ENODATA);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use xact::{Audience, Difference, Isolation, Losses, Lost, Side, Volume, VolumeOptions};
-use xact_fs::tree::mem::MemTree;
+use xact_fs::inode_ops::mem::MemTree;
 use xact_fs::*;
 use xact_fuse::{
     Changes, CommitHow, Host, HostTransaction, MountOptions, Reopened, Served, Session, Unmounter, serve,
@@ -323,7 +323,7 @@ fn differences(a: &MemTree, b: &MemTree) -> Changes {
     let inodes = |t: &MemTree| t.inodes().map(|(&ino, _)| ino).collect::<std::collections::BTreeSet<_>>();
     for &ino in inodes(a).union(&inodes(b)) {
         let (old, new) = (a.node(ino).ok(), b.node(ino).ok());
-        let what = |n: Option<&xact_fs::tree::mem::MemNode>| {
+        let what = |n: Option<&xact_fs::inode_ops::mem::MemNode>| {
             n.map(|n| (n.names.clone(), n.target.clone(), n.blocks.clone(), n.xattrs.clone(), n.attr))
         };
         if what(old) == what(new) {
@@ -333,7 +333,8 @@ fn differences(a: &MemTree, b: &MemTree) -> Changes {
         if new.or(old).is_some_and(|node| node.attr.kind == FileKind::Regular) {
             changes.files.push(ino);
         }
-        let names = |n: Option<&xact_fs::tree::mem::MemNode>| n.map(|n| n.names.clone()).unwrap_or_default();
+        let names =
+            |n: Option<&xact_fs::inode_ops::mem::MemNode>| n.map(|n| n.names.clone()).unwrap_or_default();
         let (old, new) = (names(old), names(new));
         for name in old.keys().chain(new.keys()) {
             if old.get(name) != new.get(name) {

@@ -31,7 +31,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xact_fs::{BlockContents, Caller, FileKind, KEPT_FOLDER as FOLDER, Tree, View, WriteHow};
+use xact_fs::{BlockContents, Caller, FileKind, InodeOps, KEPT_FOLDER as FOLDER, View, WriteHow};
 use xact_layout::checksum::crc32c;
 use xact_types::{Errno, Error, Ino, Result};
 

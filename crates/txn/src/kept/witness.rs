@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xact_fs::Tree;
+use xact_fs::InodeOps;
 use xact_layout::checksum::crc32c;
 use xact_types::{Error, Ino, Result};
 
@@ -85,14 +85,14 @@ pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a Reads, serializable: bo
 }
 
 /// The item's value in `tree`. An error is one of the device.
-pub(super) fn value(item: &Item<'_>, tree: &mut impl Tree, block_size: u32) -> Result<u64> {
+pub(super) fn value(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Result<u64> {
     match told(item, tree, block_size) {
         Err(Error::Posix(_) | Error::Corrupt(_)) => Ok(NONE),
         told => told,
     }
 }
 
-fn told(item: &Item<'_>, tree: &mut impl Tree, block_size: u32) -> Result<u64> {
+fn told(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Result<u64> {
     let mut sum = Sum::default();
     match item {
         Item::Inode(ino) => {

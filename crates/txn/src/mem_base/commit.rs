@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use xact_fs::inode_ops::mem::{MemNode, MemTree};
 use xact_fs::quota::Payer;
-use xact_fs::tree::mem::{MemNode, MemTree};
 use xact_fs::{
-    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
+    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, InodeOps, KEPT_FOLDER, Name, NewInode, SeekTo,
     XattrChanges,
 };
 use xact_types::{CommitId, Error, FileBlock, Ino, Result};
@@ -128,7 +128,7 @@ impl CommitTree for MemCommit<'_> {
         Ok(self.tree.node(ino).is_ok())
     }
 
-    fn expect_inode(&mut self, _: Ino, _: Payer) -> Result<()> {
+    fn reserve_adoption(&mut self, _: Ino, _: Payer) -> Result<()> {
         Ok(())
     }
 
@@ -138,21 +138,21 @@ impl CommitTree for MemCommit<'_> {
         Ok(())
     }
 
-    fn expect_charge(&mut self, _: Payer, _: u64, _: u64) {
+    fn reserve_charge(&mut self, _: Payer, _: u64, _: u64) {
         assert!(!self.changed, "a charge is announced before the first change");
     }
 
-    fn expect_payer(&mut self, ino: Ino, _: Payer) -> Result<()> {
+    fn reserve_payer_change(&mut self, ino: Ino, _: Payer) -> Result<()> {
         assert!(!self.changed, "a charge is announced before the first change");
         self.look()?.attr(ino).map(drop)
     }
 
-    fn expect_install(&mut self, ino: Ino, _: &NewContents) -> Result<()> {
+    fn reserve_install(&mut self, ino: Ino, _: &NewContents) -> Result<()> {
         assert!(!self.changed, "an install is announced before the first change");
         self.look()?.attr(ino).map(drop)
     }
 
-    fn expect_new_file(&mut self, _: &NewContents) {
+    fn reserve_new_file(&mut self, _: &NewContents) {
         assert!(!self.changed, "an install is announced before the first change");
     }
 
@@ -174,7 +174,7 @@ impl CommitTree for MemCommit<'_> {
     }
 }
 
-impl Tree for MemCommit<'_> {
+impl InodeOps for MemCommit<'_> {
     fn attr(&mut self, ino: Ino) -> Result<Attr> {
         self.look()?.attr(ino)
     }

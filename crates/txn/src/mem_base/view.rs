@@ -2,7 +2,7 @@
 
 use xact_fs::posix;
 use xact_fs::{
-    Allocate, Attr, Caller, DirItem, Name, RenameHow, SeekTo, SetAttr, Tree, View, VolumeSpace, WriteHow,
+    Allocate, Attr, Caller, DirItem, InodeOps, Name, RenameHow, SeekTo, SetAttr, View, VolumeSpace, WriteHow,
     XattrHow,
 };
 use xact_types::{Ino, Result};

@@ -41,7 +41,7 @@ fn begin<B: VersionedBase>(base: &Arc<B>, id: u64, isolation: Isolation) -> Tran
 }
 
 /// Runs a test on both bases. The real one knows who won.
-fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemBase>), on_real: impl Fn(&dyn Fn() -> Arc<xact_fs::Base>)) {
+fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemBase>), on_real: impl Fn(&dyn Fn() -> Arc<xact_fs::LiveFs>)) {
     test(&|| {
         let base = MemBase::new(BLOCK as u32);
         filled(&*base);

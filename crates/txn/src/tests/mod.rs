@@ -15,4 +15,4 @@ mod shapes;
 mod space;
 mod turns;
 
-pub(crate) use xact_fs::tree::random as ops;
+pub(crate) use xact_fs::inode_ops::random as ops;

@@ -3,7 +3,7 @@
 use parking_lot::RwLockUpgradableReadGuard;
 use xact_fs::posix;
 use xact_fs::{
-    Allocate, Attr, Caller, DirItem, Entry, Name, RenameHow, SeekTo, SetAttr, Tree, View, VolumeSpace,
+    Allocate, Attr, Caller, DirItem, Entry, InodeOps, Name, RenameHow, SeekTo, SetAttr, View, VolumeSpace,
     WriteHow, XattrHow,
 };
 use xact_types::{Ino, Result};

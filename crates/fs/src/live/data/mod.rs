@@ -1,0 +1,9 @@
+//! File data: cached pages, the ways in which they change, and their write-back.
+
+pub(super) mod fallocate;
+pub(super) mod inline;
+pub(super) mod mode;
+pub(super) mod page_cache;
+pub(super) mod pages_io;
+pub(super) mod remove;
+pub(super) mod writeback;

@@ -1,0 +1,128 @@
+//! Which file data goes through the journal, and which to its place (ext4's `data=` modes, RFJ's
+//! journal mode selector, and per-file journaling).
+//!
+//! The choice is made anew for each batch of dirty pages, by block. It is safe to choose either way
+//! at any time but for one rule, which [`Engine::holds_data`](xact_consistency::Engine::holds_data)
+//! tells: while the log has a copy of a block, its new contents go through the log too. So modes, flags
+//! and patterns may change whenever they like (JOJ-4, JOJ-8), with no commit in between.
+
+use xact_layout::inode::{Inode, flag};
+
+use crate::live::data::writeback::write_pattern::WritePattern;
+
+/// What a sync writes, at most, to travel in the commit that its caller waits for (`adaptive`): that saves
+/// a write and a flush, and costs writing it once more later. So it is what a device writes in about the time
+/// of a flush.
+const SMALL_SYNC_BYTES: u64 = 128 << 10;
+/// The same for a log, all of whose data is written once more: where that is still well ahead.
+const LOG_SYNC_BYTES: u64 = 64 << 10;
+/// The same for a file whose data is gone before that.
+const JOURNAL_SYNC_BYTES: u64 = 4 << 20;
+
+/// How file data and the journal go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataMode {
+    /// ext4's `data=writeback`: data goes to its place, and a commit does not care when.
+    Writeback,
+    /// ext4's `data=ordered`: data goes to its place, before the commit that refers to it.
+    Ordered,
+    /// ext4's `data=journal`: all data goes through the journal.
+    Journal,
+    /// RFJ: overwritten blocks go through the journal, new ones to their place before the commit.
+    Selective,
+    /// As `Ordered`, but an fsync that has to commit anyway takes its data along, if it is little. How
+    /// much is little depends on how the file is written ([`crate::live::data::writeback::write_pattern`]).
+    Adaptive,
+}
+
+/// When a part of the inode that a write changed joins the journal (DIU): its size (delayed file size
+/// update), its times (delayed timestamp journaling).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InodeUpdate {
+    /// With the data, in the commit that finds it on the device.
+    Delayed,
+    /// At the write, as in ext4. The size, as far as the write stays within blocks that the file has
+    /// already: a commit that somebody else asks for may then carry a size without its data. The times,
+    /// so that a commit carries the inodes of all files written meanwhile.
+    Immediate,
+}
+
+/// Where the blocks of some dirty pages are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::live) enum Place {
+    /// Linked already, holds data.
+    Written,
+    /// Linked already, reads as zeros until it is marked written.
+    Unwritten,
+    /// Taken in memory for this batch.
+    Fresh,
+}
+
+/// What the choice for a batch depends on, besides the place of each block.
+#[derive(Clone, Copy)]
+pub(in crate::live) struct Batch {
+    /// A caller waits for it (fsync, fdatasync).
+    pub synced: bool,
+    pub bytes: u64,
+    /// How the file is written.
+    pub pattern: WritePattern,
+    /// What the log takes at once without filling up, in bytes.
+    pub log_takes: u64,
+    /// There will be a commit in any case.
+    pub commits: bool,
+}
+
+impl Batch {
+    fn is_little(&self) -> bool {
+        let most = match self.pattern {
+            WritePattern::Unknown => SMALL_SYNC_BYTES,
+            WritePattern::Log => LOG_SYNC_BYTES,
+            WritePattern::Journal => JOURNAL_SYNC_BYTES,
+        };
+        self.bytes <= most.min(self.log_takes)
+    }
+}
+
+impl DataMode {
+    /// Whether the whole file goes through the journal.
+    pub(in crate::live) fn journals_all(self, inode: &Inode) -> bool {
+        self == DataMode::Journal || inode.flags() & flag::JOURNAL_DATA != 0
+    }
+
+    /// Whether pages of that place go through the journal in batches of any size.
+    fn journals_any(self, inode: &Inode, place: Place) -> bool {
+        self.journals_all(inode) || (self == DataMode::Selective && place == Place::Written)
+    }
+
+    /// Whether many pages of that place may go through the journal in one batch.
+    pub(in crate::live) fn may_journal_many(
+        self,
+        inode: &Inode,
+        place: Place,
+        pattern: WritePattern,
+    ) -> bool {
+        self.journals_any(inode, place) || (self == DataMode::Adaptive && pattern == WritePattern::Journal)
+    }
+
+    /// Whether a transaction's contents, of so many bytes in all its files, go through the journal in its
+    /// commit. Nothing but the log's room speaks against it: they never come out of order.
+    pub(in crate::live) fn journals_staged(self, bytes: u64, replaced_soon: bool, log_takes: u64) -> bool {
+        let most = match self {
+            DataMode::Adaptive if replaced_soon => JOURNAL_SYNC_BYTES,
+            DataMode::Adaptive => SMALL_SYNC_BYTES,
+            DataMode::Journal => u64::MAX,
+            DataMode::Writeback | DataMode::Ordered | DataMode::Selective => return false,
+        };
+        bytes <= most.min(log_takes)
+    }
+
+    /// Whether the data of a segment goes through the journal.
+    pub(in crate::live) fn journals(self, inode: &Inode, place: Place, batch: Batch) -> bool {
+        self.journals_any(inode, place) || self.takes_along(batch)
+    }
+
+    /// Whether a sync takes its data along in the commit that it waits for.
+    pub(in crate::live) fn takes_along(self, batch: Batch) -> bool {
+        self == DataMode::Adaptive && batch.synced && batch.commits && batch.is_little()
+    }
+}
