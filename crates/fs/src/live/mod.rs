@@ -10,13 +10,14 @@
 //! - `commit`: what a transaction's commit does to the volume
 //! - `space`: what transactions hold before that; what is tried before the volume counts as full; a longer journal
 //!   for large commits
-//! - `health`: damage, label, trimming, shutdown
+//! - `health`: corruption that is met, shutdown; `maintenance`: label, trimming
 //! - `view`: the volume as a [`crate::View`]
 
 mod commit;
 mod data;
 mod health;
 mod inode;
+mod maintenance;
 mod mvcc;
 mod op;
 mod space;
@@ -25,13 +26,11 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, RwLock};
-use xact_consistency::mmp::Mmp;
 use xact_consistency::{Engine, Faults, Handle, Room};
 use xact_layout::feature::{incompat, ro_compat};
 use xact_layout::inode::{Inode, flag};
@@ -49,11 +48,11 @@ use crate::xattr::Xattrs;
 use data::inline;
 use data::page_cache::PageCache;
 use data::writeback::{Flusher, WrittenBlocks};
-use health::ErrorPolicy;
+use health::Health;
 use inode::cache::InodeCache;
 use inode::cached::{CachedInode, InodeState};
 use inode::device_number;
-use mvcc::stamps::Stamps;
+use mvcc::Mvcc;
 use op::inode_ops::LINK_MAX;
 use op::run::Unfinished;
 use space::journal_size::LongJournal;
@@ -65,7 +64,7 @@ pub use commit::size::{CommitSize, DirGrowth};
 pub use data::mode::{DataMode, InodeUpdate};
 pub use health::{OnError, Shutdown};
 pub use inode::access_time::{AccessOptions, AccessTimes};
-pub use mvcc::reads::ReadView;
+pub use mvcc::read_view::ReadView;
 pub use mvcc::stamps::{ChangedBy, Stamp};
 pub use op::run::{Budget, Operation, Privileges};
 pub use space::spill::{BlockContents, SpilledBlock};
@@ -133,21 +132,14 @@ pub struct LiveFs {
     written: WrittenBlocks,
     /// How long `fsync` and `fdatasync` took.
     sync_times: Latencies,
-    error_policy: ErrorPolicy,
-    views: Stamps,
+    health: Health,
+    mvcc: Mvcc,
     long_journal: LongJournal,
-    /// Inodes with old versions.
-    versioned: Mutex<BTreeSet<Ino>>,
-    /// Memory that old versions take, roughly.
-    kept_bytes: AtomicU64,
     options: LiveOptions,
-    /// Inodes without a name that only views keep, those from before an instant by which the name was gone.
-    unlinked_kept: Mutex<BTreeMap<Ino, Stamp>>,
     tx_spaces: TxSpaces,
     space_making: SpaceMaking,
     flusher: Flusher,
     flusher_thread: Mutex<Option<JoinHandle<()>>>,
-    mmp: Mutex<Option<Mmp>>,
 }
 
 impl LiveFs {
@@ -171,24 +163,20 @@ impl LiveFs {
             mode_options: options.mode_options,
             written: WrittenBlocks::default(),
             sync_times: Latencies::default(),
-            error_policy: ErrorPolicy::new(options.on_error, &sb),
+            health: Health::new(engine.clone(), sb.clone(), options.on_error),
             engine,
             sb,
             allocator,
             table,
             orphans,
             quotas,
-            views: Stamps::default(),
+            mvcc: Mvcc::new(options.versions_bytes),
             long_journal: LongJournal::default(),
-            versioned: Mutex::default(),
-            kept_bytes: AtomicU64::new(0),
             options,
-            unlinked_kept: Mutex::default(),
             tx_spaces: TxSpaces::default(),
             space_making: SpaceMaking::default(),
             flusher: Flusher::default(),
             flusher_thread: Mutex::new(None),
-            mmp: Mutex::new(None),
         });
         let root = fs.cached_inode(Ino::ROOT)?;
         if !root.state.read().inode.is_directory() {
@@ -269,17 +257,7 @@ impl LiveFs {
         }
         let healthy = self.engine.health();
         self.engine.close()?;
-        // Where nothing may be written any more, the volume counts as ours until the number is old.
-        match self.mmp.lock().take() {
-            Some(mmp) if healthy.is_ok() => mmp.release(),
-            _ => Ok(()),
-        }
-    }
-
-    /// Keeps the claim on a volume that several machines reach, until the file system is closed.
-    pub(crate) fn keep_claim(&self, mmp: Mmp) {
-        mmp.guard(self.engine.clone());
-        *self.mmp.lock() = Some(mmp);
+        self.health.release_claim(healthy.is_ok())
     }
 
     pub fn engine(&self) -> &Arc<dyn Engine> {
@@ -293,7 +271,7 @@ impl LiveFs {
 
     /// Memory that old versions for open views take, roughly, in bytes.
     pub fn kept_bytes(&self) -> u64 {
-        self.kept_bytes.load(SeqCst)
+        self.mvcc.kept_bytes()
     }
 
     /// Blocks of file data written back so far: to new places, and over old contents (RFJ-6).

@@ -388,7 +388,7 @@ impl Operation<'_> {
             for (at, _) in staged.new.blocks.iter().filter(|(_, data)| data.is_some()) {
                 state.versions.keep_block(until, *at, BlockVersion::Hole);
             }
-            fs.versioned.lock().insert(ino);
+            fs.mvcc.note_versioned(ino);
         }
         if !staged.spilled.is_empty() || !(staged.journaled || staged.runs.is_empty()) {
             handle.order_data();

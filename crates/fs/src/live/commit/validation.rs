@@ -12,7 +12,7 @@ use xact_types::{FileBlock, Ino, Result};
 use crate::api::{KEPT_FOLDER, Name};
 use crate::live::LiveFs;
 use crate::live::data::writeback::WriteBack;
-use crate::live::mvcc::reads::ReadView;
+use crate::live::mvcc::read_view::ReadView;
 use crate::live::mvcc::stamps::{ChangedBy, Stamp};
 use crate::live::mvcc::versions::Versions;
 use crate::live::op::run::Operation;
@@ -59,12 +59,12 @@ impl Operation<'_> {
         newest: impl FnOnce(&Versions) -> Option<Stamp>,
     ) -> Result<Option<ChangedBy>> {
         let stamp = newest(&self.any_state(ino)?.state.versions);
-        Ok(stamp.map(|stamp| self.fs.views.changed_by(stamp)))
+        Ok(stamp.map(|stamp| self.fs.mvcc.stamps().changed_by(stamp)))
     }
 
     /// Fails where the view of this stamp is expired: what changed since is not known any more.
     pub fn check_view(&self, stamp: Stamp) -> Result<()> {
-        self.fs.check_view(stamp)
+        self.fs.mvcc.check_view(stamp)
     }
 
     /// Says, before the first change, which user transaction this operation is the commit of.

@@ -419,7 +419,7 @@ impl LiveFs {
             _ => BlockVersion::Hole,
         };
         state.versions.keep_block(until, at, old);
-        self.versioned.lock().insert(cached.ino);
+        self.mvcc.note_versioned(cached.ino);
         Ok(())
     }
 

@@ -122,7 +122,7 @@ impl LiveFs {
                 state.versions.keep_block(until, at, version);
             }
         }
-        self.versioned.lock().insert(cached.ino);
+        self.mvcc.note_versioned(cached.ino);
         Ok(())
     }
 
@@ -230,18 +230,12 @@ impl LiveFs {
         let cached = self.cached_inode(ino)?;
         let mut state = RwLock::write_arc(&cached.state);
         if !state.live || state.inode.links_count() > 0 || cached.holds.load(SeqCst) > 0 {
-            // If it was kept for views: the last to release it comes back.
-            self.unlinked_kept.lock().remove(&ino);
+            // If it was kept for views: its last holder calls this again.
+            self.mvcc.forget_unlinked(ino);
             return Ok(());
         }
-        if self.views.oldest().is_some() {
-            // Open views from before its last name went may have seen it. The orphan list keeps it over a crash.
-            let gone_by = *self.unlinked_kept.lock().entry(ino).or_insert_with(|| self.views.newest());
-            // A view that was closed in between did not see it on the list.
-            if self.views.oldest().is_some_and(|oldest| oldest < gone_by) {
-                return Ok(());
-            }
-            self.unlinked_kept.lock().remove(&ino);
+        if self.mvcc.keeps_unlinked(ino) {
+            return Ok(());
         }
         self.delete(&cached, &mut state)
     }
@@ -283,23 +277,6 @@ impl LiveFs {
         self.quotas.transfer(&mut handle, &std::mem::take(&mut state.charged), &Charge::default())?;
         state.live = false;
         state.dirty = false;
-        Ok(())
-    }
-
-    /// Deletes what was kept only for views that are closed.
-    pub(in crate::live) fn reap_unlinked(&self) -> Result<()> {
-        let oldest = self.views.oldest();
-        let may_go = |gone_by: &Stamp| oldest.is_none_or(|oldest| oldest >= *gone_by);
-        let dead: Vec<Ino> = self
-            .unlinked_kept
-            .lock()
-            .iter()
-            .filter(|(_, gone_by)| may_go(gone_by))
-            .map(|(ino, _)| *ino)
-            .collect();
-        for ino in dead {
-            self.delete_if_unused(ino)?;
-        }
         Ok(())
     }
 }

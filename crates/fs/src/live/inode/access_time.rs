@@ -44,7 +44,7 @@ impl LiveFs {
     /// The inode was read; to be called without its lock.
     pub(in crate::live) fn note_access(&self, ino: Ino) {
         let options = &self.options.access;
-        if options.times == AccessTimes::NoAtime || self.check_writable().is_err() {
+        if options.times == AccessTimes::NoAtime || self.health.check_writable().is_err() {
             return;
         }
         let Some(cached) = self.inodes.peek(ino) else { return };

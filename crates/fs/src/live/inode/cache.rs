@@ -14,7 +14,7 @@ const SHARDS: usize = 16;
 
 pub(in crate::live) struct InodeCache {
     shards: [Mutex<Shard>; SHARDS],
-    /// InodeCache that a shard may hold before it drops some that nobody uses.
+    /// Inodes that a shard may hold before it drops some that nobody uses.
     limit: usize,
     /// The newest commit that a dropped inode knew of: an inode that is loaded (again) may have
     /// changes up to it that are not durable yet.

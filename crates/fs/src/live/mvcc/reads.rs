@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use xact_types::{Errno, Error, FileBlock, Ino, Result};
 
@@ -16,111 +15,7 @@ use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::stamps::{ChangedBy, Stamp};
 use crate::live::mvcc::versions::Versions;
 
-/// What becomes of the old versions of an inode that somebody else has locked.
-#[derive(Clone, Copy)]
-enum Busy {
-    /// They stay until the next view ends.
-    Skipped,
-    Awaited,
-}
-
-/// Keeps the volume readable as of one instant until it is dropped.
-pub struct ReadView {
-    fs: Arc<LiveFs>,
-    stamp: Stamp,
-}
-
-impl ReadView {
-    pub fn stamp(&self) -> Stamp {
-        self.stamp
-    }
-
-    pub fn fs(&self) -> &Arc<LiveFs> {
-        &self.fs
-    }
-}
-
-impl Drop for ReadView {
-    fn drop(&mut self) {
-        self.fs.views.close(self.stamp);
-        self.fs.prune_versions(Busy::Skipped);
-        // A failure poisons the volume, and whoever uses it next is told; a drop cannot.
-        let _ = self.fs.reap_unlinked();
-    }
-}
-
 impl LiveFs {
-    /// Opens a view of this instant.
-    pub fn open_view(self: &Arc<Self>) -> ReadView {
-        ReadView { fs: self.clone(), stamp: self.views.open() }
-    }
-
-    /// Expires the oldest views until old versions take no more than their share of memory. The caller holds no lock of
-    /// an inode.
-    pub(in crate::live) fn limit_versions(&self) {
-        let mut any = false;
-        while self.kept_bytes.load(SeqCst) > self.options.versions_bytes && self.views.expire_oldest(None) {
-            self.prune_versions(Busy::Skipped);
-            any = true;
-        }
-        if any {
-            // As when a view is dropped.
-            let _ = self.reap_unlinked();
-        }
-    }
-
-    /// Expires the oldest views, as many as it takes until something that they held can be used again; of those from
-    /// before `below` alone, if that is given. False where there were none. The caller holds no lock of an inode.
-    pub(in crate::live) fn expire_some_views(&self, below: Option<Stamp>) -> Result<bool> {
-        let held = || (self.allocator.pending_blocks(), self.unlinked_kept.lock().len());
-        let before = held();
-        // What an expired view has left.
-        self.prune_versions(Busy::Awaited);
-        self.reap_unlinked()?;
-        let mut any = false;
-        loop {
-            let now = held();
-            if now.1 < before.1 || now.0 < before.0 {
-                return Ok(true);
-            }
-            if !self.views.expire_oldest(below) {
-                return Ok(any);
-            }
-            any = true;
-            self.prune_versions(Busy::Awaited);
-            self.reap_unlinked()?;
-        }
-    }
-
-    /// `TooOld` for a view that is expired.
-    pub(in crate::live) fn check_view(&self, stamp: Stamp) -> Result<()> {
-        if self.views.is_expired(stamp) { Err(Error::TooOld) } else { Ok(()) }
-    }
-
-    /// Adds what an inode's old versions have grown or shrunk by to the volume's sum.
-    pub(in crate::live) fn count_versions(&self, versions: &mut Versions) {
-        // Two's complement: adding a negative number subtracts.
-        self.kept_bytes.fetch_add(versions.uncounted() as u64, SeqCst);
-    }
-
-    fn prune_versions(&self, busy: Busy) {
-        let oldest = self.views.oldest();
-        let list: Vec<Ino> = self.versioned.lock().iter().copied().collect();
-        for ino in list {
-            let Some(cached) = self.inodes.peek(ino) else { continue };
-            let state = match busy {
-                Busy::Skipped => cached.state.try_write(),
-                Busy::Awaited => Some(cached.state.write()),
-            };
-            let Some(mut state) = state else { continue };
-            state.versions.prune(oldest);
-            self.count_versions(&mut state.versions);
-            if state.versions.is_empty() {
-                self.versioned.lock().remove(&ino);
-            }
-        }
-    }
-
     /// Runs `read` on an inode that existed at `stamp`; `ESTALE` where it did not.
     fn with_past<R>(
         &self,
@@ -130,7 +25,7 @@ impl LiveFs {
     ) -> Result<R> {
         let cached = self.cached_inode(ino)?;
         let state = cached.state.read();
-        self.check_view(stamp)?;
+        self.mvcc.check_view(stamp)?;
         let attr = self.past_attr(&cached, &state, stamp)?;
         read(&cached, &state, &attr)
     }
@@ -291,7 +186,7 @@ impl LiveFs {
     ) -> Result<Option<ChangedBy>> {
         self.with_changes(ino, since, since, |versions| {
             let changed = versions.any_block_changed_since(blocks, since);
-            changed.map(|stamp| self.views.changed_by(stamp))
+            changed.map(|stamp| self.mvcc.stamps().changed_by(stamp))
         })
         .map(|(changed, _)| changed.flatten())
     }
@@ -308,7 +203,7 @@ impl LiveFs {
     ) -> Result<(Option<ChangedBy>, Stamp)> {
         self.with_changes(ino, since, after, |versions| {
             let found = versions.block_changes_after(after).iter().find(|(_, at)| wanted(*at));
-            found.map(|(stamp, _)| self.views.changed_by(*stamp))
+            found.map(|(stamp, _)| self.mvcc.stamps().changed_by(*stamp))
         })
         .map(|(found, newest)| (found.flatten(), newest))
     }
@@ -322,17 +217,17 @@ impl LiveFs {
         after: Stamp,
         look: impl FnOnce(&Versions) -> R,
     ) -> Result<(Option<R>, Stamp)> {
-        if self.views.newest() == after {
+        if self.mvcc.stamps().newest() == after {
             return Ok((None, after));
         }
         // An inode that has versions is in memory.
         let Some(cached) = self.inodes.peek(ino) else {
-            self.check_view(since)?;
+            self.mvcc.check_view(since)?;
             return Ok((None, after));
         };
         let state = cached.state.read();
-        self.check_view(since)?;
-        let newest = self.views.newest();
+        self.mvcc.check_view(since)?;
+        let newest = self.mvcc.stamps().newest();
         Ok((Some(look(&state.versions)), newest))
     }
 }

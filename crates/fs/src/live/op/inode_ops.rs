@@ -56,7 +56,7 @@ impl Operation<'_> {
             let locked = self.state(ino)?;
             let old = fs.attr_of(&locked.cached, &locked.state);
             locked.state.versions.keep_attr(until, || Some(old));
-            fs.versioned.lock().insert(ino);
+            fs.mvcc.note_versioned(ino);
         }
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Operation<'_> {
         if let Some(until) = self.keeping() {
             let fs = self.fs;
             self.state(dir)?.state.versions.keep_name(until, name, old);
-            fs.versioned.lock().insert(dir);
+            fs.mvcc.note_versioned(dir);
         }
         self.keep_attr(dir)
     }
@@ -111,7 +111,7 @@ impl Operation<'_> {
         let mut versions = std::mem::take(&mut state.versions);
         if let Some(until) = keep {
             versions.keep_attr(until, || None);
-            fs.versioned.lock().insert(cached.ino);
+            fs.mvcc.note_versioned(cached.ino);
         }
         let old_generation = state.inode.generation();
         *state = crate::live::inode::cached::InodeState::loaded(
@@ -219,7 +219,7 @@ impl InodeOps for Operation<'_> {
 
     fn new_inode(&mut self, parent: Ino, new: &NewInode) -> Result<Ino> {
         self.state(parent)?;
-        self.fs.check_writable()?;
+        self.fs.health.check_writable()?;
         let payer = Payer { uid: new.uid, gid: new.gid, project: new.project };
         let bytes = if new.kind == FileKind::Directory { self.fs.block_bytes() } else { 0 };
         self.reserve_quota(Wanted { now: None, more: Charge { payer, bytes, inodes: 1 } });
@@ -467,7 +467,7 @@ impl InodeOps for Operation<'_> {
         self.keep_attr(ino)?;
         if let Some(until) = self.keeping() {
             self.state(ino)?.state.versions.keep_xattr(until, name, old);
-            fs.versioned.lock().insert(ino);
+            fs.mvcc.note_versioned(ino);
         }
         let (fs, handle, _, state) = self.parts(ino);
         // It checks that the value fits before it changes anything.

@@ -160,8 +160,8 @@ impl LiveFs {
         budget: Budget,
         action: impl FnMut(&mut Operation<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.check_served()?;
-        self.note_corruption(self.run_inner(lock_hint, budget, action))
+        self.health.check_served()?;
+        self.health.note_corruption(self.run_inner(lock_hint, budget, action))
     }
 
     fn run_inner<R>(
@@ -346,7 +346,7 @@ impl<'a> Operation<'a> {
         if self.stamp.is_some() {
             return Ok(());
         }
-        self.fs.check_writable()?;
+        self.fs.health.check_writable()?;
         self.fs.engine.health()?;
         self.fs.allocator.read_groups()?;
         if !self.budget.privileges.beyond_quota {
@@ -361,9 +361,9 @@ impl<'a> Operation<'a> {
         }
         self.moving.iter().for_each(|charge| self.fs.quotas.end_promise(charge));
         self.moved = true;
-        let (stamp, keep) = self.fs.views.next_stamp();
+        let (stamp, keep) = self.fs.mvcc.stamps().next_stamp();
         if let (Some(id), true) = (self.transaction, keep) {
-            self.fs.views.note_transaction(stamp, id);
+            self.fs.mvcc.stamps().note_transaction(stamp, id);
         }
         self.stamp = Some((stamp, keep));
         Ok(())
@@ -479,7 +479,7 @@ impl<'a> Operation<'a> {
         let fs = self.fs;
         if self.keeping().is_some() {
             for locked in self.locked.values_mut() {
-                fs.count_versions(&mut locked.state.versions);
+                fs.mvcc.count(&mut locked.state.versions);
             }
         }
         let unlinked = std::mem::take(&mut self.unlinked);

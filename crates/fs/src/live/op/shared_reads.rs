@@ -15,7 +15,7 @@ impl LiveFs {
         ino: Ino,
         read: impl FnOnce(&CachedInode, &InodeState) -> Result<R>,
     ) -> Result<R> {
-        self.check_served()?;
+        self.health.check_served()?;
         let read_locked = || {
             let cached = self.cached_inode(ino)?;
             let state: RwLockReadGuard<'_, InodeState> = cached.state.read();
@@ -24,7 +24,7 @@ impl LiveFs {
             }
             read(&cached, &state)
         };
-        self.note_corruption(read_locked())
+        self.health.note_corruption(read_locked())
     }
 
     pub(in crate::live) fn attr_now(&self, ino: Ino) -> Result<Attr> {

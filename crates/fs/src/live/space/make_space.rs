@@ -179,11 +179,11 @@ impl LiveFs {
 
     /// Blocks, or inodes, that were deleted and are kept for views of the past; about.
     fn held_by_views(&self, inodes: bool) -> u64 {
-        let unlinked_kept: Vec<_> = self.unlinked_kept.lock().keys().copied().collect();
+        let unlinked = self.mvcc.unlinked();
         if inodes {
-            return unlinked_kept.len() as u64;
+            return unlinked.len() as u64;
         }
-        let inodes = unlinked_kept.into_iter().filter_map(|ino| self.inodes.peek(ino));
+        let inodes = unlinked.into_iter().filter_map(|ino| self.inodes.peek(ino));
         let sectors = inodes.filter_map(|cached| Some(cached.state.try_read()?.inode.sectors(&self.sb)));
         self.allocator.pending_blocks() + sectors.sum::<u64>() / (self.block_bytes() / 512)
     }
