@@ -124,9 +124,7 @@ pub struct LiveFs {
     orphans: Orphans,
     quotas: Quotas,
     inodes: InodeCache,
-    cache: PageCache,
-    /// A block of zeros, for pages that have no contents yet.
-    zeros: Arc<[u8]>,
+    page_cache: PageCache,
     pub(crate) modes: Modes,
     pub(crate) mode_options: ModeChoice,
     written: WrittenBlocks,
@@ -157,8 +155,7 @@ impl LiveFs {
         let quotas = Quotas::open(&allocator, &table, options.quota_limits)?;
         let fs = Arc::new(LiveFs {
             inodes: InodeCache::new(options.inode_cache, sb.inode_size()),
-            cache: PageCache::new(options.data_cache_bytes, u64::from(sb.block_size())),
-            zeros: std::iter::repeat_n(0, sb.block_size() as usize).collect(),
+            page_cache: PageCache::new(options.data_cache_bytes, u64::from(sb.block_size())),
             modes: options.modes,
             mode_options: options.mode_options,
             written: WrittenBlocks::default(),
@@ -286,17 +283,17 @@ impl LiveFs {
 
     /// Blocks of file data that a read found in the cache, and that it had to read.
     pub fn cache_lookups(&self) -> (u64, u64) {
-        self.cache.lookups()
+        self.page_cache.lookups()
     }
 
     /// Limit of cached file data in bytes.
     pub fn cache_limit_bytes(&self) -> u64 {
-        self.cache.limit_bytes()
+        self.page_cache.limit_bytes()
     }
 
     /// Bytes of file data in the cache.
     pub fn cached_bytes(&self) -> u64 {
-        self.cache.bytes()
+        self.page_cache.bytes()
     }
 
     pub fn block_size(&self) -> u32 {
@@ -436,7 +433,7 @@ impl LiveFs {
             project: project_of(&self.sb, inode),
             nlink: u32::from(inode.links_count()),
             size: state.size,
-            sectors: inode.sectors(&self.sb) + self.promised_sectors(cached),
+            sectors: inode.sectors(&self.sb) + cached.pages.lock().promised * (self.block_bytes() / 512),
             atime: inode.atime(),
             mtime: inode.mtime(),
             ctime: inode.ctime(),

@@ -131,8 +131,7 @@ impl View for LiveFs {
         let Some(state) = cached.state.try_read() else { return false };
         let end = offset.saturating_add(len).min(state.size);
         let block = self.block_bytes();
-        let pages = cached.pages.lock();
-        (offset / block..end.div_ceil(block)).all(|at| pages.map.contains_key(&(at as u32)))
+        cached.pages.lock().has_all(offset / block..end.div_ceil(block))
     }
 
     fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {

@@ -34,7 +34,7 @@ use crate::live::LiveFs;
 use crate::live::data::fallocate::UNWRITTEN_LEN_MAX;
 use crate::live::data::inline::{UNPACK_CREDITS, is_inline};
 use crate::live::data::remove::Removal;
-use crate::live::inode::cached::{CachedInode, Changed, InodeState, Page};
+use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::stamps::Stamp;
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::run::Operation;
@@ -429,16 +429,21 @@ impl Operation<'_> {
         let installed = staged.new.blocks.iter().rev().find(|(_, data)| data.is_some());
         let installed_end = installed.map_or(0, |(at, _)| (u64::from(at.0) + 1) * fs.block_bytes());
         let count = staged.new.blocks.len();
-        fs.cache_installed(cached, std::mem::take(&mut staged.new.blocks));
+        let blocks = std::mem::take(&mut staged.new.blocks).into_iter();
+        let in_memory = blocks.filter_map(|(at, data)| match data {
+            Some(BlockContents::Memory(data)) => Some((at.0, data)),
+            _ => None,
+        });
+        fs.page_cache.insert_installed(cached, in_memory);
         state.size = size;
         let on_disk = fs.size_without_dirty(cached, state, installed_end).min(size);
         state.inode.set_size(on_disk);
         state.dirty = on_disk != size;
         if state.dirty {
-            fs.cache.mark_dirty_inode(ino);
+            fs.page_cache.mark_dirty_inode(ino);
         }
         self.touch(ino);
-        fs.cache.evict(&fs.inodes, count);
+        fs.page_cache.evict(&fs.inodes, count);
         Ok(())
     }
 
@@ -530,19 +535,6 @@ impl LiveFs {
             self.allocator.give_back(Run { start: run.start.offset(u64::from(next)), len: run.len - next });
         }
         Ok(())
-    }
-
-    fn cache_installed(&self, cached: &CachedInode, blocks: Vec<BlockChange>) {
-        let mut pages = cached.pages.lock();
-        for (at, data) in blocks {
-            if let Some(BlockContents::Memory(data)) = data {
-                let changed = Changed::default();
-                let page = Page { data, dirty: false, changed, promised: false, referenced: true };
-                let old = pages.map.insert(at.0, page);
-                assert!(old.is_none(), "the pages of replaced blocks were dropped");
-                self.cache.inserted(cached.ino, at.0);
-            }
-        }
     }
 
     /// How large the file may be on disk: up to the first block past its size there whose data is

@@ -125,7 +125,7 @@ impl Operation<'_> {
                 state.inode.set_size(fs.block_bytes());
                 state.size = fs.block_bytes();
             } else {
-                fs.note_unflushed(cached);
+                cached.note_placed();
             }
             fs.allocator.link(handle, run)?;
             fs.extents(ino, state).insert(handle, &mut state.inode, FileBlock(0), run, false)?;

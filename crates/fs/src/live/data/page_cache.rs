@@ -2,13 +2,16 @@
 //! inodes with dirty ones. The pages themselves are in the cached inodes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use xact_types::Ino;
 
+use super::pages::{Changed, Page, Pages};
 use crate::live::inode::cache::InodeCache;
+use crate::live::inode::cached::CachedInode;
 
 const QUEUES: usize = 16;
 /// Pages that an insertion looks at, at the most, for each page that it has put in: one to make room
@@ -18,6 +21,8 @@ const STEPS_PER_PAGE: usize = 4;
 pub(in crate::live) struct PageCache {
     limit_bytes: u64,
     page_bytes: u64,
+    /// A block of zeros, for pages that have no contents yet.
+    zeros: Arc<[u8]>,
     bytes: AtomicU64,
     dirty_bytes: AtomicU64,
     /// Blocks that reads found here, and that they did not.
@@ -38,6 +43,7 @@ impl PageCache {
         PageCache {
             limit_bytes,
             page_bytes,
+            zeros: std::iter::repeat_n(0, page_bytes as usize).collect(),
             bytes: AtomicU64::new(0),
             dirty_bytes: AtomicU64::new(0),
             hits: AtomicU64::new(0),
@@ -49,8 +55,72 @@ impl PageCache {
         }
     }
 
+    /// A block of zeros, for pages that have no contents yet.
+    pub fn zeros(&self) -> Arc<[u8]> {
+        self.zeros.clone()
+    }
+
+    /// Whether these are the contents of a page that has none yet.
+    pub fn is_zeros(&self, data: &Arc<[u8]>) -> bool {
+        Arc::ptr_eq(data, &self.zeros)
+    }
+
+    /// Puts in a page as it is on the device, unless another thread has done so.
+    pub fn insert_clean(&self, ino: Ino, pages: &mut Pages, at: u32, data: Arc<[u8]>) {
+        pages.map.entry(at).or_insert_with(|| {
+            self.inserted(ino, at);
+            Page { data, dirty: false, changed: Changed::default(), promised: false, referenced: false }
+        });
+    }
+
+    /// Puts in pages as a commit has made them the file's. Those of replaced blocks were dropped.
+    pub fn insert_installed(&self, cached: &CachedInode, blocks: impl Iterator<Item = (u32, Arc<[u8]>)>) {
+        let mut pages = cached.pages.lock();
+        for (at, data) in blocks {
+            let changed = Changed::default();
+            let page = Page { data, dirty: false, changed, promised: false, referenced: true };
+            let old = pages.map.insert(at, page);
+            assert!(old.is_none(), "the pages of replaced blocks were dropped");
+            self.inserted(cached.ino, at);
+        }
+    }
+
+    /// Puts in a dirty page of zeros that a block is reserved for.
+    pub fn insert_reserved(&self, ino: Ino, pages: &mut Pages, at: u32) {
+        let (data, changed) = (self.zeros(), Changed::ALL);
+        pages.map.insert(at, Page { data, dirty: true, changed, promised: true, referenced: true });
+        pages.count_dirty(at);
+        self.inserted(ino, at);
+        self.dirtied(1);
+    }
+
+    /// Puts a page and marks it dirty: what was put differs in `changed` from what was there, in the
+    /// cache or on the device. Its space is reserved or it has a block.
+    pub fn put_dirty(&self, cached: &CachedInode, at: u32, data: Arc<[u8]>, changed: Changed) {
+        let mut pages = cached.pages.lock();
+        let pages = &mut *pages;
+        match pages.map.get_mut(&at) {
+            Some(page) => {
+                page.data = data;
+                page.referenced = true;
+                page.changed = if page.dirty { page.changed.join(changed) } else { changed };
+                if !page.dirty {
+                    page.dirty = true;
+                    pages.count_dirty(at);
+                    self.dirtied(1);
+                }
+            }
+            None => {
+                pages.map.insert(at, Page { data, dirty: true, changed, promised: false, referenced: true });
+                pages.count_dirty(at);
+                self.inserted(cached.ino, at);
+                self.dirtied(1);
+            }
+        }
+    }
+
     /// A page came into an inode's map; the clock will visit it.
-    pub fn inserted(&self, ino: Ino, at: u32) {
+    fn inserted(&self, ino: Ino, at: u32) {
         self.bytes.fetch_add(self.page_bytes, Relaxed);
         self.queues[queue_of(ino, at)].lock().push_back((ino, at));
     }
@@ -60,7 +130,7 @@ impl PageCache {
         self.bytes.fetch_sub(pages * self.page_bytes, Relaxed);
     }
 
-    pub fn dirtied(&self, pages: u64) {
+    fn dirtied(&self, pages: u64) {
         self.dirty_bytes.fetch_add(pages * self.page_bytes, Relaxed);
     }
 
@@ -195,10 +265,7 @@ fn queue_of(ino: Ino, at: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::live::inode::cached::{Changed, Page};
 
     /// A writer of little goes on beside one who fills the cache, up to a point.
     #[test]

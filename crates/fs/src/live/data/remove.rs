@@ -249,7 +249,7 @@ impl LiveFs {
             self.engine.poison(&format!("deleting {} failed half-way: {error}", cached.ino));
         }
         self.release_writeback(&mut cached.pages.lock(), 0, false);
-        self.cache.unmark_dirty_inode(cached.ino);
+        self.page_cache.unmark_dirty_inode(cached.ino);
         result
     }
 

@@ -68,9 +68,9 @@ impl LiveFs {
         }
         state.inode.set_atime(now);
         state.dirty = true;
-        let lazy = options.lazy && self.cache.dirty_count() < LAZY_MAX;
+        let lazy = options.lazy && self.page_cache.dirty_count() < LAZY_MAX;
         let after = if lazy { Duration::from_secs(DAY_SECS as u64) } else { Duration::ZERO };
-        self.cache.mark_dirty_inode_from(ino, Instant::now() + after);
+        self.page_cache.mark_dirty_inode_from(ino, Instant::now() + after);
     }
 }
 

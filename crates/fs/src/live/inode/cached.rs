@@ -1,17 +1,14 @@
 //! An inode in memory, which all of its users share.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use parking_lot::lock_api::{ArcRwLockUpgradableReadGuard, ArcRwLockWriteGuard};
 use parking_lot::{Mutex, RawRwLock, RwLock};
 use xact_layout::inode::Inode;
 use xact_types::{CommitId, Ino};
 
-use crate::alloc::Reservation;
-use crate::live::data::writeback::write_pattern::WriteHistory;
+use crate::live::data::pages::Pages;
 use crate::live::mvcc::versions::Versions;
 use crate::quota::Charge;
 
@@ -66,64 +63,6 @@ pub(in crate::live) struct InodeState {
     pub versions: Versions,
 }
 
-/// Cached file data, by file block.
-#[derive(Default)]
-pub(in crate::live) struct Pages {
-    pub map: BTreeMap<u32, Page>,
-    /// Number of dirty pages in `map`.
-    pub dirty: usize,
-    /// No page below is dirty: where write-back looks for the first.
-    pub dirty_from: u32,
-    /// Space promised to dirty pages that have no block yet: one block each.
-    pub reservation: Option<Reservation>,
-    /// Pages with `Page::promised`.
-    pub promised: u64,
-    /// Blocks promised by the engine to what is dirty, the inode included; see `space_reservation.rs`.
-    pub room: u64,
-    /// Those of them that a running operation has not used yet.
-    pub room_ahead: u64,
-    /// How the file is written.
-    pub pattern: WriteHistory,
-}
-
-pub(in crate::live) struct Page {
-    /// One file-system block; what lies past the end of the file is undefined.
-    pub data: Arc<[u8]>,
-    pub dirty: bool,
-    /// Of a dirty page, where it differs from its block, at the most.
-    pub changed: Changed,
-    /// A block of the reservation is this page's.
-    pub promised: bool,
-    /// Used since the evicting clock last came by.
-    pub referenced: bool,
-}
-
-/// A range of bytes within a block.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::live) struct Changed {
-    pub from: u32,
-    pub to: u32,
-}
-
-impl Changed {
-    /// Any of the bytes of a block, of whatever size.
-    pub const ALL: Changed = Changed { from: 0, to: u32::MAX };
-
-    pub fn new(from: usize, to: usize) -> Changed {
-        Changed { from: from as u32, to: to as u32 }
-    }
-
-    /// From the first byte of either to the last.
-    pub fn join(self, other: Changed) -> Changed {
-        Changed { from: self.from.min(other.from), to: self.to.max(other.to) }
-    }
-
-    /// Within a block of `len` bytes.
-    pub fn range(self, len: usize) -> Range<usize> {
-        self.from as usize..len.min(self.to as usize)
-    }
-}
-
 impl CachedInode {
     pub fn new(ino: Ino, state: InodeState) -> CachedInode {
         CachedInode {
@@ -138,17 +77,10 @@ impl CachedInode {
             referenced: AtomicBool::new(true),
         }
     }
-}
 
-impl Pages {
-    pub fn is_dirty(&self, at: u32) -> bool {
-        self.map.get(&at).is_some_and(|page| page.dirty)
-    }
-
-    /// The page at `at`, which was clean or not there, is dirty now.
-    pub fn count_dirty(&mut self, at: u32) {
-        self.dirty += 1;
-        self.dirty_from = self.dirty_from.min(at);
+    /// Data was written to its place; the next fsync of the inode has to flush.
+    pub fn note_placed(&self) {
+        self.placed.fetch_add(1, SeqCst);
     }
 }
 

@@ -404,7 +404,7 @@ impl InodeOps for Operation<'_> {
         }
         self.change_inode(ino)?;
         if size == 0 {
-            fs.cache.note_emptied(ino);
+            fs.page_cache.note_emptied(ino);
         }
         let keep = self.keeping();
         let locked = self.state(ino)?;
@@ -504,7 +504,7 @@ impl Operation<'_> {
         fs.clear_tail(&locked.cached, &mut locked.state, keep, privileges)?;
         locked.state.size = size;
         locked.state.dirty = true;
-        fs.cache.mark_dirty_inode(ino);
+        fs.page_cache.mark_dirty_inode(ino);
         self.wrote.insert(ino);
         Ok(())
     }

@@ -47,10 +47,10 @@ impl LiveFs {
     /// Errors: the first one that an inode met by itself (its extents are damaged); all others are written all the same.
     pub(in crate::live) fn write_back_all(&self, before: Option<Instant>) -> Result<()> {
         let mut inodes = Vec::new();
-        for ino in self.cache.dirty_inodes(before) {
+        for ino in self.page_cache.dirty_inodes(before) {
             match self.inodes.peek(ino) {
                 Some(cached) => inodes.push(cached),
-                None => self.cache.unmark_dirty_inode(ino),
+                None => self.page_cache.unmark_dirty_inode(ino),
             }
         }
         let mut rest = &inodes[..];

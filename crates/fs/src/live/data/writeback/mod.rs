@@ -41,8 +41,9 @@ use crate::alloc::Purpose;
 use crate::extent::{Mapping, Progress};
 use crate::live::LiveFs;
 use crate::live::data::mode::{Batch, Place};
+use crate::live::data::pages::Changed;
 use crate::live::data::writeback::write_pattern::WritePattern;
-use crate::live::inode::cached::{CachedInode, Changed, InodeState, UpgradableGuard, WriteGuard};
+use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard, WriteGuard};
 use crate::quota::Charge;
 
 /// Pages that one batch writes at the most: how long a writer of the file may have to wait.
@@ -204,7 +205,7 @@ impl LiveFs {
     pub(in crate::live) fn finish(&self, batch: WritebackBatch) -> Result<bool> {
         let WritebackBatch { cached, guard, segments, links, more } = batch;
         if segments.iter().any(|segment| segment.place == Place::Written && !segment.journaled) {
-            self.note_unflushed(&cached);
+            cached.note_placed();
         }
         self.written.count(&segments);
         let journaled = segments.iter().any(|segment| segment.journaled);
@@ -516,7 +517,7 @@ impl LiveFs {
         if pages.dirty == 0 && pages.promised == 0 {
             pages.reservation = None;
         }
-        self.cache.cleaned(cleaned as u64);
+        self.page_cache.cleaned(cleaned as u64);
     }
 
     /// Writes the inode to its table within a handle, moves what is charged for it, and notes the commit
@@ -582,7 +583,7 @@ impl LiveFs {
     /// the next commit, and its data had better be (`auto_da_alloc` of ext4, which does it at the close; no
     /// close comes to us).
     fn write_back_emptied(&self) -> Result<()> {
-        for ino in self.cache.take_emptied() {
+        for ino in self.page_cache.take_emptied() {
             if let Some(cached) = self.inodes.peek(ino) {
                 self.write_back(&cached, WriteBack::INODE)?;
             }
@@ -596,19 +597,19 @@ impl LiveFs {
         let mut pages = cached.pages.lock();
         self.release_writeback(&mut pages, 0, state.live && state.dirty);
         if !state.live || (!state.dirty && pages.dirty == 0) {
-            self.cache.unmark_dirty_inode(cached.ino);
+            self.page_cache.unmark_dirty_inode(cached.ino);
         }
     }
 
     /// Holds a writer back while too much is dirty, by letting it do some of the work.
     pub(in crate::live) fn throttle(&self, ino: Ino) -> Result<()> {
-        if self.cache.wants_flush() {
+        if self.page_cache.wants_flush() {
             self.flusher.kick();
         }
-        if self.cache.may_throttle() {
+        if self.page_cache.may_throttle() {
             let cached = self.cached_inode(ino)?;
             let own = cached.pages.lock().dirty as u64;
-            if !self.cache.must_throttle(own) {
+            if !self.page_cache.must_throttle(own) {
                 return Ok(());
             }
             // With the inode's times: nothing of what leaves the cache stays behind in memory (DIU-3).

@@ -17,7 +17,8 @@ use std::ops::RangeInclusive;
 use xact_types::{Ino, Result};
 
 use crate::live::LiveFs;
-use crate::live::inode::cached::{CachedInode, InodeState, Pages};
+use crate::live::data::pages::Pages;
+use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::op::run::Operation;
 
 /// Nodes of the block map that the pages of one write may change: those at both of its ends, split.
