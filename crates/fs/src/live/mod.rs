@@ -28,14 +28,13 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::thread::JoinHandle;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use xact_consistency::{Engine, Faults, Handle, Room};
 use xact_layout::feature::{incompat, ro_compat};
 use xact_layout::inode::{Inode, flag};
 use xact_layout::superblock::Superblock;
-use xact_types::{Errno, Error, FileBlock, Ino, Latencies, LatencySnapshot, Result, Site};
+use xact_types::{Errno, Error, FileBlock, Ino, LatencySnapshot, Result, Site};
 
 use crate::alloc::Allocator;
 use crate::api::{Attr, FileKind};
@@ -47,7 +46,7 @@ use crate::quota::{QuotaLimits, Quotas, project_of};
 use crate::xattr::Xattrs;
 use data::inline;
 use data::page_cache::PageCache;
-use data::writeback::{Flusher, WrittenBlocks};
+use data::writeback::Writeback;
 use health::Health;
 use inode::cache::InodeCache;
 use inode::cached::{CachedInode, InodeState};
@@ -127,17 +126,13 @@ pub struct LiveFs {
     page_cache: PageCache,
     pub(crate) modes: Modes,
     pub(crate) mode_options: ModeChoice,
-    written: WrittenBlocks,
-    /// How long `fsync` and `fdatasync` took.
-    sync_times: Latencies,
+    writeback: Writeback,
     health: Health,
     mvcc: Mvcc,
     long_journal: LongJournal,
     options: LiveOptions,
     tx_spaces: TxSpaces,
     space_making: SpaceMaking,
-    flusher: Flusher,
-    flusher_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl LiveFs {
@@ -158,8 +153,7 @@ impl LiveFs {
             page_cache: PageCache::new(options.data_cache_bytes, u64::from(sb.block_size())),
             modes: options.modes,
             mode_options: options.mode_options,
-            written: WrittenBlocks::default(),
-            sync_times: Latencies::default(),
+            writeback: Writeback::new(engine.clone()),
             health: Health::new(engine.clone(), sb.clone(), options.on_error),
             engine,
             sb,
@@ -172,8 +166,6 @@ impl LiveFs {
             options,
             tx_spaces: TxSpaces::default(),
             space_making: SpaceMaking::default(),
-            flusher: Flusher::default(),
-            flusher_thread: Mutex::new(None),
         });
         let root = fs.cached_inode(Ino::ROOT)?;
         if !root.state.read().inode.is_directory() {
@@ -187,20 +179,7 @@ impl LiveFs {
             fs.restore_journal()?;
         }
         if options.flusher && !fs.engine.is_read_only() {
-            // The thread keeps only a weak reference between its rounds, so that a file system that is
-            // dropped without `close` (a test's crash) ends it.
-            let weak = Arc::downgrade(&fs);
-            let thread = std::thread::Builder::new()
-                .name("xact-flusher".into())
-                .spawn(move || {
-                    while let Some(fs) = weak.upgrade() {
-                        if !fs.flush_round() {
-                            return;
-                        }
-                    }
-                })
-                .map_err(|e| Error::io("starting the flusher thread", e))?;
-            *fs.flusher_thread.lock() = Some(thread);
+            fs.writeback.flusher().start(&fs)?;
         }
         Ok(fs)
     }
@@ -233,12 +212,7 @@ impl LiveFs {
     /// Writes everything back, deletes what only held inodes kept, empties the engine's log and
     /// marks the volume clean. Nothing may use the file system afterwards.
     pub fn close(&self) -> Result<()> {
-        self.flusher.stop();
-        if let Some(thread) = self.flusher_thread.lock().take()
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
-        }
+        self.writeback.flusher().end();
         if self.engine.health().is_ok() && !self.engine.is_read_only() {
             self.write_back_all(None)?;
             for ino in self.orphans.list() {
@@ -273,12 +247,12 @@ impl LiveFs {
 
     /// Blocks of file data written back so far: to new places, and over old contents (RFJ-6).
     pub fn written_blocks(&self) -> (u64, u64) {
-        self.written.counts()
+        self.writeback.written_blocks()
     }
 
     /// How long each `fsync` and `fdatasync` took so far.
     pub fn sync_times(&self) -> LatencySnapshot {
-        self.sync_times.snapshot()
+        self.writeback.sync_times()
     }
 
     /// Blocks of file data that a read found in the cache, and that it had to read.

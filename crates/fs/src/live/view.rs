@@ -9,7 +9,7 @@ use crate::api::{
     Allocate, Attr, Caller, DirItem, Name, RenameHow, SeekTo, SetAttr, View, VolumeSpace, WriteHow, XattrHow,
 };
 use crate::live::LiveFs;
-use crate::live::data::writeback::WriteBack;
+use crate::live::data::writeback::WritebackRequest;
 use crate::live::op::inode_ops::FAST_LINK_BYTES;
 use crate::live::op::run::Budget;
 use crate::posix::{self, lock_hint};
@@ -151,7 +151,7 @@ impl View for LiveFs {
     fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
         // Pages that wait for a block are written first, so that the range is mapped or a hole.
         let cached = self.cached_inode(ino)?;
-        self.write_back(&cached, WriteBack::DATA)?;
+        self.write_back(&cached, WritebackRequest::DATA)?;
         let room = if how == Allocate::PunchHole { Room::Removal } else { Room::Any };
         let budget = Budget { room, ..Budget::REMOVE }.by(self.privileges(caller));
         self.run(&lock_hint::on(ino), budget, |op| posix::allocate(op, caller, ino, offset, len, how))
@@ -239,6 +239,6 @@ impl LiveFs {
         let source = self.with_shared(from.0, |_, state| self.find_entry(from.0, state, from.1));
         let Ok(Some(entry)) = source else { return Ok(()) };
         let Some(cached) = self.inodes.peek(entry.ino) else { return Ok(()) };
-        self.write_back(&cached, WriteBack::DATA)
+        self.write_back(&cached, WritebackRequest::DATA)
     }
 }

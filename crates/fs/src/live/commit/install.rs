@@ -125,7 +125,7 @@ impl LiveFs {
         let mut reservation = self.reserve_with_effort(count, purpose, Asker::Commit(by.begun))?;
         let bytes = new.in_commit * self.block_bytes();
         let journaled = self.engine.data_in_log() == DataInLog::All
-            && self.modes.data.journals_staged(bytes, new.replaced_soon, self.log_takes());
+            && self.modes.data.journals_staged(bytes, new.replaced_soon, self.writeback.log_takes());
         let spilled = spilled_parts(&self.sb, &new);
         let (runs, unwritten) = (Vec::new(), Vec::new());
         let mut staged = StagedBlocks { fs: self.clone(), new, runs, spilled, unwritten, journaled };

@@ -11,7 +11,7 @@ use xact_types::{FileBlock, Ino, Result};
 
 use crate::api::{KEPT_FOLDER, Name};
 use crate::live::LiveFs;
-use crate::live::data::writeback::WriteBack;
+use crate::live::data::writeback::WritebackRequest;
 use crate::live::mvcc::read_view::ReadView;
 use crate::live::mvcc::stamps::{ChangedBy, Stamp};
 use crate::live::mvcc::versions::Versions;
@@ -98,7 +98,7 @@ impl LiveFs {
     pub fn prepare_commit(&self, inodes: &[Ino]) -> Result<()> {
         for ino in inodes {
             if let Some(cached) = self.inodes.peek(*ino) {
-                self.write_back(&cached, WriteBack::INODE)?;
+                self.write_back(&cached, WritebackRequest::INODE)?;
             }
         }
         Ok(())

@@ -22,9 +22,9 @@ const JOURNAL_SYNC_BYTES: u64 = 4 << 20;
 /// How file data and the journal go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataMode {
-    /// ext4's `data=writeback`: data goes to its place, and a commit does not care when.
+    /// ext4's `data=writeback`: data goes to its placement, and a commit does not care when.
     Writeback,
-    /// ext4's `data=ordered`: data goes to its place, before the commit that refers to it.
+    /// ext4's `data=ordered`: data goes to its placement, before the commit that refers to it.
     Ordered,
     /// ext4's `data=journal`: all data goes through the journal.
     Journal,
@@ -49,7 +49,7 @@ pub enum InodeUpdate {
 
 /// Where the blocks of some dirty pages are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::live) enum Place {
+pub(in crate::live) enum Placement {
     /// Linked already, holds data.
     Written,
     /// Linked already, reads as zeros until it is marked written.
@@ -60,7 +60,7 @@ pub(in crate::live) enum Place {
 
 /// What the choice for a batch depends on, besides the place of each block.
 #[derive(Clone, Copy)]
-pub(in crate::live) struct Batch {
+pub(in crate::live) struct BatchFacts {
     /// A caller waits for it (fsync, fdatasync).
     pub synced: bool,
     pub bytes: u64,
@@ -72,7 +72,7 @@ pub(in crate::live) struct Batch {
     pub commits: bool,
 }
 
-impl Batch {
+impl BatchFacts {
     fn is_little(&self) -> bool {
         let most = match self.pattern {
             WritePattern::Unknown => SMALL_SYNC_BYTES,
@@ -90,18 +90,19 @@ impl DataMode {
     }
 
     /// Whether pages of that place go through the journal in batches of any size.
-    fn journals_any(self, inode: &Inode, place: Place) -> bool {
-        self.journals_all(inode) || (self == DataMode::Selective && place == Place::Written)
+    fn journals_any(self, inode: &Inode, placement: Placement) -> bool {
+        self.journals_all(inode) || (self == DataMode::Selective && placement == Placement::Written)
     }
 
     /// Whether many pages of that place may go through the journal in one batch.
     pub(in crate::live) fn may_journal_many(
         self,
         inode: &Inode,
-        place: Place,
+        placement: Placement,
         pattern: WritePattern,
     ) -> bool {
-        self.journals_any(inode, place) || (self == DataMode::Adaptive && pattern == WritePattern::Journal)
+        self.journals_any(inode, placement)
+            || (self == DataMode::Adaptive && pattern == WritePattern::Journal)
     }
 
     /// Whether a transaction's contents, of so many bytes in all its files, go through the journal in its
@@ -117,12 +118,12 @@ impl DataMode {
     }
 
     /// Whether the data of a segment goes through the journal.
-    pub(in crate::live) fn journals(self, inode: &Inode, place: Place, batch: Batch) -> bool {
-        self.journals_any(inode, place) || self.takes_along(batch)
+    pub(in crate::live) fn journals(self, inode: &Inode, placement: Placement, batch: BatchFacts) -> bool {
+        self.journals_any(inode, placement) || self.takes_along(batch)
     }
 
     /// Whether a sync takes its data along in the commit that it waits for.
-    pub(in crate::live) fn takes_along(self, batch: Batch) -> bool {
+    pub(in crate::live) fn takes_along(self, batch: BatchFacts) -> bool {
         self == DataMode::Adaptive && batch.synced && batch.commits && batch.is_little()
     }
 }

@@ -248,7 +248,7 @@ impl LiveFs {
         if let Err(error) = &result {
             self.engine.poison(&format!("deleting {} failed half-way: {error}", cached.ino));
         }
-        self.release_writeback(&mut cached.pages.lock(), 0, false);
+        self.writeback.release(&mut cached.pages.lock(), 0, false);
         self.page_cache.unmark_dirty_inode(cached.ino);
         result
     }

@@ -44,7 +44,7 @@ impl LiveFs {
             if first < past {
                 self.drop_pages(cached, state, first as u32, past.min(u32::MAX.into()) as u32);
             }
-            self.release_writeback(&mut cached.pages.lock(), 0, state.dirty);
+            self.writeback.release(&mut cached.pages.lock(), 0, state.dirty);
         }
         written
     }
@@ -123,7 +123,7 @@ impl LiveFs {
         last: u32,
         privileges: Privileges,
     ) -> Result<()> {
-        self.reserve_writeback(cached, first..=last)?;
+        self.writeback.reserve(cached, first..=last)?;
         let mut missing = Vec::new();
         let mut at = first;
         let extents = self.extents(cached.ino, state);
@@ -267,7 +267,7 @@ impl LiveFs {
                 }
             }
         }
-        self.release_writeback(pages, cleaned, state.dirty);
+        self.writeback.release(pages, cleaned, state.dirty);
         self.page_cache.removed(gone.len() as u64);
         let payer = self.quotas.payer_of(&state.inode);
         self.quotas.end_promise(&Charge { payer, bytes: unpromised * self.block_bytes(), inodes: 0 });

@@ -63,7 +63,7 @@ impl LiveFs {
             return;
         }
         // Where there is no room left, it is not worth telling anybody.
-        if self.reserve_inode_writeback(&cached).is_err() {
+        if self.writeback.reserve_inode(&cached).is_err() {
             return;
         }
         state.inode.set_atime(now);

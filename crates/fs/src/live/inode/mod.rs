@@ -4,3 +4,4 @@ pub(super) mod access_time;
 pub(super) mod cache;
 pub(super) mod cached;
 pub(super) mod device_number;
+mod store;

@@ -104,7 +104,7 @@ impl Stamps {
     }
 
     /// The stamp of a new change, and whether old versions are to be kept. The caller holds all
-    /// locks that the change budget.
+    /// locks that the change needs.
     pub fn next_stamp(&self) -> (Stamp, bool) {
         let stamp = Stamp(self.clock.fetch_add(1, SeqCst) + 1);
         (stamp, self.open.load(SeqCst) > 0)

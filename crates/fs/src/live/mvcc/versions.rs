@@ -227,7 +227,7 @@ impl Versions {
         self.xattrs.values().filter_map(|chain| chain.changed_since(stamp)).max()
     }
 
-    /// Drops what no view at or after `oldest` budget.
+    /// Drops what no view at or after `oldest` needs.
     pub fn prune(&mut self, oldest: Option<Stamp>) {
         let mut gone = 0;
         self.attr.prune(oldest, &mut |_| gone += VERSION_BYTES);

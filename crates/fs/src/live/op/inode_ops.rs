@@ -500,7 +500,7 @@ impl Operation<'_> {
         self.keep_attr(ino)?;
         let (keep, privileges) = (self.keeping(), self.privileges());
         let locked = self.state(ino)?;
-        fs.reserve_inode_writeback(&locked.cached)?;
+        fs.writeback.reserve_inode(&locked.cached)?;
         fs.clear_tail(&locked.cached, &mut locked.state, keep, privileges)?;
         locked.state.size = size;
         locked.state.dirty = true;

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 
 use xact_types::{Ino, Result};
 
-use crate::live::LiveFs;
+use super::Writeback;
 use crate::live::data::pages::Pages;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::op::run::Operation;
@@ -24,13 +24,9 @@ use crate::live::op::run::Operation;
 /// Nodes of the block map that the pages of one write may change: those at both of its ends, split.
 const NODES: u64 = 4;
 
-impl LiveFs {
+impl Writeback {
     /// Promises room for the pages of a range that are clean, and for the inode. `NoSpace` changes nothing.
-    pub(in crate::live) fn reserve_writeback(
-        &self,
-        cached: &CachedInode,
-        pages: RangeInclusive<u32>,
-    ) -> Result<()> {
+    pub fn reserve(&self, cached: &CachedInode, pages: RangeInclusive<u32>) -> Result<()> {
         if !self.engine.limits_room() {
             return Ok(());
         }
@@ -41,16 +37,16 @@ impl LiveFs {
             (u64::from(count) - dirty as u64, known.room == 0)
         };
         let nodes = if wanted > 0 { NODES } else { 0 };
-        self.reserve_writeback_blocks(cached, wanted + nodes + u64::from(has_none))
+        self.reserve_blocks(cached, wanted + nodes + u64::from(has_none))
     }
 
     /// Promises room for an inode that is to become dirty by itself.
-    pub(in crate::live) fn reserve_inode_writeback(&self, cached: &CachedInode) -> Result<()> {
+    pub fn reserve_inode(&self, cached: &CachedInode) -> Result<()> {
         let has_none = self.engine.limits_room() && cached.pages.lock().room == 0;
-        self.reserve_writeback_blocks(cached, has_none.into())
+        self.reserve_blocks(cached, has_none.into())
     }
 
-    fn reserve_writeback_blocks(&self, cached: &CachedInode, blocks: u64) -> Result<()> {
+    fn reserve_blocks(&self, cached: &CachedInode, blocks: u64) -> Result<()> {
         if blocks == 0 {
             return Ok(());
         }
@@ -63,22 +59,22 @@ impl LiveFs {
     }
 
     /// For an operation that changes more than what is in memory: promises room for the parts of so many ranges
-    /// that it may make dirty, which is not to fail half-way. To be ended by [`Self::release_writeback_ahead`].
-    fn reserve_writeback_ahead(&self, cached: &CachedInode, ranges: u64, pages: u64) -> Result<()> {
+    /// that it may make dirty, which is not to fail half-way. To be ended by [`Self::release_ahead`].
+    fn reserve_ahead(&self, cached: &CachedInode, ranges: u64, pages: u64) -> Result<()> {
         let blocks = if self.engine.limits_room() { pages + ranges * NODES + 1 } else { 0 };
-        self.reserve_writeback_blocks(cached, blocks)?;
+        self.reserve_blocks(cached, blocks)?;
         cached.pages.lock().room_ahead += blocks;
         Ok(())
     }
 
-    fn release_writeback_ahead(&self, cached: &CachedInode, state: &InodeState) {
+    fn release_ahead(&self, cached: &CachedInode, state: &InodeState) {
         let mut pages = cached.pages.lock();
         pages.room_ahead = 0;
-        self.release_writeback(&mut pages, 0, state.dirty);
+        self.release(&mut pages, 0, state.dirty);
     }
 
     /// So many pages of an inode are clean, or gone; `inode_dirty` as after that. The caller holds the inode's lock.
-    pub(in crate::live) fn release_writeback(&self, pages: &mut Pages, cleaned: usize, inode_dirty: bool) {
+    pub fn release(&self, pages: &mut Pages, cleaned: usize, inode_dirty: bool) {
         let kept = match pages.dirty {
             0 => pages.room_ahead + u64::from(inode_dirty),
             _ => pages.room.saturating_sub(cleaned as u64),
@@ -101,10 +97,10 @@ impl Operation<'_> {
         action: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let fs = self.fs;
-        fs.reserve_writeback_ahead(&self.state(ino)?.cached, ranges, pages)?;
+        fs.writeback.reserve_ahead(&self.state(ino)?.cached, ranges, pages)?;
         let result = action(self);
         let locked = self.any_state(ino)?;
-        fs.release_writeback_ahead(&locked.cached, &locked.state);
+        fs.writeback.release_ahead(&locked.cached, &locked.state);
         result
     }
 }
