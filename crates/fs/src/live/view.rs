@@ -20,12 +20,12 @@ const COPY_STEP_BYTES: u64 = 1 << 20;
 impl LiveFs {
     /// How often an inode is held ([`View::hold`]).
     pub fn holds(&self, ino: Ino) -> u64 {
-        self.inodes.peek(ino).map_or(0, |cached| cached.holds.load(SeqCst))
+        self.inodes.holds(ino)
     }
 
     /// As [`View::hold`], of an inode that is yet to be made: its number is reserved for the caller.
     pub fn hold_reserved(&self, ino: Ino) {
-        self.cached_free_inode(ino).holds.fetch_add(1, SeqCst);
+        self.inodes.get_free(ino).holds.fetch_add(1, SeqCst);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Giving blocks back: truncation, holes, deletion of inodes without a name.
+//! Giving blocks back: truncation, holes, and the blocks of deleted inodes.
 //!
 //! A removal may touch more metadata blocks than one commit takes. It then goes over several,
 //! from the end of the file to its start. Crash argument:
@@ -13,16 +13,12 @@
 //! available for reuse when the commit that freed them is durable, so no commit that a crash may undo
 //! has its blocks overwritten.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-
-use parking_lot::RwLock;
 use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, Room};
 use xact_layout::get_u16;
 use xact_layout::inode::flag;
-use xact_types::{BlockNr, FileBlock, Ino, Result, Run, unix_seconds};
+use xact_types::{BlockNr, FileBlock, Ino, Result, Run};
 
-use crate::alloc::{Allocator, Hold};
+use crate::alloc::Hold;
 use crate::extent::Progress;
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
@@ -30,8 +26,6 @@ use crate::live::mvcc::stamps::Stamp;
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::run::{Operation, Unfinished};
 use crate::orphan::Orphans;
-use crate::quota::Charge;
-use crate::xattr::Xattrs;
 
 /// Why a range of blocks is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -197,13 +191,13 @@ impl LiveFs {
         result
     }
 
-    fn finish_removal_inner(
+    pub(in crate::live) fn finish_removal_inner(
         &self,
         cached: &CachedInode,
         state: &mut InodeState,
         rest: &Unfinished,
     ) -> Result<()> {
-        let _under_way = self.space_making.begin_removal();
+        let _under_way = self.space.begin_removal();
         loop {
             let credits = self.extents(cached.ino, state).credits_remove(&state.inode) + self.credits_inode();
             let from = self.read_ahead_removal(cached.ino, state, rest.first, rest.past)?;
@@ -222,61 +216,6 @@ impl LiveFs {
             let mut handle = Handle::begin_for(&self.engine, Orphans::REMOVE_CREDITS, Room::Upkeep)?;
             self.orphans.remove(&mut handle, cached.ino)?;
         }
-        Ok(())
-    }
-
-    /// Deletes an inode that has no name, unless somebody holds it or a view may still read it.
-    pub(in crate::live) fn delete_if_unused(&self, ino: Ino) -> Result<()> {
-        let cached = self.cached_inode(ino)?;
-        let mut state = RwLock::write_arc(&cached.state);
-        if !state.live || state.inode.links_count() > 0 || cached.holds.load(SeqCst) > 0 {
-            // If it was kept for views: its last holder calls this again.
-            self.mvcc.forget_unlinked(ino);
-            return Ok(());
-        }
-        if self.mvcc.keeps_unlinked(ino) {
-            return Ok(());
-        }
-        self.delete(&cached, &mut state)
-    }
-
-    /// Deletes an inode without a name: data, attribute block, inode.
-    pub(in crate::live) fn delete(&self, cached: &Arc<CachedInode>, state: &mut InodeState) -> Result<()> {
-        self.drop_pages(cached, state, 0, u32::MAX);
-        cached.pages.lock().reservation = None;
-        let result = self.delete_blocks(cached, state);
-        if let Err(error) = &result {
-            self.engine.poison(&format!("deleting {} failed half-way: {error}", cached.ino));
-        }
-        self.writeback.release(&mut cached.pages.lock(), 0, false);
-        self.page_cache.unmark_dirty_inode(cached.ino);
-        result
-    }
-
-    fn delete_blocks(&self, cached: &Arc<CachedInode>, state: &mut InodeState) -> Result<()> {
-        state.size = 0;
-        let has_blocks = self.has_block_map(state);
-        if has_blocks {
-            state.inode.set_size(0);
-            let all =
-                Unfinished { ino: cached.ino, first: FileBlock(0), past: FileBlock(u32::MAX), hold: None };
-            self.finish_removal_inner(cached, state, &all)?;
-        }
-        let credits = self.credits_inode() + Xattrs::DROP_CREDITS + Orphans::REMOVE_CREDITS;
-        let credits = credits + Allocator::FREE_INODE_CREDITS;
-        self.read_ahead_deletion(cached.ino, state);
-        let mut handle = Handle::begin_for(&self.engine, credits, Room::Upkeep)?;
-        let is_dir = state.inode.is_directory();
-        self.xattrs(cached.ino).drop_all(&mut handle, &mut state.inode)?;
-        self.orphans.remove(&mut handle, cached.ino)?;
-        state.inode.set_size(0);
-        self.store_inode(&mut handle, cached, state)?;
-        let dtime = unix_seconds() as u32;
-        self.table.update(&mut handle, cached.ino, |inode| inode.set_dtime(dtime))?;
-        self.allocator.free_inode(&mut handle, cached.ino, is_dir)?;
-        self.quotas.transfer(&mut handle, &std::mem::take(&mut state.charged), &Charge::default())?;
-        state.live = false;
-        state.dirty = false;
         Ok(())
     }
 }

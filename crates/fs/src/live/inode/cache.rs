@@ -57,6 +57,18 @@ impl InodeCache {
         cached
     }
 
+    /// The inode of a number that was just taken; what its place in the table holds does not count.
+    pub fn get_free(&self, ino: Ino) -> Arc<CachedInode> {
+        let cached = self.get(ino);
+        cached.loaded.store(true, SeqCst);
+        cached
+    }
+
+    /// How often an inode is held ([`crate::View::hold`]).
+    pub fn holds(&self, ino: Ino) -> u64 {
+        self.peek(ino).map_or(0, |cached| cached.holds.load(SeqCst))
+    }
+
     /// Whether an inode may be dropped: the shard alone refers to it (so nobody can come to use it
     /// while the shard is locked), and it holds nothing that the volume does not.
     fn is_idle(&self, cached: &Arc<CachedInode>) -> bool {

@@ -1,7 +1,6 @@
 //! The volume as [`InodeOps`]: names, attributes and data of the volume itself, within one operation.
 
-use xact_layout::extent;
-use xact_layout::inode::{self, Inode, flag};
+use xact_layout::inode::{self, flag};
 use xact_types::{Errno, Error, FileBlock, Ino, Result, Site, Timestamp};
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,13 +12,10 @@ use crate::inode_ops::{AttrChange, InodeOps, NewInode};
 use crate::live::data::inline::is_inline;
 use crate::live::data::mode::InodeUpdate;
 use crate::live::data::remove::Removal;
-use crate::live::inode::device_number;
 use crate::live::op::run::{Locked, Operation};
 use crate::posix::acl;
 use crate::quota::{Charge, Payer, Wanted};
 
-/// Links that a file, or a folder before its count overflows, may have (`EXT4_LINK_MAX`).
-pub(in crate::live) const LINK_MAX: u32 = 65_000;
 /// Bytes of a symbolic link's target that fit into the inode, with the terminating NUL.
 pub(in crate::live) const FAST_LINK_BYTES: usize = inode::BLOCK_AREA_BYTES;
 /// Blocks that a new name adds to a directory at the most: leaves and index nodes, and what the extent tree needs
@@ -564,7 +560,7 @@ impl Operation<'_> {
         if self.locked.contains_key(&ino) {
             return Ok(());
         }
-        let cached = self.fs.cached_free_inode(ino);
+        let cached = self.fs.inodes.get_free(ino);
         match parking_lot::RwLock::try_write_arc(&cached.state) {
             Some(state) => {
                 self.locked.insert(ino, Locked { cached, state });
@@ -580,52 +576,6 @@ impl Operation<'_> {
 }
 
 impl crate::live::LiveFs {
-    /// `i_extra_isize` of new inodes.
-    pub(in crate::live) fn extra_isize(&self) -> u16 {
-        if self.sb.inode_size() > 128 { inode::EXTRA_ISIZE } else { 0 }
-    }
-
-    /// The inode that `new` describes, before its first link.
-    pub(in crate::live) fn fresh_inode(&self, new: &NewInode, old_generation: u32) -> Inode {
-        let mut inode = Inode::zeroed(self.sb.inode_size());
-        inode.set_extra_isize(self.extra_isize());
-        inode.set_mode(new.kind.mode_bits() | new.perm & 0o7777);
-        inode.set_uid(new.uid);
-        inode.set_gid(new.gid);
-        if self.has_projects() {
-            inode.set_project(new.project);
-        }
-        inode.set_atime(new.time);
-        inode.set_mtime(new.time);
-        inode.set_ctime(new.time);
-        inode.set_crtime(new.time);
-        inode.set_flags(new.flags & flag::INHERITED);
-        // Different from the inode's last life; unpredictable is for NFS, which is not here.
-        inode.set_generation(old_generation.wrapping_add(new.time.nanos | 1));
-        match new.kind {
-            FileKind::Regular | FileKind::Directory | FileKind::Symlink => {
-                let unmapped = self.unmapped_inode();
-                inode.set_flags(inode.flags() | unmapped.flags());
-                inode.set_block_area(unmapped.block_area());
-            }
-            FileKind::CharDevice | FileKind::BlockDevice => {
-                inode.set_block_area(&device_number::encode(new.rdev));
-            }
-            FileKind::Fifo | FileKind::Socket => {}
-        }
-        inode
-    }
-
-    /// An inode without blocks, mapped as the volume maps new files: by extents, or as in ext2.
-    pub(in crate::live) fn unmapped_inode(&self) -> Inode {
-        let mut inode = Inode::zeroed(self.sb.inode_size());
-        if self.has_extents() {
-            inode.set_flags(flag::EXTENTS);
-            inode.set_block_area(&extent::empty_root());
-        }
-        inode
-    }
-
     pub(in crate::live) fn link_target(
         &self,
         ino: Ino,

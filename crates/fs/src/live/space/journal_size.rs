@@ -101,7 +101,7 @@ impl LiveFs {
         let Some(journal) = self.engine.journal().filter(|_| self.sb.cluster_blocks() == 1) else {
             return Err(refused);
         };
-        let in_use = self.long_journal.enter();
+        let in_use = self.space.long_journal.enter();
         let mut effort = Effort::default();
         loop {
             match self.lengthen_to(journal, credits, Purpose::Data { privileged }) {
@@ -115,7 +115,7 @@ impl LiveFs {
 
     /// False where the journal cannot get longer. `NoSpace` changes nothing.
     fn lengthen_to(&self, journal: &JournalEngine, credits: u32, purpose: Purpose) -> Result<bool> {
-        let _changing = self.long_journal.changing.lock();
+        let _changing = self.space.long_journal.changing.lock();
         if self.engine.max_credits() >= credits {
             return Ok(true);
         }
@@ -257,9 +257,9 @@ impl LiveFs {
     /// Makes the journal what it was made, unless somebody needs it longer.
     pub(in crate::live) fn restore_journal(&self) -> Result<()> {
         let Some(journal) = self.engine.journal() else { return Ok(()) };
-        let _changing = self.long_journal.changing.lock();
+        let _changing = self.space.long_journal.changing.lock();
         let Some(made_with) = journal.size().made_with else { return Ok(()) };
-        if self.long_journal.users.load(SeqCst) > 0 {
+        if self.space.long_journal.users.load(SeqCst) > 0 {
             return Ok(());
         }
         let cut_first = self.options.faults.has(Fault::ShorterAfterInode);
@@ -274,7 +274,7 @@ impl LiveFs {
         if cut_first {
             journal.shorten()?;
         }
-        *self.long_journal.unused_since.lock() = None;
+        *self.space.long_journal.unused_since.lock() = None;
         journal.forget_size()
     }
 
@@ -292,7 +292,7 @@ impl LiveFs {
 
     /// As [`Self::restore_journal`], where nobody has needed the length for a while.
     pub(in crate::live) fn restore_idle_journal(&self) -> Result<()> {
-        if self.long_journal.is_idle() { self.restore_journal() } else { Ok(()) }
+        if self.space.long_journal.is_idle() { self.restore_journal() } else { Ok(()) }
     }
 
     /// Takes the blocks behind the first `blocks` from the journal's inode, in as many commits as needed.

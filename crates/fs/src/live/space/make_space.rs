@@ -87,7 +87,7 @@ impl LiveFs {
         if effort.since.get_or_insert_with(Instant::now).elapsed() > WAIT_MAX {
             return Ok(false);
         }
-        let round = self.space_making.rounds.load(SeqCst);
+        let round = self.space.making.rounds.load(SeqCst);
         if !effort.reclaimed {
             effort.reclaimed = true;
             let waited = self.wait_for_removals();
@@ -113,11 +113,11 @@ impl LiveFs {
         if gave_way || asker != Asker::Outside {
             return Ok(gave_way);
         }
-        let waits = effort.waited_for_commits < COMMITS_WAIT_MAX && self.tx_spaces.any_pinned();
+        let waits = effort.waited_for_commits < COMMITS_WAIT_MAX && self.space.transactions.any_pinned();
         if waits {
             std::thread::sleep(COMMITS_WAIT_STEP);
             effort.waited_for_commits += COMMITS_WAIT_STEP;
-            effort.reclaimed &= self.tx_spaces.any_pinned();
+            effort.reclaimed &= self.space.transactions.any_pinned();
         }
         Ok(waits)
     }
@@ -140,7 +140,7 @@ impl LiveFs {
 
     /// Waits until removals that run have ended, for a while; whether there were any.
     fn wait_for_removals(&self) -> bool {
-        let removals = &self.space_making.removals;
+        let removals = &self.space.making.removals;
         let until = Instant::now() + REMOVALS_WAIT_MAX;
         let any = removals.load(SeqCst) > 0;
         while removals.load(SeqCst) > 0 && Instant::now() < until {
@@ -152,19 +152,20 @@ impl LiveFs {
     /// One transaction, or the views of an instant, give way; false where there is nothing that they hold. `below`:
     /// only views from before that instant. `round`: the number of rounds before the caller found no space.
     fn have_transactions_give_way(&self, needed: u64, round: u64, below: Option<Stamp>) -> Result<bool> {
-        let _making = self.space_making.making.lock();
+        let _making = self.space.making.making.lock();
         // Somebody else has made space since the caller looked.
-        if self.space_making.rounds.load(SeqCst) != round {
+        if self.space.making.rounds.load(SeqCst) != round {
             return Ok(true);
         }
         let inodes = self.allocator.free_inodes() == 0;
-        let largest = self.tx_spaces.largest(inodes);
+        let largest = self.space.transactions.largest(inodes);
         let held = largest.as_ref().map_or(0, |(_, size)| *size);
         let past = self.held_by_views(inodes);
         let expires_first = past > 0 && past >= held;
         // Nobody loses anything for a request that all of them together could not meet.
-        let all =
-            self.allocator.promisable(Purpose::Data { privileged: true }) + self.tx_spaces.blocks() + past;
+        let all = self.allocator.promisable(Purpose::Data { privileged: true })
+            + self.space.transactions.blocks()
+            + past;
         if !inodes && needed > all {
             return Ok(false);
         }
@@ -172,7 +173,7 @@ impl LiveFs {
             || largest.is_some_and(|(space, _)| space.revoke())
             || !expires_first && self.expire_some_views(below)?;
         if gave_way {
-            self.space_making.rounds.fetch_add(1, SeqCst);
+            self.space.making.rounds.fetch_add(1, SeqCst);
         }
         Ok(gave_way)
     }

@@ -231,7 +231,7 @@ impl TxSpace {
             self.revoked.store(true, SeqCst);
             (std::mem::take(&mut held.inodes), std::mem::take(&mut held.runs))
         };
-        self.fs.tx_spaces.revoked.fetch_add(1, Relaxed);
+        self.fs.space.transactions.revoked.fetch_add(1, Relaxed);
         let mut blocks = 0;
         for run in runs.values().filter_map(Weak::upgrade) {
             blocks += u64::from(run.run.len);
@@ -287,7 +287,7 @@ impl Drop for TxSpace {
         for (ino, payer) in inodes {
             self.give_back_inode(ino, payer);
         }
-        self.fs.tx_spaces.open.lock().remove(&self.number);
+        self.fs.space.transactions.open.lock().remove(&self.number);
     }
 }
 
@@ -324,7 +324,7 @@ impl TxSpaces {
 impl LiveFs {
     /// Nothing yet, for a transaction that begins.
     pub fn open_tx_space(self: &Arc<Self>, id: u64, owner: u32) -> Arc<TxSpace> {
-        let spaces = &self.tx_spaces;
+        let spaces = &self.space.transactions;
         let user = {
             let mut users = spaces.users.lock();
             match users.get(&owner).and_then(Weak::upgrade) {
@@ -356,9 +356,15 @@ impl LiveFs {
     /// What all open transactions hold together.
     pub fn tx_space_use(&self) -> TxSpaceUse {
         TxSpaceUse {
-            bytes: self.tx_spaces.blocks() * self.block_bytes(),
-            inodes: self.tx_spaces.spaces().iter().map(|space| space.held.lock().inodes.len() as u64).sum(),
-            revoked: self.tx_spaces.revoked.load(Relaxed),
+            bytes: self.space.transactions.blocks() * self.block_bytes(),
+            inodes: self
+                .space
+                .transactions
+                .spaces()
+                .iter()
+                .map(|space| space.held.lock().inodes.len() as u64)
+                .sum(),
+            revoked: self.space.transactions.revoked.load(Relaxed),
             limit_percent: self.options.tx_space_percent,
         }
     }
