@@ -11,6 +11,7 @@ pub mod api;
 pub mod convert;
 pub mod dir;
 pub mod extent;
+pub mod fixed_blocks;
 pub mod inode_ops;
 pub mod inode_table;
 mod journal_map;
@@ -34,11 +35,11 @@ pub use api::{
 };
 pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
 pub use live::{
-    AccessOptions, AccessTimes, BlockChange, BlockContents, ChangedBy, CommitSize, DataMode, DirGrowth,
-    InodeUpdate, LiveFs, LiveOptions, NewContents, OnError, Operation, PinnedSpace, ReadView, Shutdown,
-    SpaceLimits, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, TxSpaceUse,
+    AccessOptions, AccessTimes, BlockChange, BlockContents, ChangedBy, CommitSize, DirGrowth, LiveFs,
+    LiveOptions, NewContents, OnError, Operation, PinnedSpace, ReadView, Shutdown, SpaceLimits, SpillPlace,
+    SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, TxSpaceUse,
 };
-pub use modes::{ModeChoice, Modes};
+pub use modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use quota::QuotaLimits;
 pub use volume::{VolumeOptions, open};
 pub use xattr::XattrChanges;

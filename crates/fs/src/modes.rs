@@ -5,15 +5,40 @@
 //! modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, everything else in a
 //! record of ours ([`xact_layout::mode_record`]).
 
-use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, Handle, LogRecords};
+use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, LogRecords};
 use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
 use xact_layout::superblock::{
     DEFAULT_JMODE, DEFAULT_JMODE_DATA, DEFAULT_JMODE_ORDERED, DEFAULT_JMODE_WRITEBACK, Superblock,
 };
 use xact_types::{Error, Result};
 
-use crate::live::{DataMode, InodeUpdate, LiveFs};
-use crate::superblock;
+/// How file data and the journal go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataMode {
+    /// ext4's `data=writeback`: data goes to its place, and a commit does not care when.
+    Writeback,
+    /// ext4's `data=ordered`: data goes to its place, before the commit that refers to it.
+    Ordered,
+    /// ext4's `data=journal`: all data goes through the journal.
+    Journal,
+    /// RFJ: overwritten blocks go through the journal, new ones to their place before the commit.
+    Selective,
+    /// As `Ordered`, but an fsync that has to commit anyway takes its data along, if it is little. How
+    /// much is little depends on how the file is written (`live::data::writeback::write_pattern`).
+    Adaptive,
+}
+
+/// When a part of the inode that a write changed joins the journal (DIU): its size (delayed file size
+/// update), its times (delayed timestamp journaling).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InodeUpdate {
+    /// With the data, in the commit that finds it on the device.
+    Delayed,
+    /// At the write, as in ext4. The size, as far as the write stays within blocks that the file has
+    /// already: a commit that another caller asks for may then carry a size without its data. The times,
+    /// so that a commit carries the inodes of all files written since.
+    Immediate,
+}
 
 const DATA: &[(&str, DataMode)] = &[
     ("writeback", DataMode::Writeback),
@@ -157,7 +182,7 @@ pub fn stored(sb: &Superblock) -> ModeChoice {
 }
 
 /// Writes the modes into the superblock; it is not sealed.
-fn store(sb: &mut Superblock, modes: ModeChoice) {
+pub(crate) fn store(sb: &mut Superblock, modes: ModeChoice) {
     let ext4 = match modes.data {
         Some(DataMode::Journal) => DEFAULT_JMODE_DATA,
         Some(DataMode::Ordered) => DEFAULT_JMODE_ORDERED,
@@ -177,57 +202,6 @@ pub(crate) fn check(modes: ModeChoice, engine: &dyn Engine) -> Result<()> {
         return Err(Error::Usage(format!("data={data} needs a journal, and the volume has none")));
     }
     Ok(())
-}
-
-impl LiveFs {
-    /// The modes that the volume is open with.
-    pub fn modes(&self) -> Modes {
-        self.modes
-    }
-
-    /// Those of them that whoever opened it asked for ([`VolumeOptions::modes`](crate::VolumeOptions)).
-    pub fn mode_options(&self) -> ModeChoice {
-        self.mode_options
-    }
-
-    /// The modes that the volume itself asks for.
-    pub fn stored_modes(&self) -> Result<ModeChoice> {
-        Ok(stored(&superblock::read(&**self.engine(), self.superblock())?))
-    }
-
-    /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening on.
-    ///
-    /// Errors: `Usage` where the volume has no journal, or no generations, and the setting is about that; `Unsupported`
-    /// where the bytes for them hold something else.
-    pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
-        if self.engine().is_read_only() {
-            return Err(Error::ReadOnly);
-        }
-        let about_journal = modes.commit_writes.is_some() || modes.log_records.is_some();
-        let about_data = modes.data.is_some() && self.engine().generations().is_none();
-        if (about_journal || about_data) && self.engine().data_in_log() != DataInLog::All {
-            return Err(Error::Usage(
-                "the volume has no journal; of its modes, only inode_update and \
-                timestamps mean anything, and data and fsync with generations"
-                    .into(),
-            ));
-        }
-        check(modes, &**self.engine())?;
-        if modes.fsync.is_some() && self.engine().generations().is_none() {
-            return Err(Error::Usage("the volume has no generations, which the mode fsync is about".into()));
-        }
-        let sb = superblock::read(&**self.engine(), self.superblock())?;
-        if sb.mode_record() == ModeRecord::Foreign {
-            return Err(Error::Unsupported(
-                "something else than modes in the superblock's last reserved bytes".into(),
-            ));
-        }
-        let mut handle = Handle::begin(self.engine(), 1)?;
-        superblock::update(&mut handle, self.superblock(), |sb| store(sb, modes))?;
-        let commit = handle.commit_id();
-        drop(handle);
-        self.engine().commit(commit)
-    }
 }
 
 #[cfg(test)]

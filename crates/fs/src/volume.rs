@@ -11,8 +11,8 @@ use xact_layout::feature::ro_compat;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support};
 use xact_types::{Error, Result, Site};
 
-use crate::live::{AccessOptions, DataMode, LiveFs, LiveOptions, OnError};
-use crate::modes::{self, ModeChoice};
+use crate::live::{AccessOptions, LiveFs, LiveOptions, OnError};
+use crate::modes::{self, DataMode, ModeChoice};
 use crate::quota::QuotaLimits;
 
 /// How a volume is opened. The defaults are those of a mount.

@@ -323,7 +323,7 @@ fn fixed_metadata_is_known_before_all_groups_are() {
         assert!(journal.len() > 1000, "{}", options.0);
         let volume = Volume::open(image);
         let sb = volume.sb();
-        let fresh = Allocator::open(volume.engine.clone(), sb.clone()).unwrap();
+        let fresh = xact_fs::fixed_blocks::open_allocator(volume.engine.clone(), sb.clone()).unwrap();
         let usable = |start: u64, len: u32| {
             [&fresh, &volume.alloc].map(|alloc| alloc.is_usable(Run { start: BlockNr(start), len }).unwrap())
         };

@@ -19,6 +19,7 @@ mod health;
 mod inode;
 mod limits;
 mod maintenance;
+mod modes;
 mod mvcc;
 mod op;
 mod options;
@@ -38,6 +39,7 @@ use xact_layout::superblock::Superblock;
 use xact_types::{Error, FileBlock, Ino, Result, Site};
 
 use crate::alloc::Allocator;
+use crate::fixed_blocks::open_allocator;
 use crate::inode_table::InodeTable;
 use crate::modes::{ModeChoice, Modes};
 use crate::orphan::Orphans;
@@ -52,7 +54,6 @@ use space::Space;
 
 pub use commit::install::{BlockChange, NewContents, StagedBlocks, Staging};
 pub use commit::size::{CommitSize, DirGrowth};
-pub use data::mode::{DataMode, InodeUpdate};
 pub use health::{OnError, Shutdown};
 pub use inode::access_time::{AccessOptions, AccessTimes};
 pub use mvcc::read_view::ReadView;
@@ -72,8 +73,8 @@ pub struct LiveFs {
     quotas: Quotas,
     inodes: InodeCache,
     page_cache: PageCache,
-    pub(crate) modes: Modes,
-    pub(crate) mode_options: ModeChoice,
+    modes: Modes,
+    mode_options: ModeChoice,
     writeback: Writeback,
     health: Health,
     mvcc: Mvcc,
@@ -85,7 +86,7 @@ impl LiveFs {
     /// Opens the file system on an engine that has been recovered; deletes what was left without a
     /// name.
     pub fn open(engine: Arc<dyn Engine>, sb: Superblock, options: LiveOptions) -> Result<Arc<LiveFs>> {
-        let allocator = Allocator::open(engine.clone(), sb.clone())?;
+        let allocator = open_allocator(engine.clone(), sb.clone())?;
         if engine.journal().is_some() {
             // What is there to be recovered takes longer, and the kernel tells such damage on mounting, too.
             allocator.read_groups()?;

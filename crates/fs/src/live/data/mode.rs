@@ -1,14 +1,15 @@
 //! Which file data goes through the journal, and which to its place (ext4's `data=` modes, RFJ's
 //! journal mode selector, and per-file journaling).
 //!
-//! The choice is made anew for each batch of dirty pages, by block. It is safe to choose either way
+//! The choice is made for each batch of dirty pages, by block. It is safe to choose either way
 //! at any time but for one rule, which [`Engine::holds_data`](xact_consistency::Engine::holds_data)
-//! tells: while the log has a copy of a block, its new contents go through the log too. So modes, flags
+//! states: while the log has a copy of a block, its new contents go through the log too. So modes, flags
 //! and patterns may change whenever they like (JOJ-4, JOJ-8), with no commit in between.
 
 use xact_layout::inode::{Inode, flag};
 
 use crate::live::data::writeback::write_pattern::WritePattern;
+use crate::modes::DataMode;
 
 /// What a sync writes, at most, to travel in the commit that its caller waits for (`adaptive`): that saves
 /// a write and a flush, and costs writing it once more later. So it is what a device writes in about the time
@@ -18,34 +19,6 @@ const SMALL_SYNC_BYTES: u64 = 128 << 10;
 const LOG_SYNC_BYTES: u64 = 64 << 10;
 /// The same for a file whose data is gone before that.
 const JOURNAL_SYNC_BYTES: u64 = 4 << 20;
-
-/// How file data and the journal go together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DataMode {
-    /// ext4's `data=writeback`: data goes to its placement, and a commit does not care when.
-    Writeback,
-    /// ext4's `data=ordered`: data goes to its placement, before the commit that refers to it.
-    Ordered,
-    /// ext4's `data=journal`: all data goes through the journal.
-    Journal,
-    /// RFJ: overwritten blocks go through the journal, new ones to their place before the commit.
-    Selective,
-    /// As `Ordered`, but an fsync that has to commit anyway takes its data along, if it is little. How
-    /// much is little depends on how the file is written ([`crate::live::data::writeback::write_pattern`]).
-    Adaptive,
-}
-
-/// When a part of the inode that a write changed joins the journal (DIU): its size (delayed file size
-/// update), its times (delayed timestamp journaling).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InodeUpdate {
-    /// With the data, in the commit that finds it on the device.
-    Delayed,
-    /// At the write, as in ext4. The size, as far as the write stays within blocks that the file has
-    /// already: a commit that somebody else asks for may then carry a size without its data. The times,
-    /// so that a commit carries the inodes of all files written meanwhile.
-    Immediate,
-}
 
 /// Where the blocks of some dirty pages are.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,12 +13,12 @@ use xact_types::{FileBlock, Result};
 use crate::alloc::Purpose;
 use crate::extent::Mapping;
 use crate::live::LiveFs;
-use crate::live::data::mode::InodeUpdate;
 use crate::live::data::pages::{Changed, Page};
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::stamps::Stamp;
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::run::Privileges;
+use crate::modes::InodeUpdate;
 use crate::quota::Charge;
 
 impl LiveFs {

@@ -10,9 +10,9 @@ use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::extent::Mapping;
 use crate::inode_ops::{AttrChange, InodeOps, NewInode};
 use crate::live::data::inline::is_inline;
-use crate::live::data::mode::InodeUpdate;
 use crate::live::data::remove::Removal;
 use crate::live::op::run::{Locked, Operation};
+use crate::modes::InodeUpdate;
 use crate::posix::acl;
 use crate::quota::{Charge, Payer, Wanted};
 
