@@ -10,8 +10,8 @@ use crate::api::{
 };
 use crate::live::LiveFs;
 use crate::live::data::writeback::WritebackRequest;
-use crate::live::op::inode_ops::FAST_LINK_BYTES;
-use crate::live::op::run::Budget;
+use crate::live::op::Budget;
+use crate::live::op::FAST_LINK_BYTES;
 use crate::posix::{self, lock_hint};
 
 /// Bytes that one copy moves under its locks at the most.

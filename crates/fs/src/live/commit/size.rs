@@ -9,7 +9,7 @@ use xact_types::Ino;
 use crate::alloc::Allocator;
 use crate::live::LiveFs;
 use crate::live::mvcc::stamps::Stamp;
-use crate::live::op::run::{Budget, Privileges};
+use crate::live::op::{Budget, Privileges};
 use crate::live::space::make_space::Asker;
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 use crate::orphan::Orphans;

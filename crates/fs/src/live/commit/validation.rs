@@ -15,7 +15,7 @@ use crate::live::data::writeback::WritebackRequest;
 use crate::live::mvcc::read_view::ReadView;
 use crate::live::mvcc::stamps::{ChangedBy, Stamp};
 use crate::live::mvcc::versions::Versions;
-use crate::live::op::run::Operation;
+use crate::live::op::Operation;
 use crate::xattr::XattrChanges;
 
 impl Operation<'_> {

@@ -14,7 +14,7 @@ use crate::live::LiveFs;
 use crate::live::data::inline::is_inline;
 use crate::live::data::remove::Removal;
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::live::op::run::Operation;
+use crate::live::op::Operation;
 
 /// Blocks of one unwritten extent at the most.
 pub(in crate::live) const UNWRITTEN_LEN_MAX: u32 = 32_767;

@@ -24,7 +24,7 @@ use crate::alloc::Purpose;
 use crate::api::FileKind;
 use crate::live::LiveFs;
 use crate::live::inode::cached::InodeState;
-use crate::live::op::run::Operation;
+use crate::live::op::Operation;
 
 /// The attribute that holds what `i_block` has no room for.
 const REST: &[u8] = b"system.data";

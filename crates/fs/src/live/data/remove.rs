@@ -24,7 +24,7 @@ use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::stamps::Stamp;
 use crate::live::mvcc::versions::BlockVersion;
-use crate::live::op::run::{Operation, Unfinished};
+use crate::live::op::{Operation, Unfinished};
 use crate::orphan::Orphans;
 
 /// Why a range of blocks is removed.

@@ -17,7 +17,7 @@ use crate::live::data::pages::{Changed, Page};
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::stamps::Stamp;
 use crate::live::mvcc::versions::BlockVersion;
-use crate::live::op::run::Privileges;
+use crate::live::op::Privileges;
 use crate::modes::InodeUpdate;
 use crate::quota::Charge;
 

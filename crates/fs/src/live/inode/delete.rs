@@ -14,7 +14,7 @@ use xact_types::{FileBlock, Ino, Result, unix_seconds};
 use super::cached::{CachedInode, InodeState};
 use crate::alloc::Allocator;
 use crate::live::LiveFs;
-use crate::live::op::run::Unfinished;
+use crate::live::op::Unfinished;
 use crate::orphan::Orphans;
 use crate::quota::Charge;
 use crate::xattr::Xattrs;

@@ -13,7 +13,7 @@ use crate::extent::Mapping;
 use crate::live::LiveFs;
 use crate::live::data::inline::{self, is_inline};
 use crate::live::inode::cached::InodeState;
-use crate::live::op::run::Operation;
+use crate::live::op::Operation;
 use crate::live::op::shared_reads::require_dir;
 
 /// Blocks of a directory that is only read.

@@ -11,7 +11,7 @@ use crate::extent::Mapping;
 use crate::inode_ops::{AttrChange, InodeOps, NewInode};
 use crate::live::data::inline::is_inline;
 use crate::live::data::remove::Removal;
-use crate::live::op::run::{Locked, Operation};
+use crate::live::op::{Locked, Operation};
 use crate::modes::InodeUpdate;
 use crate::posix::acl;
 use crate::quota::{Charge, Payer, Wanted};
@@ -525,53 +525,6 @@ impl Operation<'_> {
             self.state(ino)?.state.inode.set_size(reached);
         }
         Ok(())
-    }
-
-    /// Before a change of owner, group or project: what the inode uses, and what is promised to it, is
-    /// the new payer's.
-    fn change_payer(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
-        let fs = self.fs;
-        if !fs.quotas.is_on() {
-            return Ok(());
-        }
-        let locked = self.state(ino)?;
-        let now = fs.quotas.payer_of(&locked.state.inode);
-        let payer = Payer {
-            uid: change.uid.unwrap_or(now.uid),
-            gid: change.gid.unwrap_or(now.gid),
-            project: change.project.unwrap_or(now.project),
-        };
-        if payer == now {
-            return Ok(());
-        }
-        let promised = locked.cached.pages.lock().promised * fs.block_bytes();
-        let charged = locked.state.charged;
-        let more = Charge { payer, bytes: charged.bytes + promised, ..charged };
-        self.reserve_quota(Wanted { now: Some(now), more });
-        self.begin_block_change()?;
-        let promised = |payer: Payer| Charge { payer, bytes: promised, inodes: 0 };
-        fs.quotas.end_promise(&promised(now));
-        fs.quotas.promise(&promised(payer), true)
-    }
-
-    /// Locks the inode of a number that nobody knows yet, before the operation's handle begins. A caller with a
-    /// stale number may hold it, and wait for what this operation holds.
-    pub fn lock_new(&mut self, ino: Ino) -> Result<()> {
-        if self.locked.contains_key(&ino) {
-            return Ok(());
-        }
-        let cached = self.fs.inodes.get_free(ino);
-        match parking_lot::RwLock::try_write_arc(&cached.state) {
-            Some(state) => {
-                self.locked.insert(ino, Locked { cached, state });
-                Ok(())
-            }
-            None => {
-                self.number_is_held = true;
-                // Never seen by a caller, as in `meet`.
-                Err(Error::Posix(Errno::EAGAIN))
-            }
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use xact_types::{FileBlock, Ino, Result, Run};
 
 use crate::live::LiveFs;
 use crate::live::inode::cached::InodeState;
-use crate::live::op::run::Operation;
+use crate::live::op::Operation;
 
 impl LiveFs {
     /// For storing an inode.

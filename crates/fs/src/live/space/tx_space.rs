@@ -5,7 +5,7 @@
 //!
 //! - *Charge.* What is held counts against the quotas of the file that it is for (user, group, project), as the same
 //!   call outside would. It is a promise beside the usage ([`crate::quota`]), never in a quota file: that has what the
-//!   inode table has, and e2fsck compares the two. A commit ends the promise when it moves the charge (`op::run`),
+//!   inode table has, and e2fsck compares the two. A commit ends the promise when it moves the charge (`op`),
 //!   everything else when it gives the space back.
 //! - *Limit.* All open transactions of one user other than root together may hold a share of what is free to
 //!   unprivileged users, theirs included ([`LiveOptions::tx_space_percent`](crate::live::LiveOptions)). Beyond it the call in

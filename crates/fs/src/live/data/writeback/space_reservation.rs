@@ -19,7 +19,7 @@ use xact_types::{Ino, Result};
 use super::Writeback;
 use crate::live::data::pages::Pages;
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::live::op::run::Operation;
+use crate::live::op::Operation;
 
 /// Nodes of the block map that the pages of one write may change: those at both of its ends, split.
 const NODES: u64 = 4;
