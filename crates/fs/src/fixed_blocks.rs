@@ -1,6 +1,7 @@
 //! Opening the allocator: where the journal is has to be read through it.
 //!
-//! Layer: above the allocator, the inode table and the extents, which know nothing of each other's order.
+//! Layer: above the allocator, the inode table and the extents, which know nothing of each other's
+//! order.
 
 use std::sync::Arc;
 

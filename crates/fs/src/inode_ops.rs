@@ -1,13 +1,13 @@
 //! The primitives under the POSIX operations: one state of the volume within one operation.
 //!
-//! Two types implement it: the live file system's ([`crate::Operation`]), which changes the volume through a handle while it holds
-//! the locks of the inodes concerned, and the transaction's, which changes an overlay in memory.
-//! The operations in `crate::posix` are written once over it, and a commit replays a
-//! transaction's changes on the volume through it.
+//! Two types implement it: the live file system's ([`crate::Operation`]), which changes the volume
+//! through a handle while it holds the locks of the inodes concerned, and the transaction's, which
+//! changes an overlay in memory. The operations in `crate::posix` are written once over it, and a
+//! commit replays a transaction's changes on the volume through it.
 //!
-//! Rule for operations: read everything first, then change. `LiveFs::run` takes the lock of an inode
-//! when an operation first reads it, and may start the operation anew (with more locks) at any
-//! read; after the first change no inode may be met that was not read before.
+//! Rule for operations: read everything first, then change. `LiveFs::run` takes the lock of an
+//! inode when an operation first reads it, and may restart the operation (with more locks) at
+//! any read; after the first change no inode may be met that was not read before.
 
 #[cfg(any(test, feature = "mem-tree"))]
 pub mod mem;
@@ -29,7 +29,8 @@ pub struct NewInode {
     pub rdev: u64,
     /// Set for all four times.
     pub time: Timestamp,
-    /// Inherited `i_flags`, and [`xact_layout::inode::flag::EXTENTS`] where the file is to have them.
+    /// Inherited `i_flags`, and [`xact_layout::inode::flag::EXTENTS`] where the file is to have
+    /// them.
     pub flags: u32,
 }
 
@@ -46,7 +47,7 @@ pub struct AttrChange {
     pub flags: Option<u32>,
 }
 
-/// Attributes that an operation's outcome, or what it tells its caller, depends on.
+/// Attributes that an operation's outcome, or what it returns, depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AttrSet(u8);
 
@@ -116,11 +117,11 @@ pub fn links_with_subdirs(old: u32, delta: i64, link_max: u32) -> u32 {
 pub trait InodeOps {
     /// `ESTALE` for a number that is no inode in use.
     fn attr(&mut self, ino: Ino) -> Result<Attr>;
-    /// Says which attributes of an inode decide what the operation does or tells. `attr` alone
+    /// Says which attributes of an inode decide what the operation does or returns. `attr` alone
     /// says nothing: a write reads the size, yet only one at the end of the file depends on it.
     fn depends_on(&mut self, _ino: Ino, _attrs: AttrSet) {}
     fn set_attr(&mut self, ino: Ino, change: &AttrChange) -> Result<()>;
-    /// Adds to the link count. At 0 the inode is freed when nobody holds it any more.
+    /// Adds to the link count. At 0 the inode is freed when it is not held any more.
     fn add_links(&mut self, ino: Ino, delta: i32) -> Result<()>;
     /// Adds the `..` of subdirectories that came (or, below 0, went) to the link count of `dir`:
     /// a count past `link_max` becomes 1, which means "not counted" and stays (`dir_nlink`).
@@ -173,7 +174,8 @@ pub trait InodeOps {
     fn set_size(&mut self, ino: Ino, size: u64) -> Result<()>;
     fn allocate(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()>;
     fn seek(&mut self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64>;
-    /// The largest size in bytes of a regular file with these `i_flags`: less for one without extents.
+    /// The largest size in bytes of a regular file with these `i_flags`: less for one without
+    /// extents.
     fn size_max(&self, flags: u32) -> u64;
     /// Whether new files have extents. One without (ext2, ext3) has no unwritten blocks, so nothing
     /// can be reserved for it.

@@ -1,9 +1,9 @@
 //! The volume's modes: every way of journaling is a setting of its own, with a name for each value.
 //!
-//! A setting is what the opener says ([`VolumeOptions::modes`](crate::VolumeOptions)), else what the
-//! volume says, else the built-in default. The volume says it in its superblock: ext4's own journal
-//! modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, everything else in a
-//! record of ours ([`xact_layout::mode_record`]).
+//! A setting is what the opener says ([`VolumeOptions::modes`](crate::VolumeOptions)), else what
+//! the volume says, else the built-in default. The volume says it in its superblock: ext4's own
+//! journal modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, everything
+//! else in a record of ours ([`xact_layout::mode_record`]).
 
 use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, LogRecords};
 use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
@@ -23,20 +23,21 @@ pub enum DataMode {
     Journal,
     /// RFJ: overwritten blocks go through the journal, new ones to their place before the commit.
     Selective,
-    /// As `Ordered`, but an fsync that has to commit anyway takes its data along, if it is little. How
-    /// much is little depends on how the file is written (`live::data::writeback::write_pattern`).
+    /// As `Ordered`, but an fsync that has to commit anyway takes its data along, if it is little.
+    /// How much is little depends on how the file is written
+    /// (`live::data::writeback::write_pattern`).
     Adaptive,
 }
 
-/// When a part of the inode that a write changed joins the journal (DIU): its size (delayed file size
-/// update), its times (delayed timestamp journaling).
+/// When a part of the inode that a write changed joins the journal (DIU): its size (delayed file
+/// size update), its times (delayed timestamp journaling).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InodeUpdate {
     /// With the data, in the commit that finds it on the device.
     Delayed,
-    /// At the write, as in ext4. The size, as far as the write stays within blocks that the file has
-    /// already: a commit that another caller asks for may then carry a size without its data. The times,
-    /// so that a commit carries the inodes of all files written since.
+    /// At the write, as in ext4. The size, as far as the write stays within blocks that the file
+    /// has already: a commit that another caller asks for may then carry a size without its data.
+    /// The times, so that a commit carries the inodes of all files written since.
     Immediate,
 }
 
@@ -56,8 +57,8 @@ const WHEN: &[(&str, InodeUpdate)] =
 
 const FSYNC: &[(&str, Fsync)] = &[("generation", Fsync::Generation), ("log", Fsync::Log)];
 
-/// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its name, its values by
-/// name, and the built-in default. The order is that of the record on disk.
+/// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its name, its
+/// values by name, and the built-in default. The order is that of the record on disk.
 macro_rules! settings {
     ($($(#[$doc:meta])* $field:ident: $type:ty, $values:expr, $default:expr;)*) => {
         /// A value for each setting.
@@ -96,8 +97,9 @@ macro_rules! settings {
                 Modes { $($field: self.$field.unwrap_or(built_in.$field),)* }
             }
 
-            /// Sets one by the names of the setting and its value; the value `default` leaves it open
-            /// again. False where there is no such setting; an error says which values there are.
+            /// Sets one by the names of the setting and its value; the value `default` leaves it
+            /// open again. False where there is no such setting; an error says which values there
+            /// are.
             pub fn set(&mut self, setting: &str, value: &str) -> Result<bool, String> {
                 match setting {
                     $(stringify!($field) => self.$field = by_name($values, value)?,)*
@@ -121,7 +123,7 @@ macro_rules! settings {
                 numbers
             }
 
-            /// From numbers; what they do not tell is left open.
+            /// From numbers; what they do not say is left open.
             pub fn from_numbers(numbers: [u8; MODE_SETTINGS]) -> ModeChoice {
                 let mut next = numbers.into_iter();
                 ModeChoice { $($field: next.next().and_then(|number| by_number($values, number)),)* }

@@ -261,7 +261,7 @@ fn reservations_keep_space_and_reserves_stay_for_their_owners() {
     let roots = alloc.reserve(reserved, root).unwrap();
     assert!(matches!(alloc.reserve(1, root), Err(Error::NoSpace)));
     let last = alloc.take(BlockNr(0), 1, Purpose::Metadata, None).unwrap();
-    // Everything that was promised is there.
+    // Everything that was reserved is there.
     let mut runs = vec![last];
     let mut part = all.split(100);
     assert_eq!(part.left(), 100);
@@ -374,7 +374,7 @@ fn a_damaged_descriptor_is_told_when_it_is_needed() {
     told(volume.alloc.reserve(1, Purpose::Metadata).map(|_| ()));
     told(volume.alloc.take(BlockNr(0), 1, Purpose::Metadata, None).map(|_| ()));
     told(volume.alloc.take_inode(Ino::ROOT, false).map(|_| ()));
-    assert!(!volume.alloc.can_promise(1, Purpose::Metadata));
+    assert!(!volume.alloc.can_reserve(1, Purpose::Metadata));
     volume.close_unchecked();
 }
 

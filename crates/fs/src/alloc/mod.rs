@@ -134,14 +134,14 @@ impl Allocator {
         &self.shared.engine
     }
 
-    /// Whether [`Self::reserve`] would promise so many now.
-    pub fn can_promise(&self, blocks: u64, purpose: Purpose) -> bool {
+    /// Whether [`Self::reserve`] would succeed for this many now.
+    pub fn can_reserve(&self, blocks: u64, purpose: Purpose) -> bool {
         self.shared.read_all().is_ok() && self.shared.counters.has(blocks, purpose)
     }
 
-    /// So many blocks could be promised now.
-    pub fn promisable(&self, purpose: Purpose) -> u64 {
-        self.shared.counters.promisable(purpose)
+    /// How many blocks could be reserved now.
+    pub fn reservable(&self, purpose: Purpose) -> u64 {
+        self.shared.counters.reservable(purpose)
     }
 
     /// Inode numbers that can be taken.
@@ -154,11 +154,11 @@ impl Allocator {
         self.shared.counters.pending()
     }
 
-    /// Promises `blocks` blocks, for delayed allocation. `NoSpace` where they are not there; then
+    /// Reserves `blocks` blocks, for delayed allocation. `NoSpace` where they are not there; then
     /// [`Allocator::reclaimable`] tells whether a commit would help.
     pub fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
         self.shared.read_all()?;
-        let left = self.shared.counters.promise(blocks, blocks, purpose)?;
+        let left = self.shared.counters.reserve(blocks, blocks, purpose)?;
         Ok(Reservation::new(self.shared.counters.clone(), left))
     }
 
@@ -183,10 +183,10 @@ impl Allocator {
                 Ok(run)
             }
             None => {
-                let promised = shared.counters.promise(1, u64::from(max.max(1)), purpose)?;
-                let taken = shared.take_near(goal, promised as u32);
+                let reserved = shared.counters.reserve(1, u64::from(max.max(1)), purpose)?;
+                let taken = shared.take_near(goal, reserved as u32);
                 let used = taken.as_ref().map_or(0, |run| u64::from(run.len));
-                shared.counters.add(promised - used);
+                shared.counters.add(reserved - used);
                 taken
             }
         }

@@ -1,4 +1,4 @@
-//! A tree in memory, to test what is written over [`InodeOps`] without a volume.
+//! Inodes in memory, to test what is written over [`InodeOps`] without a volume.
 //!
 //! It asserts what callers promise (a name that is added is not there, a directory that goes is
 //! empty), so that an operation which breaks the contract fails here. A clone is a snapshot:

@@ -1,8 +1,10 @@
-//! The health of an open volume: corruption that is met, shutting down, the claim on a shared volume.
+//! The health of an open volume: corruption that is met, shutting down, the claim on a shared
+//! volume.
 //!
 //! *Corruption* that an operation meets is noted in the superblock, in a commit of its own, as ext4
 //! does: e2fsck then looks at the volume, and `dumpe2fs` shows when and where. What happens next is
-//! the mount's choice ([`OnError`]). Whatever fails half-way stops all writing, here as always (`op`).
+//! the mount's choice ([`OnError`]). Whatever fails half-way stops all writing, here as always
+//! (`op`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -18,7 +20,7 @@ use crate::live::LiveFs;
 /// What happens after damage was met (`errors=` of ext4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
-    /// The operation fails, others go on.
+    /// The operation fails, others continue.
     Continue,
     /// Nothing may be changed any more (`EROFS`).
     ReadOnly,
@@ -87,8 +89,8 @@ impl Health {
         if self.policy.stopped.load(SeqCst) { self.engine.health() } else { Ok(()) }
     }
 
-    /// Looks at an operation's outcome: corruption is noted, and leads to what the mount asks for. The
-    /// caller holds no lock and no handle.
+    /// Looks at an operation's outcome: corruption is noted, and leads to what the mount asks for.
+    /// The caller holds no lock and no handle.
     pub fn note_corruption<R>(&self, result: Result<R>) -> Result<R> {
         if let Err(Error::Corrupt(corruption)) = &result {
             self.follow_policy(corruption);
@@ -155,7 +157,8 @@ impl LiveFs {
         self.health.keep_claim(claim);
     }
 
-    /// Stops all writing until the volume is opened again; the log stays as it is, for the next opening's recovery.
+    /// Stops all writing until the volume is opened again; the log stays as it is, for the next
+    /// opening's recovery.
     pub fn shut_down(&self, how: Shutdown) -> Result<()> {
         let done = match how {
             Shutdown::Sync => self.write_back_all(None).and_then(|()| self.engine.sync()),

@@ -7,11 +7,12 @@ use xact_types::{BlockNr, Errno, Error, Result};
 
 use super::LiveFs;
 
-/// Bytes of a label at the most.
+/// Bytes of a label, at most.
 const LABEL_MAX: usize = 16;
 
 impl LiveFs {
-    /// Discards what is free in a range of bytes, in runs of at least `min_bytes`; returns the bytes.
+    /// Discards what is free in a range of bytes, in runs of at least `min_bytes`; returns the
+    /// bytes.
     ///
     /// Errors: `EINVAL` for a range without a block, `EOPNOTSUPP` where the device cannot discard.
     pub fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {

@@ -1,15 +1,16 @@
-//! The live file system: the volume itself, which everybody shares.
+//! The live file system: the volume itself, which all callers share.
 //!
 //! - `inode`: inodes in memory, each with its lock; their cache; access times
-//! - `op`: an operation under its locks, in one commit; the volume as [`crate::InodeOps`]; directories over the
-//!   extent tree; what handles need is read ahead, so that none waits for the device
-//! - `data`: file data, cached; which of it goes through the journal; reserved, punched and zeroed ranges; truncation
-//!   and deletion over several commits
+//! - `op`: an operation under its locks, in one commit; the volume as [`crate::InodeOps`];
+//!   directories over the extent tree; what handles need is read ahead, so that none waits for the
+//!   device
+//! - `data`: file data, cached; which of it goes through the journal; reserved, punched and zeroed
+//!   ranges; truncation and deletion over several commits
 //! - `data/writeback`: dirty data to the device, data first
 //! - `mvcc`: the volume as of an instant, for transactions
 //! - `commit`: what a transaction's commit does to the volume
-//! - `space`: what transactions hold before that; what is tried before the volume counts as full; a longer journal
-//!   for large commits
+//! - `space`: what transactions hold before that; what is tried before the volume counts as full; a
+//!   longer journal for large commits
 //! - `health`: corruption that is met, shutdown; `maintenance`: label, trimming
 //! - `view`: the volume as a [`crate::View`]
 
@@ -63,7 +64,7 @@ pub use options::LiveOptions;
 pub use space::spill::{BlockContents, SpilledBlock};
 pub use space::tx_space::{PinnedSpace, SpaceLimits, SpillPlace, TxSpace, TxSpaceUse};
 
-/// An open volume as everybody sees it.
+/// An open volume as callers outside of transactions see it.
 pub struct LiveFs {
     engine: Arc<dyn Engine>,
     sb: Superblock,
@@ -88,7 +89,8 @@ impl LiveFs {
     pub fn open(engine: Arc<dyn Engine>, sb: Superblock, options: LiveOptions) -> Result<Arc<LiveFs>> {
         let allocator = open_allocator(engine.clone(), sb.clone())?;
         if engine.journal().is_some() {
-            // What is there to be recovered takes longer, and the kernel tells such damage on mounting, too.
+            // What is there to be recovered takes longer, and the kernel tells such damage on
+            // mounting, too.
             allocator.read_groups()?;
         }
         allocator.set_discard(options.discard);
@@ -165,7 +167,8 @@ impl LiveFs {
                 self.delete_if_unused(ino)?;
             }
             self.restore_journal()?;
-            // So that the handle need not wait for them. Where they are damaged, nothing was taken or freed.
+            // So that the handle need not wait for them. Where they are damaged, nothing was taken
+            // or freed.
             let _ = self.allocator.read_groups();
             let mut handle = Handle::begin_for(&self.engine, 2, Room::Upkeep)?;
             self.orphans.end_use(&mut handle)?;

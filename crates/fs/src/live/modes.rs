@@ -24,10 +24,11 @@ impl LiveFs {
         Ok(stored(&superblock::read(&**self.engine(), self.superblock())?))
     }
 
-    /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening on.
+    /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening
+    /// on.
     ///
-    /// Errors: `Usage` where the volume has no journal, or no generations, and the setting is about that; `Unsupported`
-    /// where the bytes for them hold something else.
+    /// Errors: `Usage` where the volume has no journal, or no generations, and the setting is about
+    /// that; `Unsupported` where the bytes for them hold something else.
     pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
         if self.engine().is_read_only() {
             return Err(Error::ReadOnly);

@@ -126,8 +126,8 @@ fn a_day_in_the_life() {
     }
 }
 
-/// An operation that fails after its first block poisons the volume, whichever block that is; one that
-/// fails at its first has done nothing.
+/// An operation that fails after its first block poisons the volume, whichever block that is; one
+/// that fails at its first has done nothing.
 #[test]
 fn half_an_operation_never_stays() {
     for fails_at in 0..8 {
@@ -207,8 +207,8 @@ fn a_view_sees_one_instant() {
     volume.check();
 }
 
-/// The look-ups before an operation, which only find out what to lock, once took a file for a directory
-/// without blocks and noted a damaged volume: the kernel then clears the list of orphans.
+/// The look-ups before an operation, which only find out what to lock, once took a file for a
+/// directory without blocks and noted a damaged volume: the kernel then clears the list of orphans.
 #[test]
 fn a_name_within_a_file_is_no_damage() {
     let volume = Volume::new(16, &[]);
@@ -267,7 +267,8 @@ fn a_full_volume_says_so_and_can_delete() {
     volume.check();
 }
 
-/// On a volume without a free block works what needs none, as on ext4, and the rest is refused with nothing changed.
+/// On a volume without a free block works what needs none, as on ext4, and the rest is refused with
+/// nothing changed.
 #[test]
 fn a_full_volume_takes_what_needs_no_block() {
     for options in [&["-b", "1024", "-I", "256"][..], &["-b", "1024", "-I", "256", "-O", "^dir_index"]] {

@@ -1,4 +1,4 @@
-//! The volume as a [`View`]: each call is one operation, visible to everybody when it returns.
+//! The volume as a [`View`]: each call is one operation, visible to all when it returns.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,7 +14,7 @@ use crate::live::op::Budget;
 use crate::live::op::FAST_LINK_BYTES;
 use crate::posix::{self, lock_hint};
 
-/// Bytes that one copy moves under its locks at the most.
+/// Bytes that one copy moves under its locks, at most.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
 impl LiveFs {
@@ -23,7 +23,8 @@ impl LiveFs {
         self.inodes.holds(ino)
     }
 
-    /// As [`View::hold`], of an inode that is yet to be made: its number is reserved for the caller.
+    /// As [`View::hold`], of an inode that is yet to be made: its number is reserved for the
+    /// caller.
     pub fn hold_reserved(&self, ino: Ino) {
         self.inodes.get_free(ino).holds.fetch_add(1, SeqCst);
     }
@@ -121,7 +122,7 @@ impl View for LiveFs {
         };
         drop(cached);
         if nameless && !self.engine.is_read_only() {
-            // A failure poisons the volume; the caller has nobody to tell.
+            // A failure poisons the volume; the caller cannot return an error.
             let _ = self.delete_if_unused(ino);
         }
     }
@@ -229,8 +230,8 @@ impl LiveFs {
     }
 
     /// ext4's protection of "write a new file, rename it over the old one" without fsync
-    /// (`auto_da_alloc`): the new file's data is on the device before the rename commits, and its size,
-    /// which may have grown without any data.
+    /// (`auto_da_alloc`): the new file's data is on the device before the rename commits, and its
+    /// size, which may have grown without any data.
     fn write_back_before_replacing(&self, from: (Ino, &Name), to: (Ino, &Name)) -> Result<()> {
         let replaced = self.with_shared(to.0, |_, state| self.find_entry(to.0, state, to.1));
         if !matches!(replaced, Ok(Some(_))) || self.options.faults.has(Fault::RenameBeforeData) {

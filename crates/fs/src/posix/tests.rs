@@ -1,4 +1,4 @@
-//! The operations over a tree in memory: outcomes, times and link counts as on ext4.
+//! The operations over inodes in memory: outcomes, times and link counts as on ext4.
 
 use xact_layout::inode::{flag, mode};
 use xact_types::{Errno, Error, Ino, Result, Timestamp};

@@ -77,7 +77,8 @@ impl Image {
     pub fn set_fixed(&self, group: GroupNr, bits: &mut [u8]) {
         let start = self.sb.group_start(group).0;
         let end = start + u64::from(self.sb.blocks_in_group(group));
-        // Ranges do not overlap; the one before the first that begins behind `start` may reach into the group.
+        // Ranges do not overlap; the one before the first that begins behind `start` may reach into
+        // the group.
         let first = self.fixed.partition_point(|range| range.1 <= start);
         for &(from, to) in self.fixed[first..].iter().take_while(|range| range.0 < end) {
             let (from, to) = (from.max(start), to.min(end));
@@ -85,7 +86,7 @@ impl Image {
         }
     }
 
-    /// Tells each run of blocks that an inode has: of its contents, and of its map.
+    /// Passes on each run of blocks that an inode has: of its contents, and of its map.
     pub fn blocks_of(&self, ino: Ino, inode: &Inode, found: &mut dyn FnMut(Run) -> Result<()>) -> Result<()> {
         let fast_link = inode.is_symlink() && inode.size() < BLOCK_AREA_BYTES as u64;
         if inode.flags() & flag::INLINE_DATA != 0 {

@@ -1,4 +1,4 @@
-//! The metadata of a part, written anew.
+//! The metadata of a partial image, synthesized.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -30,7 +30,7 @@ pub(super) struct Synthesis<'a> {
     inodes: BTreeMap<Ino, Inode>,
     /// Attribute blocks, with their users here.
     xattr_blocks: BTreeMap<BlockNr, u32>,
-    part: SnapshotPart,
+    partial: SnapshotPart,
 }
 
 impl<'a> Synthesis<'a> {
@@ -40,7 +40,7 @@ impl<'a> Synthesis<'a> {
             used: Used::default(),
             inodes: BTreeMap::new(),
             xattr_blocks: BTreeMap::new(),
-            part: SnapshotPart::default(),
+            partial: SnapshotPart::default(),
         }
     }
 
@@ -60,7 +60,8 @@ impl<'a> Synthesis<'a> {
         self.shared_attributes()
     }
 
-    /// Those that are no files: the journal, the resize inode and the like; and the orphan file. Those of quotas go.
+    /// Those that are no files: the journal, the resize inode and the like; and the orphan file.
+    /// Those of quotas go.
     fn reserved_inodes(&mut self) -> Result<()> {
         let sb = &self.image.sb;
         let quotas = [sb.usr_quota_inum(), sb.grp_quota_inum(), sb.prj_quota_inum()];
@@ -112,7 +113,7 @@ impl<'a> Synthesis<'a> {
             let mut bytes = self.image.block(block)?;
             if xattr::refcount(&bytes) != users {
                 xattr::set_refcount(&mut bytes, &self.image.sb, block, users);
-                self.part.blocks.insert(block, bytes.into());
+                self.partial.blocks.insert(block, bytes.into());
             }
         }
         Ok(())
@@ -129,7 +130,7 @@ impl<'a> Synthesis<'a> {
         let run = Run { start, len };
         self.used.add(sb, ino, run)?;
         for (index, bytes) in blocks.into_iter().enumerate() {
-            self.part.blocks.insert(start.offset(index as u64), bytes.into());
+            self.partial.blocks.insert(start.offset(index as u64), bytes.into());
         }
         if inode.flags() & flag::INLINE_DATA != 0 {
             drop_inline(&mut inode);
@@ -147,7 +148,7 @@ impl<'a> Synthesis<'a> {
         Ok(())
     }
 
-    /// Blocks next to each other that are free in the part, from the group of an inode on.
+    /// Blocks next to each other that are free in the partial image, from the group of an inode on.
     fn free_run(&self, ino: Ino, len: u32) -> Result<BlockNr> {
         let sb = &self.image.sb;
         let home = sb.inode_place(ino).map_or(0, |(group, _)| group.0);
@@ -195,18 +196,18 @@ impl<'a> Synthesis<'a> {
             };
             bytes[at..at + usize::from(sb.desc_size())].copy_from_slice(desc.as_bytes());
         }
-        self.part.blocks.extend(table.into_iter().map(|(block, bytes)| (block, bytes.into())));
+        self.partial.blocks.extend(table.into_iter().map(|(block, bytes)| (block, bytes.into())));
         sb.set_free_blocks_count(free_blocks);
         sb.set_free_inodes_count(free_inodes);
         sb.seal();
         let mut bytes = image.block(sb.own_block())?;
         bytes[sb.own_offset()..][..SUPERBLOCK_BYTES].copy_from_slice(sb.as_bytes());
-        self.part.blocks.insert(sb.own_block(), bytes.into());
-        self.part.kept = self.used.ranges(&sb);
+        self.partial.blocks.insert(sb.own_block(), bytes.into());
+        self.partial.kept = self.used.ranges(&sb);
         let backups = (1..sb.group_count()).map(GroupNr).filter(|&group| sb.has_backup(group));
-        self.part.kept.extend(backups.map(|group| sb.group_start(group).0..sb.group_start(group).0 + 1));
-        self.part.kept.sort_by_key(|range| range.start);
-        Ok(self.part)
+        self.partial.kept.extend(backups.map(|group| sb.group_start(group).0..sb.group_start(group).0 + 1));
+        self.partial.kept.sort_by_key(|range| range.start);
+        Ok(self.partial)
     }
 
     fn block_bitmap_of(&mut self, sb: &Superblock, group: GroupNr, desc: &mut GroupDesc) {
@@ -234,7 +235,7 @@ impl<'a> Synthesis<'a> {
         if sb.has_metadata_csum() {
             desc.set_block_bitmap_csum(bitmap_checksum(sb, &bits, (sb.clusters_per_group() / 8) as usize));
         }
-        self.part.blocks.insert(desc.block_bitmap(), bits.into());
+        self.partial.blocks.insert(desc.block_bitmap(), bits.into());
     }
 
     /// The inode bitmap and the table of a group, up to the last inode in use.
@@ -273,14 +274,14 @@ impl<'a> Synthesis<'a> {
         if sb.has_metadata_csum() {
             desc.set_inode_bitmap_csum(bitmap_checksum(sb, &bits, (per_group / 8) as usize));
         }
-        self.part.blocks.insert(desc.inode_bitmap(), bits.into());
+        self.partial.blocks.insert(desc.inode_bitmap(), bits.into());
         for index in 0..end.div_ceil(sb.inodes_per_block()) {
             let block = desc.inode_table().offset(index.into());
             match blocks.remove(&index) {
                 Some(bytes) => {
-                    self.part.blocks.insert(block, bytes.into());
+                    self.partial.blocks.insert(block, bytes.into());
                 }
-                None => self.part.zeros.push(block),
+                None => self.partial.zeros.push(block),
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Which blocks of files and folders a part has, by group.
+//! Which blocks of files and folders a partial image has, by group.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,7 +45,8 @@ impl Used {
         self.groups.get(&group).map(Vec::as_slice)
     }
 
-    /// A run of `len` blocks in a group that are not in `taken`, its bitmap with everything that is in use.
+    /// A run of `len` blocks in a group that are not in `taken`, its bitmap with everything that is
+    /// in use.
     pub fn find(sb: &Superblock, group: GroupNr, taken: &[u8], len: u32) -> Option<BlockNr> {
         let mut free = 0;
         for index in 0..sb.blocks_in_group(group) {

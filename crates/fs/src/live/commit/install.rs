@@ -1,21 +1,24 @@
 //! New contents of files that become part of them in a transaction's commit.
 //!
 //! Crash argument:
-//! 1. *Staging* (`commit::staging`): blocks are taken in memory only, and the contents go there. A crash finds them free.
+//! 1. *Staging* (`commit::staging`): blocks are taken in memory only, and the contents go there. A
+//!    crash finds them free.
 //! 2. *Install*: the operation's handle takes the old blocks out of the file and links the new
 //!    ones, and sets the size: all in the commit that carries the rest of the transaction. The
-//!    engine flushes before its commit record, in every mode (`order_data`), so a commit that is there
-//!    has its data; a crash before it leaves the old blocks, which nothing has touched: the same commit
-//!    frees them, and they cannot be reused before it is durable.
-//!    So no caller has to wait until the device has it before that flush: the contents are on their way in the meantime.
-//! 3. Contents that are few (`data::mode`) are not written when they are staged: install puts them into
-//!    the same commit as blocks of the journal, which is there as a whole or not at all. What the log
-//!    had of an earlier owner of such a block was revoked when it was freed.
-//! 4. Of these, what replaces a written block goes to that block's place (`Overwrites`), and what was taken for
-//!    it is given back. Until the commit is durable the place holds the old contents, as in 2: only the
-//!    checkpoint writes there, after it. A write in place from before (`writeback`) has been passed on by then,
-//!    under the same lock of the inode, and is flushed with the commit, so it cannot come later than the checkpoint.
-//!    Open views read what they need of the old contents from memory, where it is put before.
+//!    engine flushes before its commit record, in every mode (`order_data`), so a commit that is
+//!    there has its data; a crash before it leaves the old blocks, which nothing has touched: the
+//!    same commit frees them, and they cannot be reused before it is durable. So no caller has to
+//!    wait until the device has it before that flush: the contents are on their way in the
+//!    meantime.
+//! 3. Contents that are few (`data::mode`) are not written when they are staged: install puts them
+//!    into the same commit as blocks of the journal, which is there as a whole or not at all. What
+//!    the log had of an earlier owner of such a block was revoked when it was freed.
+//! 4. Of these, what replaces a written block goes to that block's place (`Overwrites`), and what
+//!    was taken for it is given back. Until the commit is durable the place holds the old contents,
+//!    as in 2: only the checkpoint writes there, after it. A write in place from before
+//!    (`writeback`) has been passed on by then, under the same lock of the inode, and is flushed
+//!    with the commit, so it cannot come later than the checkpoint. Open views read what they need
+//!    of the old contents from memory, where it is put before.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -37,7 +40,8 @@ use crate::live::space::spill::{BlockContents, SpilledBlock};
 pub(super) struct Overwrites(BTreeMap<FileBlock, BlockNr>);
 
 impl Overwrites {
-    /// The blocks of a run in parts, each with its place in the file if it keeps that, or else where it is.
+    /// The blocks of a run in parts, each with its place in the file if it keeps that, or else
+    /// where it is.
     fn split(&self, at: FileBlock, run: Run) -> Vec<(FileBlock, Run, Option<BlockNr>)> {
         let mut parts: Vec<(FileBlock, Run, Option<BlockNr>)> = Vec::new();
         for i in 0..run.len {
@@ -146,8 +150,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Finds out which of the staged contents overwrite their block where it is, keeps what open views need of
-    /// it, and drops the pages that it had.
+    /// Finds out which of the staged contents overwrite their block where it is, keeps what open
+    /// views need of it, and drops the pages that it had.
     fn overwrite(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<Overwrites> {
         let mut found = Overwrites::default();
         if !staged.journaled {
@@ -160,7 +164,8 @@ impl Operation<'_> {
         for (at, _) in contents.take_while(|(at, _)| *at < end) {
             let mapping = fs.extents(ino, &locked.state).map(&locked.state.inode, *at)?;
             let Mapping::Written { start, .. } = mapping else { continue };
-            // Nobody shall wait for the device's read with a handle open: then it gets a new place.
+            // No operation shall wait for the device's read with a handle open: then it gets a new
+            // place.
             if keep.is_some()
                 && !locked.cached.pages.lock().map.contains_key(&at.0)
                 && !fs.engine.holds_data(start, 1)
@@ -213,7 +218,8 @@ impl LiveFs {
     }
 
     /// How large the file may be on disk: up to the first block past its size there whose data is
-    /// only in memory (somebody has written since `prepare_commit`), but past what is installed.
+    /// only in memory (another caller has written since `prepare_commit`), but past what is
+    /// installed.
     fn size_without_dirty(&self, cached: &CachedInode, state: &InodeState, installed_end: u64) -> u64 {
         let block = self.block_bytes();
         let on_disk = state.inode.size();

@@ -1,4 +1,5 @@
-//! What a commit reserves before its first change: for each file that it installs, and for what it charges.
+//! What a commit reserves before its first change: for each file that it installs, and for what it
+//! charges.
 
 use xact_types::{Ino, Result};
 
@@ -81,7 +82,7 @@ impl Operation<'_> {
         self.reserve_metadata(nodes, staged.run_count() + map.new, map.new);
     }
 
-    /// What was spilled was promised to its payer then.
+    /// What was spilled was reserved for its payer then.
     fn reserve_moves_of(&mut self, staged: &StagedBlocks) {
         staged
             .spilled
@@ -90,10 +91,10 @@ impl Operation<'_> {
             .for_each(|block| self.reserve_move(block.charge()));
     }
 
-    /// As `reserve_charge`, for a number that was reserved and promised to a payer.
-    pub fn reserve_adoption(&mut self, ino: Ino, promised_to: Payer) -> Result<()> {
+    /// As `reserve_charge`, for a number that was taken and reserved for a payer.
+    pub fn reserve_adoption(&mut self, ino: Ino, reserved_for: Payer) -> Result<()> {
         self.lock_new(ino)?;
-        self.reserve_move(Charge { payer: promised_to, bytes: 0, inodes: 1 });
+        self.reserve_move(Charge { payer: reserved_for, bytes: 0, inodes: 1 });
         Ok(())
     }
 

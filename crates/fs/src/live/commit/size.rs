@@ -16,7 +16,7 @@ use crate::orphan::Orphans;
 
 /// Slots in a block of the orphan file of a volume with 1 KiB blocks, less its tail.
 const ORPHANS_PER_BLOCK_MIN: u64 = 254;
-/// Bytes of a directory entry besides its name, rounding included.
+/// Bytes of a directory entry beyond its name, rounding included.
 const ENTRY_OVERHEAD: u64 = 12;
 
 /// Bytes of the entries `.` and `..`, and of the checksum behind the last entry.
@@ -67,8 +67,8 @@ impl LiveFs {
         let mut credits = table.len() as u64 * if aligned { 1 } else { 2 };
         // Bitmap and descriptor of inodes and of blocks, and block bitmaps never written before.
         credits += u64::from(Allocator::LINK_INODE_CREDITS) * groups.min(size.made);
-        // The orphan list is in the inodes, which are counted, and in the superblock; the orphan file
-        // is filled from its start.
+        // The orphan list is in the inodes, which are counted, and in the superblock; the orphan
+        // file is filled from its start.
         credits += u64::from(Orphans::ADD_CREDITS) + size.unlinked.div_ceil(ORPHANS_PER_BLOCK_MIN);
 
         let mut growth = 0;
@@ -77,8 +77,9 @@ impl LiveFs {
             // A leaf is split in halves, so each new one starts at least half filled.
             let bytes = dir.added_bytes + ENTRY_OVERHEAD * dir.added;
             let leaves = if dir.added > 0 { 2 * bytes.div_ceil(block) + 1 } else { 0 };
-            // With each leaf perhaps an index node and a node of the extent tree. A new directory whose
-            // names fit its first block, behind `.` and `..` and before the tail, has no more.
+            // With each leaf perhaps an index node and a node of the extent tree. A new directory
+            // whose names fit its first block, behind `.` and `..` and before the tail, has no
+            // more.
             let new = match dir.size {
                 0 if bytes + DOTS_AND_TAIL <= block => 1,
                 0 => 1 + 3 * (leaves.max(1) - 1),

@@ -1,5 +1,5 @@
-//! Staging: a transaction's new contents of files go to free blocks before its commit. The crash argument
-//! is at the head of `commit::install`.
+//! Staging: a transaction's new contents of files go to free blocks before its commit. The crash
+//! argument is at the head of `commit::install`.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -185,8 +185,8 @@ pub(super) fn in_memory(data: &Option<BlockContents>) -> Option<&Arc<[u8]>> {
     data.as_ref().and_then(BlockContents::in_memory)
 }
 
-/// The contents that were spilled, in the order of the file, each part within a group as what is taken at
-/// once: by that its credits are counted.
+/// The contents that were spilled, in the order of the file, each part within a group as what is
+/// taken at once: by that its credits are counted.
 fn spilled_parts(sb: &Superblock, new: &NewContents) -> Vec<SpilledPart> {
     let mut parts: Vec<SpilledPart> = Vec::new();
     for (at, data) in &new.blocks {

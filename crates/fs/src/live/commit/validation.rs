@@ -25,7 +25,7 @@ impl Operation<'_> {
         self.changed_since(dir, |versions| versions.name_changed_since(name, since))
     }
 
-    /// That the folder of kept transactions comes and goes is nobody's business.
+    /// That the folder of kept transactions comes and goes is no change.
     pub fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
         let besides = (dir == Ino::ROOT).then_some(KEPT_FOLDER.as_bytes());
         self.changed_since(dir, |versions| versions.any_name_changed_since(since, besides))
@@ -73,7 +73,7 @@ impl Operation<'_> {
     }
 
     /// A view of the volume as this operation leaves it, opened while it holds all of its locks:
-    /// nobody can have changed what it looked at between the operation and the view.
+    /// nothing can have changed what it looked at between the operation and the view.
     pub fn open_view_after(&self, fs: &Arc<LiveFs>) -> ReadView {
         assert!(std::ptr::eq(self.fs, &**fs), "the view is of the same volume");
         fs.open_view()
@@ -104,8 +104,8 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Whether an inode, a new one where none is named, can hold these changes of its attributes; errors
-    /// as of setting them. One that is gone holds anything: its commit will be told of that.
+    /// Whether an inode, a new one where none is named, can hold these changes of its attributes;
+    /// errors as of setting them. One that is gone holds anything: its commit will fail for that.
     pub fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
         let Some(ino) = ino else { return self.check_new_xattrs(changes) };
         let cached = self.cached_inode(ino)?;

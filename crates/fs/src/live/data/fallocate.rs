@@ -16,7 +16,7 @@ use crate::live::data::remove::Removal;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::op::Operation;
 
-/// Blocks of one unwritten extent at the most.
+/// Blocks of one unwritten extent, at most.
 pub(in crate::live) const UNWRITTEN_LEN_MAX: u32 = 32_767;
 
 /// Runs that go back where they are not linked.
@@ -62,7 +62,7 @@ impl Operation<'_> {
             Allocate::ZeroRange { keep_size } => {
                 let size = self.state(ino)?.state.size;
                 let zeroed = if keep_size { end.min(size) } else { end };
-                // The whole range may be a hole after the punch: promised before anything changes.
+                // The whole range may be a hole after the punch: reserved before anything changes.
                 let blocks = end.div_ceil(fs.block_bytes()) - offset / fs.block_bytes();
                 let blocks = if zeroed > offset { blocks } else { 0 };
                 let reservation = self.reserve_blocks(ino, blocks)?;
@@ -91,7 +91,8 @@ impl Operation<'_> {
         Ok(self.holes_of(ino, offset, end)?.iter().map(|(_, len)| u64::from(*len)).sum())
     }
 
-    /// Space for so many blocks of a file, before its first change: `NoSpace` or `EDQUOT` change nothing.
+    /// Space for `blocks` blocks of a file, before its first change: `NoSpace` or `EDQUOT` change
+    /// nothing.
     fn reserve_blocks(&mut self, ino: Ino, blocks: u64) -> Result<Reservation> {
         let fs = self.fs;
         let payer = fs.quotas.payer_of(&self.state(ino)?.state.inode);
@@ -101,7 +102,7 @@ impl Operation<'_> {
     }
 
     /// Maps every hole of the range to unwritten blocks. Pages that wait for a block count as
-    /// mapped: their space is promised.
+    /// mapped: their space is reserved.
     fn reserve_range(&mut self, ino: Ino, offset: u64, end: u64, mut reservation: Reservation) -> Result<()> {
         let fs = self.fs;
         let holes = self.holes_of(ino, offset, end)?;
@@ -213,7 +214,7 @@ impl LiveFs {
             if is_hole {
                 let pages = cached.pages.lock();
                 let mut start = at;
-                for (&waiting, _) in pages.map.range(at..end).filter(|(_, page)| page.promised) {
+                for (&waiting, _) in pages.map.range(at..end).filter(|(_, page)| page.reserved) {
                     if waiting > start {
                         holes.push((start, waiting - start));
                     }

@@ -1,17 +1,18 @@
-//! Files and directories whose contents lie in their inode (feature `inline_data`): the first 60 bytes
-//! in `i_block`, the rest as the attribute `system.data`.
+//! Files and directories whose contents lie in their inode (feature `inline_data`): the first 60
+//! bytes in `i_block`, the rest as the attribute `system.data`.
 //!
 //! ```text
 //! file       i_block: bytes 0..60                     system.data: bytes 60.. of the file
 //! directory  i_block: inode of `..`, then entries     system.data: more entries
 //! ```
 //!
-//! They are read as they are. Before the first change of contents they get a block like any other, and
-//! never become inline again; xact makes none.
+//! They are read as they are. Before the first change of contents they get a block like any other,
+//! and never become inline again; xact makes none.
 //!
-//! Crash argument: the block's contents (of a file: written as data and so flushed before the commit
-//! record; of a directory: in the commit itself), its bit in the bitmap, and the inode that maps it
-//! instead of holding the bytes are one commit. A crash before it leaves the inode as it was.
+//! Crash argument: the block's contents (of a file: written as data and so flushed before the
+//! commit record; of a directory: in the commit itself), its bit in the bitmap, and the inode that
+//! maps it instead of holding the bytes are one commit. A crash before it leaves the inode as it
+//! was.
 
 use std::io::IoSlice;
 

@@ -1,19 +1,19 @@
 //! Which file data goes through the journal, and which to its place (ext4's `data=` modes, RFJ's
 //! journal mode selector, and per-file journaling).
 //!
-//! The choice is made for each batch of dirty pages, by block. It is safe to choose either way
-//! at any time but for one rule, which [`Engine::holds_data`](xact_consistency::Engine::holds_data)
-//! states: while the log has a copy of a block, its new contents go through the log too. So modes, flags
-//! and patterns may change whenever they like (JOJ-4, JOJ-8), with no commit in between.
+//! The choice is made for each batch of dirty pages, by block. It is safe to choose either way at
+//! any time but for one rule, which [`Engine::holds_data`](xact_consistency::Engine::holds_data)
+//! states: while the log has a copy of a block, its new contents go through the log too. So modes,
+//! flags and patterns may change whenever they like (JOJ-4, JOJ-8), with no commit in between.
 
 use xact_layout::inode::{Inode, flag};
 
 use crate::live::data::writeback::write_pattern::WritePattern;
 use crate::modes::DataMode;
 
-/// What a sync writes, at most, to travel in the commit that its caller waits for (`adaptive`): that saves
-/// a write and a flush, and costs writing it once more later. So it is what a device writes in about the time
-/// of a flush.
+/// What a sync writes, at most, to travel in the commit that its caller waits for (`adaptive`):
+/// that saves a write and a flush, and costs writing it once more later. So it is what a device
+/// writes in about the time of a flush.
 const SMALL_SYNC_BYTES: u64 = 128 << 10;
 /// The same for a log, all of whose data is written once more: where that is still well ahead.
 const LOG_SYNC_BYTES: u64 = 64 << 10;
@@ -31,7 +31,7 @@ pub(in crate::live) enum Placement {
     Fresh,
 }
 
-/// What the choice for a batch depends on, besides the place of each block.
+/// What the choice for a batch depends on, in addition to the place of each block.
 #[derive(Clone, Copy)]
 pub(in crate::live) struct BatchFacts {
     /// A caller waits for it (fsync, fdatasync).
@@ -78,8 +78,8 @@ impl DataMode {
             || (self == DataMode::Adaptive && pattern == WritePattern::Journal)
     }
 
-    /// Whether a transaction's contents, of so many bytes in all its files, go through the journal in its
-    /// commit. Nothing but the log's room speaks against it: they never come out of order.
+    /// Whether a transaction's contents, of `bytes` bytes in all its files, go through the journal
+    /// in its commit. Nothing but the log's room speaks against it: they never come out of order.
     pub(in crate::live) fn journals_staged(self, bytes: u64, replaced_soon: bool, log_takes: u64) -> bool {
         let most = match self {
             DataMode::Adaptive if replaced_soon => JOURNAL_SYNC_BYTES,

@@ -14,8 +14,8 @@ use crate::live::inode::cache::InodeCache;
 use crate::live::inode::cached::CachedInode;
 
 const QUEUES: usize = 16;
-/// Pages that an insertion looks at, at the most, for each page that it has put in: one to make room
-/// for it, and more where many have been used or are dirty.
+/// Pages that an insertion looks at, at the most, for each page that it has put in: one to make
+/// room for it, and more where many have been used or are dirty.
 const STEPS_PER_PAGE: usize = 4;
 
 pub(in crate::live) struct PageCache {
@@ -34,7 +34,7 @@ pub(in crate::live) struct PageCache {
     next_queue: AtomicUsize,
     /// Inodes with dirty pages or a dirty inode, and since when.
     dirty_inodes: Mutex<BTreeMap<Ino, Instant>>,
-    /// Files that were cut to nothing, to be written anew: their data is wanted on disk soon.
+    /// Files that were cut to nothing, to be written again: their data is wanted on disk soon.
     emptied: Mutex<BTreeSet<Ino>>,
 }
 
@@ -69,7 +69,7 @@ impl PageCache {
     pub fn insert_clean(&self, ino: Ino, pages: &mut Pages, at: u32, data: Arc<[u8]>) {
         pages.map.entry(at).or_insert_with(|| {
             self.inserted(ino, at);
-            Page { data, dirty: false, changed: Changed::default(), promised: false, referenced: false }
+            Page { data, dirty: false, changed: Changed::default(), reserved: false, referenced: false }
         });
     }
 
@@ -78,7 +78,7 @@ impl PageCache {
         let mut pages = cached.pages.lock();
         for (at, data) in blocks {
             let changed = Changed::default();
-            let page = Page { data, dirty: false, changed, promised: false, referenced: true };
+            let page = Page { data, dirty: false, changed, reserved: false, referenced: true };
             let old = pages.map.insert(at, page);
             assert!(old.is_none(), "the pages of replaced blocks were dropped");
             self.inserted(cached.ino, at);
@@ -88,14 +88,14 @@ impl PageCache {
     /// Puts in a dirty page of zeros that a block is reserved for.
     pub fn insert_reserved(&self, ino: Ino, pages: &mut Pages, at: u32) {
         let (data, changed) = (self.zeros(), Changed::ALL);
-        pages.map.insert(at, Page { data, dirty: true, changed, promised: true, referenced: true });
+        pages.map.insert(at, Page { data, dirty: true, changed, reserved: true, referenced: true });
         pages.count_dirty(at);
         self.inserted(ino, at);
         self.dirtied(1);
     }
 
-    /// Puts a page and marks it dirty: what was put differs in `changed` from what was there, in the
-    /// cache or on the device. Its space is reserved or it has a block.
+    /// Puts a page and marks it dirty: what was put differs in `changed` from what was there, in
+    /// the cache or on the device. Its space is reserved or it has a block.
     pub fn put_dirty(&self, cached: &CachedInode, at: u32, data: Arc<[u8]>, changed: Changed) {
         let mut pages = cached.pages.lock();
         let pages = &mut *pages;
@@ -111,7 +111,7 @@ impl PageCache {
                 }
             }
             None => {
-                pages.map.insert(at, Page { data, dirty: true, changed, promised: false, referenced: true });
+                pages.map.insert(at, Page { data, dirty: true, changed, reserved: false, referenced: true });
                 pages.count_dirty(at);
                 self.inserted(cached.ino, at);
                 self.dirtied(1);
@@ -179,8 +179,9 @@ impl PageCache {
         self.dirty_bytes.load(Relaxed) > self.limit_bytes / 4
     }
 
-    /// Whether so much is dirty that a writer has to write some back itself first, who has so many dirty pages in his
-    /// file. One with few does not wait for what others keep dirty, until there is far too much.
+    /// Whether so much is dirty that a writer has to write some back itself first, who has so many
+    /// dirty pages in his file. One with few does not wait for what others keep dirty, until there
+    /// is far too much.
     pub fn must_throttle(&self, own_pages: u64) -> bool {
         let dirty = self.dirty_bytes.load(Relaxed);
         let has_few = own_pages * self.page_bytes < self.limit_bytes / 32;
@@ -192,7 +193,7 @@ impl PageCache {
         self.dirty_bytes.load(Relaxed) > self.limit_bytes / 2
     }
 
-    /// A read found so many of its blocks here, and so many not.
+    /// A read found `hits` of its blocks here, and `misses` not.
     pub fn looked_up(&self, hits: u64, misses: u64) {
         self.hits.fetch_add(hits, Relaxed);
         self.misses.fetch_add(misses, Relaxed);
@@ -211,7 +212,7 @@ impl PageCache {
     }
 
     /// Drops clean pages until the limit is kept, after `inserted` pages were put in. The number of
-    /// pages that it visits is bounded, so that nobody pays for what others keep dirty.
+    /// pages that it visits is bounded, so that no caller pays for what others keep dirty.
     pub fn evict(&self, inodes: &InodeCache, inserted: usize) {
         let mut steps = QUEUES + inserted * STEPS_PER_PAGE;
         let mut run = Vec::new();
@@ -288,7 +289,7 @@ mod tests {
         for request in 0..40u32 {
             for at in request * 256..(request + 1) * 256 {
                 let (data, changed) = (Arc::new([]), Changed::default());
-                let page = Page { data, dirty: false, changed, promised: false, referenced: true };
+                let page = Page { data, dirty: false, changed, reserved: false, referenced: true };
                 cached.pages.lock().map.insert(at, page);
                 cache.inserted(cached.ino, at);
             }

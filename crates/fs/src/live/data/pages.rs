@@ -15,14 +15,15 @@ pub(in crate::live) struct Pages {
     pub dirty: usize,
     /// No page below is dirty: where write-back looks for the first.
     pub dirty_from: u32,
-    /// Space promised to dirty pages that have no block yet: one block each.
+    /// Space reserved for dirty pages that have no block yet: one block each.
     pub reservation: Option<Reservation>,
-    /// Pages with `Page::promised`.
-    pub promised: u64,
-    /// Blocks promised by the engine to what is dirty, the inode included; see `space_reservation.rs`.
-    pub room: u64,
+    /// Pages with `Page::reserved`.
+    pub reserved: u64,
+    /// Blocks reserved in the engine for what is dirty, the inode included; see
+    /// `space_reservation.rs`.
+    pub writeback_reserved: u64,
     /// Those of them that a running operation has not used yet.
-    pub room_ahead: u64,
+    pub writeback_ahead: u64,
     /// How the file is written.
     pub pattern: WriteHistory,
 }
@@ -34,7 +35,7 @@ pub(in crate::live) struct Page {
     /// Of a dirty page, where it differs from its block, at the most.
     pub changed: Changed,
     /// A block of the reservation is this page's.
-    pub promised: bool,
+    pub reserved: bool,
     /// Used since the evicting clock last came by.
     pub referenced: bool,
 }

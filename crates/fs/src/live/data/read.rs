@@ -1,8 +1,8 @@
 //! Reading file data through the cache, now and as of a stamp.
 //!
 //! Callers hold the inode's lock, shared or not. Reading puts pages into the cache under the shared
-//! lock; only a holder of the exclusive lock changes a page's contents or what a block is mapped to,
-//! so a page read from the device is right when it is put in.
+//! lock; only a holder of the exclusive lock changes a page's contents or what a block is mapped
+//! to, so a page read from the device is right when it is put in.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::live::mvcc::versions::BlockVersion;
 
 /// Blocks read from the device at once.
 const READ_BLOCKS_MAX: u32 = 256;
-/// From here on what is read from the device at once is not kept: a reader of so much at a time reads
-/// a file through, and would drive out all that is read repeatedly.
+/// From here on what is read from the device at once is not kept: a reader of so much at a time
+/// reads a file through, and would drive out all that is read repeatedly.
 const READ_THROUGH_BYTES: u64 = 256 << 10;
 
 impl LiveFs {
@@ -101,8 +101,8 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Appends what the byte range `wanted` has of `count` blocks from file block `at`, which lie from
-    /// `start` on, without putting them into the cache. Returns the block after the last.
+    /// Appends what the byte range `wanted` has of `count` blocks from file block `at`, which lie
+    /// from `start` on, without putting them into the cache. Returns the block after the last.
     fn read_through(
         &self,
         out: &mut Vec<u8>,

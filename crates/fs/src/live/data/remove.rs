@@ -7,11 +7,11 @@
 //! 2. Each further commit takes blocks off the end of the extent tree and marks them free, as one.
 //! 3. The last one takes the inode off the orphan list.
 //!
-//! After a crash in between, recovery finds the inode on the list and goes on from where the
-//! blocks end. The blocks of a folder, which a log revokes one by one, go a few at a time, so that no
-//! handle is refused for them half-way; commits that are full of them take no new handle. Blocks become
-//! available for reuse when the commit that freed them is durable, so no commit that a crash may undo
-//! has its blocks overwritten.
+//! After a crash in between, recovery finds the inode on the list and continues where the blocks
+//! end. The blocks of a folder, which a log revokes one by one, go a few at a time, so that no
+//! handle is refused for them half-way; commits that are full of them take no new handle. Blocks
+//! become available for reuse when the commit that freed them is durable, so no commit that a crash
+//! may undo has its blocks overwritten.
 
 use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, Room};
 use xact_layout::get_u16;
@@ -33,14 +33,14 @@ pub(in crate::live) enum Removal {
     /// It is past the end of the file now: the orphan list sees to it that a crash loses no rest.
     Cut,
     Hole,
-    /// For new contents, which come in the same operation: as much as the commit has room for is removed in it,
-    /// in memory or not.
+    /// For new contents, which come in the same operation: as much as the commit has room for is
+    /// removed in it, in memory or not.
     Replaced,
 }
 
 impl Operation<'_> {
-    /// Removes the blocks of a range from a file: cached pages, mappings, space. What the commit has no room for,
-    /// or is not in memory, is done when the operation ends.
+    /// Removes the blocks of a range from a file: cached pages, mappings, space. What the commit
+    /// has no room for, or is not in memory, is done when the operation ends.
     pub(in crate::live) fn remove_range(
         &mut self,
         ino: Ino,
@@ -120,8 +120,8 @@ impl LiveFs {
         Ok(())
     }
 
-    /// What a view is to read of a block that leaves its file: its place, which stays as it is while
-    /// the hold lasts, unless what the place should hold is only in the log.
+    /// What a view is to read of a block that leaves its file: its place, which stays as it is
+    /// while the hold lasts, unless what the place should hold is only in the log.
     fn removed_version(&self, block: BlockNr, hold: &Hold) -> Result<BlockVersion> {
         if !self.engine.holds_data(block, 1) {
             return Ok(BlockVersion::OnDisk(block, hold.clone()));

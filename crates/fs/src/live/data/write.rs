@@ -22,7 +22,7 @@ use crate::modes::InodeUpdate;
 use crate::quota::Charge;
 
 impl LiveFs {
-    /// Writes into the cache and grows the size. Space is promised first, so a full volume says
+    /// Writes into the cache and grows the size. Space is reserved first, so a full volume says
     /// so here and changes nothing.
     ///
     /// `keep` is the operation's stamp where old versions are to be kept.
@@ -37,7 +37,8 @@ impl LiveFs {
     ) -> Result<()> {
         let written = self.write_pages(cached, state, offset, data, keep, privileges);
         if written.is_err() {
-            // What had its space promised already would be written back and linked, behind the end of the file.
+            // Pages whose space was reserved already would be written back and linked, behind the
+            // end of the file.
             let bs = self.block_bytes();
             let first = state.size.div_ceil(bs).max(offset / bs);
             let past = (offset + data.len() as u64).div_ceil(bs);
@@ -114,7 +115,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Promises a block to every page of the range that has none. On failure nothing changed.
+    /// Reserves a block for every page of the range that has none. On failure nothing changed.
     fn reserve_pages(
         &self,
         cached: &CachedInode,
@@ -130,7 +131,7 @@ impl LiveFs {
         while at <= last {
             {
                 let pages = cached.pages.lock();
-                if pages.map.get(&at).is_some_and(|page| page.promised) {
+                if pages.map.get(&at).is_some_and(|page| page.reserved) {
                     at += 1;
                     continue;
                 }
@@ -140,7 +141,7 @@ impl LiveFs {
                     let pages = cached.pages.lock();
                     let end = last.min(at.saturating_add(len - 1));
                     missing
-                        .extend((at..=end).filter(|b| !pages.map.get(b).is_some_and(|page| page.promised)));
+                        .extend((at..=end).filter(|b| !pages.map.get(b).is_some_and(|page| page.reserved)));
                     at = match end.checked_add(1) {
                         Some(next) => next,
                         None => break,
@@ -160,11 +161,11 @@ impl LiveFs {
         let count = missing.len() as u64;
         let payer = self.quotas.payer_of(&state.inode);
         let charge = Charge { payer, bytes: count * self.block_bytes(), inodes: 0 };
-        self.quotas.promise(&charge, privileges.beyond_quota)?;
+        self.quotas.reserve(&charge, privileges.beyond_quota)?;
         let more = match self.allocator.reserve(count, Purpose::Data { privileged: privileges.reserve }) {
             Ok(more) => more,
             Err(error) => {
-                self.quotas.end_promise(&charge);
+                self.quotas.release(&charge);
                 return Err(error);
             }
         };
@@ -174,10 +175,10 @@ impl LiveFs {
             Some(reservation) => reservation.absorb(more),
             none => *none = Some(more),
         }
-        pages.promised += count;
+        pages.reserved += count;
         for at in missing {
             match pages.map.get_mut(&at) {
-                Some(page) => page.promised = true,
+                Some(page) => page.reserved = true,
                 None => self.page_cache.insert_reserved(cached.ino, pages, at),
             }
         }
@@ -228,7 +229,8 @@ impl LiveFs {
             return Ok(());
         }
         let old = match self.read_block(cached, state, at)? {
-            // A page that was only just promised space is still a hole to every view, and takes no memory of its own.
+            // A page that space was only just reserved for is still a hole to every view, and takes
+            // no memory of its own.
             Some(data) if !self.page_cache.is_zeros(&data) => BlockVersion::Bytes(data),
             _ => BlockVersion::Hole,
         };
@@ -245,7 +247,7 @@ impl LiveFs {
         first: u32,
         past: u32,
     ) {
-        let (mut unpromised, mut cleaned) = (0, 0);
+        let (mut unreserved, mut cleaned) = (0, 0);
         let mut pages = cached.pages.lock();
         let pages = &mut *pages;
         if past == u32::MAX {
@@ -259,9 +261,9 @@ impl LiveFs {
                 cleaned += 1;
                 self.page_cache.cleaned(1);
             }
-            if page.promised {
-                pages.promised -= 1;
-                unpromised += 1;
+            if page.reserved {
+                pages.reserved -= 1;
+                unreserved += 1;
                 if let Some(reservation) = &mut pages.reservation {
                     drop(reservation.split(1));
                 }
@@ -270,6 +272,6 @@ impl LiveFs {
         self.writeback.release(pages, cleaned, state.dirty);
         self.page_cache.removed(gone.len() as u64);
         let payer = self.quotas.payer_of(&state.inode);
-        self.quotas.end_promise(&Charge { payer, bytes: unpromised * self.block_bytes(), inodes: 0 });
+        self.quotas.release(&Charge { payer, bytes: unreserved * self.block_bytes(), inodes: 0 });
     }
 }

@@ -1,8 +1,8 @@
 //! Access times: when a read sets one, and when that reaches the disk.
 //!
-//! A read that sets the time changes the inode in memory alone, as a write's times do (`op::inode_ops`): the flusher, a
-//! sync, or the next change of the inode takes it along. Nobody is promised anything about it after a crash.
-//! A transaction's reads set none.
+//! A read that sets the time changes the inode in memory alone, as a write's times do
+//! (`op::inode_ops`): the flusher, a sync, or the next change of the inode takes it along. Nobody
+//! is reserved anything about it after a crash. A transaction's reads set none.
 //!
 //! On a mount, only reads that the kernel does not answer from its own cache come here.
 
@@ -30,8 +30,8 @@ pub struct AccessOptions {
     pub times: AccessTimes,
     /// Not those of directories (`nodiratime`).
     pub not_of_directories: bool,
-    /// Times that reads have set wait for another change of the inode, a sync, the unmount, or a day
-    /// (`lazytime`).
+    /// Times that reads have set wait for another change of the inode, a sync, the unmount, or a
+    /// day (`lazytime`).
     pub lazy: bool,
 }
 
@@ -58,11 +58,11 @@ impl LiveFs {
             return;
         }
         let mut state = RwLock::write_arc(&cached.state);
-        // Somebody may have been faster, or have deleted it.
+        // Another thread may have been faster, or have deleted it.
         if !state.live || !due(&state.inode) {
             return;
         }
-        // Where there is no room left, it is not worth telling anybody.
+        // Where there is no room left, it is not worth an error.
         if self.writeback.reserve_inode(&cached).is_err() {
             return;
         }

@@ -14,7 +14,7 @@ const SHARDS: usize = 16;
 
 pub(in crate::live) struct InodeCache {
     shards: [Mutex<Shard>; SHARDS],
-    /// Inodes that a shard may hold before it drops some that nobody uses.
+    /// Inodes that a shard may hold before it drops some that are not in use.
     limit: usize,
     /// The newest commit that a dropped inode knew of: an inode that is loaded (again) may have
     /// changes up to it that are not durable yet.
@@ -69,8 +69,8 @@ impl InodeCache {
         self.peek(ino).map_or(0, |cached| cached.holds.load(SeqCst))
     }
 
-    /// Whether an inode may be dropped: the shard alone refers to it (so nobody can come to use it
-    /// while the shard is locked), and it holds nothing that the volume does not.
+    /// Whether an inode may be dropped: the shard alone refers to it (so no thread can come to use
+    /// it while the shard is locked), and it holds nothing that the volume does not.
     fn is_idle(&self, cached: &Arc<CachedInode>) -> bool {
         if Arc::strong_count(cached) > 1 || cached.referenced.swap(false, Relaxed) {
             return false;

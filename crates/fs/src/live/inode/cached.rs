@@ -23,16 +23,16 @@ pub(in crate::live) struct CachedInode {
     pub ino: Ino,
     pub state: Arc<RwLock<InodeState>>,
     pub pages: Mutex<Pages>,
-    /// Who keeps the inode besides its names (open files, the kernel's node ids). Changes to and
-    /// from 0 happen under `state`.
+    /// Who keeps the inode in addition to its names (open files, the kernel's node ids). Changes to
+    /// and from 0 happen under `state`.
     pub holds: AtomicU64,
-    /// Counts the times that data was written to its place. 1 for one that is new: it may be that of an
-    /// inode dropped before.
+    /// Counts the times that data was written to its place. 1 for one that is new: it may be that
+    /// of an inode dropped before.
     pub placed: AtomicU64,
-    /// How many of those an fsync of this inode has found durable. It follows the flush and never goes ahead
-    /// of it: another fsync may look meanwhile.
+    /// How many of those an fsync of this inode has found durable. It follows the flush and never
+    /// goes ahead of it: another fsync may look at the same time.
     pub placed_durable: AtomicU64,
-    /// The times are those of a write, and nobody has looked at them since. Set under `state`
+    /// The times are those of a write, and no caller has looked at them since. Set under `state`
     /// held alone.
     pub unseen_times: AtomicBool,
     /// The inode was read from its table. Set under `state`.
@@ -51,8 +51,8 @@ pub(in crate::live) struct InodeState {
     pub size: u64,
     /// `inode` or `size` has changes that no commit carries yet.
     pub dirty: bool,
-    /// Behind the end of the file there were other bytes than zeros when it grew, or may have been on the device.
-    /// They are cleared in memory, and on the device when that page is clean.
+    /// Behind the end of the file there were other bytes than zeros when it grew, or may have been
+    /// on the device. They are cleared in memory, and on the device when that page is clean.
     pub tail_cleared: bool,
     /// The commit with the inode's newest change (`i_sync_tid`).
     pub last_commit: CommitId,
@@ -100,7 +100,8 @@ impl InodeState {
         }
     }
 
-    /// Nothing is charged for it yet. `last_commit` may be later than the inode's newest change, never earlier.
+    /// Nothing is charged for it yet. `last_commit` may be later than the inode's newest change,
+    /// never earlier.
     pub fn loaded(inode: Inode, last_commit: CommitId) -> InodeState {
         InodeState {
             live: true,

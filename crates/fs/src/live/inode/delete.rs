@@ -1,8 +1,9 @@
 //! Deletion of inodes without a name.
 //!
-//! The link count 0 and the place on the orphan list are in the commit that took the last name away: from
-//! then on the file is gone, whatever else is done. Its blocks go as in `data::remove`, over several commits
-//! where they are many; the last commit frees the inode and takes it off the list.
+//! The link count 0 and the place on the orphan list are in the commit that took the last name
+//! away: from then on the file is gone, whatever else is done. Its blocks go as in `data::remove`,
+//! over several commits where they are many; the last commit frees the inode and takes it off the
+//! list.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -20,7 +21,7 @@ use crate::quota::Charge;
 use crate::xattr::Xattrs;
 
 impl LiveFs {
-    /// Deletes an inode that has no name, unless somebody holds it or a view may still read it.
+    /// Deletes an inode that has no name, unless it is held or a view may still read it.
     pub(in crate::live) fn delete_if_unused(&self, ino: Ino) -> Result<()> {
         let cached = self.cached_inode(ino)?;
         let mut state = RwLock::write_arc(&cached.state);

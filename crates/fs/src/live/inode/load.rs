@@ -46,13 +46,13 @@ impl LiveFs {
         Ok(())
     }
 
-    /// As [`Self::attr_of`], for somebody who may compare the times with later ones.
+    /// As [`Self::attr_of`], for a caller that may compare the times with later ones.
     pub(in crate::live) fn show_attr(&self, cached: &CachedInode, state: &InodeState) -> Attr {
         cached.unseen_times.store(false, SeqCst);
         self.attr_of(cached, state)
     }
 
-    /// What `stat` tells; the caller holds the inode's lock.
+    /// What `stat` returns; the caller holds the inode's lock.
     pub(in crate::live) fn attr_of(&self, cached: &CachedInode, state: &InodeState) -> Attr {
         let inode: &Inode = &state.inode;
         let kind = FileKind::from_mode(inode.mode()).expect("checked when the inode was loaded");
@@ -66,7 +66,7 @@ impl LiveFs {
             project: project_of(&self.sb, inode),
             nlink: u32::from(inode.links_count()),
             size: state.size,
-            sectors: inode.sectors(&self.sb) + cached.pages.lock().promised * (self.block_bytes() / 512),
+            sectors: inode.sectors(&self.sb) + cached.pages.lock().reserved * (self.block_bytes() / 512),
             atime: inode.atime(),
             mtime: inode.mtime(),
             ctime: inode.ctime(),

@@ -7,8 +7,8 @@ use super::cached::{CachedInode, InodeState};
 use crate::live::LiveFs;
 
 impl LiveFs {
-    /// Writes the inode to its table within a handle, moves what is charged for it, and notes the commit
-    /// that carries both.
+    /// Writes the inode to its table within a handle, moves what is charged for it, and notes the
+    /// commit that carries both.
     pub(in crate::live) fn store_inode(
         &self,
         handle: &mut Handle,

@@ -101,8 +101,8 @@ impl Mvcc {
         }
     }
 
-    /// Whether open views keep an inode that has no name and no user any more; the caller holds
-    /// its lock. If so, the end of the last of them reaps it. The orphan list keeps it over a crash.
+    /// Whether open views keep an inode that has no name and no user any more; the caller holds its
+    /// lock. If so, the end of the last of them reaps it. The orphan list keeps it over a crash.
     pub fn keeps_unlinked(&self, ino: Ino) -> bool {
         if self.stamps.oldest().is_none() {
             return false;

@@ -1,8 +1,8 @@
 //! The volume as of an instant: reads for the private views of transactions.
 //!
 //! Each takes the inode's lock shared for its own duration; see `mvcc::stamps` for why that is
-//! enough to see the whole of one instant. The last two tell what has changed since, to those who
-//! want to know before they ask for a commit.
+//! enough to see the whole of one instant. The last two return what has changed since, for those
+//! who want to know before they ask for a commit.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -191,9 +191,9 @@ impl LiveFs {
         .map(|(changed, _)| changed.flatten())
     }
 
-    /// Who has changed one of a file's blocks that are `wanted`, of those that changed after `after`,
-    /// which is not before `since`, the stamp of an open view; and the stamp up to which all others
-    /// were looked at.
+    /// Who has changed one of a file's blocks that are `wanted`, of those that changed after
+    /// `after`, which is not before `since`, the stamp of an open view; and the stamp up to which
+    /// all others were looked at.
     pub fn find_changed_block(
         &self,
         ino: Ino,
@@ -208,8 +208,8 @@ impl LiveFs {
         .map(|(found, newest)| (found.flatten(), newest))
     }
 
-    /// Looks at an inode's old versions, if anything at all has changed after `after`; with the stamp
-    /// up to which they are complete.
+    /// Looks at an inode's old versions, if anything at all has changed after `after`; with the
+    /// stamp up to which they are complete.
     fn with_changes<R>(
         &self,
         ino: Ino,

@@ -2,7 +2,7 @@
 //!
 //! Every operation that changes the volume takes a stamp when it holds all the locks that it will
 //! change under, and keeps the locks until all its changes are done (strict two-phase locking).
-//! A view is opened at the newest stamp S. Then, for whoever reads an item (a block, a name, an
+//! A view is opened at the newest stamp S. Then, for a reader of an item (a block, a name, an
 //! attribute) under its inode's lock:
 //! 1. A change with a stamp up to S is there as a whole: its operation held the lock first.
 //! 2. A change with a stamp above S was taken after the view was counted in `open`, so its
@@ -13,7 +13,7 @@
 //! Old versions may take so much memory, or hold so many freed blocks, that the oldest views have
 //! to go (*expired*): reads in them fail from then on. The mark below which views are expired rises
 //! before their versions are dropped, and both sides hold the inode's lock, the reader to look at
-//! the mark and then at the versions: so nobody takes a newer version for an old one.
+//! the mark and then at the versions: so no reader takes a newer version for an old one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -69,8 +69,8 @@ impl Stamps {
         }
     }
 
-    /// The stamp of the newest change. Whoever holds an inode's lock, shared or not, finds all changes of
-    /// that inode up to it done: a stamp is taken under the locks of what changes.
+    /// The stamp of the newest change. A thread that holds an inode's lock, shared or not, finds
+    /// all changes of that inode up to it done: a stamp is taken under the locks of what changes.
     pub fn newest(&self) -> Stamp {
         Stamp(self.clock.load(SeqCst))
     }
@@ -79,8 +79,8 @@ impl Stamps {
         stamp.0 < self.expired_below.load(SeqCst)
     }
 
-    /// Expires the oldest views, if they are from before `below`; false where there are none, or none that needs an
-    /// old version.
+    /// Expires the oldest views, if they are from before `below`; false where there are none, or
+    /// none that needs an old version.
     pub fn expire_oldest(&self, below: Option<Stamp>) -> bool {
         let mut registry = self.registry.lock();
         let Some((&oldest, &count)) = registry.first_key_value() else { return false };

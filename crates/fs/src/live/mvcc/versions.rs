@@ -62,7 +62,7 @@ impl<T> Chain<T> {
     }
 }
 
-/// What a kept version takes in memory besides its contents, roughly.
+/// What a kept version takes in memory beyond its contents, roughly.
 const VERSION_BYTES: u64 = 160;
 
 impl BlockVersion {

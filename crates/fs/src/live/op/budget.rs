@@ -1,5 +1,5 @@
-//! What an operation reserves before its first change: a volume that lacks it refuses the operation, and
-//! nothing has happened.
+//! What an operation reserves before its first change: a volume that lacks it refuses the
+//! operation, and nothing has happened.
 
 use xact_consistency::Room;
 use xact_types::{Ino, Result};
@@ -15,11 +15,12 @@ use crate::quota::{Charge, Payer, Wanted};
 /// What an operation needs of the volume before it may change anything.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
-    /// Metadata blocks that it changes at the most.
+    /// Metadata blocks that it changes, at most.
     pub credits: u32,
-    /// Blocks that it may add for names, attributes and tree nodes: a volume without them refuses it up
-    /// front. What depends on what the operation reads is added before its first change
-    /// ([`Operation::reserve_growth`]); 0 for operations that only give back, which must work on a full volume.
+    /// Blocks that it may add for names, attributes and tree nodes: a volume without them refuses
+    /// it up front. What depends on what the operation reads is added before its first change
+    /// ([`Operation::reserve_growth`]); 0 for operations that only give back, which must work on a
+    /// full volume.
     pub growth: u64,
     pub privileges: Privileges,
     /// What it may use of the room that the engine has left.
@@ -83,9 +84,10 @@ impl Operation<'_> {
         self.budget.growth += growth;
     }
 
-    /// Adds what a step of the operation takes, `most` blocks, before its first change; where there are not
-    /// as many, as many as `exactly` finds it to take, which costs time: as on ext4, what needs no block
-    /// works on a full volume. A transaction's commit has counted all of its steps before.
+    /// Adds what a step of the operation takes, `most` blocks, before its first change; where there
+    /// are not as many, as many as `exactly` finds it to take, which costs time: as on ext4, what
+    /// needs no block works on a full volume. A transaction's commit has counted all of its steps
+    /// before.
     pub(in crate::live) fn reserve_growth(
         &mut self,
         most: u64,
@@ -95,29 +97,29 @@ impl Operation<'_> {
             return Ok(());
         }
         let purpose = Purpose::Data { privileged: self.budget.privileges.reserve };
-        let enough = self.fs.allocator.can_promise(self.budget.growth + most, purpose);
+        let enough = self.fs.allocator.can_reserve(self.budget.growth + most, purpose);
         let blocks = if enough { most } else { exactly(self)? };
         self.reserve_more(0, blocks);
         Ok(())
     }
 
-    /// Announces, before the first change, what will be charged to whom: entries that are missing are
-    /// added, and limits are kept.
+    /// Announces, before the first change, what will be charged to whom: entries that are missing
+    /// are added, and limits are kept.
     pub(in crate::live) fn reserve_quota(&mut self, wanted: Wanted) {
         if self.fs.quotas.is_on() {
             self.wanted.push(wanted);
         }
     }
 
-    /// Announces, before the first change, that what is promised becomes a charge by this operation.
-    pub(in crate::live) fn reserve_move(&mut self, promised: Charge) {
+    /// Notes, before the first change, that what is reserved becomes a charge by this operation.
+    pub(in crate::live) fn reserve_move(&mut self, reserved: Charge) {
         if self.fs.quotas.is_on() {
-            self.moving.push(promised);
+            self.moving.push(reserved);
         }
     }
 
-    /// Before a change of owner, group or project: what the inode uses, and what is promised to it, is
-    /// the new payer's.
+    /// Before a change of owner, group or project: what the inode uses, and what is reserved for
+    /// it, is the new payer's.
     pub(super) fn change_payer(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
         let fs = self.fs;
         if !fs.quotas.is_on() {
@@ -133,13 +135,13 @@ impl Operation<'_> {
         if payer == now {
             return Ok(());
         }
-        let promised = locked.cached.pages.lock().promised * fs.block_bytes();
+        let reserved = locked.cached.pages.lock().reserved * fs.block_bytes();
         let charged = locked.state.charged;
-        let more = Charge { payer, bytes: charged.bytes + promised, ..charged };
+        let more = Charge { payer, bytes: charged.bytes + reserved, ..charged };
         self.reserve_quota(Wanted { now: Some(now), more });
         self.begin_block_change()?;
-        let promised = |payer: Payer| Charge { payer, bytes: promised, inodes: 0 };
-        fs.quotas.end_promise(&promised(now));
-        fs.quotas.promise(&promised(payer), true)
+        let reserved = |payer: Payer| Charge { payer, bytes: reserved, inodes: 0 };
+        fs.quotas.release(&reserved(now));
+        fs.quotas.reserve(&reserved(payer), true)
     }
 }

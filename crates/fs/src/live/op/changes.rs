@@ -12,9 +12,9 @@ use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::stamps::Stamp;
 
 impl<'a> Operation<'a> {
-    /// To be called before the first change: health, quota, space, stamp. Takes the stamp only when all
-    /// locks are held, as `mvcc::stamps` demands; inodes made by the operation itself come later and
-    /// are nobody else's.
+    /// To be called before the first change: health, quota, space, stamp. Takes the stamp only when
+    /// all locks are held, as `mvcc::stamps` demands; inodes made by the operation itself come
+    /// later and are its own.
     fn begin_change(&mut self) -> Result<()> {
         if self.stamp.is_some() {
             return Ok(());
@@ -32,7 +32,7 @@ impl<'a> Operation<'a> {
             let purpose = Purpose::Data { privileged: self.budget.privileges.reserve };
             self.reservation = Some(self.fs.allocator.reserve(self.budget.growth, purpose)?);
         }
-        self.moving.iter().for_each(|charge| self.fs.quotas.end_promise(charge));
+        self.moving.iter().for_each(|charge| self.fs.quotas.release(charge));
         self.moved = true;
         let (stamp, keep) = self.fs.mvcc.stamps().next_stamp();
         if let (Some(id), true) = (self.transaction, keep) {
@@ -91,7 +91,7 @@ impl<'a> Operation<'a> {
         self.handle.as_mut().expect("within a block change").ensure(credits + inodes)
     }
 
-    /// Stores the touched inodes and goes on in a new part, perhaps of a later commit, for
+    /// Stores the touched inodes and continues in a new part, perhaps of a later commit, for
     /// operations that may be split (`fallocate`).
     pub(in crate::live) fn next_commit(&mut self, credits: u32) -> Result<()> {
         self.store_touched()?;

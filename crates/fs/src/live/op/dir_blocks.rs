@@ -49,8 +49,9 @@ impl LiveFs {
         }
     }
 
-    /// What the name points at; `ENOTDIR` where `ino` is no directory. Every look-up comes by here, also
-    /// those that only guess which inodes to lock: another kind of file must not pass for a damaged directory.
+    /// What the name points at; `ENOTDIR` where `ino` is no directory. Every look-up comes by here,
+    /// also those that only guess which inodes to lock: another kind of file must not pass for a
+    /// damaged directory.
     pub(in crate::live) fn find_entry(
         &self,
         ino: Ino,

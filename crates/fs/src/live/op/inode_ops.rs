@@ -1,4 +1,5 @@
-//! The volume as [`InodeOps`]: names, attributes and data of the volume itself, within one operation.
+//! The volume as [`InodeOps`]: names, attributes and data of the volume itself, within one
+//! operation.
 
 use xact_layout::inode::{self, flag};
 use xact_types::{Errno, Error, FileBlock, Ino, Result, Site, Timestamp};
@@ -18,17 +19,17 @@ use crate::quota::{Charge, Payer, Wanted};
 
 /// Bytes of a symbolic link's target that fit into the inode, with the terminating NUL.
 pub(in crate::live) const FAST_LINK_BYTES: usize = inode::BLOCK_AREA_BYTES;
-/// Blocks that a new name adds to a directory at the most: leaves and index nodes, and what the extent tree needs
-/// for them.
+/// Blocks that a new name adds to a directory, at most: leaves and index nodes, and what the
+/// extent tree needs for them.
 const NAME_GROWTH: u64 = 16;
 
-/// How long the times of one write may stand for those of the next, if nobody looked at them in
+/// How long the times of one write may stand for those of the next, if no caller looked at them in
 /// between: a tick of a kernel's coarse clock, as in its multigrain timestamps. An fsync after each
 /// small write then commits the inode every few milliseconds and not every time.
 const TIME_GRAIN_NANOS: i128 = 4_000_000;
 
 impl Locked {
-    /// Whether the times that a write is about to set would tell nobody anything new.
+    /// Whether the times that a write is about to set would say nothing new.
     fn still_tells(&self, change: &AttrChange) -> bool {
         let within = |new: Option<Timestamp>, old: Timestamp| {
             new.is_none_or(|new| (0..TIME_GRAIN_NANOS).contains(&(nanos(new) - nanos(old))))
@@ -69,7 +70,7 @@ impl Operation<'_> {
         self.state(ino)?;
         self.begin_block_change()?;
         self.keep_attr(ino)?;
-        // Whoever asked for the change is told the times.
+        // The caller of the change gets the times.
         self.state(ino)?.cached.unseen_times.store(false, Relaxed);
         Ok(())
     }
@@ -279,7 +280,8 @@ impl InodeOps for Operation<'_> {
     fn set_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()> {
         let old = self.entry(dir, name)?;
         self.begin_block_change()?;
-        // The old one goes with this commit: by then what the new one holds must be there, in any mode.
+        // The old one goes with this commit: by then what the new one holds must be there, in any
+        // mode.
         self.handle.as_ref().expect("within a block change").order_data();
         self.keep_name(dir, name, old)?;
         self.set_name(dir, name, entry)
@@ -506,8 +508,8 @@ impl Operation<'_> {
     }
 
     /// `ext4_da_write_end`: the size on disk follows a write at once through the blocks that have a
-    /// place already. But not while the block with the end is still to be written in which that was cut off
-    /// which would be seen again (R11).
+    /// place already. But not while the block with the end is still to be written in which that was
+    /// cut off which would be seen again (R11).
     fn update_size_at_once(&mut self, ino: Ino, offset: u64, end: u64) -> Result<()> {
         let fs = self.fs;
         let bs = fs.block_bytes();

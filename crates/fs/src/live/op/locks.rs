@@ -54,8 +54,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Locks the inode of a number that nobody knows yet, before the operation's handle begins. A caller with a
-    /// stale number may hold it, and wait for what this operation holds.
+    /// Locks the inode of a number that no caller knows yet, before the operation's handle begins.
+    /// A caller with a stale number may hold it, and wait for what this operation holds.
     pub fn lock_new(&mut self, ino: Ino) -> Result<()> {
         if self.locked.contains_key(&ino) {
             return Ok(());

@@ -9,8 +9,8 @@
 //!   set. That is possible because operations read everything before they change anything.
 //!
 //! The handle and the stamp come with the first change, and what it will need is read before
-//! (`read_ahead`). No inode is locked after that, so that what an operation changes of an inode is in
-//! the commit of the operation that had its lock last, or in a later one.
+//! (`read_ahead`). No inode is locked after that, so that what an operation changes of an inode is
+//! in the commit of the operation that had its lock last, or in a later one.
 //!
 //! What a crash leaves: all blocks change in one handle, so in one commit. The exception are long
 //! removals of blocks, see `data::remove`.
@@ -45,7 +45,7 @@ use crate::quota::{Charge, Wanted};
 pub use budget::{Budget, Privileges};
 pub(super) use inode_ops::FAST_LINK_BYTES;
 
-/// A removal of blocks that goes on after the operation's own commit.
+/// A removal of blocks that continues after the operation's own commit.
 pub(super) struct Unfinished {
     pub ino: Ino,
     pub first: FileBlock,
@@ -71,9 +71,9 @@ pub struct Operation<'a> {
     pub(super) blocks_needed: u64,
     /// What the operation will charge to whom.
     wanted: Vec<Wanted>,
-    /// Of that, what is promised already, by a transaction that holds it.
+    /// Of that, what is reserved already, by a transaction that holds it.
     moving: Vec<Charge>,
-    /// These promises have ended, by the operation's first change.
+    /// These reservations have ended, by the operation's first change.
     moved: bool,
     /// Runs of blocks that announced installs will take or free.
     pub(super) expected_runs: u64,

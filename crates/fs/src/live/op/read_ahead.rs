@@ -1,12 +1,13 @@
 //! What a handle will need is read before it begins.
 //!
-//! A commit is closed when the operations in it have ended, and one that waits for the device within its handle
-//! keeps a sync waiting (`consistency/pipeline.rs`). Operations read the names and inodes that they change before
-//! they change anything; here is what they touch besides, and nobody reads for its own sake: places in the inode
-//! table, bitmaps and descriptors, nodes of extent trees, the orphan list, quotas.
+//! A commit is closed when the operations in it have ended, and one that waits for the device
+//! within its handle keeps a sync waiting (`consistency/pipeline.rs`). Operations read the names
+//! and inodes that they change before they change anything; here is what they touch in addition,
+//! and nothing reads for its own sake: places in the inode table, bitmaps and descriptors, nodes of
+//! extent trees, the orphan list, quotas.
 //!
-//! Nothing depends on it: who needs a block that was not read ahead, or has left the cache since, reads it then. So
-//! errors are left to those, too.
+//! Nothing depends on it: who needs a block that was not read ahead, or has left the cache since,
+//! reads it then. So errors are left to those, too.
 
 use xact_consistency::Room;
 use xact_types::{FileBlock, Ino, Result, Run};
@@ -47,8 +48,8 @@ impl LiveFs {
         }
     }
 
-    /// For removing blocks, from the last one on. Gives the block from which on that is done: of a large file not
-    /// the first.
+    /// For removing blocks, from the last one on. Gives the block from which on that is done: of a
+    /// large file not the first.
     pub(in crate::live) fn read_ahead_removal(
         &self,
         ino: Ino,

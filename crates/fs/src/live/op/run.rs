@@ -13,12 +13,12 @@ use crate::live::space::make_space::Effort;
 /// Back-off while another thread holds the lock of the inode number being allocated.
 const NUMBER_HELD: Duration = Duration::from_micros(50);
 
-/// Inodes that an operation with fixed needs changes, and owners that it changes, at the most.
+/// Inodes that an operation with fixed needs changes, and owners that it changes, at most.
 const OWNERS_MAX: u32 = 8;
 
 impl LiveFs {
-    /// Runs `action` as one operation in one commit, under the locks of the inodes of `lock_hint` and
-    /// of whatever else it reads. `action` may be run several times before it changes anything.
+    /// Runs `action` as one operation in one commit, under the locks of the inodes of `lock_hint`
+    /// and of whatever else it reads. `action` may be run several times before it changes anything.
     ///
     /// If it fails before its first change, nothing has happened. If it fails after that, the
     /// volume is poisoned: the operation is half done in memory and must not reach the disk.
@@ -126,7 +126,7 @@ impl<'a> Operation<'a> {
         }
         if std::mem::take(&mut self.moved) {
             for charge in &self.moving {
-                self.fs.quotas.promise(charge, true).expect("nothing refuses what is not checked");
+                self.fs.quotas.reserve(charge, true).expect("nothing refuses what is not checked");
             }
         }
     }

@@ -1,12 +1,14 @@
-//! The journal's inode gets more blocks for a commit that its log would not take, and loses them again.
+//! The journal's inode gets more blocks for a commit that its log would not take, and loses them
+//! again.
 //!
 //! The steps, and what a crash between any two of them leaves, are at the head of
 //! `consistency/src/journal/resize.rs`. Of those steps, here:
-//! 1. New blocks are taken in memory, filled with zeros, and the tree that maps them (`journal_map`) is
-//!    written to free blocks. All of it is durable before the commit that links it: a crash finds it free.
-//! 2. One commit links the blocks and changes the inode and its backup in the superblock. What it frees
-//!    (nodes of the tree before, blocks when the journal gets shorter) stays *held* until the inode is at
-//!    home: until then a recovery still goes by the old tree.
+//! 1. New blocks are taken in memory, filled with zeros, and the tree that maps them
+//!    (`journal_map`) is written to free blocks. All of it is durable before the commit that links
+//!    it: a crash finds it free.
+//! 2. One commit links the blocks and changes the inode and its backup in the superblock. What it
+//!    frees (nodes of the tree before, blocks when the journal gets shorter) stays *held* until the
+//!    inode is at home: until then a recovery still goes by the old tree.
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -26,7 +28,7 @@ use crate::live::LiveFs;
 use crate::live::space::make_space::{Asker, Effort};
 use crate::superblock;
 
-/// A long journal that nobody has used for this time gets short again.
+/// A long journal that was not used for this time gets short again.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 /// Bytes of zeros that are written at once.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -86,8 +88,8 @@ struct Switch<'a> {
 }
 
 impl LiveFs {
-    /// Makes the journal so long that one operation may have `credits`, and keeps it so until the result
-    /// is dropped. The caller holds no lock.
+    /// Makes the journal so long that one operation may have `credits`, and keeps it so until the
+    /// result is dropped. The caller holds no lock.
     ///
     /// Errors: `NoSpace`; `TooLarge` where there is no journal that could get longer.
     pub(in crate::live) fn lengthen_journal(
@@ -185,8 +187,8 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Gives the journal's inode another map, in one durable commit. What was freed stays held by the
-    /// result, which must live until the inode is at home.
+    /// Gives the journal's inode another map, in one durable commit. What was freed stays held by
+    /// the result, which must live until the inode is at home.
     fn switch_journal_map(&self, mut switch: Switch<'_>) -> Result<Hold> {
         let ino = Ino(self.sb.journal_inum());
         let mut places = Vec::new();
@@ -199,8 +201,8 @@ impl LiveFs {
         for (block, bytes) in &tree.nodes {
             self.engine.write_data(*block, &[IoSlice::new(bytes)])?;
         }
-        // Durable by this flush: the zeros and the tree. Without it the inode could be home, and the
-        // log not be found through it, or be found to hold what a file held there before.
+        // Durable by this flush: the zeros and the tree. Without it the inode could be home, and
+        // the log not be found through it, or be found to hold what a file held there before.
         self.engine.flush_data()?;
         let runs =
             switch.taken.runs.iter().chain(&switch.freed).map(|run| self.allocator.credits_for(run.len));
@@ -254,7 +256,7 @@ impl LiveFs {
         superblock::update(handle, &self.sb, |sb| sb.set_journal_backup(backup))
     }
 
-    /// Makes the journal what it was made, unless somebody needs it longer.
+    /// Makes the journal what it was made, unless a commit needs it longer.
     pub(in crate::live) fn restore_journal(&self) -> Result<()> {
         let Some(journal) = self.engine.journal() else { return Ok(()) };
         let _changing = self.space.long_journal.changing.lock();
@@ -282,20 +284,21 @@ impl LiveFs {
         self.engine.journal().is_some_and(|journal| journal.size().made_with.is_some())
     }
 
-    /// Makes what was freed, or is the journal's for no reason any more, available. The caller holds no
-    /// lock.
+    /// Makes what was freed, or is the journal's for no reason any more, available. The caller
+    /// holds no lock.
     pub(in crate::live) fn reclaim(&self) -> Result<()> {
         self.write_back_all(None)?;
         self.restore_journal()?;
         self.engine.sync()
     }
 
-    /// As [`Self::restore_journal`], where nobody has needed the length for a while.
+    /// As [`Self::restore_journal`], where no commit has needed the length for a while.
     pub(in crate::live) fn restore_idle_journal(&self) -> Result<()> {
         if self.space.long_journal.is_idle() { self.restore_journal() } else { Ok(()) }
     }
 
-    /// Takes the blocks behind the first `blocks` from the journal's inode, in as many commits as needed.
+    /// Takes the blocks behind the first `blocks` from the journal's inode, in as many commits as
+    /// needed.
     fn cut_journal(&self, journal: &JournalEngine, blocks: u32) -> Result<()> {
         loop {
             let before = self.journal_map()?;

@@ -1,17 +1,20 @@
-//! What is tried before a caller is told that the volume is full.
+//! What is tried before a caller gets `NoSpace`.
 //!
 //! In this order, each of it by [`LiveFs::make_space`], after which the caller tries again:
 //! 1. Deletions under way are waited for, and what was freed is made available by a commit.
-//! 2. Open transactions give way, one at a time: whichever gives more of the views of the past that keep deleted
-//!    space, the oldest first, and the transaction that holds most ([`crate::live::space::tx_space`]).
+//! 2. Open transactions give way, one at a time: whichever gives more of the views of the past that
+//!    keep deleted space, the oldest first, and the transaction that holds most
+//!    ([`crate::live::space::tx_space`]).
 //!
-//! 3. Commits under way are waited for, which may be refused and then give back what they have taken.
+//! 3. Commits under way are waited for, which may be refused and then give back what they have
+//!    taken.
 //!
-//! A transaction that wants to hold more has the first only; its commit has the first two, and its own view is spared.
-//! Transactions do not give way where the pool of a volume with generations is what is full: they hold none of it.
+//! A transaction that wants to hold more has the first only; its commit has the first two, and its
+//! own view is spared. Transactions do not give way where the pool of a volume with generations is
+//! what is full: they hold none of it.
 //!
-//! Locks: the caller holds none of inodes and no handle. It may hold its own transaction's; nothing here waits for the
-//! lock of another one.
+//! Locks: the caller holds none of inodes and no handle. It may hold its own transaction's; nothing
+//! here waits for the lock of another one.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -26,7 +29,8 @@ use crate::live::mvcc::stamps::Stamp;
 
 /// How long deletions of others are waited for.
 const REMOVALS_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How long commits of others are waited for. Such a commit may itself wait until the kernel has the caller's answer.
+/// How long commits of others are waited for. Such a commit may itself wait until the kernel has
+/// the caller's answer.
 const COMMITS_WAIT_MAX: Duration = Duration::from_secs(1);
 const COMMITS_WAIT_STEP: Duration = Duration::from_millis(5);
 /// How long a caller waits for space in all, about.
@@ -81,8 +85,8 @@ impl Drop for RemovalUnderWay<'_> {
 }
 
 impl LiveFs {
-    /// After `NoSpace`: does the next thing that may help. False where nothing is left to be done, or the caller has
-    /// waited long enough.
+    /// After `NoSpace`: does the next thing that may help. False where nothing is left to be done,
+    /// or the caller has waited long enough.
     pub(in crate::live) fn make_space(&self, effort: &mut Effort, asker: Asker) -> Result<bool> {
         if effort.since.get_or_insert_with(Instant::now).elapsed() > WAIT_MAX {
             return Ok(false);
@@ -91,7 +95,8 @@ impl LiveFs {
         if !effort.reclaimed {
             effort.reclaimed = true;
             let waited = self.wait_for_removals();
-            // What was freed becomes available with its commit, and what was promised by being written.
+            // What was freed becomes available with its commit, and what was reserved by being
+            // written.
             if waited
                 || self.allocator.reclaimable() > 0
                 || self.has_long_journal()
@@ -122,7 +127,7 @@ impl LiveFs {
         Ok(waits)
     }
 
-    /// Promises blocks, after having made space where that is needed.
+    /// Reserves blocks, after having made space where that is needed.
     pub(in crate::live) fn reserve_with_effort(
         &self,
         blocks: u64,
@@ -149,11 +154,12 @@ impl LiveFs {
         any
     }
 
-    /// One transaction, or the views of an instant, give way; false where there is nothing that they hold. `below`:
-    /// only views from before that instant. `round`: the number of rounds before the caller found no space.
+    /// One transaction, or the views of an instant, give way; false where there is nothing that
+    /// they hold. `below`: only views from before that instant. `round`: the number of rounds
+    /// before the caller found no space.
     fn have_transactions_give_way(&self, needed: u64, round: u64, below: Option<Stamp>) -> Result<bool> {
         let _making = self.space.making.making.lock();
-        // Somebody else has made space since the caller looked.
+        // Another caller has made space since the caller looked.
         if self.space.making.rounds.load(SeqCst) != round {
             return Ok(true);
         }
@@ -162,8 +168,8 @@ impl LiveFs {
         let held = largest.as_ref().map_or(0, |(_, size)| *size);
         let past = self.held_by_views(inodes);
         let expires_first = past > 0 && past >= held;
-        // Nobody loses anything for a request that all of them together could not meet.
-        let all = self.allocator.promisable(Purpose::Data { privileged: true })
+        // No transaction loses anything for a request that all of them together could not meet.
+        let all = self.allocator.reservable(Purpose::Data { privileged: true })
             + self.space.transactions.blocks()
             + past;
         if !inodes && needed > all {

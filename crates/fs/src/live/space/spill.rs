@@ -1,11 +1,12 @@
-//! Contents of a transaction that are kept on the volume, for want of memory, before they are anybody's.
+//! Contents of a transaction that are kept on the volume, for want of memory, before they are
+//! anybody's.
 //!
 //! Whose they are, and who may take them away, is in `tx_space.rs`, which writes them.
 //!
 //! Crash argument: they are in blocks that are taken in memory only, so a crash finds these free. A
-//! transaction that ends without them gives them back. Its commit makes them blocks of its files where they
-//! are, without writing them again: as staged contents from then on (`commit::install`), and the commit's own
-//! flush covers them as any data that was written before it.
+//! transaction that ends without them gives them back. Its commit makes them blocks of its files
+//! where they are, without writing them again: as staged contents from then on (`commit::install`),
+//! and the commit's own flush covers them as any data that was written before it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -60,7 +61,8 @@ impl fmt::Debug for BlockContents {
     }
 }
 
-/// One of the blocks that were spilled together. Its place is its own as long as a clone of it is there.
+/// One of the blocks that were spilled together. Its place is its own as long as a clone of it is
+/// there.
 #[derive(Clone)]
 pub struct SpilledBlock {
     run: Arc<SpilledRun>,
@@ -95,7 +97,7 @@ impl SpilledBlock {
 }
 
 impl LiveFs {
-    /// Bytes of file contents that a transaction keeps in memory at the most, about.
+    /// Bytes of file contents that a transaction keeps in memory at most, about.
     pub fn private_bytes_max(&self) -> u64 {
         self.options.data_cache_bytes / 4
     }

@@ -1,18 +1,23 @@
-//! Space that open transactions hold before their commits: whose it is, how much it may be, and how it is revoked.
+//! Space that open transactions hold before their commits: whose it is, how much it may be, and how
+//! it is revoked.
 //!
-//! A transaction holds blocks that its contents were spilled to, and numbers of inodes that were born in it. Both
-//! are taken in memory only, so a crash leaves nothing of them, and nothing here is on disk.
+//! A transaction holds blocks that its contents were spilled to, and numbers of inodes that were
+//! born in it. Both are taken in memory only, so a crash leaves nothing of them, and nothing here
+//! is on disk.
 //!
-//! - *Charge.* What is held counts against the quotas of the file that it is for (user, group, project), as the same
-//!   call outside would. It is a promise beside the usage ([`crate::quota`]), never in a quota file: that has what the
-//!   inode table has, and e2fsck compares the two. A commit ends the promise when it moves the charge (`op`),
-//!   everything else when it gives the space back.
-//! - *Limit.* All open transactions of one user other than root together may hold a share of what is free to
-//!   unprivileged users, theirs included ([`LiveOptions::tx_space_percent`](crate::live::LiveOptions)). Beyond it the call in
-//!   the transaction gets `EDQUOT`: the volume has space left, this user's transactions may not have it. The blocks
-//!   reserved for root are no part of that.
-//! - *Revocation.* When others find no space (`make_space.rs`), a transaction loses all that it holds. From then on it
-//!   can neither change nor commit anything, and reads of spilled contents fail ([`Error::SpaceRevoked`]).
+//! - *Charge.* What is held counts against the quotas of the file that it is for (user, group,
+//!   project), as the same call outside would. It is a reservation beside the usage
+//!   ([`crate::quota`]), never in a quota file: that has what the inode table has, and e2fsck
+//!   compares the two. A commit ends the reservation when it moves the charge (`op`), everything
+//!   else when it gives the space back.
+//! - *Limit.* All open transactions of one user other than root together may hold a share of what
+//!   is free to unprivileged users, theirs included
+//!   ([`LiveOptions::tx_space_percent`](crate::live::LiveOptions)). Beyond it the call in the
+//!   transaction gets `EDQUOT`: the volume has space left, this user's transactions may not have
+//!   it. The blocks reserved for root are no part of that.
+//! - *Revocation.* When others find no space (`make_space.rs`), a transaction loses all that it
+//!   holds. From then on it can neither change nor commit anything, and reads of spilled contents
+//!   fail ([`Error::SpaceRevoked`]).
 //!
 //! Revocation needs no lock of the transaction, which may be busy for long:
 //! ```text
@@ -23,13 +28,13 @@
 //!    ▼
 //!  Revoked: holds nothing
 //! ```
-//! Nobody revokes what is pinned, so what a commit links is its own. A read of a spilled block holds the run's lock
-//! shared while the device works, and revocation takes that lock before the blocks are free: so nobody reads what is
-//! another's by then.
+//! Nothing revokes what is pinned, so what a commit links is its own. A read of a spilled block
+//! holds the run's lock shared while the device works, and revocation takes that lock before the
+//! blocks are free: so no transaction reads what is another's by then.
 //!
-//! Locks: `making` (in `make_space.rs`) → the list of spaces → a space's `held`, or a run's state → a group of the
-//! allocator. None of them is held while an inode is locked by the same thread, but for a run's state and `held`,
-//! under which nothing waits.
+//! Locks: `making` (in `make_space.rs`) → the list of spaces → a space's `held`, or a run's state →
+//! a group of the allocator. None of them is held while an inode is locked by the same thread, but
+//! for a run's state and `held`, under which nothing waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
@@ -178,7 +183,7 @@ impl SpilledRun {
                 let fs = &self.space.fs;
                 fs.allocator.give_back(run);
                 let bytes = u64::from(run.len) * fs.block_bytes();
-                fs.quotas.end_promise(&Charge { bytes, ..self.charge() });
+                fs.quotas.release(&Charge { bytes, ..self.charge() });
                 self.space.release_blocks(run.len.into());
             }
         }
@@ -251,7 +256,7 @@ impl TxSpace {
 
     fn give_back_inode(&self, ino: Ino, payer: Payer) {
         let fs = &self.fs;
-        fs.quotas.end_promise(&Charge { payer, bytes: 0, inodes: 1 });
+        fs.quotas.release(&Charge { payer, bytes: 0, inodes: 1 });
         self.user.inodes.fetch_sub(1, Relaxed);
         // A commit that failed half-way may have made it an inode; it has stopped the volume.
         if fs.engine.health().is_ok() {
@@ -259,7 +264,8 @@ impl TxSpace {
         }
     }
 
-    /// Adds to what the user holds of something, of which `free` is left to all; `EDQUOT` beyond the share.
+    /// Adds to what the user holds of something, of which `free` is left to all; `EDQUOT` beyond
+    /// the share.
     fn add_to_user(&self, held: &AtomicU64, more: u64, free: u64, limits: SpaceLimits) -> Result<()> {
         let percent = u64::from(self.fs.options.tx_space_percent);
         let unlimited = self.owner == 0 || limits == SpaceLimits::Exempt;
@@ -369,8 +375,8 @@ impl LiveFs {
         }
     }
 
-    /// Reserves an inode number in memory, for a transaction's new inode. Errors: `EDQUOT` by the quotas of `payer`
-    /// and by the user's limit; `NoSpace`; `SpaceRevoked`.
+    /// Reserves an inode number in memory, for a transaction's new inode. Errors: `EDQUOT` by the
+    /// quotas of `payer` and by the user's limit; `NoSpace`; `SpaceRevoked`.
     pub fn reserve_inode(
         &self,
         space: &TxSpace,
@@ -383,13 +389,13 @@ impl LiveFs {
         space.add_to_user(&space.user.inodes, 1, self.allocator.free_inodes(), limits)?;
         let charge = Charge { payer, bytes: 0, inodes: 1 };
         let unchecked = space.owner == 0 || limits == SpaceLimits::Exempt;
-        let taken = self.quotas.promise(&charge, unchecked).and_then(|()| {
+        let taken = self.quotas.reserve(&charge, unchecked).and_then(|()| {
             let taken = self.take_inode_for_tx(parent, is_dir);
-            taken.inspect_err(|_| self.quotas.end_promise(&charge))
+            taken.inspect_err(|_| self.quotas.release(&charge))
         });
         let ino = taken.inspect_err(|_| _ = space.user.inodes.fetch_sub(1, Relaxed))?;
         let mut held = space.held.lock();
-        // Revoked meanwhile: this one was not on the list.
+        // Revoked since: this one was not on the list.
         if let Err(error) = space.check() {
             drop(held);
             space.give_back_inode(ino, payer);
@@ -424,8 +430,8 @@ impl LiveFs {
         }
     }
 
-    /// Writes contents of consecutive blocks of a file to free blocks. Errors: as [`LiveFs::reserve_inode`]; nothing was
-    /// written then.
+    /// Writes contents of consecutive blocks of a file to free blocks. Errors: as
+    /// [`LiveFs::reserve_inode`]; nothing was written then.
     pub fn spill(
         self: &Arc<Self>,
         space: &Arc<TxSpace>,
@@ -439,16 +445,16 @@ impl LiveFs {
         space.check()?;
         let purpose = Purpose::Data { privileged: space.owner == 0 };
         let count = blocks.len() as u64;
-        let free = self.allocator.promisable(Purpose::Data { privileged: false });
+        let free = self.allocator.reservable(Purpose::Data { privileged: false });
         space.add_to_user(&space.user.blocks, count, free, limits)?;
         space.blocks.fetch_add(count, Relaxed);
         let charge = Charge { payer: place.payer, bytes: count * self.block_bytes(), inodes: 0 };
         let unchecked = space.owner == 0 || limits == SpaceLimits::Exempt;
-        let promised = self.quotas.promise(&charge, unchecked).and_then(|()| {
+        let reserved = self.quotas.reserve(&charge, unchecked).and_then(|()| {
             let reserved = self.reserve_with_effort(count, purpose, Asker::Inside);
-            reserved.inspect_err(|_| self.quotas.end_promise(&charge))
+            reserved.inspect_err(|_| self.quotas.release(&charge))
         });
-        let mut reservation = promised.inspect_err(|_| space.release_blocks(count))?;
+        let mut reservation = reserved.inspect_err(|_| space.release_blocks(count))?;
         let goal = place.after.map(|block| block.place().offset(1));
         let mut goal = goal.unwrap_or_else(|| self.allocator.goal_for(place.ino));
         let mut spilled = Vec::with_capacity(blocks.len());
@@ -461,7 +467,7 @@ impl LiveFs {
             // What has a run gives its share back with that.
             let run = written.inspect_err(|_| {
                 let left = reservation.left();
-                self.quotas.end_promise(&Charge { bytes: left * self.block_bytes(), ..charge });
+                self.quotas.release(&Charge { bytes: left * self.block_bytes(), ..charge });
                 space.release_blocks(left);
             })?;
             goal = run.run.end();
@@ -489,7 +495,8 @@ impl LiveFs {
         let slices: Vec<IoSlice<'_>> = blocks.iter().map(|bytes| IoSlice::new(bytes)).collect();
         self.engine.write_data(run.start, &slices)?;
         let mut held = space.held.lock();
-        // Revoked meanwhile: this one was not on the list, and goes by being dropped, which takes the lock.
+        // Revoked since: this one was not on the list, and goes by being dropped, which takes
+        // the lock.
         if let Err(error) = space.check() {
             drop(held);
             return Err(error);

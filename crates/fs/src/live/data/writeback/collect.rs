@@ -12,7 +12,7 @@ use crate::live::data::mode::{BatchFacts, Placement};
 use crate::live::data::pages::Changed;
 use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
 
-/// Pages that one batch writes at the most: how long a writer of the file may have to wait.
+/// Pages that one batch writes, at most: how long a writer of the file may have to wait.
 const BATCH_PAGES_MAX: usize = 2048;
 
 /// A page as it was when its batch was put together.
@@ -59,8 +59,8 @@ impl WritebackBatch {
 }
 
 impl LiveFs {
-    /// Steps 1 and 2 of the crash argument, but for the writing: what of the inode there is to write back, each page
-    /// with its place; `None` where there is nothing.
+    /// Steps 1 and 2 of the crash argument, but for the writing: what of the inode there is to
+    /// write back, each page with its place; `None` where there is nothing.
     pub(super) fn collect(
         &self,
         cached: &Arc<CachedInode>,
@@ -116,7 +116,7 @@ impl LiveFs {
     }
 }
 
-/// Learns from what a caller waits for, and tells what is known.
+/// Learns from what a caller waits for, and returns what is known.
 fn note_pattern(cached: &CachedInode, dirty: &[(u32, DirtyPage)], how: WritebackRequest) -> WritePattern {
     let mut pages = cached.pages.lock();
     if let (true, Some((first, _)), Some((last, _))) = (how.synced, dirty.first(), dirty.last()) {

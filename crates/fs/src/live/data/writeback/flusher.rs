@@ -12,7 +12,7 @@ use super::WritebackRequest;
 use crate::live::LiveFs;
 
 /// How long data may stay dirty before the flusher takes it (sync(2) does not reach us, so this
-/// is what a user waits for at the most).
+/// is what a user waits for at most).
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// Wakes the flusher thread: every second, when it is kicked, or to stop.
@@ -101,7 +101,8 @@ impl LiveFs {
             if !self.page_cache.must_throttle(own) {
                 return Ok(());
             }
-            // With the inode's times: nothing of what leaves the cache stays behind in memory (DIU-3).
+            // With the inode's times: nothing of what leaves the cache stays behind in memory
+            // (DIU-3).
             self.write_back(&cached, WritebackRequest::INODE)?;
         }
         Ok(())
@@ -125,9 +126,9 @@ impl LiveFs {
         true
     }
 
-    /// Writes back files that were cut to nothing and written again since the last round: the truncation is in
-    /// the next commit, and its data had better be (`auto_da_alloc` of ext4, which does it at the close; no
-    /// close comes to us).
+    /// Writes back files that were cut to nothing and written again since the last round: the
+    /// truncation is in the next commit, and its data had better be (`auto_da_alloc` of ext4, which
+    /// does it at the close; no close comes to us).
     fn write_back_emptied(&self) -> Result<()> {
         for ino in self.page_cache.take_emptied() {
             if let Some(cached) = self.inodes.peek(ino) {

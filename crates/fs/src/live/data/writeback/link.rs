@@ -54,7 +54,7 @@ impl LiveFs {
             self.journal_segments(&mut state, &segments)
         };
         if linked.is_err() {
-            // Some blocks may be linked and some not: what is in memory no longer tells what is
+            // Some blocks may be linked and some not: what is in memory no longer says what is
             // on disk. Nothing may be written from here on.
             self.engine.poison("linking written data failed half-way");
         }
@@ -74,7 +74,7 @@ impl LiveFs {
     ) -> Result<()> {
         self.read_ahead_inode(cached.ino, state);
         for segment in segments.iter().filter(|segment| segment.placement != Placement::Written) {
-            // Who needs it is told of errors.
+            // What needs it will meet the error.
             let _ = self.extents(cached.ino, state).read_ahead(&state.inode, segment.at);
             self.allocator.read_ahead(segment.run());
         }
@@ -103,7 +103,7 @@ impl LiveFs {
                     self.allocator.link(&mut handle, run)?;
                     extents.insert(&mut handle, &mut state.inode, segment.at, run, false)?;
                     segment.journal(&mut handle)?;
-                    self.keep_promise(cached, state, segment);
+                    self.settle_reservation(cached, state, segment);
                 }
             }
             self.has_reached(state, segment.at.offset(segment.len()));
@@ -123,8 +123,8 @@ impl LiveFs {
         }
     }
 
-    /// Makes sure that the handle has room for `credits` more blocks, by going on in another one where
-    /// this commit is too full.
+    /// Makes sure that the handle has room for `credits` more blocks, by going on in another one
+    /// where this commit is too full.
     fn make_room(
         &self,
         handle: &mut Handle,
@@ -180,27 +180,27 @@ impl LiveFs {
                 }
             }
         }
-        self.keep_promise(cached, state, segment);
+        self.settle_reservation(cached, state, segment);
         Ok(())
     }
 
-    /// The pages of a segment have their blocks now: their promises are kept.
-    fn keep_promise(&self, cached: &CachedInode, state: &InodeState, segment: &Segment) {
+    /// The pages of a segment have their blocks now: their reservations end.
+    fn settle_reservation(&self, cached: &CachedInode, state: &InodeState, segment: &Segment) {
         let mut kept = 0;
         let mut pages = cached.pages.lock();
         let pages = &mut *pages;
         for (_, page) in pages.map.range_mut(segment.at.0..segment.at.0 + segment.len()) {
-            if page.promised {
-                page.promised = false;
-                pages.promised -= 1;
+            if page.reserved {
+                page.reserved = false;
+                pages.reserved -= 1;
                 kept += 1;
             }
         }
         let payer = self.quotas.payer_of(&state.inode);
-        self.quotas.end_promise(&Charge { payer, bytes: kept * self.block_bytes(), inodes: 0 });
+        self.quotas.release(&Charge { payer, bytes: kept * self.block_bytes(), inodes: 0 });
     }
 
-    /// Nothing changed the pages meanwhile: the inode's lock was held all the time.
+    /// Nothing has changed the pages: the inode's lock was held all the time.
     fn mark_clean(&self, cached: &CachedInode, state: &InodeState, segments: &[Segment]) {
         let mut pages = cached.pages.lock();
         let pages = &mut *pages;
@@ -219,7 +219,7 @@ impl LiveFs {
         if let Some(last) = segments.last() {
             pages.dirty_from = last.at.0 + last.len();
         }
-        if pages.dirty == 0 && pages.promised == 0 {
+        if pages.dirty == 0 && pages.reserved == 0 {
             pages.reservation = None;
         }
         self.page_cache.cleaned(cleaned as u64);

@@ -1,19 +1,20 @@
-//! Write-back of many inodes: their data in as few writes as it takes, and past the page cache below.
+//! Write-back of many inodes: their data in as few writes as it takes, and past the page cache
+//! below.
 //!
-//! What is dirty in a thousand files lies in a thousand places of memory, and on the device mostly side
-//! by side: new blocks are taken near each other. So the data of several inodes is written together,
-//! sorted by place, and then each is linked. As long as it is on its way nothing refers to it, so the
-//! argument of [`super`] holds for each.
+//! What is dirty in a thousand files lies in a thousand places of memory, and on the device mostly
+//! side by side: new blocks are taken near each other. So the data of several inodes is written
+//! together, sorted by place, and then each is linked. As long as it is on its way nothing refers
+//! to it, so the argument of [`super`] holds for each.
 //!
-//! *Whose time it takes.* What goes into the page cache is written by the next flush, and that is an
-//! fsync of a few bytes (the paper on RFJ: metadata waits for its data, instead of forcing it out). No
-//! caller waits for what is written here. So it is on the device when it is linked: an fsync that
-//! commits it along has nothing left to write.
+//! *Whose time it takes.* What goes into the page cache is written by the next flush, and that is
+//! an fsync of a few bytes (the paper on RFJ: metadata waits for its data, instead of forcing it
+//! out). No caller waits for what is written here. So it is on the device when it is linked: an
+//! fsync that commits it along has nothing left to write.
 //!
-//! *Locks.* Those of all inodes of a group are held, upgradable, while their data is written: in rising
-//! order, as everywhere. They are made exclusive and released from the last to the first: a reader of one
-//! of them, which keeps it from being made exclusive, may wait for a later one, never for an earlier one.
-//! A group leaves out an inode that another thread has locked.
+//! *Locks.* Those of all inodes of a group are held, upgradable, while their data is written: in
+//! rising order, as everywhere. They are made exclusive and released from the last to the first: a
+//! reader of one of them, which keeps it from being made exclusive, may wait for a later one, never
+//! for an earlier one. A group leaves out an inode that another thread has locked.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,14 +27,16 @@ use super::collect::WritebackBatch;
 use crate::live::LiveFs;
 use crate::live::inode::cached::CachedInode;
 
-/// Inodes and pages that are written together at the most: how long a writer to one of them may have to wait.
+/// Inodes and pages that are written together at the most: how long a writer to one of them may
+/// have to wait.
 const INODES_MAX: usize = 256;
 const PAGES_MAX: usize = 256;
 
 impl LiveFs {
     /// Writes back what is dirty; with `before`, only inodes that have been dirty since then.
     ///
-    /// Errors: the first one that an inode met by itself (its extents are damaged); all others are written all the same.
+    /// Errors: the first one that an inode met by itself (its extents are damaged); all others are
+    /// written all the same.
     pub(in crate::live) fn write_back_all(&self, before: Option<Instant>) -> Result<()> {
         let mut inodes = Vec::new();
         for ino in self.page_cache.dirty_inodes(before) {
@@ -67,8 +70,8 @@ impl LiveFs {
         failed.map_or(Ok(()), Err)
     }
 
-    /// What there is to write back of the first of these inodes, as much as makes a group, and how many of them that
-    /// were. One that meets an error is left out, and stays dirty.
+    /// What there is to write back of the first of these inodes, as much as makes a group, and how
+    /// many of them that were. One that meets an error is left out, and stays dirty.
     fn collect_group(
         &self,
         inodes: &[Arc<CachedInode>],

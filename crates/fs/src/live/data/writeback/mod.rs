@@ -1,11 +1,12 @@
 //! Write-back: dirty pages to the device, then the metadata that refers to them.
 //!
-//! Each step of the argument is a file: `collect` (which pages), `place` (steps 1 and 2: where they go),
-//! `write` (steps 1 and 2: the data), `link` (step 3). One inode takes them in a batch after the other
-//! (here); many inodes take them together (`many`).
+//! Each step of the argument is a file: `collect` (which pages), `place` (steps 1 and 2: where they
+//! go), `write` (steps 1 and 2: the data), `link` (step 3). One inode takes them in a batch after
+//! the other (here); many inodes take them together (`many`).
 //! - `space_reservation`: what the engine reserves for dirty data
 //! - `sync`: fsync and fdatasync; `flusher`: write-back by age, and where memory is short
-//! - `write_pattern`: how a file is written, by which `collect` chooses what goes through the journal
+//! - `write_pattern`: how a file is written, by which `collect` chooses what goes through the
+//!   journal
 //!
 //! Crash argument, for one batch of dirty pages of one inode:
 //! 1. Pages that have a written block go there in place; a crash leaves each sector old or new,
@@ -27,7 +28,7 @@
 //! Room in the engine was reserved when the data was accepted (`space_reservation`), so no step is
 //! refused for want of it.
 //!
-//! The inode's lock is held upgradable all the time: readers go on during the I/O, writers and
+//! The inode's lock is held upgradable all the time: readers continue during the I/O, writers and
 //! truncation wait, so no page and no mapping changes under it. It is made exclusive before the
 //! handle is begun (lock order: inode, then handle).
 

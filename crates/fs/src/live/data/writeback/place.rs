@@ -1,4 +1,5 @@
-//! Steps 1 and 2 of the crash argument: each dirty page gets a place. Blocks are taken in memory only.
+//! Steps 1 and 2 of the crash argument: each dirty page gets a place. Blocks are taken in memory
+//! only.
 
 use xact_types::{BlockNr, FileBlock, Result};
 

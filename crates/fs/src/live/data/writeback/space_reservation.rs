@@ -1,16 +1,20 @@
 //! Room in the engine for what was accepted and is written back later.
 //!
-//! Where snapshots fill the room for commits ([`Engine::limits_room`](xact_consistency::Engine::limits_room)),
-//! data that a write has put into memory could find none when its turn comes, and only an fsync would tell. So
-//! a write is promised room for what it makes dirty, or is refused; write-back gives the promise back.
+//! Where snapshots fill the room for commits
+//! ([`Engine::limits_room`](xact_consistency::Engine::limits_room)), data that a write has put into
+//! memory could find none when its turn comes, and only an fsync would fail. So a write reserves
+//! room for what it makes dirty, or is refused; write-back releases the reservation.
 //!
-//! - A page is promised a block: its own place may be held when it is written, whoever has it now.
-//! - A write is promised what leads to its pages besides: the nodes of the block map on the way to them.
-//! - An inode is promised its block of the table. Bitmaps and descriptors are few by what a pool has for each group,
-//!   and are covered by what the engine keeps free (`consistency/generations/room.rs`).
+//! - A block is reserved for a page: its own place may be held when it is written, whatever has it
+//!   now.
+//! - For a write is also reserved what leads to its pages: the nodes of the block map on the way to
+//!   them.
+//! - For an inode its block of the table is reserved. Bitmaps and descriptors are few by what a
+//!   pool has for each group, and are covered by what the engine keeps free
+//!   (`consistency/generations/room.rs`).
 //!
-//! What an inode was promised is counted in `Pages::room`: never less than one for each dirty page. It goes down
-//! with these, and to nothing when nothing of the inode is dirty.
+//! What is reserved for an inode is counted in `Pages::writeback_reserved`: never less than one for
+//! each dirty page. It goes down with these, and to nothing when nothing of the inode is dirty.
 
 use std::ops::RangeInclusive;
 
@@ -25,7 +29,8 @@ use crate::live::op::Operation;
 const NODES: u64 = 4;
 
 impl Writeback {
-    /// Promises room for the pages of a range that are clean, and for the inode. `NoSpace` changes nothing.
+    /// Reserves room for the pages of a range that are clean, and for the inode. `NoSpace` changes
+    /// nothing.
     pub fn reserve(&self, cached: &CachedInode, pages: RangeInclusive<u32>) -> Result<()> {
         if !self.engine.limits_room() {
             return Ok(());
@@ -34,15 +39,15 @@ impl Writeback {
             let known = cached.pages.lock();
             let count = pages.end() - pages.start() + 1;
             let dirty = known.map.range(pages).filter(|(_, page)| page.dirty).count();
-            (u64::from(count) - dirty as u64, known.room == 0)
+            (u64::from(count) - dirty as u64, known.writeback_reserved == 0)
         };
         let nodes = if wanted > 0 { NODES } else { 0 };
         self.reserve_blocks(cached, wanted + nodes + u64::from(has_none))
     }
 
-    /// Promises room for an inode that is to become dirty by itself.
+    /// Reserves room for an inode that is to become dirty by itself.
     pub fn reserve_inode(&self, cached: &CachedInode) -> Result<()> {
-        let has_none = self.engine.limits_room() && cached.pages.lock().room == 0;
+        let has_none = self.engine.limits_room() && cached.pages.lock().writeback_reserved == 0;
         self.reserve_blocks(cached, has_none.into())
     }
 
@@ -51,45 +56,47 @@ impl Writeback {
             return Ok(());
         }
         let mut pages = cached.pages.lock();
-        let ahead = pages.room_ahead.min(blocks);
+        let ahead = pages.writeback_ahead.min(blocks);
         self.engine.promise(blocks - ahead)?;
-        pages.room_ahead -= ahead;
-        pages.room += blocks - ahead;
+        pages.writeback_ahead -= ahead;
+        pages.writeback_reserved += blocks - ahead;
         Ok(())
     }
 
-    /// For an operation that changes more than what is in memory: promises room for the parts of so many ranges
-    /// that it may make dirty, which is not to fail half-way. To be ended by [`Self::release_ahead`].
+    /// For an operation that changes more than what is in memory: reserves room for the parts of so
+    /// many ranges that it may make dirty, which is not to fail half-way. To be ended by
+    /// [`Self::release_ahead`].
     fn reserve_ahead(&self, cached: &CachedInode, ranges: u64, pages: u64) -> Result<()> {
         let blocks = if self.engine.limits_room() { pages + ranges * NODES + 1 } else { 0 };
         self.reserve_blocks(cached, blocks)?;
-        cached.pages.lock().room_ahead += blocks;
+        cached.pages.lock().writeback_ahead += blocks;
         Ok(())
     }
 
     fn release_ahead(&self, cached: &CachedInode, state: &InodeState) {
         let mut pages = cached.pages.lock();
-        pages.room_ahead = 0;
+        pages.writeback_ahead = 0;
         self.release(&mut pages, 0, state.dirty);
     }
 
-    /// So many pages of an inode are clean, or gone; `inode_dirty` as after that. The caller holds the inode's lock.
+    /// `cleaned` pages of an inode are clean, or gone; `inode_dirty` as after that. The caller
+    /// holds the inode's lock.
     pub fn release(&self, pages: &mut Pages, cleaned: usize, inode_dirty: bool) {
         let kept = match pages.dirty {
-            0 => pages.room_ahead + u64::from(inode_dirty),
-            _ => pages.room.saturating_sub(cleaned as u64),
+            0 => pages.writeback_ahead + u64::from(inode_dirty),
+            _ => pages.writeback_reserved.saturating_sub(cleaned as u64),
         };
-        let ended = pages.room.saturating_sub(kept);
+        let ended = pages.writeback_reserved.saturating_sub(kept);
         if ended > 0 {
-            pages.room -= ended;
+            pages.writeback_reserved -= ended;
             self.engine.end_promise(ended);
         }
     }
 }
 
 impl Operation<'_> {
-    /// Runs a part of an operation that changes metadata, and pages in so many ranges besides. What these need is
-    /// promised first: `NoSpace` comes before the first change.
+    /// Runs a part of an operation that changes metadata, and pages in so many ranges as well. What
+    /// these need is reserved first: `NoSpace` comes before the first change.
     pub(in crate::live) fn with_writeback_reserved(
         &mut self,
         ino: Ino,

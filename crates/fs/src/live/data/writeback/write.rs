@@ -10,7 +10,8 @@ use super::Writeback;
 use super::collect::WritebackBatch;
 use crate::live::LiveFs;
 
-/// A run of so many bytes goes past the page cache by itself; smaller ones there are passed on together.
+/// A run of this many bytes goes past the page cache by itself; smaller ones there are passed on
+/// together.
 const LARGE_RUN_BYTES: usize = 64 << 10;
 /// So few runs do so whatever their size.
 const FEW_RUNS: usize = 4;
@@ -23,8 +24,9 @@ struct DataRun<'a> {
 }
 
 impl LiveFs {
-    /// Writes the data of the batches to its places, but for what goes through the journal. `synced`: a flush is to
-    /// follow. Where that fails the blocks that were taken for it are given back.
+    /// Writes the data of the batches to its places, but for what goes through the journal.
+    /// `synced`: a flush is to follow. Where that fails the blocks that were taken for it are given
+    /// back.
     pub(super) fn write_batches(&self, batches: &[WritebackBatch], synced: bool) -> Result<()> {
         let written = self.writeback.write_runs(&runs_of(batches), synced);
         if written.is_err() {

@@ -1,13 +1,13 @@
-//! How a file is written, as its syncs tell: what `adaptive` chooses by (JOJ-8).
+//! How a file is written, as its syncs show: what `adaptive` chooses by (JOJ-8).
 //!
-//! Two kinds of files are synced often and want opposite ways. A *log* grows: what is appended stays, so
-//! through the journal it is written twice. A *journal* in the sense of databases (rollback journals and
-//! the like) is cut off, deleted, or begun anew from its start at each of its transactions: its copies in
-//! the log are overwritten or freed before any checkpoint, so through the log it is written once, in one
-//! sequential write, however much it is (JOJ-6).
+//! Two kinds of files are synced often and want opposite ways. A *log* grows: what is appended
+//! stays, so through the journal it is written twice. A *journal* in the sense of databases
+//! (rollback journals and the like) is cut off, deleted, or restarted from its start at each of
+//! its transactions: its copies in the log are overwritten or freed before any checkpoint, so
+//! through the log it is written once, in one sequential write, however much it is (JOJ-6).
 //!
-//! The history is kept with the inode number, in memory: a file that is deleted and made again is known
-//! again as far as it gets its old number. Nothing depends on it but speed.
+//! The history is kept with the inode number, in memory: a file that is deleted and made again is
+//! known again as far as it gets its old number. Nothing depends on it but speed.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(in crate::live) struct WriteHistory {
     reached: u32,
     /// Syncs in a row that each went on where the one before had ended.
     appends: u8,
-    /// Times that the file was cut off, deleted, or begun anew.
+    /// Times that the file was cut off, deleted, or restarted.
     restarts: u8,
 }
 
