@@ -80,7 +80,7 @@ pub enum Fault {
     /// Transactions: a block that keeps its place under new contents is written there before the commit.
     PlaceBeforeCommit,
     /// Transactions: the file that keeps one goes in a commit of its own, after that of the changes.
-    KeptRemovedApart,
+    PersistedRemovedApart,
 }
 
 #[cfg(feature = "faults")]
@@ -136,7 +136,7 @@ impl Fault {
         Fault::RenameBeforeData,
         Fault::DiscardAtOnce,
         Fault::ShorterAfterInode,
-        Fault::KeptRemovedApart,
+        Fault::PersistedRemovedApart,
     ];
 
     /// All faults, those that two engines have twice.

@@ -30,7 +30,7 @@ pub mod volume;
 pub mod xattr;
 
 pub use api::{
-    Allocate, Attr, Caller, DirItem, Entry, FileKind, KEPT_FOLDER, Name, RenameHow, SeekTo, SetAttr,
+    Allocate, Attr, Caller, DirItem, Entry, FileKind, Name, PERSISTED_FOLDER, RenameHow, SeekTo, SetAttr,
     TimeChange, View, VolumeSpace, WriteHow, XattrHow,
 };
 pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use xact::{
-    Accounts, Audience, Credentials, Difference, Durability, Isolation, KeptInfo, Losses, Lost, ModeChoice,
-    Modes, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, Volume,
+    AbortHistory, Accounts, CommitObserver, Credentials, Difference, Durability, Isolation, LostAttempt,
+    ModeChoice, Modes, PersistedInfo, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, Volume,
 };
 use xact_fs::View;
 use xact_types::{Ino, Result};
@@ -28,7 +28,12 @@ pub trait Host: Send + Sync {
 
     /// Begins a transaction for the user `uid`, after tries that were lost to conflicts. Where these
     /// have weight it waits for the commits that run.
-    fn begin(&self, uid: u32, isolation: Isolation, losses: &Losses) -> Result<Arc<dyn HostTransaction>>;
+    fn begin(
+        &self,
+        uid: u32,
+        isolation: Isolation,
+        losses: &AbortHistory,
+    ) -> Result<Arc<dyn HostTransaction>>;
 
     /// The transactions that are kept on the volume since before it was mounted, each opened again. Of those that
     /// cannot be, why not.
@@ -93,7 +98,7 @@ pub trait Host: Send + Sync {
 pub struct Reopened {
     pub transaction: Arc<dyn HostTransaction>,
     pub uid: u32,
-    pub info: KeptInfo,
+    pub info: PersistedInfo,
 }
 
 /// How a transaction is committed.
@@ -132,7 +137,7 @@ pub trait HostTransaction: Send + Sync {
     /// Returns when it is as durable as was asked for. The audience sees to it that nobody sees some of
     /// it beside what was before. On an error before the base shows the changes nothing has happened;
     /// the transaction is aborted, or stays open if it was to be retained or committed in part.
-    fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()>;
+    fn commit(&self, how: &CommitHow, audience: &mut dyn CommitObserver) -> Result<()>;
 
     /// Drops what is in memory; what is kept of it on the volume stays there.
     fn abort(&self);
@@ -141,16 +146,16 @@ pub trait HostTransaction: Send + Sync {
     fn drop_all(&self) -> Result<()>;
 
     /// Keeps it on the volume too, as it is now; to be called again when it has changed.
-    fn keep(&self, info: KeptInfo) -> Result<()>;
+    fn keep(&self, info: PersistedInfo) -> Result<()>;
 
     /// What it is kept with, if it is.
-    fn kept_info(&self) -> Option<KeptInfo>;
+    fn kept_info(&self) -> Option<PersistedInfo>;
 
     /// As `keep`, where it is kept and has changed since.
     fn keep_up(&self) -> Result<()>;
 
     /// After a commit that was refused for a conflict: what is to be known for another try.
-    fn take_lost(&self) -> Option<Lost>;
+    fn take_lost(&self) -> Option<LostAttempt>;
 
     /// Drops the changes at and below these paths.
     fn drop_only(&self, paths: &[Vec<u8>]) -> Result<()>;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use xact::{
-    Accounts, Audience, Credentials, Difference, Isolation, KeptInfo, Limits, Losses, Lost, ModeChoice,
-    Modes, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions, TxState, Volume,
+    AbortHistory, Accounts, CommitObserver, Credentials, Difference, Isolation, Limits, LostAttempt,
+    ModeChoice, Modes, PersistedInfo, Reader, Side, Snapshot, SnapshotInfo, SnapshotWatcher, TxOptions,
+    TxState, Volume,
 };
 use xact_fs::View;
 use xact_types::{Error, Ino, Result};
@@ -47,7 +48,12 @@ impl Host for Served {
         self.volume.hold_reserved(ino);
     }
 
-    fn begin(&self, uid: u32, isolation: Isolation, losses: &Losses) -> Result<Arc<dyn HostTransaction>> {
+    fn begin(
+        &self,
+        uid: u32,
+        isolation: Isolation,
+        losses: &AbortHistory,
+    ) -> Result<Arc<dyn HostTransaction>> {
         self.volume.health()?;
         let options = TxOptions { owner: uid, isolation, mounted: true, ..TxOptions::default() };
         Ok(Arc::new(ServedTransaction { transaction: self.volume.begin_after(options, losses) }))
@@ -59,11 +65,11 @@ impl Host for Served {
                 return Err(Error::ReadOnly);
             }
             let transaction = self.volume.reopen_transaction(id)?;
-            let (uid, info) = (transaction.options().owner, transaction.kept_info().unwrap_or_default());
+            let (uid, info) = (transaction.options().owner, transaction.persisted_info().unwrap_or_default());
             let transaction: Arc<dyn HostTransaction> = Arc::new(ServedTransaction { transaction });
             Ok(Reopened { transaction, uid, info })
         };
-        Ok(self.volume.kept_transactions()?.into_iter().map(|id| (id, reopen(id))).collect())
+        Ok(self.volume.persisted_transactions()?.into_iter().map(|id| (id, reopen(id))).collect())
     }
 
     fn create_snapshot(&self, name: &str) -> Result<()> {
@@ -213,11 +219,11 @@ impl HostTransaction for ServedTransaction {
         self.transaction.will_make(ino)
     }
 
-    fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()> {
+    fn commit(&self, how: &CommitHow, audience: &mut dyn CommitObserver) -> Result<()> {
         match &how.only {
             Some(paths) => self.transaction.commit_only(paths, how.durability, audience),
             None if how.retain => self.transaction.try_commit(how.durability, audience),
-            None => self.transaction.commit_before(how.durability, audience),
+            None => self.transaction.commit_with_observer(how.durability, audience),
         }
     }
 
@@ -226,27 +232,27 @@ impl HostTransaction for ServedTransaction {
     }
 
     fn drop_all(&self) -> Result<()> {
-        self.transaction.drop_all()
+        self.transaction.abort_persisted()
     }
 
-    fn keep(&self, info: KeptInfo) -> Result<()> {
-        self.transaction.keep(info)
+    fn keep(&self, info: PersistedInfo) -> Result<()> {
+        self.transaction.persist(info)
     }
 
-    fn kept_info(&self) -> Option<KeptInfo> {
-        self.transaction.kept_info()
+    fn kept_info(&self) -> Option<PersistedInfo> {
+        self.transaction.persisted_info()
     }
 
     fn keep_up(&self) -> Result<()> {
-        self.transaction.keep_up()
+        self.transaction.update_persisted()
     }
 
-    fn take_lost(&self) -> Option<Lost> {
-        self.transaction.take_lost()
+    fn take_lost(&self) -> Option<LostAttempt> {
+        self.transaction.take_lost_attempt()
     }
 
     fn drop_only(&self, paths: &[Vec<u8>]) -> Result<()> {
-        self.transaction.drop_only(paths)
+        self.transaction.abort_only(paths)
     }
 
     fn savepoint(&self) -> Result<u64> {

@@ -31,7 +31,7 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     fn open_view(self: &Arc<Self>) -> Self::Hold;
     fn stamp(hold: &Self::Hold) -> Stamp;
 
-    // Reads as of a stamp. `ESTALE` for an inode that did not exist then; `TooOld` where the past
+    // ReadSet as of a stamp. `ESTALE` for an inode that did not exist then; `TooOld` where the past
     // is no longer kept as far back.
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr>;
     fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>>;
@@ -137,7 +137,7 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     fn sync(&self) -> Result<()>;
 
     /// For the tests of crashes: what keeps a transaction goes in a commit of its own, after the changes.
-    fn removes_kept_apart(&self) -> bool {
+    fn removes_persisted_apart(&self) -> bool {
         false
     }
 }

@@ -11,7 +11,7 @@ use xact_fs::posix::{self, Access, Credentials};
 use xact_fs::{Attr, FileKind, InodeOps};
 use xact_types::{AccessCheck, Ino, Result};
 
-use crate::difference::{Budget, Difference, Found, Side, What};
+use crate::diff::{Budget, Difference, Found, Side, What};
 
 /// Files by path.
 type Files = BTreeMap<Vec<u8>, Attr>;

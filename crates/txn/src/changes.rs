@@ -39,7 +39,7 @@ impl Changes {
 ///
 /// A commit calls `before` and then `after`, once each, or neither where there is nothing to apply or it
 /// is refused earlier.
-pub trait Audience {
+pub trait CommitObserver {
     /// No lock of the base is held, and all that takes long is done. It may wait for operations on the
     /// base. From its return until `after`, nobody may take a copy of what is about to change.
     fn before(&mut self, _changes: &Changes) {}
@@ -49,7 +49,7 @@ pub trait Audience {
     fn after(&mut self) {}
 }
 
-impl Audience for () {}
+impl CommitObserver for () {}
 
 impl<B: VersionedBase> Transaction<B> {
     /// What a commit would change now; nothing in a transaction that has ended.

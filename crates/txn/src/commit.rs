@@ -29,7 +29,7 @@ use crate::base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Sta
 use crate::overlay::{Node, Overlay};
 use crate::permission::PermissionBasis;
 use crate::ranges::Ranges;
-use crate::reads::Reads;
+use crate::read_set::ReadSet;
 use crate::transaction::Durability;
 
 /// Why a commit is refused, and a write before it.
@@ -39,7 +39,7 @@ pub(crate) struct Commit<'a> {
     pub overlay: &'a Overlay,
     /// All changes of the transaction, of which `overlay` may be a part.
     pub whole: &'a Overlay,
-    pub reads: &'a Reads,
+    pub reads: &'a ReadSet,
     pub stamp: Stamp,
     /// The transaction's number.
     pub id: u64,
@@ -104,10 +104,10 @@ impl<'a> Commit<'a> {
         all.into_iter().collect()
     }
 
-    /// A conflict where an inode is gone that the transaction knew before it was opened anew. To be asked before
+    /// A conflict where an inode is gone that the transaction knew before it was reopened. To be asked before
     /// the locks: nobody can lock what never was.
     pub fn check_gone(&self) -> Result<()> {
-        let gone = &self.reads.away.gone;
+        let gone = &self.reads.offline.gone;
         let met =
             if gone.is_empty() { None } else { self.inodes().into_iter().find(|ino| gone.contains(ino)) };
         met.map_or(Ok(()), |ino| self.conflict(ino, "it was deleted meanwhile", ChangedBy(None)))
@@ -198,12 +198,12 @@ impl<'a> Commit<'a> {
     }
 
     fn conflict<R>(&self, ino: Ino, why: &'static str, by: ChangedBy) -> Result<R> {
-        Err(Error::Conflict { path: self.reads.paths.of(ino), why, by: by.0 })
+        Err(Error::Conflict { path: self.reads.paths.of(ino), why, conflicting_tx: by.0 })
     }
 
     fn conflict_name<R>(&self, dir: Ino, name: &[u8], by: ChangedBy) -> Result<R> {
         let path = self.reads.paths.of_name(dir, name);
-        Err(Error::Conflict { path, why: "the name was changed meanwhile", by: by.0 })
+        Err(Error::Conflict { path, why: "the name was changed meanwhile", conflicting_tx: by.0 })
     }
 
     /// As `conflict`, on attributes of an inode.
@@ -327,7 +327,7 @@ impl<'a> Commit<'a> {
         ino: Ino,
         blocks: Range<FileBlock>,
     ) -> Result<()> {
-        let changed = match self.reads.away.contents.contains(&ino) {
+        let changed = match self.reads.offline.contents.contains(&ino) {
             true => Some(ChangedBy(None)),
             false => tree.blocks_changed_since(ino, blocks, self.stamp)?,
         };
@@ -341,30 +341,30 @@ impl<'a> Commit<'a> {
 
     fn name_changed<T: CommitTree>(&self, tree: &mut T, dir: Ino, name: &[u8]) -> Result<Option<ChangedBy>> {
         // Most transactions were never closed, and then the name need not be copied.
-        let away = &self.reads.away.names;
-        if !away.is_empty() && away.contains(&(dir, name.to_vec())) {
+        let offline = &self.reads.offline.names;
+        if !offline.is_empty() && offline.contains(&(dir, name.to_vec())) {
             return Ok(Some(ChangedBy(None)));
         }
         tree.entry_changed_since(dir, name, self.stamp)
     }
 
     fn listing_changed<T: CommitTree>(&self, tree: &mut T, dir: Ino) -> Result<Option<ChangedBy>> {
-        if self.reads.away.listings.contains(&dir) {
+        if self.reads.offline.listings.contains(&dir) {
             return Ok(Some(ChangedBy(None)));
         }
         tree.any_entry_changed_since(dir, self.stamp)
     }
 
     fn xattr_changed<T: CommitTree>(&self, tree: &mut T, ino: Ino, name: &[u8]) -> Result<Option<ChangedBy>> {
-        let away = &self.reads.away.xattrs;
-        if !away.is_empty() && away.contains(&(ino, name.to_vec())) {
+        let offline = &self.reads.offline.xattrs;
+        if !offline.is_empty() && offline.contains(&(ino, name.to_vec())) {
             return Ok(Some(ChangedBy(None)));
         }
         tree.xattr_changed_since(ino, name, self.stamp)
     }
 
     fn xattrs_changed<T: CommitTree>(&self, tree: &mut T, ino: Ino) -> Result<Option<ChangedBy>> {
-        if self.reads.away.xattr_lists.contains(&ino) {
+        if self.reads.offline.xattr_lists.contains(&ino) {
             return Ok(Some(ChangedBy(None)));
         }
         tree.any_xattr_changed_since(ino, self.stamp)
@@ -420,7 +420,7 @@ impl<'a> Commit<'a> {
     /// the file, its time of modification is the transaction's own in the end, and that it was
     /// told the old one before says nothing about what it did: else two that write different
     /// pages of one file would collide.
-    fn looked_in_passing(&self, ino: Ino) -> bool {
+    fn kernel_stat_only(&self, ino: Ino) -> bool {
         let writes =
             |node: &Node| node.origin.kind == FileKind::Regular && node.file.is_changed(node.origin.size);
         self.mounted && self.overlay.nodes.get(&ino).is_some_and(writes)
@@ -442,7 +442,7 @@ impl<'a> Commit<'a> {
         }
         for (&ino, (attrs, was)) in &reads.attrs {
             let now = self.still_there(tree, ino, was)?;
-            let attrs = if self.looked_in_passing(ino) { attrs.without(AttrSet::MTIME) } else { *attrs };
+            let attrs = if self.kernel_stat_only(ino) { attrs.without(AttrSet::MTIME) } else { *attrs };
             self.compare(tree, ino, attrs, was, &now)?;
         }
         for (&ino, &size) in &reads.min_sizes {

@@ -6,13 +6,13 @@
 //! - `transaction`: its life and its operations
 //! - `overlay`: what it has changed, by inode; `tx_tree`, `tx_data`: the overlay over the base
 //!   as of the transaction's instant, as a [`xact_fs::InodeOps`]
-//! - `reads`: what it has looked at
-//! - `changes`: its net effect, for those who cache the base, and when they are told; `difference`: the same by path, for
+//! - `read_set`: what it has looked at
+//! - `changes`: its net effect, for caches of the base, and how these are notified; `diff`: the same by path, for
 //!   people; `by_file`: the same for patches; `part`: taking some of it apart from the rest
 //! - `savepoint`: going back within it
-//! - `kept`: outliving the process
+//! - `persisted`: outliving the process
 //! - `spill`: contents that memory should not hold
-//! - `turns`: who goes first after many conflicts; `account`: what one user may use up, `memory`: that of a transaction
+//! - `contention`: precedence after many conflicts; `account`: what one user may use up, `memory`: that of a transaction
 //! - `permission`: what the right to make its changes rested on
 //! - `commit`: validation and application, as one operation on the base
 //! - `base`: what the volume has to offer for that; `real_base`: how the volume does it
@@ -26,19 +26,19 @@ mod blocks;
 mod by_file;
 mod changes;
 mod commit;
-mod difference;
-mod kept;
+mod contention;
+mod diff;
 mod memory;
 mod overlay;
 mod part;
 mod permission;
+mod persisted;
 mod ranges;
-mod reads;
+mod read_set;
 mod real_base;
 mod savepoint;
 mod spill;
 mod transaction;
-mod turns;
 mod tx_data;
 mod tx_tree;
 
@@ -49,8 +49,8 @@ mod tests;
 
 pub use account::{Account, Accounts, Charge, Limits, RESOURCES, Refusal, Resource};
 pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp, VersionedBase};
-pub use changes::{Audience, Changes};
-pub use difference::{Difference, Side, What};
-pub use kept::{KeptInfo, kept_transactions};
+pub use changes::{Changes, CommitObserver};
+pub use contention::{AbortHistory, ContentionManager, LostAttempt};
+pub use diff::{Difference, Side, What};
+pub use persisted::{PersistedInfo, persisted_transactions};
 pub use transaction::{Durability, Isolation, Reader, Transaction, TxOptions, TxState};
-pub use turns::{Losses, Lost, Turns};

@@ -1,7 +1,7 @@
 //! What a transaction takes of its user's memory.
 //!
 //! What it has read and changed is counted as it grows, and charged after each operation. Where the user's limit does
-//! not allow it, what was read is recorded in a coarser way ([`Reads::coarsen`](crate::reads::Reads::coarsen)). Where
+//! not allow it, what was read is recorded in a coarser way ([`ReadSet::coarsen`](crate::read_set::ReadSet::coarsen)). Where
 //! that is not enough, the operation stands, so that nothing that it has read is forgotten, and the *next* ones fail
 //! with `ENOMEM` before they do anything, until there is memory again. Commit, abort and rollback go on.
 
@@ -14,11 +14,11 @@ use xact_types::{Errno, Result};
 
 use crate::account::{Account, Charge, Resource};
 use crate::base::{SpaceLimits, VersionedBase};
-use crate::reads::Reads;
+use crate::read_set::ReadSet;
 use crate::transaction::{Inner, Transaction};
 
 /// A number of an inode that waits for the transaction's end takes this much.
-const LIMBO_BYTES: usize = 32;
+const UNLINKED_NUMBER_BYTES: usize = 32;
 /// What is charged beyond this, and not needed, is given back.
 const SPARE_BYTES: u64 = 128 << 10;
 
@@ -69,16 +69,18 @@ impl<B: VersionedBase> Transaction<B> {
     #[must_use]
     pub fn charged_to(mut self, account: &Arc<Account>) -> Transaction<B> {
         self.memory = Memory::of(account);
-        // What was opened again is there, whatever its user may have.
+        // What was reopened is there, whatever its user may have.
         self.charge_memory(&self.inner.read());
         self
     }
 
-    fn bytes(&self, inner: &Inner<B>, reads: &Reads) -> u64 {
+    fn bytes(&self, inner: &Inner<B>, reads: &ReadSet) -> u64 {
         let overlay = &inner.overlay;
         let contents = overlay.in_memory.len() as u64 * u64::from(self.base.block_size());
-        let rest =
-            overlay.bytes + overlay.limbo.len() * LIMBO_BYTES + inner.savepoints.bytes() + reads.bytes();
+        let rest = overlay.bytes
+            + overlay.unlinked_numbers.len() * UNLINKED_NUMBER_BYTES
+            + inner.savepoints.bytes()
+            + reads.bytes();
         contents + rest as u64
     }
 

@@ -22,7 +22,7 @@ pub(crate) const ADDED_COOKIES: u64 = 0x7FFF_FFFF_0000_0001;
 pub(crate) struct Overlay {
     pub nodes: BTreeMap<Ino, Node>,
     /// Numbers of inodes that were born here and are gone, but must not be used by others yet.
-    pub limbo: BTreeSet<Ino>,
+    pub unlinked_numbers: BTreeSet<Ino>,
     /// Where contents came to memory, in this order; some may be gone since. See `spill`.
     pub in_memory: VecDeque<(Ino, FileBlock)>,
     /// What the nodes take in memory, contents of files apart.

@@ -18,9 +18,9 @@ use std::collections::BTreeSet;
 use xact_fs::{Attr, AttrChange, FileKind};
 use xact_types::{Errno, Error, Ino, Result};
 
-use crate::difference::{self, Budget, Found, NameAt, Places, Side};
+use crate::diff::{self, Budget, Found, NameAt, Places, Side};
 use crate::overlay::{FileChange, Node, Overlay};
-use crate::reads::Paths;
+use crate::read_set::Paths;
 
 /// What is to happen with the selected changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Selection {
         purpose: Purpose,
         budget: &mut Budget,
     ) -> Result<Selection> {
-        let all = difference::all(overlay, met, budget)?;
+        let all = diff::all(overlay, met, budget)?;
         let mut selection = Selection::default();
         for path in paths {
             let path = clean(path.as_ref());
@@ -150,7 +150,7 @@ impl Overlay {
         let mut part = self.clone();
         for (&ino, node) in &mut part.nodes {
             node.names.retain(|name| kept(selection.names.contains(&(ino, name.to_vec()))));
-            if difference::own_change(node).is_some() && !kept(selection.inodes.contains(&ino)) {
+            if diff::own_change(node).is_some() && !kept(selection.inodes.contains(&ino)) {
                 node.forget_own_change();
             }
         }
@@ -201,7 +201,7 @@ impl Overlay {
             if node.born {
                 return node.holds > 0 || node.nlink(0, u32::MAX) > 0;
             }
-            if difference::own_change(node).is_none() && !node.changes_structure() {
+            if diff::own_change(node).is_none() && !node.changes_structure() {
                 // Times that moved in passing have nothing left to go with.
                 node.changed = AttrChange::default();
             }

@@ -17,7 +17,7 @@ use xact_fs::posix::ACL_NAMES;
 use xact_types::Ino;
 
 use crate::overlay::Overlay;
-use crate::reads::Reads;
+use crate::read_set::ReadSet;
 
 /// The inodes, names and lists to compare.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct PermissionBasis<'a> {
 }
 
 impl<'a> PermissionBasis<'a> {
-    pub fn of(overlay: &'a Overlay, reads: &'a Reads) -> PermissionBasis<'a> {
+    pub fn of(overlay: &'a Overlay, reads: &'a ReadSet) -> PermissionBasis<'a> {
         let mut basis = PermissionBasis::default();
         let changed =
             overlay.nodes.iter().filter(|(_, node)| node.is_changed() && !node.changes_dir_times_only());
@@ -62,7 +62,7 @@ impl<'a> PermissionBasis<'a> {
     }
 
     /// The folders above an inode, by the names by which they were met last; `met`: those that were added before.
-    fn add_way(&mut self, mut at: Ino, overlay: &'a Overlay, reads: &'a Reads, met: &mut BTreeSet<Ino>) {
+    fn add_way(&mut self, mut at: Ino, overlay: &'a Overlay, reads: &'a ReadSet, met: &mut BTreeSet<Ino>) {
         while at != Ino::ROOT
             && met.insert(at)
             && let Some((folder, name)) = reads.paths.place(at)

@@ -199,8 +199,8 @@ impl VersionedBase for LiveFs {
         View::sync_all(self)
     }
 
-    fn removes_kept_apart(&self) -> bool {
-        LiveFs::removes_kept_apart(self)
+    fn removes_persisted_apart(&self) -> bool {
+        LiveFs::removes_persisted_apart(self)
     }
 }
 

@@ -23,7 +23,7 @@
 //! An active transaction is **doomed** once a change in it has met contents that others have changed
 //! since its begin (TX-4), or that its snapshot is too old, or once others needed the space that it held: that change, all later ones and every commit
 //! fail with the same error, which has the path. It stays so whatever is rolled back, as what was done
-//! after the failure may have come of it. Reads go on.
+//! after the failure may have come of it. ReadSet go on.
 
 mod apply;
 mod view;
@@ -38,16 +38,16 @@ use xact_types::{AccessCheck, CommitId, Errno, Error, Ino, Result};
 
 use crate::base::{CommitTree, Stamp, VersionedBase};
 use crate::by_file;
-use crate::changes::{Audience, Changes};
+use crate::changes::{Changes, CommitObserver};
 use crate::commit::Commit;
-use crate::difference::{self, Budget, Difference, Side};
-use crate::kept::OnVolume;
+use crate::contention::{AbortHistory, ContentionManager, LostAttempt, PriorityClaim};
+use crate::diff::{self, Budget, Difference, Side};
 use crate::memory::Memory;
 use crate::overlay::{Node, Overlay};
 use crate::part::{Keep, Purpose, Selection};
-use crate::reads::Reads;
+use crate::persisted::OnVolume;
+use crate::read_set::ReadSet;
 use crate::savepoint::Savepoints;
-use crate::turns::{Claim, Losses, Lost, Turns};
 use crate::tx_tree::{Access, TxTree};
 
 /// What a commit checks.
@@ -134,12 +134,12 @@ pub struct Transaction<B: VersionedBase> {
     pub(crate) space: B::Space,
     pub(crate) inner: RwLock<Inner<B>>,
     /// Locked after `inner`.
-    pub(crate) reads: Mutex<Reads>,
+    pub(crate) reads: Mutex<ReadSet>,
     /// Taken before `inner`.
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) contention: Arc<ContentionManager>,
     /// After a commit that was refused for a conflict.
-    pub(crate) lost: Mutex<Option<Lost>>,
-    /// It changes what is on record of kept transactions, and nothing else.
+    pub(crate) lost_attempt: Mutex<Option<LostAttempt>>,
+    /// It changes what is on record of persisted transactions, and nothing else.
     pub(crate) is_note: bool,
     /// It was begun with a claim.
     pub(crate) has_claim: bool,
@@ -154,9 +154,9 @@ pub(crate) struct Inner<B: VersionedBase> {
     pub savepoints: Savepoints,
     /// Why it can never commit.
     pub doom: Option<Error>,
-    /// What it has lost so often that it goes first now.
-    pub claim: Option<Claim>,
-    /// That it is in a file of the volume too (see `kept`).
+    /// Its precedence on what its earlier attempts lost.
+    pub claim: Option<PriorityClaim>,
+    /// That it is in a file of the volume too (see `persisted`).
     pub on_volume: Option<OnVolume>,
     /// Only while the transaction is active.
     pub hold: Option<B::Hold>,
@@ -174,7 +174,7 @@ impl<B: VersionedBase> Inner<B> {
     }
 
     /// Whether it may change anything, and be committed.
-    fn check_hopeful(&self, space: &B::Space) -> Result<()> {
+    fn check_not_doomed(&self, space: &B::Space) -> Result<()> {
         self.check_active()?;
         self.doom.clone().map_or_else(|| B::check_space(space), Err)
     }
@@ -197,7 +197,7 @@ impl<B: VersionedBase> Inner<B> {
                 base.unreserve_inode(space, *ino);
             }
         }
-        for ino in overlay.limbo {
+        for ino in overlay.unlinked_numbers {
             base.unreserve_inode(space, ino);
         }
         self.savepoints.clear();
@@ -211,18 +211,18 @@ impl<B: VersionedBase> Inner<B> {
 impl<B: VersionedBase> Transaction<B> {
     /// Begins a transaction that sees the base as of now.
     pub fn begin(base: &Arc<B>, options: TxOptions) -> Transaction<B> {
-        Transaction::begin_after(base, options, &Arc::default(), &Losses::default())
+        Transaction::begin_after(base, options, &Arc::default(), &AbortHistory::default())
     }
 
-    /// As [`Transaction::begin`] on a volume with these turns, after tries that were lost: where
-    /// they have weight it goes first, and waits for the commits that run just now.
+    /// As [`Transaction::begin`] on a volume with this contention manager, after attempts that were
+    /// lost: where these give it priority it has a claim, and waits for the commits that run now.
     pub fn begin_after(
         base: &Arc<B>,
         options: TxOptions,
-        turns: &Arc<Turns>,
-        losses: &Losses,
+        contention: &Arc<ContentionManager>,
+        history: &AbortHistory,
     ) -> Transaction<B> {
-        let (claim, hold) = turns.claim(losses, options.owner, || base.open_view());
+        let (claim, hold) = contention.claim_priority(history, options.owner, || base.open_view());
         let has_claim = claim.is_some();
         let inner = Inner {
             state: TxState::Active,
@@ -242,8 +242,8 @@ impl<B: VersionedBase> Transaction<B> {
             begun: Instant::now(),
             inner: RwLock::new(inner),
             reads: Mutex::default(),
-            turns: turns.clone(),
-            lost: Mutex::default(),
+            contention: contention.clone(),
+            lost_attempt: Mutex::default(),
             is_note: false,
             has_claim,
             memory: Memory::default(),
@@ -251,14 +251,14 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     /// After a commit that was refused for a conflict: what is to be known for another try.
-    pub fn take_lost(&self) -> Option<Lost> {
-        self.lost.lock().take()
+    pub fn take_lost_attempt(&self) -> Option<LostAttempt> {
+        self.lost_attempt.lock().take()
     }
 
     /// Waits until those who have lost again and again have had what this would change.
-    fn wait_for_turn(&self) -> RwLockReadGuard<'_, ()> {
+    fn wait_for_claims(&self) -> RwLockReadGuard<'_, ()> {
         let own = self.inner.read().claim.as_ref().map(|claim| claim.age);
-        self.turns.wait(own, self.options.owner, || {
+        self.contention.wait_for_claims(own, self.options.owner, || {
             let inner = self.inner.read();
             let changed = |node: &Node| !node.born && node.is_changed() && !node.changes_dir_times_only();
             inner.overlay.nodes.iter().filter(|(_, node)| changed(node)).map(|(ino, _)| *ino).collect()
@@ -301,19 +301,24 @@ impl<B: VersionedBase> Transaction<B> {
     /// transaction is aborted. After an error of the device in the last step the changes are
     /// visible, but whether a crash keeps them is not known; the volume is read-only then.
     pub fn commit_with(&self, durability: Durability) -> Result<()> {
-        self.commit_before(durability, &mut ())
+        self.commit_with_observer(durability, &mut ())
     }
 
-    /// As [`Transaction::commit_with`], before an audience.
-    pub fn commit_before(&self, durability: Durability, audience: &mut dyn Audience) -> Result<()> {
-        let turn = self.wait_for_turn();
+    /// As [`Transaction::commit_with`], before an observer.
+    pub fn commit_with_observer(
+        &self,
+        durability: Durability,
+        observer: &mut dyn CommitObserver,
+    ) -> Result<()> {
+        let admitted = self.wait_for_claims();
         let mut inner = self.inner.write();
-        let commit = self.make_visible(&mut inner, durability, audience);
-        drop(turn);
+        let commit = self.make_visible(&mut inner, durability, observer);
+        drop(admitted);
         if matches!(commit, Err(Error::Conflict { .. })) {
             let reads = self.reads.lock();
             let inodes = self.as_commit(&inner, &inner.overlay, &reads).inodes().into_iter().collect();
-            *self.lost.lock() = Some(Lost { id: self.options.id, inodes, took: self.begun.elapsed() });
+            *self.lost_attempt.lock() =
+                Some(LostAttempt { id: self.options.id, inodes, took: self.begun.elapsed() });
         }
         if commit.is_err() && inner.state == TxState::Active {
             self.forget_record(&mut inner);
@@ -323,12 +328,12 @@ impl<B: VersionedBase> Transaction<B> {
         self.finish(commit?, durability)
     }
 
-    /// As [`Transaction::commit_before`], but a transaction whose commit is refused stays open as it
+    /// As [`Transaction::commit_with_observer`], but a transaction whose commit is refused stays open as it
     /// was: it can be looked at, and part of it may still be committed.
-    pub fn try_commit(&self, durability: Durability, audience: &mut dyn Audience) -> Result<()> {
-        let turn = self.wait_for_turn();
-        let commit = self.make_visible(&mut self.inner.write(), durability, audience)?;
-        drop(turn);
+    pub fn try_commit(&self, durability: Durability, observer: &mut dyn CommitObserver) -> Result<()> {
+        let admitted = self.wait_for_claims();
+        let commit = self.make_visible(&mut self.inner.write(), durability, observer)?;
+        drop(admitted);
         self.finish(commit, durability)
     }
 
@@ -344,11 +349,11 @@ impl<B: VersionedBase> Transaction<B> {
         &self,
         paths: &[impl AsRef<[u8]>],
         durability: Durability,
-        audience: &mut dyn Audience,
+        observer: &mut dyn CommitObserver,
     ) -> Result<()> {
-        let turn = self.wait_for_turn();
+        let admitted = self.wait_for_claims();
         let mut inner = self.inner.write();
-        inner.check_hopeful(&self.space)?;
+        inner.check_not_doomed(&self.space)?;
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
         let selected =
@@ -360,7 +365,7 @@ impl<B: VersionedBase> Transaction<B> {
         let commit = self.as_commit(&inner, &part, &reads);
         let mut hold = None;
         let opens = |tree: &mut B::Tree<'_>| hold = Some(tree.open_view_after(&self.base));
-        let commit = self.apply_with(&commit, note.as_ref(), durability, audience, opens)?;
+        let commit = self.apply_with(&commit, note.as_ref(), durability, observer, opens)?;
         let hold = hold.expect("opened with the commit");
         let stamp = B::stamp(&hold);
         let attr = |ino: Ino| part.still_has(self.base.attr_at(ino, stamp)?);
@@ -374,19 +379,19 @@ impl<B: VersionedBase> Transaction<B> {
         drop(reads);
         inner.overlay.recount();
         (inner.stamp, inner.hold) = (stamp, Some(hold));
-        if let Some(info) = inner.on_volume.as_ref().map(|kept| kept.info.clone()) {
+        if let Some(info) = inner.on_volume.as_ref().map(|persisted| persisted.info.clone()) {
             // As it came out. Where that fails, what was foreseen is on record.
             let _ = self.put_on_record(&mut inner, info);
         }
         drop(inner);
-        drop(turn);
+        drop(admitted);
         self.finish(commit, durability)
     }
 
     /// Drops the changes at and below `paths`, with what cannot stay without them: the deletion of
     /// a folder in which something is restored, and both ends of a rename. The rest stays open.
     /// `Usage` as for [`Transaction::commit_only`].
-    pub fn drop_only(&self, paths: &[impl AsRef<[u8]>]) -> Result<()> {
+    pub fn abort_only(&self, paths: &[impl AsRef<[u8]>]) -> Result<()> {
         let mut inner = self.inner.write();
         inner.check_divisible()?;
         let reads = self.reads.lock();
@@ -395,7 +400,7 @@ impl<B: VersionedBase> Transaction<B> {
         rest.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
         drop(reads);
         let before = std::mem::replace(&mut inner.overlay, rest);
-        if let Some(info) = inner.on_volume.as_ref().map(|kept| kept.info.clone()) {
+        if let Some(info) = inner.on_volume.as_ref().map(|persisted| persisted.info.clone()) {
             let recorded = self.put_on_record(&mut inner, info);
             if recorded.is_err() {
                 inner.overlay = before;
@@ -457,9 +462,9 @@ impl<B: VersionedBase> Transaction<B> {
         &self,
         inner: &mut Inner<B>,
         durability: Durability,
-        audience: &mut dyn Audience,
+        observer: &mut dyn CommitObserver,
     ) -> Result<Option<CommitId>> {
-        inner.check_hopeful(&self.space)?;
+        inner.check_not_doomed(&self.space)?;
         inner.state = TxState::Committing;
         inner.assert_state();
         let mut reads = self.reads.lock();
@@ -468,7 +473,7 @@ impl<B: VersionedBase> Transaction<B> {
             // Without a net effect it is a reader, which saw one instant: it always commits.
             None if commit.is_empty() => Ok(None),
             Some(note) if commit.is_empty() => note.commit().map(|()| None),
-            note => self.apply_with(&commit, note.as_ref(), durability, audience, |_| ()),
+            note => self.apply_with(&commit, note.as_ref(), durability, observer, |_| ()),
         });
         if result.is_err() {
             inner.state = TxState::Active;
@@ -477,14 +482,14 @@ impl<B: VersionedBase> Transaction<B> {
         let adopted: Vec<Ino> =
             inner.overlay.nodes.keys().copied().filter(|ino| commit.adopts(*ino)).collect();
         inner.end(&self.base, &self.space, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
-        *reads = Reads::default();
+        *reads = ReadSet::default();
         if inner.on_volume.take().is_some() {
             self.off_record();
         }
         result
     }
 
-    fn as_commit<'a>(&self, inner: &'a Inner<B>, overlay: &'a Overlay, reads: &'a Reads) -> Commit<'a> {
+    fn as_commit<'a>(&self, inner: &'a Inner<B>, overlay: &'a Overlay, reads: &'a ReadSet) -> Commit<'a> {
         let TxOptions { id, isolation, mounted, .. } = self.options;
         let serializable = isolation == Isolation::Serializable || reads.is_coarse;
         Commit { overlay, whole: &inner.overlay, reads, stamp: inner.stamp, id, serializable, mounted }
@@ -496,7 +501,7 @@ impl<B: VersionedBase> Transaction<B> {
         !self.as_commit(&inner, &inner.overlay, &self.reads.lock()).is_empty()
     }
 
-    /// Drops the transaction's changes, but for what is kept of it in a file ([`Transaction::drop_all`]).
+    /// Drops the transaction's changes, but for what is kept of it in a file ([`Transaction::abort_persisted`]).
     /// Nothing happens where it has ended already.
     pub fn abort(&self) {
         let mut inner = self.inner.write();
@@ -507,7 +512,7 @@ impl<B: VersionedBase> Transaction<B> {
 
     pub(crate) fn end_aborted(&self, inner: &mut Inner<B>) {
         inner.end(&self.base, &self.space, TxState::Aborted, |_| false);
-        *self.reads.lock() = Reads::default();
+        *self.reads.lock() = ReadSet::default();
     }
 
     fn budget(&self) -> Budget {
@@ -520,7 +525,7 @@ impl<B: VersionedBase> Transaction<B> {
         let inner = self.inner.read();
         inner.check_active()?;
         let mut budget = self.budget();
-        let found = difference::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
+        let found = diff::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
         Ok(found.into_iter().map(|found| found.difference).collect())
     }
 
@@ -531,7 +536,7 @@ impl<B: VersionedBase> Transaction<B> {
         let inner = self.inner.read();
         inner.check_active()?;
         let mut budget = self.budget();
-        let found = difference::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
+        let found = diff::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
         let (nothing, reads) = (Overlay::default(), Mutex::default());
         let side = |overlay| TxTree::new(&*self.base, inner.stamp, Access::Shared(overlay), &reads);
         by_file::of(found, who, &mut side(&nothing), &mut side(&inner.overlay), &mut budget)
@@ -590,7 +595,7 @@ impl<B: VersionedBase> Transaction<B> {
         inner.check_active()?;
         self.check_memory(&inner)?;
         let mut tree = TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads);
-        tree.sees_kept = self.is_note;
+        tree.sees_persisted = self.is_note;
         let result = action(&mut tree);
         self.charge_memory(&inner);
         result
@@ -600,7 +605,7 @@ impl<B: VersionedBase> Transaction<B> {
     /// left half of itself behind, so the transaction cannot go on.
     fn change<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
-        inner.check_hopeful(&self.space)?;
+        inner.check_not_doomed(&self.space)?;
         self.check_memory(&inner)?;
         self.change_in(&mut inner, action)
     }
@@ -608,7 +613,7 @@ impl<B: VersionedBase> Transaction<B> {
     /// As `change`, for an operation that adds contents, for which it makes room in memory first.
     fn add_contents<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
-        inner.check_hopeful(&self.space)?;
+        inner.check_not_doomed(&self.space)?;
         self.make_room(&mut inner)?;
         self.change_in(&mut inner, action)
     }
@@ -622,7 +627,7 @@ impl<B: VersionedBase> Transaction<B> {
         let access = Access::Exclusive(&mut inner.overlay);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
         tree.space = Some(&self.space);
-        (tree.has_savepoints, tree.sees_kept) = (!inner.savepoints.is_empty(), self.is_note);
+        (tree.has_savepoints, tree.sees_persisted) = (!inner.savepoints.is_empty(), self.is_note);
         let result = action(&mut tree);
         let (changed, touched) = (tree.changed, std::mem::take(&mut tree.touched));
         touched.into_iter().for_each(|(ino, before)| inner.overlay.note_bytes(ino, before));
@@ -634,8 +639,8 @@ impl<B: VersionedBase> Transaction<B> {
             Err(_) if changed => inner.end(&self.base, &self.space, TxState::Aborted, |_| false),
             _ => {}
         }
-        if changed && let Some(kept) = &mut inner.on_volume {
-            kept.outdated = true;
+        if changed && let Some(persisted) = &mut inner.on_volume {
+            persisted.outdated = true;
         }
         self.charge_memory(inner);
         result

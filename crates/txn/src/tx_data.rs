@@ -54,7 +54,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
     /// changed one of them since the stamp, or one that it has made its own before. Its commit would be
     /// refused for either, so this only says it earlier; what else changes while it goes on is left to
     /// the commit.
-    fn claim(&self, ino: Ino, blocks: Range<FileBlock>) -> Result<()> {
+    fn check_not_overtaken(&self, ino: Ino, blocks: Range<FileBlock>) -> Result<()> {
         if self.is_born(ino) || blocks.is_empty() {
             return Ok(());
         }
@@ -73,7 +73,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         let mut reads = self.reads.lock();
         // The write that failed is one of what the transaction has to do with.
         reads.blocks(ino, blocks.start.0.into()..blocks.end.0.into());
-        Err(Error::Conflict { path: reads.paths.of(ino), why: CONTENTS_CHANGED, by: by.0 })
+        Err(Error::Conflict { path: reads.paths.of(ino), why: CONTENTS_CHANGED, conflicting_tx: by.0 })
     }
 
     /// Notes that the base's blocks in a range of bytes were looked at.
@@ -135,7 +135,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         let end = offset + data.len() as u64;
         let base_size = self.base_size(ino)?;
         let (first, last) = (offset / bs, (end - 1) / bs);
-        self.claim(ino, FileBlock(first as u32)..FileBlock(last as u32 + 1))?;
+        self.check_not_overtaken(ino, FileBlock(first as u32)..FileBlock(last as u32 + 1))?;
         // Blocks that are written in part, read before anything changes: the first and the last.
         let mut partial: Vec<(u64, Block)> = Vec::new();
         for at in [first, last] {
@@ -198,7 +198,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
             return Ok(None);
         }
         let Some(mut block) = self.block(ino, tail, self.base_size(ino)?)? else { return Ok(None) };
-        self.claim(ino, tail..tail.offset(1))?;
+        self.check_not_overtaken(ino, tail..tail.offset(1))?;
         Arc::make_mut(&mut block)[(size % bs) as usize..].fill(0);
         Ok(Some((tail, Some(block))))
     }
@@ -220,7 +220,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         let tail = FileBlock((size / bs) as u32);
         let tail_block = if size % bs == 0 { None } else { self.block(ino, tail, self.base_size(ino)?)? };
         let end = FileBlock(u32::try_from(size.div_ceil(bs)).unwrap_or(u32::MAX));
-        self.claim(ino, if tail_block.is_some() { tail } else { end }..FileBlock(u32::MAX))?;
+        self.check_not_overtaken(ino, if tail_block.is_some() { tail } else { end }..FileBlock(u32::MAX))?;
         let node = self.node_mut(ino)?;
         node.file.size = size;
         node.file.blocks.cut(end);
@@ -301,7 +301,7 @@ impl<B: VersionedBase> TxTree<'_, B> {
         self.note_read(ino, range.start..end);
         self.note_reach(ino, end.min(size), base_size);
         for run in holes.chunk_by(|one, two| one.offset(1) == *two) {
-            self.claim(ino, run[0]..run[run.len() - 1].offset(1))?;
+            self.check_not_overtaken(ino, run[0]..run[run.len() - 1].offset(1))?;
         }
         for edge in zeroed {
             self.write_range(ino, edge.start, &vec![0; (edge.end.min(size) - edge.start) as usize])?;

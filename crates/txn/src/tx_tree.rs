@@ -4,14 +4,14 @@
 use parking_lot::Mutex;
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, InodeOps, KEPT_FOLDER, Name, NewInode,
-    SeekTo,
+    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, InodeOps, Name, NewInode,
+    PERSISTED_FOLDER, SeekTo,
 };
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::base::{SpaceLimits, Stamp, VersionedBase};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
-use crate::reads::Reads;
+use crate::read_set::ReadSet;
 
 /// The overlay, to look at or to change.
 pub(crate) enum Access<'a> {
@@ -25,24 +25,24 @@ pub(crate) struct TxTree<'a, B: VersionedBase> {
     pub space: Option<&'a B::Space>,
     pub stamp: Stamp,
     pub overlay: Access<'a>,
-    pub reads: &'a Mutex<Reads>,
+    pub reads: &'a Mutex<ReadSet>,
     /// Whether this operation has changed the overlay.
     pub changed: bool,
     /// Nodes that it may have changed, with the bytes that each took before.
     pub touched: Vec<(Ino, usize)>,
     /// What is dropped may be wanted again.
     pub has_savepoints: bool,
-    /// Whether the folder of kept transactions is there: for those that keep them.
-    pub sees_kept: bool,
+    /// Whether the folder of persisted transactions is there: for those that keep them.
+    pub sees_persisted: bool,
 }
 
-/// The folder of kept transactions, which is no part of anybody's view.
-fn is_kept_folder(dir: Ino, name: &Name) -> bool {
-    dir == Ino::ROOT && name == KEPT_FOLDER.as_bytes()
+/// The folder of persisted transactions, which is no part of anybody's view.
+fn is_persisted_folder(dir: Ino, name: &Name) -> bool {
+    dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes()
 }
 
 impl<'a, B: VersionedBase> TxTree<'a, B> {
-    pub fn new(base: &'a B, stamp: Stamp, overlay: Access<'a>, reads: &'a Mutex<Reads>) -> Self {
+    pub fn new(base: &'a B, stamp: Stamp, overlay: Access<'a>, reads: &'a Mutex<ReadSet>) -> Self {
         TxTree {
             base,
             space: None,
@@ -52,7 +52,7 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
             changed: false,
             touched: Vec::new(),
             has_savepoints: false,
-            sees_kept: false,
+            sees_persisted: false,
         }
     }
 
@@ -109,7 +109,7 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
             let overlay = self.overlay_mut();
             overlay.nodes.remove(&ino);
             if has_savepoints {
-                overlay.limbo.insert(ino);
+                overlay.unlinked_numbers.insert(ino);
             } else {
                 self.base.unreserve_inode(self.held(), ino);
             }
@@ -131,7 +131,7 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
     }
 
     fn hides(&self, dir: Ino, name: &Name) -> bool {
-        !self.sees_kept && is_kept_folder(dir, name)
+        !self.sees_persisted && is_persisted_folder(dir, name)
     }
 
     fn change_entry(&mut self, dir: Ino, name: &Name, now: Option<Entry>) -> Result<()> {

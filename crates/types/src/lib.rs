@@ -8,7 +8,7 @@ mod printable;
 mod time;
 
 pub use access_check::AccessCheck;
-pub use error::{Corruption, Errno, Error, Result, Site, winner};
+pub use error::{Corruption, Errno, Error, Result, Site, conflicting_tx_text};
 pub use latency::{LATENCY_BUCKETS, Latencies, LatencySnapshot, LatencySummary};
 pub use number::{BlockNr, CommitId, FileBlock, GroupNr, Ino, Run};
 pub use printable::{printable, printable_bytes, printable_lines};

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use xact_consistency::{BlockRef, Engine, GenerationImage};
 use xact_device::BlockDevice;
-use xact_fs::{Attr, Entry, FileKind, KEPT_FOLDER, View};
+use xact_fs::{Attr, Entry, FileKind, PERSISTED_FOLDER, View};
 use xact_layout::group::{GroupDesc, INODE_UNINIT};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
@@ -56,7 +56,8 @@ impl Volume {
             None => differ.all(&blocks)?,
         };
         // Transactions that are kept are nobody's files.
-        differences.retain(|found| found.path.split(|b| *b == b'/').nth(1) != Some(KEPT_FOLDER.as_bytes()));
+        differences
+            .retain(|found| found.path.split(|b| *b == b'/').nth(1) != Some(PERSISTED_FOLDER.as_bytes()));
         Ok(differences)
     }
 }

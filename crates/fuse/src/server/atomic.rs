@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact::{Durability, Isolation, Losses, Resource};
+use xact::{AbortHistory, Durability, Isolation, Resource};
 use xact_fs::{Caller, WriteHow};
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
@@ -235,7 +235,7 @@ impl Server {
             }
         }
         let owner = Owner::of(header.pid)?;
-        let transaction = self.host.begin(header.uid, Isolation::Snapshot, &Losses::default())?;
+        let transaction = self.host.begin(header.uid, Isolation::Snapshot, &AbortHistory::default())?;
         let uid = header.uid;
         let section =
             Section { owner, uid, transaction, ranges: Mutex::default(), pending: Mutex::default() };

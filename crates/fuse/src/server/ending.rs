@@ -376,9 +376,9 @@ fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Com
     let mut commit = Commit::new_zeroed();
     let Some(error) = error else { return commit };
     let reason = match error {
-        Error::Conflict { path, by, .. } => {
+        Error::Conflict { path, conflicting_tx, .. } => {
             commit.path_len = fill(&mut commit.path, path.as_bytes());
-            commit.winner = by.unwrap_or(0);
+            commit.winner = conflicting_tx.unwrap_or(0);
             Reason::Conflict
         }
         Error::TooOld => Reason::TooOld,
@@ -391,7 +391,9 @@ fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Com
     };
     commit.reason = reason as u32;
     let why = match error {
-        Error::Conflict { why, by, .. } => format!("{why}, by {}", xact_types::winner(*by)),
+        Error::Conflict { why, conflicting_tx, .. } => {
+            format!("{why}, by {}", xact_types::conflicting_tx_text(*conflicting_tx))
+        }
         other => sentence(other),
     };
     commit.why_len = fill(&mut commit.why, why.as_bytes());
@@ -413,7 +415,8 @@ mod tests {
     fn a_conflict_is_reported_with_its_path() {
         let path = "x".repeat(PATH_MAX + 1);
         let report = |error: Option<&Error>| report(error, Error::to_string);
-        let commit = report(Some(&Error::Conflict { path, why: "written by others", by: Some(3) }));
+        let commit =
+            report(Some(&Error::Conflict { path, why: "written by others", conflicting_tx: Some(3) }));
         assert_eq!(commit.reason, Reason::Conflict as u32);
         assert_eq!(commit.path_len as usize, PATH_MAX);
         assert_eq!(&commit.why[..commit.why_len as usize], b"written by others, by transaction 3");

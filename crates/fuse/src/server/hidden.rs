@@ -8,7 +8,7 @@
 //! ```
 //! and the snapshots (see `past`).
 
-use xact::{Isolation, Losses, RESOURCES, Resource};
+use xact::{AbortHistory, Isolation, RESOURCES, Resource};
 use xact_types::{Errno, Error, Ino, Result};
 
 use super::jobs::Kind;
@@ -179,7 +179,7 @@ impl Server {
                 let losses = self.registry.losses(number);
                 let own_inodes = begin.flags & control::BEGIN_OWN_INODES != 0;
                 let by = Owner { uid: header.uid, gid: header.gid, own_inodes };
-                if losses.have_weight() {
+                if losses.gives_priority() {
                     // It waits for commits, which wait for workers.
                     let (channel, unique) = (channel.clone(), header.unique);
                     let account = self.host.accounts().of(by.uid);
@@ -282,7 +282,7 @@ impl Server {
     }
 
     /// `EDQUOT`: its user has too many transactions.
-    fn begin(&self, channel: u32, by: &Owner, isolation: Isolation, losses: &Losses) -> Result<u64> {
+    fn begin(&self, channel: u32, by: &Owner, isolation: Isolation, losses: &AbortHistory) -> Result<u64> {
         let open = self.host.accounts().of(by.uid).charge(Resource::Transactions, 1)?;
         let transaction = self.host.begin(by.uid, isolation, losses)?;
         let id = transaction.id();

@@ -6,7 +6,7 @@
 //!
 //! Why nothing deadlocks. A job waits for locks, for the device, and for requests of the kernel, which workers answer;
 //! no worker waits for a job. Among jobs only a commit waits for another: for the end of a transaction that has a claim
-//! (`xact_txn::Turns`). So jobs of such a transaction do not wait in the queue.
+//! (`xact_txn::ContentionManager`). So jobs of such a transaction do not wait in the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xact::{KeptInfo, Resource};
+use xact::{PersistedInfo, Resource};
 use xact_types::{Errno, Error, Ino, Result, unix_seconds};
 
 use super::Server;
@@ -64,7 +64,7 @@ impl Server {
 
     fn keep_on_volume(&self, tx: &TxView, how: &KeepHow) -> Result<()> {
         let (id, now) = (tx.transaction.id(), seconds_now());
-        let info = KeptInfo {
+        let info = PersistedInfo {
             gid: tx.gid,
             label: how.label.clone(),
             begun: now.saturating_sub(tx.begun.elapsed().as_secs()),

@@ -45,7 +45,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use xact::Audience;
+use xact::CommitObserver;
 use xact_fs::Name;
 use xact_types::Ino;
 
@@ -205,7 +205,7 @@ impl<'a> Curtain<'a> {
     }
 }
 
-impl Audience for Curtain<'_> {
+impl CommitObserver for Curtain<'_> {
     fn before(&mut self, changes: &Changes) {
         let cast = Cast::of(changes);
         let veil = self.server.veils.begin(cast.inodes());

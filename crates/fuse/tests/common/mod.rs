@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use xact::{Audience, Difference, Isolation, Losses, Lost, Side, Volume, VolumeOptions};
+use xact::{AbortHistory, CommitObserver, Difference, Isolation, LostAttempt, Side, Volume, VolumeOptions};
 use xact_fs::inode_ops::mem::MemTree;
 use xact_fs::*;
 use xact_fuse::{
@@ -258,7 +258,7 @@ impl Host for MemHost {
         self.base.clone()
     }
 
-    fn begin(&self, _uid: u32, _: Isolation, _: &Losses) -> Result<Arc<dyn HostTransaction>> {
+    fn begin(&self, _uid: u32, _: Isolation, _: &AbortHistory) -> Result<Arc<dyn HostTransaction>> {
         let start = self.base.tree.lock().clone();
         Ok(Arc::new(MemTransaction {
             id: self.last_id.fetch_add(1, Ordering::AcqRel) + 1,
@@ -351,10 +351,14 @@ impl MemTransaction {
         let others = differences(&self.start.lock(), &base);
         if let Some((_, name)) = others.names.first() {
             let path = format!("/{}", String::from_utf8_lossy(name));
-            return Err(Error::Conflict { path, why: "changed by others", by: None });
+            return Err(Error::Conflict { path, why: "changed by others", conflicting_tx: None });
         }
         if let Some(ino) = others.inodes.first() {
-            return Err(Error::Conflict { path: ino.to_string(), why: "written by others", by: None });
+            return Err(Error::Conflict {
+                path: ino.to_string(),
+                why: "written by others",
+                conflicting_tx: None,
+            });
         }
         let mut new = self.view.tree.lock().clone();
         // The kernel goes on holding inodes of the base.
@@ -403,11 +407,11 @@ impl HostTransaction for MemTransaction {
         false
     }
 
-    fn take_lost(&self) -> Option<Lost> {
+    fn take_lost(&self) -> Option<LostAttempt> {
         None
     }
 
-    fn commit(&self, how: &CommitHow, audience: &mut dyn Audience) -> Result<()> {
+    fn commit(&self, how: &CommitHow, audience: &mut dyn CommitObserver) -> Result<()> {
         assert!(how.only.is_none(), "parts are a matter of real volumes");
         self.view.ended.store(!how.retain, Ordering::Release);
         audience.before(&differences(&self.start.lock(), &self.view.tree.lock()));
@@ -427,10 +431,10 @@ impl HostTransaction for MemTransaction {
     }
 
     // What people decide by is a matter of real volumes.
-    fn keep(&self, _: xact::KeptInfo) -> Result<()> {
+    fn keep(&self, _: xact::PersistedInfo) -> Result<()> {
         Err(xact_types::Errno::EOPNOTSUPP.into())
     }
-    fn kept_info(&self) -> Option<xact::KeptInfo> {
+    fn kept_info(&self) -> Option<xact::PersistedInfo> {
         None
     }
     fn keep_up(&self) -> Result<()> {

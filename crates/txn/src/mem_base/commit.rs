@@ -7,8 +7,8 @@ use std::sync::Arc;
 use xact_fs::inode_ops::mem::{MemNode, MemTree};
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, InodeOps, KEPT_FOLDER, Name, NewInode, SeekTo,
-    XattrChanges,
+    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, InodeOps, Name, NewInode, PERSISTED_FOLDER,
+    SeekTo, XattrChanges,
 };
 use xact_types::{CommitId, Error, FileBlock, Ino, Result};
 
@@ -79,7 +79,7 @@ impl CommitTree for MemCommit<'_> {
     fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
         self.differs(dir, since, |node| {
             let mut names = node.names.clone();
-            names.retain(|name, _| dir != Ino::ROOT || name != KEPT_FOLDER.as_bytes());
+            names.retain(|name, _| dir != Ino::ROOT || name != PERSISTED_FOLDER.as_bytes());
             names
         })
     }

@@ -97,10 +97,10 @@ fn told_at_once<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>) {
             let before = dump(&*base, true);
             run(&tx, last);
             assert!(tx.is_doomed(), "{inside:?} with {outside:?} under {isolation:?}");
-            let Err(Error::Conflict { path, by, .. }) = tx.commit() else {
+            let Err(Error::Conflict { path, conflicting_tx, .. }) = tx.commit() else {
                 panic!("{inside:?} was committed")
             };
-            assert_eq!((&*path, by), ("/a", None));
+            assert_eq!((&*path, conflicting_tx), ("/a", None));
             assert_eq!(dump(&*base, true), before, "{inside:?} with {outside:?} leaves a trace");
         }
     }
@@ -154,8 +154,8 @@ fn overtaken<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>, knows_who: boo
     assert!(!two.is_doomed());
     run(&two, &write("a", 2048, 10));
     assert!(two.is_doomed());
-    let Err(Error::Conflict { path, by, .. }) = two.commit() else { panic!("both committed") };
-    assert_eq!((&*path, by), ("/a", knows_who.then_some(71)));
+    let Err(Error::Conflict { path, conflicting_tx, .. }) = two.commit() else { panic!("both committed") };
+    assert_eq!((&*path, conflicting_tx), ("/a", knows_who.then_some(71)));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn doom_is_for_good() {
     let diff = tx.diff().unwrap();
     assert_eq!(diff.iter().map(|one| &*one.path).collect::<Vec<_>>(), [b"/new"]);
     assert!(tx.peek_attr(Side::New, a).is_ok());
-    tx.drop_only(&["/new"]).unwrap();
+    tx.abort_only(&["/new"]).unwrap();
     // Without any effect it would be a reader, which always commits; but it was told that a write failed.
     assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     base.assert_idle();

@@ -6,7 +6,7 @@ use xact_types::{CommitId, Ino, Result};
 
 use super::{Durability, Transaction, TxState};
 use crate::base::{CommitSize, CommitTree, Staging, VersionedBase};
-use crate::changes::{Audience, Changes};
+use crate::changes::{Changes, CommitObserver};
 use crate::commit::Commit;
 
 impl<B: VersionedBase> Transaction<B> {
@@ -17,14 +17,14 @@ impl<B: VersionedBase> Transaction<B> {
         commit: &Commit<'_>,
         note: Option<&Transaction<B>>,
         durability: Durability,
-        audience: &mut dyn Audience,
+        observer: &mut dyn CommitObserver,
         applied: impl FnMut(&mut B::Tree<'_>),
     ) -> Result<Option<CommitId>> {
         let Some(note) = note else {
-            return self.apply(&[(commit, &self.space)], durability, audience, applied);
+            return self.apply(&[(commit, &self.space)], durability, observer, applied);
         };
-        if self.base.removes_kept_apart() {
-            let id = self.apply(&[(commit, &self.space)], Durability::Durable, audience, applied)?;
+        if self.base.removes_persisted_apart() {
+            let id = self.apply(&[(commit, &self.space)], Durability::Durable, observer, applied)?;
             self.finish(id, Durability::Durable)?;
             return note.commit().map(|()| None);
         }
@@ -32,19 +32,19 @@ impl<B: VersionedBase> Transaction<B> {
         let reads = note.reads.lock();
         let noted = note.as_commit(&inner, &inner.overlay, &reads);
         let id =
-            self.apply(&[(commit, &self.space), (&noted, &note.space)], durability, audience, applied)?;
+            self.apply(&[(commit, &self.space), (&noted, &note.space)], durability, observer, applied)?;
         let adopted: Vec<Ino> =
             inner.overlay.nodes.keys().copied().filter(|ino| noted.adopts(*ino)).collect();
         inner.end(&self.base, &note.space, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
         Ok(id)
     }
 
-    /// All of the commits, in one operation; the audience is told of the first.
+    /// All of the commits, in one operation; the observer is told of the first.
     fn apply(
         &self,
         commits: &[(&Commit<'_>, &B::Space)],
         durability: Durability,
-        audience: &mut dyn Audience,
+        observer: &mut dyn CommitObserver,
         mut applied: impl FnMut(&mut B::Tree<'_>),
     ) -> Result<Option<CommitId>> {
         // What is committed is not revoked any more.
@@ -71,7 +71,7 @@ impl<B: VersionedBase> Transaction<B> {
         self.base.prepare(&files)?;
         inodes.sort_unstable();
         inodes.dedup();
-        audience.before(&Changes::of(commits[0].overlay));
+        observer.before(&Changes::of(commits[0].overlay));
         let result = self.base.commit(&inodes, &size, |tree| {
             // Nothing changes before all of them may.
             for (commit, staged) in commits.iter().zip(&staged) {
@@ -83,7 +83,7 @@ impl<B: VersionedBase> Transaction<B> {
             applied(tree);
             Ok(tree.commit_id())
         });
-        audience.after();
+        observer.after();
         result
     }
 }

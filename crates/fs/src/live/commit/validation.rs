@@ -9,7 +9,7 @@ use xact_consistency::Fault;
 use xact_layout::inode::Inode;
 use xact_types::{FileBlock, Ino, Result};
 
-use crate::api::{KEPT_FOLDER, Name};
+use crate::api::{Name, PERSISTED_FOLDER};
 use crate::live::LiveFs;
 use crate::live::data::writeback::WritebackRequest;
 use crate::live::mvcc::read_view::ReadView;
@@ -27,7 +27,7 @@ impl Operation<'_> {
 
     /// That the folder of kept transactions comes and goes is no change.
     pub fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        let besides = (dir == Ino::ROOT).then_some(KEPT_FOLDER.as_bytes());
+        let besides = (dir == Ino::ROOT).then_some(PERSISTED_FOLDER.as_bytes());
         self.changed_since(dir, |versions| versions.any_name_changed_since(since, besides))
     }
 
@@ -119,8 +119,8 @@ impl LiveFs {
         self.xattrs(Ino(0)).check(&inode, changes)
     }
 
-    /// For the tests of crashes: see [`Fault::KeptRemovedApart`].
-    pub fn removes_kept_apart(&self) -> bool {
-        self.options.faults.has(Fault::KeptRemovedApart)
+    /// For the tests of crashes: see [`Fault::PersistedRemovedApart`].
+    pub fn removes_persisted_apart(&self) -> bool {
+        self.options.faults.has(Fault::PersistedRemovedApart)
     }
 }

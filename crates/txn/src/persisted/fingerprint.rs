@@ -1,4 +1,4 @@
-//! What a kept transaction rests on, by value: to tell, when it is opened again, what others have changed
+//! What a persisted transaction rests on, by value: to tell, when it is reopened, what others have changed
 //! while nobody watched (another mount, the kernel).
 //!
 //! The items are those that a running transaction has validated by their versions: names, listings, contents,
@@ -16,7 +16,7 @@ use xact_types::{Error, Ino, Result};
 use crate::overlay::Overlay;
 use crate::permission::PermissionBasis;
 use crate::ranges::Ranges;
-use crate::reads::{Away, Reads};
+use crate::read_set::{OfflineChanges, ReadSet};
 
 /// Stands for a value that is not known beforehand, and is not compared.
 pub(super) const UNKNOWN: u64 = 0;
@@ -41,8 +41,8 @@ pub(super) enum Item<'a> {
 }
 
 /// All items, in an order that follows from what is on record.
-pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a Reads, serializable: bool) -> Vec<Item<'a>> {
-    let nothing = Reads::default();
+pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a ReadSet, serializable: bool) -> Vec<Item<'a>> {
+    let nothing = ReadSet::default();
     let old = || overlay.nodes.iter().filter(|(_, node)| !node.born);
     let mut inodes: BTreeSet<Ino> = old().map(|(ino, _)| *ino).collect();
     inodes.extend(reads.parents.keys().chain(&reads.emptied));
@@ -183,17 +183,17 @@ impl Sum {
 }
 
 /// Adds what has changed.
-pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], away: &mut Away) {
+pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], offline: &mut OfflineChanges) {
     let changed =
         items.iter().zip(then.iter().zip(now)).filter(|(_, (then, now))| **then != UNKNOWN && then != now);
     for (item, _) in changed {
         let _is_new = match item {
-            Item::Inode(ino) => away.gone.insert(*ino),
-            Item::Name(dir, name) => away.names.insert((*dir, name.to_vec())),
-            Item::Listing(dir) => away.listings.insert(*dir),
-            Item::Contents(ino, _) | Item::Cut(ino) => away.contents.insert(*ino),
-            Item::Xattr(ino, name) => away.xattrs.insert((*ino, name.to_vec())),
-            Item::Xattrs(ino) => away.xattr_lists.insert(*ino),
+            Item::Inode(ino) => offline.gone.insert(*ino),
+            Item::Name(dir, name) => offline.names.insert((*dir, name.to_vec())),
+            Item::Listing(dir) => offline.listings.insert(*dir),
+            Item::Contents(ino, _) | Item::Cut(ino) => offline.contents.insert(*ino),
+            Item::Xattr(ino, name) => offline.xattrs.insert((*ino, name.to_vec())),
+            Item::Xattrs(ino) => offline.xattr_lists.insert(*ino),
         };
     }
 }

@@ -1,4 +1,4 @@
-//! Who has lost again and again goes first.
+//! A transaction that has lost again and again goes first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use xact_fs::{Caller, View, WriteHow};
 use xact_types::{Error, Ino};
 
+use crate::contention::abort_history::LOSSES_BEFORE_PRIORITY;
+use crate::contention::wait_budget::WAIT_FOR_OTHERS_MAX;
 use crate::mem_base::MemBase;
-use crate::turns::{LOSSES, PATIENCE};
-use crate::{Losses, Lost, Transaction, Turns, TxOptions};
+use crate::{AbortHistory, ContentionManager, LostAttempt, Transaction, TxOptions};
 
 const SHORT_ONES: u64 = 2;
 /// A term that no test sees the end of: where a commit waited for it, the test would hang.
@@ -17,7 +18,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 struct Volume {
     base: Arc<MemBase>,
-    turns: Arc<Turns>,
+    manager: Arc<ContentionManager>,
     files: [Ino; 2],
     last: AtomicU64,
 }
@@ -30,36 +31,36 @@ impl Volume {
         for file in files {
             base.write(file, 0, &[0; 8], WriteHow::default()).unwrap();
         }
-        Volume { base, turns: Arc::default(), files, last: AtomicU64::new(0) }
+        Volume { base, manager: Arc::default(), files, last: AtomicU64::new(0) }
     }
 
-    fn begin(&self, losses: &Losses) -> Transaction<MemBase> {
-        self.begin_of(0, losses)
+    fn begin(&self, history: &AbortHistory) -> Transaction<MemBase> {
+        self.begin_of(0, history)
     }
 
-    fn begin_of(&self, owner: u32, losses: &Losses) -> Transaction<MemBase> {
+    fn begin_of(&self, owner: u32, history: &AbortHistory) -> Transaction<MemBase> {
         let id = self.last.fetch_add(1, SeqCst) + 1;
         let options = TxOptions { id, owner, ..TxOptions::default() };
-        Transaction::begin_after(&self.base, options, &self.turns, losses)
+        Transaction::begin_after(&self.base, options, &self.manager, history)
     }
 
     /// How long a commit of this user takes that changes the file.
     fn commit_of(&self, owner: u32, file: Ino) -> Duration {
-        let tx = self.begin_of(owner, &Losses::default());
+        let tx = self.begin_of(owner, &AbortHistory::default());
         write(&tx, file, 1).unwrap();
         let began = Instant::now();
         tx.commit().unwrap();
         began.elapsed()
     }
 
-    /// As many lost tries as give a claim, on one file.
-    fn losses(&self, file: Ino, took: Duration) -> Losses {
-        let mut losses = Losses::default();
-        for _ in 0..LOSSES {
+    /// As many lost attempts as give a claim, on one file.
+    fn lost_often(&self, file: Ino, took: Duration) -> AbortHistory {
+        let mut history = AbortHistory::default();
+        for _ in 0..LOSSES_BEFORE_PRIORITY {
             let id = self.last.fetch_add(1, SeqCst) + 1;
-            losses.add(Lost { id, inodes: [file].into(), took });
+            history.add(LostAttempt { id, inodes: [file].into(), took });
         }
-        losses
+        history
     }
 }
 
@@ -81,7 +82,7 @@ fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
     let (raised, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let raise = || {
         while !stop.load(SeqCst) {
-            let tx = volume.begin(&Losses::default());
+            let tx = volume.begin(&AbortHistory::default());
             let next = read(&tx, a) + 1;
             if write(&tx, a, next).is_ok() && tx.commit().is_ok() {
                 raised.fetch_add(1, SeqCst);
@@ -92,23 +93,23 @@ fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
         for _ in 0..SHORT_ONES {
             scope.spawn(raise);
         }
-        let mut losses = Losses::default();
+        let mut history = AbortHistory::default();
         let won = (1..=tries_max).find(|_| {
-            let tx = volume.begin(&losses);
+            let tx = volume.begin(&history);
             let seen = read(&tx, a);
             // Until one that began later has committed, each of them may have one that is not counted
             // yet; or until they wait.
             let before = raised.load(SeqCst);
-            while raised.load(SeqCst) <= before + SHORT_ONES && volume.turns.waiting() == 0 {
+            while raised.load(SeqCst) <= before + SHORT_ONES && volume.manager.waiting() == 0 {
                 std::thread::yield_now();
             }
             write(&tx, b, seen).unwrap();
             match tx.commit() {
                 Ok(()) => true,
                 Err(Error::Conflict { .. }) => {
-                    let lost = tx.take_lost().expect("a conflict is a loss");
+                    let lost = tx.take_lost_attempt().expect("a conflict is a loss");
                     if remembers {
-                        losses.add(lost);
+                        history.add(lost);
                     }
                     false
                 }
@@ -125,8 +126,11 @@ fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
 
 #[test]
 fn a_long_one_gets_through_between_short_ones() {
-    let tries = long_against_short_ones(LOSSES + 20, true).expect("it never got through");
-    assert!(tries > LOSSES, "it goes first only after {LOSSES} losses, not in try {tries}");
+    let tries = long_against_short_ones(LOSSES_BEFORE_PRIORITY + 20, true).expect("it never got through");
+    assert!(
+        tries > LOSSES_BEFORE_PRIORITY,
+        "it goes first only after {LOSSES_BEFORE_PRIORITY} losses, not in try {tries}"
+    );
     // Without precedence it would lose for good, so the above is worth something.
     assert_eq!(long_against_short_ones(20, false), None);
 }
@@ -135,20 +139,20 @@ fn a_long_one_gets_through_between_short_ones() {
 fn the_older_claim_waits_for_nobody() {
     let volume = Volume::new();
     let [a, b] = volume.files;
-    let (old, young) = (volume.losses(a, LONG), volume.losses(a, LONG));
+    let (old, young) = (volume.lost_often(a, LONG), volume.lost_often(a, LONG));
     let second = volume.begin(&young);
     let first = volume.begin(&old);
     write(&second, a, 2).unwrap();
     write(&first, a, 1).unwrap();
     // What nobody has claimed, and what only reads, goes on as ever.
-    let other = volume.begin(&Losses::default());
+    let other = volume.begin(&AbortHistory::default());
     write(&other, b, 3).unwrap();
     other.commit().unwrap();
-    let reader = volume.begin(&Losses::default());
+    let reader = volume.begin(&AbortHistory::default());
     read(&reader, a);
     reader.commit().unwrap();
     first.commit().unwrap();
-    assert!(matches!(second.commit(), Err(Error::Conflict { by: None, .. })));
+    assert!(matches!(second.commit(), Err(Error::Conflict { conflicting_tx: None, .. })));
     assert_eq!(read(&*volume.base, a), 1);
     // An end of any kind is the end of the claim.
     for commits in [false, true] {
@@ -158,12 +162,12 @@ fn the_older_claim_waits_for_nobody() {
         } else {
             again.abort()
         }
-        let short = volume.begin(&Losses::default());
+        let short = volume.begin(&AbortHistory::default());
         write(&short, a, 4).unwrap();
         short.commit().unwrap();
     }
     drop(volume.begin(&old));
-    let short = volume.begin(&Losses::default());
+    let short = volume.begin(&AbortHistory::default());
     write(&short, a, 5).unwrap();
     short.commit().unwrap();
 }
@@ -172,8 +176,8 @@ fn the_older_claim_waits_for_nobody() {
 fn nobody_waits_longer_than_a_claims_term() {
     let volume = Volume::new();
     let [a, _] = volume.files;
-    let holder = volume.begin(&volume.losses(a, Duration::ZERO));
-    let short = volume.begin(&Losses::default());
+    let holder = volume.begin(&volume.lost_often(a, Duration::ZERO));
+    let short = volume.begin(&AbortHistory::default());
     write(&short, a, 1).unwrap();
     // On the thread that would have to end the other one.
     short.commit().unwrap();
@@ -186,20 +190,20 @@ fn nobody_waits_longer_than_a_claims_term() {
 fn claims_of_others_take_little_of_the_time() {
     let volume = Volume::new();
     let [a, b] = volume.files;
-    let claimant = volume.begin_of(1, &volume.losses(a, LONG));
+    let claimant = volume.begin_of(1, &volume.lost_often(a, LONG));
     let first = volume.commit_of(2, a);
-    assert!(first > PATIENCE / 2 && first < PATIENCE * 3, "{first:?}");
-    assert!(volume.commit_of(2, b) < PATIENCE / 2, "nobody has claimed that");
+    assert!(first > WAIT_FOR_OTHERS_MAX / 2 && first < WAIT_FOR_OTHERS_MAX * 3, "{first:?}");
+    assert!(volume.commit_of(2, b) < WAIT_FOR_OTHERS_MAX / 2, "nobody has claimed that");
     // Many claims of many users are no more than one.
-    let more: Vec<_> = (10..30).map(|user| volume.begin_of(user, &volume.losses(a, LONG))).collect();
+    let more: Vec<_> = (10..30).map(|user| volume.begin_of(user, &volume.lost_often(a, LONG))).collect();
     let began = Instant::now();
     let mut commits = 0;
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < WAIT_FOR_OTHERS_MAX {
         volume.commit_of(2, a);
         commits += 1;
     }
     assert!(commits > 20, "{commits} commits in {:?}", began.elapsed());
-    assert!(volume.commit_of(3, a) > PATIENCE / 2, "a user who has not waited yet has patience");
+    assert!(volume.commit_of(3, a) > WAIT_FOR_OTHERS_MAX / 2, "a user who has not waited yet has patience");
     drop((claimant, more));
     volume.base.assert_idle();
 }
@@ -209,13 +213,13 @@ fn claims_of_others_take_little_of_the_time() {
 fn claims_of_the_same_user_are_waited_for() {
     let volume = Volume::new();
     let [a, _] = volume.files;
-    let claimant = volume.begin_of(1, &volume.losses(a, LONG));
+    let claimant = volume.begin_of(1, &volume.lost_often(a, LONG));
     std::thread::scope(|scope| {
         let commit = scope.spawn(|| volume.commit_of(1, a));
-        std::thread::sleep(PATIENCE + PATIENCE / 2);
-        assert!(!commit.is_finished() && volume.turns.waiting() == 1);
+        std::thread::sleep(WAIT_FOR_OTHERS_MAX + WAIT_FOR_OTHERS_MAX / 2);
+        assert!(!commit.is_finished() && volume.manager.waiting() == 1);
         drop(claimant);
-        assert!(commit.join().unwrap() > PATIENCE);
+        assert!(commit.join().unwrap() > WAIT_FOR_OTHERS_MAX);
     });
 }
 
@@ -224,16 +228,18 @@ fn claims_of_the_same_user_are_waited_for() {
 fn a_claim_does_not_wait_long_for_commits_that_run() {
     let volume = Volume::new();
     let [a, b] = volume.files;
-    let running = volume.turns.wait(None, 1, Vec::new);
+    let running = volume.manager.wait_for_claims(None, 1, Vec::new);
     std::thread::scope(|scope| {
-        let begun = scope.spawn(|| volume.begin_of(1, &volume.losses(a, LONG)));
-        std::thread::sleep(PATIENCE / 10);
-        assert!(volume.commit_of(2, b) < PATIENCE * 2);
+        let begun = scope.spawn(|| volume.begin_of(1, &volume.lost_often(a, LONG)));
+        std::thread::sleep(WAIT_FOR_OTHERS_MAX / 10);
+        assert!(volume.commit_of(2, b) < WAIT_FOR_OTHERS_MAX * 2);
         let without = begun.join().unwrap();
         let began = Instant::now();
         // It has no claim, and no patience for another try.
-        drop(volume.begin_of(1, &volume.losses(a, LONG)));
-        assert!(began.elapsed() < PATIENCE / 2 && volume.commit_of(2, a) < PATIENCE / 2);
+        drop(volume.begin_of(1, &volume.lost_often(a, LONG)));
+        assert!(
+            began.elapsed() < WAIT_FOR_OTHERS_MAX / 2 && volume.commit_of(2, a) < WAIT_FOR_OTHERS_MAX / 2
+        );
         drop(without);
     });
     drop(running);

@@ -10,7 +10,7 @@ use xact_types::{Ino, Result};
 
 use crate::account::{Account, Charge, Resource};
 use crate::overlay::{Node, Overlay};
-use crate::reads::Paths;
+use crate::read_set::Paths;
 
 /// What happened to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

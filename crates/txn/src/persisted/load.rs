@@ -1,4 +1,4 @@
-//! A kept transaction opened again: its file read, held against the base as it is now, and given numbers.
+//! A persisted transaction reopened: its file read, held against the base as it is now, and given numbers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,45 +10,45 @@ use xact_layout::checksum::crc32c;
 use xact_types::{Corruption, Errno, Error, Ino, Result, Site};
 
 use super::codec::{self, Bad, Body, Doom, HEADER_BYTES};
-use super::{OnVolume, find_folder, note_transaction, witness};
+use super::{OnVolume, find_folder, fingerprint, note_transaction};
 use crate::base::{SpaceLimits, VersionedBase};
 use crate::commit::CONTENTS_CHANGED;
+use crate::contention::{AbortHistory, ContentionManager};
 use crate::memory::Memory;
 use crate::overlay::{Names, Overlay};
-use crate::reads::{Away, Reads};
+use crate::read_set::{OfflineChanges, ReadSet};
 use crate::savepoint::Savepoints;
 use crate::transaction::{Inner, Isolation, Transaction, TxOptions, TxState};
-use crate::turns::{Losses, Turns};
 use crate::tx_tree::{Access, TxTree};
 
 impl<B: VersionedBase> Transaction<B> {
-    /// Opens a kept transaction again, on a volume that was opened anew: with its number, its changes and
+    /// Opens a persisted transaction again, on a volume that was reopened: with its number, its changes and
     /// what it had read. `Corrupt` where the file is not what was written, `Unsupported` where it is of a later version.
-    pub fn reopen(base: &Arc<B>, id: u64, turns: &Arc<Turns>) -> Result<Transaction<B>> {
-        let (claim, hold) = turns.claim(&Losses::default(), 0, || base.open_view());
+    pub fn reopen(base: &Arc<B>, id: u64, contention: &Arc<ContentionManager>) -> Result<Transaction<B>> {
+        let (claim, hold) = contention.claim_priority(&AbortHistory::default(), 0, || base.open_view());
         let stamp = B::stamp(&hold);
         let mut loaded = Loaded::read(base, id)?;
-        let mut away = std::mem::take(&mut loaded.body.reads.away);
+        let mut offline = std::mem::take(&mut loaded.body.reads.offline);
         let block_size = base.block_size();
         let (nothing, scratch) = (Overlay::default(), Mutex::default());
         let mut tree = TxTree::new(&**base, stamp, Access::Shared(&nothing), &scratch);
-        let Body { overlay, reads, witness, serializable, .. } = &loaded.body;
-        let items = witness::items(overlay, reads, *serializable);
-        if items.len() != witness.len() {
+        let Body { overlay, reads, fingerprint, serializable, .. } = &loaded.body;
+        let items = fingerprint::items(overlay, reads, *serializable);
+        if items.len() != fingerprint.len() {
             return Err(loaded.corrupt("a kept transaction does not say what it rests on"));
         }
-        let now = items.iter().map(|item| witness::value(item, &mut tree, block_size));
-        witness::compare(&items, witness, &now.collect::<Result<Vec<_>>>()?, &mut away);
+        let now = items.iter().map(|item| fingerprint::value(item, &mut tree, block_size));
+        fingerprint::compare(&items, fingerprint, &now.collect::<Result<Vec<_>>>()?, &mut offline);
         let Loaded { body, space, .. } = loaded;
         let doom = body.doom.map(|doom| match doom {
             Doom::TooOld => Error::TooOld,
-            Doom::Conflict { path, by } => Error::Conflict {
+            Doom::Conflict { path, conflicting_tx } => Error::Conflict {
                 path: String::from_utf8_lossy(&path).into_owned(),
                 why: CONTENTS_CHANGED,
-                by,
+                conflicting_tx,
             },
         });
-        let (overlay, reads) = renumber(base, &space, body.overlay, body.reads, away)?;
+        let (overlay, reads) = renumber(base, &space, body.overlay, body.reads, offline)?;
         let on_volume = OnVolume { info: body.info, weight: reads.weight(), outdated: false };
         let isolation = if body.serializable { Isolation::Serializable } else { Isolation::Snapshot };
         let inner = Inner {
@@ -68,8 +68,8 @@ impl<B: VersionedBase> Transaction<B> {
             begun: Instant::now(),
             inner: RwLock::new(inner),
             reads: Mutex::new(reads),
-            turns: turns.clone(),
-            lost: Mutex::default(),
+            contention: contention.clone(),
+            lost_attempt: Mutex::default(),
             is_note: false,
             has_claim: false,
             memory: Memory::default(),
@@ -160,12 +160,12 @@ fn renumber<B: VersionedBase>(
     base: &Arc<B>,
     space: &B::Space,
     overlay: Overlay,
-    mut reads: Reads,
-    mut away: Away,
-) -> Result<(Overlay, Reads)> {
-    let gone = overlay.nodes.keys().filter(|ino| away.gone.contains(ino)).copied();
+    mut reads: ReadSet,
+    mut offline: OfflineChanges,
+) -> Result<(Overlay, ReadSet)> {
+    let gone = overlay.nodes.keys().filter(|ino| offline.gone.contains(ino)).copied();
     let mut numbers: BTreeMap<Ino, Ino> = gone.zip((0..=u32::MAX).rev().map(Ino)).collect();
-    away.gone.extend(numbers.values());
+    offline.gone.extend(numbers.values());
     let mut folder: HashMap<Ino, Ino> = HashMap::new();
     for (dir, node) in overlay.nodes.iter().filter(|(dir, node)| !node.born && !numbers.contains_key(dir)) {
         folder.extend(node.names.iter().filter_map(|(_, change)| Some((change.now?.ino, *dir))));
@@ -203,7 +203,7 @@ fn renumber<B: VersionedBase>(
     for (ino, dir, name) in reads.paths.iter() {
         paths.met(now(dir), name, now(ino));
     }
-    (reads.paths, reads.away) = (paths, away);
+    (reads.paths, reads.offline) = (paths, offline);
     reads.recount();
     let mut overlay = Overlay { nodes, in_memory, ..Overlay::default() };
     overlay.recount();

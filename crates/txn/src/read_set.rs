@@ -12,7 +12,7 @@ use xact_types::{Ino, Result};
 use crate::ranges::Ranges;
 
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Reads {
+pub(crate) struct ReadSet {
     /// Attributes that mattered, with all as they were.
     pub attrs: BTreeMap<Ino, (AttrSet, Attr)>,
     /// Files that must still be at least this long (bytes): data was read or written up to there.
@@ -35,8 +35,8 @@ pub(crate) struct Reads {
     pub compared: HashMap<Ino, Stamp>,
     /// By which name an inode was met last, to tell people a path.
     pub paths: Paths,
-    /// What was found changed when the transaction was opened anew (see `kept`).
-    pub away: Away,
+    /// What was found changed when the transaction was reopened (see `persisted`).
+    pub offline: OfflineChanges,
     /// Bytes that `names` and `xattrs` take, and number of ranges in `blocks`.
     pub name_bytes: usize,
     pub block_ranges: usize,
@@ -63,7 +63,7 @@ const GROWTH: usize = 64 << 10;
 
 /// What others have changed while nobody watched: between the end of one mount and the next.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Away {
+pub(crate) struct OfflineChanges {
     /// Inodes that are gone, whoever has their number now.
     pub gone: BTreeSet<Ino>,
     pub names: BTreeSet<(Ino, Vec<u8>)>,
@@ -74,7 +74,7 @@ pub(crate) struct Away {
     pub xattr_lists: BTreeSet<Ino>,
 }
 
-impl Reads {
+impl ReadSet {
     pub fn name(&mut self, dir: Ino, name: &[u8]) {
         // That nothing in the folder has changed says it of each name.
         if self.coarse_names.contains(&dir) {
@@ -132,7 +132,7 @@ impl Reads {
     /// - Many ranges of one file: everything from the first to the last block.
     /// - Names by which inodes were met are for messages, but for those of `wanted` and what is above these.
     ///
-    /// What was found changed when the transaction was opened anew is said by name; so it is for the whole, too.
+    /// What was found changed when the transaction was reopened is said by name; so it is for the whole, too.
     pub fn coarsen(&mut self, wanted: impl Iterator<Item = Ino>) {
         let many = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> Vec<Ino> {
             names.iter().filter(|(_, names)| names.len() > FEW).map(|(ino, _)| *ino).collect()
@@ -141,16 +141,16 @@ impl Reads {
             self.names.remove(&dir);
             self.listings.insert(dir);
             self.coarse_names.insert(dir);
-            if self.away.names.range((dir, Vec::new())..).next().is_some_and(|(of, _)| *of == dir) {
-                self.away.listings.insert(dir);
+            if self.offline.names.range((dir, Vec::new())..).next().is_some_and(|(of, _)| *of == dir) {
+                self.offline.listings.insert(dir);
             }
         }
         for ino in many(&self.xattrs) {
             self.xattrs.remove(&ino);
             self.xattr_lists.insert(ino);
             self.coarse_xattrs.insert(ino);
-            if self.away.xattrs.range((ino, Vec::new())..).next().is_some_and(|(of, _)| *of == ino) {
-                self.away.xattr_lists.insert(ino);
+            if self.offline.xattrs.range((ino, Vec::new())..).next().is_some_and(|(of, _)| *of == ino) {
+                self.offline.xattr_lists.insert(ino);
             }
         }
         for ranges in self.blocks.values_mut().filter(|ranges| ranges.len() > FEW) {
@@ -323,7 +323,7 @@ mod tests {
     /// A load of everything that is counted, and what the counters say of it.
     #[test]
     fn what_is_counted_is_what_a_recount_finds() {
-        let mut reads = Reads::default();
+        let mut reads = ReadSet::default();
         for n in 0..500_u32 {
             let name = vec![b'n'; 1 + n as usize % 200];
             reads.name(Ino(2 + n % 3), &name);
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn coarser_is_less_memory_and_nothing_less() {
-        let mut reads = Reads::default();
+        let mut reads = ReadSet::default();
         for n in 0..1000_u32 {
             reads.name(Ino(11), &n.to_le_bytes());
             reads.xattr(Ino(12), &n.to_le_bytes());
@@ -351,13 +351,13 @@ mod tests {
         reads.blocks(Ino(15), 1..2);
         reads.blocks(Ino(15), 8..9);
         reads.paths.met(Ino::ROOT, b"a", Ino(11));
-        reads.away.names.insert((Ino(11), b"gone".to_vec()));
-        reads.away.xattrs.insert((Ino(13), b"other".to_vec()));
+        reads.offline.names.insert((Ino(11), b"gone".to_vec()));
+        reads.offline.xattrs.insert((Ino(13), b"other".to_vec()));
         let before = reads.bytes();
         reads.coarsen([Ino(105)].into_iter());
         assert!(reads.bytes() < before / 20, "{} of {before}", reads.bytes());
         assert!(reads.listings.contains(&Ino(11)) && !reads.names.contains_key(&Ino(11)));
-        assert!(reads.away.listings.contains(&Ino(11)) && !reads.away.xattr_lists.contains(&Ino(12)));
+        assert!(reads.offline.listings.contains(&Ino(11)) && !reads.offline.xattr_lists.contains(&Ino(12)));
         assert!(reads.xattr_lists.contains(&Ino(12)));
         let one = 10..2009;
         assert!(reads.blocks[&Ino(13)].iter().eq([one]));

@@ -2,47 +2,47 @@
 //!
 //! ```text
 //!   /.xact-kept        0700 root   there as long as something is in it
-//!   /.xact-kept/ID     one kept transaction: its head (see `codec`) and its contents, block by block
+//!   /.xact-kept/ID     one persisted transaction: its head (see `codec`) and its contents, block by block
 //! ```
 //! To the kernel and to e2fsck these are a folder and files like others. What decides whether a kept
 //! transaction is there is the name `ID`, and nothing else.
 //!
 //! Crash argument. Each step is one ordinary transaction on the base, so that a crash leaves all or nothing of
 //! it ([`crate::commit`]):
-//! 1. [`Transaction::keep`] makes the file, whole and under its name, in one commit, and returns when that is
+//! 1. [`Transaction::persist`] makes the file, whole and under its name, in one commit, and returns when that is
 //!    durable. So it is there from then on.
 //! 2. A commit removes the name in the same operation, and so in the same jbd2 transaction, in which it brings
 //!    the changes into the base: [`Transaction::apply`] prepares both, then applies both. So a crash leaves
-//!    the changes or the file, never both and never neither. (`Fault::KeptRemovedApart` leaves that out.)
+//!    the changes or the file, never both and never neither. (`Fault::PersistedRemovedApart` leaves that out.)
 //! 3. A commit of a part puts a file with the rest in the place of the old one, in the same way. How the base
 //!    looks after that commit is foreseen, as it can only be known when it is made; what others change at the
 //!    same moment may be taken for a conflict after a crash. It is written once more, as it came out, at once.
 //! 4. Dropping removes the name, and returns when that is durable.
 //!
-//! The process goes on with what it has in memory, and reads the file only when the volume is opened anew
+//! The process goes on with what it has in memory, and reads the file only when the volume is reopened
 //! ([`Transaction::reopen`]). Inodes that were born in the transaction get other numbers then. Its view is of
-//! that moment; what others have changed since its begin is found by value (`witness`) and stays a conflict.
+//! that moment; what others have changed since its begin is found by value (`fingerprint`) and stays a conflict.
 
 mod codec;
+mod fingerprint;
 mod load;
-mod witness;
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xact_fs::{BlockContents, Caller, FileKind, InodeOps, KEPT_FOLDER as FOLDER, View, WriteHow};
+use xact_fs::{BlockContents, Caller, FileKind, InodeOps, PERSISTED_FOLDER as FOLDER, View, WriteHow};
 use xact_layout::checksum::crc32c;
 use xact_types::{Errno, Error, Ino, Result};
 
 use crate::base::VersionedBase;
 use crate::overlay::Overlay;
 use crate::part::Selection;
-use crate::reads::Reads;
+use crate::read_set::ReadSet;
 use crate::transaction::{Durability, Inner, Isolation, Transaction, TxOptions, TxState};
 use crate::tx_tree::{Access, TxTree};
 use codec::{Body, Doom};
-use witness::UNKNOWN;
+use fingerprint::UNKNOWN;
 
 /// Type and permissions of the folder and of the files in it.
 const FOLDER_PERM: u16 = 0o700;
@@ -52,9 +52,9 @@ const TRIES: u32 = 16;
 /// Bytes that are written, or read, at once.
 const STEP_BYTES: usize = 1 << 20;
 
-/// What is known of a kept transaction besides its changes.
+/// What is known of a persisted transaction besides its changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KeptInfo {
+pub struct PersistedInfo {
     /// Group of the user that it belongs to.
     pub gid: u32,
     /// What people know it by.
@@ -68,8 +68,8 @@ pub struct KeptInfo {
 /// That a transaction is in a file, too.
 #[derive(Debug, Clone)]
 pub(crate) struct OnVolume {
-    pub info: KeptInfo,
-    /// What had been read when it was written, as [`Reads::weight`] has it.
+    pub info: PersistedInfo,
+    /// What had been read when it was written, as [`ReadSet::weight`] has it.
     weight: usize,
     /// Whether something was changed since.
     pub outdated: bool,
@@ -89,7 +89,7 @@ fn find_folder(view: &dyn View) -> Result<Option<Ino>> {
 }
 
 /// Kept transactions of a volume, by number.
-pub fn kept_transactions(base: &dyn View) -> Result<Vec<u64>> {
+pub fn persisted_transactions(base: &dyn View) -> Result<Vec<u64>> {
     let Some(folder) = find_folder(base)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
     base.read_dir(folder, 0, &mut |item| {
@@ -121,11 +121,11 @@ fn note_transaction<B: VersionedBase>(base: &Arc<B>, id: u64, owner: u32) -> Tra
 /// What is to be put on record.
 pub(crate) struct Record<'a> {
     pub overlay: &'a Overlay,
-    pub reads: &'a Reads,
+    pub reads: &'a ReadSet,
     /// What the base will show by the time the record counts, over what it shows at the transaction's
     /// stamp: the part that is committed with it.
     pub beside: &'a Overlay,
-    pub info: &'a KeptInfo,
+    pub info: &'a PersistedInfo,
 }
 
 impl<B: VersionedBase> Transaction<B> {
@@ -135,7 +135,7 @@ impl<B: VersionedBase> Transaction<B> {
     ///
     /// `NoSpace` where its contents do not fit the volume a second time, `SpaceRevoked` where others got its space, `Usage` where it has savepoints, and
     /// where something else is in the way: then it is kept no further than before.
-    pub fn keep(&self, info: KeptInfo) -> Result<()> {
+    pub fn persist(&self, info: PersistedInfo) -> Result<()> {
         // What it has seen is there after a crash, too: else that would be a conflict.
         self.base.sync()?;
         let mut inner = self.inner.write();
@@ -144,24 +144,24 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     /// What it is kept with, if it is in a file.
-    pub fn kept_info(&self) -> Option<KeptInfo> {
-        self.inner.read().on_volume.as_ref().map(|kept| kept.info.clone())
+    pub fn persisted_info(&self) -> Option<PersistedInfo> {
+        self.inner.read().on_volume.as_ref().map(|persisted| persisted.info.clone())
     }
 
-    /// As [`Transaction::keep`], for one that is in a file, if it has changed since.
-    pub fn keep_up(&self) -> Result<()> {
+    /// As [`Transaction::persist`], for one that is in a file, if it has changed since.
+    pub fn update_persisted(&self) -> Result<()> {
         let mut inner = self.inner.write();
-        let Some(kept) = inner.on_volume.clone() else { return Ok(()) };
+        let Some(persisted) = inner.on_volume.clone() else { return Ok(()) };
         inner.check_divisible()?;
-        if !kept.outdated && kept.weight == self.reads.lock().weight() {
+        if !persisted.outdated && persisted.weight == self.reads.lock().weight() {
             return Ok(());
         }
-        self.put_on_record(&mut inner, kept.info)
+        self.put_on_record(&mut inner, persisted.info)
     }
 
     /// Drops the transaction's changes, those in its file too, durably: it ends, whatever happens. On an
-    /// error it may be there again when the volume is opened anew.
-    pub fn drop_all(&self) -> Result<()> {
+    /// error it may be there again when the volume is reopened.
+    pub fn abort_persisted(&self) -> Result<()> {
         let mut inner = self.inner.write();
         if inner.state != TxState::Active {
             return Ok(());
@@ -183,7 +183,7 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     /// Takes the file of a transaction away that ends since its commit was refused. Where that fails it is
-    /// open again when the volume is opened anew, which does no harm.
+    /// open again when the volume is reopened, which does no harm.
     pub(crate) fn forget_record(&self, inner: &mut Inner<B>) {
         if inner.on_volume.take().is_some() {
             let _ = self.note(None).and_then(|note| note.commit());
@@ -192,7 +192,7 @@ impl<B: VersionedBase> Transaction<B> {
     }
 
     /// Puts the transaction on record by itself.
-    pub(crate) fn put_on_record(&self, inner: &mut Inner<B>, info: KeptInfo) -> Result<()> {
+    pub(crate) fn put_on_record(&self, inner: &mut Inner<B>, info: PersistedInfo) -> Result<()> {
         // What it had is lost in part: it stays as it was kept before.
         B::check_space(&self.space)?;
         let reads = self.reads.lock();
@@ -216,11 +216,11 @@ impl<B: VersionedBase> Transaction<B> {
         inner: &Inner<B>,
         rest: Option<Rest>,
     ) -> Result<Option<Transaction<B>>> {
-        let Some(kept) = &inner.on_volume else { return Ok(None) };
+        let Some(persisted) = &inner.on_volume else { return Ok(None) };
         let image = match &rest {
             None => None,
             Some(Rest { overlay, reads, part }) => {
-                let record = Record { overlay, reads, beside: part, info: &kept.info };
+                let record = Record { overlay, reads, beside: part, info: &persisted.info };
                 Some(self.encode(inner, &record)?)
             }
         };
@@ -233,7 +233,7 @@ impl<B: VersionedBase> Transaction<B> {
         inner: &Inner<B>,
         selected: &Selection,
         part: &Overlay,
-        reads: &Reads,
+        reads: &ReadSet,
     ) -> Option<Rest> {
         inner.on_volume.as_ref()?;
         let scratch = Mutex::default();
@@ -279,16 +279,16 @@ impl<B: VersionedBase> Transaction<B> {
         let scratch = Mutex::default();
         let access = Access::Shared(record.beside);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &scratch);
-        let items = witness::items(record.overlay, record.reads, serializable);
-        let values = items.iter().map(|item| match witness::is_foreseen(item, record.beside) {
-            true => witness::value(item, &mut tree, block_size),
+        let items = fingerprint::items(record.overlay, record.reads, serializable);
+        let values = items.iter().map(|item| match fingerprint::is_foreseen(item, record.beside) {
+            true => fingerprint::value(item, &mut tree, block_size),
             false => Ok(UNKNOWN),
         });
-        let witness = values.collect::<Result<_>>()?;
+        let fingerprint = values.collect::<Result<_>>()?;
         let doom = match &inner.doom {
             None => None,
-            Some(Error::Conflict { path, by, .. }) => {
-                Some(Doom::Conflict { path: path.clone().into_bytes(), by: *by })
+            Some(Error::Conflict { path, conflicting_tx, .. }) => {
+                Some(Doom::Conflict { path: path.clone().into_bytes(), conflicting_tx: *conflicting_tx })
             }
             Some(_) => Some(Doom::TooOld),
         };
@@ -307,7 +307,7 @@ impl<B: VersionedBase> Transaction<B> {
             doom,
             overlay: record.overlay.clone(),
             reads: record.reads.clone(),
-            witness,
+            fingerprint,
             contents: sums.collect::<Result<_>>()?,
         };
         let body = body.encode();
@@ -325,7 +325,7 @@ impl<B: VersionedBase> Transaction<B> {
 /// What a commit of a part leaves.
 pub(crate) struct Rest {
     overlay: Overlay,
-    reads: Reads,
+    reads: ReadSet,
     part: Overlay,
 }
 

@@ -1,4 +1,4 @@
-//! A kept transaction as bytes: the head of its file (`docs/FORMAT.md`).
+//! A persisted transaction as bytes: the head of its file (`docs/FORMAT.md`).
 //!
 //! ```text
 //!   0   "XACTKEPT"    version u32    block size u32    length of the body u64
@@ -18,9 +18,9 @@ use xact_types::{FileBlock, Ino, Timestamp};
 
 use crate::overlay::{Names, Node, Overlay};
 use crate::ranges::Ranges;
-use crate::reads::{Away, Paths, Reads};
+use crate::read_set::{OfflineChanges, Paths, ReadSet};
 
-use super::KeptInfo;
+use super::PersistedInfo;
 
 const MAGIC: &[u8; 8] = b"XACTKEPT";
 const VERSION: u32 = 1;
@@ -30,7 +30,7 @@ pub(super) const BODY_MAX: u64 = 1 << 30;
 /// Links that one inode may gain: as many as it has bits for.
 const NAMES_OF_ONE_MAX: u32 = 65_535;
 
-/// Why bytes are no kept transaction.
+/// Why bytes are no persisted transaction.
 pub(super) type Bad = &'static str;
 
 const ENDS_EARLY: Bad = "a kept transaction ends early";
@@ -42,25 +42,25 @@ pub(super) enum Doom {
     /// On contents, at this path.
     Conflict {
         path: Vec<u8>,
-        by: Option<u64>,
+        conflicting_tx: Option<u64>,
     },
     TooOld,
 }
 
-/// All that is known of a kept transaction but its contents, in the numbers of inodes that it had.
+/// All that is known of a persisted transaction but its contents, in the numbers of inodes that it had.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     pub id: u64,
     pub owner: u32,
     pub serializable: bool,
     pub mounted: bool,
-    pub info: KeptInfo,
+    pub info: PersistedInfo,
     pub doom: Option<Doom>,
     /// Without contents: these are told by `contents`.
     pub overlay: Overlay,
-    pub reads: Reads,
-    /// What the base looked like, by the items of [`super::witness`].
-    pub witness: Vec<u64>,
+    pub reads: ReadSet,
+    /// What the base looked like, by the items of [`super::fingerprint`].
+    pub fingerprint: Vec<u64>,
     /// Blocks of contents in the order of the file, each with its checksum.
     pub contents: Vec<((Ino, FileBlock), u32)>,
 }
@@ -290,22 +290,22 @@ fields!(Timestamp: secs nanos);
 fields!(Entry: ino kind);
 fields!(Attr: ino kind perm uid gid project nlink size sectors atime mtime ctime crtime rdev flags generation);
 fields!(AttrChange: perm uid gid project atime mtime ctime flags);
-fields!(Away: gone names listings contents xattrs xattr_lists);
-fields!(Reads: attrs min_sizes blocks names listings emptied parents xattrs xattr_lists paths away,
-        and ..Reads::default());
-fields!(KeptInfo: gid label begun deadline);
+fields!(OfflineChanges: gone names listings contents xattrs xattr_lists);
+fields!(ReadSet: attrs min_sizes blocks names listings emptied parents xattrs xattr_lists paths offline,
+        and ..ReadSet::default());
+fields!(PersistedInfo: gid label begun deadline);
 
 impl Code for Doom {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Doom::TooOld => None,
-            Doom::Conflict { path, by } => Some((path.clone(), *by)),
+            Doom::Conflict { path, conflicting_tx } => Some((path.clone(), *conflicting_tx)),
         }
         .put(out);
     }
     fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
         let conflict: Option<(Vec<u8>, Option<u64>)> = Code::get(from)?;
-        Ok(conflict.map_or(Doom::TooOld, |(path, by)| Doom::Conflict { path, by }))
+        Ok(conflict.map_or(Doom::TooOld, |(path, conflicting_tx)| Doom::Conflict { path, conflicting_tx }))
     }
 }
 
@@ -408,7 +408,7 @@ fn check_names(overlay: &Overlay) -> Result<(), Bad> {
     Ok(())
 }
 
-fields!(Body: id owner serializable mounted info doom overlay reads witness contents);
+fields!(Body: id owner serializable mounted info doom overlay reads fingerprint contents);
 
 impl Body {
     pub fn encode(&self) -> Vec<u8> {
@@ -448,13 +448,13 @@ mod tests {
         for _ in 0..60 {
             run(&tx, &Op::random(rng));
         }
-        let doom = Doom::Conflict { path: b"/a".to_vec(), by: Some(3) };
+        let doom = Doom::Conflict { path: b"/a".to_vec(), conflicting_tx: Some(3) };
         Body {
             id: 9,
             overlay: tx.with_overlay(Overlay::clone),
             reads: tx.reads.lock().clone(),
             doom: (rng.below(2) == 0).then_some(doom),
-            witness: vec![1, 2, 3],
+            fingerprint: vec![1, 2, 3],
             ..Body::default()
         }
     }

@@ -1,16 +1,16 @@
-//! Transactions that are kept on the volume: opened again they are what they were, and decided over once.
+//! Transactions that are kept on the volume: reopened they are what they were, and decided over once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xact_fs::{Caller, KEPT_FOLDER, RenameHow, View, WriteHow};
+use xact_fs::{Caller, PERSISTED_FOLDER, RenameHow, View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, dump, run};
 use super::real::{Volume, spilled_blocks};
 use crate::base::VersionedBase;
 use crate::mem_base::MemBase;
-use crate::{Durability, Isolation, KeptInfo, Transaction, TxOptions, TxState, kept_transactions};
+use crate::{Durability, Isolation, PersistedInfo, Transaction, TxOptions, TxState, persisted_transactions};
 
 const ID: u64 = 7;
 
@@ -26,11 +26,16 @@ fn begin<B: VersionedBase>(base: &Arc<B>) -> Transaction<B> {
     Transaction::begin(base, TxOptions { id: ID, ..TxOptions::default() })
 }
 
-fn info() -> KeptInfo {
-    KeptInfo { gid: 3, label: b"make install".to_vec(), begun: 1_700_000_000, deadline: Some(1_800_000_000) }
+fn info() -> PersistedInfo {
+    PersistedInfo {
+        gid: 3,
+        label: b"make install".to_vec(),
+        begun: 1_700_000_000,
+        deadline: Some(1_800_000_000),
+    }
 }
 
-/// The same volume, opened anew: nothing is known of its past.
+/// The same volume, reopened: nothing is known of its past.
 fn again(base: &Arc<MemBase>) -> Arc<MemBase> {
     MemBase::with(base.tree())
 }
@@ -42,7 +47,7 @@ fn reopen<B: VersionedBase>(base: &Arc<B>) -> Transaction<B> {
 /// All but what keeps transactions.
 fn visible(view: &dyn View, times: bool) -> BTreeMap<String, String> {
     let mut all = dump(view, times);
-    all.retain(|path, _| path != "/" && !path.starts_with(&format!("/{KEPT_FOLDER}")));
+    all.retain(|path, _| path != "/" && !path.starts_with(&format!("/{PERSISTED_FOLDER}")));
     all
 }
 
@@ -66,15 +71,15 @@ fn grown(rng: &mut Rng) -> Arc<MemBase> {
 
 fn list_root(view: &dyn View) {
     view.read_dir(Ino::ROOT, 0, &mut |item| {
-        assert_ne!(item.name, KEPT_FOLDER.as_bytes());
+        assert_ne!(item.name, PERSISTED_FOLDER.as_bytes());
         true
     })
     .unwrap();
 }
 
 fn folder_is_gone(base: &dyn View) {
-    assert_eq!(kept_transactions(base).unwrap(), [0; 0]);
-    assert!(base.lookup(Ino::ROOT, KEPT_FOLDER.as_bytes()).is_err(), "the folder stays");
+    assert_eq!(persisted_transactions(base).unwrap(), [0; 0]);
+    assert!(base.lookup(Ino::ROOT, PERSISTED_FOLDER.as_bytes()).is_err(), "the folder stays");
 }
 
 /// Random transactions: with a stop in between they show the same differences and the same view, and
@@ -89,13 +94,13 @@ fn a_stop_makes_no_difference() {
         for _ in 0..rng.below(150) {
             run(&tx, &Op::random(&mut rng));
         }
-        tx.keep(info()).unwrap();
-        assert_eq!(kept_transactions(&*base).unwrap(), [ID]);
+        tx.persist(info()).unwrap();
+        assert_eq!(persisted_transactions(&*base).unwrap(), [ID]);
         let (differences, view) = (diff(&tx), visible(&tx, true));
 
         let stopped = again(&base);
         let other = reopen(&stopped);
-        assert_eq!((other.options(), other.kept_info()), (tx.options(), Some(info())), "seed {seed}");
+        assert_eq!((other.options(), other.persisted_info()), (tx.options(), Some(info())), "seed {seed}");
         assert_eq!(diff(&other), differences, "seed {seed}");
         assert_eq!(visible(&other, true), view, "seed {seed}");
 
@@ -122,7 +127,7 @@ fn parts_with_a_stop_before_each() {
         for _ in 0..rng.below(100) {
             run(&tx, &Op::random(&mut rng));
         }
-        tx.keep(info()).unwrap();
+        tx.persist(info()).unwrap();
         let in_view = visible(&tx, false);
         drop(tx);
         loop {
@@ -160,7 +165,7 @@ fn what_is_foreseen_of_the_rest_is_what_comes() {
         for _ in 0..rng.below(100) {
             run(&tx, &Op::random(&mut rng));
         }
-        tx.keep(info()).unwrap();
+        tx.persist(info()).unwrap();
         let in_view = visible(&tx, false);
         let all = tx.diff().unwrap();
         if all.is_empty() {
@@ -195,7 +200,7 @@ fn small() -> Arc<MemBase> {
     base
 }
 
-/// What `inside` does is kept, `outside` is done by another before the volume is opened again, and then it is
+/// What `inside` does is kept, `outside` is done by another before the volume is reopened, and then it is
 /// committed.
 fn commit_after(inside: &[Op], outside: &[Op], isolation: Isolation) -> xact_types::Result<()> {
     let base = small();
@@ -203,7 +208,7 @@ fn commit_after(inside: &[Op], outside: &[Op], isolation: Isolation) -> xact_typ
     for op in inside.iter().chain([&Op::Create(s("mine"))]) {
         run(&tx, op);
     }
-    tx.keep(info()).unwrap();
+    tx.persist(info()).unwrap();
     drop(tx);
     for op in outside {
         run(&*base, op);
@@ -212,9 +217,9 @@ fn commit_after(inside: &[Op], outside: &[Op], isolation: Isolation) -> xact_typ
     let tx = reopen(&base);
     let result = tx.try_commit(Durability::Durable, &mut ());
     assert_eq!(result.is_err(), base.lookup(Ino::ROOT, b"mine").is_err());
-    assert_eq!(result.is_err(), kept_transactions(&*base).unwrap() == [ID]);
+    assert_eq!(result.is_err(), persisted_transactions(&*base).unwrap() == [ID]);
     if result.is_err() {
-        tx.drop_all().unwrap();
+        tx.abort_persisted().unwrap();
         folder_is_gone(&*base);
     }
     drop(tx);
@@ -267,7 +272,7 @@ fn a_number_that_is_anothers_by_now() {
     let tx = begin(&base);
     run(&tx, &write("a", "mine"));
     let ino = tx.lookup(Ino::ROOT, b"a").unwrap().ino;
-    tx.keep(info()).unwrap();
+    tx.persist(info()).unwrap();
     drop(tx);
     run(&*base, &Op::Unlink(s("a")));
     run(&*base, &Op::Create(s("other")));
@@ -297,7 +302,7 @@ fn a_doomed_one_stays_doomed() {
     run(&*base, &write("a", "new"));
     run(&tx, &write("a", "mine"));
     assert!(tx.is_doomed());
-    tx.keep(info()).unwrap();
+    tx.persist(info()).unwrap();
     drop(tx);
     let base = again(&base);
     let tx = reopen(&base);
@@ -313,15 +318,15 @@ fn dropped_is_dropped_and_left_is_left() {
         let tx = begin(&base);
         run(&tx, &write("new", "x"));
         run(&tx, &Op::Create(s("new")));
-        tx.keep(info()).unwrap();
+        tx.persist(info()).unwrap();
         let durable = base.durable();
         if decided {
-            tx.drop_all().unwrap();
+            tx.abort_persisted().unwrap();
             assert!(base.durable() > durable, "a drop is durable");
             folder_is_gone(&*base);
         } else {
             tx.abort();
-            assert_eq!(kept_transactions(&*base).unwrap(), [ID]);
+            assert_eq!(persisted_transactions(&*base).unwrap(), [ID]);
         }
         assert_eq!(tx.state(), TxState::Aborted);
     }
@@ -338,18 +343,18 @@ fn it_is_as_it_was_kept_last() {
     let tx = begin(&base);
     list_root(&tx);
     run(&tx, &Op::Create(s("one")));
-    tx.keep(info()).unwrap();
+    tx.persist(info()).unwrap();
     list_root(&tx);
-    assert!(tx.make_dir(&Caller::ROOT, Ino::ROOT, KEPT_FOLDER.as_bytes(), 0o755).is_err());
-    assert!(tx.lookup(Ino::ROOT, KEPT_FOLDER.as_bytes()).is_err());
+    assert!(tx.make_dir(&Caller::ROOT, Ino::ROOT, PERSISTED_FOLDER.as_bytes(), 0o755).is_err());
+    assert!(tx.lookup(Ino::ROOT, PERSISTED_FOLDER.as_bytes()).is_err());
     let commits = base.commits();
-    tx.keep_up().unwrap();
+    tx.update_persisted().unwrap();
     assert_eq!(base.commits(), commits, "nothing has changed");
     run(&tx, &Op::Create(s("two")));
     assert_eq!(reopen(&again(&base)).diff().unwrap().len(), 1);
-    tx.keep_up().unwrap();
+    tx.update_persisted().unwrap();
     assert_eq!(reopen(&again(&base)).diff().unwrap().len(), 2);
-    tx.drop_only(&["one"]).unwrap();
+    tx.abort_only(&["one"]).unwrap();
     assert_eq!(reopen(&again(&base)).diff().unwrap().len(), 1);
     // A transaction that was there before neither sees the folder come nor minds.
     let other = Transaction::begin(&base, TxOptions::default());
@@ -361,23 +366,23 @@ fn it_is_as_it_was_kept_last() {
     list_root(&other);
     run(&other, &Op::Create(s("three")));
     let tx = begin(&base);
-    tx.keep(info()).unwrap();
+    tx.persist(info()).unwrap();
     other.commit().unwrap();
 }
 
 #[test]
 fn something_else_in_the_way_is_left_alone() {
     let base = small();
-    base.make_dir(&Caller::ROOT, Ino::ROOT, KEPT_FOLDER.as_bytes(), 0o755).unwrap();
+    base.make_dir(&Caller::ROOT, Ino::ROOT, PERSISTED_FOLDER.as_bytes(), 0o755).unwrap();
     let tx = begin(&base);
     run(&tx, &Op::Create(s("one")));
-    assert!(matches!(tx.keep(info()), Err(Error::Usage(_))));
-    assert_eq!(tx.kept_info(), None);
+    assert!(matches!(tx.persist(info()), Err(Error::Usage(_))));
+    assert_eq!(tx.persisted_info(), None);
     tx.commit().unwrap();
-    let folder = base.lookup(Ino::ROOT, KEPT_FOLDER.as_bytes()).unwrap().ino;
+    let folder = base.lookup(Ino::ROOT, PERSISTED_FOLDER.as_bytes()).unwrap().ino;
     // Whoever may write to it could commit in anybody's name.
     base.make_node(&Caller::ROOT, folder, b"7", 0o100_600, 0).unwrap();
-    assert!(matches!(kept_transactions(&*base), Err(Error::Usage(_))));
+    assert!(matches!(persisted_transactions(&*base), Err(Error::Usage(_))));
     assert!(matches!(Transaction::reopen(&base, ID, &Arc::default()), Err(Error::Usage(_))));
 }
 
@@ -387,9 +392,9 @@ fn it_belongs_to_the_owner_of_its_file() {
     let base = small();
     let tx = Transaction::begin(&base, TxOptions { id: ID, owner: 5, ..TxOptions::default() });
     run(&tx, &Op::Create(s("one")));
-    tx.keep(info()).unwrap();
+    tx.persist(info()).unwrap();
     tx.abort();
-    let folder = base.lookup(Ino::ROOT, KEPT_FOLDER.as_bytes()).unwrap().ino;
+    let folder = base.lookup(Ino::ROOT, PERSISTED_FOLDER.as_bytes()).unwrap().ino;
     let file = base.lookup(folder, b"7").unwrap();
     assert_eq!((file.uid, file.gid, file.perm), (5, 3, 0o600));
     assert_eq!(reopen(&base).options().owner, 5);
@@ -427,7 +432,7 @@ fn on_real_volumes() {
                 run(&tx, &Op::Write(s("large"), 5000, vec![2; 3000], WriteHow::default()));
                 run(&tx, &Op::Rename(s("large"), s("renamed"), RenameHow::Replace));
                 assert!(spilled_blocks(&tx) > 0);
-                tx.keep(info()).unwrap();
+                tx.persist(info()).unwrap();
                 let view = visible(&tx, true);
                 if stops {
                     drop(tx);
@@ -440,7 +445,7 @@ fn on_real_volumes() {
                 }
                 assert_eq!(visible(&tx, true), view, "seed {seed}");
                 tx.commit_only(&["renamed"], Durability::Durable, &mut ()).unwrap();
-                assert_eq!(kept_transactions(&*base).unwrap(), [ID]);
+                assert_eq!(persisted_transactions(&*base).unwrap(), [ID]);
                 tx.commit().unwrap();
                 folder_is_gone(&*base);
                 trees.push(visible(&*base, false));
@@ -461,9 +466,9 @@ fn a_damaged_file_is_refused() {
     let tx = begin(&base);
     run(&tx, &Op::Create(s("new")));
     run(&tx, &write("new", "contents"));
-    tx.keep(info()).unwrap();
+    tx.persist(info()).unwrap();
     tx.abort();
-    let folder = base.lookup(Ino::ROOT, KEPT_FOLDER.as_bytes()).unwrap().ino;
+    let folder = base.lookup(Ino::ROOT, PERSISTED_FOLDER.as_bytes()).unwrap().ino;
     let file = base.lookup(folder, b"7").unwrap();
     for at in (0..file.size).step_by(5) {
         let mut byte = Vec::new();
