@@ -31,7 +31,7 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     fn open_view(self: &Arc<Self>) -> Self::Hold;
     fn stamp(hold: &Self::Hold) -> Stamp;
 
-    // ReadSet as of a stamp. `ESTALE` for an inode that did not exist then; `TooOld` where the past
+    // Reads as of a stamp. `ESTALE` for an inode that did not exist then; `TooOld` where the past
     // is no longer kept as far back.
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr>;
     fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>>;
@@ -60,8 +60,8 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
         blocks: Range<FileBlock>,
         since: Stamp,
     ) -> Result<Option<ChangedBy>>;
-    /// The same of a file's blocks that are `wanted`, those that changed up to `after` perhaps left out;
-    /// and the stamp up to which all others were looked at.
+    /// The same of a file's blocks that are `wanted`, those that changed up to `after` perhaps left
+    /// out; and the stamp up to which all others were looked at.
     fn find_changed_block(
         &self,
         ino: Ino,
@@ -89,8 +89,8 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     fn check_space(space: &Self::Space) -> Result<()>;
     /// Before a commit; it lasts until the result is dropped. Errors as `check_space`.
     fn pin_space(space: &Self::Space) -> Result<Self::Pinned>;
-    /// Takes an inode number in memory, near its parent's, charged to `payer`. `EDQUOT` where that is more than the
-    /// owner or the payer may have.
+    /// Takes an inode number in memory, near its parent's, charged to `payer`. `EDQUOT` where that
+    /// is more than the owner or the payer may have.
     fn reserve_inode(
         &self,
         space: &Self::Space,
@@ -106,8 +106,8 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
 
     /// Bytes of contents that one transaction keeps in memory at the most, about.
     fn private_bytes_max(&self) -> u64;
-    /// Writes contents of consecutive blocks of a file to places that nobody knows of. `NoSpace`, `EDQUOT`: nothing
-    /// was written.
+    /// Writes contents of consecutive blocks of a file to places that nobody knows of. `NoSpace`,
+    /// `EDQUOT`: nothing was written.
     fn spill(
         self: &Arc<Self>,
         space: &Self::Space,
@@ -136,7 +136,8 @@ pub trait VersionedBase: Send + Sync + Sized + 'static {
     /// Makes all durable that is there now, contents of files included.
     fn sync(&self) -> Result<()>;
 
-    /// For the tests of crashes: what keeps a transaction goes in a commit of its own, after the changes.
+    /// For the tests of crashes: what keeps a transaction goes in a commit of its own, after the
+    /// changes.
     fn removes_persisted_apart(&self) -> bool {
         false
     }
@@ -176,7 +177,8 @@ pub trait CommitTree: InodeOps {
     /// Whether the inode is in use now.
     fn exists(&mut self, ino: Ino) -> Result<bool>;
 
-    /// Before the first change: an inode of this number will be adopted, which was reserved for this payer.
+    /// Before the first change: an inode of this number will be adopted, which was reserved for
+    /// this payer.
     fn reserve_adoption(&mut self, ino: Ino, payer: Payer) -> Result<()>;
 
     /// As `new_inode`, with a number that was reserved.

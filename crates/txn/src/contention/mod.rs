@@ -1,25 +1,25 @@
 //! Contention management: precedence for a transaction that was aborted again and again (TX-21).
 //!
-//! The first to commit wins, so one of those that collide always commits. But a long transaction may
-//! lose to a stream of short ones without end. A transaction that is tried again after
+//! The first to commit wins, so one of those that collide always commits. But a long transaction
+//! may lose to a stream of short ones without end. A transaction that is tried again after
 //! [`abort_history::LOSSES_BEFORE_PRIORITY`] conflicts in a row has a [`PriorityClaim`] while it is
 //! open: on all files and folders that its lost attempts had to do with. A commit that would change
-//! any of these waits until the transaction with the claim has ended, but no longer than the claim's term, which
-//! is twice the longest of the lost attempts and a second. Then it continues as usual, and mostly
-//! finds a conflict.
+//! any of these waits until the transaction with the claim has ended, but no longer than the
+//! claim's term, which is twice the longest of the lost attempts and a second. Then it continues as
+//! usual, and mostly finds a conflict.
 //!
 //! **Between users** a claim counts for less. Any user can lose attempts on purpose, and claim what
 //! he may only read. So commits of one user wait for claims of all other users together for
-//! [`wait_budget::WAIT_FOR_OTHERS_MAX`] at a time, and for a tenth of the time in the long run (`SHARE`): a
-//! commit that has waited that long continues. In the same way a begin with a claim waits for
-//! running commits only as long as its user has wait budget left, since later commits wait behind
-//! it; then it begins without a claim.
+//! [`wait_budget::WAIT_FOR_OTHERS_MAX`] at a time, and for a tenth of the time in the long run
+//! (`SHARE`): a commit that has waited that long continues. In the same way a begin with a claim
+//! waits for running commits only as long as its user has wait budget left, since later commits
+//! wait behind it; then it begins without a claim.
 //!
 //! Why this cannot livelock, among the transactions of one user. Claims have an age, that of the
 //! first lost attempt, which is kept from attempt to attempt, so there is always an oldest one.
-//! Claims are made, and the view of their transaction opened, while no commit runs, and commits look
-//! at the claims before they begin: so no commit of that user that would change what is claimed comes
-//! between the begin and the end of the oldest one's transaction. It can lose only
+//! Claims are made, and the view of their transaction opened, while no commit runs, and commits
+//! look at the claims before they begin: so no commit of that user that would change what is
+//! claimed comes between the begin and the end of the oldest one's transaction. It can lose only
 //! 1. to a call outside of any transaction, which waits for no claim;
 //! 2. on something that none of its lost attempts had to do with: what is claimed grows with each
 //!    such loss, and a command that does the same again has to do with the same things;
@@ -29,11 +29,11 @@
 //! 5. because it has no claim, where commits that ran at its begin took longer than a second.
 //!
 //! So a command that is run again on the same things in bounded time gets through, unless others
-//! change them all the time; and beside others too, if it takes less than a second. Then the next one
-//! is the oldest.
+//! change them all the time; and beside others too, if it takes less than a second. Then the next
+//! one is the oldest.
 //!
-//! Why no commit waits without end. A commit waits only for claims older than its own transaction's,
-//! holds nothing that others wait for in that time, and claims have terms.
+//! Why no commit waits without end. A commit waits only for claims older than its own
+//! transaction's, holds nothing that others wait for in that time, and claims have terms.
 
 pub(crate) mod abort_history;
 pub(crate) mod wait_budget;
@@ -55,7 +55,8 @@ const TERM_MIN: Duration = Duration::from_secs(1);
 /// Which transactions of a volume have precedence over others.
 #[derive(Debug, Default)]
 pub struct ContentionManager {
-    /// Shared: by a commit from its look at the claims on. Exclusive: by a begin that makes a claim.
+    /// Shared: by a commit from its look at the claims on. Exclusive: by a begin that makes a
+    /// claim.
     commit_gate: RwLock<()>,
     claims: Mutex<Claims>,
     ended: Condvar,
@@ -96,7 +97,8 @@ impl Drop for PriorityClaim {
 }
 
 impl ContentionManager {
-    /// Makes the claim that the lost attempts give to a user's transaction, if any, and runs `begin` while no commit runs.
+    /// Makes the claim that the lost attempts give to a user's transaction, if any, and runs
+    /// `begin` while no commit runs.
     pub(crate) fn claim_priority<R>(
         self: &Arc<Self>,
         history: &AbortHistory,
@@ -120,9 +122,9 @@ impl ContentionManager {
         (Some(PriorityClaim { manager: self.clone(), age: history.age }), begin())
     }
 
-    /// Waits until there is no older claim on what a commit of `owner` would change, or until that user
-    /// has waited long enough for others; claims that come later wait until the result is dropped.
-    /// `own`: the age of the claim of the committing transaction itself.
+    /// Waits until there is no older claim on what a commit of `owner` would change, or until that
+    /// user has waited long enough for others; claims that come later wait until the result is
+    /// dropped. `own`: the age of the claim of the committing transaction itself.
     pub(crate) fn wait_for_claims(
         &self,
         own: Option<u64>,

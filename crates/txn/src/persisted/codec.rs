@@ -6,9 +6,10 @@
 //!   32  body
 //!       zeros up to a multiple of the block size, then the blocks of contents
 //! ```
-//! Numbers are little-endian, checksums crc32c as ext4 has it. A list is its length and its elements, what
-//! may be missing a byte (0 or 1) and the value. What follows from the rest (link counts, `..`) is not in it.
-//! Nothing that is read is believed: each decoder takes any bytes and returns a value or says no.
+//! Numbers are little-endian, checksums crc32c as ext4 has it. A list is its length and its
+//! elements, what may be missing a byte (0 or 1) and the value. What follows from the rest (link
+//! counts, `..`) is not in it. Nothing that is read is believed: each decoder takes any bytes and
+//! returns a value or says no.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +19,11 @@ use xact_types::{FileBlock, Ino, Timestamp};
 
 use crate::overlay::{Names, Node, Overlay};
 use crate::ranges::Ranges;
-use crate::read_set::{OfflineChanges, Paths, ReadSet};
+use crate::validation::offline_changes::OfflineChanges;
+use crate::validation::paths::Paths;
+use crate::validation::read_set::ReadSet;
 
-use super::PersistedInfo;
+use super::info::PersistedInfo;
 
 const MAGIC: &[u8; 8] = b"XACTKEPT";
 const VERSION: u32 = 1;
@@ -47,7 +50,8 @@ pub(super) enum Doom {
     TooOld,
 }
 
-/// All that is known of a persisted transaction but its contents, in the numbers of inodes that it had.
+/// All that is known of a persisted transaction but its contents, in the numbers of inodes that it
+/// had.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     pub id: u64,
@@ -59,7 +63,7 @@ pub(super) struct Body {
     /// Without contents: these are told by `contents`.
     pub overlay: Overlay,
     pub reads: ReadSet,
-    /// What the base looked like, by the items of [`super::fingerprint`].
+    /// What the base looked like: the values of the items of [`super::fingerprint`].
     pub fingerprint: Vec<u64>,
     /// Blocks of contents in the order of the file, each with its checksum.
     pub contents: Vec<((Ino, FileBlock), u32)>,

@@ -1,11 +1,11 @@
-//! What a persisted transaction rests on, by value: to tell, when it is reopened, what others have changed
-//! while nobody watched (another mount, the kernel).
+//! Fingerprints (CRC32C) of what a persisted transaction rests on, to detect changes made while the
+//! volume was not mounted by xact (another mount, the kernel).
 //!
-//! The items are those that a running transaction has validated by their versions: names, listings, contents,
-//! extended attributes, and that an inode is the same one. (Attributes, sizes and places of folders are
-//! compared by value at each commit anyway.) Of each there is a number, which is another one for another
-//! value, but for one case in four thousand million: a crc32c. An item that changed and changed back is the
-//! same, and the commit is as good.
+//! The items are those that a running transaction has validated by their versions: names, listings,
+//! contents, extended attributes, and that an inode is the same one. (Attributes, sizes and places
+//! of folders are compared by value at each commit anyway.) Each has a number, which differs for
+//! another value except in one case in four thousand million. An item that changed and changed back
+//! is the same, and the commit is as good.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +14,10 @@ use xact_layout::checksum::crc32c;
 use xact_types::{Error, Ino, Result};
 
 use crate::overlay::Overlay;
-use crate::permission::PermissionBasis;
 use crate::ranges::Ranges;
-use crate::read_set::{OfflineChanges, ReadSet};
+use crate::validation::offline_changes::OfflineChanges;
+use crate::validation::permission::PermissionBasis;
+use crate::validation::read_set::ReadSet;
 
 /// Stands for a value that is not known beforehand, and is not compared.
 pub(super) const UNKNOWN: u64 = 0;
@@ -198,8 +199,8 @@ pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], offline: &m
     }
 }
 
-/// The value of an item before a commit of `part` was made, which it will have after: unknown where the
-/// commit gives the inode what cannot be told beforehand.
+/// The value of an item before a commit of `part` was made, which it will have after: unknown where
+/// the commit gives the inode what cannot be told beforehand.
 pub(super) fn is_foreseen(item: &Item<'_>, part: &Overlay) -> bool {
     !matches!(item, Item::Inode(ino) if part.nodes.get(ino).is_some_and(|node| node.born))
 }

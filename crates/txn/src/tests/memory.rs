@@ -7,7 +7,7 @@ use xact_types::{Errno, Error, Ino};
 
 use crate::account::Accounts;
 use crate::mem_base::MemBase;
-use crate::read_set::ReadSet;
+use crate::validation::read_set::ReadSet;
 use crate::{Account, Limits, Resource, Transaction, TxOptions};
 
 const USER: u32 = 1000;

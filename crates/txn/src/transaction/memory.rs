@@ -1,9 +1,10 @@
 //! What a transaction takes of its user's memory.
 //!
-//! What it has read and changed is counted as it grows, and charged after each operation. Where the user's limit does
-//! not allow it, what was read is recorded in a coarser way ([`ReadSet::coarsen`](crate::read_set::ReadSet::coarsen)). Where
-//! that is not enough, the operation stands, so that nothing that it has read is forgotten, and the *next* ones fail
-//! with `ENOMEM` before they do anything, until there is memory again. Commit, abort and rollback go on.
+//! What it has read and changed is counted as it grows, and charged after each operation. Where the
+//! user's limit does not allow it, what was read is recorded in a coarser way
+//! ([`ReadSet::coarsen`]). Where that is not enough, the operation stands, so that nothing that it
+//! has read is forgotten, and the *next* ones fail with `ENOMEM` before they do anything, until
+//! there is memory again. Commit, abort and rollback still work.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::Mutex;
 use xact_types::{Errno, Result};
 
+use super::{Inner, Transaction};
 use crate::account::{Account, Charge, Resource};
 use crate::base::{SpaceLimits, VersionedBase};
-use crate::read_set::ReadSet;
-use crate::transaction::{Inner, Transaction};
+use crate::validation::read_set::ReadSet;
 
 /// A number of an inode that waits for the transaction's end takes this much.
 const UNLINKED_NUMBER_BYTES: usize = 32;

@@ -1,8 +1,8 @@
-//! The net effect of a transaction file by file, for tools that know neither renamed folders nor renames over
-//! something, as those that apply patches.
+//! The net effect of a transaction file by file, for tools that know neither renamed folders nor
+//! renames over something, as those that apply patches.
 //!
-//! Each path at which one of the two sides has another file than the other, or the same one changed, is put on
-//! record with what is there on either side; renamed folders are walked on both. So no two differences are
+//! Each path at which the two sides have different files, or the same one changed, is put on record
+//! with what is there on either side; renamed folders are walked on both. So no two differences are
 //! about one path, and they may be applied in any order that removes before it makes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,7 +11,9 @@ use xact_fs::posix::{self, Access, Credentials};
 use xact_fs::{Attr, FileKind, InodeOps};
 use xact_types::{AccessCheck, Ino, Result};
 
-use crate::diff::{Budget, Difference, Found, Side, What};
+use super::budget::Budget;
+use super::by_path::Found;
+use super::{Difference, Side, What};
 
 /// Files by path.
 type Files = BTreeMap<Vec<u8>, Attr>;
@@ -19,8 +21,8 @@ type Files = BTreeMap<Vec<u8>, Attr>;
 /// What a file takes in memory, its path apart: on both sides, and in the list that comes of them.
 const FILE_BYTES: usize = 3 * size_of::<Attr>() + 256;
 
-/// What the list of differences comes to; `old` and `new` are the two sides, to be looked at. A folder that `who`
-/// may not list is not walked, and a renamed one stays one difference then.
+/// The list of differences by file; `old` and `new` are the two sides, to be looked at. A folder
+/// that `who` may not list is not walked, and a renamed one stays one difference then.
 pub(crate) fn of(
     found: Vec<Found>,
     who: Option<&Credentials>,
@@ -107,7 +109,8 @@ fn walk(
     Ok(whole)
 }
 
-/// A path on both sides is a modification; a file that is at one path before and at another after, a rename.
+/// A path on both sides is a modification; a file that is at one path before and at another after,
+/// a rename.
 fn pair(before: Files, mut after: Files, attributes: &HashSet<Vec<u8>>) -> Vec<Difference> {
     let mut all = Vec::new();
     let mut gone: HashMap<Ino, Vec<(Vec<u8>, Attr)>> = HashMap::new();

@@ -6,8 +6,9 @@ use std::ops::Deref;
 use xact_fs::BlockContents;
 use xact_types::FileBlock;
 
-/// Whole blocks by their place in the file; `None` is a hole. How many have contents is known without counting:
-/// each look at the file's attributes wants it, and a file may have a million of them.
+/// Whole blocks by their place in the file; `None` is a hole. How many have contents is known
+/// without counting: each look at the file's attributes wants it, and a file may have a million of
+/// them.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Blocks {
     map: BTreeMap<FileBlock, Option<BlockContents>>,

@@ -1,53 +1,20 @@
-//! The private changes of a transaction, by inode.
-//!
-//! An overlay says how the transaction's state of the volume differs from the base as of its
-//! stamp; where it says nothing, the base holds. It keeps the net effect, not the history: a
-//! name that was made and removed again, or an inode that was born and died, leaves nothing.
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+//! What is different about one inode: attributes, links, names in it, contents, extended
+//! attributes.
 
 use xact_fs::inode_ops::links_with_subdirs;
 use xact_fs::quota::Payer;
-use xact_fs::{Attr, AttrChange, Entry, FileKind, XattrChanges};
+use xact_fs::{Attr, AttrChange, FileKind, XattrChanges};
 use xact_types::{FileBlock, Ino};
 
-use crate::blocks::Blocks;
+use super::blocks::Blocks;
+use super::names::Names;
 use crate::ranges::Ranges;
-
-/// Cookies of added names lie above all that the base has (its keys are hashes, of which the
-/// largest does not occur; the top bit stays clear).
-pub(crate) const ADDED_COOKIES: u64 = 0x7FFF_FFFF_0000_0001;
-
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Overlay {
-    pub nodes: BTreeMap<Ino, Node>,
-    /// Numbers of inodes that were born here and are gone, but must not be used by others yet.
-    pub unlinked_numbers: BTreeSet<Ino>,
-    /// Where contents came to memory, in this order; some may be gone since. See `spill`.
-    pub in_memory: VecDeque<(Ino, FileBlock)>,
-    /// What the nodes take in memory, contents of files apart.
-    pub bytes: usize,
-}
-
-impl Overlay {
-    /// A node has changed that took `before` bytes, or came or went.
-    pub fn note_bytes(&mut self, ino: Ino, before: usize) {
-        let now = self.nodes.get(&ino).map_or(0, Node::bytes);
-        self.bytes = self.bytes + now - before;
-    }
-
-    pub fn recount(&mut self) {
-        self.bytes = self.nodes.values().map(Node::bytes).sum();
-    }
-}
 
 // Bytes in memory, the share of the tree's nodes and of the allocator's rounding included.
 const NODE_BYTES: usize = 720;
 const XATTR_BYTES: usize = 96;
 const BLOCK_BYTES: usize = 64;
 const RESERVED_BYTES: usize = 32;
-/// A changed name; one that the base does not have is kept twice.
-const NAME_BYTES: usize = 160;
 
 /// What is different about one inode.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,7 +91,7 @@ impl Node {
         }
     }
 
-    /// Whom its space is charged to, as it is in the view.
+    /// The user, group and project that its space is charged to, in the view.
     pub fn payer(&self) -> Payer {
         let (old, new) = (&self.origin, &self.changed);
         Payer {
@@ -134,7 +101,7 @@ impl Node {
         }
     }
 
-    /// Whom it was charged to when it was made, or as of the stamp.
+    /// The same when it was made, or as of the stamp.
     pub fn first_payer(&self) -> Payer {
         let Attr { uid, gid, project, .. } = self.origin;
         Payer { uid, gid, project }
@@ -228,100 +195,5 @@ impl FileChange {
     /// Whether the base holds for this block where `blocks` says nothing.
     pub fn base_has(&self, at: FileBlock) -> bool {
         self.base_end.is_none_or(|end| at < end)
-    }
-}
-
-/// A name that the transaction has made, removed or pointed elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct NameChange {
-    /// `None`: removed.
-    pub now: Option<Entry>,
-    /// In the base as of the stamp. Where this is `None`, the name has a cookie of its own.
-    pub base: Option<Entry>,
-    cookie: u64,
-}
-
-/// Changed names of one directory.
-#[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Names {
-    by_name: BTreeMap<Vec<u8>, NameChange>,
-    /// Names that the base does not have, in the order in which they were made.
-    added: BTreeMap<u64, Vec<u8>>,
-    next_cookie: u64,
-    /// What all this takes in memory.
-    bytes: usize,
-}
-
-/// What a changed name takes in memory.
-fn name_bytes(name: &[u8], base: Option<Entry>) -> usize {
-    NAME_BYTES + name.len() * if base.is_none() { 2 } else { 1 }
-}
-
-impl Names {
-    pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
-    }
-
-    pub fn get(&self, name: &[u8]) -> Option<&NameChange> {
-        self.by_name.get(name)
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, &NameChange)> {
-        self.by_name.iter()
-    }
-
-    /// Names in an order in which they may be set again: those that were added keep theirs.
-    pub fn in_order(&self) -> impl Iterator<Item = (&Vec<u8>, &NameChange)> {
-        let others = self.by_name.iter().filter(|(_, change)| change.base.is_some());
-        let added = self.added.values().filter_map(|name| self.by_name.get_key_value(name));
-        others.chain(added)
-    }
-
-    /// Added names from a cookie on, with the cookie behind each.
-    pub fn added_from(&self, cookie: u64) -> impl Iterator<Item = (u64, &Vec<u8>, Entry)> {
-        self.added.range(cookie..).filter_map(|(cookie, name)| {
-            let entry = self.by_name.get(name)?.now?;
-            Some((cookie + 1, name, entry))
-        })
-    }
-
-    /// Drops the changes of which `keep` says false.
-    pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
-        let Names { by_name, added, bytes, .. } = self;
-        by_name.retain(|name, change| {
-            let kept = keep(name);
-            if !kept {
-                *bytes -= name_bytes(name, change.base);
-            }
-            if !kept && change.base.is_none() {
-                added.remove(&change.cookie);
-            }
-            kept
-        });
-    }
-
-    /// The name is `now`; `base` is what it is in the base as of the stamp.
-    pub fn set(&mut self, name: &[u8], now: Option<Entry>, base: Option<Entry>) {
-        if let Some(change) = self.by_name.get_mut(name) {
-            change.now = now;
-            if now.is_none() && change.base.is_none() {
-                let cookie = change.cookie;
-                self.bytes -= name_bytes(name, None);
-                self.by_name.remove(name);
-                self.added.remove(&cookie);
-            }
-            return;
-        }
-        if now.is_none() && base.is_none() {
-            return;
-        }
-        let mut cookie = 0;
-        if base.is_none() {
-            cookie = ADDED_COOKIES + self.next_cookie;
-            self.next_cookie += 1;
-            self.added.insert(cookie, name.to_vec());
-        }
-        self.bytes += name_bytes(name, base);
-        self.by_name.insert(name.to_vec(), NameChange { now, base, cookie });
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use xact_fs::{Allocate, AttrSet, BlockContents, InodeOps, SeekTo};
 use xact_types::{Errno, Error, FileBlock, Ino, Result};
 
+use super::TxTree;
 use crate::base::VersionedBase;
-use crate::commit::CONTENTS_CHANGED;
 use crate::overlay::Node;
-use crate::tx_tree::TxTree;
+use crate::validation::conflict::CONTENTS_CHANGED;
 
-/// What the base tells about a block.
+/// What the base says of a block.
 type Block = Option<Arc<[u8]>>;
 
 /// A block that becomes the transaction's own.
@@ -51,9 +51,9 @@ impl<B: VersionedBase> TxTree<'_, B> {
     }
 
     /// Before the transaction makes blocks of a file its own (TX-4): a conflict where others have
-    /// changed one of them since the stamp, or one that it has made its own before. Its commit would be
-    /// refused for either, so this only says it earlier; what else changes while it goes on is left to
-    /// the commit.
+    /// changed one of them since the stamp, or one that it has made its own before. Its commit
+    /// would be refused for either, so this only says it earlier; what else changes while it goes
+    /// on is left to the commit.
     fn check_not_overtaken(&self, ino: Ino, blocks: Range<FileBlock>) -> Result<()> {
         if self.is_born(ino) || blocks.is_empty() {
             return Ok(());

@@ -1,8 +1,9 @@
-//! What a transaction has written goes to the volume where it is more than memory should hold (TX-16).
+//! What a transaction has written goes to the volume where it is more than memory should hold
+//! (TX-16).
 //!
-//! The contents that came to memory first go, those of each file in its order, until half of the limit
-//! is left. What was dropped before (a file that was born and died, TX-8) is not written. Contents that a
-//! savepoint shares stay in memory for it.
+//! The contents that came to memory first go, those of each file in its order, until half of the
+//! limit is left. What was dropped before (a file that was born and died, TX-8) is not written.
+//! Contents that a savepoint shares stay in memory for it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use xact_fs::{BlockContents, SpillPlace, SpilledBlock};
 use xact_types::{FileBlock, Ino, Result};
 
-use crate::overlay::Overlay;
+use super::Overlay;
 
 /// Writes contents of consecutive blocks of a file.
 type Write<'a> = &'a mut dyn FnMut(&SpillPlace<'_>, &[Arc<[u8]>]) -> Result<Vec<SpilledBlock>>;
@@ -22,7 +23,8 @@ impl Overlay {
         block.is_some_and(|block| block.in_memory().is_some())
     }
 
-    /// Keeps no more than `limit` blocks in memory. Where writing fails, what was not written stays.
+    /// Keeps no more than `limit` blocks in memory. Where writing fails, what was not written
+    /// stays.
     pub fn spill(&mut self, limit: usize, write: Write<'_>) -> Result<()> {
         if self.in_memory.len() <= limit {
             return Ok(());

@@ -1,6 +1,8 @@
 //! The transaction's state of the volume as a [`InodeOps`]: its overlay over the base as of its
 //! stamp. What it takes from the base it records.
 
+mod contents;
+
 use parking_lot::Mutex;
 use xact_fs::quota::Payer;
 use xact_fs::{
@@ -11,7 +13,7 @@ use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::base::{SpaceLimits, Stamp, VersionedBase};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
-use crate::read_set::ReadSet;
+use crate::validation::read_set::ReadSet;
 
 /// The overlay, to look at or to change.
 pub(crate) enum Access<'a> {
@@ -456,7 +458,8 @@ impl<B: VersionedBase> InodeOps for TxTree<'_, B> {
 
     fn set_xattr(&mut self, ino: Ino, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         if let Some(value) = value {
-            // Told here, not at the commit; which asks again, since others may set attributes as well.
+            // Told here, not at the commit; which asks again, since others may set attributes as
+            // well.
             let mut changes = self.node(ino).map(|node| node.xattrs.clone()).unwrap_or_default();
             changes.insert(name.to_vec(), Some(value.to_vec()));
             let existing = (!self.is_born(ino)).then_some(ino);

@@ -1,14 +1,18 @@
 //! What the permission to make the changes of a transaction rested on.
 //!
-//! The front end checks permissions at each call, in the view. A commit makes the changes later, so it must not
-//! make one to which the right was taken away in between: it compares, under every isolation,
-//! 1. mode, owner, access control lists, and the immutable and append-only flags of every inode that it changes;
-//! 2. mode, owner and access control lists of the folders on the way to these, and the names on that way.
+//! The front end checks permissions at each call, in the view. A commit makes the changes later, so
+//! it must not make one to which the right was taken away in between: it compares, under every
+//! isolation,
+//! 1. mode, owner, access control lists, and the immutable and append-only flags of every inode
+//!    that it changes;
+//! 2. mode, owner and access control lists of the folders on the way to these, and the names on
+//!    that way.
 //!
-//! A serializable transaction has recorded all of that as read. Under snapshot isolation what was only read
-//! is not validated, but this is, and all reads are once they had to be recorded in a coarser way. A change
-//! of any of it is a conflict, even one that would still permit the change: a new try is checked again by
-//! the kernel, which knows all groups and capabilities of the caller.
+//! A serializable transaction has recorded all of that as read. Under snapshot isolation what was
+//! only read is not validated, but this is, and all reads are once they had to be recorded in a
+//! coarser way. A change of any of it is a conflict, even one that would still permit the
+//! change: a new attempt is checked again by the kernel, which knows all groups and capabilities of
+//! the caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +20,8 @@ use xact_fs::Attr;
 use xact_fs::posix::ACL_NAMES;
 use xact_types::Ino;
 
+use super::read_set::ReadSet;
 use crate::overlay::Overlay;
-use crate::read_set::ReadSet;
 
 /// The inodes, names and lists to compare.
 #[derive(Debug, Default)]
@@ -61,7 +65,8 @@ impl<'a> PermissionBasis<'a> {
         basis
     }
 
-    /// The folders above an inode, by the names by which they were met last; `met`: those that were added before.
+    /// The folders above an inode, by the names by which they were met last; `met`: those that were
+    /// added before.
     fn add_way(&mut self, mut at: Ino, overlay: &'a Overlay, reads: &'a ReadSet, met: &mut BTreeSet<Ino>) {
         while at != Ino::ROOT
             && met.insert(at)

@@ -1,4 +1,5 @@
-//! A persisted transaction reopened: its file read, held against the base as it is now, and given numbers.
+//! A persisted transaction reopened: its file is read and compared with the base as it is now, and
+//! its new inodes get numbers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,18 +13,20 @@ use xact_types::{Corruption, Errno, Error, Ino, Result, Site};
 use super::codec::{self, Bad, Body, Doom, HEADER_BYTES};
 use super::{OnVolume, find_folder, fingerprint, note_transaction};
 use crate::base::{SpaceLimits, VersionedBase};
-use crate::commit::CONTENTS_CHANGED;
 use crate::contention::{AbortHistory, ContentionManager};
-use crate::memory::Memory;
+use crate::options::{Isolation, TxOptions, TxState};
 use crate::overlay::{Names, Overlay};
-use crate::read_set::{OfflineChanges, ReadSet};
 use crate::savepoint::Savepoints;
-use crate::transaction::{Inner, Isolation, Transaction, TxOptions, TxState};
+use crate::transaction::{Inner, Memory, Transaction};
 use crate::tx_tree::{Access, TxTree};
+use crate::validation::conflict::CONTENTS_CHANGED;
+use crate::validation::offline_changes::OfflineChanges;
+use crate::validation::read_set::ReadSet;
 
 impl<B: VersionedBase> Transaction<B> {
-    /// Opens a persisted transaction again, on a volume that was reopened: with its number, its changes and
-    /// what it had read. `Corrupt` where the file is not what was written, `Unsupported` where it is of a later version.
+    /// Opens a persisted transaction again, on a volume that was reopened: with its number, its
+    /// changes and what it had read. `Corrupt` where the file is not what was written,
+    /// `Unsupported` where it is of a later version.
     pub fn reopen(base: &Arc<B>, id: u64, contention: &Arc<ContentionManager>) -> Result<Transaction<B>> {
         let (claim, hold) = contention.claim_priority(&AbortHistory::default(), 0, || base.open_view());
         let stamp = B::stamp(&hold);
@@ -154,8 +157,8 @@ fn corrupt(ino: Ino, what: Bad) -> Error {
     Error::Corrupt(Corruption { site: Site::Inode(ino), what })
 }
 
-/// Gives what was born in the transaction numbers that nobody has now. Inodes that are gone get numbers that no
-/// volume has: theirs may be another's by now, or become it.
+/// Gives what was born in the transaction numbers that nobody has now. Inodes that are gone get
+/// numbers that no volume has: theirs may be another's by now, or become it.
 fn renumber<B: VersionedBase>(
     base: &Arc<B>,
     space: &B::Space,

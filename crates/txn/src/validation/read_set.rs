@@ -9,6 +9,8 @@ use std::ops::Range;
 use xact_fs::{Attr, AttrSet, Stamp};
 use xact_types::{Ino, Result};
 
+use super::offline_changes::OfflineChanges;
+use super::paths::{NAME_BYTES, Paths};
 use crate::ranges::Ranges;
 
 #[derive(Debug, Default, Clone)]
@@ -30,10 +32,10 @@ pub(crate) struct ReadSet {
     pub parents: BTreeMap<Ino, Ino>,
     pub xattrs: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
     pub xattr_lists: BTreeSet<Ino>,
-    /// Of files that the transaction has written to: up to where the changes of others were held against
-    /// its own. Those are no reads.
+    /// Of files that the transaction has written to: up to where the changes of others were held
+    /// against its own. Those are no reads.
     pub compared: HashMap<Ino, Stamp>,
-    /// By which name an inode was met last, to tell people a path.
+    /// The name by which an inode was met last, to show people a path.
     pub paths: Paths,
     /// What was found changed when the transaction was reopened (see `persisted`).
     pub offline: OfflineChanges,
@@ -43,36 +45,25 @@ pub(crate) struct ReadSet {
     /// Folders whose names, and inodes whose attributes by name, were too many to be kept apart.
     pub coarse_names: BTreeSet<Ino>,
     pub coarse_xattrs: BTreeSet<Ino>,
-    /// It was made coarser. The names by which inodes were met are not all there then, so what the right to a change
-    /// rested on cannot be told from the rest: all is validated, under every isolation.
+    /// It was made coarser. The names by which inodes were met are not all there then, so what the
+    /// right to a change rested on cannot be told from the rest: all is validated, under every
+    /// isolation.
     pub is_coarse: bool,
     /// Bytes that were left when it was made coarser last.
     pub coarse_bytes: usize,
 }
 
-// Bytes that an entry takes in memory, its share of the tree's nodes and of the allocator's rounding included.
+// Bytes that an entry takes in memory, its share of the tree's nodes and of the allocator's
+// rounding included.
 const ATTR_BYTES: usize = 320;
 const NUMBER_BYTES: usize = 32;
-const NAME_BYTES: usize = 80;
 const RANGES_BYTES: usize = 96;
 
-/// Names of one folder, attributes of one inode and ranges of one file that are kept apart where memory is short.
+/// Names of one folder, attributes of one inode and ranges of one file that are kept apart where
+/// memory is short.
 const FEW: usize = 16;
 /// Bytes that must have come since it was made coarser, for another time.
 const GROWTH: usize = 64 << 10;
-
-/// What others have changed while nobody watched: between the end of one mount and the next.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct OfflineChanges {
-    /// Inodes that are gone, whoever has their number now.
-    pub gone: BTreeSet<Ino>,
-    pub names: BTreeSet<(Ino, Vec<u8>)>,
-    pub listings: BTreeSet<Ino>,
-    /// Files of whose contents that the transaction knows some have changed.
-    pub contents: BTreeSet<Ino>,
-    pub xattrs: BTreeSet<(Ino, Vec<u8>)>,
-    pub xattr_lists: BTreeSet<Ino>,
-}
 
 impl ReadSet {
     pub fn name(&mut self, dir: Ino, name: &[u8]) {
@@ -125,14 +116,18 @@ impl ReadSet {
             + self.paths.bytes
     }
 
-    /// Says the same, or more, in less memory: more of what others do is a conflict then, and never less.
+    /// Says the same, or more, in less memory: more of what others do is a conflict then, and never
+    /// less.
     ///
-    /// - Many names of one folder: it counts as listed. A listing is held against any change of a name in it.
+    /// - Many names of one folder: it counts as listed. A listing is held against any change of a
+    ///   name in it.
     /// - Many attributes by name of one inode: all of them.
     /// - Many ranges of one file: everything from the first to the last block.
-    /// - Names by which inodes were met are for messages, but for those of `wanted` and what is above these.
+    /// - Names by which inodes were met are for messages, but for those of `wanted` and what is
+    ///   above these.
     ///
-    /// What was found changed when the transaction was reopened is said by name; so it is for the whole, too.
+    /// What was found changed when the transaction was reopened is said by name; so it is for the
+    /// whole, too.
     pub fn coarsen(&mut self, wanted: impl Iterator<Item = Ino>) {
         let many = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> Vec<Ino> {
             names.iter().filter(|(_, names)| names.len() > FEW).map(|(ino, _)| *ino).collect()
@@ -162,7 +157,8 @@ impl ReadSet {
         self.coarse_bytes = self.bytes();
     }
 
-    /// Whether there is enough more than when it was made coarser last for that to be worth its while.
+    /// Whether there is enough more than when it was made coarser last for that to be worth its
+    /// while.
     pub fn may_coarsen(&self) -> bool {
         self.bytes() > self.coarse_bytes + (self.coarse_bytes / 4).max(GROWTH)
     }
@@ -228,97 +224,9 @@ impl ReadSet {
     }
 }
 
-/// Names by which inodes were met.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Paths {
-    met: HashMap<Ino, (Ino, Vec<u8>)>,
-    bytes: usize,
-}
-
-impl Paths {
-    pub fn met(&mut self, dir: Ino, name: &[u8], ino: Ino) {
-        match self.met.get_mut(&ino) {
-            Some((d, n)) if *d == dir && n == name => {}
-            _ => {
-                self.bytes += name.len() + NAME_BYTES;
-                if let Some((_, before)) = self.met.insert(ino, (dir, name.to_vec())) {
-                    self.bytes -= before.len() + NAME_BYTES;
-                }
-            }
-        }
-    }
-
-    /// Forgets all names but those of some inodes, and of the folders above them.
-    fn keep_above(&mut self, wanted: impl Iterator<Item = Ino>) {
-        let mut kept = HashMap::new();
-        for mut ino in wanted {
-            // One that was kept before has all that is above it.
-            while let Some(place) = self.met.remove(&ino) {
-                let above = place.0;
-                kept.insert(ino, place);
-                ino = above;
-            }
-        }
-        self.bytes = kept.values().map(|(_, name)| name.len() + NAME_BYTES).sum();
-        self.met = kept;
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (Ino, Ino, &[u8])> {
-        self.met.iter().map(|(ino, (dir, name))| (*ino, *dir, name.as_slice()))
-    }
-
-    /// The directory and the name by which an inode was met last.
-    pub fn place(&self, ino: Ino) -> Option<(Ino, &[u8])> {
-        self.met.get(&ino).map(|(dir, name)| (*dir, name.as_slice()))
-    }
-
-    /// A path from the root of the volume, as far as it is known: an inode that was only met by
-    /// number is shown as `<inode N>`.
-    pub fn of(&self, ino: Ino) -> String {
-        let mut parts: Vec<String> = Vec::new();
-        let mut at = ino;
-        // Renames may have left a loop of old names.
-        while at != Ino::ROOT && parts.len() < 4096 {
-            match self.met.get(&at) {
-                Some((dir, name)) => {
-                    parts.push(String::from_utf8_lossy(name).into_owned());
-                    at = *dir;
-                }
-                None => {
-                    parts.push(format!("<{at}>"));
-                    break;
-                }
-            }
-        }
-        parts.reverse();
-        let path = parts.join("/");
-        if path.starts_with('<') { path } else { format!("/{path}") }
-    }
-
-    pub fn of_name(&self, dir: Ino, name: &[u8]) -> String {
-        let dir = self.of(dir);
-        let name = String::from_utf8_lossy(name);
-        if dir == "/" { format!("/{name}") } else { format!("{dir}/{name}") }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_lead_to_the_root_or_say_where_they_stop() {
-        let mut paths = Paths::default();
-        paths.met(Ino::ROOT, b"a", Ino(12));
-        paths.met(Ino(12), b"b", Ino(13));
-        assert_eq!(paths.of(Ino::ROOT), "/");
-        assert_eq!(paths.of(Ino(13)), "/a/b");
-        assert_eq!(paths.of_name(Ino::ROOT, b"x"), "/x");
-        assert_eq!(paths.of_name(Ino(13), b"x"), "/a/b/x");
-        assert_eq!(paths.of_name(Ino(99), b"x"), "<inode 99>/x");
-        paths.met(Ino(13), b"loop", Ino(12));
-        assert!(paths.of(Ino(13)).ends_with("/b"));
-    }
 
     /// A load of everything that is counted, and what the counters say of it.
     #[test]
