@@ -1,8 +1,9 @@
 //! POSIX operations on an ext4 volume.
 //!
-//! Three levels, each in files of its own:
+//! Four levels, each in files of its own:
 //! - what the operations are: `posix`, written once over the trait [`InodeOps`] (one state of the
 //!   volume: the live one, or the private view of a transaction);
+//! - `versioned_fs`: what transactions need of a file system beside these;
 //! - `live`: the volume itself, with its locks, caches and write-back;
 //! - the on-disk structures, one file each: allocation, extents, directories, attributes.
 
@@ -26,6 +27,7 @@ pub mod quota;
 pub mod superblock;
 #[cfg(test)]
 mod test_engine;
+pub mod versioned_fs;
 pub mod volume;
 pub mod xattr;
 
@@ -35,11 +37,15 @@ pub use api::{
 };
 pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
 pub use live::{
-    AccessOptions, AccessTimes, BlockChange, BlockContents, ChangedBy, CommitSize, DirGrowth, LiveFs,
-    LiveOptions, NewContents, OnError, Operation, PinnedSpace, ReadView, Shutdown, SpaceLimits, SpillPlace,
-    SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, TxSpaceUse,
+    AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Operation, PinnedSpace, ReadView, Shutdown,
+    StagedBlocks, TxSpace, TxSpaceUse,
 };
 pub use modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use quota::QuotaLimits;
+pub use versioned_fs::{
+    BlockChange, BlockContents, ChangedBy, CommitOps, CommitSize, CommitTarget, DirGrowth, HoldsTxSpace,
+    InodeLimits, InstallOps, NewContents, ReadAsOf, ReservationOps, SpaceLimits, SpillPlace, SpilledBlock,
+    Staging, Stamp, ValidationOps, VersionedFs,
+};
 pub use volume::{VolumeOptions, open};
 pub use xattr::XattrChanges;

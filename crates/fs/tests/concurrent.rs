@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use xact_device::{FileDevice, OpenMode};
-use xact_fs::{Caller, LiveFs, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
+use xact_fs::{Caller, LiveFs, ReadAsOf, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
 use xact_types::{Errno, Error, Ino};
 
 const ROOT: Caller = Caller::ROOT;

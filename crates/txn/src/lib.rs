@@ -17,13 +17,13 @@
 //! - `persisted`: outliving the process
 //! - `contention`: precedence after many conflicts
 //! - `account`: what one user may use up of the process
-//! - `base`: what the volume has to offer for that; `real_base`: how the volume does it
+//!
+//! What a transaction needs of the volume under it, its *base*, is [`xact_fs::versioned_fs`].
 //!
 //! The words: a *transaction* here is always the user's. What the journal commits is a *jbd2
 //! transaction*, or just a *commit*; many transactions may share one.
 
 mod account;
-mod base;
 mod commit;
 mod contention;
 mod diff;
@@ -32,7 +32,6 @@ mod overlay;
 mod partial;
 mod persisted;
 mod ranges;
-mod real_base;
 mod savepoint;
 mod transaction;
 mod tx_tree;
@@ -44,7 +43,6 @@ mod mem_base;
 mod tests;
 
 pub use account::{Account, Accounts, Charge, Limits, RESOURCES, Refusal, Resource};
-pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp, VersionedBase};
 pub use commit::changes::Changes;
 pub use commit::observer::CommitObserver;
 pub use contention::{AbortHistory, ContentionManager, LostAttempt};

@@ -53,16 +53,13 @@ use mvcc::Mvcc;
 use op::Unfinished;
 use space::Space;
 
-pub use commit::size::{CommitSize, DirGrowth};
-pub use commit::staging::{BlockChange, NewContents, StagedBlocks, Staging};
+pub use commit::staging::StagedBlocks;
 pub use health::{OnError, Shutdown};
 pub use inode::access_time::{AccessOptions, AccessTimes};
 pub use mvcc::read_view::ReadView;
-pub use mvcc::stamps::{ChangedBy, Stamp};
 pub use op::{Budget, Operation, Privileges};
 pub use options::LiveOptions;
-pub use space::spill::{BlockContents, SpilledBlock};
-pub use space::tx_space::{PinnedSpace, SpaceLimits, SpillPlace, TxSpace, TxSpaceUse};
+pub use space::tx_space::{PinnedSpace, TxSpace, TxSpaceUse};
 
 /// An open volume as callers outside of transactions see it.
 pub struct LiveFs {
@@ -186,10 +183,6 @@ impl LiveFs {
     /// The superblock as it was on opening.
     pub fn superblock(&self) -> &Superblock {
         &self.sb
-    }
-
-    pub fn block_size(&self) -> u32 {
-        self.sb.block_size()
     }
 
     fn block_bytes(&self) -> u64 {

@@ -13,6 +13,7 @@ use xact_types::{Errno, Error, Ino, Result, Timestamp};
 use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow, XattrHow};
 use crate::live::{LiveFs, LiveOptions};
 use crate::test_engine::TestEngine;
+use crate::versioned_fs::ReadAsOf;
 use crate::volume::VolumeOptions;
 
 struct Volume {

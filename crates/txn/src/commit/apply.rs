@@ -3,17 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use xact_fs::{AttrChange, FileKind, InodeOps, NewInode};
+use xact_fs::{AttrChange, CommitOps, FileKind, InodeOps, NewInode};
 use xact_layout::inode::flag;
 use xact_types::{Ino, Result, Timestamp};
 
 use super::{Commit, user_flags};
-use crate::base::CommitTree;
 use crate::overlay::Node;
 
 impl Commit<'_> {
     /// The changes, in the same operation.
-    pub fn apply<T: CommitTree>(&self, tree: &mut T, staged: &mut BTreeMap<Ino, T::Staged>) -> Result<()> {
+    pub fn apply<T: CommitOps>(&self, tree: &mut T, staged: &mut BTreeMap<Ino, T::Staged>) -> Result<()> {
         for (ino, node) in self.born() {
             adopt(tree, ino, node)?;
         }
@@ -52,7 +51,7 @@ impl Commit<'_> {
     }
 }
 
-fn adopt<T: CommitTree>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
+fn adopt<T: CommitOps>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
     let origin = &node.origin;
     let new = NewInode {
         kind: origin.kind,
@@ -74,7 +73,7 @@ fn adopt<T: CommitTree>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn apply_file<T: CommitTree>(tree: &mut T, ino: Ino, node: &Node, staged: &mut T::Staged) -> Result<()> {
+fn apply_file<T: CommitOps>(tree: &mut T, ino: Ino, node: &Node, staged: &mut T::Staged) -> Result<()> {
     let file = &node.file;
     // Where the transaction has not changed the size, what it is now stays.
     let was = if node.born { 0 } else { node.origin.size };

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use xact_types::{Ino, Result};
 
 use super::Commit;
-use crate::base::ChangedBy;
 use crate::validation::permission::PermissionBasis;
+use xact_fs::ChangedBy;
 
 impl Commit<'_> {
     /// Every inode of the base that the commit looks at or changes, in rising order.

@@ -26,11 +26,10 @@ pub(crate) mod observer;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use xact_fs::FileKind;
+use xact_fs::{CommitOps, CommitSize, DirGrowth, FileKind, NewContents, Stamp};
 use xact_layout::inode::flag;
 use xact_types::{FileBlock, Ino, Result};
 
-use crate::base::{CommitSize, CommitTree, DirGrowth, NewContents, Stamp};
 use crate::options::Durability;
 use crate::overlay::{Node, Overlay};
 use crate::ranges::Ranges;
@@ -136,7 +135,7 @@ impl<'a> Commit<'a> {
 
     /// Within one operation on the base, before its first change: whether it may be, and what it
     /// needs.
-    pub fn prepare<T: CommitTree>(&self, tree: &mut T, staged: &BTreeMap<Ino, T::Staged>) -> Result<()> {
+    pub fn prepare<T: CommitOps>(&self, tree: &mut T, staged: &BTreeMap<Ino, T::Staged>) -> Result<()> {
         self.validate(tree)?;
         tree.sign(self.id);
         for (ino, node) in self.nodes().filter(|(_, node)| !node.xattrs.is_empty()) {
@@ -155,7 +154,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Says to whom new inodes, and those that change hands, will be charged.
-    fn announce_charges<T: CommitTree>(&self, tree: &mut T) -> Result<()> {
+    fn announce_charges<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         for (ino, node) in self.nodes() {
             let payer = node.payer();
             if node.born {

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use xact_fs::inode_ops::mem::MemTree;
 use xact_fs::quota::Payer;
-use xact_fs::{Attr, DirItem, Entry, InodeOps, Name, SeekTo, SpilledBlock, VolumeSpace, XattrChanges};
+use xact_fs::{
+    Attr, ChangedBy, CommitSize, CommitTarget, DirItem, Entry, HoldsTxSpace, InodeLimits, InodeOps, Name,
+    NewContents, ReadAsOf, SeekTo, SpaceLimits, SpillPlace, SpilledBlock, Staging, Stamp, XattrChanges,
+};
 use xact_types::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
 
-use crate::base::{
-    ChangedBy, CommitSize, NewContents, SpaceLimits, SpillPlace, Staging, Stamp, VersionedBase,
-};
 use commit::MemCommit;
 
 #[derive(Debug)]
@@ -43,12 +43,12 @@ struct MemState {
     last_commit: u64,
 }
 
-pub(crate) struct MemHold {
+pub(crate) struct MemReadView {
     base: Arc<MemBase>,
     stamp: u64,
 }
 
-impl Drop for MemHold {
+impl Drop for MemReadView {
     fn drop(&mut self) {
         self.base.state.lock().views.remove(&self.stamp).expect("views are closed once");
     }
@@ -114,24 +114,20 @@ impl MemBase {
     }
 }
 
-impl VersionedBase for MemBase {
-    type Hold = MemHold;
-    type Staged = NewContents;
-    type Space = ();
-    type Pinned = ();
-    type Tree<'a> = MemCommit<'a>;
+impl ReadAsOf for MemBase {
+    type ReadView = MemReadView;
 
-    fn open_view(self: &Arc<Self>) -> MemHold {
+    fn open_view(self: &Arc<Self>) -> MemReadView {
         let mut state = self.state.lock();
         state.clock += 1;
         let stamp = state.clock;
         let copy = state.tree.clone();
         state.views.insert(stamp, copy);
-        MemHold { base: self.clone(), stamp }
+        MemReadView { base: self.clone(), stamp }
     }
 
-    fn stamp(hold: &MemHold) -> Stamp {
-        Stamp(hold.stamp)
+    fn stamp(view: &MemReadView) -> Stamp {
+        Stamp(view.stamp)
     }
 
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
@@ -186,6 +182,10 @@ impl VersionedBase for MemBase {
         self.past(stamp, |tree| tree.xattr(ino, name))
     }
 
+    fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>> {
+        self.past(stamp, |tree| tree.list_xattrs(ino))
+    }
+
     fn blocks_changed_since(
         &self,
         ino: Ino,
@@ -209,16 +209,9 @@ impl VersionedBase for MemBase {
         let mut changed = now.keys().chain(then.keys()).filter(|at| now.get(at) != then.get(at));
         Ok((changed.find(|at| wanted(**at)).map(|_| ChangedBy(None)), since))
     }
+}
 
-    /// Any number of any size.
-    fn check_xattrs(&self, _ino: Option<Ino>, _changes: &XattrChanges) -> Result<()> {
-        Ok(())
-    }
-
-    fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>> {
-        self.past(stamp, |tree| tree.list_xattrs(ino))
-    }
-
+impl InodeLimits for MemBase {
     fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -246,21 +239,11 @@ impl VersionedBase for MemBase {
     fn target_max(&self) -> usize {
         self.state.lock().tree.target_max()
     }
+}
 
-    fn space(&self) -> Result<VolumeSpace> {
-        Ok(VolumeSpace {
-            block_size: self.block_size,
-            blocks: 0,
-            free_blocks: 0,
-            available_blocks: 0,
-            inodes: 0,
-            free_inodes: 0,
-        })
-    }
-
-    fn now(&self) -> Timestamp {
-        self.state.lock().tree.now()
-    }
+impl HoldsTxSpace for MemBase {
+    type Space = ();
+    type Pinned = ();
 
     fn open_space(self: &Arc<Self>, _id: u64, _owner: u32) {}
 
@@ -302,6 +285,20 @@ impl VersionedBase for MemBase {
         _: SpaceLimits,
     ) -> Result<Vec<SpilledBlock>> {
         unreachable!("a tree in memory has no limit")
+    }
+}
+
+impl CommitTarget for MemBase {
+    type Staged = NewContents;
+    type Operation<'a> = MemCommit<'a>;
+
+    fn now(&self) -> Timestamp {
+        self.state.lock().tree.now()
+    }
+
+    /// Any number of any size.
+    fn check_xattrs(&self, _ino: Option<Ino>, _changes: &XattrChanges) -> Result<()> {
+        Ok(())
     }
 
     fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, _: Staging) -> Result<NewContents> {
@@ -367,10 +364,6 @@ impl VersionedBase for MemBase {
     fn wait_durable(&self, commit: CommitId) -> Result<()> {
         let mut state = self.state.lock();
         state.durable = state.durable.max(commit.0);
-        Ok(())
-    }
-
-    fn sync(&self) -> Result<()> {
         Ok(())
     }
 }

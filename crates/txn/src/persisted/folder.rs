@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use xact_fs::{Caller, FileKind, PERSISTED_FOLDER as FOLDER, View};
+use xact_fs::{Caller, FileKind, PERSISTED_FOLDER as FOLDER, VersionedFs, View};
 use xact_types::{Errno, Error, Ino, Result};
 
-use crate::base::VersionedBase;
 use crate::options::{Durability, Isolation, TxOptions};
 use crate::transaction::Transaction;
 
@@ -37,7 +36,7 @@ pub fn persisted_transactions(base: &dyn View) -> Result<Vec<u64>> {
 }
 
 /// Removes the folder if nothing is in it. Where that fails it stays, empty, for the next time.
-pub(super) fn tidy<B: VersionedBase>(base: &Arc<B>) {
+pub(super) fn tidy<B: VersionedFs>(base: &Arc<B>) {
     let tx = note_transaction(base, 0, 0);
     if tx.remove_dir(&Caller::ROOT, Ino::ROOT, FOLDER.as_bytes()).is_ok() {
         let _ = tx.commit_with(Durability::Ordered);
@@ -45,7 +44,7 @@ pub(super) fn tidy<B: VersionedBase>(base: &Arc<B>) {
 }
 
 /// A transaction that changes what is on record, in the name of `id` and on its owner's account.
-pub(super) fn note_transaction<B: VersionedBase>(base: &Arc<B>, id: u64, owner: u32) -> Transaction<B> {
+pub(super) fn note_transaction<B: VersionedFs>(base: &Arc<B>, id: u64, owner: u32) -> Transaction<B> {
     let options = TxOptions { id, owner, isolation: Isolation::Snapshot, mounted: false };
     let mut note = Transaction::begin(base, options);
     note.is_note = true;

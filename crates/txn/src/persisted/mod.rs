@@ -36,10 +36,9 @@ mod reopen;
 use std::cell::RefCell;
 
 use parking_lot::Mutex;
-use xact_fs::{Caller, InodeOps, PERSISTED_FOLDER as FOLDER, View, WriteHow};
+use xact_fs::{Caller, InodeOps, PERSISTED_FOLDER as FOLDER, VersionedFs, View, WriteHow};
 use xact_types::{Errno, Error, Ino, Result};
 
-use crate::base::VersionedBase;
 use crate::options::{TxOptions, TxState};
 use crate::overlay::Overlay;
 use crate::partial::Selection;
@@ -58,7 +57,7 @@ const FILE_MODE: u16 = 0o100_600;
 /// Attempts, where others make or remove the folder at the same time.
 const TRIES: u32 = 16;
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     /// Keeps the transaction as it is now in a file of the volume too, from which
     /// [`Transaction::reopen`] restores it after a stop or a crash, until it is committed or
     /// aborted. Returns when that is durable. To be called again when it has changed since.
@@ -68,7 +67,7 @@ impl<B: VersionedBase> Transaction<B> {
     /// way: then what was kept before stays.
     pub fn persist(&self, info: PersistedInfo) -> Result<()> {
         // What it has seen is there after a crash, too: else that would be a conflict.
-        self.base.sync()?;
+        self.base.sync_all()?;
         let mut inner = self.inner.write();
         inner.check_divisible()?;
         self.put_on_record(&mut inner, info)

@@ -1,14 +1,13 @@
 //! The file of a persisted transaction: what is put on record, as bytes.
 
 use parking_lot::Mutex;
-use xact_fs::BlockContents;
+use xact_fs::{BlockContents, VersionedFs};
 use xact_layout::checksum::crc32c;
 use xact_types::{Error, Result};
 
 use super::codec::{self, Body, Doom};
 use super::fingerprint::{self, UNKNOWN};
 use super::info::PersistedInfo;
-use crate::base::VersionedBase;
 use crate::options::{Isolation, TxOptions};
 use crate::overlay::Overlay;
 use crate::transaction::{Inner, Transaction};
@@ -28,7 +27,7 @@ pub(super) struct Record<'a> {
     pub info: &'a PersistedInfo,
 }
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     pub(super) fn encode(&self, inner: &Inner<B>, record: &Record<'_>) -> Result<Image> {
         let block_size = self.base.block_size();
         let TxOptions { id, isolation, mounted, owner } = self.options;

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
-use xact_fs::{BlockContents, Entry, FileKind, View};
+use xact_fs::{BlockContents, Entry, FileKind, SpaceLimits, VersionedFs, View};
 use xact_layout::checksum::crc32c;
 use xact_types::{Corruption, Errno, Error, Ino, Result, Site};
 
 use super::codec::{self, Bad, Body, Doom, HEADER_BYTES};
 use super::{OnVolume, find_folder, fingerprint, note_transaction};
-use crate::base::{SpaceLimits, VersionedBase};
 use crate::contention::{AbortHistory, ContentionManager};
 use crate::options::{Isolation, TxOptions, TxState};
 use crate::overlay::{Names, Overlay};
@@ -23,7 +22,7 @@ use crate::validation::conflict::CONTENTS_CHANGED;
 use crate::validation::offline_changes::OfflineChanges;
 use crate::validation::read_set::ReadSet;
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     /// Opens a persisted transaction again, on a volume that was reopened: with its number, its
     /// changes and what it had read. `Corrupt` where the file is not what was written,
     /// `Unsupported` where it is of a later version.
@@ -81,14 +80,14 @@ impl<B: VersionedBase> Transaction<B> {
 }
 
 /// A file that was read.
-struct Loaded<B: VersionedBase> {
+struct Loaded<B: VersionedFs> {
     ino: Ino,
     body: Body,
     /// What its contents hold again.
     space: B::Space,
 }
 
-impl<B: VersionedBase> Loaded<B> {
+impl<B: VersionedFs> Loaded<B> {
     fn corrupt(&self, what: Bad) -> Error {
         corrupt(self.ino, what)
     }
@@ -159,7 +158,7 @@ fn corrupt(ino: Ino, what: Bad) -> Error {
 
 /// Gives what was born in the transaction numbers that nobody has now. Inodes that are gone get
 /// numbers that no volume has: theirs may be another's by now, or become it.
-fn renumber<B: VersionedBase>(
+fn renumber<B: VersionedFs>(
     base: &Arc<B>,
     space: &B::Space,
     overlay: Overlay,

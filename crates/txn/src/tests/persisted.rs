@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xact_fs::{Caller, PERSISTED_FOLDER, RenameHow, View, WriteHow};
+use xact_fs::{Caller, PERSISTED_FOLDER, RenameHow, VersionedFs, View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, dump, run};
 use super::real::{Volume, spilled_blocks};
-use crate::base::VersionedBase;
 use crate::mem_base::MemBase;
 use crate::{Durability, Isolation, PersistedInfo, Transaction, TxOptions, TxState, persisted_transactions};
 
@@ -22,7 +21,7 @@ fn write(path: &str, text: &str) -> Op {
     Op::Write(s(path), 0, text.as_bytes().to_vec(), WriteHow::default())
 }
 
-fn begin<B: VersionedBase>(base: &Arc<B>) -> Transaction<B> {
+fn begin<B: VersionedFs>(base: &Arc<B>) -> Transaction<B> {
     Transaction::begin(base, TxOptions { id: ID, ..TxOptions::default() })
 }
 
@@ -40,7 +39,7 @@ fn again(base: &Arc<MemBase>) -> Arc<MemBase> {
     MemBase::with(base.tree())
 }
 
-fn reopen<B: VersionedBase>(base: &Arc<B>) -> Transaction<B> {
+fn reopen<B: VersionedFs>(base: &Arc<B>) -> Transaction<B> {
     Transaction::reopen(base, ID, &Arc::default()).unwrap()
 }
 
@@ -52,7 +51,7 @@ fn visible(view: &dyn View, times: bool) -> BTreeMap<String, String> {
 }
 
 /// The list, and which attributes changed by it; inode numbers apart.
-fn diff<B: VersionedBase>(tx: &Transaction<B>) -> Vec<String> {
+fn diff<B: VersionedFs>(tx: &Transaction<B>) -> Vec<String> {
     let attr = |attr: Option<xact_fs::Attr>| {
         attr.map(|a| (a.kind, a.perm, a.uid, a.gid, a.nlink, a.size, a.mtime, a.ctime))
     };

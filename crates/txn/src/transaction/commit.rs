@@ -6,7 +6,6 @@ use parking_lot::RwLockReadGuard;
 use xact_types::{CommitId, Error, Ino, Result};
 
 use super::{Inner, Transaction};
-use crate::base::{CommitSize, CommitTree, Staging, VersionedBase};
 use crate::commit::Commit;
 use crate::commit::changes::Changes;
 use crate::commit::observer::CommitObserver;
@@ -14,8 +13,9 @@ use crate::contention::LostAttempt;
 use crate::options::{Durability, Isolation, TxOptions, TxState};
 use crate::overlay::{Node, Overlay};
 use crate::validation::read_set::ReadSet;
+use xact_fs::{CommitSize, InstallOps, Staging, VersionedFs};
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     /// Commits and waits until that is durable. Whatever the outcome, the transaction has ended.
     pub fn commit(&self) -> Result<()> {
         self.commit_with(Durability::Durable)
@@ -147,7 +147,7 @@ impl<B: VersionedBase> Transaction<B> {
         note: Option<&Transaction<B>>,
         durability: Durability,
         observer: &mut dyn CommitObserver,
-        applied: impl FnMut(&mut B::Tree<'_>),
+        applied: impl FnMut(&mut B::Operation<'_>),
     ) -> Result<Option<CommitId>> {
         let Some(note) = note else {
             return self.apply(&[(commit, &self.space)], durability, observer, applied);
@@ -174,7 +174,7 @@ impl<B: VersionedBase> Transaction<B> {
         commits: &[(&Commit<'_>, &B::Space)],
         durability: Durability,
         observer: &mut dyn CommitObserver,
-        mut applied: impl FnMut(&mut B::Tree<'_>),
+        mut applied: impl FnMut(&mut B::Operation<'_>),
     ) -> Result<Option<CommitId>> {
         // What is committed is not revoked any more.
         let _pinned =

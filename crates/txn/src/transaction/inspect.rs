@@ -3,11 +3,10 @@
 
 use parking_lot::Mutex;
 use xact_fs::posix::{self, Access as Permission, Credentials};
-use xact_fs::{Attr, FileKind, InodeOps};
+use xact_fs::{Attr, FileKind, InodeOps, VersionedFs};
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
 use super::Transaction;
-use crate::base::VersionedBase;
 use crate::diff::budget::Budget;
 use crate::diff::{Difference, Side, by_file, by_path};
 use crate::overlay::Overlay;
@@ -37,7 +36,7 @@ impl Reader<'_> {
     }
 }
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     pub(super) fn budget(&self) -> Budget {
         Budget::of(&self.memory.account())
     }

@@ -15,8 +15,8 @@ use xact_types::{Errno, Result};
 
 use super::{Inner, Transaction};
 use crate::account::{Account, Charge, Resource};
-use crate::base::{SpaceLimits, VersionedBase};
 use crate::validation::read_set::ReadSet;
+use xact_fs::{SpaceLimits, VersionedFs};
 
 /// A number of an inode that waits for the transaction's end takes this much.
 const UNLINKED_NUMBER_BYTES: usize = 32;
@@ -65,7 +65,7 @@ impl Memory {
     }
 }
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     /// Charges the transaction's memory to this user, from its begin on.
     #[must_use]
     pub fn charged_to(mut self, account: &Arc<Account>) -> Transaction<B> {

@@ -39,7 +39,6 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 use xact_types::{Error, Ino, Result};
 
-use crate::base::{Stamp, VersionedBase};
 use crate::contention::{AbortHistory, ContentionManager, LostAttempt, PriorityClaim};
 use crate::options::{TxOptions, TxState};
 use crate::overlay::Overlay;
@@ -49,12 +48,13 @@ use crate::tx_tree::{Access, TxTree};
 use crate::validation::read_set::ReadSet;
 pub use inspect::Reader;
 pub(crate) use memory::Memory;
+use xact_fs::{Stamp, VersionedFs};
 
 /// A private view of the volume as of one instant, with the changes made in it.
 ///
 /// Everything in it is done through its [`View`](xact_fs::View). Dropping an active transaction
 /// aborts it.
-pub struct Transaction<B: VersionedBase> {
+pub struct Transaction<B: VersionedFs> {
     pub(crate) base: Arc<B>,
     pub(crate) options: TxOptions,
     pub(crate) begun: Instant,
@@ -75,7 +75,7 @@ pub struct Transaction<B: VersionedBase> {
     pub(crate) memory: Memory,
 }
 
-pub(crate) struct Inner<B: VersionedBase> {
+pub(crate) struct Inner<B: VersionedFs> {
     pub state: TxState,
     pub stamp: Stamp,
     pub overlay: Overlay,
@@ -87,10 +87,10 @@ pub(crate) struct Inner<B: VersionedBase> {
     /// That it is in a file of the volume too (see `persisted`).
     pub on_volume: Option<OnVolume>,
     /// Only while the transaction is active.
-    pub hold: Option<B::Hold>,
+    pub hold: Option<B::ReadView>,
 }
 
-impl<B: VersionedBase> Inner<B> {
+impl<B: VersionedFs> Inner<B> {
     fn assert_state(&self) {
         let ended = matches!(self.state, TxState::Committed | TxState::Aborted);
         assert_eq!(ended, self.hold.is_none(), "a view is open exactly as long as its transaction runs");
@@ -136,7 +136,7 @@ impl<B: VersionedBase> Inner<B> {
     }
 }
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     /// Begins a transaction that sees the base as of now.
     pub fn begin(base: &Arc<B>, options: TxOptions) -> Transaction<B> {
         Transaction::begin_after(base, options, &Arc::default(), &AbortHistory::default())
@@ -286,7 +286,7 @@ impl<B: VersionedBase> Transaction<B> {
     }
 }
 
-impl<B: VersionedBase> Drop for Transaction<B> {
+impl<B: VersionedFs> Drop for Transaction<B> {
     fn drop(&mut self) {
         self.abort();
     }

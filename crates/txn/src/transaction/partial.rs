@@ -3,12 +3,12 @@
 use xact_types::{Ino, Result};
 
 use super::Transaction;
-use crate::base::{CommitTree, VersionedBase};
 use crate::commit::observer::CommitObserver;
 use crate::options::Durability;
 use crate::partial::{Keep, Purpose, Selection};
+use xact_fs::{ValidationOps, VersionedFs};
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     /// Commits the changes at and below `paths`, with what cannot be had without them: the new
     /// folders above, and both ends of a rename. The transaction goes on with the rest, and from
     /// then on sees the volume as of this commit. All that it has read so far is validated, since
@@ -36,7 +36,7 @@ impl<B: VersionedBase> Transaction<B> {
         let note = self.note_of_commit(&inner, rest)?;
         let commit = self.as_commit(&inner, &part, &reads);
         let mut hold = None;
-        let opens = |tree: &mut B::Tree<'_>| hold = Some(tree.open_view_after(&self.base));
+        let opens = |tree: &mut B::Operation<'_>| hold = Some(tree.open_view_after(&self.base));
         let commit = self.apply_with(&commit, note.as_ref(), durability, observer, opens)?;
         let hold = hold.expect("opened with the commit");
         let stamp = B::stamp(&hold);

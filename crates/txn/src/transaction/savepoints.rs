@@ -3,10 +3,10 @@
 use xact_types::Result;
 
 use super::Transaction;
-use crate::base::VersionedBase;
 use crate::commit::changes::Changes;
+use xact_fs::VersionedFs;
 
-impl<B: VersionedBase> Transaction<B> {
+impl<B: VersionedFs> Transaction<B> {
     /// Marks the state of the transaction as it is now, to go back to; a begin within it. Returns
     /// the savepoint's number, which is not given again. `EMFILE`, `ENOMEM`: its user has too many,
     /// or too large ones.

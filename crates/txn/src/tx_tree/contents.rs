@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_fs::{Allocate, AttrSet, BlockContents, InodeOps, SeekTo};
+use xact_fs::{Allocate, AttrSet, BlockContents, InodeOps, SeekTo, VersionedFs};
 use xact_types::{Errno, Error, FileBlock, Ino, Result};
 
 use super::TxTree;
-use crate::base::VersionedBase;
 use crate::overlay::Node;
 use crate::validation::conflict::CONTENTS_CHANGED;
 
@@ -19,7 +18,7 @@ fn own(block: Option<(FileBlock, Block)>) -> Option<(FileBlock, Option<BlockCont
     block.map(|(at, bytes)| (at, bytes.map(BlockContents::Memory)))
 }
 
-impl<B: VersionedBase> TxTree<'_, B> {
+impl<B: VersionedFs> TxTree<'_, B> {
     fn block_bytes(&self) -> u64 {
         u64::from(self.base.block_size())
     }

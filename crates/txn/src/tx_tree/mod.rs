@@ -7,11 +7,10 @@ use parking_lot::Mutex;
 use xact_fs::quota::Payer;
 use xact_fs::{
     Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, InodeOps, Name, NewInode,
-    PERSISTED_FOLDER, SeekTo,
+    PERSISTED_FOLDER, SeekTo, SpaceLimits, Stamp, VersionedFs,
 };
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
-use crate::base::{SpaceLimits, Stamp, VersionedBase};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
 use crate::validation::read_set::ReadSet;
 
@@ -21,7 +20,7 @@ pub(crate) enum Access<'a> {
     Exclusive(&'a mut Overlay),
 }
 
-pub(crate) struct TxTree<'a, B: VersionedBase> {
+pub(crate) struct TxTree<'a, B: VersionedFs> {
     pub base: &'a B,
     /// What the transaction holds, where it may change.
     pub space: Option<&'a B::Space>,
@@ -43,7 +42,7 @@ fn is_persisted_folder(dir: Ino, name: &Name) -> bool {
     dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes()
 }
 
-impl<'a, B: VersionedBase> TxTree<'a, B> {
+impl<'a, B: VersionedFs> TxTree<'a, B> {
     pub fn new(base: &'a B, stamp: Stamp, overlay: Access<'a>, reads: &'a Mutex<ReadSet>) -> Self {
         TxTree {
             base,
@@ -149,7 +148,7 @@ impl<'a, B: VersionedBase> TxTree<'a, B> {
     }
 }
 
-impl<B: VersionedBase> InodeOps for TxTree<'_, B> {
+impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
     fn attr(&mut self, ino: Ino) -> Result<Attr> {
         match self.node(ino) {
             Some(node) => Ok(node.attr(self.base.link_max(), self.base.block_size())),

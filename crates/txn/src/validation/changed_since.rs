@@ -3,16 +3,15 @@
 
 use std::ops::Range;
 
-use xact_fs::{Attr, AttrSet, FileKind};
+use xact_fs::{Attr, AttrSet, ChangedBy, CommitOps, FileKind};
 use xact_types::{FileBlock, Ino, Result};
 
 use super::conflict::CONTENTS_CHANGED;
-use crate::base::{ChangedBy, CommitTree};
 use crate::commit::{Commit, user_flags};
 
 impl Commit<'_> {
     /// An inode as it is now; a conflict where it is gone, or has lost its last name.
-    pub(super) fn still_there<T: CommitTree>(&self, tree: &mut T, ino: Ino, was: &Attr) -> Result<Attr> {
+    pub(super) fn still_there<T: CommitOps>(&self, tree: &mut T, ino: Ino, was: &Attr) -> Result<Attr> {
         if !tree.exists(ino)? {
             return self.attr_conflict(tree, ino, "it was deleted meanwhile");
         }
@@ -23,7 +22,7 @@ impl Commit<'_> {
         Ok(now)
     }
 
-    pub(super) fn blocks_unchanged<T: CommitTree>(
+    pub(super) fn blocks_unchanged<T: CommitOps>(
         &self,
         tree: &mut T,
         ino: Ino,
@@ -39,7 +38,7 @@ impl Commit<'_> {
         Ok(())
     }
 
-    pub(super) fn name_changed<T: CommitTree>(
+    pub(super) fn name_changed<T: CommitOps>(
         &self,
         tree: &mut T,
         dir: Ino,
@@ -53,14 +52,14 @@ impl Commit<'_> {
         tree.entry_changed_since(dir, name, self.stamp)
     }
 
-    pub(super) fn listing_changed<T: CommitTree>(&self, tree: &mut T, dir: Ino) -> Result<Option<ChangedBy>> {
+    pub(super) fn listing_changed<T: CommitOps>(&self, tree: &mut T, dir: Ino) -> Result<Option<ChangedBy>> {
         if self.reads.offline.listings.contains(&dir) {
             return Ok(Some(ChangedBy(None)));
         }
         tree.any_entry_changed_since(dir, self.stamp)
     }
 
-    pub(super) fn xattr_changed<T: CommitTree>(
+    pub(super) fn xattr_changed<T: CommitOps>(
         &self,
         tree: &mut T,
         ino: Ino,
@@ -73,14 +72,14 @@ impl Commit<'_> {
         tree.xattr_changed_since(ino, name, self.stamp)
     }
 
-    pub(super) fn xattrs_changed<T: CommitTree>(&self, tree: &mut T, ino: Ino) -> Result<Option<ChangedBy>> {
+    pub(super) fn xattrs_changed<T: CommitOps>(&self, tree: &mut T, ino: Ino) -> Result<Option<ChangedBy>> {
         if self.reads.offline.xattr_lists.contains(&ino) {
             return Ok(Some(ChangedBy(None)));
         }
         tree.any_xattr_changed_since(ino, self.stamp)
     }
 
-    pub(super) fn compare<T: CommitTree>(
+    pub(super) fn compare<T: CommitOps>(
         &self,
         tree: &mut T,
         ino: Ino,

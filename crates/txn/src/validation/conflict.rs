@@ -2,8 +2,8 @@
 
 use xact_types::{Error, Ino, Result};
 
-use crate::base::{ChangedBy, CommitTree};
 use crate::commit::Commit;
+use xact_fs::{ChangedBy, CommitOps};
 
 /// Why a commit is refused, and a write before it.
 pub(crate) const CONTENTS_CHANGED: &str = "its contents were changed meanwhile";
@@ -19,7 +19,7 @@ impl Commit<'_> {
     }
 
     /// As `conflict`, on attributes of an inode.
-    pub(crate) fn attr_conflict<R, T: CommitTree>(
+    pub(crate) fn attr_conflict<R, T: CommitOps>(
         &self,
         tree: &mut T,
         ino: Ino,

@@ -11,11 +11,10 @@ pub(crate) mod paths;
 pub(crate) mod permission;
 pub(crate) mod read_set;
 
-use xact_fs::{AttrSet, FileKind};
+use xact_fs::{AttrSet, CommitOps, FileKind};
 use xact_layout::inode::flag;
 use xact_types::{AccessCheck, FileBlock, Ino, Result};
 
-use crate::base::CommitTree;
 use crate::commit::{Commit, file_blocks};
 use crate::overlay::Node;
 use permission::PermissionBasis;
@@ -26,7 +25,7 @@ fn guard_flags(flags: u32) -> u32 {
 }
 
 impl Commit<'_> {
-    pub(crate) fn validate<T: CommitTree>(&self, tree: &mut T) -> Result<()> {
+    pub(crate) fn validate<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         tree.check_view(self.stamp)?;
         for (ino, node) in self.changed() {
             self.validate_write(tree, ino, node)?;
@@ -37,7 +36,7 @@ impl Commit<'_> {
 
     /// What the right to make the changes rested on (see [`permission`]). Permission bits are the
     /// front end's, so they are compared where there is one.
-    fn validate_permission<T: CommitTree>(&self, tree: &mut T) -> Result<()> {
+    fn validate_permission<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         const WHO: AttrSet = AttrSet::MODE.with(AttrSet::OWNER);
         let basis = PermissionBasis::of(self.whole, self.reads);
         for (&ino, was) in &basis.changed {
@@ -75,7 +74,7 @@ impl Commit<'_> {
         Ok(())
     }
 
-    fn validate_write<T: CommitTree>(&self, tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
+    fn validate_write<T: CommitOps>(&self, tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
         // Names first: who loses a race for a name wants to hear of the name.
         for (name, _) in node.names.iter() {
             if let Some(by) = self.name_changed(tree, ino, name)? {
@@ -124,7 +123,7 @@ impl Commit<'_> {
 
     /// What keeps the tree a tree, under every isolation: directories that were removed are still
     /// empty, and no directory above a moved one has moved itself.
-    fn validate_shape<T: CommitTree>(&self, tree: &mut T) -> Result<()> {
+    fn validate_shape<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         for &dir in &self.reads.emptied {
             if let Some(by) = self.listing_changed(tree, dir)? {
                 return self.conflict(dir, "names in it were changed meanwhile", by);
@@ -148,7 +147,7 @@ impl Commit<'_> {
         self.mounted && self.overlay.nodes.get(&ino).is_some_and(writes)
     }
 
-    fn validate_reads<T: CommitTree>(&self, tree: &mut T) -> Result<()> {
+    fn validate_reads<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         let reads = self.reads;
         for (&dir, names) in &reads.names {
             for name in names {

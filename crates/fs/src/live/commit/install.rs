@@ -24,16 +24,18 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 
 use xact_consistency::{Fault, Handle, NewData};
-use xact_types::{BlockNr, FileBlock, Ino, Result, Run};
+use xact_types::{BlockNr, CommitId, FileBlock, Ino, Result, Run};
 
-use super::staging::{END, NewContents, StagedBlocks, in_memory};
+use super::staging::{END, StagedBlocks, in_memory};
 use crate::extent::Mapping;
+use crate::inode_ops::NewInode;
 use crate::live::LiveFs;
 use crate::live::data::remove::Removal;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::Operation;
-use crate::live::space::spill::{BlockContents, SpilledBlock};
+use crate::versioned_fs::commit::InstallOps;
+use crate::versioned_fs::contents::{BlockContents, NewContents, SpilledBlock};
 
 /// Blocks of a file that keep their places under new contents, by the journal.
 #[derive(Default)]
@@ -72,10 +74,14 @@ pub(super) fn replaced(new: &NewContents, kept: &Overwrites) -> Vec<(FileBlock, 
     ranges
 }
 
-impl Operation<'_> {
+impl InstallOps for Operation<'_> {
+    fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
+        self.make_inode(ino, new)
+    }
+
     /// Makes staged blocks the file's, in this commit: after a crash the file has all of it or
     /// nothing. Bytes past `size` are ignored.
-    pub fn install(&mut self, ino: Ino, staged: &mut StagedBlocks, size: u64) -> Result<()> {
+    fn install(&mut self, ino: Ino, staged: &mut StagedBlocks, size: u64) -> Result<()> {
         let fs = self.fs;
         self.change_inode(ino)?;
         self.unpack_inline(ino)?;
@@ -150,6 +156,12 @@ impl Operation<'_> {
         Ok(())
     }
 
+    fn commit_id(&self) -> Option<CommitId> {
+        self.commit
+    }
+}
+
+impl Operation<'_> {
     /// Finds out which of the staged contents overwrite their block where it is, keeps what open
     /// views need of it, and drops the pages that it had.
     fn overwrite(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<Overwrites> {

@@ -10,11 +10,14 @@ use crate::live::data::inline::{UNPACK_CREDITS, is_inline};
 use crate::live::op::Operation;
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 use crate::quota::{Charge, Payer, Wanted};
+use crate::versioned_fs::commit::ReservationOps;
 
-impl Operation<'_> {
+impl ReservationOps for Operation<'_> {
+    type Staged = StagedBlocks;
+
     /// Says, before the operation's first change, that an install into an existing file will come:
     /// what it takes of the journal is added to the operation's budget.
-    pub fn reserve_install(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<()> {
+    fn reserve_install(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<()> {
         let fs = self.fs;
         let locked = self.state(ino)?;
         let state = &locked.state;
@@ -59,20 +62,20 @@ impl Operation<'_> {
     }
 
     /// Says, before the operation's first change, that it will charge blocks and inodes to a payer.
-    pub fn reserve_charge(&mut self, payer: Payer, blocks: u64, inodes: u64) {
+    fn reserve_charge(&mut self, payer: Payer, blocks: u64, inodes: u64) {
         let more = Charge { payer, bytes: blocks * self.fs.block_bytes(), inodes };
         self.reserve_quota(Wanted { now: None, more });
     }
 
     /// As `reserve_charge`, for all that an inode is charged, which gets another payer.
-    pub fn reserve_payer_change(&mut self, ino: Ino, payer: Payer) -> Result<()> {
+    fn reserve_payer_change(&mut self, ino: Ino, payer: Payer) -> Result<()> {
         let charged = self.state(ino)?.state.charged;
         self.reserve_quota(Wanted { now: Some(charged.payer), more: Charge { payer, ..charged } });
         Ok(())
     }
 
     /// As `reserve_install`, for a file that the operation makes itself.
-    pub fn reserve_new_file(&mut self, staged: &StagedBlocks) {
+    fn reserve_new_file(&mut self, staged: &StagedBlocks) {
         let fs = self.fs;
         let owner = Owner { ino: Ino::ROOT, generation: 0 };
         let extents = Extents::new(&fs.engine, &fs.sb, &fs.allocator, owner);
@@ -82,6 +85,15 @@ impl Operation<'_> {
         self.reserve_metadata(nodes, staged.run_count() + map.new, map.new);
     }
 
+    /// As `reserve_charge`, for a number that was taken and reserved for a payer.
+    fn reserve_adoption(&mut self, ino: Ino, reserved_for: Payer) -> Result<()> {
+        self.lock_new(ino)?;
+        self.reserve_move(Charge { payer: reserved_for, bytes: 0, inodes: 1 });
+        Ok(())
+    }
+}
+
+impl Operation<'_> {
     /// What was spilled was reserved for its payer then.
     fn reserve_moves_of(&mut self, staged: &StagedBlocks) {
         staged
@@ -89,13 +101,6 @@ impl Operation<'_> {
             .iter()
             .flat_map(|part| &part.blocks)
             .for_each(|block| self.reserve_move(block.charge()));
-    }
-
-    /// As `reserve_charge`, for a number that was taken and reserved for a payer.
-    pub fn reserve_adoption(&mut self, ino: Ino, reserved_for: Payer) -> Result<()> {
-        self.lock_new(ino)?;
-        self.reserve_move(Charge { payer: reserved_for, bytes: 0, inodes: 1 });
-        Ok(())
     }
 
     /// Adds `nodes` metadata blocks, and the bitmaps and descriptors of the groups that `runs`

@@ -8,11 +8,11 @@ use xact_types::Ino;
 
 use crate::alloc::Allocator;
 use crate::live::LiveFs;
-use crate::live::mvcc::stamps::Stamp;
 use crate::live::op::{Budget, Privileges};
 use crate::live::space::make_space::Asker;
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 use crate::orphan::Orphans;
+use crate::versioned_fs::commit::CommitSize;
 
 /// Slots in a block of the orphan file of a volume with 1 KiB blocks, less its tail.
 const ORPHANS_PER_BLOCK_MIN: u64 = 254;
@@ -22,41 +22,10 @@ const ENTRY_OVERHEAD: u64 = 12;
 /// Bytes of the entries `.` and `..`, and of the checksum behind the last entry.
 const DOTS_AND_TAIL: u64 = 12 + 12 + 12;
 
-/// The names that change in one directory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DirGrowth {
-    /// Size before, in bytes; 0 for a new directory.
-    pub size: u64,
-    pub added: u64,
-    /// Bytes of the added names.
-    pub added_bytes: u64,
-    /// Names that go or point elsewhere.
-    pub changed: u64,
-}
-
-/// What a commit changes, without the contents of files: those are announced file by file
-/// ([`crate::live::Operation::reserve_install`]).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CommitSize {
-    /// Inodes that are made, changed, or lose their last name.
-    pub inodes: BTreeSet<Ino>,
-    pub made: u64,
-    pub unlinked: u64,
-    pub directories: Vec<DirGrowth>,
-    /// Inodes whose extended attributes change.
-    pub xattrs: u64,
-    /// New symbolic links.
-    pub symlinks: u64,
-    /// The space reserved for root may be used.
-    pub privileged: bool,
-    /// The view that the commit rests on.
-    pub begun: Stamp,
-}
-
 impl LiveFs {
     /// Upper bounds for a commit of that size. Blocks that several changes share (inode table,
     /// directories, bitmaps) count once: a transaction of thousands of files changes few blocks.
-    pub fn commit_budget(&self, size: &CommitSize) -> Budget {
+    pub(super) fn commit_budget(&self, size: &CommitSize) -> Budget {
         let block = self.block_bytes();
         let groups = u64::from(self.sb.group_count());
         let per_block = block / u64::from(self.sb.inode_size());

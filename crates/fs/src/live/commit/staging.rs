@@ -2,7 +2,6 @@
 //! argument is at the head of `commit::install`.
 
 use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::Arc;
 
 use xact_consistency::{DataInLog, DataWrite};
@@ -15,42 +14,12 @@ use crate::alloc::Purpose;
 use crate::extent::Replacement;
 use crate::live::LiveFs;
 use crate::live::data::fallocate::UNWRITTEN_LEN_MAX;
-use crate::live::mvcc::stamps::Stamp;
 use crate::live::space::make_space::Asker;
-use crate::live::space::spill::{BlockContents, SpilledBlock};
-
-/// New contents of one file block; `None` makes it a hole.
-pub type BlockChange = (FileBlock, Option<BlockContents>);
+use crate::versioned_fs::commit::Staging;
+use crate::versioned_fs::contents::{BlockChange, BlockContents, NewContents, SpilledBlock};
 
 /// End of every file.
 pub(super) const END: FileBlock = FileBlock(u32::MAX);
-
-/// What a file's contents are to become.
-#[derive(Debug, Clone, Default)]
-pub struct NewContents {
-    /// In rising order.
-    pub blocks: Vec<BlockChange>,
-    /// All other blocks from here on go.
-    pub cut: Option<FileBlock>,
-    /// Where these blocks have no place after that, they get one and read as zeros; in rising
-    /// order, and none of them in `blocks` with contents.
-    pub reserved: Vec<Range<FileBlock>>,
-    /// The file is yet to be made.
-    pub is_new: bool,
-    /// Blocks with contents in all files of the commit: a few of them travel in the journal.
-    pub in_commit: u64,
-    /// Later commits are going to replace them: more of them may wait in the journal for that.
-    pub replaced_soon: bool,
-}
-
-/// The transaction whose commit stages contents.
-#[derive(Debug, Clone, Copy)]
-pub struct Staging {
-    /// The space reserved for root may be used.
-    pub privileged: bool,
-    /// The view that the commit rests on.
-    pub begun: Stamp,
-}
 
 /// New contents of a file, written to free blocks and not yet part of it. Dropped, it gives the
 /// blocks back.
@@ -87,31 +56,31 @@ impl Drop for StagedBlocks {
     }
 }
 
-impl LiveFs {
+impl StagedBlocks {
     /// Takes free blocks near a file for its new contents, and writes these there unless the commit
     /// will carry them. Holds no lock while it writes.
-    pub fn stage_blocks(self: &Arc<Self>, ino: Ino, new: NewContents, by: Staging) -> Result<StagedBlocks> {
-        if self.engine.is_read_only() {
+    pub(super) fn stage(fs: &Arc<LiveFs>, ino: Ino, new: NewContents, by: Staging) -> Result<StagedBlocks> {
+        if fs.engine.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        let holes = self.holes_to_fill(ino, &new)?;
+        let holes = fs.holes_to_fill(ino, &new)?;
         let count = new.blocks.iter().filter(|(_, data)| in_memory(data).is_some()).count() as u64
             + holes.iter().map(|(_, len)| u64::from(*len)).sum::<u64>();
         let purpose = Purpose::Data { privileged: by.privileged };
-        let mut reservation = self.reserve_with_effort(count, purpose, Asker::Commit(by.begun))?;
-        let bytes = new.in_commit * self.block_bytes();
-        let journaled = self.engine.data_in_log() == DataInLog::All
-            && self.modes.data.journals_staged(bytes, new.replaced_soon, self.writeback.log_takes());
-        let spilled = spilled_parts(&self.sb, &new);
+        let mut reservation = fs.reserve_with_effort(count, purpose, Asker::Commit(by.begun))?;
+        let bytes = new.in_commit * fs.block_bytes();
+        let journaled = fs.engine.data_in_log() == DataInLog::All
+            && fs.modes.data.journals_staged(bytes, new.replaced_soon, fs.writeback.log_takes());
+        let spilled = spilled_parts(&fs.sb, &new);
         let (runs, unwritten) = (Vec::new(), Vec::new());
-        let mut staged = StagedBlocks { fs: self.clone(), new, runs, spilled, unwritten, journaled };
-        let mut goal = self.allocator.goal_for(ino);
+        let mut staged = StagedBlocks { fs: fs.clone(), new, runs, spilled, unwritten, journaled };
+        let mut goal = fs.allocator.goal_for(ino);
         let mut rest = staged.new.blocks.as_slice();
         loop {
             let others = rest.iter().take_while(|(_, data)| in_memory(data).is_none()).count();
             rest = &rest[others..];
             let Some((at, _)) = rest.first() else { break };
-            let run = self.allocator.take(goal, run_length(rest), purpose, Some(&mut reservation))?;
+            let run = fs.allocator.take(goal, run_length(rest), purpose, Some(&mut reservation))?;
             staged.runs.push((*at, run));
             goal = run.end();
             let (now, later) = rest.split_at(run.len as usize);
@@ -122,14 +91,14 @@ impl LiveFs {
                     .map(|bytes| IoSlice::new(bytes))
                     .collect();
                 let how = DataWrite { waits: Waits::Nobody, ..DataWrite::default() };
-                self.engine.write_data_as(run.start, &slices, how)?;
+                fs.engine.write_data_as(run.start, &slices, how)?;
             }
             rest = later;
         }
         for (mut at, mut len) in holes {
             while len > 0 {
                 let most = len.min(UNWRITTEN_LEN_MAX);
-                let run = self.allocator.take(goal, most, purpose, Some(&mut reservation))?;
+                let run = fs.allocator.take(goal, most, purpose, Some(&mut reservation))?;
                 staged.unwritten.push((FileBlock(at), run));
                 goal = run.end();
                 (at, len) = (at + run.len, len - run.len);
@@ -137,7 +106,9 @@ impl LiveFs {
         }
         Ok(staged)
     }
+}
 
+impl LiveFs {
     /// First block and length of what `reserved` will find without a place, as the file is now.
     fn holes_to_fill(&self, ino: Ino, new: &NewContents) -> Result<Vec<(u32, u32)>> {
         let mut holes = Vec::new();

@@ -15,6 +15,7 @@ use crate::live::data::inline::is_inline;
 use crate::live::data::remove::Removal;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::op::Operation;
+use crate::versioned_fs::commit::ReservationOps;
 
 /// Blocks of one unwritten extent, at most.
 pub(in crate::live) const UNWRITTEN_LEN_MAX: u32 = 32_767;

@@ -13,8 +13,8 @@ use super::inline::is_inline;
 use crate::extent::Mapping;
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::live::mvcc::stamps::Stamp;
 use crate::live::mvcc::versions::BlockVersion;
+use crate::versioned_fs::read_as_of::Stamp;
 
 /// Blocks read from the device at once.
 const READ_BLOCKS_MAX: u32 = 256;

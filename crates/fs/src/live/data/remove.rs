@@ -22,10 +22,10 @@ use crate::alloc::Hold;
 use crate::extent::Progress;
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::live::mvcc::stamps::Stamp;
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::{Operation, Unfinished};
 use crate::orphan::Orphans;
+use crate::versioned_fs::read_as_of::Stamp;
 
 /// Why a range of blocks is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -15,11 +15,11 @@ use crate::extent::Mapping;
 use crate::live::LiveFs;
 use crate::live::data::pages::{Changed, Page};
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::live::mvcc::stamps::Stamp;
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::Privileges;
 use crate::modes::InodeUpdate;
 use crate::quota::Charge;
+use crate::versioned_fs::read_as_of::Stamp;
 
 impl LiveFs {
     /// Writes into the cache and grows the size. Space is reserved first, so a full volume says

@@ -7,6 +7,7 @@ use super::device_number;
 use crate::api::FileKind;
 use crate::inode_ops::NewInode;
 use crate::live::LiveFs;
+use crate::versioned_fs::limits::InodeLimits;
 
 impl LiveFs {
     /// The inode that `new` describes, before its first link.

@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use xact_types::{Error, Ino, Result};
 
 use crate::live::inode::cache::InodeCache;
-use stamps::{Stamp, Stamps};
+use crate::versioned_fs::read_as_of::Stamp;
+use stamps::Stamps;
 use versions::Versions;
 
 /// What a volume keeps of its past, for open views. The versions themselves are in the inodes.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use xact_types::Result;
 
 use super::Busy;
-use super::stamps::Stamp;
 use crate::live::LiveFs;
+use crate::versioned_fs::read_as_of::Stamp;
 
 /// Keeps the volume readable as of one instant until it is dropped.
 pub struct ReadView {
@@ -15,6 +15,10 @@ pub struct ReadView {
 }
 
 impl ReadView {
+    pub(super) fn open(fs: &Arc<LiveFs>) -> ReadView {
+        ReadView { fs: fs.clone(), stamp: fs.mvcc.stamps().open() }
+    }
+
     pub fn stamp(&self) -> Stamp {
         self.stamp
     }
@@ -34,11 +38,6 @@ impl Drop for ReadView {
 }
 
 impl LiveFs {
-    /// Opens a view of this instant.
-    pub fn open_view(self: &Arc<Self>) -> ReadView {
-        ReadView { fs: self.clone(), stamp: self.mvcc.stamps().open() }
-    }
-
     /// Expires the oldest views until old versions take no more than their share of memory. The
     /// caller holds no lock of an inode.
     pub(in crate::live) fn limit_versions(&self) {

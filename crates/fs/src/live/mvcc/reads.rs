@@ -12,8 +12,9 @@ use xact_types::{Errno, Error, FileBlock, Ino, Result};
 use crate::api::{Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::live::mvcc::stamps::{ChangedBy, Stamp};
+use crate::live::mvcc::read_view::ReadView;
 use crate::live::mvcc::versions::Versions;
+use crate::versioned_fs::read_as_of::{ChangedBy, ReadAsOf, Stamp};
 
 impl LiveFs {
     /// Runs `read` on an inode that existed at `stamp`; `ESTALE` where it did not.
@@ -43,11 +44,46 @@ impl LiveFs {
         }
     }
 
-    pub fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
+    /// Looks at an inode's old versions, if anything at all has changed after `after`; with the stamp
+    /// up to which they are complete.
+    fn with_changes<R>(
+        &self,
+        ino: Ino,
+        since: Stamp,
+        after: Stamp,
+        look: impl FnOnce(&Versions) -> R,
+    ) -> Result<(Option<R>, Stamp)> {
+        if self.mvcc.stamps().newest() == after {
+            return Ok((None, after));
+        }
+        // An inode that has versions is in memory.
+        let Some(cached) = self.inodes.peek(ino) else {
+            self.mvcc.check_view(since)?;
+            return Ok((None, after));
+        };
+        let state = cached.state.read();
+        self.mvcc.check_view(since)?;
+        let newest = self.mvcc.stamps().newest();
+        Ok((Some(look(&state.versions)), newest))
+    }
+}
+
+impl ReadAsOf for LiveFs {
+    type ReadView = ReadView;
+
+    fn open_view(self: &Arc<Self>) -> ReadView {
+        ReadView::open(self)
+    }
+
+    fn stamp(view: &ReadView) -> Stamp {
+        view.stamp()
+    }
+
+    fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
         self.with_past(ino, stamp, |_, _, attr| Ok(*attr))
     }
 
-    pub fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>> {
+    fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>> {
         self.with_past(dir, stamp, |_, state, attr| {
             check_dir(attr)?;
             match state.versions.name_at(name, stamp) {
@@ -57,24 +93,15 @@ impl LiveFs {
         })
     }
 
-    pub fn parent_at(&self, dir: Ino, stamp: Stamp) -> Result<Ino> {
+    fn parent_at(&self, dir: Ino, stamp: Stamp) -> Result<Ino> {
         self.with_past(dir, stamp, |_, state, attr| {
             check_dir(attr)?;
             state.versions.parent_at(stamp).map_or_else(|| self.dir_parent(dir, state), Ok)
         })
     }
 
-    pub fn is_empty_at(&self, dir: Ino, stamp: Stamp) -> Result<bool> {
-        let mut empty = true;
-        self.list_at(dir, 0, stamp, &mut |_| {
-            empty = false;
-            false
-        })?;
-        Ok(empty)
-    }
-
     /// Ordinary names, in the order of their cookies.
-    pub fn list_at(
+    fn list_at(
         &self,
         dir: Ino,
         cookie: u64,
@@ -120,20 +147,20 @@ impl LiveFs {
         })
     }
 
-    pub fn read_link_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<u8>> {
+    fn read_link_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<u8>> {
         // A link's target never changes, and an inode that a view can see is not deleted.
         self.with_past(ino, stamp, |_, state, _| self.link_target(ino, state))
     }
 
     /// A file block's contents; `None` for a hole. Bytes past the end of the file as of `stamp`
     /// are undefined.
-    pub fn read_block_at(&self, ino: Ino, at: FileBlock, stamp: Stamp) -> Result<Option<Arc<[u8]>>> {
+    fn read_block_at(&self, ino: Ino, at: FileBlock, stamp: Stamp) -> Result<Option<Arc<[u8]>>> {
         self.with_past(ino, stamp, |cached, state, _| self.block_as_of(cached, state, at, stamp))
     }
 
     /// The next data or hole from `at` on, within the size as of `stamp`: `None` where there is
     /// no more data. A hole always follows: the end of the file.
-    pub fn seek_at(&self, ino: Ino, at: FileBlock, to: SeekTo, stamp: Stamp) -> Result<Option<FileBlock>> {
+    fn seek_at(&self, ino: Ino, at: FileBlock, to: SeekTo, stamp: Stamp) -> Result<Option<FileBlock>> {
         self.with_past(ino, stamp, |cached, state, attr| {
             let past = u32::try_from(attr.size.div_ceil(self.block_bytes())).unwrap_or(u32::MAX);
             let mut at = at.0;
@@ -156,14 +183,14 @@ impl LiveFs {
         })
     }
 
-    pub fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>> {
+    fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>> {
         self.with_past(ino, stamp, |_, state, _| match state.versions.xattr_at(name, stamp) {
             Some(value) => Ok(value.cloned()),
             None => self.xattrs(ino).get(&state.inode, name),
         })
     }
 
-    pub fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>> {
+    fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>> {
         self.with_past(ino, stamp, |_, state, _| {
             let mut names = self.xattrs(ino).list(&state.inode)?;
             for (name, there) in state.versions.xattrs_at(stamp) {
@@ -178,7 +205,7 @@ impl LiveFs {
 
     /// Who has changed any of these blocks of a file since a stamp whose view is open, if anybody
     /// has. Without a change of the volume since then it looks at one number.
-    pub fn blocks_changed_since(
+    fn blocks_changed_since(
         &self,
         ino: Ino,
         blocks: Range<FileBlock>,
@@ -194,7 +221,7 @@ impl LiveFs {
     /// Who has changed one of a file's blocks that are `wanted`, of those that changed after
     /// `after`, which is not before `since`, the stamp of an open view; and the stamp up to which
     /// all others were looked at.
-    pub fn find_changed_block(
+    fn find_changed_block(
         &self,
         ino: Ino,
         since: Stamp,
@@ -206,29 +233,6 @@ impl LiveFs {
             found.map(|(stamp, _)| self.mvcc.stamps().changed_by(*stamp))
         })
         .map(|(found, newest)| (found.flatten(), newest))
-    }
-
-    /// Looks at an inode's old versions, if anything at all has changed after `after`; with the
-    /// stamp up to which they are complete.
-    fn with_changes<R>(
-        &self,
-        ino: Ino,
-        since: Stamp,
-        after: Stamp,
-        look: impl FnOnce(&Versions) -> R,
-    ) -> Result<(Option<R>, Stamp)> {
-        if self.mvcc.stamps().newest() == after {
-            return Ok((None, after));
-        }
-        // An inode that has versions is in memory.
-        let Some(cached) = self.inodes.peek(ino) else {
-            self.mvcc.check_view(since)?;
-            return Ok((None, after));
-        };
-        let state = cached.state.read();
-        self.mvcc.check_view(since)?;
-        let newest = self.mvcc.stamps().newest();
-        Ok((Some(look(&state.versions)), newest))
     }
 }
 

@@ -20,9 +20,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
-/// A point in the order of changes of a volume. Not kept on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Stamp(pub u64);
+use crate::versioned_fs::read_as_of::{ChangedBy, Stamp};
 
 #[derive(Default)]
 pub(in crate::live) struct Stamps {
@@ -35,10 +33,6 @@ pub(in crate::live) struct Stamps {
     /// Which user transaction a change was, by its stamp; kept while a view before it is open.
     transactions: Mutex<BTreeMap<Stamp, u64>>,
 }
-
-/// Who made a change: the user transaction with this number, or a call outside of any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChangedBy(pub Option<u64>);
 
 impl Stamps {
     pub fn open(&self) -> Stamp {

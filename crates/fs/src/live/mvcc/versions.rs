@@ -8,7 +8,7 @@ use xact_types::{BlockNr, FileBlock, Ino};
 
 use crate::alloc::Hold;
 use crate::api::{Attr, Entry};
-use crate::live::mvcc::stamps::Stamp;
+use crate::versioned_fs::read_as_of::Stamp;
 
 /// What a file block was.
 #[derive(Clone)]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use xact_consistency::Handle;
-use xact_types::{CommitId, Ino, Result};
+use xact_types::{Ino, Result};
 
 use super::Operation;
 use crate::alloc::Purpose;
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::live::mvcc::stamps::Stamp;
+use crate::versioned_fs::read_as_of::Stamp;
 
 impl<'a> Operation<'a> {
     /// To be called before the first change: health, quota, space, stamp. Takes the stamp only when
@@ -77,11 +77,6 @@ impl<'a> Operation<'a> {
             self.only_times.insert(ino);
         }
         self.changed = true;
-    }
-
-    /// The commit that makes the operation durable; `None` if it changed no metadata block.
-    pub fn commit_id(&self) -> Option<CommitId> {
-        self.commit
     }
 
     /// Makes sure that the handle has room for `credits` more blocks and for the inodes that are

@@ -16,6 +16,7 @@ use crate::live::op::{Locked, Operation};
 use crate::modes::InodeUpdate;
 use crate::posix::acl;
 use crate::quota::{Charge, Payer, Wanted};
+use crate::versioned_fs::limits::InodeLimits;
 
 /// Bytes of a symbolic link's target that fit into the inode, with the terminating NUL.
 pub(in crate::live) const FAST_LINK_BYTES: usize = inode::BLOCK_AREA_BYTES;
@@ -89,7 +90,7 @@ impl Operation<'_> {
     }
 
     /// Makes an inode with a number that was taken before.
-    pub fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
+    pub(in crate::live) fn make_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
         let fs = self.fs;
         self.lock_new(ino)?;
         // What can fail to be read is read before the bitmap is changed.
@@ -226,7 +227,7 @@ impl InodeOps for Operation<'_> {
         self.reserve_growth(growth, |_| Ok(growth))?;
         let ino = self.fs.allocator.take_inode(parent, new.kind == FileKind::Directory)?;
         self.taken.push(ino);
-        self.adopt_inode(ino, new)?;
+        self.make_inode(ino, new)?;
         // Linked now: no longer to be given back.
         self.taken.retain(|&taken| taken != ino);
         Ok(ino)

@@ -39,8 +39,8 @@ use xact_types::{CommitId, FileBlock, Ino};
 use crate::alloc::{Hold, Reservation};
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, WriteGuard};
-use crate::live::mvcc::stamps::Stamp;
 use crate::quota::{Charge, Wanted};
+use crate::versioned_fs::read_as_of::Stamp;
 
 pub use budget::{Budget, Privileges};
 pub(super) use inode_ops::FAST_LINK_BYTES;
@@ -95,7 +95,8 @@ pub struct Operation<'a> {
     /// Removals of blocks that this handle had no room for.
     pub(super) unfinished: Vec<Unfinished>,
     changed: bool,
-    commit: Option<CommitId>,
+    /// The commit that makes the operation durable; `None` if it changed no metadata block.
+    pub(super) commit: Option<CommitId>,
     /// The user transaction whose commit this is.
     pub(super) transaction: Option<u64>,
 }

@@ -25,7 +25,7 @@ use xact_types::{Error, Result};
 
 use crate::alloc::{Purpose, Reservation};
 use crate::live::LiveFs;
-use crate::live::mvcc::stamps::Stamp;
+use crate::versioned_fs::read_as_of::Stamp;
 
 /// How long deletions of others are waited for.
 const REMOVALS_WAIT_MAX: Duration = Duration::from_secs(2);

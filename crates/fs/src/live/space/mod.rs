@@ -1,12 +1,11 @@
 //! Space that is short.
 //!
-//! - `tx_space`, `spill`: what open transactions hold before their commits
+//! - `tx_space`: what open transactions hold before their commits
 //! - `make_space`: what gives way before a caller gets `NoSpace`
 //! - `journal_size`: the journal's length follows the largest commit
 
 pub(super) mod journal_size;
 pub(super) mod make_space;
-pub(super) mod spill;
 pub(super) mod tx_space;
 
 use journal_size::LongJournal;

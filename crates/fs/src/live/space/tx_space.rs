@@ -5,6 +5,12 @@
 //! born in it. Both are taken in memory only, so a crash leaves nothing of them, and nothing here
 //! is on disk.
 //!
+//! Crash argument of spilled contents: they are in blocks that are taken in memory only, so a crash
+//! finds these free. A transaction that ends without them gives them back. Its commit makes them
+//! blocks of its files where they are, without writing them again: as staged contents from then on
+//! (`commit::install`), and the commit's own flush covers them as any data that was written before
+//! it.
+//!
 //! - *Charge.* What is held counts against the quotas of the file that it is for (user, group,
 //!   project), as the same call outside would. It is a reservation beside the usage
 //!   ([`crate::quota`]), never in a quota file: that has what the inode table has, and e2fsck
@@ -47,8 +53,9 @@ use xact_types::{BlockNr, Errno, Error, Ino, Result, Run};
 use crate::alloc::Purpose;
 use crate::live::LiveFs;
 use crate::live::space::make_space::{Asker, Effort};
-use crate::live::space::spill::SpilledBlock;
 use crate::quota::{Charge, Payer};
+use crate::versioned_fs::contents::{self, SpillPlace, SpilledBlock, SpilledRun as _};
+use crate::versioned_fs::tx_space::{HoldsTxSpace, SpaceLimits};
 
 /// What open transactions hold, for people.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,14 +67,6 @@ pub struct TxSpaceUse {
     pub revoked: u64,
     /// What all open transactions of one user may hold of what is free, in percent.
     pub limit_percent: u8,
-}
-
-/// Whether the user's limit and quotas count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpaceLimits {
-    Kept,
-    /// A transaction that is opened again after a stop had its space before that.
-    Exempt,
 }
 
 /// All spaces of open transactions of a volume.
@@ -138,21 +137,21 @@ struct RunState {
     given_back: bool,
 }
 
-impl SpilledRun {
-    pub fn start(&self) -> BlockNr {
+impl contents::SpilledRun for SpilledRun {
+    fn start(&self) -> BlockNr {
         self.run.start
     }
 
     /// What a block of it is charged.
-    pub fn charge(&self) -> Charge {
+    fn charge(&self) -> Charge {
         Charge { payer: self.payer, bytes: self.space.fs.block_bytes(), inodes: 0 }
     }
 
-    pub fn block_bytes(&self) -> usize {
+    fn block_bytes(&self) -> usize {
         self.space.fs.block_bytes() as usize
     }
 
-    pub fn read(&self, index: u32, buf: &mut [u8]) -> Result<()> {
+    fn read(&self, index: u32, buf: &mut [u8]) -> Result<()> {
         let state = self.state.read();
         if state.given_back {
             return Err(Error::SpaceRevoked);
@@ -161,14 +160,16 @@ impl SpilledRun {
     }
 
     /// A block is a file's: it is not given back any more, and its charge is the file's.
-    pub fn set_linked(&self, index: u32) {
+    fn set_linked(&self, index: u32) {
         let mut state = self.state.write();
         assert!(!state.given_back, "what a commit links is pinned");
         let was = std::mem::replace(&mut state.linked[index as usize], true);
         assert!(!was, "a spilled block becomes one file's, once");
         self.space.release_blocks(1);
     }
+}
 
+impl SpilledRun {
     /// Gives back what has not become a file's, with its charge.
     fn give_back(&self) {
         let mut state = self.state.write();
@@ -297,14 +298,6 @@ impl Drop for TxSpace {
     }
 }
 
-/// Where contents are spilled to.
-pub struct SpillPlace<'a> {
-    pub ino: Ino,
-    pub payer: Payer,
-    /// The block before them, if that was spilled.
-    pub after: Option<&'a SpilledBlock>,
-}
-
 impl TxSpaces {
     fn spaces(&self) -> Vec<Arc<TxSpace>> {
         self.open.lock().values().filter_map(Weak::upgrade).collect()
@@ -327,9 +320,12 @@ impl TxSpaces {
     }
 }
 
-impl LiveFs {
+impl HoldsTxSpace for LiveFs {
+    type Space = Arc<TxSpace>;
+    type Pinned = PinnedSpace;
+
     /// Nothing yet, for a transaction that begins.
-    pub fn open_tx_space(self: &Arc<Self>, id: u64, owner: u32) -> Arc<TxSpace> {
+    fn open_space(self: &Arc<Self>, id: u64, owner: u32) -> Arc<TxSpace> {
         let spaces = &self.space.transactions;
         let user = {
             let mut users = spaces.users.lock();
@@ -359,27 +355,19 @@ impl LiveFs {
         space
     }
 
-    /// What all open transactions hold together.
-    pub fn tx_space_use(&self) -> TxSpaceUse {
-        TxSpaceUse {
-            bytes: self.space.transactions.blocks() * self.block_bytes(),
-            inodes: self
-                .space
-                .transactions
-                .spaces()
-                .iter()
-                .map(|space| space.held.lock().inodes.len() as u64)
-                .sum(),
-            revoked: self.space.transactions.revoked.load(Relaxed),
-            limit_percent: self.options.tx_space_percent,
-        }
+    fn check_space(space: &Arc<TxSpace>) -> Result<()> {
+        space.check()
+    }
+
+    fn pin_space(space: &Arc<TxSpace>) -> Result<PinnedSpace> {
+        space.begin_commit()
     }
 
     /// Reserves an inode number in memory, for a transaction's new inode. Errors: `EDQUOT` by the
     /// quotas of `payer` and by the user's limit; `NoSpace`; `SpaceRevoked`.
-    pub fn reserve_inode(
+    fn reserve_inode(
         &self,
-        space: &TxSpace,
+        space: &Arc<TxSpace>,
         parent: Ino,
         is_dir: bool,
         payer: Payer,
@@ -405,18 +393,8 @@ impl LiveFs {
         Ok(ino)
     }
 
-    fn take_inode_for_tx(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
-        let mut effort = Effort::default();
-        loop {
-            match self.allocator.take_inode(parent, is_dir) {
-                Err(Error::NoSpace) if self.make_space(&mut effort, Asker::Inside)? => {}
-                result => return result,
-            }
-        }
-    }
-
     /// Gives back a number that was reserved and never used.
-    pub fn unreserve_inode(&self, space: &TxSpace, ino: Ino) {
+    fn unreserve_inode(&self, space: &Arc<TxSpace>, ino: Ino) {
         let payer = space.held.lock().inodes.remove(&ino);
         if let Some(payer) = payer {
             space.give_back_inode(ino, payer);
@@ -424,15 +402,15 @@ impl LiveFs {
     }
 
     /// A commit has made a reserved number an inode, which is charged by itself.
-    pub fn adopted_inode(&self, space: &TxSpace, ino: Ino) {
+    fn adopted_inode(&self, space: &Arc<TxSpace>, ino: Ino) {
         if space.held.lock().inodes.remove(&ino).is_some() {
             space.user.inodes.fetch_sub(1, Relaxed);
         }
     }
 
     /// Writes contents of consecutive blocks of a file to free blocks. Errors: as
-    /// [`LiveFs::reserve_inode`]; nothing was written then.
-    pub fn spill(
+    /// [`HoldsTxSpace::reserve_inode`]; nothing was written then.
+    fn spill(
         self: &Arc<Self>,
         space: &Arc<TxSpace>,
         place: &SpillPlace<'_>,
@@ -475,6 +453,38 @@ impl LiveFs {
             rest = &rest[run.run.len as usize..];
         }
         Ok(spilled)
+    }
+
+    fn private_bytes_max(&self) -> u64 {
+        self.options.data_cache_bytes / 4
+    }
+}
+
+impl LiveFs {
+    /// What all open transactions hold together.
+    pub fn tx_space_use(&self) -> TxSpaceUse {
+        TxSpaceUse {
+            bytes: self.space.transactions.blocks() * self.block_bytes(),
+            inodes: self
+                .space
+                .transactions
+                .spaces()
+                .iter()
+                .map(|space| space.held.lock().inodes.len() as u64)
+                .sum(),
+            revoked: self.space.transactions.revoked.load(Relaxed),
+            limit_percent: self.options.tx_space_percent,
+        }
+    }
+
+    fn take_inode_for_tx(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
+        let mut effort = Effort::default();
+        loop {
+            match self.allocator.take_inode(parent, is_dir) {
+                Err(Error::NoSpace) if self.make_space(&mut effort, Asker::Inside)? => {}
+                result => return result,
+            }
+        }
     }
 
     fn spill_run(
