@@ -81,7 +81,7 @@ fn apply_file<T: CommitOps>(tree: &mut T, ino: Ino, node: &Node, staged: &mut T:
     tree.install(ino, staged, size)
 }
 
-/// Attributes that the transaction has set. Times that others have moved on meanwhile do not go
+/// Attributes that the transaction has set. Times that others have moved on since do not go
 /// back, and those of directories never do.
 fn apply_attr<T: InodeOps>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
     let new = &node.changed;

@@ -1,4 +1,4 @@
-//! What is known of a persisted transaction besides its changes.
+//! What is known of a persisted transaction beside its changes.
 
 /// Kept with the transaction in its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -48,7 +48,7 @@ impl Memory {
         self.charge.lock().account().clone()
     }
 
-    /// Makes the charge cover so many bytes.
+    /// Makes the charge cover this many bytes.
     fn cover(&self, bytes: u64) -> Result<()> {
         let charged = self.charged.load(Relaxed);
         if bytes <= charged && bytes + SPARE_BYTES >= charged {

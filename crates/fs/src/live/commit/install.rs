@@ -230,7 +230,7 @@ impl LiveFs {
     }
 
     /// How large the file may be on disk: up to the first block past its size there whose data is
-    /// only in memory (another caller has written since `prepare_commit`), but past what is
+    /// only in memory (another caller has written since `CommitTarget::prepare`), but past what is
     /// installed.
     fn size_without_dirty(&self, cached: &CachedInode, state: &InodeState, installed_end: u64) -> u64 {
         let block = self.block_bytes();
