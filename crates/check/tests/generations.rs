@@ -51,7 +51,7 @@ fn populated() -> Vec<u8> {
         volume.engine().snapshots().expect("was made so").create(name, 1).unwrap();
     }
     let cut = |image: Arc<dyn SnapshotImage>| {
-        xact_fs::cut::cut(image, &[b"first/t".to_vec(), b"second/c".to_vec()])
+        xact_fs::prune::prune(image, &[b"first/t".to_vec(), b"second/c".to_vec()])
     };
     volume.engine().snapshots().expect("was made so").create_partial("part", 1, &cut).unwrap();
     volume.make_dir(&Caller::ROOT, Ino::ROOT, b"newest", 0o755).unwrap();

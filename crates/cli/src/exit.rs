@@ -248,7 +248,10 @@ mod tests {
             exit(Error::io("open", io::Error::from_raw_os_error(libc::EWOULDBLOCK))),
             Exit::Unavailable
         );
-        let conflict = Failure::volume(path, Error::Conflict { path: "/a".into(), why: "changed", by: None });
+        let conflict = Failure::volume(
+            path,
+            Error::Conflict { path: "/a".into(), why: "changed", conflicting_tx: None },
+        );
         assert_eq!((conflict.exit, conflict.path.as_deref()), (Exit::Conflict, Some("/a")));
     }
 

@@ -84,7 +84,7 @@ pub enum Fault {
     PlaceBeforeCommit,
     /// Transactions: the file that keeps one goes in a commit of its own, after that of the
     /// changes.
-    KeptRemovedApart,
+    PersistedRemovedApart,
 }
 
 #[cfg(feature = "faults")]
@@ -140,7 +140,7 @@ impl Fault {
         Fault::RenameBeforeData,
         Fault::DiscardAtOnce,
         Fault::ShorterAfterInode,
-        Fault::KeptRemovedApart,
+        Fault::PersistedRemovedApart,
     ];
 
     /// All faults, those that two engines have twice.

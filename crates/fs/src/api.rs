@@ -1,6 +1,6 @@
 //! What the front ends (library, FUSE, C) see of a volume: the trait [`View`] and its words.
 //!
-//! A view is one state of the volume that a program works in: the base, which everybody shares,
+//! A view is one state of the volume that a program works in: the live one, which everybody shares,
 //! a transaction, or a snapshot. All have the same operations.
 
 use xact_layout::inode::mode;
@@ -8,7 +8,7 @@ use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 /// The folder in the root in which transactions are kept that are undecided (`xact-txn`). It is there as long as
 /// one is, and no part of what a front end shows.
-pub const KEPT_FOLDER: &str = ".xact-kept";
+pub const PERSISTED_FOLDER: &str = ".xact-kept";
 
 /// A name in a directory: 1 to 255 bytes, neither `.` nor `..`, without `/` and NUL.
 pub type Name = [u8];

@@ -1,42 +1,49 @@
 //! POSIX operations on an ext4 volume.
 //!
-//! Three levels, each in files of its own:
-//! - what the operations are: `posix`, written once over the trait [`Tree`] (one state of the
-//!   volume: the base, or the private view of a transaction);
-//! - the base: the volume itself, with its locks, caches and write-back;
+//! Four levels, each in files of its own:
+//! - what the operations are: `posix`, written once over the trait [`InodeOps`] (one state of the
+//!   volume: the live one, or the private view of a transaction);
+//! - `versioned_fs`: what transactions need of a file system beside these;
+//! - `live`: the volume itself, with its locks, caches and write-back;
 //! - the on-disk structures, one file each: allocation, extents, directories, attributes.
 
 pub mod alloc;
 pub mod api;
-pub mod base;
 pub mod convert;
-pub mod cut;
 pub mod dir;
 pub mod extent;
+pub mod fixed_blocks;
+pub mod inode_ops;
 pub mod inode_table;
 mod journal_map;
+pub mod live;
 pub mod metadata_blocks;
 pub mod mkfs;
 pub mod modes;
 pub mod orphan;
 pub mod posix;
+pub mod prune;
 pub mod quota;
 pub mod superblock;
-pub mod tree;
+pub mod versioned_fs;
 pub mod volume;
 pub mod xattr;
 
 pub use api::{
-    Allocate, Attr, Caller, DirItem, Entry, FileKind, KEPT_FOLDER, Name, RenameHow, SeekTo, SetAttr,
+    Allocate, Attr, Caller, DirItem, Entry, FileKind, Name, PERSISTED_FOLDER, RenameHow, SeekTo, SetAttr,
     TimeChange, View, VolumeSpace, WriteHow, XattrHow,
 };
-pub use base::{
-    AccessOptions, AccessTimes, Base, BaseOptions, BaseTree, BlockChange, BlockContents, ChangedBy,
-    CommitSize, DataMode, DirGrowth, InodeUpdate, Needs, NewContents, OnError, PinnedSpace, Shutdown,
-    SpaceLimits, SpillPlace, SpilledBlock, StagedBlocks, Staging, Stamp, TxSpace, TxSpaceUse, ViewHold,
+pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
+pub use live::{
+    AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Operation, PinnedSpace, ReadView, Shutdown,
+    StagedBlocks, TxSpace, TxSpaceUse,
 };
-pub use modes::{ModeChoice, Modes};
+pub use modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use quota::QuotaLimits;
-pub use tree::{AttrChange, AttrSet, NewInode, Tree};
+pub use versioned_fs::{
+    BlockChange, BlockContents, ChangedBy, CommitOps, CommitSize, CommitTarget, DirGrowth, HoldsTxSpace,
+    InodeLimits, InstallOps, NewContents, ReadAsOf, ReservationOps, SpaceLimits, SpillPlace, SpilledBlock,
+    Staging, Stamp, ValidationOps, VersionedFs,
+};
 pub use volume::{VolumeOptions, open};
 pub use xattr::XattrChanges;

@@ -1,19 +1,45 @@
 //! The volume's modes: every way of journaling is a setting of its own, with a name for each value.
 //!
-//! A setting is what the opener says ([`VolumeOptions::modes`](crate::VolumeOptions)), else what the
-//! volume says, else the built-in default. The volume says it in its superblock: ext4's own journal
-//! modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, everything else in a
-//! record of ours ([`xact_layout::mode_record`]).
+//! A setting is what the opener says ([`VolumeOptions::modes`](crate::VolumeOptions)), else what
+//! the volume says, else the built-in default. The volume says it in its superblock: ext4's own
+//! journal modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, everything
+//! else in a record of ours ([`xact_layout::mode_record`]).
 
-use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, Handle, LogRecords};
+use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, LogRecords};
 use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
 use xact_layout::superblock::{
     DEFAULT_JMODE, DEFAULT_JMODE_DATA, DEFAULT_JMODE_ORDERED, DEFAULT_JMODE_WRITEBACK, Superblock,
 };
 use xact_types::{Error, Result};
 
-use crate::base::{Base, DataMode, InodeUpdate};
-use crate::superblock;
+/// How file data and the journal go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataMode {
+    /// ext4's `data=writeback`: data goes to its place, and a commit does not care when.
+    Writeback,
+    /// ext4's `data=ordered`: data goes to its place, before the commit that refers to it.
+    Ordered,
+    /// ext4's `data=journal`: all data goes through the journal.
+    Journal,
+    /// RFJ: overwritten blocks go through the journal, new ones to their place before the commit.
+    Selective,
+    /// As `Ordered`, but an fsync that has to commit anyway takes its data along, if it is little.
+    /// How much is little depends on how the file is written
+    /// (`live::data::writeback::write_pattern`).
+    Adaptive,
+}
+
+/// When a part of the inode that a write changed joins the journal (DIU): its size (delayed file
+/// size update), its times (delayed timestamp journaling).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InodeUpdate {
+    /// With the data, in the commit that finds it on the device.
+    Delayed,
+    /// At the write, as in ext4. The size, as far as the write stays within blocks that the file
+    /// has already: a commit that another caller asks for may then carry a size without its data.
+    /// The times, so that a commit carries the inodes of all files written since.
+    Immediate,
+}
 
 const DATA: &[(&str, DataMode)] = &[
     ("writeback", DataMode::Writeback),
@@ -31,8 +57,8 @@ const WHEN: &[(&str, InodeUpdate)] =
 
 const FSYNC: &[(&str, Fsync)] = &[("generation", Fsync::Generation), ("log", Fsync::Log)];
 
-/// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its name, its values by
-/// name, and the built-in default. The order is that of the record on disk.
+/// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its name, its
+/// values by name, and the built-in default. The order is that of the record on disk.
 macro_rules! settings {
     ($($(#[$doc:meta])* $field:ident: $type:ty, $values:expr, $default:expr;)*) => {
         /// A value for each setting.
@@ -71,8 +97,9 @@ macro_rules! settings {
                 Modes { $($field: self.$field.unwrap_or(built_in.$field),)* }
             }
 
-            /// Sets one by the names of the setting and its value; the value `default` leaves it open
-            /// again. False where there is no such setting; an error says which values there are.
+            /// Sets one by the names of the setting and its value; the value `default` leaves it
+            /// open again. False where there is no such setting; an error says which values there
+            /// are.
             pub fn set(&mut self, setting: &str, value: &str) -> Result<bool, String> {
                 match setting {
                     $(stringify!($field) => self.$field = by_name($values, value)?,)*
@@ -96,7 +123,7 @@ macro_rules! settings {
                 numbers
             }
 
-            /// From numbers; what they do not tell is left open.
+            /// From numbers; what they do not say is left open.
             pub fn from_numbers(numbers: [u8; MODE_SETTINGS]) -> ModeChoice {
                 let mut next = numbers.into_iter();
                 ModeChoice { $($field: next.next().and_then(|number| by_number($values, number)),)* }
@@ -157,7 +184,7 @@ pub fn stored(sb: &Superblock) -> ModeChoice {
 }
 
 /// Writes the modes into the superblock; it is not sealed.
-fn store(sb: &mut Superblock, modes: ModeChoice) {
+pub(crate) fn store(sb: &mut Superblock, modes: ModeChoice) {
     let ext4 = match modes.data {
         Some(DataMode::Journal) => DEFAULT_JMODE_DATA,
         Some(DataMode::Ordered) => DEFAULT_JMODE_ORDERED,
@@ -177,57 +204,6 @@ pub(crate) fn check(modes: ModeChoice, engine: &Engine) -> Result<()> {
         return Err(Error::Usage(format!("data={data} needs a journal, and the volume has none")));
     }
     Ok(())
-}
-
-impl Base {
-    /// The modes that the volume is open with.
-    pub fn modes(&self) -> Modes {
-        self.modes
-    }
-
-    /// Those of them that whoever opened it asked for ([`VolumeOptions::modes`](crate::VolumeOptions)).
-    pub fn mode_options(&self) -> ModeChoice {
-        self.mode_options
-    }
-
-    /// The modes that the volume itself asks for.
-    pub fn stored_modes(&self) -> Result<ModeChoice> {
-        Ok(stored(&superblock::read(self.engine(), self.superblock())?))
-    }
-
-    /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening on.
-    ///
-    /// Errors: `Usage` where the volume has no journal, or no generations, and the setting is about that; `Unsupported`
-    /// where the bytes for them hold something else.
-    pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
-        if self.engine().is_read_only() {
-            return Err(Error::ReadOnly);
-        }
-        let about_journal = modes.commit_writes.is_some() || modes.log_records.is_some();
-        let about_data = modes.data.is_some() && self.engine().snapshots().is_none();
-        if (about_journal || about_data) && self.engine().data_in_log() != DataInLog::All {
-            return Err(Error::Usage(
-                "the volume has no journal; of its modes, only inode_update and \
-                timestamps mean anything, and data and fsync with generations"
-                    .into(),
-            ));
-        }
-        check(modes, self.engine())?;
-        if modes.fsync.is_some() && self.engine().snapshots().is_none() {
-            return Err(Error::Usage("the volume has no generations, which the mode fsync is about".into()));
-        }
-        let sb = superblock::read(self.engine(), self.superblock())?;
-        if sb.mode_record() == ModeRecord::Foreign {
-            return Err(Error::Unsupported(
-                "something else than modes in the superblock's last reserved bytes".into(),
-            ));
-        }
-        let mut handle = Handle::begin(self.engine(), 1)?;
-        superblock::update(&mut handle, self.superblock(), |sb| store(sb, modes))?;
-        let commit = handle.commit_id();
-        drop(handle);
-        self.engine().commit(commit)
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Quotas: how much each user, group and project uses, in the volume's own files (features `quota`
 //! and `project`), and what they may use.
 //!
-//! Layer: above the allocator and the inode table, below the base. An inode has a *charge*: its
-//! space (`i_blocks`) and itself, to its owner, group and project. The base remembers with each
+//! Layer: above the allocator and the inode table, below the live file system. An inode has a *charge*: its
+//! space (`i_blocks`) and itself, to its owner, group and project. The live file system remembers with each
 //! inode in memory what is charged for it, and whenever it writes an inode to its table, has the
 //! difference moved here, within the same handle. So no operation has to know about quotas.
 //!
@@ -11,13 +11,13 @@
 //!    writes those bytes: each commit has both, so usage is always the sum over the table.
 //! 2. An inode without a name is charged until the handle that frees it, which takes its charge off;
 //!    so what recovery frees, it takes off as well.
-//! 3. What has no place in the table yet (dirty pages, what an open transaction holds) is promised, in memory: a crash
+//! 3. What has no place in the table yet (dirty pages, what an open transaction holds) is reserved, in memory: a crash
 //!    leaves nothing of it.
 //! 4. An entry that is added for an id has no usage. It may be durable before what is charged to it,
 //!    where it means nothing.
 //!
 //! Entries are added before an operation changes anything (its ids are announced, see
-//! `BaseTree::want_quota`), since that may fail for want of space. They are never removed.
+//! `Operation::want_quota`), since that may fail for want of space. They are never removed.
 
 mod file;
 
@@ -88,9 +88,9 @@ pub struct Wanted {
     pub more: Charge,
 }
 
-/// Promises to one id.
+/// What is reserved for one id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Promised {
+struct Reserved {
     bytes: u64,
     inodes: u64,
 }
@@ -100,9 +100,9 @@ pub struct Quotas {
     sb: Superblock,
     files: Vec<QuotaFile>,
     limits: QuotaLimits,
-    /// Where limits are enforced: what is promised to pages that have no block yet, and what open transactions hold
+    /// Where limits are enforced: what is reserved for pages that have no block yet, and what open transactions hold
     /// before their commits. In memory only: the files have what is in the inode table.
-    promised: Mutex<HashMap<(QuotaKind, u32), Promised>>,
+    reserved: Mutex<HashMap<(QuotaKind, u32), Reserved>>,
 }
 
 impl Quotas {
@@ -118,7 +118,7 @@ impl Quotas {
                 }
             }
         }
-        Ok(Quotas { sb, files, limits, promised: Mutex::default() })
+        Ok(Quotas { sb, files, limits, reserved: Mutex::default() })
     }
 
     /// Credits of moving a charge that stays with its payer.
@@ -218,9 +218,9 @@ impl Quotas {
         Ok(())
     }
 
-    /// `EDQUOT` where somebody may not use so much more. `moving`: promises of which `wanted` is the end.
+    /// `EDQUOT` where a payer may not use so much more. `moving`: reservations that end with `wanted`.
     pub fn check(&self, wanted: &[Wanted], moving: &[Charge]) -> Result<()> {
-        let promised = self.promised.lock();
+        let reserved = self.reserved.lock();
         for file in self.enforced() {
             let mut sums: HashMap<u32, (u64, u64)> = HashMap::new();
             for Wanted { now, more } in wanted {
@@ -232,46 +232,46 @@ impl Quotas {
                 }
             }
             for (id, (bytes, inodes)) in sums {
-                let mut promised = promised.get(&(file.kind, id)).copied().unwrap_or_default();
+                let mut reserved = reserved.get(&(file.kind, id)).copied().unwrap_or_default();
                 for charge in moving.iter().filter(|charge| charge.payer.id(file.kind) == id) {
-                    promised.bytes = promised.bytes.saturating_sub(charge.bytes);
-                    promised.inodes = promised.inodes.saturating_sub(charge.inodes);
+                    reserved.bytes = reserved.bytes.saturating_sub(charge.bytes);
+                    reserved.inodes = reserved.inodes.saturating_sub(charge.inodes);
                 }
-                file.check(id, promised, bytes, inodes)?;
+                file.check(id, reserved, bytes, inodes)?;
             }
         }
         Ok(())
     }
 
-    /// Promises bytes and inodes to a payer, which become a charge when they are on the volume. `EDQUOT`, unless the
+    /// Reserves bytes and inodes for a payer, which become a charge when they are on the volume. `EDQUOT`, unless the
     /// caller is privileged, where the payer may not use so much more.
-    pub fn promise(&self, more: &Charge, privileged: bool) -> Result<()> {
-        let mut promised = self.promised.lock();
+    pub fn reserve(&self, more: &Charge, privileged: bool) -> Result<()> {
+        let mut reserved = self.reserved.lock();
         if !privileged {
             for file in self.enforced() {
                 let id = more.payer.id(file.kind);
-                let promised = promised.get(&(file.kind, id)).copied().unwrap_or_default();
-                file.check(id, promised, more.bytes, more.inodes)?;
+                let reserved = reserved.get(&(file.kind, id)).copied().unwrap_or_default();
+                file.check(id, reserved, more.bytes, more.inodes)?;
             }
         }
         for file in self.enforced() {
-            let of_id = promised.entry((file.kind, more.payer.id(file.kind))).or_default();
+            let of_id = reserved.entry((file.kind, more.payer.id(file.kind))).or_default();
             of_id.bytes += more.bytes;
             of_id.inodes += more.inodes;
         }
         Ok(())
     }
 
-    /// Takes back a promise, or what was promised has become a charge.
-    pub fn end_promise(&self, less: &Charge) {
+    /// Gives back a reservation, or what was reserved has become a charge.
+    pub fn release(&self, less: &Charge) {
         for file in self.enforced() {
             let key = (file.kind, less.payer.id(file.kind));
-            let mut promised = self.promised.lock();
-            let of_id = promised.entry(key).or_default();
+            let mut reserved = self.reserved.lock();
+            let of_id = reserved.entry(key).or_default();
             of_id.bytes = of_id.bytes.saturating_sub(less.bytes);
             of_id.inodes = of_id.inodes.saturating_sub(less.inodes);
-            if *of_id == Promised::default() {
-                promised.remove(&key);
+            if *of_id == Reserved::default() {
+                reserved.remove(&key);
             }
         }
     }
@@ -292,14 +292,14 @@ pub fn project_of(sb: &Superblock, inode: &Inode) -> u32 {
 }
 
 impl QuotaFile {
-    /// `EDQUOT` where an id may not use so much more besides what is promised to it.
-    fn check(&self, id: u32, promised: Promised, bytes: u64, inodes: u64) -> Result<()> {
+    /// `EDQUOT` where an id may not use so much more besides what is reserved for it.
+    fn check(&self, id: u32, reserved: Reserved, bytes: u64, inodes: u64) -> Result<()> {
         let Some(entry) = self.entry(id)? else { return Ok(()) };
         let now = unix_seconds() as u64;
         let beyond = |limit: u64, used: u64| limit > 0 && used > limit;
         let too_long = |until: u64| until != 0 && now >= until;
-        let more_space = promised.bytes.saturating_add(bytes);
-        let more_inodes = promised.inodes.saturating_add(inodes);
+        let more_space = reserved.bytes.saturating_add(bytes);
+        let more_inodes = reserved.inodes.saturating_add(inodes);
         let space_refused = bytes > 0
             && (beyond(
                 entry.bhardlimit().saturating_mul(LIMIT_UNIT),

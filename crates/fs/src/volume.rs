@@ -1,4 +1,4 @@
-//! Opening a volume: from a device to the base, through recovery and the engine.
+//! Opening a volume: from a device to [`LiveFs`], through recovery and the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use xact_layout::feature::ro_compat;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support};
 use xact_types::{Error, Result, Site};
 
-use crate::base::{AccessOptions, Base, BaseOptions, DataMode, OnError};
-use crate::modes::{self, ModeChoice};
+use crate::live::{AccessOptions, LiveFs, LiveOptions, OnError};
+use crate::modes::{self, DataMode, ModeChoice};
 use crate::quota::QuotaLimits;
 
 /// How a volume is opened. The defaults are those of a mount.
@@ -61,7 +61,7 @@ impl Default for VolumeOptions {
             quota_limits: QuotaLimits::default(),
             access: AccessOptions::default(),
             discard: false,
-            tx_space_percent: BaseOptions::default().tx_space_percent,
+            tx_space_percent: LiveOptions::default().tx_space_percent,
             on_error: None,
             flusher: true,
             mounted_at: None,
@@ -80,7 +80,7 @@ const INODE_BYTES: u64 = 1024;
 /// read-only device does not allow; `Unsupported`, naming the features; `ReadOnly` where
 /// features allow only reading and `read_only` was not asked for; `InUse` where another machine has it
 /// (feature `mmp`); `Corrupt`.
-pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<Base>> {
+pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<LiveFs>> {
     let claim = if options.read_only || device.is_read_only() { None } else { Mmp::acquire(&device)? };
     let opened = open_claimed(device, options);
     match (opened, claim) {
@@ -97,7 +97,7 @@ pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc
     }
 }
 
-fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<Base>> {
+fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<LiveFs>> {
     let mut engine_options = EngineOptions {
         commit_interval: options.commit_interval,
         dirty_blocks: options.dirty_blocks,
@@ -135,10 +135,10 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
         engine.close()?;
         return Err(error);
     }
-    let base = Base::open(
+    let base = LiveFs::open(
         engine,
         sb,
-        BaseOptions {
+        LiveOptions {
             data_cache_bytes: options.cache_bytes / 2,
             inode_cache: (options.cache_bytes / 8 / INODE_BYTES) as usize,
             versions_bytes: options.cache_bytes / 8,
@@ -164,7 +164,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
 }
 
 /// Counts the mount in the superblock, as every system that mounts ext4 does.
-fn note_mount(base: &Base, options: &VolumeOptions) -> Result<()> {
+fn note_mount(base: &LiveFs, options: &VolumeOptions) -> Result<()> {
     let mut handle = Handle::begin_for(base.engine(), 1, ReserveClass::Upkeep)?;
     let now = xact_types::unix_seconds() as u32;
     crate::superblock::update(&mut handle, base.superblock(), |sb| {

@@ -261,7 +261,7 @@ fn reservations_keep_space_and_reserves_stay_for_their_owners() {
     let roots = alloc.reserve(reserved, root).unwrap();
     assert!(matches!(alloc.reserve(1, root), Err(Error::NoSpace)));
     let last = alloc.take(BlockNr(0), 1, Purpose::Metadata, None).unwrap();
-    // Everything that was promised is there.
+    // Everything that was reserved is there.
     let mut runs = vec![last];
     let mut part = all.split(100);
     assert_eq!(part.left(), 100);
@@ -323,7 +323,7 @@ fn fixed_metadata_is_known_before_all_groups_are() {
         assert!(journal.len() > 1000, "{}", options.0);
         let volume = Volume::open(image);
         let sb = volume.sb();
-        let fresh = Allocator::open(volume.engine.clone(), sb.clone()).unwrap();
+        let fresh = xact_fs::fixed_blocks::open_allocator(volume.engine.clone(), sb.clone()).unwrap();
         let usable = |start: u64, len: u32| {
             [&fresh, &volume.alloc].map(|alloc| alloc.is_usable(Run { start: BlockNr(start), len }).unwrap())
         };
@@ -374,7 +374,7 @@ fn a_damaged_descriptor_is_told_when_it_is_needed() {
     told(volume.alloc.reserve(1, Purpose::Metadata).map(|_| ()));
     told(volume.alloc.take(BlockNr(0), 1, Purpose::Metadata, None).map(|_| ()));
     told(volume.alloc.take_inode(Ino::ROOT, false).map(|_| ()));
-    assert!(!volume.alloc.can_promise(1, Purpose::Metadata));
+    assert!(!volume.alloc.can_reserve(1, Purpose::Metadata));
     volume.close_unchecked();
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use xact_device::{FileDevice, OpenMode};
-use xact_fs::{Base, Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
+use xact_fs::{Caller, LiveFs, ReadAsOf, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
 use xact_types::{Errno, Error, Ino};
 
 const ROOT: Caller = Caller::ROOT;
@@ -18,7 +18,7 @@ fn make_volume(image: &Path, size_mib: u64, options: &[&str]) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-fn open(image: &Path) -> Arc<Base> {
+fn open(image: &Path) -> Arc<LiveFs> {
     let device = Arc::new(FileDevice::open(image, OpenMode::ReadWrite).unwrap());
     xact_fs::open(device, &VolumeOptions { cache_bytes: 8 << 20, ..VolumeOptions::default() }).unwrap()
 }
@@ -49,7 +49,7 @@ fn is_race(error: &Error) -> bool {
 }
 
 /// One random operation on names that all threads share.
-fn shared_step(base: &Base, dirs: &[Ino], random: &mut Random) -> Result<(), Error> {
+fn shared_step(base: &LiveFs, dirs: &[Ino], random: &mut Random) -> Result<(), Error> {
     let dir = dirs[random.next(dirs.len() as u64) as usize];
     let other = dirs[random.next(dirs.len() as u64) as usize];
     let name = format!("n{}", random.next(40));
@@ -83,7 +83,7 @@ fn shared_step(base: &Base, dirs: &[Ino], random: &mut Random) -> Result<(), Err
     Ok(())
 }
 
-fn worker(base: &Base, dirs: &[Ino], thread: u64, steps: u64) {
+fn worker(base: &LiveFs, dirs: &[Ino], thread: u64, steps: u64) {
     let mut random = Random(thread + 1);
     let own = base.make_dir(&ROOT, Ino::ROOT, format!("own-{thread}").as_bytes(), 0o755).unwrap().ino;
     let mut files: Vec<(String, Ino, Vec<u8>)> = Vec::new();

@@ -49,7 +49,7 @@ impl Template {
         let device = Arc::new(MemoryDevice::from_bytes(self.bytes.clone()));
         let sb = read_superblock(&*device);
         let engine = xact_consistency::open(device, EngineOptions::default()).unwrap();
-        let alloc = Allocator::open(engine.clone(), sb).unwrap();
+        let alloc = xact_fs::fixed_blocks::open_allocator(engine.clone(), sb).unwrap();
         let inode = InodeTable::new(&alloc).read(self.ino).unwrap();
         Copy { engine, alloc, ino: self.ino, inode }
     }

@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use common::Image;
 use common::mount::Mount;
-use xact_fs::{Base, Caller, RenameHow, View, VolumeOptions};
+use xact_fs::{Caller, LiveFs, RenameHow, View, VolumeOptions};
 use xact_types::{Error, Ino};
 
 const ROOT: Caller = Caller::ROOT;
 
-fn open(image: &Image) -> Arc<Base> {
+fn open(image: &Image) -> Arc<LiveFs> {
     xact_fs::open(image.device(), &VolumeOptions::default()).unwrap()
 }
 
 /// Names as a listing in portions gives them, without `.` and `..`.
-fn list(base: &Base, dir: Ino) -> BTreeSet<Vec<u8>> {
+fn list(base: &LiveFs, dir: Ino) -> BTreeSet<Vec<u8>> {
     let mut names = BTreeSet::new();
     let (mut cookie, mut count) = (0, 0);
     loop {

@@ -1,4 +1,4 @@
-//! Volumes made by `mkfs` in use: filled, emptied and filled again through the base, judged by
+//! Volumes made by `mkfs` in use: filled, emptied and filled again through [`LiveFs`], judged by
 //! e2fsck and read by the kernel.
 
 mod common;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use common::Image;
 use common::mount::Mount;
+use xact_fs::LiveFs;
 use xact_fs::api::{Caller, View, WriteHow};
-use xact_fs::base::Base;
 use xact_fs::mkfs::{JournalSize, MkfsOptions, mkfs};
 use xact_fs::volume::{VolumeOptions, open};
 use xact_types::{Error, Ino};
@@ -27,7 +27,7 @@ fn make_file(view: &dyn View, dir: Ino, number: usize, len: usize) -> xact_types
 }
 
 /// Closes the volume and its device.
-fn close(base: Arc<Base>) {
+fn close(base: Arc<LiveFs>) {
     base.close().unwrap();
 }
 

@@ -6,7 +6,7 @@ mod target;
 
 use std::path::Path;
 
-use xact_fs::tree::random::Rng;
+use xact_fs::inode_ops::random::Rng;
 
 #[test]
 fn control_as_an_unprivileged_user() {

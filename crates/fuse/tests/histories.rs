@@ -21,8 +21,8 @@ use common::Mounted;
 use common::model_view::ModelView;
 use xact_control::abi::Reason;
 use xact_control::client::Channel;
-use xact_fs::tree::mem::MemTree;
-use xact_fs::tree::random::{Op, Rng, Told, run};
+use xact_fs::inode_ops::mem::MemTree;
+use xact_fs::inode_ops::random::{Op, Rng, Told, run};
 use xact_fs::{FileKind, RenameHow, View, XattrHow};
 use xact_types::Ino;
 
@@ -274,7 +274,7 @@ fn replayed(tree: &MemTree, step: &Step) -> Result<MemTree, String> {
 
 /// Whether two trees are the same to a program, times and folders' sizes left out.
 fn is_same(a: &MemTree, b: &MemTree) -> bool {
-    let dump = |tree: &MemTree| xact_fs::tree::random::dump(&*ModelView::with(tree.clone()), false);
+    let dump = |tree: &MemTree| xact_fs::inode_ops::random::dump(&*ModelView::with(tree.clone()), false);
     dump(a) == dump(b)
 }
 

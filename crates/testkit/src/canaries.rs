@@ -72,7 +72,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushAfterReplay, "names"),
     canary(Fault::CheckpointUncommitted, "engine-checkpoint"),
     canary(Fault::PlaceBeforeCommit, "adaptive-tx-overwrite"),
-    canary(Fault::KeptRemovedApart, "tx-kept"),
+    canary(Fault::PersistedRemovedApart, "tx-kept"),
     canary(Fault::LongerBeforeInode, "tx-longer-journal"),
     canary(Fault::ShorterAfterInode, "tx-longer-journal"),
     canary(Fault::SizeBeforeData, "mix"),

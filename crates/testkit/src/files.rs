@@ -107,7 +107,7 @@ pub fn quiet_options() -> VolumeOptions {
 /// Opens the transactions that a crash has left undecided. They are whole, and can be committed: nobody has
 /// changed what they rest on. (See `Session::kept_transaction`.)
 fn decide_over_kept(volume: &Arc<Volume>, tree: &Tree) -> Result<(), String> {
-    for id in volume.kept_transactions().map_err(text)? {
+    for id in volume.persisted_transactions().map_err(text)? {
         let wrong = |what: &str| format!("kept transaction {id} {what}");
         let open = volume.reopen_transaction(id).map_err(|e| wrong(&format!("cannot be opened: {e}")))?;
         let (part, done) = (format!("/one/part-{id}"), format!("/two/done-{id}"));

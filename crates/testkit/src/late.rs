@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use xact_consistency::{Fault, Fsync, on_each_step};
 use xact_fs::{
-    Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow,
+    Allocate, Caller, LiveFs, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow,
 };
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
@@ -42,9 +42,9 @@ pub fn hold_back_after(mut steps: u64, gate: &Arc<Gate>) {
     })));
 }
 
-pub type Operation = (&'static str, fn(&Base, Ino) -> Result<()>);
+pub type Operation = (&'static str, fn(&LiveFs, Ino) -> Result<()>);
 
-pub fn ino(base: &Base, dir: Ino, name: &[u8]) -> Result<Ino> {
+pub fn ino(base: &LiveFs, dir: Ino, name: &[u8]) -> Result<Ino> {
     Ok(base.lookup(dir, name)?.ino)
 }
 
@@ -53,7 +53,7 @@ pub fn name(n: u64) -> Vec<u8> {
     format!("a name that is long enough for a folder of several blocks {n}").into_bytes()
 }
 
-pub fn resize(base: &Base, dir: Ino, name: &[u8], size: u64) -> Result<()> {
+pub fn resize(base: &LiveFs, dir: Ino, name: &[u8], size: u64) -> Result<()> {
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     base.set_attr(&ROOT, ino(base, dir, name)?, &set).map(|_| ())
 }
@@ -149,7 +149,7 @@ fn with_unwritten_tables(mut image: Image) -> Image {
     image
 }
 
-fn fill(base: &Base, dir: Ino) -> Result<()> {
+fn fill(base: &LiveFs, dir: Ino) -> Result<()> {
     for n in 0..40 {
         let ino = base.make_node(&ROOT, dir, &name(n), 0o100_644, 0)?.ino;
         base.write(ino, 0, &[n as u8; 1500], WriteHow::default())?;
@@ -175,7 +175,7 @@ fn text(error: xact_types::Error) -> String {
 }
 
 /// Opens the volume, with a file in each folder that is open, and one that is open and has no name.
-pub fn open(image: &Image, fsync: Fsync, fault: Option<Fault>) -> Result<(Arc<SimDevice>, Arc<Base>)> {
+pub fn open(image: &Image, fsync: Fsync, fault: Option<Fault>) -> Result<(Arc<SimDevice>, Arc<LiveFs>)> {
     let device = SimDevice::new(image.clone());
     let modes = ModeChoice { fsync: Some(fsync), ..ModeChoice::default() };
     let base = xact_fs::open(device.clone(), &VolumeOptions { modes, fault, ..quiet_options() })?;
@@ -190,7 +190,7 @@ pub fn open(image: &Image, fsync: Fsync, fault: Option<Fault>) -> Result<(Arc<Si
 }
 
 /// As a record of the log where that is how an fsync is served.
-pub fn make_durable(base: &Base, fsync: Fsync) -> Result<()> {
+pub fn make_durable(base: &LiveFs, fsync: Fsync) -> Result<()> {
     match fsync {
         Fsync::Log => base.engine().commit(base.engine().running()),
         Fsync::Generation => base.engine().sync(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact::{Durability, KeptInfo, Transaction, TxOptions, Volume};
+use xact::{Durability, PersistedInfo, Transaction, TxOptions, Volume};
 use xact_fs::{Allocate, Caller, RenameHow, SetAttr, View, WriteHow, XattrHow};
 use xact_types::{Errno, Error, Ino};
 
@@ -278,7 +278,7 @@ impl Session {
         inside.create(&format!("/two/done-{id}"))?;
         let second = inside.ops;
         self.clock.tag(Some("keeping a transaction"));
-        open.keep(KeptInfo::default()).map_err(Stop::Failed)?;
+        open.persist(PersistedInfo::default()).map_err(Stop::Failed)?;
         self.rename(&stands("keeping"), &stands("kept"))?;
         drop(open);
         let open = self.volume.reopen_transaction(id).map_err(Stop::Failed)?;
@@ -287,7 +287,7 @@ impl Session {
             self.rename(&stands("kept"), &stands("dropping"))?;
             self.sync()?;
             self.clock.tag(Some("dropping a kept transaction"));
-            open.drop_all().map_err(Stop::Failed)?;
+            open.abort_persisted().map_err(Stop::Failed)?;
             return self.rename(&stands("dropping"), &stands("dropped"));
         }
         if decision == Decision::InParts {

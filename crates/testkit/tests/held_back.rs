@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use xact_device::BlockDevice;
-use xact_fs::{Caller, DataMode, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
+use xact_fs::{Caller, DataMode, ReadAsOf, RenameHow, SetAttr, View, VolumeOptions, WriteHow};
 use xact_testkit::device::SimDevice;
 use xact_testkit::tools;
 use xact_types::Ino;

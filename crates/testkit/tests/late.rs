@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use xact_consistency::{Fsync, on_each_step};
-use xact_fs::{Allocate, Base, Caller, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, XattrHow};
+use xact_fs::{Allocate, Caller, LiveFs, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, XattrHow};
 use xact_testkit::device::SimDevice;
 use xact_testkit::files::{Format, quiet_options};
 use xact_testkit::gate::{Gate, await_closing};
@@ -76,7 +76,7 @@ fn generations_of_many_threads_are_sound() {
     }
 }
 
-fn any_operation(base: &Base, dir: Ino, rng: &mut Rng) -> Result<()> {
+fn any_operation(base: &LiveFs, dir: Ino, rng: &mut Rng) -> Result<()> {
     let names = [0; 2].map(|_| format!("{}", rng.below(12)).into_bytes());
     let [one, other] = &names;
     let done = match rng.below(12) {

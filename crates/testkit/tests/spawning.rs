@@ -10,7 +10,7 @@ use std::time::Duration;
 use xact_consistency::{Engine, EngineOptions, Handle, ReserveClass, open_generations, open_journal};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs, mkfs_generations};
-use xact_fs::{Allocate, Base, Caller, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
+use xact_fs::{Allocate, Caller, LiveFs, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
 use xact_testkit::gate::{Gate, PATIENCE, await_closing};
 use xact_testkit::late::{Operation, ino, name};
 use xact_types::{BlockNr, Error, Ino, Result};
@@ -99,7 +99,7 @@ fn quiet() -> VolumeOptions {
 }
 
 /// Leaves the cached inodes in memory, and of the blocks that they came from only what is dirty.
-fn forget_blocks(base: &Base) {
+fn forget_blocks(base: &LiveFs) {
     FREE.for_each(|block| drop(base.engine().read(BlockNr(block)).unwrap()));
 }
 
@@ -163,7 +163,7 @@ const OPERATIONS: [Operation; 12] = [
 ];
 
 /// Work on other files, their syncs included.
-fn work_elsewhere(base: &Base, round: u8) -> Result<()> {
+fn work_elsewhere(base: &LiveFs, round: u8) -> Result<()> {
     let fast = ino(base, Ino::ROOT, b"fast")?;
     for n in 0..5 {
         let (old, new) = (format!("{n}").into_bytes(), format!("{n}-renamed").into_bytes());
@@ -193,7 +193,7 @@ fn no_read_of_an_operation_holds_up_a_sync_of_others() {
 }
 
 /// Holds an operation back at one of its reads, and works elsewhere meanwhile; false where it has fewer.
-fn held_back_at(read: u64, bytes: &[u8], operation: fn(&Base, Ino) -> Result<()>, at: &str) -> bool {
+fn held_back_at(read: u64, bytes: &[u8], operation: fn(&LiveFs, Ino) -> Result<()>, at: &str) -> bool {
     let device = GatedDevice::over(bytes.to_vec());
     let base = xact_fs::open(device.clone(), &quiet()).unwrap();
     let slow = ino(&base, Ino::ROOT, b"slow").unwrap();

@@ -1,11 +1,14 @@
-//! What one user may use up of the process that serves him, and what he uses: the one place where that is charged.
+//! What one user may use up of the process that serves him, and what he uses: the one place where
+//! that is charged.
 //!
-//! Every user (uid) has one [`Account`], looked up once when something is opened or begun for him and held by an
-//! `Arc` from then on; a [`Charge`] is a share of it that is given back when it is dropped. So hot paths add to an
-//! atomic, and mostly not even that: memory is charged in steps of [`STEP`].
+//! Every user (uid) has one [`Account`], looked up once when something is opened or begun for him
+//! and held by an `Arc` from then on; a [`Charge`] is a share of it that is given back when it is
+//! dropped. So hot paths add to an atomic, and mostly not even that: memory is charged in steps of
+//! [`STEP`].
 //!
-//! All users with limits together have a limit too, [`ALL_USERS`] times that of one, since one person may have any
-//! number of uids (a user namespace). Root and the user who mounted the volume have none.
+//! All users with limits together have a limit too, [`ALL_USERS`] times that of one, since one
+//! person may have any number of uids (a user namespace). Root and the user who mounted the volume
+//! have none.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -302,7 +305,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Makes it cover `amount`, in steps: so most calls change nothing. Where more is refused it stays as it was.
+    /// Makes it cover `amount`, in steps: so most calls change nothing. Where more is refused it
+    /// stays as it was.
     pub fn cover(&mut self, amount: u64) -> Result<()> {
         if amount > self.amount {
             return self.grow((amount - self.amount).next_multiple_of(STEP));
@@ -350,8 +354,8 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// Sets limits for everybody but `exempt` and root; to be called before anybody has an account. `report` is
-    /// called when a user is refused something, once a minute for each at most.
+    /// Sets limits for everybody but `exempt` and root; to be called before anybody has an account.
+    /// `report` is called when a user is refused something, once a minute for each at most.
     pub fn limit(&self, limits: Limits, exempt: u32, report: impl Fn(&Refusal) + Send + Sync + 'static) {
         let mut table = self.table.lock();
         table.limits = limits;

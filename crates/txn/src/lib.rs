@@ -3,44 +3,39 @@
 //! A [`Transaction`] is a [`xact_fs::View`] like the base itself: all POSIX operations, written
 //! once in [`xact_fs::posix`], run on it unchanged.
 //!
-//! - `transaction`: its life and its operations
-//! - `overlay`: what it has changed, by inode; `tx_tree`, `tx_data`: the overlay over the base
-//!   as of the transaction's instant, as a [`xact_fs::Tree`]
-//! - `reads`: what it has looked at
-//! - `changes`: its net effect, for those who cache the base, and when they are told; `difference`: the same by path, for
-//!   people; `by_file`: the same for patches; `part`: taking some of it apart from the rest
-//! - `savepoint`: going back within it
-//! - `kept`: outliving the process
-//! - `spill`: contents that memory should not hold
-//! - `turns`: who goes first after many conflicts; `account`: what one user may use up, `memory`: that of a transaction
-//! - `permission`: what the right to make its changes rested on
-//! - `commit`: validation and application, as one operation on the base
-//! - `base`: what the volume has to offer for that; `real_base`: how the volume does it
+//! - `options`: how it runs, and its states; `transaction`: its life and its calls;
+//!   `transaction/view`: its operations
+//! - `overlay`: what it has changed, by inode; `tx_tree`: the overlay over the base as of the
+//!   transaction's instant, as a [`xact_fs::InodeOps`]
+//! - `validation`: what it has read, what its permissions rested on, and how conflicts are reported
+//! - `commit`: which inodes are locked, and how the changes are applied, as one operation on the
+//!   base; its net effect for caches of the base (`changes`), and how these are notified
+//!   (`observer`)
+//! - `savepoint`: what a rollback within it undoes
+//! - `diff`: its net effect by path, for people and for patches; `partial`: some of it apart from
+//!   the rest
+//! - `persisted`: outliving the process
+//! - `contention`: precedence after many conflicts
+//! - `account`: what one user may use up of the process
+//!
+//! What a transaction needs of the volume under it, its *base*, is [`xact_fs::versioned_fs`].
 //!
 //! The words: a *transaction* here is always the user's. What the journal commits is a *jbd2
 //! transaction*, or just a *commit*; many transactions may share one.
 
 mod account;
-mod base;
-mod blocks;
-mod by_file;
-mod changes;
 mod commit;
-mod difference;
-mod kept;
-mod memory;
+mod contention;
+mod diff;
+mod options;
 mod overlay;
-mod part;
-mod permission;
+mod partial;
+mod persisted;
 mod ranges;
-mod reads;
-mod real_base;
 mod savepoint;
-mod spill;
 mod transaction;
-mod turns;
-mod tx_data;
 mod tx_tree;
+mod validation;
 
 #[cfg(test)]
 mod mem_base;
@@ -48,9 +43,10 @@ mod mem_base;
 mod tests;
 
 pub use account::{Account, Accounts, Charge, Limits, RESOURCES, Refusal, Resource};
-pub use base::{ChangedBy, CommitSize, CommitTree, DirGrowth, NewContents, Stamp, VersionedBase};
-pub use changes::{Audience, Changes};
-pub use difference::{Difference, Side, What};
-pub use kept::{KeptInfo, kept_transactions};
-pub use transaction::{Durability, Isolation, Reader, Transaction, TxOptions, TxState};
-pub use turns::{Losses, Lost, Turns};
+pub use commit::changes::Changes;
+pub use commit::observer::CommitObserver;
+pub use contention::{AbortHistory, ContentionManager, LostAttempt};
+pub use diff::{Difference, Side, What};
+pub use options::{Durability, Isolation, TxOptions, TxState};
+pub use persisted::{PersistedInfo, persisted_transactions};
+pub use transaction::{Reader, Transaction};

@@ -1,18 +1,19 @@
-//! Savepoints: how the overlay was, to go back to.
+//! Savepoints: earlier states of the overlay, and what a rollback to one undoes.
 //!
 //! A savepoint is a copy of the overlay, which shares the blocks of files with it. Savepoints nest:
-//! whoever rolls back to one, or releases it, ends those that came after it too.
+//! a rollback to one, or its release, ends those that came after it too.
 //!
-//! What was read stays recorded after a rollback, since it may have led to the rollback. And a number
-//! of an inode that was born in the transaction is not given back while a savepoint might bring the
-//! inode back, or the kernel may know it: it waits in `Overlay::limbo` until the transaction ends.
+//! What was read stays recorded after a rollback, since it may have led to the rollback. And a
+//! number of an inode that was born in the transaction is not given back while a savepoint might
+//! bring the inode back, or the kernel may know it: it waits in `Overlay::unlinked_numbers` until
+//! the transaction ends.
 
 use std::sync::Arc;
 
 use xact_types::{Error, Result};
 
 use crate::account::{Account, Charge, Resource};
-use crate::changes::Changes;
+use crate::commit::changes::Changes;
 use crate::overlay::{Node, Overlay};
 
 /// The savepoints of a transaction.
@@ -71,22 +72,22 @@ impl Overlay {
     pub fn roll_back(&mut self, saved: Overlay, link_max: u32) -> Changes {
         let left = std::mem::replace(self, saved);
         // Numbers that were dropped since stay reserved, whether their inodes come back or not.
-        self.limbo.extend(left.limbo.iter().copied());
+        self.unlinked_numbers.extend(left.unlinked_numbers.iter().copied());
         for (&ino, node) in &mut self.nodes {
-            // Who holds an inode does not go back in time.
+            // Holds of an inode do not go back in time.
             node.holds = left.nodes.get(&ino).map_or(0, |now| now.holds);
             if node.born {
-                self.limbo.remove(&ino);
+                self.unlinked_numbers.remove(&ino);
             }
         }
         let gone = self.nodes.iter().filter(|(_, node)| node.is_gone(link_max));
         let gone: Vec<_> = gone.map(|(ino, _)| *ino).collect();
         for ino in gone {
             self.nodes.remove(&ino);
-            self.limbo.insert(ino);
+            self.unlinked_numbers.insert(ino);
         }
         for (&ino, _) in left.nodes.iter().filter(|(ino, node)| node.born && !self.nodes.contains_key(ino)) {
-            self.limbo.insert(ino);
+            self.unlinked_numbers.insert(ino);
         }
         self.recount();
         self.differences(&left)

@@ -69,9 +69,9 @@ pub enum Error {
     #[error("no space left in {0}")]
     DoesNotFit(&'static str),
     /// A transaction cannot commit since somebody else changed what it read or wrote: the
-    /// transaction with the number `by`, or a call outside of any.
-    #[error("conflict on {path}: {why}, by {}", winner(*by))]
-    Conflict { path: String, why: &'static str, by: Option<u64> },
+    /// transaction with the number `conflicting_tx`, or a call outside of any.
+    #[error("conflict on {path}: {why}, by {}", conflicting_tx_text(*conflicting_tx))]
+    Conflict { path: String, why: &'static str, conflicting_tx: Option<u64> },
     /// The volume's state at a transaction's begin is not known any more: what others changed
     /// since took more memory than old versions may.
     #[error("the transaction's snapshot is too old: others changed more since than is remembered")]
@@ -104,8 +104,9 @@ pub enum Error {
 }
 
 /// Who came first in a conflict, for people: a transaction's number, or none.
-pub fn winner(by: Option<u64>) -> String {
-    by.map_or_else(|| "a program outside of any transaction".into(), |id| format!("transaction {id}"))
+pub fn conflicting_tx_text(conflicting_tx: Option<u64>) -> String {
+    conflicting_tx
+        .map_or_else(|| "a program outside of any transaction".into(), |id| format!("transaction {id}"))
 }
 
 impl Error {

@@ -9,7 +9,7 @@ mod printable;
 mod time;
 
 pub use access_check::AccessCheck;
-pub use error::{Corruption, Errno, Error, Result, Site, winner};
+pub use error::{Corruption, Errno, Error, Result, Site, conflicting_tx_text};
 pub use latency::{LATENCY_BUCKETS, Latencies, LatencySnapshot, LatencySummary};
 pub use limits::{SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX};
 pub use number::{BlockNr, CommitId, FileBlock, GroupNr, Ino, Run};

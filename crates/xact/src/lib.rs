@@ -41,15 +41,15 @@ pub use xact_consistency::{CommitWrites, Fsync, LogRecords, PoolUse, SnapshotInf
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::posix::Credentials;
 pub use xact_fs::{
-    AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, KEPT_FOLDER,
-    ModeChoice, Modes, OnError, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
+    AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, ModeChoice, Modes,
+    OnError, PERSISTED_FOLDER, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
     WriteHow,
 };
 pub use xact_fs::{convert, mkfs};
 pub use xact_layout::generations::{paths_from_text, paths_text};
-pub use xact_txn::{Account, Accounts, Charge, Limits, RESOURCES, Resource};
 pub use xact_txn::{
-    Audience, Changes, Difference, Durability, Isolation, KeptInfo, Losses, Lost, Reader, Side, TxOptions,
-    TxState, What,
+    AbortHistory, Changes, CommitObserver, Difference, Durability, Isolation, LostAttempt, PersistedInfo,
+    Reader, Side, TxOptions, TxState, What,
 };
+pub use xact_txn::{Account, Accounts, Charge, Limits, RESOURCES, Resource};
 pub use xact_types::{Errno, Error, Ino, Result, Timestamp};

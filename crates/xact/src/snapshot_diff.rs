@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use xact_consistency::{BlockRef, Engine, SnapshotImage};
-use xact_fs::{Attr, Entry, FileKind, KEPT_FOLDER, View};
+use xact_fs::{Attr, Entry, FileKind, PERSISTED_FOLDER, View};
 use xact_layout::group::{GroupDesc, INODE_UNINIT};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
@@ -55,7 +55,8 @@ impl Volume {
             None => differ.all(&blocks)?,
         };
         // Transactions that are kept are nobody's files.
-        differences.retain(|found| found.path.split(|b| *b == b'/').nth(1) != Some(KEPT_FOLDER.as_bytes()));
+        differences
+            .retain(|found| found.path.split(|b| *b == b'/').nth(1) != Some(PERSISTED_FOLDER.as_bytes()));
         Ok(differences)
     }
 }

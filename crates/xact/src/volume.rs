@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::RwLock;
 use xact_consistency::{Engine, EngineStats, PoolUse, SnapshotImage, SnapshotInfo, Snapshots};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
-use xact_fs::{Base, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
+use xact_fs::{LiveFs, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
-use xact_txn::{Accounts, Losses, Turns, TxOptions};
+use xact_txn::{AbortHistory, Accounts, ContentionManager, TxOptions};
 use xact_types::{Error, Ino, LatencySnapshot, Result};
 
 use crate::snapshot::Snapshot;
 
 /// A private view of the volume as of one instant; see [`xact_txn::Transaction`].
-pub type Transaction = xact_txn::Transaction<Base>;
+pub type Transaction = xact_txn::Transaction<LiveFs>;
 
 /// What the cache of file data holds and was good for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub type SnapshotWatcher = Box<dyn Fn(&str) + Send + Sync>;
 /// A volume that this process has open. Close it with [`Volume::close`]; dropped without that, it
 /// is left as a crash would leave it, and the next opening recovers it.
 pub struct Volume {
-    base: Arc<Base>,
-    turns: Arc<Turns>,
+    base: Arc<LiveFs>,
+    contention: Arc<ContentionManager>,
     accounts: Accounts,
     last_transaction: AtomicU64,
     watcher: RwLock<Option<SnapshotWatcher>>,
@@ -56,11 +56,11 @@ impl Volume {
     ) -> Result<Arc<Volume>> {
         let base = xact_fs::open(device, options)?;
         // What cannot be listed cannot be opened again either; whoever asks for it is told.
-        let kept = xact_txn::kept_transactions(&*base).unwrap_or_default();
+        let kept = xact_txn::persisted_transactions(&*base).unwrap_or_default();
         let last_transaction = AtomicU64::new(kept.last().copied().unwrap_or(0));
-        let turns = Arc::default();
+        let contention = Arc::default();
         let (accounts, watcher) = (Accounts::default(), RwLock::default());
-        Ok(Arc::new(Volume { base, turns, accounts, last_transaction, watcher, file }))
+        Ok(Arc::new(Volume { base, contention, accounts, last_transaction, watcher, file }))
     }
 
     /// Opens an image file or a block device, which stays locked while the volume is open.
@@ -89,15 +89,15 @@ impl Volume {
     /// Begins a transaction on the volume as it is now. Its number, `options.id`, is given here:
     /// above those of all kept ones, and to no other while the volume is open.
     pub fn begin(&self, options: TxOptions) -> Arc<Transaction> {
-        self.begin_after(options, &Losses::default())
+        self.begin_after(options, &AbortHistory::default())
     }
 
-    /// As [`Volume::begin`], after tries that were lost to conflicts ([`Transaction::take_lost`]). After some,
+    /// As [`Volume::begin`], after tries that were lost to conflicts ([`Transaction::take_lost_attempt`]). After some,
     /// commits that would be in its way wait for it, for a while; so one that is tried again gets through.
-    pub fn begin_after(&self, options: TxOptions, losses: &Losses) -> Arc<Transaction> {
+    pub fn begin_after(&self, options: TxOptions, history: &AbortHistory) -> Arc<Transaction> {
         let id = self.last_transaction.fetch_add(1, Relaxed) + 1;
         let options = TxOptions { id, ..options };
-        let transaction = Transaction::begin_after(&self.base, options, &self.turns, losses);
+        let transaction = Transaction::begin_after(&self.base, options, &self.contention, history);
         Arc::new(transaction.charged_to(&self.accounts.of(options.owner)))
     }
 
@@ -107,14 +107,14 @@ impl Volume {
     }
 
     /// Numbers of the transactions that were undecided when the volume was last closed or crashed, and are kept
-    /// on it ([`Transaction::keep`]), and of those that have been kept since.
-    pub fn kept_transactions(&self) -> Result<Vec<u64>> {
-        xact_txn::kept_transactions(&*self.base)
+    /// on it ([`Transaction::persist`]), and of those that have been kept since.
+    pub fn persisted_transactions(&self) -> Result<Vec<u64>> {
+        xact_txn::persisted_transactions(&*self.base)
     }
 
     /// Opens one of these again, once. Errors as [`Transaction::reopen`].
     pub fn reopen_transaction(&self, id: u64) -> Result<Arc<Transaction>> {
-        let transaction = Transaction::reopen(&self.base, id, &self.turns)?;
+        let transaction = Transaction::reopen(&self.base, id, &self.contention)?;
         let account = self.accounts.of(transaction.options().owner);
         Ok(Arc::new(transaction.charged_to(&account)))
     }
@@ -148,7 +148,7 @@ impl Volume {
         let snapshots = self.generations()?;
         self.sync()?;
         let now = xact_types::unix_seconds();
-        let cut = |image: Arc<dyn SnapshotImage>| xact_fs::cut::cut(image, paths);
+        let cut = |image: Arc<dyn SnapshotImage>| xact_fs::prune::prune(image, paths);
         snapshots.create_partial(name, u64::try_from(now).unwrap_or(0), &cut)?;
         self.tell_watcher(name);
         Ok(())
@@ -281,7 +281,7 @@ impl Volume {
     }
 
     /// Keeps modes as the volume's own, durably; they count from the next opening on. Errors as
-    /// [`Base::store_modes`].
+    /// [`LiveFs::store_modes`].
     pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
         self.base.store_modes(modes)
     }

@@ -4,7 +4,7 @@
 //! other, and commits: others see all of it or nothing, a crash leaves all of it or nothing, and whoever changes
 //! the same files meanwhile makes it a conflict. What is as it was (the same inode, not changed since) is left
 //! alone. A folder keeps its inode, and its time of modification, which in a transaction never goes back
-//! (`txn/src/commit.rs`); a file that differs is replaced, so that who has it open keeps what he opened,
+//! (`txn/src/commit/mod.rs`); a file that differs is replaced, so that who has it open keeps what he opened,
 //! as with a deleted file.
 
 use std::collections::{BTreeSet, HashMap};

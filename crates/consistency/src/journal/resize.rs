@@ -1,7 +1,7 @@
 //! A journal that is longer for a while, for a commit that its log would not take (TX-16).
 //!
 //! Who knows of files gives the journal's inode more blocks, and takes them back (`xact_fs`,
-//! `base/journal_size.rs`); the log's geometry changes here. On the volume:
+//! `live/space/journal_size.rs`); the log's geometry changes here. On the volume:
 //!
 //! ```text
 //!              note        inode's commit,          large commits       shorten      inode's commit,

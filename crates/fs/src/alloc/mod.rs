@@ -42,17 +42,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use parking_lot::Mutex;
 use xact_consistency::{Engine, Handle, Version};
-use xact_layout::extent::END_OF_FILES;
-use xact_layout::feature::{compat, incompat};
+use xact_layout::feature::incompat;
 use xact_layout::group::GroupDesc;
 use xact_layout::superblock::Superblock;
 pub use xact_types::Run;
-use xact_types::{BlockNr, Error, FileBlock, GroupNr, Ino, Result};
+use xact_types::{BlockNr, Error, GroupNr, Ino, Result};
 
 use crate::api::VolumeSpace;
-use crate::extent::{Extents, Owner};
-use crate::inode_table::InodeTable;
-use crate::journal_map::lasting_runs;
 use crate::metadata_blocks::MetadataBlocks;
 pub(crate) use bitmap::set_bits;
 use groups::Groups;
@@ -86,10 +82,9 @@ pub(crate) struct Shared {
 }
 
 impl Allocator {
-    /// Reads the journal's inode, and nothing else before it is needed.
-    ///
-    /// Errors: `Corrupt` for a journal that cannot be read.
-    pub fn open(engine: Arc<Engine>, sb: Superblock) -> Result<Allocator> {
+    /// An allocator that has read nothing, and takes the journal's blocks for those of a file: see
+    /// [`crate::fixed_blocks::open_allocator`].
+    pub(crate) fn new(engine: Arc<Engine>, sb: Superblock) -> Allocator {
         let blocks = sb.blocks_count();
         // `ext4_calculate_resv_clusters`: writing into reserved blocks needs nodes only where there are extents.
         let emergency = if sb.has_incompat(incompat::EXTENTS) { (blocks / 50).min(4096) } else { 0 };
@@ -107,15 +102,18 @@ impl Allocator {
             #[cfg(feature = "faults")]
             discard_at_once: AtomicBool::new(false),
         };
-        let mut alloc = Allocator { shared: Arc::new(shared) };
-        let mut fixed = alloc.journal_runs()?;
-        let shared = Arc::get_mut(&mut alloc.shared).expect("nobody shares a new allocator");
+        Allocator { shared: Arc::new(shared) }
+    }
+
+    /// Sets, for a new allocator that nothing shares yet, where the journal's blocks are. What it knows
+    /// of groups it learns again: what was read to find the journal does not know where it is.
+    pub(crate) fn set_journal(&mut self, runs: Vec<Run>) {
+        let mut fixed = runs;
+        let shared = Arc::get_mut(&mut self.shared).expect("nothing shares a new allocator");
         if shared.sb.has_incompat(incompat::MMP) {
             fixed.push(Run { start: BlockNr(shared.sb.mmp_block()), len: 1 });
         }
-        // What was read to find the journal does not know where it is.
         shared.groups = Groups::new(&shared.sb, fixed);
-        Ok(alloc)
     }
 
     /// Reads all group descriptors, and no bitmap. Whoever takes, frees or counts does so by itself; to be called
@@ -127,23 +125,6 @@ impl Allocator {
         self.shared.read_all().map(|_| ())
     }
 
-    /// The blocks of the journal inode, if the volume has one, without those that it has for a while.
-    fn journal_runs(&self) -> Result<Vec<Run>> {
-        let mut runs = Vec::new();
-        let ino = Ino(self.shared.sb.journal_inum());
-        if self.shared.sb.has_compat(compat::HAS_JOURNAL) && ino.0 != 0 {
-            let inode = InodeTable::new(self).read(ino)?;
-            let owner = Owner { ino, generation: inode.generation() };
-            let extents = Extents::new(&self.shared.engine, &self.shared.sb, self, owner);
-            extents.iterate(&inode, FileBlock(0)..END_OF_FILES, &mut |extent| {
-                runs.push(extent.run);
-                Ok(true)
-            })?;
-        }
-        let made_with = self.shared.engine.journal().and_then(|journal| journal.size().made_with);
-        Ok(lasting_runs(runs, made_with))
-    }
-
     /// The superblock as it was on opening: its geometry and features.
     pub fn superblock(&self) -> &Superblock {
         &self.shared.sb
@@ -153,14 +134,14 @@ impl Allocator {
         &self.shared.engine
     }
 
-    /// Whether [`Self::reserve`] would promise so many now.
-    pub fn can_promise(&self, blocks: u64, purpose: Purpose) -> bool {
+    /// Whether [`Self::reserve`] would succeed for this many now.
+    pub fn can_reserve(&self, blocks: u64, purpose: Purpose) -> bool {
         self.shared.read_all().is_ok() && self.shared.counters.has(blocks, purpose)
     }
 
-    /// So many blocks could be promised now.
-    pub fn promisable(&self, purpose: Purpose) -> u64 {
-        self.shared.counters.promisable(purpose)
+    /// How many blocks could be reserved now.
+    pub fn reservable(&self, purpose: Purpose) -> u64 {
+        self.shared.counters.reservable(purpose)
     }
 
     /// Inode numbers that can be taken.
@@ -173,11 +154,11 @@ impl Allocator {
         self.shared.counters.pending()
     }
 
-    /// Promises `blocks` blocks, for delayed allocation. `NoSpace` where they are not there; then
+    /// Reserves `blocks` blocks, for delayed allocation. `NoSpace` where they are not there; then
     /// [`Allocator::reclaimable`] tells whether a commit would help.
     pub fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
         self.shared.read_all()?;
-        let left = self.shared.counters.promise(blocks, blocks, purpose)?;
+        let left = self.shared.counters.reserve(blocks, blocks, purpose)?;
         Ok(Reservation::new(self.shared.counters.clone(), left))
     }
 
@@ -202,10 +183,10 @@ impl Allocator {
                 Ok(run)
             }
             None => {
-                let promised = shared.counters.promise(1, u64::from(max.max(1)), purpose)?;
-                let taken = shared.take_near(goal, promised as u32);
+                let reserved = shared.counters.reserve(1, u64::from(max.max(1)), purpose)?;
+                let taken = shared.take_near(goal, reserved as u32);
                 let used = taken.as_ref().map_or(0, |run| u64::from(run.len));
-                shared.counters.add(promised - used);
+                shared.counters.add(reserved - used);
                 taken
             }
         }

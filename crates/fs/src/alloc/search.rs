@@ -18,7 +18,7 @@ const LOOKED_MAX: u32 = 16;
 const ROUNDS: u32 = 4;
 
 impl Shared {
-    /// Takes up to `want` contiguous blocks. The caller has drawn a promise for them.
+    /// Takes up to `want` contiguous blocks. The caller has a reservation for them.
     pub(super) fn take_near(&self, goal: BlockNr, want: u32) -> Result<Run> {
         let first = u64::from(self.sb.first_data_block());
         let goal = BlockNr(goal.0.clamp(first, self.sb.blocks_count() - 1));

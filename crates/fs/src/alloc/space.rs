@@ -1,13 +1,13 @@
-//! How much is free, and promises of space before its place is chosen (delayed allocation).
+//! How much is free, and reservations of space before its place is chosen (delayed allocation).
 //!
 //! Three kinds of counts:
-//! - `unpromised`: blocks that may be handed out and are promised to nobody;
+//! - `unreserved`: blocks that may be handed out and are not reserved;
 //! - `pending`, `pending_inodes`: freed, not yet available (their free is not durable, or they
 //!   are held);
 //! - `disk_*`: what the group descriptors say, for the superblock's counts.
 //!
-//! Invariant: the zeros of all groups' maps in memory are at least `unpromised` plus all
-//! promises. So a promise is drawn before bits are searched, and bits are cleared before the
+//! Invariant: the zeros of all groups' maps in memory are at least `unreserved` plus all
+//! reservations. So blocks are reserved before bits are searched, and bits are cleared before the
 //! count grows.
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum Purpose {
 }
 
 pub(super) struct Counters {
-    unpromised: AtomicI64,
+    unreserved: AtomicI64,
     pending: AtomicU64,
     pending_inodes: AtomicU64,
     disk_free_blocks: AtomicU64,
@@ -43,7 +43,7 @@ impl Counters {
     /// Nothing is free before [`Self::begin`]. `emergency`: blocks that are for metadata only.
     pub fn new(root_reserve: u64, emergency: u64) -> Counters {
         Counters {
-            unpromised: AtomicI64::new(0),
+            unreserved: AtomicI64::new(0),
             pending: AtomicU64::new(0),
             pending_inodes: AtomicU64::new(0),
             disk_free_blocks: AtomicU64::new(0),
@@ -56,7 +56,7 @@ impl Counters {
 
     /// What all descriptors say is free.
     pub fn begin(&self, free_blocks: u64, free_inodes: u64) {
-        self.unpromised.store(free_blocks as i64, Relaxed);
+        self.unreserved.store(free_blocks as i64, Relaxed);
         self.disk_free_blocks.store(free_blocks, Relaxed);
         self.disk_free_inodes.store(free_inodes, Relaxed);
         self.free_inodes.store(free_inodes as i64, Relaxed);
@@ -71,11 +71,11 @@ impl Counters {
         }
     }
 
-    /// Promises between `least` and `most` blocks, as many as there are.
-    pub fn promise(&self, least: u64, most: u64, purpose: Purpose) -> Result<u64> {
+    /// Reserves between `least` and `most` blocks, as many as there are.
+    pub fn reserve(&self, least: u64, most: u64, purpose: Purpose) -> Result<u64> {
         let floor = self.floor(purpose);
         let mut granted = 0;
-        self.unpromised
+        self.unreserved
             .fetch_update(Relaxed, Relaxed, |free| {
                 granted = (free - floor).max(0).min(most.min(i64::MAX as u64) as i64);
                 (granted as u64 >= least).then_some(free - granted)
@@ -84,24 +84,24 @@ impl Counters {
         Ok(granted as u64)
     }
 
-    /// Whether so many blocks could be promised now.
+    /// Whether so many blocks could be reserved now.
     pub fn has(&self, blocks: u64, purpose: Purpose) -> bool {
-        self.unpromised.load(Relaxed) - self.floor(purpose) >= blocks as i64
+        self.unreserved.load(Relaxed) - self.floor(purpose) >= blocks as i64
     }
 
-    /// So many blocks could be promised now.
-    pub fn promisable(&self, purpose: Purpose) -> u64 {
-        (self.unpromised.load(Relaxed) - self.floor(purpose)).max(0) as u64
+    /// How many blocks could be reserved now.
+    pub fn reservable(&self, purpose: Purpose) -> u64 {
+        (self.unreserved.load(Relaxed) - self.floor(purpose)).max(0) as u64
     }
 
-    /// Takes back a promise, or counts blocks that became available.
+    /// Takes back a reservation, or counts blocks that became available.
     pub fn add(&self, blocks: u64) {
-        self.unpromised.fetch_add(blocks as i64, Relaxed);
+        self.unreserved.fetch_add(blocks as i64, Relaxed);
     }
 
     /// Blocks that turned out not to be usable (a group's bitmap is damaged).
     pub fn lose(&self, blocks: u64) {
-        self.unpromised.fetch_sub(blocks as i64, Relaxed);
+        self.unreserved.fetch_sub(blocks as i64, Relaxed);
     }
 
     pub fn begin_pending(&self, blocks: u64) {
@@ -172,9 +172,9 @@ impl Counters {
         self.disk_free_inodes.load(Relaxed)
     }
 
-    /// Free as a user understands it: what was deleted counts at once, what is promised does not.
+    /// Free as a user understands it: what was deleted counts at once, what is reserved does not.
     pub fn free(&self) -> u64 {
-        (self.unpromised.load(Relaxed) + self.pending() as i64).max(0) as u64
+        (self.unreserved.load(Relaxed) + self.pending() as i64).max(0) as u64
     }
 
     /// Of `free`, what unprivileged callers can get.
@@ -183,7 +183,7 @@ impl Counters {
     }
 }
 
-/// Space that was promised and not yet drawn. Dropping it gives back what is left.
+/// Space that was reserved and not yet taken. Dropping it gives back what is left.
 pub struct Reservation {
     counters: Arc<Counters>,
     left: u64,
@@ -194,7 +194,7 @@ impl Reservation {
         Reservation { counters, left }
     }
 
-    /// Blocks still promised.
+    /// Blocks still reserved.
     pub fn left(&self) -> u64 {
         self.left
     }

@@ -15,7 +15,7 @@
 //! Crash argument of a removal: a handle clears places, frees what they led to and forgets freed
 //! arrays (a revoke record, so that no replay writes an array over the block's next owner), all in one
 //! commit. A removal over several commits goes from the end of the file to its start, under the orphan
-//! list (`base/remove`), and each of them leaves a map without dangling pointers.
+//! list (`live/data/remove`), and each of them leaves a map without dangling pointers.
 
 pub(super) mod insert;
 

@@ -1,6 +1,6 @@
 //! Where the blocks of a file lie: lookups and changes of an inode's extent tree.
 //!
-//! Layer: above the codec (`xact_layout::extent`) and the engine, below the base. The caller owns
+//! Layer: above the codec (`xact_layout::extent`) and the engine, below the live file system. The caller owns
 //! the inode in memory, holds its lock and writes it back; this module changes its `i_block` and
 //! `i_blocks`, and nodes outside of the inode through the caller's handle.
 //!

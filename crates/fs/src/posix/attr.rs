@@ -6,7 +6,7 @@ use xact_types::{Errno, Ino, Result};
 use super::acl::{self, Acl};
 use super::{CAPABILITY, PERM_MASK, fail, refuse_flags, without_privileges};
 use crate::api::{Attr, Caller, FileKind, SetAttr, TimeChange};
-use crate::tree::{AttrChange, AttrSet, Tree};
+use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// Flags that a regular file cannot have (`EXT4_REG_FLMASK`).
 const NOT_FOR_FILES: u32 = flag::DIRSYNC | flag::TOPDIR | flag::PROJECT_INHERIT | flag::CASEFOLD;
@@ -28,13 +28,18 @@ pub(super) fn flags_for_kind(kind: FileKind, flags: u32) -> u32 {
 /// chown takes suid and sgid away from what is not a directory, whoever calls. That an
 /// unprivileged chmod may not set sgid for a foreign group is checked by the front end, which
 /// knows the caller's supplementary groups.
-pub fn set_attr<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr> {
-    let old = tree.attr(ino)?;
+pub fn set_attr<T: InodeOps + ?Sized>(
+    ops: &mut T,
+    caller: &Caller,
+    ino: Ino,
+    change: &SetAttr,
+) -> Result<Attr> {
+    let old = ops.attr(ino)?;
     if *change == SetAttr::default() {
-        tree.depends_on(ino, AttrSet::STAT);
+        ops.depends_on(ino, AttrSet::STAT);
         return Ok(old);
     }
-    check(tree, &old, change)?;
+    check(ops, &old, change)?;
     let project = change.project.filter(|&project| project != old.project);
     let chown = change.uid.is_some() || change.gid.is_some();
     // The caller is told all of them.
@@ -46,15 +51,15 @@ pub fn set_attr<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, ino: Ino, chang
     } else if !old.is_dir() && (chown || change.kill_suidgid) {
         new.perm = Some(without_privileges(old.perm)).filter(|&perm| perm != old.perm);
         if new.perm.is_some() {
-            refuse_flags(tree, &old, flag::IMMUTABLE | flag::APPEND)?;
+            refuse_flags(ops, &old, flag::IMMUTABLE | flag::APPEND)?;
         }
     }
     let drops_capability = old.kind == FileKind::Regular
         && (chown || change.size.is_some() || change.kill_suidgid)
-        && tree.xattr(ino, CAPABILITY)?.is_some();
+        && ops.xattr(ino, CAPABILITY)?.is_some();
     // The access ACL and the permission bits say the same thing twice.
     let acl = match new.perm {
-        Some(perm) if old.kind != FileKind::Symlink => match tree.xattr(ino, acl::ACCESS)? {
+        Some(perm) if old.kind != FileKind::Symlink => match ops.xattr(ino, acl::ACCESS)? {
             Some(value) => Some(Acl::decode(&value)?.with_mode(perm).encode()),
             None => None,
         },
@@ -65,7 +70,7 @@ pub fn set_attr<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, ino: Ino, chang
         new.flags = Some(changed_flags(caller, &old, flags)?);
     }
 
-    let now = tree.now();
+    let now = ops.now();
     let time = |change: TimeChange| match change {
         TimeChange::Now => now,
         TimeChange::To(time) => time,
@@ -73,24 +78,24 @@ pub fn set_attr<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, ino: Ino, chang
     new.atime = change.atime.map(time);
     new.mtime = change.mtime.map(time).or(change.size.map(|_| now));
     new.ctime = Some(change.ctime.unwrap_or(now));
-    tree.depends_on(ino, depends);
+    ops.depends_on(ino, depends);
 
-    // From here on the tree changes.
+    // From here on the volume changes.
     if let Some(size) = change.size {
-        tree.set_size(ino, size)?;
+        ops.set_size(ino, size)?;
     }
     if drops_capability {
-        tree.set_xattr(ino, CAPABILITY, None)?;
+        ops.set_xattr(ino, CAPABILITY, None)?;
     }
     if let Some(value) = acl {
-        tree.set_xattr(ino, acl::ACCESS, Some(&value))?;
+        ops.set_xattr(ino, acl::ACCESS, Some(&value))?;
     }
-    tree.set_attr(ino, &new)?;
-    tree.attr(ino)
+    ops.set_attr(ino, &new)?;
+    ops.attr(ino)
 }
 
 /// Whether the change is allowed at all.
-fn check<T: Tree + ?Sized>(tree: &mut T, old: &Attr, change: &SetAttr) -> Result<()> {
+fn check<T: InodeOps + ?Sized>(ops: &mut T, old: &Attr, change: &SetAttr) -> Result<()> {
     let valid =
         |time: Option<TimeChange>| !matches!(time, Some(TimeChange::To(t)) if t.nanos >= 1_000_000_000);
     if !valid(change.atime) || !valid(change.mtime) || change.ctime.is_some_and(|t| t.nanos >= 1_000_000_000)
@@ -106,17 +111,17 @@ fn check<T: Tree + ?Sized>(tree: &mut T, old: &Attr, change: &SetAttr) -> Result
         || given(change.mtime)
         || change.ctime.is_some();
     if sets {
-        refuse_flags(tree, old, flag::IMMUTABLE | flag::APPEND)?;
+        refuse_flags(ops, old, flag::IMMUTABLE | flag::APPEND)?;
     } else if change.atime.is_some() || change.mtime.is_some() {
         // "Now" is what a write does, so an append-only file takes it.
-        refuse_flags(tree, old, flag::IMMUTABLE)?;
+        refuse_flags(ops, old, flag::IMMUTABLE)?;
     }
-    if change.project.is_some_and(|project| project != 0) && !tree.has_projects() {
+    if change.project.is_some_and(|project| project != 0) && !ops.has_projects() {
         return fail(Errno::EOPNOTSUPP);
     }
     if let Some(size) = change.size {
         match old.kind {
-            FileKind::Regular if size > tree.size_max(old.flags) => return fail(Errno::EFBIG),
+            FileKind::Regular if size > ops.size_max(old.flags) => return fail(Errno::EFBIG),
             FileKind::Regular => {}
             FileKind::Directory => return fail(Errno::EISDIR),
             _ => return fail(Errno::EINVAL),

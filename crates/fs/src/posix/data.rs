@@ -5,24 +5,24 @@ use xact_types::{Errno, Ino, Result};
 
 use super::{CAPABILITY, fail, refuse_flags, regular, without_privileges};
 use crate::api::{Allocate, Attr, Caller, FileKind, SeekTo, WriteHow};
-use crate::tree::{AttrChange, AttrSet, Tree};
+use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// One `copy_range` copies at most this many bytes: the data of one operation is in memory at
 /// once. Callers go on where a short count tells them to, as with the system call.
 pub const COPY_MAX: u64 = 8 << 20;
 
-pub fn read<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn read<T: InodeOps + ?Sized>(
+    ops: &mut T,
     ino: Ino,
     offset: u64,
     len: usize,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    regular(tree, ino)?;
+    regular(ops, ino)?;
     if len == 0 {
         return Ok(());
     }
-    tree.read(ino, offset, len, out)
+    ops.read(ino, offset, len, out)
 }
 
 /// What a change of contents takes from the inode, read before it.
@@ -32,42 +32,42 @@ struct Modified {
 }
 
 impl Modified {
-    fn read<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, kill_suidgid: bool) -> Result<Modified> {
+    fn read<T: InodeOps + ?Sized>(ops: &mut T, attr: &Attr, kill_suidgid: bool) -> Result<Modified> {
         let mut perm = None;
         if kill_suidgid {
-            tree.depends_on(attr.ino, AttrSet::MODE);
+            ops.depends_on(attr.ino, AttrSet::MODE);
             perm = Some(without_privileges(attr.perm)).filter(|&perm| perm != attr.perm);
         }
         // As the kernel: a change of permissions, which an append-only file does not take.
         if perm.is_some() {
-            refuse_flags(tree, attr, flag::IMMUTABLE | flag::APPEND)?;
+            refuse_flags(ops, attr, flag::IMMUTABLE | flag::APPEND)?;
         }
-        let drops_capability = tree.xattr(attr.ino, CAPABILITY)?.is_some();
+        let drops_capability = ops.xattr(attr.ino, CAPABILITY)?.is_some();
         Ok(Modified { perm, drops_capability })
     }
 
-    fn apply<T: Tree + ?Sized>(&self, tree: &mut T, ino: Ino) -> Result<()> {
+    fn apply<T: InodeOps + ?Sized>(&self, ops: &mut T, ino: Ino) -> Result<()> {
         if self.drops_capability {
-            tree.set_xattr(ino, CAPABILITY, None)?;
+            ops.set_xattr(ino, CAPABILITY, None)?;
         }
-        let now = tree.now();
+        let now = ops.now();
         let perm = self.perm;
-        tree.set_attr(ino, &AttrChange { perm, mtime: Some(now), ctime: Some(now), ..AttrChange::default() })
+        ops.set_attr(ino, &AttrChange { perm, mtime: Some(now), ctime: Some(now), ..AttrChange::default() })
     }
 }
 
 /// Writes all of `data` and returns the offset at which it was placed.
-pub fn write<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn write<T: InodeOps + ?Sized>(
+    ops: &mut T,
     ino: Ino,
     offset: u64,
     data: &[u8],
     how: WriteHow,
 ) -> Result<u64> {
-    let attr = regular(tree, ino)?;
-    refuse_flags(tree, &attr, if how.append { flag::IMMUTABLE } else { flag::IMMUTABLE | flag::APPEND })?;
+    let attr = regular(ops, ino)?;
+    refuse_flags(ops, &attr, if how.append { flag::IMMUTABLE } else { flag::IMMUTABLE | flag::APPEND })?;
     let at = if how.append {
-        tree.depends_on(ino, AttrSet::SIZE);
+        ops.depends_on(ino, AttrSet::SIZE);
         attr.size
     } else {
         offset
@@ -75,25 +75,25 @@ pub fn write<T: Tree + ?Sized>(
     if data.is_empty() {
         return Ok(at);
     }
-    if at.checked_add(data.len() as u64).is_none_or(|end| end > tree.size_max(attr.flags)) {
+    if at.checked_add(data.len() as u64).is_none_or(|end| end > ops.size_max(attr.flags)) {
         return fail(Errno::EFBIG);
     }
-    let modified = Modified::read(tree, &attr, how.kill_suidgid)?;
-    tree.write(ino, at, data)?;
-    modified.apply(tree, ino)?;
+    let modified = Modified::read(ops, &attr, how.kill_suidgid)?;
+    ops.write(ino, at, data)?;
+    modified.apply(ops, ino)?;
     Ok(at)
 }
 
 /// `fallocate`. It takes suid and sgid away unless root calls.
-pub fn allocate<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn allocate<T: InodeOps + ?Sized>(
+    ops: &mut T,
     caller: &Caller,
     ino: Ino,
     offset: u64,
     len: u64,
     how: Allocate,
 ) -> Result<()> {
-    let attr = tree.attr(ino)?;
+    let attr = ops.attr(ino)?;
     match attr.kind {
         FileKind::Regular => {}
         FileKind::Directory => return fail(Errno::EISDIR),
@@ -112,35 +112,35 @@ pub fn allocate<T: Tree + ?Sized>(
         Allocate::Reserve { .. } => flag::IMMUTABLE,
         _ => flag::IMMUTABLE | flag::APPEND,
     };
-    refuse_flags(tree, &attr, refused)?;
-    if offset.checked_add(len).is_none_or(|end| end > tree.size_max(attr.flags)) {
+    refuse_flags(ops, &attr, refused)?;
+    if offset.checked_add(len).is_none_or(|end| end > ops.size_max(attr.flags)) {
         return fail(Errno::EFBIG);
     }
-    let modified = Modified::read(tree, &attr, caller.uid != 0)?;
-    tree.allocate(ino, offset, len, how)?;
-    modified.apply(tree, ino)
+    let modified = Modified::read(ops, &attr, caller.uid != 0)?;
+    ops.allocate(ino, offset, len, how)?;
+    modified.apply(ops, ino)
 }
 
-/// Copies within the tree and returns how much: less than asked at the end of the source, or
+/// Copies within the volume and returns how much: less than asked at the end of the source, or
 /// where more than [`COPY_MAX`] is left.
-pub fn copy_range<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn copy_range<T: InodeOps + ?Sized>(
+    ops: &mut T,
     (from, from_offset): (Ino, u64),
     (to, to_offset): (Ino, u64),
     len: u64,
     how: WriteHow,
 ) -> Result<u64> {
-    let source = regular(tree, from)?;
-    let target = regular(tree, to)?;
+    let source = regular(ops, from)?;
+    let target = regular(ops, to)?;
     if how.append {
         return fail(Errno::EBADF);
     }
-    refuse_flags(tree, &target, flag::IMMUTABLE | flag::APPEND)?;
+    refuse_flags(ops, &target, flag::IMMUTABLE | flag::APPEND)?;
     if from_offset.checked_add(len).is_none() || to_offset.checked_add(len).is_none() {
         return fail(Errno::EOVERFLOW);
     }
     if from_offset + len > source.size {
-        tree.depends_on(from, AttrSet::SIZE);
+        ops.depends_on(from, AttrSet::SIZE);
     }
     let len = len.min(source.size.saturating_sub(from_offset));
     if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
@@ -148,19 +148,19 @@ pub fn copy_range<T: Tree + ?Sized>(
     }
     let len = len.min(COPY_MAX);
     let mut data = Vec::new();
-    tree.read(from, from_offset, len as usize, &mut data)?;
+    ops.read(from, from_offset, len as usize, &mut data)?;
     if data.is_empty() {
         return Ok(0);
     }
-    write(tree, to, to_offset, &data, how)?;
+    write(ops, to, to_offset, &data, how)?;
     Ok(data.len() as u64)
 }
 
-pub fn seek<T: Tree + ?Sized>(tree: &mut T, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
-    let attr = regular(tree, ino)?;
-    tree.depends_on(ino, AttrSet::SIZE);
+pub fn seek<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
+    let attr = regular(ops, ino)?;
+    ops.depends_on(ino, AttrSet::SIZE);
     if offset >= attr.size {
         return fail(Errno::ENXIO);
     }
-    tree.seek(ino, offset, to)
+    ops.seek(ino, offset, to)
 }

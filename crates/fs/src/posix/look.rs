@@ -4,51 +4,51 @@ use xact_types::{Errno, Error, Ino, Result};
 
 use super::{directory, fail};
 use crate::api::{Attr, DirItem, Entry, FileKind, Name, check_name};
-use crate::tree::{AttrSet, Tree};
+use crate::inode_ops::{AttrSet, InodeOps};
 
-/// Cookies behind `.` and `..`; those of the tree are larger.
+/// Cookies behind `.` and `..`; those of entries are larger.
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
 /// What a name points at, without a look at that inode.
-pub fn resolve<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Entry> {
-    directory(tree, dir)?;
+pub fn resolve<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Result<Entry> {
+    directory(ops, dir)?;
     check_name(name)?;
-    tree.entry(dir, name)?.ok_or(Error::Posix(Errno::ENOENT))
+    ops.entry(dir, name)?.ok_or(Error::Posix(Errno::ENOENT))
 }
 
-pub fn lookup<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
-    let entry = resolve(tree, dir, name)?;
-    attr(tree, entry.ino)
+pub fn lookup<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
+    let entry = resolve(ops, dir, name)?;
+    attr(ops, entry.ino)
 }
 
-pub fn attr<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
-    let attr = tree.attr(ino)?;
+pub fn attr<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Attr> {
+    let attr = ops.attr(ino)?;
     // The flags too: GETFLAGS and FSGETXATTR are answered from here.
-    tree.depends_on(ino, AttrSet::STAT | AttrSet::FLAGS);
+    ops.depends_on(ino, AttrSet::STAT | AttrSet::FLAGS);
     Ok(attr)
 }
 
-pub fn read_link<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Vec<u8>> {
-    match tree.attr(ino)?.kind {
-        FileKind::Symlink => tree.read_link(ino),
+pub fn read_link<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Vec<u8>> {
+    match ops.attr(ino)?.kind {
+        FileKind::Symlink => ops.read_link(ino),
         _ => fail(Errno::EINVAL),
     }
 }
 
 /// See [`crate::View::read_dir`].
-pub fn read_dir<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn read_dir<T: InodeOps + ?Sized>(
+    ops: &mut T,
     dir: Ino,
     cookie: u64,
     each: &mut dyn FnMut(DirItem<'_>) -> bool,
 ) -> Result<()> {
-    let attr = directory(tree, dir)?;
+    let attr = directory(ops, dir)?;
     if attr.nlink == 0 {
         return fail(Errno::ENOENT);
     }
     let kind = FileKind::Directory;
-    let parent = if cookie < AFTER_DOTDOT { Some(tree.parent(dir)?) } else { None };
+    let parent = if cookie < AFTER_DOTDOT { Some(ops.parent(dir)?) } else { None };
     if cookie < AFTER_DOT && !each(DirItem { name: b".", ino: dir, kind, next_cookie: AFTER_DOT }) {
         return Ok(());
     }
@@ -57,5 +57,5 @@ pub fn read_dir<T: Tree + ?Sized>(
     {
         return Ok(());
     }
-    tree.list(dir, if cookie <= AFTER_DOTDOT { 0 } else { cookie }, each)
+    ops.list(dir, if cookie <= AFTER_DOTDOT { 0 } else { cookie }, each)
 }

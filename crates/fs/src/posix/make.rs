@@ -9,7 +9,7 @@ use super::{
     PERM_MASK, SGID, directory, fail, inherited_project, may_add, may_add_subdir, refuse_flags, touch_dir,
 };
 use crate::api::{Attr, Caller, Entry, FileKind, Name, check_name};
-use crate::tree::{AttrSet, NewInode, Tree};
+use crate::inode_ops::{AttrSet, InodeOps, NewInode};
 
 /// A new inode as its folder wants it: read completely before the first change.
 pub(super) struct Plan {
@@ -21,19 +21,19 @@ pub(super) struct Plan {
 
 impl Plan {
     /// `perm` before the umask.
-    pub(super) fn in_dir<T: Tree + ?Sized>(
-        tree: &mut T,
+    pub(super) fn in_dir<T: InodeOps + ?Sized>(
+        ops: &mut T,
         caller: &Caller,
         dir: &Attr,
         kind: FileKind,
         perm: u16,
         now: Timestamp,
     ) -> Result<Plan> {
-        tree.depends_on(dir.ino, AttrSet::MODE | AttrSet::FLAGS);
+        ops.depends_on(dir.ino, AttrSet::MODE | AttrSet::FLAGS);
         let mut perm = perm & PERM_MASK;
         let mut gid = caller.gid;
         if dir.perm & SGID != 0 {
-            tree.depends_on(dir.ino, AttrSet::OWNER);
+            ops.depends_on(dir.ino, AttrSet::OWNER);
             gid = dir.gid;
             if kind == FileKind::Directory {
                 perm |= SGID;
@@ -44,7 +44,7 @@ impl Plan {
         // A default list takes the umask's place; a symbolic link's bits mean nothing.
         if kind == FileKind::Symlink {
             perm = 0o777;
-        } else if let Some(value) = tree.xattr(dir.ino, acl::DEFAULT)? {
+        } else if let Some(value) = ops.xattr(dir.ino, acl::DEFAULT)? {
             let (access, bits) = Acl::decode(&value)?.for_new(perm);
             perm = perm & !0o777 | bits;
             access_acl = (!access.is_minimal()).then(|| access.encode());
@@ -53,52 +53,52 @@ impl Plan {
             perm &= !(caller.umask & 0o777);
         }
         let mapped = matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
-        let map = if mapped && tree.has_extents() { flag::EXTENTS } else { 0 };
+        let map = if mapped && ops.has_extents() { flag::EXTENTS } else { 0 };
         let flags = flags_for_kind(kind, dir.flags & flag::INHERITED) | map;
-        let project = inherited_project(tree, dir).unwrap_or(0);
+        let project = inherited_project(ops, dir).unwrap_or(0);
         let new = NewInode { kind, perm, uid: caller.uid, gid, project, rdev: 0, time: now, flags };
         Ok(Plan { new, access_acl, default_acl })
     }
 
-    pub(super) fn make<T: Tree + ?Sized>(&self, tree: &mut T, dir: Ino) -> Result<Ino> {
-        let ino = tree.new_inode(dir, &self.new)?;
+    pub(super) fn make<T: InodeOps + ?Sized>(&self, ops: &mut T, dir: Ino) -> Result<Ino> {
+        let ino = ops.new_inode(dir, &self.new)?;
         if let Some(value) = &self.access_acl {
-            tree.set_xattr(ino, acl::ACCESS, Some(value))?;
+            ops.set_xattr(ino, acl::ACCESS, Some(value))?;
         }
         if let Some(value) = &self.default_acl {
-            tree.set_xattr(ino, acl::DEFAULT, Some(value))?;
+            ops.set_xattr(ino, acl::DEFAULT, Some(value))?;
         }
         Ok(ino)
     }
 }
 
 /// The folder that takes a new name, which must not be there yet.
-fn parent_of_new<T: Tree + ?Sized>(tree: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
-    let parent = directory(tree, dir)?;
+fn parent_of_new<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
+    let parent = directory(ops, dir)?;
     check_name(name)?;
-    if tree.entry(dir, name)?.is_some() {
+    if ops.entry(dir, name)?.is_some() {
         return fail(Errno::EEXIST);
     }
-    may_add(tree, &parent, name)?;
+    may_add(ops, &parent, name)?;
     Ok(parent)
 }
 
 /// Puts the new inode into the folder; the last step of what makes a name.
-fn publish<T: Tree + ?Sized>(
-    tree: &mut T,
+fn publish<T: InodeOps + ?Sized>(
+    ops: &mut T,
     dir: Ino,
     name: &Name,
     entry: Entry,
     now: Timestamp,
 ) -> Result<Attr> {
-    tree.add_entry(dir, name, entry)?;
-    touch_dir(tree, dir, now)?;
-    tree.attr(entry.ino)
+    ops.add_entry(dir, name, entry)?;
+    touch_dir(ops, dir, now)?;
+    ops.attr(entry.ino)
 }
 
 /// See [`crate::View::make_node`]. A mode without type bits means a regular file, as in mknod.
-pub fn make_node<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn make_node<T: InodeOps + ?Sized>(
+    ops: &mut T,
     caller: &Caller,
     dir: Ino,
     name: &Name,
@@ -113,39 +113,39 @@ pub fn make_node<T: Tree + ?Sized>(
             Some(kind) => kind,
         },
     };
-    let parent = parent_of_new(tree, dir, name)?;
-    let now = tree.now();
-    let mut plan = Plan::in_dir(tree, caller, &parent, kind, bits, now)?;
+    let parent = parent_of_new(ops, dir, name)?;
+    let now = ops.now();
+    let mut plan = Plan::in_dir(ops, caller, &parent, kind, bits, now)?;
     if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
         plan.new.rdev = rdev;
     }
-    let ino = plan.make(tree, dir)?;
-    tree.add_links(ino, 1)?;
-    publish(tree, dir, name, Entry { ino, kind }, now)
+    let ino = plan.make(ops, dir)?;
+    ops.add_links(ino, 1)?;
+    publish(ops, dir, name, Entry { ino, kind }, now)
 }
 
-pub fn make_dir<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn make_dir<T: InodeOps + ?Sized>(
+    ops: &mut T,
     caller: &Caller,
     dir: Ino,
     name: &Name,
     perm: u16,
 ) -> Result<Attr> {
-    let parent = parent_of_new(tree, dir, name)?;
-    may_add_subdir(tree, &parent)?;
-    let now = tree.now();
+    let parent = parent_of_new(ops, dir, name)?;
+    may_add_subdir(ops, &parent)?;
+    let now = ops.now();
     // Of the bits above the nine, mkdir takes the sticky one alone.
-    let plan = Plan::in_dir(tree, caller, &parent, FileKind::Directory, perm & 0o1777, now)?;
-    let ino = plan.make(tree, dir)?;
-    tree.set_parent(ino, dir)?;
+    let plan = Plan::in_dir(ops, caller, &parent, FileKind::Directory, perm & 0o1777, now)?;
+    let ino = plan.make(ops, dir)?;
+    ops.set_parent(ino, dir)?;
     // Its name and its own `.`.
-    tree.add_links(ino, 2)?;
-    tree.add_subdirs(dir, 1)?;
-    publish(tree, dir, name, Entry { ino, kind: FileKind::Directory }, now)
+    ops.add_links(ino, 2)?;
+    ops.add_subdirs(dir, 1)?;
+    publish(ops, dir, name, Entry { ino, kind: FileKind::Directory }, now)
 }
 
-pub fn make_symlink<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn make_symlink<T: InodeOps + ?Sized>(
+    ops: &mut T,
     caller: &Caller,
     dir: Ino,
     name: &Name,
@@ -154,42 +154,42 @@ pub fn make_symlink<T: Tree + ?Sized>(
     if target.is_empty() {
         return fail(Errno::ENOENT);
     }
-    if target.len() > tree.target_max() {
+    if target.len() > ops.target_max() {
         return fail(Errno::ENAMETOOLONG);
     }
     if target.contains(&0) {
         return fail(Errno::EINVAL);
     }
-    let parent = parent_of_new(tree, dir, name)?;
-    let now = tree.now();
-    let plan = Plan::in_dir(tree, caller, &parent, FileKind::Symlink, 0o777, now)?;
-    let ino = plan.make(tree, dir)?;
-    tree.set_link(ino, target)?;
-    tree.add_links(ino, 1)?;
-    publish(tree, dir, name, Entry { ino, kind: FileKind::Symlink }, now)
+    let parent = parent_of_new(ops, dir, name)?;
+    let now = ops.now();
+    let plan = Plan::in_dir(ops, caller, &parent, FileKind::Symlink, 0o777, now)?;
+    let ino = plan.make(ops, dir)?;
+    ops.set_link(ino, target)?;
+    ops.add_links(ino, 1)?;
+    publish(ops, dir, name, Entry { ino, kind: FileKind::Symlink }, now)
 }
 
 /// See [`crate::View::make_unnamed`]. The folder gives group, flags and default list as to a
 /// named file; neither its contents nor its times change.
-pub fn make_unnamed<T: Tree + ?Sized>(tree: &mut T, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr> {
-    let parent = directory(tree, dir)?;
+pub fn make_unnamed<T: InodeOps + ?Sized>(ops: &mut T, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr> {
+    let parent = directory(ops, dir)?;
     if parent.nlink == 0 {
         return fail(Errno::ENOENT);
     }
-    refuse_flags(tree, &parent, flag::IMMUTABLE)?;
-    let now = tree.now();
-    let plan = Plan::in_dir(tree, caller, &parent, FileKind::Regular, perm, now)?;
-    let ino = plan.make(tree, dir)?;
-    tree.hold(ino)?;
-    tree.attr(ino)
+    refuse_flags(ops, &parent, flag::IMMUTABLE)?;
+    let now = ops.now();
+    let plan = Plan::in_dir(ops, caller, &parent, FileKind::Regular, perm, now)?;
+    let ino = plan.make(ops, dir)?;
+    ops.hold(ino)?;
+    ops.attr(ino)
 }
 
 /// What `RENAME_WHITEOUT` leaves behind: a character device 0:0 without permissions.
-pub(super) fn plan_whiteout<T: Tree + ?Sized>(
-    tree: &mut T,
+pub(super) fn plan_whiteout<T: InodeOps + ?Sized>(
+    ops: &mut T,
     caller: &Caller,
     dir: &Attr,
     now: Timestamp,
 ) -> Result<Plan> {
-    Plan::in_dir(tree, caller, dir, FileKind::CharDevice, 0, now)
+    Plan::in_dir(ops, caller, dir, FileKind::CharDevice, 0, now)
 }

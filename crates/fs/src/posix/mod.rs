@@ -1,21 +1,21 @@
-//! The POSIX operations, each written once over a [`Tree`]: the base runs them on the volume,
+//! The POSIX operations, each written once over a [`InodeOps`]: the live file system runs them on the volume,
 //! a transaction on its overlay.
 //!
 //! Rules that all of them keep:
-//! 1. Read everything first, then change (see [`crate::tree`]). Errors of the tree's reads are
-//!    passed on as they are: the base uses them to start an operation anew with more locks.
+//! 1. Read everything first, then change (see [`crate::inode_ops`]). Errors of its reads are
+//!    passed on as they are: `LiveFs::run` uses them to restart an operation with more locks.
 //! 2. Outcomes and times are those of ext4 under Linux. Permission bits, sticky directories and
 //!    supplementary groups are the front end's (the kernel's, on a mount); the flags
 //!    `FS_IMMUTABLE_FL` and `FS_APPEND_FL` are checked here, since FUSE's kernel side has no
 //!    notion of them.
-//! 3. Each says by [`Tree::depends_on`] which attributes its outcome depends on.
+//! 3. Each says by [`InodeOps::depends_on`] which attributes its outcome depends on.
 //!
-//! Reads set no access time here: that is the base's (`base/access.rs`), and a transaction's set none.
+//! Reads set no access time here: that is the live file system's (`live/inode/access_time.rs`), and a transaction's set none.
 
 pub(crate) mod acl;
 mod attr;
 mod data;
-pub mod hint;
+pub mod lock_hint;
 mod look;
 mod make;
 mod names;
@@ -30,7 +30,7 @@ use xact_layout::inode::flag;
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::api::{Attr, FileKind, Name};
-use crate::tree::{AttrChange, AttrSet, Tree};
+use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 pub use attr::set_attr;
 pub use data::{COPY_MAX, allocate, copy_range, read, seek, write};
@@ -59,14 +59,14 @@ fn fail<T>(errno: Errno) -> Result<T> {
 }
 
 /// The attributes of what must be a directory.
-fn directory<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
-    let attr = tree.attr(ino)?;
+fn directory<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Attr> {
+    let attr = ops.attr(ino)?;
     if attr.is_dir() { Ok(attr) } else { fail(Errno::ENOTDIR) }
 }
 
 /// The attributes of what must be a regular file.
-fn regular<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
-    let attr = tree.attr(ino)?;
+fn regular<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Attr> {
+    let attr = ops.attr(ino)?;
     match attr.kind {
         FileKind::Regular => Ok(attr),
         FileKind::Directory => fail(Errno::EISDIR),
@@ -75,38 +75,38 @@ fn regular<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Attr> {
 }
 
 /// `EPERM` where one of `refused` is set in the inode's `i_flags`.
-fn refuse_flags<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, refused: u32) -> Result<()> {
-    tree.depends_on(attr.ino, AttrSet::FLAGS);
+fn refuse_flags<T: InodeOps + ?Sized>(ops: &mut T, attr: &Attr, refused: u32) -> Result<()> {
+    ops.depends_on(attr.ino, AttrSet::FLAGS);
     if attr.flags & refused != 0 { fail(Errno::EPERM) } else { Ok(()) }
 }
 
 /// Whether `name` may be added to `dir` (`may_create` of the kernel, less the permission bits).
-fn may_add<T: Tree + ?Sized>(tree: &mut T, dir: &Attr, name: &Name) -> Result<()> {
+fn may_add<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, name: &Name) -> Result<()> {
     // A removed directory that somebody still holds takes no names.
     if dir.nlink == 0 {
         return fail(Errno::ENOENT);
     }
-    refuse_flags(tree, dir, flag::IMMUTABLE)?;
-    tree.check_room(dir.ino, name)
+    refuse_flags(ops, dir, flag::IMMUTABLE)?;
+    ops.check_room(dir.ino, name)
 }
 
 /// Whether the name of `victim` may be taken out of `dir` (`may_delete`, less permission bits).
-fn may_remove<T: Tree + ?Sized>(tree: &mut T, dir: &Attr, victim: &Attr) -> Result<()> {
-    refuse_flags(tree, dir, flag::IMMUTABLE | flag::APPEND)?;
-    refuse_flags(tree, victim, flag::IMMUTABLE | flag::APPEND)
+fn may_remove<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, victim: &Attr) -> Result<()> {
+    refuse_flags(ops, dir, flag::IMMUTABLE | flag::APPEND)?;
+    refuse_flags(ops, victim, flag::IMMUTABLE | flag::APPEND)
 }
 
 /// The project that `dir` hands down to what is made in it.
-fn inherited_project<T: Tree + ?Sized>(tree: &T, dir: &Attr) -> Option<u32> {
-    (tree.has_projects() && dir.flags & flag::PROJECT_INHERIT != 0).then_some(dir.project)
+fn inherited_project<T: InodeOps + ?Sized>(ops: &T, dir: &Attr) -> Option<u32> {
+    (ops.has_projects() && dir.flags & flag::PROJECT_INHERIT != 0).then_some(dir.project)
 }
 
 /// `EXDEV` where a name of `inode` in `dir` would take it out of the project that `dir` hands down:
 /// its usage cannot move with a name.
-fn refuse_other_project<T: Tree + ?Sized>(tree: &mut T, dir: &Attr, inode: &Attr) -> Result<()> {
-    if let Some(project) = inherited_project(tree, dir) {
-        tree.depends_on(dir.ino, AttrSet::FLAGS | AttrSet::OWNER);
-        tree.depends_on(inode.ino, AttrSet::OWNER);
+fn refuse_other_project<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, inode: &Attr) -> Result<()> {
+    if let Some(project) = inherited_project(ops, dir) {
+        ops.depends_on(dir.ino, AttrSet::FLAGS | AttrSet::OWNER);
+        ops.depends_on(inode.ino, AttrSet::OWNER);
         if inode.project != project {
             return fail(Errno::EXDEV);
         }
@@ -115,18 +115,18 @@ fn refuse_other_project<T: Tree + ?Sized>(tree: &mut T, dir: &Attr, inode: &Attr
 }
 
 /// `EMLINK` where `dir` cannot count another subdirectory.
-fn may_add_subdir<T: Tree + ?Sized>(tree: &mut T, dir: &Attr) -> Result<()> {
-    if dir.nlink >= tree.link_max() && !tree.dir_nlink() { fail(Errno::EMLINK) } else { Ok(()) }
+fn may_add_subdir<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr) -> Result<()> {
+    if dir.nlink >= ops.link_max() && !ops.dir_nlink() { fail(Errno::EMLINK) } else { Ok(()) }
 }
 
 /// The contents of a directory changed.
-fn touch_dir<T: Tree + ?Sized>(tree: &mut T, dir: Ino, now: Timestamp) -> Result<()> {
-    tree.set_attr(dir, &AttrChange { mtime: Some(now), ctime: Some(now), ..AttrChange::default() })
+fn touch_dir<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, now: Timestamp) -> Result<()> {
+    ops.set_attr(dir, &AttrChange { mtime: Some(now), ctime: Some(now), ..AttrChange::default() })
 }
 
 /// The inode changed (its link count, its name).
-fn touch_inode<T: Tree + ?Sized>(tree: &mut T, ino: Ino, now: Timestamp) -> Result<()> {
-    tree.set_attr(ino, &AttrChange { ctime: Some(now), ..AttrChange::default() })
+fn touch_inode<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, now: Timestamp) -> Result<()> {
+    ops.set_attr(ino, &AttrChange { ctime: Some(now), ..AttrChange::default() })
 }
 
 /// Permission bits after a change by somebody who must not keep suid and sgid. Without group

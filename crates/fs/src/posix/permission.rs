@@ -7,7 +7,7 @@
 use xact_types::{Ino, Result};
 
 use super::acl::{self, Acl};
-use crate::tree::Tree;
+use crate::inode_ops::InodeOps;
 
 /// By what a kernel would decide on a caller's permission.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,17 +37,22 @@ impl Access {
 }
 
 /// Whether the caller may have this access to an inode.
-pub fn permits<T: Tree + ?Sized>(tree: &mut T, who: &Credentials, ino: Ino, access: Access) -> Result<bool> {
+pub fn permits<T: InodeOps + ?Sized>(
+    ops: &mut T,
+    who: &Credentials,
+    ino: Ino,
+    access: Access,
+) -> Result<bool> {
     if who.uid == 0 {
         return Ok(true);
     }
-    let attr = tree.attr(ino)?;
+    let attr = ops.attr(ino)?;
     if who.uid == attr.uid {
         return Ok(attr.perm >> 6 & access.0 == access.0);
     }
     // With no bit for the group there is no list that could give somebody anything: its mask is these bits.
     if attr.perm & 0o070 != 0
-        && let Some(list) = tree.xattr(ino, acl::ACCESS)?
+        && let Some(list) = ops.xattr(ino, acl::ACCESS)?
     {
         return Ok(Acl::decode(&list)?.permits(who, attr.gid, access));
     }
@@ -57,8 +62,8 @@ pub fn permits<T: Tree + ?Sized>(tree: &mut T, who: &Credentials, ino: Ino, acce
 
 /// Whether the caller may have this access to `ino` by an absolute path, which has to lead there without a
 /// symbolic link.
-pub fn permits_path<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn permits_path<T: InodeOps + ?Sized>(
+    ops: &mut T,
     who: &Credentials,
     path: &[u8],
     ino: Ino,
@@ -66,21 +71,21 @@ pub fn permits_path<T: Tree + ?Sized>(
 ) -> Result<bool> {
     let mut at = Ino::ROOT;
     for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
-        if !tree.attr(at)?.is_dir() || !permits(tree, who, at, Access::SEARCH)? {
+        if !ops.attr(at)?.is_dir() || !permits(ops, who, at, Access::SEARCH)? {
             return Ok(false);
         }
-        let Some(entry) = tree.entry(at, name)? else { return Ok(false) };
+        let Some(entry) = ops.entry(at, name)? else { return Ok(false) };
         at = entry.ino;
     }
-    Ok(at == ino && permits(tree, who, ino, access)?)
+    Ok(at == ino && permits(ops, who, ino, access)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inode_ops::mem::MemTree;
     use crate::posix::acl::encode_for_test;
     use crate::posix::{make_dir, make_node, set_attr, set_xattr};
-    use crate::tree::mem::MemTree;
     use crate::{Caller, SetAttr, XattrHow};
 
     const FILE: u16 = 0o100_000;
@@ -91,32 +96,32 @@ mod tests {
     }
 
     /// `/d` of user 1 and `/d/f` of user 1 and group 10.
-    fn tree() -> (MemTree, Ino, Ino) {
-        let mut tree = MemTree::new(1024);
+    fn ops() -> (MemTree, Ino, Ino) {
+        let mut ops = MemTree::new(1024);
         let dir =
-            make_dir(&mut tree, &Caller { uid: 1, gid: 10, umask: 0 }, Ino::ROOT, b"d", 0o755).unwrap().ino;
+            make_dir(&mut ops, &Caller { uid: 1, gid: 10, umask: 0 }, Ino::ROOT, b"d", 0o755).unwrap().ino;
         let by = Caller { uid: 1, gid: 10, umask: 0 };
-        let file = make_node(&mut tree, &by, dir, b"f", FILE | 0o640, 0).unwrap().ino;
-        (tree, dir, file)
+        let file = make_node(&mut ops, &by, dir, b"f", FILE | 0o640, 0).unwrap().ino;
+        (ops, dir, file)
     }
 
     #[test]
     fn one_digit_of_the_mode_decides() {
-        let (mut tree, _, file) = tree();
-        let mut reads = |who: Credentials| permits(&mut tree, &who, file, Access::READ).unwrap();
+        let (mut ops, _, file) = ops();
+        let mut reads = |who: Credentials| permits(&mut ops, &who, file, Access::READ).unwrap();
         assert!(reads(who(0, 0, &[])) && reads(who(1, 99, &[])) && reads(who(2, 10, &[])));
         assert!(reads(who(2, 20, &[30, 10])));
         assert!(!reads(who(2, 20, &[30])));
         let change = SetAttr { perm: Some(0o044), ..SetAttr::default() };
-        set_attr(&mut tree, &Caller::ROOT, file, &change).unwrap();
+        set_attr(&mut ops, &Caller::ROOT, file, &change).unwrap();
         // The owner has the owner's digit, though others have more.
-        assert!(!permits(&mut tree, &who(1, 10, &[]), file, Access::READ).unwrap());
-        assert!(permits(&mut tree, &who(2, 20, &[]), file, Access::READ).unwrap());
+        assert!(!permits(&mut ops, &who(1, 10, &[]), file, Access::READ).unwrap());
+        assert!(permits(&mut ops, &who(2, 20, &[]), file, Access::READ).unwrap());
     }
 
     #[test]
     fn a_list_decides_where_there_is_one() {
-        let (mut tree, _, file) = tree();
+        let (mut ops, _, file) = ops();
         // user::rw-, user:2:r--, user:3:---, group::---, group:30:r--, mask::r--, other::r--
         let list = encode_for_test(&[
             (1, 6, NOBODY),
@@ -127,8 +132,8 @@ mod tests {
             (16, 4, NOBODY),
             (32, 4, NOBODY),
         ]);
-        set_xattr(&mut tree, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
-        let mut reads = |who: Credentials| permits(&mut tree, &who, file, Access::READ).unwrap();
+        set_xattr(&mut ops, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
+        let mut reads = |who: Credentials| permits(&mut ops, &who, file, Access::READ).unwrap();
         assert!(reads(who(2, 99, &[])) && !reads(who(3, 30, &[])));
         // Of several groups one is enough; who is in one has none of the others' rights.
         assert!(reads(who(4, 10, &[30])) && !reads(who(4, 10, &[])) && reads(who(4, 99, &[])));
@@ -136,26 +141,26 @@ mod tests {
 
     #[test]
     fn the_mask_limits_all_but_owner_and_others() {
-        let (mut tree, _, file) = tree();
+        let (mut ops, _, file) = ops();
         let list =
             encode_for_test(&[(1, 6, NOBODY), (2, 7, 2), (4, 7, NOBODY), (16, 1, NOBODY), (32, 4, NOBODY)]);
-        set_xattr(&mut tree, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
-        let mut reads = |who: Credentials| permits(&mut tree, &who, file, Access::READ).unwrap();
+        set_xattr(&mut ops, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
+        let mut reads = |who: Credentials| permits(&mut ops, &who, file, Access::READ).unwrap();
         assert!(!reads(who(2, 99, &[])) && !reads(who(5, 10, &[])) && reads(who(5, 99, &[])));
     }
 
     #[test]
     fn the_way_counts() {
-        let (mut tree, dir, file) = tree();
+        let (mut ops, dir, file) = ops();
         let open = SetAttr { perm: Some(0o644), ..SetAttr::default() };
-        set_attr(&mut tree, &Caller::ROOT, file, &open).unwrap();
+        set_attr(&mut ops, &Caller::ROOT, file, &open).unwrap();
         let stranger = who(2, 20, &[]);
-        let reads = |tree: &mut MemTree, path: &[u8]| permits_path(tree, &stranger, path, file, Access::READ);
-        assert!(reads(&mut tree, b"/d/f").unwrap());
-        assert!(!reads(&mut tree, b"/d/g").unwrap() && !reads(&mut tree, b"/d").unwrap());
-        assert!(!reads(&mut tree, b"/d/f/x").unwrap() && !reads(&mut tree, b"").unwrap());
+        let reads = |ops: &mut MemTree, path: &[u8]| permits_path(ops, &stranger, path, file, Access::READ);
+        assert!(reads(&mut ops, b"/d/f").unwrap());
+        assert!(!reads(&mut ops, b"/d/g").unwrap() && !reads(&mut ops, b"/d").unwrap());
+        assert!(!reads(&mut ops, b"/d/f/x").unwrap() && !reads(&mut ops, b"").unwrap());
         let shut = SetAttr { perm: Some(0o744), ..SetAttr::default() };
-        set_attr(&mut tree, &Caller::ROOT, dir, &shut).unwrap();
-        assert!(!reads(&mut tree, b"/d/f").unwrap());
+        set_attr(&mut ops, &Caller::ROOT, dir, &shut).unwrap();
+        assert!(!reads(&mut ops, b"/d/f").unwrap());
     }
 }

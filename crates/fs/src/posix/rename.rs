@@ -3,12 +3,12 @@
 use xact_types::{Errno, Error, Ino, Result, Site, Timestamp};
 
 use super::make::{Plan, plan_whiteout};
-use super::names::bury_dir;
+use super::names::drop_all_links;
 use super::{
     directory, fail, may_add, may_add_subdir, may_remove, refuse_other_project, touch_dir, touch_inode,
 };
 use crate::api::{Attr, Caller, Entry, FileKind, Name, RenameHow, check_name};
-use crate::tree::Tree;
+use crate::inode_ops::InodeOps;
 
 /// One end of a rename: a name, its folder, and what is there.
 struct End<'a> {
@@ -18,63 +18,63 @@ struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    fn read<T: Tree + ?Sized>(tree: &mut T, (dir, name): (Ino, &'a Name)) -> Result<End<'a>> {
-        let dir = directory(tree, dir)?;
+    fn read<T: InodeOps + ?Sized>(ops: &mut T, (dir, name): (Ino, &'a Name)) -> Result<End<'a>> {
+        let dir = directory(ops, dir)?;
         check_name(name)?;
-        let inode = match tree.entry(dir.ino, name)? {
-            Some(entry) => Some(tree.attr(entry.ino)?),
+        let inode = match ops.entry(dir.ino, name)? {
+            Some(entry) => Some(ops.attr(entry.ino)?),
             None => None,
         };
         Ok(End { dir, name, inode })
     }
 
-    fn set<T: Tree + ?Sized>(&self, tree: &mut T, inode: &Attr) -> Result<()> {
+    fn set<T: InodeOps + ?Sized>(&self, ops: &mut T, inode: &Attr) -> Result<()> {
         let entry = Entry { ino: inode.ino, kind: inode.kind };
         match self.inode {
-            Some(_) => tree.set_entry(self.dir.ino, self.name, entry),
-            None => tree.add_entry(self.dir.ino, self.name, entry),
+            Some(_) => ops.set_entry(self.dir.ino, self.name, entry),
+            None => ops.add_entry(self.dir.ino, self.name, entry),
         }
     }
 }
 
-pub fn rename<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn rename<T: InodeOps + ?Sized>(
+    ops: &mut T,
     caller: &Caller,
     from: (Ino, &Name),
     to: (Ino, &Name),
     how: RenameHow,
 ) -> Result<()> {
-    let from = End::read(tree, from)?;
-    let to = End::read(tree, to)?;
+    let from = End::read(ops, from)?;
+    let to = End::read(ops, to)?;
     let source = from.inode.ok_or(Error::Posix(Errno::ENOENT))?;
     match (how, to.inode) {
         (RenameHow::NoReplace, Some(_)) => return fail(Errno::EEXIST),
         (RenameHow::Exchange, None) => return fail(Errno::ENOENT),
         _ => {}
     }
-    check_loops(tree, &from, &source, &to, how)?;
+    check_loops(ops, &from, &source, &to, how)?;
     // Two names of one inode: nothing to do, both stay.
     if to.inode.is_some_and(|target| target.ino == source.ino) {
         return Ok(());
     }
-    refuse_other_project(tree, &to.dir, &source)?;
+    refuse_other_project(ops, &to.dir, &source)?;
     if let (RenameHow::Exchange, Some(target)) = (how, &to.inode) {
-        refuse_other_project(tree, &from.dir, target)?;
+        refuse_other_project(ops, &from.dir, target)?;
     }
-    may_remove(tree, &from.dir, &source)?;
+    may_remove(ops, &from.dir, &source)?;
     match &to.inode {
-        Some(target) => may_remove(tree, &to.dir, target)?,
-        None => may_add(tree, &to.dir, to.name)?,
+        Some(target) => may_remove(ops, &to.dir, target)?,
+        None => may_add(ops, &to.dir, to.name)?,
     }
     match (how, to.inode) {
-        (RenameHow::Exchange, Some(target)) => exchange(tree, &from, &source, &to, &target),
-        _ => replace(tree, caller, &from, &source, &to, how == RenameHow::Whiteout),
+        (RenameHow::Exchange, Some(target)) => exchange(ops, &from, &source, &to, &target),
+        _ => replace(ops, caller, &from, &source, &to, how == RenameHow::Whiteout),
     }
 }
 
 /// A directory must not move below itself, and what lies above the source is not empty.
-fn check_loops<T: Tree + ?Sized>(
-    tree: &mut T,
+fn check_loops<T: InodeOps + ?Sized>(
+    ops: &mut T,
     from: &End<'_>,
     source: &Attr,
     to: &End<'_>,
@@ -83,12 +83,12 @@ fn check_loops<T: Tree + ?Sized>(
     if from.dir.ino == to.dir.ino {
         return Ok(());
     }
-    if source.is_dir() && is_at_or_above(tree, source.ino, to.dir.ino)? {
+    if source.is_dir() && is_at_or_above(ops, source.ino, to.dir.ino)? {
         return fail(Errno::EINVAL);
     }
     if let Some(target) = to.inode
         && target.is_dir()
-        && is_at_or_above(tree, target.ino, from.dir.ino)?
+        && is_at_or_above(ops, target.ino, from.dir.ino)?
     {
         return fail(if how == RenameHow::Exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
     }
@@ -96,7 +96,7 @@ fn check_loops<T: Tree + ?Sized>(
 }
 
 /// Whether the way from `start` up to the root meets `dir`.
-fn is_at_or_above<T: Tree + ?Sized>(tree: &mut T, dir: Ino, start: Ino) -> Result<bool> {
+fn is_at_or_above<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, start: Ino) -> Result<bool> {
     let mut at = start;
     // Brent's cycle detection: a damaged volume may have a loop of `..`.
     let (mut mark, mut steps, mut limit) = (start, 0u64, 1u64);
@@ -107,7 +107,7 @@ fn is_at_or_above<T: Tree + ?Sized>(tree: &mut T, dir: Ino, start: Ino) -> Resul
         if at == Ino::ROOT {
             return Ok(false);
         }
-        at = tree.parent(at)?;
+        at = ops.parent(at)?;
         if at == mark {
             return Err(Error::corrupt(Site::Inode(at), "directory lies below itself"));
         }
@@ -118,8 +118,8 @@ fn is_at_or_above<T: Tree + ?Sized>(tree: &mut T, dir: Ino, start: Ino) -> Resul
     }
 }
 
-fn replace<T: Tree + ?Sized>(
-    tree: &mut T,
+fn replace<T: InodeOps + ?Sized>(
+    ops: &mut T,
     caller: &Caller,
     from: &End<'_>,
     source: &Attr,
@@ -130,44 +130,44 @@ fn replace<T: Tree + ?Sized>(
     match &to.inode {
         Some(target) if source.is_dir() && !target.is_dir() => return fail(Errno::ENOTDIR),
         Some(target) if !source.is_dir() && target.is_dir() => return fail(Errno::EISDIR),
-        Some(target) if target.is_dir() && !tree.is_empty(target.ino)? => return fail(Errno::ENOTEMPTY),
-        None if source.is_dir() && moves => may_add_subdir(tree, &to.dir)?,
+        Some(target) if target.is_dir() && !ops.is_empty(target.ino)? => return fail(Errno::ENOTEMPTY),
+        None if source.is_dir() && moves => may_add_subdir(ops, &to.dir)?,
         _ => {}
     }
-    let now = tree.now();
+    let now = ops.now();
     let whiteout: Option<Plan> =
-        if whiteout { Some(plan_whiteout(tree, caller, &from.dir, now)?) } else { None };
+        if whiteout { Some(plan_whiteout(ops, caller, &from.dir, now)?) } else { None };
 
-    // From here on the tree changes.
+    // From here on the volume changes.
     match &whiteout {
         Some(plan) => {
-            let ino = plan.make(tree, from.dir.ino)?;
-            tree.add_links(ino, 1)?;
-            tree.set_entry(from.dir.ino, from.name, Entry { ino, kind: FileKind::CharDevice })?;
+            let ino = plan.make(ops, from.dir.ino)?;
+            ops.add_links(ino, 1)?;
+            ops.set_entry(from.dir.ino, from.name, Entry { ino, kind: FileKind::CharDevice })?;
         }
-        None => tree.remove_entry(from.dir.ino, from.name)?,
+        None => ops.remove_entry(from.dir.ino, from.name)?,
     }
-    to.set(tree, source)?;
+    to.set(ops, source)?;
     if source.is_dir() && moves {
-        tree.set_parent(source.ino, to.dir.ino)?;
-        tree.add_subdirs(from.dir.ino, -1)?;
-        tree.add_subdirs(to.dir.ino, 1)?;
+        ops.set_parent(source.ino, to.dir.ino)?;
+        ops.add_subdirs(from.dir.ino, -1)?;
+        ops.add_subdirs(to.dir.ino, 1)?;
     }
     if let Some(target) = &to.inode {
-        touch_inode(tree, target.ino, now)?;
+        touch_inode(ops, target.ino, now)?;
         if target.is_dir() {
-            bury_dir(tree, target)?;
-            tree.add_subdirs(to.dir.ino, -1)?;
+            drop_all_links(ops, target)?;
+            ops.add_subdirs(to.dir.ino, -1)?;
         } else {
-            tree.add_links(target.ino, -1)?;
+            ops.add_links(target.ino, -1)?;
         }
     }
-    touch_inode(tree, source.ino, now)?;
-    touch_both(tree, from, to, now)
+    touch_inode(ops, source.ino, now)?;
+    touch_both(ops, from, to, now)
 }
 
-fn exchange<T: Tree + ?Sized>(
-    tree: &mut T,
+fn exchange<T: InodeOps + ?Sized>(
+    ops: &mut T,
     from: &End<'_>,
     source: &Attr,
     to: &End<'_>,
@@ -175,31 +175,31 @@ fn exchange<T: Tree + ?Sized>(
 ) -> Result<()> {
     let moves = from.dir.ino != to.dir.ino;
     if moves && source.is_dir() != target.is_dir() {
-        may_add_subdir(tree, if source.is_dir() { &to.dir } else { &from.dir })?;
+        may_add_subdir(ops, if source.is_dir() { &to.dir } else { &from.dir })?;
     }
-    let now = tree.now();
+    let now = ops.now();
 
-    // From here on the tree changes.
-    from.set(tree, target)?;
-    to.set(tree, source)?;
+    // From here on the volume changes.
+    from.set(ops, target)?;
+    to.set(ops, source)?;
     if moves {
         for (inode, old, new) in [(source, from, to), (target, to, from)] {
             if inode.is_dir() {
-                tree.set_parent(inode.ino, new.dir.ino)?;
-                tree.add_subdirs(old.dir.ino, -1)?;
-                tree.add_subdirs(new.dir.ino, 1)?;
+                ops.set_parent(inode.ino, new.dir.ino)?;
+                ops.add_subdirs(old.dir.ino, -1)?;
+                ops.add_subdirs(new.dir.ino, 1)?;
             }
         }
     }
-    touch_inode(tree, source.ino, now)?;
-    touch_inode(tree, target.ino, now)?;
-    touch_both(tree, from, to, now)
+    touch_inode(ops, source.ino, now)?;
+    touch_inode(ops, target.ino, now)?;
+    touch_both(ops, from, to, now)
 }
 
-fn touch_both<T: Tree + ?Sized>(tree: &mut T, from: &End<'_>, to: &End<'_>, now: Timestamp) -> Result<()> {
-    touch_dir(tree, from.dir.ino, now)?;
+fn touch_both<T: InodeOps + ?Sized>(ops: &mut T, from: &End<'_>, to: &End<'_>, now: Timestamp) -> Result<()> {
+    touch_dir(ops, from.dir.ino, now)?;
     if from.dir.ino != to.dir.ino {
-        touch_dir(tree, to.dir.ino, now)?;
+        touch_dir(ops, to.dir.ino, now)?;
     }
     Ok(())
 }

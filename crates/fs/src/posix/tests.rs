@@ -1,4 +1,4 @@
-//! The operations over a tree in memory: outcomes, times and link counts as on ext4.
+//! The operations over inodes in memory: outcomes, times and link counts as on ext4.
 
 use xact_layout::inode::{flag, mode};
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
@@ -6,7 +6,7 @@ use xact_types::{Errno, Error, Ino, Result, Timestamp};
 use super::acl::{ACCESS, DEFAULT, encode_for_test};
 use super::*;
 use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, TimeChange, WriteHow, XattrHow};
-use crate::tree::mem::MemTree;
+use crate::inode_ops::mem::MemTree;
 
 const ROOT: Ino = Ino::ROOT;
 const USER: Caller = Caller { uid: 1000, gid: 100, umask: 0o022 };

@@ -9,7 +9,7 @@ use xact_types::{Errno, Error, Ino, Result};
 use super::acl::{self, Acl};
 use super::{fail, refuse_flags, touch_inode};
 use crate::api::{Attr, FileKind, XattrHow};
-use crate::tree::{AttrChange, AttrSet, Tree};
+use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// `XATTR_NAME_MAX` and `XATTR_SIZE_MAX`.
 const NAME_MAX: usize = 255;
@@ -43,8 +43,8 @@ fn is_acl(name: &[u8]) -> bool {
     name == acl::ACCESS || name == acl::DEFAULT
 }
 
-pub fn xattr<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-    let attr = tree.attr(ino)?;
+pub fn xattr<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    let attr = ops.attr(ino)?;
     check_name(name)?;
     if is_acl(name) && attr.kind == FileKind::Symlink {
         return fail(Errno::EOPNOTSUPP);
@@ -52,19 +52,19 @@ pub fn xattr<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Ve
     if name.starts_with(b"user.") && !has_user_attributes(&attr) {
         return fail(Errno::ENODATA);
     }
-    tree.xattr(ino, name)?.ok_or(Error::Posix(Errno::ENODATA))
+    ops.xattr(ino, name)?.ok_or(Error::Posix(Errno::ENODATA))
 }
 
-pub fn list_xattrs<T: Tree + ?Sized>(tree: &mut T, ino: Ino) -> Result<Vec<Vec<u8>>> {
-    tree.attr(ino)?;
-    tree.list_xattrs(ino)
+pub fn list_xattrs<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Vec<Vec<u8>>> {
+    ops.attr(ino)?;
+    ops.list_xattrs(ino)
 }
 
 /// Whether attributes of this inode, and of this name, may change.
-fn changeable<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<Attr> {
-    let attr = tree.attr(ino)?;
+fn changeable<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, name: &[u8]) -> Result<Attr> {
+    let attr = ops.attr(ino)?;
     check_name(name)?;
-    refuse_flags(tree, &attr, flag::IMMUTABLE | flag::APPEND)?;
+    refuse_flags(ops, &attr, flag::IMMUTABLE | flag::APPEND)?;
     if name.starts_with(b"user.") && !has_user_attributes(&attr) {
         return fail(Errno::EPERM);
     }
@@ -74,68 +74,68 @@ fn changeable<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<A
     Ok(attr)
 }
 
-pub fn set_xattr<T: Tree + ?Sized>(
-    tree: &mut T,
+pub fn set_xattr<T: InodeOps + ?Sized>(
+    ops: &mut T,
     ino: Ino,
     name: &[u8],
     value: &[u8],
     how: XattrHow,
 ) -> Result<()> {
-    let attr = changeable(tree, ino, name)?;
+    let attr = changeable(ops, ino, name)?;
     if value.len() > VALUE_MAX {
         return fail(Errno::E2BIG);
     }
     match how {
         XattrHow::Set => {}
-        XattrHow::Create if tree.xattr(ino, name)?.is_some() => return fail(Errno::EEXIST),
-        XattrHow::Replace if tree.xattr(ino, name)?.is_none() => return fail(Errno::ENODATA),
+        XattrHow::Create if ops.xattr(ino, name)?.is_some() => return fail(Errno::EEXIST),
+        XattrHow::Replace if ops.xattr(ino, name)?.is_none() => return fail(Errno::ENODATA),
         _ => {}
     }
     if is_acl(name) {
-        return set_acl(tree, &attr, name, value);
+        return set_acl(ops, &attr, name, value);
     }
-    let now = tree.now();
-    tree.set_xattr(ino, name, Some(value))?;
-    touch_inode(tree, ino, now)
+    let now = ops.now();
+    ops.set_xattr(ino, name, Some(value))?;
+    touch_inode(ops, ino, now)
 }
 
 /// Keeps permission bits and access list in step (`posix_acl_update_mode`): a list that says
 /// no more than the bits is kept as bits alone.
-fn set_acl<T: Tree + ?Sized>(tree: &mut T, attr: &Attr, name: &[u8], value: &[u8]) -> Result<()> {
+fn set_acl<T: InodeOps + ?Sized>(ops: &mut T, attr: &Attr, name: &[u8], value: &[u8]) -> Result<()> {
     let ino = attr.ino;
     // A list without entries is how the kernel says "none".
     let list = if value.len() <= 4 { None } else { Some(Acl::decode(value)?) };
-    let now = tree.now();
+    let now = ops.now();
     if name == acl::DEFAULT {
         if !attr.is_dir() {
             return if list.is_some() { fail(Errno::EACCES) } else { Ok(()) };
         }
-        let had = tree.xattr(ino, name)?.is_some();
+        let had = ops.xattr(ino, name)?.is_some();
         if list.is_some() || had {
-            tree.set_xattr(ino, name, list.map(|list| list.encode()).as_deref())?;
+            ops.set_xattr(ino, name, list.map(|list| list.encode()).as_deref())?;
         }
-        return touch_inode(tree, ino, now);
+        return touch_inode(ops, ino, now);
     }
     let mut perm = None;
     let mut stored = None;
     if let Some(list) = list {
-        tree.depends_on(ino, AttrSet::MODE);
+        ops.depends_on(ino, AttrSet::MODE);
         perm = Some(attr.perm & !0o777 | list.mode()).filter(|&perm| perm != attr.perm);
         stored = (!list.is_minimal()).then(|| list.encode());
     }
-    let had = tree.xattr(ino, name)?.is_some();
+    let had = ops.xattr(ino, name)?.is_some();
     if stored.is_some() || had {
-        tree.set_xattr(ino, name, stored.as_deref())?;
+        ops.set_xattr(ino, name, stored.as_deref())?;
     }
-    tree.set_attr(ino, &AttrChange { perm, ctime: Some(now), ..AttrChange::default() })
+    ops.set_attr(ino, &AttrChange { perm, ctime: Some(now), ..AttrChange::default() })
 }
 
-pub fn remove_xattr<T: Tree + ?Sized>(tree: &mut T, ino: Ino, name: &[u8]) -> Result<()> {
-    changeable(tree, ino, name)?;
-    if tree.xattr(ino, name)?.is_none() {
+pub fn remove_xattr<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, name: &[u8]) -> Result<()> {
+    changeable(ops, ino, name)?;
+    if ops.xattr(ino, name)?.is_none() {
         return fail(Errno::ENODATA);
     }
-    let now = tree.now();
-    tree.set_xattr(ino, name, None)?;
-    touch_inode(tree, ino, now)
+    let now = ops.now();
+    ops.set_xattr(ino, name, None)?;
+    touch_inode(ops, ino, now)
 }

@@ -26,7 +26,7 @@ impl Volume {
         let device = image.device();
         let engine = xact_consistency::open(device.clone(), options).unwrap();
         let sb = read_superblock(&*device);
-        let alloc = Allocator::open(engine.clone(), sb).unwrap();
+        let alloc = xact_fs::fixed_blocks::open_allocator(engine.clone(), sb).unwrap();
         let inodes = InodeTable::new(&alloc);
         Volume { image, engine, alloc, inodes }
     }

@@ -50,7 +50,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use xact::Audience;
+use xact::CommitObserver;
 use xact_fs::Name;
 use xact_types::Ino;
 
@@ -211,7 +211,7 @@ impl<'a> Publisher<'a> {
     }
 }
 
-impl Audience for Publisher<'_> {
+impl CommitObserver for Publisher<'_> {
     fn before(&mut self, changes: &Changes) {
         let affected = Affected::of(changes);
         let fence = self.server.cache_fence.begin(affected.inodes());

@@ -25,7 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use xact::{Audience, Durability, Transaction};
+use xact::{CommitObserver, Durability, Transaction};
 use xact_control::abi::{
     COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason,
     TxStatus, WHY_MAX,
@@ -56,11 +56,11 @@ impl CommitHow {
     /// Returns when the commit is as durable as `self` says. On an error before the base shows the
     /// changes nothing has happened: the transaction is aborted, or stays open if it was to be
     /// retained or committed in part.
-    fn commit(&self, transaction: &Transaction, audience: &mut dyn Audience) -> Result<()> {
+    fn commit(&self, transaction: &Transaction, audience: &mut dyn CommitObserver) -> Result<()> {
         match &self.only {
             Some(paths) => transaction.commit_only(paths, self.durability, audience),
             None if self.retain => transaction.try_commit(self.durability, audience),
-            None => transaction.commit_before(self.durability, audience),
+            None => transaction.commit_with_observer(self.durability, audience),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Server {
                 // What a command was in the midst of is no state to decide over.
                 if persistent
                     && !kept.is_attached()
-                    && let Err(e) = tx.transaction.keep_up()
+                    && let Err(e) = tx.transaction.update_persisted()
                 {
                     crate::log(format_args!("transaction {id} stays as it was kept before: {e}"));
                 }
@@ -133,7 +133,7 @@ impl Server {
                 server.forget_contents(Node::View(tx.nr, ino));
             }
             tx.close();
-            let result = tx.transaction.drop_only(&paths);
+            let result = tx.transaction.abort_only(&paths);
             server.go_on(tx, result.is_ok());
             result
         })
@@ -159,7 +159,7 @@ impl Server {
             if tx.is_open() {
                 server.give_back(number, tx);
             } else {
-                server.transactions.note_end(number, tx.transaction.take_lost());
+                server.transactions.note_end(number, tx.transaction.take_lost_attempt());
             }
             let errno = result.as_ref().err().map(Error::errno);
             let reported = report(result.as_ref().err(), |error| server.sentence(error));
@@ -255,7 +255,7 @@ impl Server {
         if follow {
             self.hold_followed(tx);
         }
-        let on_volume = tx.transaction.kept_info().is_some();
+        let on_volume = tx.transaction.persisted_info().is_some();
         let result = how.commit(&tx.transaction, &mut Publisher::new(self));
         if on_volume {
             // Its folder may have gone from the root.
@@ -286,8 +286,8 @@ impl Server {
 
     /// Ends a transaction whose view is frozen.
     pub(crate) fn drop_all(&self, tx: &TxView, status: TxStatus) -> Result<()> {
-        let on_volume = tx.transaction.kept_info().is_some();
-        let dropped = tx.transaction.drop_all();
+        let on_volume = tx.transaction.persisted_info().is_some();
+        let dropped = tx.transaction.abort_persisted();
         if on_volume {
             self.forget_attributes(Node::Base(Ino::ROOT));
         }
@@ -335,9 +335,9 @@ fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Com
     let mut commit = Commit::new_zeroed();
     let Some(error) = error else { return commit };
     let reason = match error {
-        Error::Conflict { path, by, .. } => {
+        Error::Conflict { path, conflicting_tx, .. } => {
             commit.path_len = fill(&mut commit.path, path.as_bytes());
-            commit.conflicting_tx = by.unwrap_or(0);
+            commit.conflicting_tx = conflicting_tx.unwrap_or(0);
             Reason::Conflict
         }
         Error::TooOld => Reason::TooOld,
@@ -350,7 +350,9 @@ fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Com
     };
     commit.reason = reason as u32;
     let why = match error {
-        Error::Conflict { why, by, .. } => format!("{why}, by {}", xact_types::winner(*by)),
+        Error::Conflict { why, conflicting_tx, .. } => {
+            format!("{why}, by {}", xact_types::conflicting_tx_text(*conflicting_tx))
+        }
         other => sentence(other),
     };
     commit.why_len = fill(&mut commit.why, why.as_bytes());
@@ -372,7 +374,8 @@ mod tests {
     fn a_conflict_is_reported_with_its_path() {
         let path = "x".repeat(PATH_MAX + 1);
         let report = |error: Option<&Error>| report(error, Error::to_string);
-        let commit = report(Some(&Error::Conflict { path, why: "written by others", by: Some(3) }));
+        let commit =
+            report(Some(&Error::Conflict { path, why: "written by others", conflicting_tx: Some(3) }));
         assert_eq!(commit.reason, Reason::Conflict as u32);
         assert_eq!(commit.path_len as usize, PATH_MAX);
         assert_eq!(&commit.why[..commit.why_len as usize], b"written by others, by transaction 3");

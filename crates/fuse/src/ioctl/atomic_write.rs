@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact::{Durability, Isolation, Losses, Resource};
+use xact::{AbortHistory, Durability, Isolation, Resource};
 use xact_fs::{Caller, View, WriteHow};
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
@@ -111,7 +111,8 @@ impl Server {
         let started = self.spawn_for(&account, Kind::End, move |server| {
             let parts = ours.ranges.lock().clone();
             let commit = || {
-                ours.transaction.commit_before(Durability::Durable, &mut Publisher::over_parts(server, parts))
+                ours.transaction
+                    .commit_with_observer(Durability::Durable, &mut Publisher::over_parts(server, parts))
             };
             let result = catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(|_| {
                 server.volume.poison("a panic in the commit of an atomic write");
@@ -146,7 +147,8 @@ impl Server {
             }
         }
         let owner = Process::of(header.pid)?;
-        let transaction = self.begin_transaction(header.uid, Isolation::Snapshot, &Losses::default())?;
+        let transaction =
+            self.begin_transaction(header.uid, Isolation::Snapshot, &AbortHistory::default())?;
         let uid = header.uid;
         let section =
             Section { owner, uid, transaction, ranges: Mutex::default(), pending: Mutex::default() };

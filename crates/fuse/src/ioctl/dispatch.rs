@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact::{Isolation, Losses, Resource, Transaction, TxOptions};
+use xact::{AbortHistory, Isolation, Resource, Transaction, TxOptions};
 use xact_control::abi::{self as control, Begin, Status, Users, Version};
 use xact_types::{Errno, Error, Result};
 use zerocopy::FromBytes;
@@ -69,7 +69,7 @@ impl Server {
                 let losses = self.transactions.losses(number);
                 let own_inodes = begin.flags & control::BEGIN_OWN_INODES != 0;
                 let by = BeginRequest { uid: header.uid, gid: header.gid, own_inodes };
-                if losses.have_weight() {
+                if losses.gives_priority() {
                     // It waits for commits, which wait for workers.
                     let (channel, unique) = (channel.clone(), header.unique);
                     let account = self.volume.accounts().of(by.uid);
@@ -136,7 +136,13 @@ impl Server {
     }
 
     /// `EDQUOT`: its user has too many transactions.
-    fn begin(&self, channel: u32, by: &BeginRequest, isolation: Isolation, losses: &Losses) -> Result<u64> {
+    fn begin(
+        &self,
+        channel: u32,
+        by: &BeginRequest,
+        isolation: Isolation,
+        losses: &AbortHistory,
+    ) -> Result<u64> {
         let open = self.volume.accounts().of(by.uid).charge(Resource::Transactions, 1)?;
         let transaction = self.begin_transaction(by.uid, isolation, losses)?;
         let id = transaction.options().id;
@@ -153,7 +159,7 @@ impl Server {
         &self,
         uid: u32,
         isolation: Isolation,
-        losses: &Losses,
+        losses: &AbortHistory,
     ) -> Result<Arc<Transaction>> {
         self.volume.health()?;
         let options = TxOptions { owner: uid, isolation, mounted: true, ..TxOptions::default() };

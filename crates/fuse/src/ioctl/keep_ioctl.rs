@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xact::{KeptInfo, Resource, Transaction};
+use xact::{PersistedInfo, Resource, Transaction};
 use xact_control::abi::TxStatus;
 use xact_types::{Errno, Error, Ino, Result, unix_seconds};
 
@@ -50,7 +50,7 @@ impl Server {
             server.undo_dead_parts(tx);
             let view = server.transactions.renew(tx);
             server.transactions.keep(number, view, how.label.clone(), how.timeout);
-            let kept = if how.persist || tx.transaction.kept_info().is_some() {
+            let kept = if how.persist || tx.transaction.persisted_info().is_some() {
                 server.keep_on_volume(tx, &how)
             } else {
                 Ok(())
@@ -64,17 +64,17 @@ impl Server {
 
     fn keep_on_volume(&self, tx: &TxView, how: &KeepOptions) -> Result<()> {
         let (id, now) = (tx.id(), seconds_now());
-        let info = KeptInfo {
+        let info = PersistedInfo {
             gid: tx.gid,
             label: how.label.clone(),
             begun: now.saturating_sub(tx.begun.elapsed().as_secs()),
             deadline: how.timeout.map(|timeout| now + timeout.as_secs()),
         };
         // One that is kept has been charged for that.
-        let is_new = tx.transaction.kept_info().is_none();
+        let is_new = tx.transaction.persisted_info().is_none();
         let charge = is_new.then(|| tx.account.charge(Resource::Persisted, 1)).transpose();
         let kept = charge.and_then(|charge| {
-            tx.transaction.keep(info)?;
+            tx.transaction.persist(info)?;
             if let Some(charge) = charge {
                 self.transactions.note_persistent(id, charge);
             }
@@ -93,7 +93,7 @@ impl Server {
 
     /// Opens what the volume has kept, before anything is served.
     pub fn reopen_kept(self: &Arc<Self>) {
-        let all = self.volume.kept_transactions().unwrap_or_else(|e| {
+        let all = self.volume.persisted_transactions().unwrap_or_else(|e| {
             crate::log(format_args!("what transactions the volume keeps cannot be told: {e}"));
             Vec::new()
         });
@@ -103,7 +103,7 @@ impl Server {
         for (id, reopened) in all {
             match reopened {
                 Ok(transaction) => {
-                    let info = transaction.kept_info().unwrap_or_default();
+                    let info = transaction.persisted_info().unwrap_or_default();
                     let label = String::from_utf8_lossy(&info.label).into_owned();
                     let age = Duration::from_secs(now.saturating_sub(info.begun));
                     let left = info.deadline.map(|at| Duration::from_secs(at.saturating_sub(now)));

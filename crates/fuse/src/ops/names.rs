@@ -1,6 +1,6 @@
 //! Operations on names: looking up, making, linking, renaming, removing.
 
-use xact::KEPT_FOLDER;
+use xact::PERSISTED_FOLDER;
 use xact_control::abi::FOLDER;
 use xact_fs::api::check_name;
 use xact_fs::{Attr, RenameHow, View};
@@ -25,7 +25,7 @@ pub fn check_changed(dir: Ino, name: &[u8]) -> Result<()> {
 }
 
 pub fn is_reserved(dir: Ino, name: &[u8]) -> bool {
-    dir == Ino::ROOT && (name == FOLDER.as_bytes() || name == KEPT_FOLDER.as_bytes())
+    dir == Ino::ROOT && (name == FOLDER.as_bytes() || name == PERSISTED_FOLDER.as_bytes())
 }
 
 impl Server {

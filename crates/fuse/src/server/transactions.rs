@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
-use xact::{Account, Charge, Losses, Lost, Resource, Transaction, TxState};
+use xact::{AbortHistory, Account, Charge, LostAttempt, Resource, Transaction, TxState};
 use xact_control::abi::TxStatus;
 use xact_fs::View;
 use xact_types::{AccessCheck, Errno, Result};
@@ -191,7 +191,7 @@ struct ChannelState {
     /// Paths for a commit or a drop of a part.
     selection: BTreeSet<Vec<u8>>,
     /// Tries that were lost to conflicts since the last one that was not.
-    losses: Losses,
+    losses: AbortHistory,
     /// What the selection takes.
     selection_bytes: usize,
     /// For both.
@@ -277,7 +277,7 @@ impl Transactions {
                     open,
                     tx: None,
                     selection: BTreeSet::new(),
-                    losses: Losses::default(),
+                    losses: AbortHistory::default(),
                     selection_bytes: 0,
                     memory: account.nothing(Resource::Memory),
                     diff: None,
@@ -335,20 +335,20 @@ impl Transactions {
     }
 
     /// What the channel has lost in a row.
-    pub fn losses(&self, channel: u32) -> Losses {
+    pub fn losses(&self, channel: u32) -> AbortHistory {
         self.tables.read().channels.get(&channel).map(|state| state.losses.clone()).unwrap_or_default()
     }
 
     /// A transaction of the channel has ended: it was lost to a conflict, or not.
-    pub fn note_end(&self, channel: u32, lost: Option<Lost>) {
+    pub fn note_end(&self, channel: u32, lost: Option<LostAttempt>) {
         if let Some(state) = self.tables.write().channels.get_mut(&channel) {
             match lost {
                 Some(lost) => state.losses.add(lost),
-                None => state.losses = Losses::default(),
+                None => state.losses = AbortHistory::default(),
             }
             // Where there is no memory to remember them, the next try is a first one.
             if state.memory.cover(state.bytes()).is_err() {
-                state.losses = Losses::default();
+                state.losses = AbortHistory::default();
             }
         }
     }
@@ -418,7 +418,7 @@ impl Transactions {
         let now = Instant::now();
         // A machine that has not been up for so long knows no such instant.
         let begun = now.checked_sub(age).unwrap_or(now);
-        let info = transaction.kept_info().unwrap_or_default();
+        let info = transaction.persisted_info().unwrap_or_default();
         let charge = |resource| Arc::new(account.charge_anyway(resource, 1));
         let (open, persistent) = (charge(Resource::Transactions), Some(charge(Resource::Persisted)));
         let mut tables = self.tables.write();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use xact_fs::tree::mem::MemTree;
+use xact_fs::inode_ops::mem::MemTree;
 use xact_fs::*;
 use xact_types::{Ino, Result, unix_seconds};
 

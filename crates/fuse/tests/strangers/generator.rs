@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use xact_fs::tree::random::Rng;
+use xact_fs::inode_ops::random::Rng;
 
 use crate::call::{Call, WRITE_APPEND, WRITE_CREATE, WRITE_TRUNCATE, What};
 use crate::step::{Actor, Savepoint, Step};

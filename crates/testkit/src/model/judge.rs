@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use xact::KEPT_FOLDER;
+use xact::PERSISTED_FOLDER;
 
 use crate::recording::Time;
 use crate::tree::{Body, Entry, Tree};
@@ -98,7 +98,7 @@ fn path_of(state: &State, id: Id) -> String {
 
 /// Whether a path is the volume's own, for what it keeps of transactions.
 fn is_kept(path: &[u8]) -> bool {
-    path.split(|b| *b == b'/').nth(1) == Some(KEPT_FOLDER.as_bytes())
+    path.split(|b| *b == b'/').nth(1) == Some(PERSISTED_FOLDER.as_bytes())
 }
 
 /// Compares everything but the contents of files; gives the entry of each.

@@ -1,6 +1,6 @@
 //! Transactions among other operations.
 
-use xact::KEPT_FOLDER;
+use xact::PERSISTED_FOLDER;
 
 use super::random::{data_operation, name_operation};
 use crate::rng::Rng;
@@ -182,7 +182,7 @@ pub fn decided_once(tree: &Tree) -> Result<(), String> {
         let Some((stands, id)) = text.strip_prefix('/').and_then(|name| name.split_once('-')) else {
             continue;
         };
-        let kept = there(format!("/{KEPT_FOLDER}/{id}"));
+        let kept = there(format!("/{PERSISTED_FOLDER}/{id}"));
         let (done, part) = (there(format!("/two/done-{id}")), there(format!("/one/part-{id}")));
         let wrong = match stands {
             _ if kept && done => "was committed and is still kept",

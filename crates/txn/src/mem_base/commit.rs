@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use xact_fs::inode_ops::mem::{MemNode, MemTree};
 use xact_fs::quota::Payer;
-use xact_fs::tree::mem::{MemNode, MemTree};
 use xact_fs::{
-    Allocate, Attr, AttrChange, BlockContents, DirItem, Entry, KEPT_FOLDER, Name, NewInode, SeekTo, Tree,
-    XattrChanges,
+    Allocate, Attr, AttrChange, BlockContents, ChangedBy, DirItem, Entry, InodeOps, InstallOps, Name,
+    NewContents, NewInode, PERSISTED_FOLDER, ReservationOps, SeekTo, Stamp, ValidationOps, XattrChanges,
 };
 use xact_types::{CommitId, Error, FileBlock, Ino, Result};
 
-use super::{MemBase, MemHold};
-use crate::base::{ChangedBy, CommitTree, NewContents, Stamp};
+use super::{MemBase, MemReadView};
 
 /// The base within one commit.
 pub(crate) struct MemCommit<'a> {
@@ -63,10 +62,9 @@ impl MemCommit<'_> {
     }
 }
 
-impl CommitTree for MemCommit<'_> {
-    type Base = MemBase;
-    type Hold = MemHold;
-    type Staged = NewContents;
+impl ValidationOps for MemCommit<'_> {
+    type Fs = MemBase;
+    type ReadView = MemReadView;
 
     fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>> {
         self.look()?;
@@ -79,7 +77,7 @@ impl CommitTree for MemCommit<'_> {
     fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
         self.differs(dir, since, |node| {
             let mut names = node.names.clone();
-            names.retain(|name, _| dir != Ino::ROOT || name != KEPT_FOLDER.as_bytes());
+            names.retain(|name, _| dir != Ino::ROOT || name != PERSISTED_FOLDER.as_bytes());
             names
         })
     }
@@ -100,10 +98,6 @@ impl CommitTree for MemCommit<'_> {
         self.differs(ino, since, |node| node.xattrs.get(name).cloned())
     }
 
-    fn check_xattrs(&mut self, _ino: Option<Ino>, _changes: &XattrChanges) -> Result<()> {
-        Ok(())
-    }
-
     fn any_xattr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
         self.differs(ino, since, |node| node.xattrs.clone())
     }
@@ -118,42 +112,52 @@ impl CommitTree for MemCommit<'_> {
 
     fn sign(&mut self, _: u64) {}
 
-    fn open_view_after(&mut self, base: &Arc<MemBase>) -> MemHold {
+    fn open_view_after(&mut self, base: &Arc<MemBase>) -> MemReadView {
         self.opens_view = true;
-        MemHold { base: base.clone(), stamp: self.next_stamp }
+        MemReadView { base: base.clone(), stamp: self.next_stamp }
+    }
+
+    fn check_xattrs(&mut self, _ino: Option<Ino>, _changes: &XattrChanges) -> Result<()> {
+        Ok(())
     }
 
     fn exists(&mut self, ino: Ino) -> Result<bool> {
         self.look()?;
         Ok(self.tree.node(ino).is_ok())
     }
+}
 
-    fn expect_inode(&mut self, _: Ino, _: Payer) -> Result<()> {
+impl ReservationOps for MemCommit<'_> {
+    type Staged = NewContents;
+
+    fn reserve_adoption(&mut self, _: Ino, _: Payer) -> Result<()> {
         Ok(())
     }
 
+    fn reserve_charge(&mut self, _: Payer, _: u64, _: u64) {
+        assert!(!self.changed, "a charge is announced before the first change");
+    }
+
+    fn reserve_payer_change(&mut self, ino: Ino, _: Payer) -> Result<()> {
+        assert!(!self.changed, "a charge is announced before the first change");
+        self.look()?.attr(ino).map(drop)
+    }
+
+    fn reserve_install(&mut self, ino: Ino, _: &NewContents) -> Result<()> {
+        assert!(!self.changed, "an install is announced before the first change");
+        self.look()?.attr(ino).map(drop)
+    }
+
+    fn reserve_new_file(&mut self, _: &NewContents) {
+        assert!(!self.changed, "an install is announced before the first change");
+    }
+}
+
+impl InstallOps for MemCommit<'_> {
     fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
         assert!(self.reserved.remove(&ino), "{ino} was not reserved");
         self.change().adopt(ino, Ino::ROOT, new);
         Ok(())
-    }
-
-    fn expect_charge(&mut self, _: Payer, _: u64, _: u64) {
-        assert!(!self.changed, "a charge is announced before the first change");
-    }
-
-    fn expect_payer(&mut self, ino: Ino, _: Payer) -> Result<()> {
-        assert!(!self.changed, "a charge is announced before the first change");
-        self.look()?.attr(ino).map(drop)
-    }
-
-    fn expect_install(&mut self, ino: Ino, _: &NewContents) -> Result<()> {
-        assert!(!self.changed, "an install is announced before the first change");
-        self.look()?.attr(ino).map(drop)
-    }
-
-    fn expect_new_file(&mut self, _: &NewContents) {
-        assert!(!self.changed, "an install is announced before the first change");
     }
 
     fn install(&mut self, ino: Ino, staged: &mut NewContents, size: u64) -> Result<()> {
@@ -174,7 +178,7 @@ impl CommitTree for MemCommit<'_> {
     }
 }
 
-impl Tree for MemCommit<'_> {
+impl InodeOps for MemCommit<'_> {
     fn attr(&mut self, ino: Ino) -> Result<Attr> {
         self.look()?.attr(ino)
     }

@@ -2,13 +2,12 @@
 
 use xact_fs::posix;
 use xact_fs::{
-    Allocate, Attr, Caller, DirItem, Name, RenameHow, SeekTo, SetAttr, Tree, View, VolumeSpace, WriteHow,
+    Allocate, Attr, Caller, DirItem, InodeOps, Name, RenameHow, SeekTo, SetAttr, View, VolumeSpace, WriteHow,
     XattrHow,
 };
 use xact_types::{Ino, Result};
 
 use super::MemBase;
-use crate::base::VersionedBase;
 
 /// The base itself, for operations outside transactions.
 impl View for MemBase {
@@ -117,6 +116,13 @@ impl View for MemBase {
     }
 
     fn space(&self) -> Result<VolumeSpace> {
-        VersionedBase::space(self)
+        Ok(VolumeSpace {
+            block_size: self.block_size,
+            blocks: 0,
+            free_blocks: 0,
+            available_blocks: 0,
+            inodes: 0,
+            free_inodes: 0,
+        })
     }
 }

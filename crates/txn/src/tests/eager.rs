@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use xact_fs::{Allocate, Caller, View, WriteHow};
+use xact_fs::{Allocate, Caller, VersionedFs, View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{Op, dump, run};
 use super::real::Volume;
 use crate::mem_base::MemBase;
-use crate::{Durability, Isolation, Side, Transaction, TxOptions, TxState, VersionedBase};
+use crate::{Durability, Isolation, Side, Transaction, TxOptions, TxState};
 
 const BLOCK: u64 = 1024;
 
@@ -36,12 +36,12 @@ fn filled<B: View>(base: &B) {
     }
 }
 
-fn begin<B: VersionedBase>(base: &Arc<B>, id: u64, isolation: Isolation) -> Transaction<B> {
+fn begin<B: VersionedFs>(base: &Arc<B>, id: u64, isolation: Isolation) -> Transaction<B> {
     Transaction::begin(base, TxOptions { id, isolation, ..TxOptions::default() })
 }
 
 /// Runs a test on both bases. The real one knows who won.
-fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemBase>), on_real: impl Fn(&dyn Fn() -> Arc<xact_fs::Base>)) {
+fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemBase>), on_real: impl Fn(&dyn Fn() -> Arc<xact_fs::LiveFs>)) {
     test(&|| {
         let base = MemBase::new(BLOCK as u32);
         filled(&*base);
@@ -59,7 +59,7 @@ fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemBase>), on_real: impl Fn(&dyn Fn() 
 }
 
 /// Runs `inside`, whose last call alone meets what `outside` has changed after the begin.
-fn told_at_once<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>) {
+fn told_at_once<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>) {
     let zero = Allocate::ZeroRange { keep_size: true };
     let reserve = Allocate::Reserve { keep_size: false };
     let pairs: &[(&[Op], Op)] = &[
@@ -97,10 +97,10 @@ fn told_at_once<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>) {
             let before = dump(&*base, true);
             run(&tx, last);
             assert!(tx.is_doomed(), "{inside:?} with {outside:?} under {isolation:?}");
-            let Err(Error::Conflict { path, by, .. }) = tx.commit() else {
+            let Err(Error::Conflict { path, conflicting_tx, .. }) = tx.commit() else {
                 panic!("{inside:?} was committed")
             };
-            assert_eq!((&*path, by), ("/a", None));
+            assert_eq!((&*path, conflicting_tx), ("/a", None));
             assert_eq!(dump(&*base, true), before, "{inside:?} with {outside:?} leaves a trace");
         }
     }
@@ -112,7 +112,7 @@ fn a_write_on_changed_contents_fails_at_once() {
 }
 
 /// Others may change what it does not, as often as they like, and what it only reads is the commit's.
-fn left_alone<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>) {
+fn left_alone<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>) {
     let base = fresh();
     let tx = begin(&base, 0, Isolation::Serializable);
     for round in 0..3 {
@@ -141,7 +141,7 @@ fn changes_of_other_blocks_do_not_collide() {
 }
 
 /// What the transaction wrote first and others changed then: told when it writes to the file again.
-fn overtaken<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>, knows_who: bool) {
+fn overtaken<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>, knows_who: bool) {
     let base = fresh();
     let [one, two] = [71, 72].map(|id| begin(&base, id, Isolation::Serializable));
     // Both may write the same block: as long as neither commits, nobody has lost.
@@ -154,8 +154,8 @@ fn overtaken<B: VersionedBase + View>(fresh: &dyn Fn() -> Arc<B>, knows_who: boo
     assert!(!two.is_doomed());
     run(&two, &write("a", 2048, 10));
     assert!(two.is_doomed());
-    let Err(Error::Conflict { path, by, .. }) = two.commit() else { panic!("both committed") };
-    assert_eq!((&*path, by), ("/a", knows_who.then_some(71)));
+    let Err(Error::Conflict { path, conflicting_tx, .. }) = two.commit() else { panic!("both committed") };
+    assert_eq!((&*path, conflicting_tx), ("/a", knows_who.then_some(71)));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn doom_is_for_good() {
     let diff = tx.diff().unwrap();
     assert_eq!(diff.iter().map(|one| &*one.path).collect::<Vec<_>>(), [b"/new"]);
     assert!(tx.peek_attr(Side::New, a).is_ok());
-    tx.drop_only(&["/new"]).unwrap();
+    tx.abort_only(&["/new"]).unwrap();
     // Without any effect it would be a reader, which always commits; but it was told that a write failed.
     assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     base.assert_idle();

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use xact_fs::View;
+use xact_fs::{VersionedFs, View};
 use xact_types::Error;
 
 use super::ops::{Op, Rng, Told, dump, run};
 use crate::mem_base::MemBase;
-use crate::{Isolation, Transaction, TxOptions, VersionedBase};
+use crate::{Isolation, Transaction, TxOptions};
 
-struct Open<B: VersionedBase> {
+struct Open<B: VersionedFs> {
     tx: Transaction<B>,
     done: Vec<(Op, Told)>,
     begun_at: usize,
@@ -25,7 +25,7 @@ struct Step {
 /// `replay` (a volume of the same state) the committed ones alone, in the order of their commits:
 /// each call must tell the same again, and the tree must be the same. What had no effect takes
 /// effect where it began. Returns the numbers of commits and of conflicts, or what is wrong.
-pub(crate) fn history<B: VersionedBase + View>(
+pub(crate) fn history<B: VersionedFs + View>(
     seed: u64,
     rng: &mut Rng,
     base: &Arc<B>,

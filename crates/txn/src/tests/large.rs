@@ -1,13 +1,13 @@
 //! Transactions larger than the journal, and larger than memory should hold (TX-16).
 
-use xact_fs::{Allocate, Base, View, WriteHow};
+use xact_fs::{Allocate, LiveFs, View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{USER, dump};
 use super::real::{Volume, begin, spilled_blocks};
 use crate::Transaction;
 
-fn make_dirs(tx: &Transaction<Base>, count: u32) {
+fn make_dirs(tx: &Transaction<LiveFs>, count: u32) {
     for i in 0..count {
         tx.make_dir(&USER, Ino::ROOT, format!("dir-{i}").as_bytes(), 0o755).unwrap();
     }

@@ -7,7 +7,7 @@ use xact_types::{Errno, Error, Ino};
 
 use crate::account::Accounts;
 use crate::mem_base::MemBase;
-use crate::reads::Reads;
+use crate::validation::read_set::ReadSet;
 use crate::{Account, Limits, Resource, Transaction, TxOptions};
 
 const USER: u32 = 1000;
@@ -145,7 +145,7 @@ fn what_is_counted_is_what_is_there() {
             again.recount();
             assert_eq!(overlay.bytes, again.bytes, "{when}");
         });
-        let mut again: Reads = tx.reads.lock().clone();
+        let mut again: ReadSet = tx.reads.lock().clone();
         again.recount();
         assert_eq!(tx.reads.lock().bytes(), again.bytes(), "{when}");
     };
@@ -171,7 +171,7 @@ fn what_is_counted_is_what_is_there() {
     tx.make_node(&Caller::ROOT, Ino::ROOT, b"two", 0o100644, 0).unwrap();
     tx.commit_only(&["/one"], Default::default(), &mut ()).unwrap();
     check("committed in part");
-    tx.drop_only(&["/two"]).unwrap();
+    tx.abort_only(&["/two"]).unwrap();
     check("dropped in part");
 }
 
@@ -195,8 +195,8 @@ fn differences_of_deep_folders_take_no_time_in_the_square() {
     assert_eq!(exact, 1 + (4096 - 4) / 2);
     let bytes: usize = all.iter().map(crate::Difference::bytes).sum();
     assert!(bytes < 20 << 20, "{bytes} bytes");
-    assert!(matches!(tx.drop_only(&["/elsewhere"]), Err(Error::Usage(_))));
-    tx.drop_only(&["/top"]).unwrap();
+    assert!(matches!(tx.abort_only(&["/elsewhere"]), Err(Error::Usage(_))));
+    tx.abort_only(&["/top"]).unwrap();
     assert!(tx.diff().unwrap().is_empty());
     // A list that does not fit is refused, and the transaction goes on.
     let small = begin(&base, &self::account(1 << 20));

@@ -1,18 +1,18 @@
 //! Transactions over a base in memory.
 
 mod conflicts;
+mod contention;
 mod eager;
 mod history;
-mod kept;
 mod large;
 mod memory;
 mod parts;
 mod permission;
+mod persisted;
 mod random;
 mod real;
 mod savepoints;
 mod shapes;
 mod space;
-mod turns;
 
-pub(crate) use xact_fs::tree::random as ops;
+pub(crate) use xact_fs::inode_ops::random as ops;

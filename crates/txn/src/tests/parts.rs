@@ -169,8 +169,8 @@ fn a_part_is_committed_with_what_it_needs() {
     commit_only(&tx, "/d/x/").unwrap();
     assert_eq!(diff(&tx), ["Modified /a", "Deleted /b", "Added /n/2"]);
     assert_eq!(dump(&tx, false), in_view, "the view has changed");
-    tx.drop_only(&["b"]).unwrap();
-    assert!(matches!(tx.drop_only(&["b"]), Err(Error::Usage(_))));
+    tx.abort_only(&["b"]).unwrap();
+    assert!(matches!(tx.abort_only(&["b"]), Err(Error::Usage(_))));
     assert_eq!(diff(&tx), ["Modified /a", "Added /n/2"]);
     tx.commit().unwrap();
     let names: Vec<String> = dump(&*base, false).into_keys().collect();
@@ -198,9 +198,9 @@ fn what_is_dropped_is_as_it_was() {
         ],
     );
     // The folder comes back with the file, but not the other file.
-    tx.drop_only(&["d/x"]).unwrap();
+    tx.abort_only(&["d/x"]).unwrap();
     assert_eq!(diff(&tx), ["Attributes /a", "Deleted /d/y", "Added /e/new"]);
-    tx.drop_only(&["d", "a", "e"]).unwrap();
+    tx.abort_only(&["d", "a", "e"]).unwrap();
     assert_eq!(diff(&tx), [""; 0]);
     assert_eq!(dump(&tx, false), before);
     assert!(!tx.has_effect());
@@ -215,7 +215,7 @@ fn folders_moved_into_each_other_stay_together() {
     // e/f moves to the top, and e into it: /f/e.
     do_all(&tx, &[mv("e/f", "f"), mv("e", "f/e")]);
     assert!(matches!(commit_only(&tx, "f/e"), Err(Error::Usage(_))));
-    assert!(matches!(tx.drop_only(&["e/f"]), Err(Error::Usage(_))));
+    assert!(matches!(tx.abort_only(&["e/f"]), Err(Error::Usage(_))));
     assert_eq!(tx.state(), TxState::Active);
     commit_only(&tx, "e/f").unwrap();
     tx.commit().unwrap();
@@ -326,9 +326,9 @@ fn all_parts_dropped_are_nothing() {
                 break;
             }
             let at = rng.below(all.len() as u64) as usize;
-            match tx.drop_only(&[&all[at].path]) {
+            match tx.abort_only(&[&all[at].path]) {
                 Ok(()) => {}
-                Err(Error::Usage(_)) => tx.drop_only(&[b"/"]).unwrap(),
+                Err(Error::Usage(_)) => tx.abort_only(&[b"/"]).unwrap(),
                 Err(other) => panic!("seed {seed}: {other}"),
             }
             // What is left could be committed: the view is a sound tree.

@@ -7,7 +7,7 @@ use xact_types::Error;
 
 use super::ops::{Op, run};
 use crate::mem_base::MemBase;
-use crate::{Isolation, KeptInfo, Transaction, TxOptions};
+use crate::{Isolation, PersistedInfo, Transaction, TxOptions};
 
 const ID: u64 = 7;
 
@@ -107,8 +107,8 @@ fn outcome(
     look(&tx, path);
     run(&tx, inside);
     if kept {
-        let info = KeptInfo { gid: 3, label: Vec::new(), begun: 1_700_000_000, deadline: None };
-        tx.keep(info).unwrap();
+        let info = PersistedInfo { gid: 3, label: Vec::new(), begun: 1_700_000_000, deadline: None };
+        tx.persist(info).unwrap();
         drop(tx);
         outside.iter().for_each(|one| one.run(&base));
         base = MemBase::with(base.tree());
@@ -216,7 +216,8 @@ fn a_way_that_was_forgotten_is_compared() {
         tx.reads.lock().coarsen(std::iter::empty());
         tx.write(attr(&*base, "top/d/x").ino, 0, b"mine", WriteHow::default()).unwrap();
         if kept {
-            tx.keep(KeptInfo { gid: 3, label: Vec::new(), begun: 1_700_000_000, deadline: None }).unwrap();
+            tx.persist(PersistedInfo { gid: 3, label: Vec::new(), begun: 1_700_000_000, deadline: None })
+                .unwrap();
             tx.abort();
         }
         run(&*base, &Op::Chmod(s("top"), 0o700));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use xact_device::{CountingDevice, FileDevice, OpenMode};
 use xact_fs::volume::VolumeOptions;
-use xact_fs::{Allocate, Attr, Base, Caller, View, WriteHow, XattrHow};
+use xact_fs::{Allocate, Attr, Caller, LiveFs, View, WriteHow, XattrHow};
 use xact_types::{Error, Ino};
 
 use super::history::history;
@@ -33,11 +33,11 @@ impl Volume {
         Volume { _dir: dir, image }
     }
 
-    pub fn open(&self) -> Arc<Base> {
+    pub fn open(&self) -> Arc<LiveFs> {
         self.open_with(VolumeOptions::default().cache_bytes)
     }
 
-    pub fn open_with(&self, cache_bytes: u64) -> Arc<Base> {
+    pub fn open_with(&self, cache_bytes: u64) -> Arc<LiveFs> {
         let device = Arc::new(FileDevice::open(&self.image, OpenMode::ReadWrite).unwrap());
         let options = VolumeOptions { flusher: false, cache_bytes, ..VolumeOptions::default() };
         xact_fs::open(device, &options).unwrap()
@@ -50,12 +50,12 @@ impl Volume {
     }
 }
 
-pub(super) fn begin(base: &Arc<Base>) -> Transaction<Base> {
+pub(super) fn begin(base: &Arc<LiveFs>) -> Transaction<LiveFs> {
     Transaction::begin(base, TxOptions::default())
 }
 
 /// Blocks of a transaction that are on the volume already.
-pub(super) fn spilled_blocks(tx: &Transaction<Base>) -> usize {
+pub(super) fn spilled_blocks(tx: &Transaction<LiveFs>) -> usize {
     tx.with_overlay(|overlay| {
         let blocks = overlay.nodes.values().flat_map(|node| node.file.blocks.values().flatten());
         blocks.filter(|block| block.in_memory().is_none()).count()
@@ -406,7 +406,7 @@ fn old_versions_have_a_limit() {
     let oldest = begin(&base);
     write(2, 1);
     let later = begin(&base);
-    let seen = |tx: &Transaction<Base>| {
+    let seen = |tx: &Transaction<LiveFs>| {
         let mut read = Vec::new();
         tx.read(file.ino, 0, 1, &mut read).map(|()| read[0])
     };

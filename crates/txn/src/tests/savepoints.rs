@@ -104,9 +104,9 @@ fn parts_wait_for_savepoints() {
     run(&tx, &Op::Create("a".into()));
     let savepoint = tx.savepoint().unwrap();
     assert!(matches!(tx.commit_only(&["a"], Durability::Durable, &mut ()), Err(Error::Usage(_))));
-    assert!(matches!(tx.drop_only(&["a"]), Err(Error::Usage(_))));
+    assert!(matches!(tx.abort_only(&["a"]), Err(Error::Usage(_))));
     tx.release_savepoint(savepoint).unwrap();
-    tx.drop_only(&["a"]).unwrap();
+    tx.abort_only(&["a"]).unwrap();
     tx.commit().unwrap();
     base.assert_idle();
 }

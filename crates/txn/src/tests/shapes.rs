@@ -42,7 +42,7 @@ fn mv(view: &dyn View, from: &str, to: &str, how: RenameHow) {
     view.rename(&USER, (ROOT, from.as_bytes()), (ROOT, to.as_bytes()), how).unwrap();
 }
 
-/// What an audience hears, and whether the base showed the change just then.
+/// What an observer hears, and whether the base showed the change just then.
 #[derive(Default)]
 struct Heard(Vec<(&'static str, Vec<Vec<u8>>, bool)>, Option<Arc<MemBase>>);
 
@@ -54,7 +54,7 @@ impl Heard {
     }
 }
 
-impl crate::Audience for Heard {
+impl crate::CommitObserver for Heard {
     fn before(&mut self, changes: &crate::Changes) {
         self.note("before", changes);
     }
@@ -69,7 +69,7 @@ fn an_audience_hears_before_and_after() {
     let base = MemBase::new(1024);
     let heard = |tx: &Transaction<MemBase>| {
         let mut heard = Heard(Vec::new(), Some(base.clone()));
-        let done = tx.commit_before(Durability::Durable, &mut heard).is_ok();
+        let done = tx.commit_with_observer(Durability::Durable, &mut heard).is_ok();
         (done, heard.0)
     };
     let begin = || Transaction::begin(&base, TxOptions::default());

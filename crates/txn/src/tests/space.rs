@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use xact_device::{FileDevice, OpenMode};
 use xact_fs::volume::VolumeOptions;
-use xact_fs::{Allocate, Base, Caller, QuotaLimits, SetAttr, View, WriteHow, XattrHow};
+use xact_fs::{Allocate, Caller, LiveFs, QuotaLimits, SetAttr, View, WriteHow, XattrHow};
 use xact_types::{Errno, Error, Ino, Result};
 
 use super::ops::Rng;
@@ -22,11 +22,11 @@ const BOB: Caller = Caller { uid: 1002, gid: 2002, umask: 0 };
 /// Of which a transaction's contents get an eighth.
 const SMALL_CACHE: u64 = 4 * MIB;
 
-fn open(volume: &Volume) -> Arc<Base> {
+fn open(volume: &Volume) -> Arc<LiveFs> {
     volume.open_with(SMALL_CACHE)
 }
 
-fn begin(base: &Arc<Base>, caller: Caller) -> Transaction<Base> {
+fn begin(base: &Arc<LiveFs>, caller: Caller) -> Transaction<LiveFs> {
     Transaction::begin(base, TxOptions { owner: caller.uid, ..TxOptions::default() })
 }
 
@@ -51,7 +51,7 @@ fn fill(view: &dyn View, by: Caller, name: &str) -> (u64, Error) {
     }
 }
 
-fn free(base: &Base) -> (u64, u64) {
+fn free(base: &LiveFs) -> (u64, u64) {
     let space = base.space().unwrap();
     (space.free_blocks, space.free_inodes)
 }
@@ -66,7 +66,7 @@ fn is_revoked<T: std::fmt::Debug>(result: Result<T>) {
     assert!(matches!(result, Err(Error::SpaceRevoked)), "{result:?}");
 }
 
-fn close(base: Arc<Base>, volume: &Volume, what: &str) {
+fn close(base: Arc<LiveFs>, volume: &Volume, what: &str) {
     base.close().unwrap();
     drop(base);
     volume.check(what);
@@ -307,7 +307,7 @@ fn with_quotas() -> Volume {
     volume
 }
 
-fn open_limited(volume: &Volume) -> Arc<Base> {
+fn open_limited(volume: &Volume) -> Arc<LiveFs> {
     let device = Arc::new(FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap());
     let quota_limits = QuotaLimits { user: true, group: true, project: true };
     let options =

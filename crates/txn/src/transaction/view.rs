@@ -3,16 +3,15 @@
 use parking_lot::RwLockUpgradableReadGuard;
 use xact_fs::posix;
 use xact_fs::{
-    Allocate, Attr, Caller, DirItem, Entry, Name, RenameHow, SeekTo, SetAttr, Tree, View, VolumeSpace,
-    WriteHow, XattrHow,
+    Allocate, Attr, Caller, DirItem, Entry, InodeOps, Name, RenameHow, SeekTo, SetAttr, VersionedFs, View,
+    VolumeSpace, WriteHow, XattrHow,
 };
 use xact_types::{Ino, Result};
 
 use super::Transaction;
-use crate::base::VersionedBase;
 use crate::tx_tree::{Access, TxTree};
 
-impl<B: VersionedBase> View for Transaction<B> {
+impl<B: VersionedFs> View for Transaction<B> {
     fn lookup(&self, dir: Ino, name: &Name) -> Result<Attr> {
         self.look(|tree| posix::lookup(tree, dir, name))
     }

@@ -84,7 +84,7 @@ impl Differ<'_> {
         }
         let mut attrs = BTreeMap::new();
         for &ino in before.keys().chain(names.keys()) {
-            // By name alone: parts of the inode tables that nothing chosen is in are nobody's (`fs/src/cut`).
+            // By name alone: parts of the inode tables that nothing chosen is in are nobody's (`fs/src/prune`).
             let old = if before.contains_key(&ino) { self.old.attr(ino)? } else { None };
             let new = if names.contains_key(&ino) { self.new.attr(ino)? } else { None };
             attrs.insert(ino, (old, new));

@@ -1,7 +1,7 @@
 //! Adding blocks to a block map: the arrays on the way that are missing come with them.
 //!
 //! Crash argument:
-//! 1. The data is on the device before the handle is begun (`base/writeback` 2, 3).
+//! 1. The data is on the device before the handle is begun (`live/data/writeback` 2, 3).
 //! 2. A new array gets its contents (`create`) and the pointer to it in one handle, so a commit has
 //!    both: no pointer ever leads to a block of old bytes.
 //! 3. Existing arrays change through the handle like every metadata block. What a crash leaves is the

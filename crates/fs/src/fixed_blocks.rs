@@ -1,0 +1,45 @@
+//! Opening the allocator: where the journal is has to be read through it.
+//!
+//! Layer: above the allocator, the inode table and the extents, which know nothing of each other's
+//! order.
+
+use std::sync::Arc;
+
+use xact_consistency::Engine;
+use xact_layout::extent::END_OF_FILES;
+use xact_layout::feature::compat;
+use xact_layout::superblock::Superblock;
+use xact_types::{FileBlock, Ino, Result, Run};
+
+use crate::alloc::Allocator;
+use crate::extent::{Extents, Owner};
+use crate::inode_table::InodeTable;
+use crate::journal_map::lasting_runs;
+
+/// The allocator of a volume. Reads the journal's inode, and nothing else before it is needed.
+///
+/// Errors: `Corrupt` for a journal that cannot be read.
+pub fn open_allocator(engine: Arc<Engine>, sb: Superblock) -> Result<Allocator> {
+    let mut alloc = Allocator::new(engine, sb);
+    let runs = journal_runs(&alloc)?;
+    alloc.set_journal(runs);
+    Ok(alloc)
+}
+
+/// The blocks of the journal inode, if the volume has one, without those that it has for a while.
+fn journal_runs(alloc: &Allocator) -> Result<Vec<Run>> {
+    let (engine, sb) = (alloc.engine(), alloc.superblock());
+    let mut runs = Vec::new();
+    let ino = Ino(sb.journal_inum());
+    if sb.has_compat(compat::HAS_JOURNAL) && ino.0 != 0 {
+        let inode = InodeTable::new(alloc).read(ino)?;
+        let owner = Owner { ino, generation: inode.generation() };
+        let extents = Extents::new(engine, sb, alloc, owner);
+        extents.iterate(&inode, FileBlock(0)..END_OF_FILES, &mut |extent| {
+            runs.push(extent.run);
+            Ok(true)
+        })?;
+    }
+    let made_with = engine.journal().and_then(|journal| journal.size().made_with);
+    Ok(lasting_runs(runs, made_with))
+}

@@ -1,0 +1,140 @@
+//! Files and directories whose contents lie in their inode (feature `inline_data`): the first 60
+//! bytes in `i_block`, the rest as the attribute `system.data`.
+//!
+//! ```text
+//! file       i_block: bytes 0..60                     system.data: bytes 60.. of the file
+//! directory  i_block: inode of `..`, then entries     system.data: more entries
+//! ```
+//!
+//! They are read as they are. Before the first change of contents they get a block like any other,
+//! and never become inline again; xact makes none.
+//!
+//! Crash argument: the block's contents (of a file: written as data and so flushed before the
+//! commit record; of a directory: in the commit itself), its bit in the bitmap, and the inode that
+//! maps it instead of holding the bytes are one commit. A crash before it leaves the inode as it
+//! was.
+
+use std::io::IoSlice;
+
+use xact_layout::dirent::{DirEntry, DirFormat, Packer, entry_bytes};
+use xact_layout::get_u32;
+use xact_layout::inode::{BLOCK_AREA_BYTES, flag};
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Site};
+
+use crate::alloc::Purpose;
+use crate::api::FileKind;
+use crate::live::LiveFs;
+use crate::live::inode::cached::InodeState;
+use crate::live::op::Operation;
+
+/// The attribute that holds what `i_block` has no room for.
+const REST: &[u8] = b"system.data";
+/// Where the entries of a directory begin, behind the number of its parent.
+const ENTRIES_AT: usize = 4;
+
+/// Credits that giving an inode its first block takes: bitmap and descriptor, the block, the inode.
+pub(in crate::live) const UNPACK_CREDITS: u32 = 4;
+
+pub(in crate::live) fn is_inline(state: &InodeState) -> bool {
+    state.inode.flags() & flag::INLINE_DATA != 0
+}
+
+impl LiveFs {
+    /// The bytes that an inline inode holds: for a file, at least its size.
+    fn inline_bytes(&self, ino: Ino, state: &InodeState) -> Result<Vec<u8>> {
+        let mut bytes = state.inode.block_area().to_vec();
+        bytes.extend(self.xattrs(ino).get(&state.inode, REST)?.unwrap_or_default());
+        Ok(bytes)
+    }
+
+    /// The contents of an inline file or symbolic link.
+    pub(in crate::live) fn inline_contents(&self, ino: Ino, state: &InodeState) -> Result<Vec<u8>> {
+        let mut bytes = self.inline_bytes(ino, state)?;
+        let size = usize::try_from(state.inode.size()).unwrap_or(usize::MAX);
+        if size > bytes.len() {
+            return Err(Error::corrupt(Site::Inode(ino), "file is larger than what its inode holds"));
+        }
+        bytes.truncate(size);
+        Ok(bytes)
+    }
+
+    /// An inline directory as the block that it would be.
+    pub(in crate::live) fn inline_dir_block(&self, ino: Ino, state: &InodeState) -> Result<Vec<u8>> {
+        let site = Site::Inode(ino);
+        let format = DirFormat::new(&self.sb, ino, state.inode.generation());
+        let bytes = self.inline_bytes(ino, state)?;
+        let (first, rest) = bytes.split_at(BLOCK_AREA_BYTES);
+        let parent = Ino(get_u32(first, 0));
+        let empty = format.first_block(ino, parent);
+        let mut packer = Packer::new(&format, &empty[..format.dots(&empty, ino, site)?.parent_at]);
+        packer.push(&DirEntry { ino: parent, file_type: FileKind::Directory.dirent_type(), name: b".." });
+        let mut used = 2 * entry_bytes(2);
+        for area in [&first[ENTRIES_AT..], rest] {
+            for entry in format.entries_of_area(area, site) {
+                let entry = entry?;
+                used += entry_bytes(entry.name.len());
+                if used > format.entries_end() {
+                    return Err(Error::corrupt(site, "entries in the inode are too many for a block"));
+                }
+                packer.push(&entry);
+            }
+        }
+        Ok(packer.finish())
+    }
+}
+
+impl Operation<'_> {
+    /// Before a change of contents: an inline inode gets a block for them.
+    pub(in crate::live) fn unpack_inline(&mut self, ino: Ino) -> Result<()> {
+        let fs = self.fs;
+        let locked = self.state(ino)?;
+        if !is_inline(&locked.state) {
+            return Ok(());
+        }
+        let is_dir = locked.state.inode.is_directory();
+        let contents = match is_dir {
+            true => fs.inline_dir_block(ino, &locked.state)?,
+            false => fs.inline_contents(ino, &locked.state)?,
+        };
+        self.begin_memory_change()?;
+        let place = match contents.is_empty() {
+            true => None,
+            false => {
+                let purpose = Purpose::Data { privileged: self.privileges().reserve || is_dir };
+                Some(fs.allocator.take(fs.allocator.goal_for(ino), 1, purpose, None)?)
+            }
+        };
+        let mut block = contents;
+        block.resize(fs.block_bytes() as usize, 0);
+        // Before the handle: no device is waited for within one, nor another commit.
+        let written = match place {
+            Some(run) if !is_dir => fs.engine.write_data(run.start, &[IoSlice::new(&block)]),
+            _ => Ok(()),
+        };
+        if let Err(error) = written.and_then(|()| self.change_inode(ino)) {
+            place.into_iter().for_each(|run| fs.allocator.give_back(run));
+            return Err(error);
+        }
+        let (_, handle, cached, state) = self.parts(ino);
+        fs.xattrs(ino).set(handle, &mut state.inode, REST, None)?;
+        let unmapped = fs.unmapped_inode();
+        state.inode.set_flags(state.inode.flags() & !flag::INLINE_DATA | unmapped.flags());
+        state.inode.set_block_area(unmapped.block_area());
+        if let Some(run) = place {
+            if is_dir {
+                handle.create(run.start, block)?;
+                state.inode.set_size(fs.block_bytes());
+                state.size = fs.block_bytes();
+            } else {
+                cached.note_placed();
+            }
+            fs.allocator.link(handle, run)?;
+            fs.extents(ino, state).insert(handle, &mut state.inode, FileBlock(0), run, false)?;
+        }
+        self.touch(ino);
+        Ok(())
+    }
+}
+
+/// Where errors about an inline directory's only block point: it has no number.
+pub(in crate::live) const NO_BLOCK: BlockNr = BlockNr(0);

@@ -1,0 +1,11 @@
+//! File data: cached pages, the ways in which they change, and their write-back.
+
+pub(super) mod fallocate;
+pub(super) mod inline;
+pub(super) mod mode;
+pub(super) mod page_cache;
+pub(super) mod pages;
+pub(super) mod read;
+pub(super) mod remove;
+pub(super) mod write;
+pub(super) mod writeback;

@@ -1,0 +1,92 @@
+//! Cached file data of one inode.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::alloc::Reservation;
+use crate::live::data::writeback::write_pattern::WriteHistory;
+
+/// Cached file data, by file block.
+#[derive(Default)]
+pub(in crate::live) struct Pages {
+    pub map: BTreeMap<u32, Page>,
+    /// Number of dirty pages in `map`.
+    pub dirty: usize,
+    /// No page below is dirty: where write-back looks for the first.
+    pub dirty_from: u32,
+    /// Space reserved for dirty pages that have no block yet: one block each.
+    pub reservation: Option<Reservation>,
+    /// Pages with `Page::reserved`.
+    pub reserved: u64,
+    /// Blocks reserved in the engine for what is dirty, the inode included; see
+    /// `space_reservation.rs`.
+    pub writeback_reserved: u64,
+    /// Those of them that a running operation has not used yet.
+    pub writeback_ahead: u64,
+    /// How the file is written.
+    pub pattern: WriteHistory,
+}
+
+pub(in crate::live) struct Page {
+    /// One file-system block; what lies past the end of the file is undefined.
+    pub data: Arc<[u8]>,
+    pub dirty: bool,
+    /// Of a dirty page, where it differs from its block, at the most.
+    pub changed: Changed,
+    /// A block of the reservation is this page's.
+    pub reserved: bool,
+    /// Used since the evicting clock last came by.
+    pub referenced: bool,
+}
+
+/// A range of bytes within a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::live) struct Changed {
+    pub from: u32,
+    pub to: u32,
+}
+
+impl Changed {
+    /// Any of the bytes of a block, of whatever size.
+    pub const ALL: Changed = Changed { from: 0, to: u32::MAX };
+
+    pub fn new(from: usize, to: usize) -> Changed {
+        Changed { from: from as u32, to: to as u32 }
+    }
+
+    /// From the first byte of either to the last.
+    pub fn join(self, other: Changed) -> Changed {
+        Changed { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+
+    /// Within a block of `len` bytes.
+    pub fn range(self, len: usize) -> Range<usize> {
+        self.from as usize..len.min(self.to as usize)
+    }
+}
+
+impl Pages {
+    /// Whether all of these pages are here.
+    pub fn has_all(&self, mut blocks: Range<u64>) -> bool {
+        blocks.all(|at| self.map.contains_key(&(at as u32)))
+    }
+
+    pub fn is_dirty(&self, at: u32) -> bool {
+        self.map.get(&at).is_some_and(|page| page.dirty)
+    }
+
+    /// The page at `at`, which was clean or not there, is dirty now.
+    pub fn count_dirty(&mut self, at: u32) {
+        self.dirty += 1;
+        self.dirty_from = self.dirty_from.min(at);
+    }
+
+    /// Replaces a page's contents by nothing for a moment, so that its buffer can be changed in
+    /// place. The caller holds the inode's lock exclusively and puts the contents back.
+    pub fn detach(&mut self, at: u32) {
+        if let Some(page) = self.map.get_mut(&at) {
+            page.data = Arc::new([]);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Giving blocks back: truncation, holes, and the blocks of deleted inodes.
+//!
+//! A removal may touch more metadata blocks than one commit takes. It then goes over several,
+//! from the end of the file to its start. Crash argument:
+//! 1. The first commit has the new size (or link count 0) and puts the inode on the orphan list,
+//!    so from then on the file *is* shorter, or gone, whatever else is done.
+//! 2. Each further commit takes blocks off the end of the extent tree and marks them free, as one.
+//! 3. The last one takes the inode off the orphan list.
+//!
+//! After a crash in between, recovery finds the inode on the list and continues where the blocks
+//! end. The blocks of a folder, which a log revokes one by one, go a few at a time, so that no
+//! handle is refused for them half-way; commits that are full of them take no new handle. Blocks
+//! become available for reuse when the commit that freed them is durable, so no commit that a crash
+//! may undo has its blocks overwritten.
+
+use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, ReserveClass};
+use xact_layout::get_u16;
+use xact_layout::inode::flag;
+use xact_types::{BlockNr, FileBlock, Ino, Result, Run};
+
+use crate::alloc::Hold;
+use crate::extent::Progress;
+use crate::live::LiveFs;
+use crate::live::inode::cached::{CachedInode, InodeState};
+use crate::live::mvcc::versions::BlockVersion;
+use crate::live::op::{Operation, Unfinished};
+use crate::orphan::Orphans;
+use crate::versioned_fs::read_as_of::Stamp;
+
+/// Why a range of blocks is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::live) enum Removal {
+    /// It is past the end of the file now: the orphan list sees to it that a crash loses no rest.
+    Cut,
+    Hole,
+    /// For new contents, which come in the same operation: as much as the commit has room for is
+    /// removed in it, in memory or not.
+    Replaced,
+}
+
+impl Operation<'_> {
+    /// Removes the blocks of a range from a file: cached pages, mappings, space. What the commit
+    /// has no room for, or is not in memory, is done when the operation ends.
+    pub(in crate::live) fn remove_range(
+        &mut self,
+        ino: Ino,
+        first: FileBlock,
+        past: FileBlock,
+        why: Removal,
+    ) -> Result<()> {
+        let hold = self.keep_range(ino, first, past)?;
+        let fs = self.fs;
+        let locked = self.state(ino)?;
+        fs.drop_pages(&locked.cached, &locked.state, first.0, past.0);
+        let credits = fs.extents(ino, &locked.state).credits_remove(&locked.state.inode);
+        let from = match why {
+            Removal::Replaced => first,
+            Removal::Cut | Removal::Hole => fs.read_ahead_removal(ino, &locked.state, first, past)?,
+        };
+        // A flat tree has at most four extents, each of which is one step.
+        let fits = !has_deep_tree(&locked.state) && self.ensure(4 * credits)?;
+        // The blocks of the inode and of the orphan list join the commit first: however full the
+        // removal makes it, they are in it.
+        let (_, handle, cached, state) = self.parts(ino);
+        fs.store_inode(handle, cached, state)?;
+        let cut = why == Removal::Cut;
+        if cut && !fits {
+            fs.orphans.add(handle, ino)?;
+        }
+        let done = fs.remove_some(handle, state, ino, from, past, hold.as_ref())? && from == first;
+        if !done || (cut && !fits) {
+            self.unfinished.push(Unfinished { ino, first, past, hold });
+        }
+        self.touch(ino);
+        Ok(())
+    }
+
+    /// Keeps the contents of a range for the open views. Blocks that are on disk stay where they
+    /// are, under the hold that is returned.
+    fn keep_range(&mut self, ino: Ino, first: FileBlock, past: FileBlock) -> Result<Option<Hold>> {
+        let Some(until) = self.keeping() else { return Ok(None) };
+        let fs = self.fs;
+        let locked = self.state(ino)?;
+        let hold = Hold::new();
+        fs.keep_removed(&locked.cached, &mut locked.state, first, past, until, &hold)?;
+        Ok(Some(hold))
+    }
+}
+
+impl LiveFs {
+    fn keep_removed(
+        &self,
+        cached: &CachedInode,
+        state: &mut InodeState,
+        first: FileBlock,
+        past: FileBlock,
+        until: Stamp,
+        hold: &Hold,
+    ) -> Result<()> {
+        let mut kept: Vec<(FileBlock, BlockVersion)> = Vec::new();
+        self.extents(cached.ino, state).iterate(&state.inode, first..past, &mut |extent| {
+            if !extent.unwritten {
+                for i in 0..extent.run.len {
+                    let block = extent.run.start.offset(u64::from(i));
+                    kept.push((extent.at.offset(i), self.removed_version(block, hold)?));
+                }
+            }
+            Ok(true)
+        })?;
+        // What is cached is newer than what is on disk. Of one stamp the first version counts.
+        for (at, page) in cached.pages.lock().map.range(first.0..past.0) {
+            state.versions.keep_block(until, FileBlock(*at), BlockVersion::Bytes(page.data.clone()));
+        }
+        for (at, version) in kept {
+            if at >= first && at < past {
+                state.versions.keep_block(until, at, version);
+            }
+        }
+        self.mvcc.note_versioned(cached.ino);
+        Ok(())
+    }
+
+    /// What a view is to read of a block that leaves its file: its place, which stays as it is
+    /// while the hold lasts, unless what the place should hold is only in the log.
+    fn removed_version(&self, block: BlockNr, hold: &Hold) -> Result<BlockVersion> {
+        if !self.engine.holds_data(block, 1) {
+            return Ok(BlockVersion::OnDisk(block, hold.clone()));
+        }
+        let mut bytes = vec![0; self.block_bytes() as usize];
+        self.engine.read_data(block, &mut bytes)?;
+        Ok(BlockVersion::Bytes(bytes.into()))
+    }
+
+    /// The part of a range that one handle removes, from the last block that is mapped in it; and
+    /// whether that is all.
+    fn metadata_step(
+        &self,
+        state: &InodeState,
+        ino: Ino,
+        first: FileBlock,
+        past: FileBlock,
+    ) -> Result<(FileBlock, bool)> {
+        let mut end = first;
+        self.extents(ino, state).iterate(&state.inode, first..past, &mut |extent| {
+            end = end.max(extent.end().min(past));
+            Ok(true)
+        })?;
+        let start = FileBlock(end.0.saturating_sub(FORGOTTEN_AT_ONCE)).max(first);
+        Ok((start, start == first))
+    }
+
+    /// Removes what one handle has room for, from the end; true when all of the range is gone.
+    fn remove_some(
+        &self,
+        handle: &mut Handle,
+        state: &mut InodeState,
+        ino: Ino,
+        first: FileBlock,
+        past: FileBlock,
+        hold: Option<&Hold>,
+    ) -> Result<bool> {
+        // Directory and symbolic-link blocks are metadata to the engine, and must leave it.
+        let is_metadata = !state.inode.is_regular();
+        let (first, is_last) =
+            if is_metadata { self.metadata_step(state, ino, first, past)? } else { (first, true) };
+        let extents = self.extents(ino, state);
+        let progress = extents.remove(handle, &mut state.inode, first..past, &mut |handle, run: Run| {
+            if is_metadata {
+                for i in 0..run.len {
+                    handle.forget(run.start.offset(u64::from(i)))?;
+                }
+            } else {
+                handle.forget_data(run.start, run.len.into())?;
+            }
+            self.allocator.free(handle, run, hold.cloned())
+        })?;
+        Ok(progress == Progress::Done && is_last)
+    }
+
+    /// Goes on with a removal in further commits until it is done. The inode's lock is held.
+    pub(in crate::live) fn finish_removal(
+        &self,
+        cached: &CachedInode,
+        state: &mut InodeState,
+        rest: &Unfinished,
+    ) -> Result<()> {
+        let result = self.finish_removal_inner(cached, state, rest);
+        if let Err(error) = &result {
+            self.engine.poison(&format!("giving blocks back failed half-way: {error}"));
+        }
+        result
+    }
+
+    pub(in crate::live) fn finish_removal_inner(
+        &self,
+        cached: &CachedInode,
+        state: &mut InodeState,
+        rest: &Unfinished,
+    ) -> Result<()> {
+        let _under_way = self.space.begin_removal();
+        loop {
+            let credits = self.extents(cached.ino, state).credits_remove(&state.inode) + self.credits_inode();
+            let from = self.read_ahead_removal(cached.ino, state, rest.first, rest.past)?;
+            self.read_ahead_inode(cached.ino, state);
+            let mut handle = Handle::begin_for(&self.engine, credits, ReserveClass::Upkeep)?;
+            self.store_inode(&mut handle, cached, state)?;
+            let done =
+                self.remove_some(&mut handle, state, cached.ino, from, rest.past, rest.hold.as_ref())?;
+            self.store_inode(&mut handle, cached, state)?;
+            if done && from == rest.first {
+                break;
+            }
+        }
+        if state.inode.links_count() > 0 && self.orphans.contains(cached.ino) {
+            self.orphans.read_ahead(cached.ino);
+            let mut handle = Handle::begin_for(&self.engine, Orphans::REMOVE_CREDITS, ReserveClass::Upkeep)?;
+            self.orphans.remove(&mut handle, cached.ino)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an inode's blocks may take more steps to remove than its root has entries.
+fn has_deep_tree(state: &InodeState) -> bool {
+    let depth = get_u16(state.inode.block_area(), 6);
+    state.inode.flags() & flag::EXTENTS == 0 || depth > 0
+}

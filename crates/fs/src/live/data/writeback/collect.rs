@@ -1,0 +1,139 @@
+//! Which pages a batch has, and which of them go through the journal.
+
+use std::sync::Arc;
+
+use xact_consistency::DataInLog;
+use xact_types::{BlockNr, FileBlock, Result, Run};
+
+use super::WritebackRequest;
+use super::write_pattern::WritePattern;
+use crate::live::LiveFs;
+use crate::live::data::mode::{BatchFacts, Placement};
+use crate::live::data::pages::Changed;
+use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
+
+/// Pages that one batch writes, at most: how long a writer of the file may have to wait.
+const BATCH_PAGES_MAX: usize = 2048;
+
+/// A page as it was when its batch was put together.
+pub(super) struct DirtyPage {
+    pub data: Arc<[u8]>,
+    pub changed: Changed,
+}
+
+/// Contiguous pages that go to contiguous blocks.
+pub(super) struct Segment {
+    pub at: FileBlock,
+    pub start: BlockNr,
+    pub placement: Placement,
+    pub pages: Vec<DirtyPage>,
+    /// The data goes through the journal; true from the start where the log has older copies.
+    pub journaled: bool,
+}
+
+impl Segment {
+    pub fn len(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
+    pub fn run(&self) -> Run {
+        Run { start: self.start, len: self.len() }
+    }
+}
+
+/// What of one inode is written back at once.
+pub(super) struct WritebackBatch {
+    pub cached: Arc<CachedInode>,
+    pub guard: UpgradableGuard,
+    pub segments: Vec<Segment>,
+    /// The inode changes with it.
+    pub links: bool,
+    /// There are more dirty pages than these.
+    pub more: bool,
+}
+
+impl WritebackBatch {
+    pub fn pages(&self) -> usize {
+        self.segments.iter().map(|segment| segment.pages.len()).sum()
+    }
+}
+
+impl LiveFs {
+    /// Steps 1 and 2 of the crash argument, but for the writing: what of the inode there is to
+    /// write back, each page with its place; `None` where there is nothing.
+    pub(super) fn collect(
+        &self,
+        cached: &Arc<CachedInode>,
+        guard: UpgradableGuard,
+        how: WritebackRequest,
+    ) -> Result<Option<WritebackBatch>> {
+        let dirty = collect_dirty(cached);
+        let more = dirty.len() == BATCH_PAGES_MAX;
+        let inode_waits = !guard.dirty || (how.data_only() && guard.size == guard.inode.size());
+        if dirty.is_empty() && inode_waits {
+            return Ok(None);
+        }
+        let pattern = note_pattern(cached, &dirty, how);
+        let mut segments = self.place(cached, &guard, dirty, pattern)?;
+        let linked_now = segments.iter().any(|segment| segment.placement != Placement::Written);
+        self.choose_ways(&guard, &mut segments, (how, pattern), linked_now || !inode_waits);
+        Ok(Some(WritebackBatch {
+            cached: cached.clone(),
+            guard,
+            segments,
+            links: linked_now || !inode_waits,
+            more,
+        }))
+    }
+
+    /// Decides which segments go through the journal.
+    fn choose_ways(
+        &self,
+        state: &InodeState,
+        segments: &mut [Segment],
+        (how, pattern): (WritebackRequest, WritePattern),
+        links: bool,
+    ) {
+        let data = self.engine.data_in_log();
+        if data == DataInLog::None {
+            return;
+        }
+        let batch = BatchFacts {
+            synced: how.synced,
+            bytes: segments.iter().map(|segment| u64::from(segment.len())).sum::<u64>() * self.block_bytes(),
+            pattern,
+            log_takes: self.writeback.log_takes(),
+            commits: links
+                || how.awaited(state) > self.engine.durable()
+                || segments.iter().any(|segment| segment.journaled),
+        };
+        for segment in segments {
+            segment.journaled |= match data {
+                DataInLog::All => self.modes.data.journals(&state.inode, segment.placement, batch),
+                _ => self.modes.data.takes_along(batch),
+            };
+        }
+    }
+}
+
+/// Learns from what a caller waits for, and returns what is known.
+fn note_pattern(cached: &CachedInode, dirty: &[(u32, DirtyPage)], how: WritebackRequest) -> WritePattern {
+    let mut pages = cached.pages.lock();
+    if let (true, Some((first, _)), Some((last, _))) = (how.synced, dirty.first(), dirty.last()) {
+        let whole = (last - first) as usize + 1 == dirty.len();
+        pages.pattern.synced(*first..last.saturating_add(1), whole);
+    }
+    pages.pattern.pattern()
+}
+
+fn collect_dirty(cached: &CachedInode) -> Vec<(u32, DirtyPage)> {
+    let pages = cached.pages.lock();
+    if pages.dirty == 0 {
+        return Vec::new();
+    }
+    let dirty = pages.map.range(pages.dirty_from..).filter(|(_, page)| page.dirty);
+    dirty
+        .take(BATCH_PAGES_MAX)
+        .map(|(at, page)| (*at, DirtyPage { data: page.data.clone(), changed: page.changed }))
+        .collect()
+}

@@ -1,0 +1,186 @@
+//! Write-back: dirty pages to the device, then the metadata that refers to them.
+//!
+//! Each step of the argument is a file: `collect` (which pages), `place` (steps 1 and 2: where they
+//! go), `write` (steps 1 and 2: the data), `link` (step 3). One inode takes them in a batch after
+//! the other (here); many inodes take them together (`many`).
+//! - `space_reservation`: what the engine reserves for dirty data
+//! - `sync`: fsync and fdatasync; `flusher`: write-back by age, and where memory is short
+//! - `write_pattern`: how a file is written, by which `collect` chooses what goes through the
+//!   journal
+//!
+//! Crash argument, for one batch of dirty pages of one inode:
+//! 1. Pages that have a written block go there in place; a crash leaves each sector old or new,
+//!    as POSIX allows before fsync.
+//! 2. Pages without a block get one that is taken in memory only, and are written there. Until
+//!    step 3 commits nothing on disk refers to these blocks: a crash loses the pages, no more.
+//! 3. One handle links the blocks (bitmap, extents) and then moves the size on disk up to what
+//!    is written. The engine flushes the device before the commit record, which covers step 2:
+//!    so the metadata never reaches the disk before the data (ordered mode, and DIU-1).
+//! 4. Batches go from the start of the file to its end, so the size on disk never covers a page
+//!    that was dirty when the batch was collected and is not on the device.
+//!
+//! 5. A segment that goes through the journal (`data::mode`) is not written in steps 1 and 2: its
+//!    pages join the handle of step 3, or that of an earlier commit. So they are durable with or
+//!    before what refers to them, and one commit's pages are there together or not at all.
+//! 6. A block with a copy in the log always goes through the journal: written in place, it would be
+//!    overwritten by a replay of the older copy.
+//!
+//! Room in the engine was reserved when the data was accepted (`space_reservation`), so no step is
+//! refused for want of it.
+//!
+//! The inode's lock is held upgradable all the time: readers continue during the I/O, writers and
+//! truncation wait, so no page and no mapping changes under it. It is made exclusive before the
+//! handle is begun (lock order: inode, then handle).
+
+mod collect;
+pub(in crate::live) mod flusher;
+mod link;
+mod many;
+mod place;
+mod space_reservation;
+mod sync;
+mod write;
+pub(in crate::live) mod write_pattern;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::RwLock;
+use xact_consistency::Engine;
+use xact_types::{CommitId, Latencies, LatencySnapshot, Result};
+
+use crate::live::LiveFs;
+use crate::live::data::mode::Placement;
+use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
+use collect::Segment;
+use flusher::Flusher;
+
+/// What write-back keeps for the whole volume.
+pub(in crate::live) struct Writeback {
+    engine: Arc<Engine>,
+    written: WrittenBlocks,
+    /// How long `fsync` and `fdatasync` took.
+    sync_times: Latencies,
+    flusher: Flusher,
+}
+
+impl Writeback {
+    pub fn new(engine: Arc<Engine>) -> Writeback {
+        Writeback {
+            engine,
+            written: WrittenBlocks::default(),
+            sync_times: Latencies::default(),
+            flusher: Flusher::default(),
+        }
+    }
+
+    /// Blocks of file data written back so far: to new places, and over old contents (RFJ-6).
+    pub fn written_blocks(&self) -> (u64, u64) {
+        self.written.counts()
+    }
+
+    /// How long each `fsync` and `fdatasync` took so far.
+    pub fn sync_times(&self) -> LatencySnapshot {
+        self.sync_times.snapshot()
+    }
+
+    pub fn flusher(&self) -> &Flusher {
+        &self.flusher
+    }
+
+    /// Bytes of file data that the log takes at once without filling up.
+    pub fn log_takes(&self) -> u64 {
+        // One handle may have half of the log; a quarter of that leaves room for others.
+        u64::from(self.engine.max_credits() / 4) * self.engine.block_size() as u64
+    }
+}
+
+/// What of an inode is written back, and for whom.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::live) enum Scope {
+    /// Its data, and what is needed to find it: times may wait.
+    Data,
+    /// All of it.
+    Inode,
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::live) struct WritebackRequest {
+    pub scope: Scope,
+    /// A caller waits for it to be durable.
+    pub synced: bool,
+}
+
+impl WritebackRequest {
+    pub const DATA: WritebackRequest = WritebackRequest { scope: Scope::Data, synced: false };
+    pub const INODE: WritebackRequest = WritebackRequest { scope: Scope::Inode, synced: false };
+
+    fn data_only(self) -> bool {
+        self.scope == Scope::Data
+    }
+
+    /// The commit that makes durable what of the inode is in one.
+    fn awaited(self, state: &InodeState) -> CommitId {
+        if self.data_only() { state.last_data_commit } else { state.last_commit }
+    }
+}
+
+impl LiveFs {
+    /// Writes the inode's dirty data and then the inode. Without [`Scope::Inode`], an inode of
+    /// which nothing but times changed stays dirty in memory.
+    pub(in crate::live) fn write_back(&self, cached: &Arc<CachedInode>, how: WritebackRequest) -> Result<()> {
+        loop {
+            let guard = RwLock::upgradable_read_arc(&cached.state);
+            if !guard.live || !self.write_batch(cached, guard, how)? {
+                break;
+            }
+        }
+        self.settle(cached);
+        Ok(())
+    }
+
+    /// Writes one batch; true when dirty pages were left.
+    fn write_batch(
+        &self,
+        cached: &Arc<CachedInode>,
+        guard: UpgradableGuard,
+        how: WritebackRequest,
+    ) -> Result<bool> {
+        let Some(batch) = self.collect(cached, guard, how)? else { return Ok(false) };
+        let batches = [batch];
+        self.write_batches(&batches, how.synced)?;
+        let [batch] = batches;
+        self.link(batch)
+    }
+
+    /// Takes an inode off the dirty list if nothing of it is dirty.
+    pub(in crate::live) fn settle(&self, cached: &CachedInode) {
+        let state = cached.state.read();
+        let mut pages = cached.pages.lock();
+        self.writeback.release(&mut pages, 0, state.live && state.dirty);
+        if !state.live || (!state.dirty && pages.dirty == 0) {
+            self.page_cache.unmark_dirty_inode(cached.ino);
+        }
+    }
+}
+
+/// How much of the data that was written back was new and how much overwrote something.
+#[derive(Default)]
+pub(in crate::live) struct WrittenBlocks {
+    new: AtomicU64,
+    overwritten: AtomicU64,
+}
+
+impl WrittenBlocks {
+    fn count(&self, segments: &[Segment]) {
+        for segment in segments {
+            let count = if segment.placement == Placement::Written { &self.overwritten } else { &self.new };
+            count.fetch_add(segment.len().into(), Relaxed);
+        }
+    }
+
+    pub fn counts(&self) -> (u64, u64) {
+        (self.new.load(Relaxed), self.overwritten.load(Relaxed))
+    }
+}

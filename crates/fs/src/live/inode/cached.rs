@@ -1,0 +1,118 @@
+//! An inode in memory, which all of its users share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use parking_lot::lock_api::{ArcRwLockUpgradableReadGuard, ArcRwLockWriteGuard};
+use parking_lot::{Mutex, RawRwLock, RwLock};
+use xact_layout::inode::Inode;
+use xact_types::{CommitId, Ino};
+
+use crate::live::data::pages::Pages;
+use crate::live::mvcc::versions::Versions;
+use crate::quota::Charge;
+
+pub(in crate::live) type WriteGuard = ArcRwLockWriteGuard<RawRwLock, InodeState>;
+pub(in crate::live) type UpgradableGuard = ArcRwLockUpgradableReadGuard<RawRwLock, InodeState>;
+
+/// One inode in memory.
+///
+/// Lock order within an inode: `state`, then `pages`. `state` is *the inode's lock* of the lock
+/// order between inodes; `pages` is held for moments and never over I/O.
+pub(in crate::live) struct CachedInode {
+    pub ino: Ino,
+    pub state: Arc<RwLock<InodeState>>,
+    pub pages: Mutex<Pages>,
+    /// Who keeps the inode in addition to its names (open files, the kernel's node ids). Changes to
+    /// and from 0 happen under `state`.
+    pub holds: AtomicU64,
+    /// Counts the times that data was written to its place. 1 for one that is new: it may be that
+    /// of an inode dropped before.
+    pub placed: AtomicU64,
+    /// How many of those an fsync of this inode has found durable. It follows the flush and never
+    /// goes ahead of it: another fsync may look at the same time.
+    pub placed_durable: AtomicU64,
+    /// The times are those of a write, and no caller has looked at them since. Set under `state`
+    /// held alone.
+    pub unseen_times: AtomicBool,
+    /// The inode was read from its table. Set under `state`.
+    pub loaded: AtomicBool,
+    /// For the clock that evicts inodes.
+    pub referenced: AtomicBool,
+}
+
+pub(in crate::live) struct InodeState {
+    /// False when the inode number is not in use.
+    pub live: bool,
+    /// The inode as its table has it or will have it. Its size is the size on disk, which
+    /// follows `size` when the data is there (delayed inode update).
+    pub inode: Inode,
+    /// The size that callers see, in bytes.
+    pub size: u64,
+    /// `inode` or `size` has changes that no commit carries yet.
+    pub dirty: bool,
+    /// Behind the end of the file there were other bytes than zeros when it grew, or may have been
+    /// on the device. They are cleared in memory, and on the device when that page is clean.
+    pub tail_cleared: bool,
+    /// The commit with the inode's newest change (`i_sync_tid`).
+    pub last_commit: CommitId,
+    /// The same of changes that fdatasync waits for, of more than times (`i_datasync_tid`).
+    pub last_data_commit: CommitId,
+    /// What the quota files have for the inode.
+    pub charged: Charge,
+    pub versions: Versions,
+}
+
+impl CachedInode {
+    pub fn new(ino: Ino, state: InodeState) -> CachedInode {
+        CachedInode {
+            ino,
+            state: Arc::new(RwLock::new(state)),
+            pages: Mutex::new(Pages::default()),
+            holds: AtomicU64::new(0),
+            placed: AtomicU64::new(1),
+            placed_durable: AtomicU64::new(0),
+            unseen_times: AtomicBool::new(false),
+            loaded: AtomicBool::new(false),
+            referenced: AtomicBool::new(true),
+        }
+    }
+
+    /// Data was written to its place; the next fsync of the inode has to flush.
+    pub fn note_placed(&self) {
+        self.placed.fetch_add(1, SeqCst);
+    }
+}
+
+impl InodeState {
+    /// An inode number that is not in use.
+    pub fn free(inode_size: u16) -> InodeState {
+        InodeState {
+            live: false,
+            inode: Inode::zeroed(inode_size),
+            size: 0,
+            dirty: false,
+            tail_cleared: false,
+            last_commit: CommitId(0),
+            last_data_commit: CommitId(0),
+            charged: Charge::default(),
+            versions: Versions::default(),
+        }
+    }
+
+    /// Nothing is charged for it yet. `last_commit` may be later than the inode's newest change,
+    /// never earlier.
+    pub fn loaded(inode: Inode, last_commit: CommitId) -> InodeState {
+        InodeState {
+            live: true,
+            size: inode.size(),
+            inode,
+            dirty: false,
+            tail_cleared: false,
+            last_commit,
+            last_data_commit: last_commit,
+            charged: Charge::default(),
+            versions: Versions::default(),
+        }
+    }
+}

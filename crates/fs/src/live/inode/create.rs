@@ -1,0 +1,53 @@
+//! New inodes.
+
+use xact_layout::extent;
+use xact_layout::inode::{Inode, flag};
+
+use super::device_number;
+use crate::api::FileKind;
+use crate::inode_ops::NewInode;
+use crate::live::LiveFs;
+use crate::versioned_fs::limits::InodeLimits;
+
+impl LiveFs {
+    /// The inode that `new` describes, before its first link.
+    pub(in crate::live) fn fresh_inode(&self, new: &NewInode, old_generation: u32) -> Inode {
+        let mut inode = Inode::zeroed(self.sb.inode_size());
+        inode.set_extra_isize(self.extra_isize());
+        inode.set_mode(new.kind.mode_bits() | new.perm & 0o7777);
+        inode.set_uid(new.uid);
+        inode.set_gid(new.gid);
+        if self.has_projects() {
+            inode.set_project(new.project);
+        }
+        inode.set_atime(new.time);
+        inode.set_mtime(new.time);
+        inode.set_ctime(new.time);
+        inode.set_crtime(new.time);
+        inode.set_flags(new.flags & flag::INHERITED);
+        // Different from the inode's last life; unpredictable is for NFS, which is not here.
+        inode.set_generation(old_generation.wrapping_add(new.time.nanos | 1));
+        match new.kind {
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => {
+                let unmapped = self.unmapped_inode();
+                inode.set_flags(inode.flags() | unmapped.flags());
+                inode.set_block_area(unmapped.block_area());
+            }
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                inode.set_block_area(&device_number::encode(new.rdev));
+            }
+            FileKind::Fifo | FileKind::Socket => {}
+        }
+        inode
+    }
+
+    /// An inode without blocks, mapped as the volume maps new files: by extents, or as in ext2.
+    pub(in crate::live) fn unmapped_inode(&self) -> Inode {
+        let mut inode = Inode::zeroed(self.sb.inode_size());
+        if self.has_extents() {
+            inode.set_flags(flag::EXTENTS);
+            inode.set_block_area(&extent::empty_root());
+        }
+        inode
+    }
+}

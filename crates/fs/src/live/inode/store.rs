@@ -1,0 +1,44 @@
+//! Writing an inode to its table, within a handle.
+
+use xact_consistency::{Fault, Handle};
+use xact_types::Result;
+
+use super::cached::{CachedInode, InodeState};
+use crate::live::LiveFs;
+
+impl LiveFs {
+    /// Writes the inode to its table within a handle, moves what is charged for it, and notes the
+    /// commit that carries both.
+    pub(in crate::live) fn store_inode(
+        &self,
+        handle: &mut Handle,
+        cached: &CachedInode,
+        state: &mut InodeState,
+    ) -> Result<()> {
+        self.store_times(handle, cached, state)?;
+        state.last_data_commit = state.last_commit;
+        Ok(())
+    }
+
+    /// The same where all that has changed since it was stored is times.
+    pub(in crate::live) fn store_times(
+        &self,
+        handle: &mut Handle,
+        cached: &CachedInode,
+        state: &mut InodeState,
+    ) -> Result<()> {
+        if self.options.faults.has(Fault::SizeBeforeData) {
+            let size = state.size;
+            state.inode.set_size(size);
+        }
+        self.table.write(handle, cached.ino, &state.inode)?;
+        if self.quotas.is_on() {
+            let charge = self.quotas.charge_of(cached.ino, &state.inode);
+            self.quotas.transfer(handle, &state.charged, &charge)?;
+            state.charged = charge;
+        }
+        state.last_commit = handle.commit_id();
+        state.dirty = state.inode.size() != state.size;
+        Ok(())
+    }
+}

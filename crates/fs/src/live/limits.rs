@@ -1,0 +1,67 @@
+//! What the volume's format allows.
+
+use xact_layout::feature::{incompat, ro_compat};
+use xact_layout::inode::{self, flag};
+
+use super::LiveFs;
+use crate::extent;
+use crate::versioned_fs::limits::InodeLimits;
+
+/// Links that a file, or a folder before its count overflows, may have (`EXT4_LINK_MAX`).
+const LINK_MAX: u32 = 65_000;
+
+impl InodeLimits for LiveFs {
+    fn block_size(&self) -> u32 {
+        self.sb.block_size()
+    }
+
+    /// See [`crate::InodeOps::size_max`] (`ext4_max_size`, `ext4_max_bitmap_size`).
+    fn size_max(&self, flags: u32) -> u64 {
+        if self.sb.rev_level() == 0 {
+            // Without feature words the format cannot say that there are larger files.
+            return i32::MAX as u64;
+        }
+        let mut blocks = u64::from(u32::MAX);
+        if flags & flag::EXTENTS == 0 {
+            blocks = blocks.min(extent::mapped_blocks_max(self.sb.block_size()));
+        }
+        if !self.sb.has_ro_compat(ro_compat::HUGE_FILE) {
+            // `i_blocks` counts sectors in 32 bits, the arrays or nodes among them.
+            let all = u64::from(u32::MAX) / (self.block_bytes() / 512);
+            blocks = blocks.min(all - all / 256);
+        }
+        blocks * self.block_bytes()
+    }
+
+    /// See [`crate::InodeOps::has_extents`].
+    fn has_extents(&self) -> bool {
+        self.sb.has_incompat(incompat::EXTENTS)
+    }
+
+    /// See [`crate::InodeOps::has_projects`].
+    fn has_projects(&self) -> bool {
+        self.sb.has_ro_compat(ro_compat::PROJECT) && self.sb.inode_size() > 128
+    }
+
+    /// Links that an inode may have; see [`crate::InodeOps::link_max`].
+    fn link_max(&self) -> u32 {
+        LINK_MAX
+    }
+
+    /// See [`crate::InodeOps::dir_nlink`].
+    fn dir_nlink(&self) -> bool {
+        self.sb.has_ro_compat(ro_compat::DIR_NLINK)
+    }
+
+    /// See [`crate::InodeOps::target_max`]: one block, and its terminating NUL.
+    fn target_max(&self) -> usize {
+        self.block_bytes() as usize - 1
+    }
+}
+
+impl LiveFs {
+    /// `i_extra_isize` of new inodes.
+    pub(super) fn extra_isize(&self) -> u16 {
+        if self.sb.inode_size() > 128 { inode::EXTRA_ISIZE } else { 0 }
+    }
+}

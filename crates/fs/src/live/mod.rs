@@ -1,0 +1,191 @@
+//! The live file system: the volume itself, which all callers share.
+//!
+//! - `inode`: inodes in memory, each with its lock; their cache; access times
+//! - `op`: an operation under its locks, in one commit; the volume as [`crate::InodeOps`];
+//!   directories over the extent tree; what handles need is read ahead, so that none waits for the
+//!   device
+//! - `data`: file data, cached; which of it goes through the journal; reserved, punched and zeroed
+//!   ranges; truncation and deletion over several commits
+//! - `data/writeback`: dirty data to the device, data first
+//! - `mvcc`: the volume as of an instant, for transactions
+//! - `commit`: what a transaction's commit does to the volume
+//! - `space`: what transactions hold before that; what is tried before the volume counts as full; a
+//!   longer journal for large commits
+//! - `health`: corruption that is met, shutdown; `maintenance`: label, trimming
+//! - `view`: the volume as a [`crate::View`]
+
+mod commit;
+mod data;
+mod health;
+mod inode;
+mod limits;
+mod maintenance;
+mod modes;
+mod mvcc;
+mod op;
+mod options;
+mod space;
+mod stats;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use parking_lot::RwLock;
+use xact_consistency::{Engine, Handle, ReserveClass};
+use xact_layout::superblock::Superblock;
+use xact_types::{Error, FileBlock, Ino, Result, Site};
+
+use crate::alloc::Allocator;
+use crate::fixed_blocks::open_allocator;
+use crate::inode_table::InodeTable;
+use crate::modes::{ModeChoice, Modes};
+use crate::orphan::Orphans;
+use crate::quota::Quotas;
+use data::page_cache::PageCache;
+use data::writeback::Writeback;
+use health::Health;
+use inode::cache::InodeCache;
+use mvcc::Mvcc;
+use op::Unfinished;
+use space::Space;
+
+pub use commit::staging::StagedBlocks;
+pub use health::{OnError, Shutdown};
+pub use inode::access_time::{AccessOptions, AccessTimes};
+pub use mvcc::read_view::ReadView;
+pub use op::{Budget, Operation, Privileges};
+pub use options::LiveOptions;
+pub use space::tx_space::{PinnedSpace, TxSpace, TxSpaceUse};
+
+/// An open volume as callers outside of transactions see it.
+pub struct LiveFs {
+    engine: Arc<Engine>,
+    sb: Superblock,
+    allocator: Allocator,
+    table: InodeTable,
+    orphans: Orphans,
+    quotas: Quotas,
+    inodes: InodeCache,
+    page_cache: PageCache,
+    modes: Modes,
+    mode_options: ModeChoice,
+    writeback: Writeback,
+    health: Health,
+    mvcc: Mvcc,
+    options: LiveOptions,
+    space: Space,
+}
+
+impl LiveFs {
+    /// Opens the file system on an engine that has been recovered; deletes what was left without a
+    /// name.
+    pub fn open(engine: Arc<Engine>, sb: Superblock, options: LiveOptions) -> Result<Arc<LiveFs>> {
+        let allocator = open_allocator(engine.clone(), sb.clone())?;
+        if engine.journal().is_some() {
+            // What is there to be recovered takes longer, and the kernel tells such damage on
+            // mounting, too.
+            allocator.read_groups()?;
+        }
+        allocator.set_discard(options.discard);
+        let table = InodeTable::new(&allocator);
+        let orphans = Orphans::open(&allocator, &table)?;
+        let quotas = Quotas::open(&allocator, &table, options.quota_limits)?;
+        let fs = Arc::new(LiveFs {
+            inodes: InodeCache::new(options.inode_cache, sb.inode_size()),
+            page_cache: PageCache::new(options.data_cache_bytes, u64::from(sb.block_size())),
+            modes: options.modes,
+            mode_options: options.mode_options,
+            writeback: Writeback::new(engine.clone()),
+            health: Health::new(engine.clone(), sb.clone(), options.on_error),
+            engine,
+            sb,
+            allocator,
+            table,
+            orphans,
+            quotas,
+            mvcc: Mvcc::new(options.versions_bytes),
+            options,
+            space: Space::default(),
+        });
+        let root = fs.cached_inode(Ino::ROOT)?;
+        if !root.state.read().inode.is_directory() {
+            return Err(Error::corrupt(Site::Inode(Ino::ROOT), "the root is no directory"));
+        }
+        if !fs.engine.is_read_only() {
+            let mut handle = Handle::begin_for(&fs.engine, 1, ReserveClass::Upkeep)?;
+            fs.orphans.begin_use(&mut handle)?;
+            drop(handle);
+            fs.clean_up_orphans()?;
+            fs.restore_journal()?;
+        }
+        if options.flusher && !fs.engine.is_read_only() {
+            fs.writeback.flusher().start(&fs)?;
+        }
+        Ok(fs)
+    }
+
+    /// Finishes the deletions and truncations that a crash interrupted (`ext4_orphan_cleanup`).
+    fn clean_up_orphans(&self) -> Result<()> {
+        let orphans = self.orphans.list();
+        if !orphans.is_empty() {
+            self.allocator.read_groups()?;
+        }
+        for ino in orphans {
+            let cached = self.cached_inode(ino)?;
+            let mut state = RwLock::write_arc(&cached.state);
+            if !state.live {
+                // Its chain goes through the inode's own bytes, so it was in use as an orphan.
+                state.live = true;
+            }
+            if state.inode.links_count() == 0 {
+                self.delete(&cached, &mut state)?;
+            } else {
+                let first = state.inode.size().div_ceil(self.block_bytes());
+                let first = FileBlock(u32::try_from(first).unwrap_or(u32::MAX));
+                let rest = Unfinished { ino, first, past: FileBlock(u32::MAX), hold: None };
+                self.finish_removal(&cached, &mut state, &rest)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes everything back, deletes what only held inodes kept, empties the engine's log and
+    /// marks the volume clean. Nothing may use the file system afterwards.
+    pub fn close(&self) -> Result<()> {
+        self.writeback.flusher().end();
+        if self.engine.health().is_ok() && !self.engine.is_read_only() {
+            self.write_back_all(None)?;
+            for ino in self.orphans.list() {
+                self.cached_inode(ino)?.holds.store(0, SeqCst);
+                self.delete_if_unused(ino)?;
+            }
+            self.restore_journal()?;
+            // So that the handle need not wait for them. Where they are damaged, nothing was taken
+            // or freed.
+            let _ = self.allocator.read_groups();
+            let mut handle = Handle::begin_for(&self.engine, 2, ReserveClass::Upkeep)?;
+            self.orphans.end_use(&mut handle)?;
+            self.allocator.write_counts(&mut handle)?;
+        }
+        let healthy = self.engine.health();
+        self.engine.close()?;
+        self.health.release_claim(healthy.is_ok())
+    }
+
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The superblock as it was on opening.
+    pub fn superblock(&self) -> &Superblock {
+        &self.sb
+    }
+
+    fn block_bytes(&self) -> u64 {
+        u64::from(self.sb.block_size())
+    }
+}

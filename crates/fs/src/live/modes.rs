@@ -1,0 +1,61 @@
+//! The modes of an open volume, and those that it keeps for the next opening.
+
+use xact_consistency::{DataInLog, Handle};
+use xact_layout::mode_record::ModeRecord;
+use xact_types::{Error, Result};
+
+use super::LiveFs;
+use crate::modes::{ModeChoice, Modes, check, store, stored};
+use crate::superblock;
+
+impl LiveFs {
+    /// The modes that the volume is open with.
+    pub fn modes(&self) -> Modes {
+        self.modes
+    }
+
+    /// Those of them that the opener asked for ([`VolumeOptions::modes`](crate::VolumeOptions)).
+    pub fn mode_options(&self) -> ModeChoice {
+        self.mode_options
+    }
+
+    /// The modes that the volume itself asks for.
+    pub fn stored_modes(&self) -> Result<ModeChoice> {
+        Ok(stored(&superblock::read(self.engine(), self.superblock())?))
+    }
+
+    /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening
+    /// on.
+    ///
+    /// Errors: `Usage` where the volume has no journal, or no generations, and the setting is about
+    /// that; `Unsupported` where the bytes for them hold something else.
+    pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
+        if self.engine().is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let about_journal = modes.commit_writes.is_some() || modes.log_records.is_some();
+        let about_data = modes.data.is_some() && self.engine().snapshots().is_none();
+        if (about_journal || about_data) && self.engine().data_in_log() != DataInLog::All {
+            return Err(Error::Usage(
+                "the volume has no journal; of its modes, only inode_update and \
+                timestamps mean anything, and data and fsync with generations"
+                    .into(),
+            ));
+        }
+        check(modes, self.engine())?;
+        if modes.fsync.is_some() && self.engine().snapshots().is_none() {
+            return Err(Error::Usage("the volume has no generations, which the mode fsync is about".into()));
+        }
+        let sb = superblock::read(self.engine(), self.superblock())?;
+        if sb.mode_record() == ModeRecord::Foreign {
+            return Err(Error::Unsupported(
+                "something else than modes in the superblock's last reserved bytes".into(),
+            ));
+        }
+        let mut handle = Handle::begin(self.engine(), 1)?;
+        superblock::update(&mut handle, self.superblock(), |sb| store(sb, modes))?;
+        let commit = handle.commit_id();
+        drop(handle);
+        self.engine().commit(commit)
+    }
+}

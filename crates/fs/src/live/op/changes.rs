@@ -1,0 +1,112 @@
+//! What a change of an operation begins with, and what it notes.
+
+use std::sync::Arc;
+
+use xact_consistency::Handle;
+use xact_types::{Ino, Result};
+
+use super::Operation;
+use crate::alloc::Purpose;
+use crate::live::LiveFs;
+use crate::live::inode::cached::{CachedInode, InodeState};
+use crate::versioned_fs::read_as_of::Stamp;
+
+impl<'a> Operation<'a> {
+    /// To be called before the first change: health, quota, space, stamp. Takes the stamp only when
+    /// all locks are held, as `mvcc::stamps` demands; inodes made by the operation itself come
+    /// later and are its own.
+    fn begin_change(&mut self) -> Result<()> {
+        if self.stamp.is_some() {
+            return Ok(());
+        }
+        self.fs.health.check_writable()?;
+        self.fs.engine.health()?;
+        self.fs.allocator.read_groups()?;
+        if !self.budget.privileges.beyond_quota {
+            self.fs.quotas.check(&self.wanted, &self.moving)?;
+        }
+        for wanted in self.wanted.drain(..) {
+            self.fs.quotas.add_entries(&wanted.more.payer)?;
+        }
+        if self.budget.growth > 0 {
+            let purpose = Purpose::Data { privileged: self.budget.privileges.reserve };
+            self.reservation = Some(self.fs.allocator.reserve(self.budget.growth, purpose)?);
+        }
+        self.moving.iter().for_each(|charge| self.fs.quotas.release(charge));
+        self.moved = true;
+        let (stamp, keep) = self.fs.mvcc.stamps().next_stamp();
+        if let (Some(id), true) = (self.transaction, keep) {
+            self.fs.mvcc.stamps().note_transaction(stamp, id);
+        }
+        self.stamp = Some((stamp, keep));
+        Ok(())
+    }
+
+    /// Before a change in memory alone (file data, times of a write).
+    pub(in crate::live) fn begin_memory_change(&mut self) -> Result<()> {
+        self.begin_change()
+    }
+
+    /// Before a change of metadata blocks: begins the handle if there is none.
+    pub(in crate::live) fn begin_block_change(&mut self) -> Result<()> {
+        self.begin_change()?;
+        if self.handle.is_none() {
+            self.read_ahead();
+            let handle = Handle::begin_for(&self.fs.engine, self.budget.credits, self.budget.room)?;
+            self.commit = Some(handle.commit_id());
+            self.handle = Some(handle);
+        }
+        Ok(())
+    }
+
+    /// The stamp under which old versions are to be kept; `None` when no view is open.
+    pub(in crate::live) fn keeping(&self) -> Option<Stamp> {
+        self.stamp.and_then(|(stamp, keep)| keep.then_some(stamp))
+    }
+
+    /// The inode is written to its table when the operation ends.
+    pub(in crate::live) fn touch(&mut self, ino: Ino) {
+        self.touched.insert(ino);
+        self.only_times.remove(&ino);
+        self.changed = true;
+    }
+
+    /// As [`Self::touch`], for a change of times that has been begun as one of the inode.
+    pub(in crate::live) fn touch_times(&mut self, ino: Ino) {
+        if self.touched.insert(ino) {
+            self.only_times.insert(ino);
+        }
+        self.changed = true;
+    }
+
+    /// Makes sure that the handle has room for `credits` more blocks and for the inodes that are
+    /// still to be written; false where the commit has none left.
+    pub(in crate::live) fn ensure(&mut self, credits: u32) -> Result<bool> {
+        let inodes = (self.touched.len() as u32 + 2) * self.fs.credits_inode();
+        self.handle.as_mut().expect("within a block change").ensure(credits + inodes)
+    }
+
+    /// Stores the touched inodes and continues in a new part, perhaps of a later commit, for
+    /// operations that may be split (`fallocate`).
+    pub(in crate::live) fn next_commit(&mut self, credits: u32) -> Result<()> {
+        self.store_touched()?;
+        let inodes = self.touched.len() as u32 * self.fs.credits_inode();
+        self.handle.as_mut().expect("within a block change").renew(credits + inodes)?;
+        self.store_touched()
+    }
+
+    /// The parts that a change of an inode's blocks needs at once.
+    pub(in crate::live) fn parts(
+        &mut self,
+        ino: Ino,
+    ) -> (&'a LiveFs, &mut Handle, &Arc<CachedInode>, &mut InodeState) {
+        let locked = self.locked.get_mut(&ino).expect("changed inodes are locked");
+        let handle = self.handle.as_mut().expect("within a block change");
+        (self.fs, handle, &locked.cached, &mut locked.state)
+    }
+
+    /// Whether anything was changed, in memory or in a block: from then on a failure is half done.
+    pub(super) fn has_changed(&self) -> bool {
+        self.changed || self.handle.as_ref().is_some_and(Handle::has_changed)
+    }
+}

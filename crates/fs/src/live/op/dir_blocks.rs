@@ -1,0 +1,221 @@
+//! Directories: the directory code over the extent tree of the directory's inode.
+
+use std::sync::Arc;
+
+use xact_consistency::{BlockRef, Engine, Handle};
+use xact_layout::inode::flag;
+use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Site};
+
+use crate::alloc::Purpose;
+use crate::api::{DirItem, Entry, FileKind, Name};
+use crate::dir::{Dir, DirBlocks, DirEntry, ListItem};
+use crate::extent::Mapping;
+use crate::live::LiveFs;
+use crate::live::data::inline::{self, is_inline};
+use crate::live::inode::cached::InodeState;
+use crate::live::op::Operation;
+use crate::live::op::shared_reads::require_dir;
+
+/// Blocks of a directory that is only read.
+struct Reading<'a> {
+    fs: &'a LiveFs,
+    ino: Ino,
+    state: &'a InodeState,
+}
+
+/// Blocks of a directory that is changed.
+struct Changing<'a> {
+    fs: &'a LiveFs,
+    ino: Ino,
+    state: &'a mut InodeState,
+}
+
+impl LiveFs {
+    fn dir(&self, ino: Ino, state: &InodeState) -> Result<Dir<'_>> {
+        Dir::new(&self.sb, &self.engine, ino, state.inode.generation(), state.inode.flags())
+    }
+
+    fn dir_count(&self, state: &InodeState) -> u32 {
+        if is_inline(state) {
+            return 1;
+        }
+        u32::try_from(state.inode.size() / self.block_bytes()).unwrap_or(u32::MAX)
+    }
+
+    fn dir_block(&self, ino: Ino, state: &InodeState, at: FileBlock) -> Result<BlockNr> {
+        match self.extents(ino, state).map(&state.inode, at)? {
+            Mapping::Written { start, .. } => Ok(start),
+            _ => Err(Error::corrupt(Site::Inode(ino), "directory has a hole")),
+        }
+    }
+
+    /// What the name points at; `ENOTDIR` where `ino` is no directory. Every look-up comes by here,
+    /// also those that only guess which inodes to lock: another kind of file must not pass for a
+    /// damaged directory.
+    pub(in crate::live) fn find_entry(
+        &self,
+        ino: Ino,
+        state: &InodeState,
+        name: &Name,
+    ) -> Result<Option<Entry>> {
+        require_dir(state)?;
+        let found = self.dir(ino, state)?.lookup(&Reading { fs: self, ino, state }, name)?;
+        found.map(|entry| self.complete(ino, entry)).transpose()
+    }
+
+    pub(in crate::live) fn check_room(&self, ino: Ino, state: &InodeState, name: &Name) -> Result<()> {
+        self.dir(ino, state)?.check_room(&Reading { fs: self, ino, state }, name)
+    }
+
+    pub(in crate::live) fn has_gap(&self, ino: Ino, state: &InodeState, name: &Name) -> Result<bool> {
+        self.dir(ino, state)?.has_gap(&Reading { fs: self, ino, state }, name)
+    }
+
+    pub(in crate::live) fn dir_is_empty(&self, ino: Ino, state: &InodeState) -> Result<bool> {
+        self.dir(ino, state)?.is_empty(&Reading { fs: self, ino, state })
+    }
+
+    pub(in crate::live) fn dir_parent(&self, ino: Ino, state: &InodeState) -> Result<Ino> {
+        self.dir(ino, state)?.parent(&Reading { fs: self, ino, state })
+    }
+
+    pub(in crate::live) fn list_entries(
+        &self,
+        ino: Ino,
+        state: &InodeState,
+        cookie: u64,
+        each: &mut dyn FnMut(DirItem<'_>) -> bool,
+    ) -> Result<()> {
+        let mut failed = Ok(());
+        self.dir(ino, state)?.list(&Reading { fs: self, ino, state }, cookie, &mut |item: ListItem<
+            '_,
+        >| {
+            let ListItem { name, next_cookie, .. } = item;
+            match self.complete(ino, DirEntry { ino: item.ino, kind: item.kind }) {
+                Ok(entry) => each(DirItem { name, ino: entry.ino, kind: entry.kind, next_cookie }),
+                Err(error) => {
+                    failed = Err(error);
+                    false
+                }
+            }
+        })?;
+        failed
+    }
+
+    /// The place of a name in the directory's listings, there or not.
+    pub(in crate::live) fn name_key(&self, ino: Ino, state: &InodeState, name: &Name) -> Result<u64> {
+        self.dir(ino, state)?.key(&Reading { fs: self, ino, state }, name)
+    }
+
+    /// Where the entry does not say what kind of inode it names, the inode does. Its kind never
+    /// changes while it has a name, so its lock is not needed.
+    fn complete(&self, dir: Ino, entry: DirEntry) -> Result<Entry> {
+        if entry.ino.0 > self.sb.inodes_count() {
+            return Err(Error::corrupt(Site::Inode(dir), "a name points at an inode that cannot be"));
+        }
+        let kind = match entry.kind {
+            Some(kind) => kind,
+            None => FileKind::from_mode(self.table.read(entry.ino)?.mode())
+                .ok_or(Error::corrupt(Site::Inode(entry.ino), "unknown file type"))?,
+        };
+        Ok(Entry { ino: entry.ino, kind })
+    }
+}
+
+impl Operation<'_> {
+    pub(in crate::live) fn add_name(&mut self, ino: Ino, name: &Name, entry: Entry) -> Result<()> {
+        self.change_dir(ino, |dir, blocks, handle| dir.add(blocks, handle, name, entry))
+    }
+
+    pub(in crate::live) fn remove_name(&mut self, ino: Ino, name: &Name) -> Result<()> {
+        self.change_dir(ino, |dir, blocks, handle| dir.remove(blocks, handle, name))
+    }
+
+    pub(in crate::live) fn set_name(&mut self, ino: Ino, name: &Name, entry: Entry) -> Result<()> {
+        self.change_dir(ino, |dir, blocks, handle| dir.set(blocks, handle, name, entry))
+    }
+
+    pub(in crate::live) fn set_dotdot(&mut self, ino: Ino, parent: Ino) -> Result<()> {
+        self.change_dir(ino, |dir, blocks, handle| dir.set_parent(blocks, handle, parent))
+    }
+
+    /// Gives a new directory its first block.
+    pub(in crate::live) fn init_dir(&mut self, ino: Ino, parent: Ino) -> Result<()> {
+        self.change_dir(ino, |dir, blocks, handle| {
+            let (_, first) = blocks.append(handle)?;
+            dir.init(handle, first, parent)
+        })
+    }
+
+    fn change_dir(
+        &mut self,
+        ino: Ino,
+        change: impl FnOnce(&mut Dir<'_>, &mut dyn DirBlocks, &mut Handle) -> Result<()>,
+    ) -> Result<()> {
+        self.unpack_inline(ino)?;
+        let (fs, handle, _, state) = self.parts(ino);
+        let mut dir = fs.dir(ino, state)?;
+        change(&mut dir, &mut Changing { fs, ino, state }, handle)?;
+        self.touch(ino);
+        Ok(())
+    }
+}
+
+impl DirBlocks for Reading<'_> {
+    fn count(&self) -> u32 {
+        self.fs.dir_count(self.state)
+    }
+
+    fn block(&self, at: FileBlock) -> Result<BlockNr> {
+        self.fs.dir_block(self.ino, self.state, at)
+    }
+
+    fn contents(&self, engine: &Arc<Engine>, at: FileBlock) -> Result<(BlockNr, BlockRef)> {
+        if is_inline(self.state) {
+            return Ok((inline::NO_BLOCK, self.fs.inline_dir_block(self.ino, self.state)?.into()));
+        }
+        let block = self.block(at)?;
+        Ok((block, engine.read(block)?))
+    }
+
+    fn append(&mut self, _: &mut Handle) -> Result<(FileBlock, BlockNr)> {
+        unreachable!("directories are read without a handle")
+    }
+
+    fn set_indexed(&mut self, _: &mut Handle, _: bool) -> Result<()> {
+        unreachable!("directories are read without a handle")
+    }
+}
+
+impl DirBlocks for Changing<'_> {
+    fn count(&self) -> u32 {
+        self.fs.dir_count(self.state)
+    }
+
+    fn block(&self, at: FileBlock) -> Result<BlockNr> {
+        self.fs.dir_block(self.ino, self.state, at)
+    }
+
+    fn append(&mut self, handle: &mut Handle) -> Result<(FileBlock, BlockNr)> {
+        let fs = self.fs;
+        let at = FileBlock(fs.dir_count(self.state));
+        let goal = match at.0.checked_sub(1) {
+            Some(last) => self.block(FileBlock(last))?.offset(1),
+            None => fs.allocator.goal_for(self.ino),
+        };
+        let run = fs.allocator.take(goal, 1, Purpose::Metadata, None)?;
+        fs.allocator.link(handle, run)?;
+        let extents = fs.extents(self.ino, self.state);
+        extents.insert(handle, &mut self.state.inode, at, run, false)?;
+        let size = (u64::from(at.0) + 1) * fs.block_bytes();
+        self.state.inode.set_size(size);
+        self.state.size = size;
+        Ok((at, run.start))
+    }
+
+    fn set_indexed(&mut self, _: &mut Handle, indexed: bool) -> Result<()> {
+        let flags = self.state.inode.flags() & !flag::INDEX;
+        self.state.inode.set_flags(if indexed { flags | flag::INDEX } else { flags });
+        Ok(())
+    }
+}

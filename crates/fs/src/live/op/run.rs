@@ -1,0 +1,181 @@
+//! Runs an operation, restarts it where it met inodes that it could not lock, and ends it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use xact_types::{Error, Ino, Result};
+
+use super::Operation;
+use super::budget::Budget;
+use crate::live::LiveFs;
+use crate::live::space::make_space::Effort;
+
+/// Back-off while another thread holds the lock of the inode number being allocated.
+const NUMBER_HELD: Duration = Duration::from_micros(50);
+
+/// Inodes that an operation with fixed needs changes, and owners that it changes, at most.
+const OWNERS_MAX: u32 = 8;
+
+impl LiveFs {
+    /// Runs `action` as one operation in one commit, under the locks of the inodes of `lock_hint`
+    /// and of whatever else it reads. `action` may be run several times before it changes anything.
+    ///
+    /// If it fails before its first change, nothing has happened. If it fails after that, the
+    /// volume is poisoned: the operation is half done in memory and must not reach the disk.
+    pub fn run<R>(
+        &self,
+        lock_hint: &[Ino],
+        budget: Budget,
+        action: impl FnMut(&mut Operation<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.health.check_served()?;
+        self.health.note_corruption(self.run_inner(lock_hint, budget, action))
+    }
+
+    fn run_inner<R>(
+        &self,
+        lock_hint: &[Ino],
+        budget: Budget,
+        mut action: impl FnMut(&mut Operation<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut want: BTreeSet<Ino> = lock_hint.iter().copied().collect();
+        let mut effort = Effort::default();
+        // Set where the journal had to become longer for this operation.
+        let mut _long_journal;
+        loop {
+            let mut op = Operation::new(self, budget);
+            for &ino in &want {
+                op.lock(ino)?;
+            }
+            let result = action(&mut op);
+            if op.number_is_held {
+                assert!(!op.has_changed(), "an operation met a new inode after its first change");
+                op.abandon();
+                drop(op);
+                std::thread::sleep(NUMBER_HELD);
+                continue;
+            }
+            if !op.missing.is_empty() {
+                assert!(!op.has_changed(), "an operation met a new inode after its first change");
+                want.extend(op.locked.keys());
+                want.append(&mut op.missing);
+                op.abandon();
+                continue;
+            }
+            // A volume is full only if it is full after all that makes space.
+            if matches!(result, Err(Error::NoSpace)) && !op.has_changed() {
+                effort.needed = op.blocks_needed;
+                op.abandon();
+                drop(op);
+                if self.make_space(&mut effort, budget.asker)? {
+                    continue;
+                }
+                return result;
+            }
+            // The journal takes what there is space for.
+            if let (Err(Error::TooLarge { blocks, .. }), false) = (&result, op.has_changed()) {
+                let (credits, privileges) = (u32::try_from(*blocks).unwrap_or(u32::MAX), op.privileges());
+                op.abandon();
+                drop(op);
+                _long_journal = self.lengthen_journal(credits, privileges.reserve, budget.asker)?;
+                continue;
+            }
+            let kept = op.keeping().is_some();
+            let result = op.finish(result);
+            if kept {
+                self.limit_versions();
+            }
+            return result;
+        }
+    }
+}
+
+impl<'a> Operation<'a> {
+    fn new(fs: &'a LiveFs, budget: Budget) -> Operation<'a> {
+        Operation {
+            fs,
+            locked: BTreeMap::new(),
+            missing: BTreeSet::new(),
+            number_is_held: false,
+            budget: Budget { credits: budget.credits + OWNERS_MAX * fs.quotas.credits(), ..budget },
+            blocks_needed: 0,
+            wanted: Vec::new(),
+            moving: Vec::new(),
+            moved: false,
+            expected_runs: 0,
+            expected_slack: 0,
+            handle: None,
+            stamp: None,
+            reservation: None,
+            touched: BTreeSet::new(),
+            only_times: BTreeSet::new(),
+            wrote: BTreeSet::new(),
+            taken: Vec::new(),
+            unlinked: Vec::new(),
+            unfinished: Vec::new(),
+            changed: false,
+            commit: None,
+            transaction: None,
+        }
+    }
+
+    /// Gives up an attempt that changed nothing.
+    fn abandon(&mut self) {
+        for ino in self.taken.drain(..) {
+            self.fs.allocator.give_back_inode(ino);
+        }
+        if std::mem::take(&mut self.moved) {
+            for charge in &self.moving {
+                self.fs.quotas.reserve(charge, true).expect("nothing refuses what is not checked");
+            }
+        }
+    }
+
+    fn finish<R>(mut self, result: Result<R>) -> Result<R> {
+        if result.is_err() && !self.has_changed() {
+            self.abandon();
+            return result;
+        }
+        let stored = result.and_then(|value| self.store_touched().map(|()| value));
+        if let Err(error) = &stored {
+            self.fs.engine.poison(&format!("an operation failed half-way: {error}"));
+            return stored;
+        }
+        // The handle ends before the locks are released and before more handles are begun.
+        self.handle = None;
+        self.reservation = None;
+        let unfinished = std::mem::take(&mut self.unfinished);
+        for rest in unfinished {
+            let locked = self.locked.get_mut(&rest.ino).expect("locked by its removal");
+            self.fs.finish_removal(&locked.cached, &mut locked.state, &rest)?;
+        }
+        let fs = self.fs;
+        if self.keeping().is_some() {
+            for locked in self.locked.values_mut() {
+                fs.mvcc.count(&mut locked.state.versions);
+            }
+        }
+        let unlinked = std::mem::take(&mut self.unlinked);
+        drop(self);
+        for ino in unlinked {
+            fs.delete_if_unused(ino)?;
+        }
+        stored
+    }
+
+    pub(super) fn store_touched(&mut self) -> Result<()> {
+        if self.touched.is_empty() {
+            return Ok(());
+        }
+        let handle = self.handle.as_mut().expect("touched inodes come with a handle");
+        for &ino in &self.touched {
+            let locked = self.locked.get_mut(&ino).expect("touched inodes are locked");
+            if self.only_times.contains(&ino) {
+                self.fs.store_times(handle, &locked.cached, &mut locked.state)?;
+            } else {
+                self.fs.store_inode(handle, &locked.cached, &mut locked.state)?;
+            }
+        }
+        Ok(())
+    }
+}

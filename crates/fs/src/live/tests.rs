@@ -1,0 +1,358 @@
+//! Live volumes of mke2fs, checked by e2fsck.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use xact_consistency::test_engine::{TestEngine, fail_after};
+use xact_device::{BlockDevice, FileDevice, OpenMode};
+use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use xact_types::{Errno, Error, Ino, Result, Timestamp};
+
+use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow, XattrHow};
+use crate::live::{LiveFs, LiveOptions};
+use crate::versioned_fs::ReadAsOf;
+use crate::volume::VolumeOptions;
+
+struct Volume {
+    _dir: TempDir,
+    image: PathBuf,
+}
+
+impl Volume {
+    /// A volume of `size_mib` made by mke2fs with `options`.
+    fn new(size_mib: u64, options: &[&str]) -> Volume {
+        let dir = TempDir::new().unwrap();
+        let image = dir.path().join("volume");
+        std::fs::File::create(&image).unwrap().set_len(size_mib << 20).unwrap();
+        let made = Command::new("mke2fs")
+            .args(["-q", "-F", "-t", "ext4"])
+            .args(options)
+            .arg(&image)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        Volume { _dir: dir, image }
+    }
+
+    fn open(&self) -> Arc<LiveFs> {
+        let device = Arc::new(FileDevice::open(&self.image, OpenMode::ReadWrite).unwrap());
+        crate::volume::open(device, &VolumeOptions { flusher: false, ..VolumeOptions::default() }).unwrap()
+    }
+
+    fn check(&self) {
+        let check = Command::new("e2fsck").arg("-fn").arg(&self.image).output().unwrap();
+        assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+        let mut superblock = [0; SUPERBLOCK_BYTES];
+        let device = FileDevice::open(&self.image, OpenMode::ReadOnly).unwrap();
+        device.read_at(&mut superblock, SUPERBLOCK_OFFSET).unwrap();
+        assert_eq!(Superblock::decode(&superblock).unwrap().error_count(), 0);
+    }
+}
+
+const ROOT: Caller = Caller::ROOT;
+
+fn file(fs: &LiveFs, dir: Ino, name: &str) -> Ino {
+    fs.make_node(&ROOT, dir, name.as_bytes(), 0o100644, 0).unwrap().ino
+}
+
+fn content(fs: &LiveFs, ino: Ino) -> Vec<u8> {
+    let mut out = Vec::new();
+    fs.read(ino, 0, 1 << 30, &mut out).unwrap();
+    out
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn a_day_in_the_life() {
+    for options in [&["-b", "4096"][..], &["-b", "1024"], &["-b", "2048", "-O", "^has_journal"]] {
+        let volume = Volume::new(32, options);
+        let fs = volume.open();
+        let dir = fs.make_dir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+        let mut inos = Vec::new();
+        for i in 0..300 {
+            let ino = file(&fs, dir, &format!("file-{i}"));
+            fs.write(ino, 0, &pattern(i * 37, i as u8), WriteHow::default()).unwrap();
+            inos.push(ino);
+        }
+        fs.make_symlink(&ROOT, dir, b"short", b"file-1").unwrap();
+        fs.make_symlink(&ROOT, dir, b"long", &[b'x'; 300]).unwrap();
+        fs.link(&ROOT, inos[5], Ino::ROOT, b"linked").unwrap();
+        fs.rename(&ROOT, (dir, b"file-7"), (Ino::ROOT, b"moved"), RenameHow::Replace).unwrap();
+        for i in (0..300).filter(|i| i % 3 == 0) {
+            fs.unlink(&ROOT, dir, format!("file-{i}").as_bytes()).unwrap();
+        }
+        fs.sync_all().unwrap();
+        let big = file(&fs, Ino::ROOT, "big");
+        let data = pattern(3 << 20, 9);
+        fs.write(big, 0, &data, WriteHow::default()).unwrap();
+        fs.sync_file(big, false).unwrap();
+        fs.write(big, 5 << 20, b"far", WriteHow::default()).unwrap();
+        fs.set_attr(&ROOT, big, &SetAttr { size: Some((1 << 20) + 77), ..SetAttr::default() }).unwrap();
+        assert_eq!(content(&fs, big), data[..(1 << 20) + 77]);
+        fs.set_attr(&ROOT, big, &SetAttr { size: Some((1 << 20) + 5000), ..SetAttr::default() }).unwrap();
+        let mut expected = data[..(1 << 20) + 77].to_vec();
+        expected.resize((1 << 20) + 5000, 0);
+        assert_eq!(content(&fs, big), expected);
+        fs.allocate(&Caller::ROOT, big, 4096, 8192, Allocate::PunchHole).unwrap();
+        expected[4096..12288].fill(0);
+        assert_eq!(content(&fs, big), expected);
+        assert_eq!(fs.seek(big, 0, SeekTo::Hole).unwrap(), 4096);
+        assert_eq!(fs.seek(big, 4096, SeekTo::Data).unwrap(), 12288);
+        fs.close().unwrap();
+        drop(fs);
+        volume.check();
+
+        let fs = volume.open();
+        let dir = fs.lookup(Ino::ROOT, b"dir").unwrap().ino;
+        assert_eq!(content(&fs, fs.lookup(dir, b"file-100").unwrap().ino), pattern(3700, 100));
+        assert_eq!(content(&fs, fs.lookup(Ino::ROOT, b"big").unwrap().ino), expected);
+        assert_eq!(fs.read_link(fs.lookup(dir, b"long").unwrap().ino).unwrap(), [b'x'; 300]);
+        assert_eq!(fs.lookup(Ino::ROOT, b"linked").unwrap().nlink, 2);
+        let mut names = 0;
+        fs.read_dir(dir, 0, &mut |_| {
+            names += 1;
+            true
+        })
+        .unwrap();
+        assert_eq!(names, 2 + 2 + 300 - 100 - 1);
+        fs.close().unwrap();
+        drop(fs);
+        volume.check();
+    }
+}
+
+/// An operation that fails after its first block poisons the volume, whichever block that is; one
+/// that fails at its first has done nothing.
+#[test]
+fn half_an_operation_never_stays() {
+    for fails_at in 0..8 {
+        let volume = Volume::new(8, &["-b", "1024"]);
+        let device = FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap();
+        let mut bytes = [0; 1024];
+        device.read_at(&mut bytes, 1024).unwrap();
+        let sb = Superblock::decode(&bytes).unwrap();
+        let engine = TestEngine::new(Arc::new(device), 1024).engine;
+        let options = LiveOptions { flusher: false, ..LiveOptions::default() };
+        let fs = LiveFs::open(engine.clone(), sb, options).unwrap();
+        fail_after(Some(fails_at));
+        let made = fs.make_dir(&ROOT, Ino::ROOT, b"d", 0o755);
+        fail_after(None);
+        let failed_half_way = made.is_err() && fails_at > 0;
+        assert_eq!(engine.health().is_err(), failed_half_way, "failure at change {fails_at}: {made:?}");
+        assert!(made.is_err() || fails_at > 4, "a folder takes more changes");
+    }
+}
+
+#[test]
+fn a_held_file_lives_until_it_is_released() {
+    let volume = Volume::new(16, &[]);
+    let fs = volume.open();
+    let ino = file(&fs, Ino::ROOT, "held");
+    fs.write(ino, 0, b"still here", WriteHow::default()).unwrap();
+    fs.hold(ino).unwrap();
+    let before = fs.space().unwrap().free_inodes;
+    fs.unlink(&ROOT, Ino::ROOT, b"held").unwrap();
+    assert_eq!(content(&fs, ino), b"still here");
+    fs.release(ino, 1);
+    assert!(fs.attr(ino).is_err());
+    assert_eq!(fs.space().unwrap().free_inodes, before + 1);
+    fs.close().unwrap();
+    drop(fs);
+    volume.check();
+}
+
+#[test]
+fn a_view_sees_one_instant() {
+    let volume = Volume::new(16, &["-b", "4096"]);
+    let fs = volume.open();
+    let ino = file(&fs, Ino::ROOT, "a");
+    fs.write(ino, 0, &pattern(10_000, 1), WriteHow::default()).unwrap();
+    fs.sync_all().unwrap();
+    let view = fs.open_view();
+    let then = fs.attr(ino).unwrap();
+    fs.write(ino, 4096, b"changed", WriteHow::default()).unwrap();
+    fs.set_attr(&ROOT, ino, &SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
+    fs.sync_all().unwrap();
+    fs.rename(&ROOT, (Ino::ROOT, b"a"), (Ino::ROOT, b"b"), RenameHow::Replace).unwrap();
+    fs.unlink(&ROOT, Ino::ROOT, b"b").unwrap();
+    let other = file(&fs, Ino::ROOT, "c");
+    fs.write(other, 0, &pattern(100_000, 7), WriteHow::default()).unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(fs.attr_at(ino, view.stamp()).unwrap(), then);
+    assert_eq!(fs.entry_at(Ino::ROOT, b"a", view.stamp()).unwrap().unwrap().ino, ino);
+    assert!(fs.entry_at(Ino::ROOT, b"c", view.stamp()).unwrap().is_none());
+    assert!(fs.attr_at(other, view.stamp()).is_err());
+    let mut names = Vec::new();
+    fs.list_at(Ino::ROOT, 0, view.stamp(), &mut |item| {
+        names.push(item.name.to_vec());
+        true
+    })
+    .unwrap();
+    names.sort();
+    assert_eq!(names, [b"a".to_vec(), b"lost+found".to_vec()]);
+    let mut data = Vec::new();
+    for at in 0..3 {
+        let block = fs.read_block_at(ino, xact_types::FileBlock(at), view.stamp()).unwrap().unwrap();
+        data.extend_from_slice(&block);
+    }
+    assert_eq!(data[..10_000], pattern(10_000, 1));
+    drop(view);
+    assert!(fs.attr(ino).is_err());
+    fs.close().unwrap();
+    drop(fs);
+    volume.check();
+}
+
+/// The look-ups before an operation, which only find out what to lock, once took a file for a
+/// directory without blocks and noted a damaged volume: the kernel then clears the list of orphans.
+#[test]
+fn a_name_within_a_file_is_no_damage() {
+    let volume = Volume::new(16, &[]);
+    let fs = volume.open();
+    let (a, b): (&[u8], &[u8]) = (b"a", b"b");
+    let ino = file(&fs, Ino::ROOT, "a");
+    let not_a_directory = |result: Result<(), Error>| {
+        assert!(matches!(result, Err(Error::Posix(Errno::ENOTDIR))), "{result:?}");
+    };
+    not_a_directory(fs.lookup(ino, b).map(drop));
+    not_a_directory(fs.unlink(&ROOT, ino, b));
+    not_a_directory(fs.remove_dir(&ROOT, ino, b));
+    not_a_directory(fs.rename(&ROOT, (ino, b), (Ino::ROOT, b), RenameHow::Replace));
+    not_a_directory(fs.rename(&ROOT, (Ino::ROOT, a), (ino, b), RenameHow::Replace));
+    fs.close().unwrap();
+    drop(fs);
+    volume.check();
+}
+
+#[test]
+fn times_keep_their_nanoseconds() {
+    let volume = Volume::new(16, &[]);
+    let fs = volume.open();
+    let ino = file(&fs, Ino::ROOT, "a");
+    let time = Timestamp { secs: 5_000_000_000, nanos: 123_456_789 };
+    let change = SetAttr { mtime: Some(crate::api::TimeChange::To(time)), ..SetAttr::default() };
+    fs.set_attr(&ROOT, ino, &change).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = volume.open();
+    assert_eq!(fs.lookup(Ino::ROOT, b"a").unwrap().mtime, time);
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_full_volume_says_so_and_can_delete() {
+    let volume = Volume::new(8, &["-b", "1024"]);
+    let fs = volume.open();
+    let ino = file(&fs, Ino::ROOT, "big");
+    let chunk = pattern(64 << 10, 3);
+    let mut offset = 0;
+    let error = loop {
+        match fs.write(ino, offset, &chunk, WriteHow::default()) {
+            Ok(_) => offset += chunk.len() as u64,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, xact_types::Error::NoSpace), "{error}");
+    fs.sync_all().unwrap();
+    assert_eq!(fs.attr(ino).unwrap().size, offset);
+    fs.unlink(&ROOT, Ino::ROOT, b"big").unwrap();
+    let again = file(&fs, Ino::ROOT, "again");
+    fs.write(again, 0, &chunk, WriteHow::default()).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    volume.check();
+}
+
+/// On a volume without a free block works what needs none, as on ext4, and the rest is refused with
+/// nothing changed.
+#[test]
+fn a_full_volume_takes_what_needs_no_block() {
+    for options in [&["-b", "1024", "-I", "256"][..], &["-b", "1024", "-I", "256", "-O", "^dir_index"]] {
+        let volume = Volume::new(8, options);
+        let fs = volume.open();
+        let ino = file(&fs, Ino::ROOT, "attributes");
+        let set = |name: &str, len: usize| {
+            fs.set_xattr(&ROOT, ino, format!("user.{name}").as_bytes(), &vec![7; len], XattrHow::Set)
+        };
+        let other = file(&fs, Ino::ROOT, "bare");
+        set("long", 500).unwrap();
+        let dir = fs.make_dir(&ROOT, Ino::ROOT, b"folder", 0o755).unwrap().ino;
+        let big = file(&fs, Ino::ROOT, "big");
+        let zeros = vec![0; 1024];
+        let mut offset = 0;
+        while fs.write(big, offset, &zeros, WriteHow::default()).is_ok() {
+            offset += 1024;
+        }
+        fs.sync_all().unwrap();
+        let full = |result: Result<()>| assert!(matches!(result, Err(Error::NoSpace)), "{result:?}");
+
+        // A shorter value, and one more in the same block.
+        set("long", 400).unwrap();
+        set("more", 100).unwrap();
+        set("long", 450).unwrap();
+        full(fs.set_xattr(&ROOT, other, b"user.long", &[7; 500], XattrHow::Set));
+        fs.set_xattr(&ROOT, other, b"user.s", &[7; 20], XattrHow::Set).unwrap();
+        full(fs.make_dir(&ROOT, dir, b"inner", 0o755).map(drop));
+        full(fs.make_symlink(&ROOT, dir, b"link", &[b'x'; 200]).map(drop));
+        fs.make_symlink(&ROOT, dir, b"link", b"short").unwrap();
+        fs.link(&ROOT, ino, dir, b"hard").unwrap();
+        fs.rename(&ROOT, (Ino::ROOT, b"bare"), (dir, b"moved"), RenameHow::Replace).unwrap();
+        // Names, until the folder's block is full.
+        let name = |i: usize| format!("a name of some length, to fill a block soon, {i}");
+        let refused = (0..100).find(|&i| fs.make_node(&ROOT, dir, name(i).as_bytes(), 0o100644, 0).is_err());
+        let refused = refused.expect("names fill a block of 1024 bytes");
+        assert!(refused > 5, "{refused}");
+        full(fs.make_node(&ROOT, dir, name(refused).as_bytes(), 0o100644, 0).map(drop));
+        full(fs.rename(&ROOT, (Ino::ROOT, b"attributes"), (dir, [b'x'; 200].as_slice()), RenameHow::Replace));
+
+        fs.unlink(&ROOT, Ino::ROOT, b"big").unwrap();
+        fs.make_node(&ROOT, dir, name(refused).as_bytes(), 0o100644, 0).unwrap();
+        let mut value = fs.xattr(ino, b"user.long").unwrap();
+        value.dedup();
+        assert_eq!(value, [7]);
+        fs.close().unwrap();
+        drop(fs);
+        volume.check();
+    }
+}
+
+/// Large reads of what is partly in memory, on the device, a hole, and past the end: with every
+/// alignment of their ends, the bytes that were written.
+#[test]
+fn large_reads_pass_the_cache_by_and_see_what_is_in_it() {
+    const LEN: usize = 5 << 20;
+    for block_bytes in ["1024", "4096"] {
+        let volume = Volume::new(64, &["-b", block_bytes]);
+        let mut model = pattern(LEN, 3);
+        model[2 << 20..3 << 20].fill(0);
+        let fs = volume.open();
+        let ino = file(&fs, Ino::ROOT, "large");
+        fs.write(ino, 0, &model[..2 << 20], WriteHow::default()).unwrap();
+        fs.write(ino, 3 << 20, &model[3 << 20..], WriteHow::default()).unwrap();
+        fs.sync_all().unwrap();
+        drop(fs);
+        let fs = volume.open();
+        let ino = fs.lookup(Ino::ROOT, b"large").unwrap().ino;
+        let newer = pattern(300_000, 90);
+        fs.write(ino, 700_001, &newer, WriteHow::default()).unwrap();
+        model[700_001..1_000_001].copy_from_slice(&newer);
+        for (offset, len) in [
+            (0, LEN),
+            (1, LEN),
+            (511, 1 << 20),
+            (690_000, 1 << 20),
+            ((2 << 20) - 1, 2 << 20),
+            (LEN - 400_000, LEN),
+        ] {
+            let mut out = b"kept".to_vec();
+            fs.read(ino, offset as u64, len, &mut out).unwrap();
+            assert_eq!(&out[..4], b"kept");
+            assert!(out[4..] == model[offset..(offset + len).min(LEN)], "{len} bytes at {offset}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Limits that the format of a volume sets for inodes.
+
+/// What each inode of a volume may be, as far as the volume decides over it.
+pub trait InodeLimits {
+    fn block_size(&self) -> u32;
+    fn size_max(&self, flags: u32) -> u64;
+    fn has_extents(&self) -> bool;
+    fn has_projects(&self) -> bool;
+    fn link_max(&self) -> u32;
+    fn dir_nlink(&self) -> bool;
+    fn target_max(&self) -> usize;
+}

@@ -1,0 +1,32 @@
+//! What a transaction's commit will change in the base, for caches of the base.
+
+use xact_fs::FileKind;
+use xact_types::Ino;
+
+use crate::overlay::Overlay;
+
+/// The net effect on what the base has; what is new in it is reached through `names`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Inodes whose attributes or contents differ, directories with changed names included.
+    pub inodes: Vec<Ino>,
+    /// Of those, the regular files whose contents or size differ.
+    pub files: Vec<Ino>,
+    /// Names that are new, gone, or point at something else.
+    pub names: Vec<(Ino, Vec<u8>)>,
+}
+
+impl Changes {
+    pub(crate) fn of(overlay: &Overlay) -> Changes {
+        let mut changes = Changes::default();
+        for (&ino, node) in overlay.nodes.iter().filter(|(_, node)| !node.born && node.is_changed()) {
+            changes.inodes.push(ino);
+            if node.origin.kind == FileKind::Regular && node.file.is_changed(node.origin.size) {
+                changes.files.push(ino);
+            }
+            let differs = node.names.iter().filter(|(_, change)| change.base != change.now);
+            changes.names.extend(differs.map(|(name, _)| (ino, name.to_vec())));
+        }
+        changes
+    }
+}

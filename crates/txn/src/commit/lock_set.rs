@@ -1,0 +1,32 @@
+//! Which inodes a commit locks, and in which order: all of them before it validates, in rising
+//! order of their numbers. That is the base's total order, so any number of commits can be under
+//! way without a deadlock.
+
+use std::collections::BTreeSet;
+
+use xact_types::{Ino, Result};
+
+use super::Commit;
+use crate::validation::permission::PermissionBasis;
+use xact_fs::ChangedBy;
+
+impl Commit<'_> {
+    /// Every inode of the base that the commit looks at or changes, in rising order.
+    pub fn inodes(&self) -> Vec<Ino> {
+        let mut all: BTreeSet<Ino> = self.changed().map(|(ino, _)| ino).collect();
+        self.reads.inodes(&mut all);
+        if !self.serializable {
+            all.extend(PermissionBasis::of(self.whole, self.reads).inodes());
+        }
+        all.into_iter().collect()
+    }
+
+    /// A conflict where an inode was deleted that the transaction knew before it was reopened. To
+    /// be asked before the locks are taken: what never existed cannot be locked.
+    pub fn check_gone(&self) -> Result<()> {
+        let gone = &self.reads.offline.gone;
+        let met =
+            if gone.is_empty() { None } else { self.inodes().into_iter().find(|ino| gone.contains(ino)) };
+        met.map_or(Ok(()), |ino| self.conflict(ino, "it was deleted meanwhile", ChangedBy(None)))
+    }
+}

@@ -1,0 +1,185 @@
+//! Committing: what a transaction looked at and changed, held against the base as it is now, and
+//! its net effect brought into the base, as one operation in one jbd2 transaction.
+//!
+//! Order within the operation:
+//! 0. Before it, without locks: new contents of files are written to free places (staged).
+//! 1. All locks, in the base's total order (rising inode number, see `lock_set`); so any number of
+//!    commits can be under way without a deadlock.
+//! 2. Validation ([`crate::validation`]), and room in the journal: nothing has changed yet, so a
+//!    conflict, or a commit that is too large, leaves no trace.
+//! 3. Application (`apply`). It cannot meet a conflict any more. Each name, block, attribute and
+//!    link count is brought straight from the base's state to the transaction's last one, so the
+//!    order among them does not matter, with three exceptions: an inode is made before anything is
+//!    said about it; attributes are set before links go, since the last link takes the inode with
+//!    it; and the links of an inode change once, by their sum, so that none passes through 0.
+//!
+//! Why validation is enough for serializability: all that the transaction saw of the base is as
+//! it was, so running it now would have taken the same way and come to the same end. What is not
+//! compared is merged instead: times, sizes and link counts of directories, and link counts of
+//! files, are changed by differences, not set.
+
+mod apply;
+pub(crate) mod changes;
+mod lock_set;
+pub(crate) mod observer;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use xact_fs::{CommitOps, CommitSize, DirGrowth, FileKind, NewContents, Stamp};
+use xact_layout::inode::flag;
+use xact_types::{FileBlock, Ino, Result};
+
+use crate::options::Durability;
+use crate::overlay::{Node, Overlay};
+use crate::ranges::Ranges;
+use crate::validation::read_set::ReadSet;
+
+pub(crate) struct Commit<'a> {
+    pub overlay: &'a Overlay,
+    /// All changes of the transaction, of which `overlay` may be a part.
+    pub whole: &'a Overlay,
+    pub reads: &'a ReadSet,
+    pub stamp: Stamp,
+    /// The transaction's number.
+    pub id: u64,
+    /// Validate what was read too, not only what was written.
+    pub serializable: bool,
+    /// Looks at attributes were asked for by a kernel, which asks for more than programs do.
+    pub mounted: bool,
+}
+
+impl<'a> Commit<'a> {
+    /// Inodes born in the transaction that somebody will be able to reach.
+    fn born(&self) -> impl Iterator<Item = (Ino, &'a Node)> {
+        let nodes = &self.overlay.nodes;
+        nodes.iter().filter(|(_, node)| self.survives(node)).map(|(ino, node)| (*ino, node))
+    }
+
+    /// A born inode without a name is dropped: it is only held in the transaction, which ends.
+    fn survives(&self, node: &Node) -> bool {
+        node.born && node.nlink(0, u32::MAX) > 0
+    }
+
+    /// Inodes of the base that the transaction changes.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = (Ino, &'a Node)> {
+        let nodes = &self.overlay.nodes;
+        nodes.iter().filter(|(_, node)| !node.born && node.is_changed()).map(|(ino, node)| (*ino, node))
+    }
+
+    /// Both: everything that the commit brings into the base.
+    fn nodes(&self) -> impl Iterator<Item = (Ino, &'a Node)> {
+        self.born().chain(self.changed())
+    }
+
+    /// Whether the net effect is nothing, or only times of directories in which names came and
+    /// went again: a log file written and deleted is no reason to write to the device.
+    pub fn is_empty(&self) -> bool {
+        self.born().next().is_none() && self.changed().all(|(_, node)| node.changes_dir_times_only())
+    }
+
+    /// Numbers that the base will know after the commit.
+    pub fn adopts(&self, ino: Ino) -> bool {
+        self.overlay.nodes.get(&ino).is_some_and(|node| self.survives(node))
+    }
+
+    /// Files whose contents change, with what they become.
+    pub fn files(&self, block_size: u32, durability: Durability) -> impl Iterator<Item = (Ino, NewContents)> {
+        let replaced_soon = durability == Durability::Consolidated;
+        let block_size = u64::from(block_size);
+        let changed = || self.nodes().filter(|(_, node)| changes_contents(node));
+        let in_commit = changed().map(|(_, node)| node.file.blocks.with_contents()).sum();
+        changed().map(move |(ino, node)| {
+            let file = &node.file;
+            let mut reserved = Ranges::default();
+            for range in file.reserved.iter() {
+                reserved.insert(range.start / block_size..range.end.div_ceil(block_size));
+            }
+            for at in file.blocks.iter().filter(|(_, block)| block.is_some()).map(|(at, _)| u64::from(at.0)) {
+                reserved.remove(at..at + 1);
+            }
+            let blocks = file.blocks.iter().map(|(at, block)| (*at, block.clone())).collect();
+            let reserved = reserved.iter().map(file_blocks).collect();
+            let (cut, is_new) = (file.base_end, node.born);
+            (ino, NewContents { blocks, cut, reserved, is_new, in_commit, replaced_soon })
+        })
+    }
+
+    /// Adds to what the operation takes.
+    pub fn add_size(&self, size: &mut CommitSize) {
+        for (ino, node) in self.nodes() {
+            size.inodes.insert(ino);
+            size.made += u64::from(node.born);
+            size.unlinked += u64::from(node.links < 0 || node.removed_dir);
+            size.xattrs += u64::from(!node.xattrs.is_empty());
+            size.symlinks += u64::from(node.target.is_some());
+            if node.origin.kind == FileKind::Directory {
+                let mut dir = DirGrowth::default();
+                if !node.born {
+                    dir.size = node.origin.size;
+                    // Where `..` points is in its first block.
+                    dir.changed += u64::from(node.parent.is_some());
+                }
+                for (name, change) in node.names.iter() {
+                    if change.base.is_none() {
+                        dir.added += 1;
+                        dir.added_bytes += name.len() as u64;
+                    } else {
+                        dir.changed += 1;
+                    }
+                }
+                size.directories.push(dir);
+            }
+        }
+    }
+
+    /// Within one operation on the base, before its first change: whether it may be, and what it
+    /// needs.
+    pub fn prepare<T: CommitOps>(&self, tree: &mut T, staged: &BTreeMap<Ino, T::Staged>) -> Result<()> {
+        self.validate(tree)?;
+        tree.sign(self.id);
+        for (ino, node) in self.nodes().filter(|(_, node)| !node.xattrs.is_empty()) {
+            tree.check_xattrs((!node.born).then_some(ino), &node.xattrs)?;
+        }
+        self.announce_charges(tree)?;
+        self.born().try_for_each(|(ino, node)| tree.reserve_adoption(ino, node.first_payer()))?;
+        for (ino, node) in self.nodes() {
+            match staged.get(&ino) {
+                Some(staged) if node.born => tree.reserve_new_file(staged),
+                Some(staged) => tree.reserve_install(ino, staged)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Says to whom new inodes, and those that change hands, will be charged.
+    fn announce_charges<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
+        for (ino, node) in self.nodes() {
+            let payer = node.payer();
+            if node.born {
+                let contents = node.file.blocks.with_contents();
+                let own = u64::from(node.origin.kind == FileKind::Directory);
+                tree.reserve_charge(payer, contents + own, 1);
+            } else if payer != node.first_payer() {
+                tree.reserve_payer_change(ino, payer)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Flags that people set; the rest is the file system's own bookkeeping.
+pub(crate) fn user_flags(flags: u32) -> u32 {
+    flags & flag::USER_MODIFIABLE
+}
+
+/// Block numbers that come of offsets in files, so they are below the largest file block.
+pub(crate) fn file_blocks(range: Range<u64>) -> Range<FileBlock> {
+    FileBlock(range.start as u32)..FileBlock(range.end as u32)
+}
+
+fn changes_contents(node: &Node) -> bool {
+    let was = if node.born { 0 } else { node.origin.size };
+    node.origin.kind == FileKind::Regular && node.file.is_changed(was)
+}

@@ -1,0 +1,54 @@
+//! What an application lost that tries the same again: the base of a claim.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use xact_types::Ino;
+
+/// Attempts that are lost before the next one has a claim.
+pub const LOSSES_BEFORE_PRIORITY: u32 = 3;
+/// Files and folders of lost attempts that are remembered. A command that has to do with more has a
+/// claim on these.
+const INODES_MAX: usize = 1 << 16;
+
+/// An attempt that was lost to a conflict: what it had to do with, and how long it took.
+#[derive(Debug, Clone, Default)]
+pub struct LostAttempt {
+    pub id: u64,
+    pub inodes: BTreeSet<Ino>,
+    pub took: Duration,
+}
+
+/// The attempts that were lost in a row before the next one.
+#[derive(Debug, Clone, Default)]
+pub struct AbortHistory {
+    count: u32,
+    /// Number of the first one's transaction: numbers rise with time.
+    pub(super) age: u64,
+    pub(super) inodes: Arc<BTreeSet<Ino>>,
+    pub(super) longest: Duration,
+}
+
+impl AbortHistory {
+    pub fn add(&mut self, lost: LostAttempt) {
+        if self.count == 0 {
+            self.age = lost.id;
+        }
+        self.count += 1;
+        let inodes = Arc::make_mut(&mut self.inodes);
+        let room = INODES_MAX.saturating_sub(inodes.len());
+        inodes.extend(lost.inodes.into_iter().take(room));
+        self.longest = self.longest.max(lost.took);
+    }
+
+    /// Whether the next attempt has a claim. Its begin waits for the commits that run.
+    pub fn gives_priority(&self) -> bool {
+        self.count >= LOSSES_BEFORE_PRIORITY
+    }
+
+    /// Bytes that it takes in memory.
+    pub fn bytes(&self) -> usize {
+        self.inodes.len() * 16
+    }
+}

@@ -1,0 +1,144 @@
+//! The net effect of a transaction file by file, for tools that know neither renamed folders nor
+//! renames over something, as those that apply patches.
+//!
+//! Each path at which the two sides have different files, or the same one changed, is put on record
+//! with what is there on either side; renamed folders are walked on both. So no two differences are
+//! about one path, and they may be applied in any order that removes before it makes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use xact_fs::posix::{self, Access, Credentials};
+use xact_fs::{Attr, FileKind, InodeOps};
+use xact_types::{AccessCheck, Ino, Result};
+
+use super::budget::Budget;
+use super::by_path::Found;
+use super::{Difference, Side, What};
+
+/// Files by path.
+type Files = BTreeMap<Vec<u8>, Attr>;
+
+/// What a file takes in memory, its path apart: on both sides, and in the list that comes of them.
+const FILE_BYTES: usize = 3 * size_of::<Attr>() + 256;
+
+/// The list of differences by file; `old` and `new` are the two sides, to be looked at. A folder
+/// that `who` may not list is not walked, and a renamed one stays one difference then.
+pub(crate) fn of(
+    found: Vec<Found>,
+    who: Option<&Credentials>,
+    old: &mut (impl InodeOps + ?Sized),
+    new: &mut (impl InodeOps + ?Sized),
+    budget: &mut Budget,
+) -> Result<Vec<Difference>> {
+    let (mut before, mut after) = (Files::new(), Files::new());
+    // Where nothing but attributes differs.
+    let mut attributes = HashSet::new();
+    let mut folders = Vec::new();
+    for Found { difference, replaced, .. } in found {
+        let Difference { what, path, from, old: was, new: is, .. } = &difference;
+        if *what == What::Attributes {
+            attributes.insert(path.clone());
+        }
+        let is_folder = |attr: &Option<Attr>| attr.is_some_and(|attr| attr.kind == FileKind::Directory);
+        put(&mut before, difference.path_on(Side::Old), *was);
+        put(&mut before, path, replaced);
+        put(&mut after, path, *is);
+        match (from, is) {
+            (Some(from), Some(folder)) if is_folder(is) => {
+                let whole = walk(old, who, folder.ino, from, &mut before, budget)?
+                    & walk(new, who, folder.ino, path, &mut after, budget)?;
+                if !whole {
+                    folders.push(difference);
+                }
+            }
+            _ if is_folder(was) || is_folder(is) => folders.push(difference),
+            _ => {}
+        }
+    }
+    let mut all = folders;
+    all.extend(pair(before, after, &attributes));
+    all.sort_by(|a, b| (&a.path, a.what).cmp(&(&b.path, b.what)));
+    Ok(all)
+}
+
+fn put(files: &mut Files, path: &[u8], attr: Option<Attr>) {
+    if let Some(attr) = attr.filter(|attr| attr.kind != FileKind::Directory) {
+        files.insert(path.to_vec(), attr);
+    }
+}
+
+/// Puts all files below a folder on record; false where `who` may not list one of the folders.
+fn walk(
+    tree: &mut (impl InodeOps + ?Sized),
+    who: Option<&Credentials>,
+    folder: Ino,
+    path: &[u8],
+    files: &mut Files,
+    budget: &mut Budget,
+) -> Result<bool> {
+    let mut whole = true;
+    let mut left = vec![(folder, path.to_vec())];
+    while let Some((folder, path)) = left.pop() {
+        if let Some(who) = who
+            && AccessCheck::DiffPermission.is_made()
+            && !posix::permits(tree, who, folder, Access::LIST)?
+        {
+            whole = false;
+            continue;
+        }
+        let (mut names, mut fits) = (Vec::new(), Ok(()));
+        posix::read_dir(tree, folder, 0, &mut |item| {
+            if item.name != b"." && item.name != b".." {
+                fits = budget.add(item.name.len() + 64);
+                names.push((item.name.to_vec(), item.ino));
+            }
+            fits.is_ok()
+        })?;
+        fits?;
+        for (name, ino) in names {
+            budget.add(FILE_BYTES + 2 * (path.len() + name.len()))?;
+            let path = [&path, &b"/"[..], &name].concat();
+            let attr = tree.attr(ino)?;
+            if attr.kind == FileKind::Directory {
+                left.push((ino, path));
+            } else {
+                files.insert(path, attr);
+            }
+        }
+    }
+    Ok(whole)
+}
+
+/// A path on both sides is a modification; a file that is at one path before and at another after,
+/// a rename.
+fn pair(before: Files, mut after: Files, attributes: &HashSet<Vec<u8>>) -> Vec<Difference> {
+    let mut all = Vec::new();
+    let mut gone: HashMap<Ino, Vec<(Vec<u8>, Attr)>> = HashMap::new();
+    for (path, old) in before {
+        match after.remove(&path) {
+            Some(new) => {
+                let same = old.ino == new.ino && attributes.contains(&path);
+                let what = if same { What::Attributes } else { What::Modified };
+                all.push(Difference { what, path, from: None, was_at: None, old: Some(old), new: Some(new) });
+            }
+            None => gone.entry(old.ino).or_default().push((path, old)),
+        }
+    }
+    for (path, new) in after {
+        let source = gone.get_mut(&new.ino).and_then(Vec::pop);
+        let what = if source.is_some() { What::Renamed } else { What::Added };
+        let (from, old) = source.unzip();
+        all.push(Difference { what, path, from, was_at: None, old, new: Some(new) });
+    }
+    for (path, old) in gone.into_values().flatten() {
+        all.push(Difference {
+            what: What::Deleted,
+            path,
+            from: None,
+            was_at: None,
+            old: Some(old),
+            new: None,
+        });
+    }
+    all
+}

@@ -1,0 +1,127 @@
+//! Which changes a path selects, with what has to stay together with them.
+
+use std::collections::BTreeSet;
+
+use xact_fs::FileKind;
+use xact_types::{Error, Ino, Result};
+
+use crate::diff::Side;
+use crate::diff::budget::Budget;
+use crate::diff::by_path::{self, Found, NameAt};
+use crate::diff::places::Places;
+use crate::overlay::Overlay;
+use crate::validation::paths::Paths;
+
+/// What is to happen with the selected changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Commit,
+    Drop,
+}
+
+/// Some of an overlay's changes.
+#[derive(Debug, Default)]
+pub(crate) struct Selection {
+    pub(super) names: BTreeSet<NameAt>,
+    pub(super) inodes: BTreeSet<Ino>,
+}
+
+impl Selection {
+    /// The changes at and below `paths` (from the volume's root, with or without a leading `/`),
+    /// with what has to stay together with them.
+    pub fn of(
+        overlay: &Overlay,
+        met: &Paths,
+        paths: &[impl AsRef<[u8]>],
+        purpose: Purpose,
+        budget: &mut Budget,
+    ) -> Result<Selection> {
+        let all = by_path::all(overlay, met, budget)?;
+        let mut selection = Selection::default();
+        for path in paths {
+            let path = clean(path.as_ref());
+            let mut any = false;
+            for found in all.iter().filter(|found| concerns(found, &path)) {
+                selection.add(found);
+                any = true;
+            }
+            if !any {
+                let shown = String::from_utf8_lossy(&path);
+                let shown = if shown.is_empty() { "/" } else { &shown };
+                return Err(Error::Usage(format!("the transaction changes nothing at or below {shown}")));
+            }
+        }
+        while selection.close_over(overlay, met, &all, purpose) {}
+        Ok(selection)
+    }
+
+    fn add(&mut self, found: &Found) -> bool {
+        let before = (self.names.len(), self.inodes.len());
+        self.names.extend(found.names.iter().cloned());
+        self.inodes.extend(found.ino);
+        before != (self.names.len(), self.inodes.len())
+    }
+
+    /// One round of the rules in the module's head; false when nothing came of it.
+    fn close_over(&mut self, overlay: &Overlay, met: &Paths, all: &[Found], purpose: Purpose) -> bool {
+        let mut grown = false;
+        for found in all {
+            if found.names.iter().any(|at| self.names.contains(at)) {
+                grown |= self.add(found);
+            }
+        }
+        let side = if purpose == Purpose::Commit { Side::New } else { Side::Old };
+        let places = Places::of(overlay, side, met);
+        let mut more: Vec<NameAt> = Vec::new();
+        for (dir, name) in &self.names {
+            let Some(node) = overlay.nodes.get(dir) else { continue };
+            let Some(change) = node.names.get(name) else { continue };
+            let (arrives, leaves) = match purpose {
+                Purpose::Commit => (change.now, change.base),
+                Purpose::Drop => (change.base, change.now),
+            };
+            let is_new = match purpose {
+                Purpose::Commit => node.born,
+                Purpose::Drop => node.removed_dir && !node.born,
+            };
+            if arrives.is_some()
+                && is_new
+                && let Some((parent, name)) = places.place(*dir)
+            {
+                more.push((parent, name.to_vec()));
+            }
+            // A folder that goes takes all that changed in it along.
+            if let Some(gone) = leaves.and_then(|entry| overlay.nodes.get(&entry.ino)) {
+                let goes = match purpose {
+                    Purpose::Commit => gone.removed_dir,
+                    Purpose::Drop => gone.born && gone.origin.kind == FileKind::Directory,
+                };
+                if goes {
+                    more.extend(gone.names.iter().map(|(name, _)| (gone.origin.ino, name.clone())));
+                }
+            }
+        }
+        for at in more {
+            grown |= self.names.insert(at);
+        }
+        grown
+    }
+}
+
+/// Without slashes at the ends, and with one at the start: `a/b/` as `/a/b`. Empty for the root.
+fn clean(path: &[u8]) -> Vec<u8> {
+    let parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+    parts.fold(Vec::new(), |mut clean, part| {
+        clean.push(b'/');
+        clean.extend_from_slice(part);
+        clean
+    })
+}
+
+fn concerns(found: &Found, path: &[u8]) -> bool {
+    let below = |of: &[u8]| of.strip_prefix(path).is_some_and(|rest| rest.first().is_none_or(|b| *b == b'/'));
+    let Found { difference, .. } = found;
+    below(&difference.path)
+        || difference.from.as_deref().is_some_and(below)
+        || found.deep.iter().any(|path| below(path))
+}

@@ -1,0 +1,116 @@
+//! An overlay taken apart: the selected changes or all others, and what is left after a partial
+//! commit.
+
+use std::collections::BTreeSet;
+
+use xact_fs::{Attr, AttrChange, FileKind};
+use xact_types::{Errno, Error, Ino, Result};
+
+use super::selection::Selection;
+use crate::diff::by_path::own_change;
+use crate::overlay::{FileChange, Node, Overlay};
+use crate::validation::paths::Paths;
+
+/// Which side of a selection a part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Selected,
+    Others,
+}
+
+impl Overlay {
+    /// The selected changes alone, or all others.
+    pub fn part(&self, selection: &Selection, keep: Keep) -> Overlay {
+        let kept = |selected: bool| selected == (keep == Keep::Selected);
+        let mut part = self.clone();
+        for (&ino, node) in &mut part.nodes {
+            node.names.retain(|name| kept(selection.names.contains(&(ino, name.to_vec()))));
+            if own_change(node).is_some() && !kept(selection.inodes.contains(&ino)) {
+                node.forget_own_change();
+            }
+        }
+        part.normalize();
+        part
+    }
+
+    /// The attributes of an inode after the commit of this part; `ESTALE` for one that it has
+    /// deleted, which may be there for a while.
+    pub fn still_has(&self, now: Attr) -> Result<Attr> {
+        let deleted = now.nlink == 0 && self.nodes.contains_key(&now.ino);
+        if deleted { Err(Error::Posix(Errno::ESTALE)) } else { Ok(now) }
+    }
+
+    /// After the commit of `part`, which was selected: the base has that now. `attr` tells the
+    /// attributes of an inode as of the view opened with that commit.
+    pub fn absorb(&mut self, selection: &Selection, part: &Overlay, attr: impl Fn(Ino) -> Result<Attr>) {
+        for (&ino, node) in &mut self.nodes {
+            node.names.retain(|name| !selection.names.contains(&(ino, name.to_vec())));
+            let adopted = node.born && part.nodes.get(&ino).is_some_and(|node| node.nlink(0, u32::MAX) > 0);
+            if adopted || selection.inodes.contains(&ino) {
+                node.forget_own_change();
+            }
+            if adopted {
+                (node.born, node.target, node.holds) = (false, None, 0);
+            }
+        }
+        self.normalize();
+        self.nodes.retain(|&ino, node| {
+            if node.born {
+                return true;
+            }
+            let changes_contents = node.file.is_changed(node.origin.size);
+            // What the part has deleted has no rest.
+            let Ok(now) = attr(ino) else { return false };
+            node.origin = now;
+            if !changes_contents {
+                node.file = FileChange { size: now.size, ..FileChange::default() };
+            }
+            true
+        });
+    }
+
+    /// Derives what follows from the names again, and drops nodes that say nothing any more.
+    fn normalize(&mut self) {
+        self.derive_links();
+        self.nodes.retain(|_, node| {
+            if node.born {
+                return node.holds > 0 || node.nlink(0, u32::MAX) > 0;
+            }
+            if own_change(node).is_none() && !node.changes_structure() {
+                // Times that moved in passing have nothing left to go with.
+                node.changed = AttrChange::default();
+            }
+            node.is_changed()
+        });
+        self.recount();
+    }
+
+    /// Refuses folders that would lie in each other. `parent` tells where a folder is in the base.
+    pub fn check_shape(&self, parent: impl Fn(Ino) -> Result<Ino>, met: &Paths) -> Result<()> {
+        for (&dir, node) in self.nodes.iter().filter(|(_, node)| node.parent.is_some()) {
+            let mut at = dir;
+            let mut seen = BTreeSet::new();
+            while at != Ino::ROOT {
+                if !seen.insert(at) {
+                    let path = met.of(dir);
+                    return Err(Error::Usage(format!(
+                        "{path} cannot be taken apart from the rest: folders would lie in each other"
+                    )));
+                }
+                let own = self.nodes.get(&at).and_then(|node| node.parent);
+                at = own.map_or_else(|| parent(at), Ok)?;
+            }
+            debug_assert!(node.origin.kind == FileKind::Directory);
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Everything that is not a matter of names.
+    fn forget_own_change(&mut self) {
+        self.changed = AttrChange { ctime: self.changed.ctime, ..AttrChange::default() };
+        self.xattrs.clear();
+        self.file = FileChange { size: self.origin.size, ..FileChange::default() };
+    }
+}

@@ -1,0 +1,206 @@
+//! Fingerprints (CRC32C) of what a persisted transaction rests on, to detect changes made while the
+//! volume was not mounted by xact (another mount, the kernel).
+//!
+//! The items are those that a running transaction has validated by their versions: names, listings,
+//! contents, extended attributes, and that an inode is the same one. (Attributes, sizes and places
+//! of folders are compared by value at each commit anyway.) Each has a number, which differs for
+//! another value except in one case in four thousand million. An item that changed and changed back
+//! is the same, and the commit is as good.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xact_fs::InodeOps;
+use xact_layout::checksum::crc32c;
+use xact_types::{Error, Ino, Result};
+
+use crate::overlay::Overlay;
+use crate::ranges::Ranges;
+use crate::validation::offline_changes::OfflineChanges;
+use crate::validation::permission::PermissionBasis;
+use crate::validation::read_set::ReadSet;
+
+/// Stands for a value that is not known beforehand, and is not compared.
+pub(super) const UNKNOWN: u64 = 0;
+/// Stands for what cannot be looked at, such as a name in a folder that is gone.
+const NONE: u64 = 1;
+/// Set in all others.
+const SOME: u64 = 1 << 63;
+/// Blocks that are looked at together.
+const STEP_BLOCKS: u64 = 64;
+
+#[derive(Debug, Clone)]
+pub(super) enum Item<'a> {
+    Inode(Ino),
+    Name(Ino, &'a [u8]),
+    Listing(Ino),
+    /// These blocks of it.
+    Contents(Ino, Ranges),
+    /// A file of which some is cut off: its size and times.
+    Cut(Ino),
+    Xattr(Ino, &'a [u8]),
+    Xattrs(Ino),
+}
+
+/// All items, in an order that follows from what is on record.
+pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a ReadSet, serializable: bool) -> Vec<Item<'a>> {
+    let nothing = ReadSet::default();
+    let old = || overlay.nodes.iter().filter(|(_, node)| !node.born);
+    let mut inodes: BTreeSet<Ino> = old().map(|(ino, _)| *ino).collect();
+    inodes.extend(reads.parents.keys().chain(&reads.emptied));
+    let mut items = Vec::new();
+    let mut contents: BTreeMap<Ino, Ranges> = BTreeMap::new();
+    for (ino, node) in old() {
+        items.extend(node.names.iter().map(|(name, _)| Item::Name(*ino, name)));
+        items.extend(node.xattrs.keys().map(|name| Item::Xattr(*ino, name)));
+        for at in node.file.blocks.keys() {
+            contents.entry(*ino).or_default().insert(at.0.into()..u64::from(at.0) + 1);
+        }
+        items.extend(node.file.base_end.map(|_| Item::Cut(*ino)));
+    }
+    items.extend(reads.emptied.iter().map(|dir| Item::Listing(*dir)));
+    let looked = if serializable { Some(reads) } else { None };
+    looked.unwrap_or(&nothing).inodes(&mut inodes);
+    if !serializable {
+        let basis = PermissionBasis::of(overlay, reads);
+        inodes.extend(basis.inodes());
+        items.extend(basis.names.into_iter().map(|(folder, name)| Item::Name(folder, name)));
+        items.extend(basis.lists.into_iter().map(|(ino, name)| Item::Xattr(ino, name)));
+    }
+    if let Some(reads) = looked {
+        for (dir, names) in &reads.names {
+            items.extend(names.iter().map(|name| Item::Name(*dir, name)));
+        }
+        items.extend(reads.listings.iter().map(|dir| Item::Listing(*dir)));
+        for (ino, blocks) in &reads.blocks {
+            let all = contents.entry(*ino).or_default();
+            blocks.iter().for_each(|range| all.insert(range));
+        }
+        for (ino, names) in &reads.xattrs {
+            items.extend(names.iter().map(|name| Item::Xattr(*ino, name)));
+        }
+        items.extend(reads.xattr_lists.iter().map(|ino| Item::Xattrs(*ino)));
+    }
+    items.extend(contents.into_iter().map(|(ino, blocks)| Item::Contents(ino, blocks)));
+    let inodes = inodes.into_iter().filter(|ino| overlay.nodes.get(ino).is_none_or(|node| !node.born));
+    inodes.map(Item::Inode).chain(items).collect()
+}
+
+/// The item's value in `tree`. An error is one of the device.
+pub(super) fn value(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Result<u64> {
+    match told(item, tree, block_size) {
+        Err(Error::Posix(_) | Error::Corrupt(_)) => Ok(NONE),
+        told => told,
+    }
+}
+
+fn told(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Result<u64> {
+    let mut sum = Sum::default();
+    match item {
+        Item::Inode(ino) => {
+            let attr = tree.attr(*ino)?;
+            sum.add(&[attr.kind.dirent_type()]);
+            sum.add(&attr.generation.to_le_bytes());
+            let born = attr.crtime.unwrap_or_default();
+            sum.add(&born.secs.to_le_bytes());
+            sum.add(&born.nanos.to_le_bytes());
+        }
+        Item::Name(dir, name) => {
+            if let Some(entry) = tree.entry(*dir, name)? {
+                sum.add(&entry.ino.0.to_le_bytes());
+                sum.add(&[entry.kind.dirent_type()]);
+            }
+        }
+        Item::Listing(dir) => {
+            let mut all = BTreeSet::new();
+            tree.list(*dir, 0, &mut |item| {
+                all.insert((item.name.to_vec(), item.ino.0, item.kind.dirent_type()));
+                true
+            })?;
+            for (name, ino, kind) in all {
+                sum.add(&name);
+                sum.add(&[0, kind]);
+                sum.add(&ino.to_le_bytes());
+            }
+        }
+        Item::Contents(ino, blocks) => {
+            let size = tree.attr(*ino)?.size;
+            let bs = u64::from(block_size);
+            let mut bytes = Vec::new();
+            for range in blocks.iter() {
+                let mut at = range.start;
+                let end = range.end.min(size.div_ceil(bs));
+                while at < end {
+                    let step = STEP_BLOCKS.min(end - at);
+                    bytes.clear();
+                    tree.read(*ino, at * bs, (step * bs) as usize, &mut bytes)?;
+                    sum.add(&at.to_le_bytes());
+                    sum.add(&bytes);
+                    at += step;
+                }
+            }
+        }
+        Item::Cut(ino) => {
+            let attr = tree.attr(*ino)?;
+            sum.add(&attr.size.to_le_bytes());
+            for time in [attr.mtime, attr.ctime] {
+                sum.add(&time.secs.to_le_bytes());
+                sum.add(&time.nanos.to_le_bytes());
+            }
+        }
+        Item::Xattr(ino, name) => {
+            if let Some(value) = tree.xattr(*ino, name)? {
+                sum.add(&[1]);
+                sum.add(&value);
+            }
+        }
+        Item::Xattrs(ino) => {
+            let mut names = tree.list_xattrs(*ino)?;
+            names.sort();
+            for name in names {
+                sum.add(&name);
+                sum.add(&[0]);
+            }
+        }
+    }
+    Ok(sum.get())
+}
+
+#[derive(Default)]
+struct Sum {
+    crc: u32,
+    /// In bytes; as much of it as there is room for.
+    len: u64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: &[u8]) {
+        self.crc = crc32c(self.crc, bytes);
+        self.len += bytes.len() as u64;
+    }
+
+    fn get(&self) -> u64 {
+        SOME | (self.len & 0x7fff_ffff) << 32 | u64::from(self.crc)
+    }
+}
+
+/// Adds what has changed.
+pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], offline: &mut OfflineChanges) {
+    let changed =
+        items.iter().zip(then.iter().zip(now)).filter(|(_, (then, now))| **then != UNKNOWN && then != now);
+    for (item, _) in changed {
+        let _is_new = match item {
+            Item::Inode(ino) => offline.gone.insert(*ino),
+            Item::Name(dir, name) => offline.names.insert((*dir, name.to_vec())),
+            Item::Listing(dir) => offline.listings.insert(*dir),
+            Item::Contents(ino, _) | Item::Cut(ino) => offline.contents.insert(*ino),
+            Item::Xattr(ino, name) => offline.xattrs.insert((*ino, name.to_vec())),
+            Item::Xattrs(ino) => offline.xattr_lists.insert(*ino),
+        };
+    }
+}
+
+/// The value of an item before a commit of `part` was made, which it will have after: unknown where
+/// the commit gives the inode what cannot be told beforehand.
+pub(super) fn is_foreseen(item: &Item<'_>, part: &Overlay) -> bool {
+    !matches!(item, Item::Inode(ino) if part.nodes.get(ino).is_some_and(|node| node.born))
+}

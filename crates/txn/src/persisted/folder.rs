@@ -1,0 +1,52 @@
+//! The folder of persisted transactions, and the transactions that change it.
+
+use std::sync::Arc;
+
+use xact_fs::{Caller, FileKind, PERSISTED_FOLDER as FOLDER, VersionedFs, View};
+use xact_types::{Errno, Error, Ino, Result};
+
+use crate::options::{Durability, Isolation, TxOptions};
+use crate::transaction::Transaction;
+
+/// The folder, if it is there. `Usage` where others than root may have filled it: what is in it is
+/// committed in the name of the user that it names.
+pub(super) fn find_folder(view: &dyn View) -> Result<Option<Ino>> {
+    match view.lookup(Ino::ROOT, FOLDER.as_bytes()) {
+        Ok(attr) if attr.is_dir() && attr.uid == 0 && attr.perm & 0o077 == 0 => Ok(Some(attr.ino)),
+        Ok(_) => Err(Error::Usage(format!(
+            "/{FOLDER} on the volume is not the folder in which transactions are kept"
+        ))),
+        Err(Error::Posix(Errno::ENOENT)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Kept transactions of a volume, by number.
+pub fn persisted_transactions(base: &dyn View) -> Result<Vec<u64>> {
+    let Some(folder) = find_folder(base)? else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    base.read_dir(folder, 0, &mut |item| {
+        let text = std::str::from_utf8(item.name).ok();
+        let number = text.and_then(|text| text.parse::<u64>().ok().filter(|id| id.to_string() == text));
+        all.extend(number.filter(|_| item.kind == FileKind::Regular));
+        true
+    })?;
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// Removes the folder if nothing is in it. Where that fails it stays, empty, for the next time.
+pub(super) fn tidy<B: VersionedFs>(base: &Arc<B>) {
+    let tx = note_transaction(base, 0, 0);
+    if tx.remove_dir(&Caller::ROOT, Ino::ROOT, FOLDER.as_bytes()).is_ok() {
+        let _ = tx.commit_with(Durability::Ordered);
+    }
+}
+
+/// A transaction that changes what is on record, in the name of `id` and on its owner's account.
+pub(super) fn note_transaction<B: VersionedFs>(base: &Arc<B>, id: u64, owner: u32) -> Transaction<B> {
+    let options = TxOptions { id, owner, isolation: Isolation::Snapshot, mounted: false };
+    let mut note = Transaction::begin(base, options);
+    note.is_note = true;
+    note
+}

@@ -1,0 +1,107 @@
+//! The file of a persisted transaction: what is put on record, as bytes.
+
+use parking_lot::Mutex;
+use xact_fs::{BlockContents, VersionedFs};
+use xact_layout::checksum::crc32c;
+use xact_types::{Error, Result};
+
+use super::codec::{self, Body, Doom};
+use super::fingerprint::{self, UNKNOWN};
+use super::info::PersistedInfo;
+use crate::options::{Isolation, TxOptions};
+use crate::overlay::Overlay;
+use crate::transaction::{Inner, Transaction};
+use crate::tx_tree::{Access, TxTree};
+use crate::validation::read_set::ReadSet;
+
+/// Bytes that are written at once.
+const STEP_BYTES: usize = 1 << 20;
+
+/// What is to be put on record.
+pub(super) struct Record<'a> {
+    pub overlay: &'a Overlay,
+    pub reads: &'a ReadSet,
+    /// What the base will show by the time the record counts, over what it shows at the
+    /// transaction's stamp: the part that is committed with it.
+    pub beside: &'a Overlay,
+    pub info: &'a PersistedInfo,
+}
+
+impl<B: VersionedFs> Transaction<B> {
+    pub(super) fn encode(&self, inner: &Inner<B>, record: &Record<'_>) -> Result<Image> {
+        let block_size = self.base.block_size();
+        let TxOptions { id, isolation, mounted, owner } = self.options;
+        let serializable = isolation == Isolation::Serializable || record.reads.is_coarse;
+        let scratch = Mutex::default();
+        let access = Access::Shared(record.beside);
+        let mut tree = TxTree::new(&*self.base, inner.stamp, access, &scratch);
+        let items = fingerprint::items(record.overlay, record.reads, serializable);
+        let values = items.iter().map(|item| match fingerprint::is_foreseen(item, record.beside) {
+            true => fingerprint::value(item, &mut tree, block_size),
+            false => Ok(UNKNOWN),
+        });
+        let fingerprint = values.collect::<Result<_>>()?;
+        let doom = match &inner.doom {
+            None => None,
+            Some(Error::Conflict { path, conflicting_tx, .. }) => {
+                Some(Doom::Conflict { path: path.clone().into_bytes(), conflicting_tx: *conflicting_tx })
+            }
+            Some(_) => Some(Doom::TooOld),
+        };
+        let told = record.overlay.nodes.iter().filter(|(_, node)| codec::is_told(node));
+        let blocks: Vec<_> = told
+            .flat_map(|(ino, node)| node.file.blocks.iter().map(move |(at, block)| ((*ino, *at), block)))
+            .filter_map(|(at, block)| Some((at, block.clone()?)))
+            .collect();
+        let sums = blocks.iter().map(|(at, block)| Ok((*at, crc32c(!0, &block.bytes()?))));
+        let body = Body {
+            id,
+            owner,
+            serializable,
+            mounted,
+            info: record.info.clone(),
+            doom,
+            overlay: record.overlay.clone(),
+            reads: record.reads.clone(),
+            fingerprint,
+            contents: sums.collect::<Result<_>>()?,
+        };
+        let body = body.encode();
+        if body.len() as u64 > codec::BODY_MAX {
+            return Err(Error::Usage("the transaction changes too much to be kept over a stop".into()));
+        }
+        let mut head = codec::header(block_size, &body).to_vec();
+        head.extend(body);
+        head.resize(head.len().next_multiple_of(block_size as usize), 0);
+        let blocks = blocks.into_iter().map(|(_, block)| block).collect();
+        Ok(Image { gid: record.info.gid, head, blocks })
+    }
+}
+
+/// A file to be written.
+pub(super) struct Image {
+    pub gid: u32,
+    head: Vec<u8>,
+    blocks: Vec<BlockContents>,
+}
+
+impl Image {
+    pub fn write(&self, mut write: impl FnMut(u64, &[u8]) -> Result<u64>) -> Result<()> {
+        let mut offset = 0;
+        for part in self.head.chunks(STEP_BYTES) {
+            write(offset, part)?;
+            offset += part.len() as u64;
+        }
+        let mut step = Vec::new();
+        let mut blocks = self.blocks.iter().peekable();
+        while let Some(block) = blocks.next() {
+            step.extend_from_slice(&block.bytes()?);
+            if step.len() >= STEP_BYTES || blocks.peek().is_none() {
+                write(offset, &step)?;
+                offset += step.len() as u64;
+                step.clear();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Looking at the changes of a transaction from outside: differences by path and by file, and both
+//! sides of each.
+
+use parking_lot::Mutex;
+use xact_fs::posix::{self, Access as Permission, Credentials};
+use xact_fs::{Attr, FileKind, InodeOps, VersionedFs};
+use xact_types::{AccessCheck, Errno, Error, Ino, Result};
+
+use super::Transaction;
+use crate::diff::budget::Budget;
+use crate::diff::{Difference, Side, by_file, by_path};
+use crate::overlay::Overlay;
+use crate::tx_tree::{Access, TxTree};
+
+/// On whose behalf contents are read by an inode's number.
+#[derive(Debug, Clone, Copy)]
+pub enum Reader<'a> {
+    /// A caller that may read anything.
+    Anybody,
+    /// A user of a mount, and the paths by which this inode may be reached.
+    User(&'a Credentials, &'a [&'a [u8]]),
+}
+
+impl Reader<'_> {
+    fn may_read(&self, tree: &mut impl InodeOps, ino: Ino) -> Result<bool> {
+        let Reader::User(who, paths) = self else { return Ok(true) };
+        if who.uid == 0 || !AccessCheck::ReadPermission.is_made() {
+            return Ok(true);
+        }
+        for path in *paths {
+            if posix::permits_path(tree, who, path, ino, Permission::READ)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl<B: VersionedFs> Transaction<B> {
+    pub(super) fn budget(&self) -> Budget {
+        Budget::of(&self.memory.account())
+    }
+
+    /// What a commit would change, by path, in the order of the paths. `ENOMEM`: that is more than
+    /// the user may have in memory.
+    pub fn diff(&self) -> Result<Vec<Difference>> {
+        let inner = self.inner.read();
+        inner.check_active()?;
+        let mut budget = self.budget();
+        let found = by_path::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
+        Ok(found.into_iter().map(|found| found.difference).collect())
+    }
+
+    /// What a commit would change, file by file: renamed folders as their files, what a rename has
+    /// replaced as modified, and each path once. In the order of the paths; nothing of it counts as
+    /// read. What `who` may not list in a renamed folder is left out, and the folder named instead.
+    pub fn diff_by_file(&self, who: Option<&Credentials>) -> Result<Vec<Difference>> {
+        let inner = self.inner.read();
+        inner.check_active()?;
+        let mut budget = self.budget();
+        let found = by_path::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
+        let (nothing, reads) = (Overlay::default(), Mutex::default());
+        let side = |overlay| TxTree::new(&*self.base, inner.stamp, Access::Shared(overlay), &reads);
+        by_file::of(found, who, &mut side(&nothing), &mut side(&inner.overlay), &mut budget)
+    }
+
+    /// Looks at one side of the differences without that counting as read.
+    fn peek<R>(&self, side: Side, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
+        let inner = self.inner.read();
+        inner.check_active()?;
+        let nothing = Overlay::default();
+        let overlay = if side == Side::Old { &nothing } else { &inner.overlay };
+        let reads = Mutex::default();
+        action(&mut TxTree::new(&self.base, inner.stamp, Access::Shared(overlay), &reads))
+    }
+
+    /// Attributes of an inode on one side of a difference, without that counting as read.
+    pub fn peek_attr(&self, side: Side, ino: Ino) -> Result<Attr> {
+        self.peek(side, |tree| posix::attr(tree, ino))
+    }
+
+    /// Contents of a file, or the target of a symbolic link, on one side of a difference, without
+    /// that counting as read; as [`View::read`](xact_fs::View::read). `EACCES` where `by` may not
+    /// read it on that side.
+    pub fn peek_contents(
+        &self,
+        by: &Reader<'_>,
+        side: Side,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.peek(side, |tree| match tree.attr(ino)?.kind {
+            _ if !by.may_read(tree, ino)? => Err(Error::Posix(Errno::EACCES)),
+            FileKind::Symlink => {
+                let target = posix::read_link(tree, ino)?;
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(target.len());
+                out.extend_from_slice(&target[start..target.len().min(start.saturating_add(len))]);
+                Ok(())
+            }
+            _ => posix::read(tree, ino, offset, len, out),
+        })
+    }
+}

@@ -1,0 +1,384 @@
+//! File contents in a transaction: whole blocks over the base's, in memory or spilled.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use xact_fs::{Allocate, AttrSet, BlockContents, InodeOps, SeekTo, VersionedFs};
+use xact_types::{Errno, Error, FileBlock, Ino, Result};
+
+use super::TxTree;
+use crate::overlay::Node;
+use crate::validation::conflict::CONTENTS_CHANGED;
+
+/// What the base says of a block.
+type Block = Option<Arc<[u8]>>;
+
+/// A block that becomes the transaction's own.
+fn own(block: Option<(FileBlock, Block)>) -> Option<(FileBlock, Option<BlockContents>)> {
+    block.map(|(at, bytes)| (at, bytes.map(BlockContents::Memory)))
+}
+
+impl<B: VersionedFs> TxTree<'_, B> {
+    fn block_bytes(&self) -> u64 {
+        u64::from(self.base.block_size())
+    }
+
+    fn size(&mut self, ino: Ino) -> Result<u64> {
+        Ok(self.attr(ino)?.size)
+    }
+
+    /// A block of the view; `None` for a hole. Behind the end of the file it is zero. `base_size`
+    /// is the size of the base's file as of the stamp.
+    fn block(&self, ino: Ino, at: FileBlock, base_size: u64) -> Result<Block> {
+        let node = self.node(ino);
+        if let Some(node) = node {
+            if let Some(block) = node.file.blocks.get(&at) {
+                return block.as_ref().map(BlockContents::bytes).transpose();
+            }
+            if node.born || !node.file.base_has(at) {
+                return Ok(None);
+            }
+        }
+        let Some(mut block) = self.base.read_block_at(ino, at, self.stamp)? else { return Ok(None) };
+        // The base says nothing of bytes behind the end that the file had then; the view may
+        // have made it longer since.
+        let start = u64::from(at.0) * self.block_bytes();
+        if base_size < start + self.block_bytes() {
+            Arc::make_mut(&mut block)[base_size.saturating_sub(start) as usize..].fill(0);
+        }
+        Ok(Some(block))
+    }
+
+    /// Before the transaction makes blocks of a file its own (TX-4): a conflict where others have
+    /// changed one of them since the stamp, or one that it has made its own before. Its commit
+    /// would be refused for either, so this only says it earlier; what else changes while it goes
+    /// on is left to the commit.
+    fn check_not_overtaken(&self, ino: Ino, blocks: Range<FileBlock>) -> Result<()> {
+        if self.is_born(ino) || blocks.is_empty() {
+            return Ok(());
+        }
+        let mut changed = self.base.blocks_changed_since(ino, blocks.clone(), self.stamp)?;
+        if changed.is_none()
+            && let Some(node) = self.node(ino)
+        {
+            let mut reads = self.reads.lock();
+            let compared = reads.compared.entry(ino).or_default();
+            let after = self.stamp.max(*compared);
+            let is_own = |at: FileBlock| node.file.blocks.contains_key(&at) || !node.file.base_has(at);
+            (changed, *compared) =
+                self.base.find_changed_block(ino, self.stamp, after, &mut |at| is_own(at))?;
+        }
+        let Some(by) = changed else { return Ok(()) };
+        let mut reads = self.reads.lock();
+        // The write that failed is one of what the transaction has to do with.
+        reads.blocks(ino, blocks.start.0.into()..blocks.end.0.into());
+        Err(Error::Conflict { path: reads.paths.of(ino), why: CONTENTS_CHANGED, conflicting_tx: by.0 })
+    }
+
+    /// Notes that the base's blocks in a range of bytes were looked at.
+    fn note_read(&self, ino: Ino, bytes: Range<u64>) {
+        if self.is_born(ino) || bytes.is_empty() {
+            return;
+        }
+        let bs = self.block_bytes();
+        let mut reads = self.reads.lock();
+        reads.blocks(ino, bytes.start / bs..bytes.end.div_ceil(bs));
+    }
+
+    /// Notes that the base's file has to reach as far as this, where it did as of the stamp.
+    fn note_reach(&self, ino: Ino, end: u64, base_size: u64) {
+        if !self.is_born(ino) && self.node(ino).is_none_or(|node| node.file.base_end.is_none()) {
+            self.reads.lock().min_size(ino, end.min(base_size));
+        }
+    }
+
+    fn base_size(&self, ino: Ino) -> Result<u64> {
+        match self.node(ino) {
+            Some(node) => Ok(node.origin.size),
+            None => Ok(self.base.attr_at(ino, self.stamp)?.size),
+        }
+    }
+
+    pub(crate) fn read_range(&mut self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let size = self.size(ino)?;
+        let bs = self.block_bytes();
+        let wanted = offset.saturating_add(len as u64);
+        let end = wanted.min(size);
+        if wanted > size {
+            self.depends_on(ino, AttrSet::SIZE);
+        }
+        if offset >= end {
+            return Ok(());
+        }
+        self.note_read(ino, offset..end);
+        let base_size = self.base_size(ino)?;
+        self.note_reach(ino, end, base_size);
+        let mut at = offset;
+        while at < end {
+            let stop = end.min((at / bs + 1) * bs);
+            let start = at / bs * bs;
+            match self.block(ino, FileBlock((at / bs) as u32), base_size)? {
+                Some(block) => out.extend_from_slice(&block[(at - start) as usize..(stop - start) as usize]),
+                None => out.resize(out.len() + (stop - at) as usize, 0),
+            }
+            at = stop;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write_range(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let bs = self.block_bytes();
+        let end = offset + data.len() as u64;
+        let base_size = self.base_size(ino)?;
+        let (first, last) = (offset / bs, (end - 1) / bs);
+        self.check_not_overtaken(ino, FileBlock(first as u32)..FileBlock(last as u32 + 1))?;
+        // Blocks that are written in part, read before anything changes: the first and the last.
+        let mut partial: Vec<(u64, Block)> = Vec::new();
+        for at in [first, last] {
+            let whole = offset <= at * bs && end >= (at + 1) * bs;
+            if !whole && partial.iter().all(|(known, _)| *known != at) {
+                partial.push((at, self.block(ino, FileBlock(at as u32), base_size)?));
+            }
+        }
+        let tail = self.tail_before_growth(ino, end)?;
+        self.note_reach(ino, end, base_size);
+        let node = self.node_mut(ino)?;
+        node.file.blocks.insert_all(own(tail));
+        let mut fresh = Vec::new();
+        for at in first..=last {
+            let start = at * bs;
+            let (from, to) = (offset.max(start), end.min(start + bs));
+            let new = &data[(from - offset) as usize..(to - offset) as usize];
+            let key = FileBlock(at as u32);
+            let block = match partial.iter_mut().find(|(known, _)| *known == at) {
+                Some((_, old)) => {
+                    // The overlay's own block is changed in place unless a reader has it.
+                    let old = match node.file.blocks.remove(key).flatten() {
+                        Some(BlockContents::Memory(own)) => {
+                            *old = None;
+                            Some(own)
+                        }
+                        _ => {
+                            fresh.push((ino, key));
+                            old.take()
+                        }
+                    };
+                    let mut block = old.unwrap_or_else(|| vec![0; bs as usize].into());
+                    Arc::make_mut(&mut block)[(from - start) as usize..(to - start) as usize]
+                        .copy_from_slice(new);
+                    block
+                }
+                None => Arc::from(new),
+            };
+            let before = node.file.blocks.insert(key, Some(BlockContents::Memory(block)));
+            let is_whole = partial.iter().all(|(known, _)| *known != at);
+            if is_whole && !matches!(before, Some(Some(BlockContents::Memory(_)))) {
+                fresh.push((ino, key));
+            }
+        }
+        node.file.size = node.file.size.max(end);
+        self.overlay_mut().in_memory.extend(fresh);
+        Ok(())
+    }
+
+    /// The base's last block, where the file is about to grow past the end that it has within
+    /// that block: what lies behind the end there is undefined, so the transaction takes the
+    /// block over with zeros in their place.
+    fn tail_before_growth(&mut self, ino: Ino, new_size: u64) -> Result<Option<(FileBlock, Block)>> {
+        let (bs, size) = (self.block_bytes(), self.size(ino)?);
+        let tail = FileBlock((size / bs) as u32);
+        let owned = self.node(ino).is_some_and(|node| {
+            node.born || !node.file.base_has(tail) || node.file.blocks.contains_key(&tail)
+        });
+        if new_size <= size || size % bs == 0 || owned {
+            return Ok(None);
+        }
+        let Some(mut block) = self.block(ino, tail, self.base_size(ino)?)? else { return Ok(None) };
+        self.check_not_overtaken(ino, tail..tail.offset(1))?;
+        Arc::make_mut(&mut block)[(size % bs) as usize..].fill(0);
+        Ok(Some((tail, Some(block))))
+    }
+
+    pub(crate) fn cut_or_grow(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let bs = self.block_bytes();
+        let old = self.size(ino)?;
+        if size >= old {
+            // Where it changes nothing here, it might where others have moved the end.
+            self.depends_on(ino, AttrSet::SIZE);
+            let tail = self.tail_before_growth(ino, size)?;
+            let file = &mut self.node_mut(ino)?.file;
+            file.blocks.insert_all(own(tail));
+            file.size = size;
+            return Ok(());
+        }
+        // The block in which the file now ends: kept as the transaction's own, zero behind the
+        // end. So a commit takes whole blocks off the base's file and changes none in place.
+        let tail = FileBlock((size / bs) as u32);
+        let tail_block = if size % bs == 0 { None } else { self.block(ino, tail, self.base_size(ino)?)? };
+        let end = FileBlock(u32::try_from(size.div_ceil(bs)).unwrap_or(u32::MAX));
+        self.check_not_overtaken(ino, if tail_block.is_some() { tail } else { end }..FileBlock(u32::MAX))?;
+        let node = self.node_mut(ino)?;
+        node.file.size = size;
+        node.file.blocks.cut(end);
+        node.file.reserved.remove(size.div_ceil(bs) * bs..u64::MAX);
+        if !node.born {
+            node.file.base_end = Some(node.file.base_end.map_or(end, |old| old.min(end)));
+        }
+        if let Some(mut block) = tail_block {
+            Arc::make_mut(&mut block)[(size % bs) as usize..].fill(0);
+            node.file.blocks.insert(tail, Some(BlockContents::Memory(block)));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn allocate_range(&mut self, ino: Ino, range: Range<u64>, how: Allocate) -> Result<()> {
+        let keep_size = match how {
+            Allocate::Reserve { keep_size } | Allocate::ZeroRange { keep_size } => keep_size,
+            Allocate::PunchHole => true,
+        };
+        self.depends_on(ino, AttrSet::SIZE);
+        let (bs, size) = (self.block_bytes(), self.size(ino)?);
+        match how {
+            Allocate::Reserve { .. } => {}
+            Allocate::ZeroRange { .. } => self.clear_range(ino, range.start..range.end.min(size))?,
+            // A hole that reaches behind the end takes the last block whole, as in ext4.
+            Allocate::PunchHole if range.end > size => {
+                self.clear_range(ino, range.start..size.div_ceil(bs) * bs)?;
+            }
+            Allocate::PunchHole => self.clear_range(ino, range.clone())?,
+        }
+        let tail = if keep_size { None } else { self.tail_before_growth(ino, range.end)? };
+        let node = self.node_mut(ino)?;
+        node.file.blocks.insert_all(own(tail));
+        if how == Allocate::PunchHole {
+            node.file.reserved.remove(range.start.div_ceil(bs) * bs..range.end / bs * bs);
+        } else {
+            node.file.reserved.insert(range.clone());
+        }
+        if !keep_size {
+            node.file.size = node.file.size.max(range.end);
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros: whole blocks become holes, parts are written over.
+    fn clear_range(&mut self, ino: Ino, range: Range<u64>) -> Result<()> {
+        let bs = self.block_bytes();
+        let size = self.size(ino)?;
+        let end = range.end;
+        if range.start >= end {
+            return Ok(());
+        }
+        let base_size = self.base_size(ino)?;
+        let (first, past) = (range.start.div_ceil(bs), end / bs);
+        // Everything is read first: parts of blocks with data at the edges, data in between.
+        let edges = if first > past {
+            [range.start..end, end..end]
+        } else {
+            [range.start..first * bs, past * bs..end]
+        };
+        let mut zeroed = Vec::new();
+        for edge in edges.into_iter().filter(|edge| !edge.is_empty() && edge.start < size) {
+            if self.block(ino, FileBlock((edge.start / bs) as u32), base_size)?.is_some() {
+                zeroed.push(edge);
+            }
+        }
+        let mut holes = Vec::new();
+        let mut at = first;
+        while at < past {
+            match self.next_block(ino, FileBlock(at as u32), SeekTo::Data, size.div_ceil(bs))? {
+                Some(found) if u64::from(found.0) < past => {
+                    holes.push(found);
+                    at = u64::from(found.0) + 1;
+                }
+                _ => break,
+            }
+        }
+        self.note_read(ino, range.start..end);
+        self.note_reach(ino, end.min(size), base_size);
+        for run in holes.chunk_by(|one, two| one.offset(1) == *two) {
+            self.check_not_overtaken(ino, run[0]..run[run.len() - 1].offset(1))?;
+        }
+        for edge in zeroed {
+            self.write_range(ino, edge.start, &vec![0; (edge.end.min(size) - edge.start) as usize])?;
+        }
+        let node: &mut Node = self.node_mut(ino)?;
+        for hole in holes {
+            if node.born || !node.file.base_has(hole) {
+                node.file.blocks.remove(hole);
+            } else {
+                node.file.blocks.insert(hole, None);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn seek_from(&mut self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {
+        let size = self.size(ino)?;
+        let bs = self.block_bytes();
+        if offset >= size {
+            return Err(Error::Posix(Errno::ENXIO));
+        }
+        let found = self.next_block(ino, FileBlock((offset / bs) as u32), to, size.div_ceil(bs))?;
+        let at = match (found, to) {
+            (Some(block), _) => (u64::from(block.0) * bs).max(offset).min(size),
+            (None, _) => size,
+        };
+        // The block that was found too, since it might be a hole (or data) later.
+        self.note_read(ino, offset..(at + 1).min(size).max(offset + 1));
+        if to == SeekTo::Data && found.is_none() { Err(Error::Posix(Errno::ENXIO)) } else { Ok(at) }
+    }
+
+    /// The first block from `from` on, below `past`, that is data (or a hole) in the view.
+    fn next_block(&self, ino: Ino, from: FileBlock, to: SeekTo, past: u64) -> Result<Option<FileBlock>> {
+        let mut at = u64::from(from.0);
+        while at < past {
+            let block = FileBlock(at as u32);
+            let own = self.node(ino).and_then(|node| node.file.blocks.get(&block));
+            let (is_data, end) = match own {
+                Some(own) => (own.is_some(), at + 1),
+                None => self.base_run(ino, block)?,
+            };
+            if is_data == (to == SeekTo::Data) {
+                return Ok(Some(block));
+            }
+            // A long run of the base: on to its end, or to the overlay's next block within it.
+            at = self.next_own(ino, at + 1).map_or(end, |own| end.min(own));
+        }
+        Ok(None)
+    }
+
+    /// The overlay's first block from `at` on.
+    fn next_own(&self, ino: Ino, at: u64) -> Option<u64> {
+        let from = FileBlock(u32::try_from(at).ok()?);
+        self.node(ino)?.file.blocks.range(from..).next().map(|(at, _)| u64::from(at.0))
+    }
+
+    /// Whether the base has data in a block that the overlay says nothing of, and the block
+    /// after the run of data or of holes that it lies in.
+    fn base_run(&self, ino: Ino, at: FileBlock) -> Result<(bool, u64)> {
+        let end = match self.node(ino) {
+            Some(node) if node.born => return Ok((false, u64::MAX)),
+            Some(node) => node.file.base_end,
+            None => None,
+        };
+        if end.is_some_and(|end| at >= end) {
+            return Ok((false, u64::MAX));
+        }
+        let data = self.base.seek_at(ino, at, SeekTo::Data, self.stamp)?;
+        let (is_data, run_end) = match data {
+            Some(found) if found == at => (true, self.base.seek_at(ino, at, SeekTo::Hole, self.stamp)?),
+            later => (false, later),
+        };
+        let run_end = run_end.map_or(u64::MAX, |end| u64::from(end.0));
+        Ok(match end {
+            Some(end) if is_data => (true, run_end.min(u64::from(end.0))),
+            // Behind the cut there is nothing either: the hole goes on.
+            Some(end) if run_end >= u64::from(end.0) => (false, u64::MAX),
+            _ => (is_data, run_end.max(u64::from(at.0) + 1)),
+        })
+    }
+}

@@ -1,0 +1,282 @@
+//! What a transaction has looked at: validated at commit, item by item.
+//!
+//! Only what came from the base is recorded; what a transaction reads of its own changes depends
+//! on nobody else.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use xact_fs::{Attr, AttrSet, Stamp};
+use xact_types::{Ino, Result};
+
+use super::offline_changes::OfflineChanges;
+use super::paths::{NAME_BYTES, Paths};
+use crate::ranges::Ranges;
+
+#[derive(Debug, Default, Clone)]
+pub(crate) struct ReadSet {
+    /// Attributes that mattered, with all as they were.
+    pub attrs: BTreeMap<Ino, (AttrSet, Attr)>,
+    /// Files that must still be at least this long (bytes): data was read or written up to there.
+    pub min_sizes: BTreeMap<Ino, u64>,
+    /// File blocks.
+    pub blocks: BTreeMap<Ino, Ranges>,
+    /// Names, there or not.
+    pub names: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
+    /// Directories that were listed.
+    pub listings: BTreeSet<Ino>,
+    /// Directories that had to be empty. As with `parents`, the shape of the tree rests on it,
+    /// so it is validated under snapshot isolation too.
+    pub emptied: BTreeSet<Ino>,
+    /// Where `..` pointed.
+    pub parents: BTreeMap<Ino, Ino>,
+    pub xattrs: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
+    pub xattr_lists: BTreeSet<Ino>,
+    /// Of files that the transaction has written to: up to where the changes of others were held
+    /// against its own. Those are no reads.
+    pub compared: HashMap<Ino, Stamp>,
+    /// The name by which an inode was met last, to show people a path.
+    pub paths: Paths,
+    /// What was found changed when the transaction was reopened (see `persisted`).
+    pub offline: OfflineChanges,
+    /// Bytes that `names` and `xattrs` take, and number of ranges in `blocks`.
+    pub name_bytes: usize,
+    pub block_ranges: usize,
+    /// Folders whose names, and inodes whose attributes by name, were too many to be kept apart.
+    pub coarse_names: BTreeSet<Ino>,
+    pub coarse_xattrs: BTreeSet<Ino>,
+    /// It was made coarser. The names by which inodes were met are not all there then, so what the
+    /// right to a change rested on cannot be told from the rest: all is validated, under every
+    /// isolation.
+    pub is_coarse: bool,
+    /// Bytes that were left when it was made coarser last.
+    pub coarse_bytes: usize,
+}
+
+// Bytes that an entry takes in memory, its share of the tree's nodes and of the allocator's
+// rounding included.
+const ATTR_BYTES: usize = 320;
+const NUMBER_BYTES: usize = 32;
+const RANGES_BYTES: usize = 96;
+
+/// Names of one folder, attributes of one inode and ranges of one file that are kept apart where
+/// memory is short.
+const FEW: usize = 16;
+/// Bytes that must have come since it was made coarser, for another time.
+const GROWTH: usize = 64 << 10;
+
+impl ReadSet {
+    pub fn name(&mut self, dir: Ino, name: &[u8]) {
+        // That nothing in the folder has changed says it of each name.
+        if self.coarse_names.contains(&dir) {
+            return;
+        }
+        let names = self.names.entry(dir).or_default();
+        if !names.contains(name) {
+            names.insert(name.to_vec());
+            self.name_bytes += name.len() + NAME_BYTES;
+        }
+    }
+
+    pub fn xattr(&mut self, ino: Ino, name: &[u8]) {
+        if self.coarse_xattrs.contains(&ino) {
+            return;
+        }
+        let names = self.xattrs.entry(ino).or_default();
+        if !names.contains(name) {
+            names.insert(name.to_vec());
+            self.name_bytes += name.len() + NAME_BYTES;
+        }
+    }
+
+    /// File blocks were looked at.
+    pub fn blocks(&mut self, ino: Ino, range: Range<u64>) {
+        let ranges = self.blocks.entry(ino).or_default();
+        let before = ranges.len();
+        ranges.insert(range);
+        self.block_ranges = self.block_ranges + ranges.len() - before;
+    }
+
+    /// Bytes that this takes in memory, about.
+    pub fn bytes(&self) -> usize {
+        let numbers = self.min_sizes.len()
+            + self.listings.len()
+            + self.emptied.len()
+            + self.parents.len()
+            + self.xattr_lists.len()
+            + self.compared.len()
+            + self.coarse_names.len()
+            + self.coarse_xattrs.len()
+            + self.block_ranges;
+        let maps = self.blocks.len() + self.names.len() + self.xattrs.len();
+        self.attrs.len() * ATTR_BYTES
+            + numbers * NUMBER_BYTES
+            + maps * RANGES_BYTES
+            + self.name_bytes
+            + self.paths.bytes
+    }
+
+    /// Says the same, or more, in less memory: more of what others do is a conflict then, and never
+    /// less.
+    ///
+    /// - Many names of one folder: it counts as listed. A listing is held against any change of a
+    ///   name in it.
+    /// - Many attributes by name of one inode: all of them.
+    /// - Many ranges of one file: everything from the first to the last block.
+    /// - Names by which inodes were met are for messages, but for those of `wanted` and what is
+    ///   above these.
+    ///
+    /// What was found changed when the transaction was reopened is said by name; so it is for the
+    /// whole, too.
+    pub fn coarsen(&mut self, wanted: impl Iterator<Item = Ino>) {
+        let many = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> Vec<Ino> {
+            names.iter().filter(|(_, names)| names.len() > FEW).map(|(ino, _)| *ino).collect()
+        };
+        for dir in many(&self.names) {
+            self.names.remove(&dir);
+            self.listings.insert(dir);
+            self.coarse_names.insert(dir);
+            if self.offline.names.range((dir, Vec::new())..).next().is_some_and(|(of, _)| *of == dir) {
+                self.offline.listings.insert(dir);
+            }
+        }
+        for ino in many(&self.xattrs) {
+            self.xattrs.remove(&ino);
+            self.xattr_lists.insert(ino);
+            self.coarse_xattrs.insert(ino);
+            if self.offline.xattrs.range((ino, Vec::new())..).next().is_some_and(|(of, _)| *of == ino) {
+                self.offline.xattr_lists.insert(ino);
+            }
+        }
+        for ranges in self.blocks.values_mut().filter(|ranges| ranges.len() > FEW) {
+            ranges.fill();
+        }
+        self.paths.keep_above(wanted);
+        self.recount();
+        self.is_coarse = true;
+        self.coarse_bytes = self.bytes();
+    }
+
+    /// Whether there is enough more than when it was made coarser last for that to be worth its
+    /// while.
+    pub fn may_coarsen(&self) -> bool {
+        self.bytes() > self.coarse_bytes + (self.coarse_bytes / 4).max(GROWTH)
+    }
+
+    pub fn recount(&mut self) {
+        let bytes = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> usize {
+            names.values().flatten().map(|name| name.len() + NAME_BYTES).sum()
+        };
+        self.name_bytes = bytes(&self.names) + bytes(&self.xattrs);
+        self.block_ranges = self.blocks.values().map(Ranges::len).sum();
+    }
+
+    pub fn min_size(&mut self, ino: Ino, size: u64) {
+        let min = self.min_sizes.entry(ino).or_default();
+        *min = size.max(*min);
+    }
+
+    /// After a part was committed: what was read was validated just then, under the locks under
+    /// which the new view was opened, so it holds as of that view with the attributes of then.
+    /// What that commit has deleted is nobody's concern any more.
+    pub fn rebase(&mut self, attr: impl Fn(Ino) -> Result<Attr>, parent: impl Fn(Ino) -> Result<Ino>) {
+        let there = |ino: &Ino| attr(*ino).is_ok();
+        self.attrs.retain(|ino, (_, was)| attr(*ino).map(|now| *was = now).is_ok());
+        self.min_sizes.retain(|ino, min| attr(*ino).map(|now| *min = now.size.min(*min)).is_ok());
+        self.blocks.retain(|ino, _| there(ino));
+        self.names.retain(|ino, _| there(ino));
+        self.listings.retain(there);
+        self.emptied.retain(there);
+        self.parents.retain(|dir, was| parent(*dir).map(|now| *was = now).is_ok());
+        self.xattrs.retain(|ino, _| there(ino));
+        self.xattr_lists.retain(there);
+        self.recount();
+    }
+
+    /// A number that grows with whatever is recorded.
+    pub fn weight(&self) -> usize {
+        let names = |map: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| map.values().map(BTreeSet::len).sum::<usize>();
+        let attrs = self.attrs.values().map(|(attrs, _)| attrs.bits().count_ones() as usize).sum::<usize>();
+        let blocks =
+            self.blocks.values().flat_map(Ranges::iter).map(|range| (range.end - range.start) as usize);
+        attrs
+            + blocks.sum::<usize>()
+            + names(&self.names)
+            + names(&self.xattrs)
+            + self.min_sizes.len()
+            + self.listings.len()
+            + self.emptied.len()
+            + self.parents.len()
+            + self.xattr_lists.len()
+    }
+
+    /// Inodes whose state decides over the commit.
+    pub fn inodes(&self, out: &mut BTreeSet<Ino>) {
+        out.extend(self.attrs.keys());
+        out.extend(self.min_sizes.keys());
+        out.extend(self.blocks.keys());
+        out.extend(self.names.keys());
+        out.extend(&self.listings);
+        out.extend(&self.emptied);
+        out.extend(self.parents.keys());
+        out.extend(self.xattrs.keys());
+        out.extend(&self.xattr_lists);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A load of everything that is counted, and what the counters say of it.
+    #[test]
+    fn what_is_counted_is_what_a_recount_finds() {
+        let mut reads = ReadSet::default();
+        for n in 0..500_u32 {
+            let name = vec![b'n'; 1 + n as usize % 200];
+            reads.name(Ino(2 + n % 3), &name);
+            reads.xattr(Ino(12 + n % 7), &name);
+            reads.blocks(Ino(12 + n % 5), u64::from(n * 3 % 97)..u64::from(n * 3 % 97 + 1 + n % 4));
+            reads.paths.met(Ino(2), &name, Ino(20 + n % 50));
+        }
+        let (bytes, paths) = (reads.bytes(), reads.paths.bytes);
+        reads.recount();
+        assert_eq!(reads.bytes(), bytes);
+        assert_eq!(paths, reads.paths.iter().map(|(_, _, name)| name.len() + NAME_BYTES).sum::<usize>());
+        assert_eq!(reads.block_ranges, reads.blocks.values().flat_map(Ranges::iter).count());
+    }
+
+    #[test]
+    fn coarser_is_less_memory_and_nothing_less() {
+        let mut reads = ReadSet::default();
+        for n in 0..1000_u32 {
+            reads.name(Ino(11), &n.to_le_bytes());
+            reads.xattr(Ino(12), &n.to_le_bytes());
+            reads.blocks(Ino(13), u64::from(10 + 2 * n)..u64::from(11 + 2 * n));
+            reads.paths.met(Ino(11), &n.to_le_bytes(), Ino(100 + n));
+        }
+        reads.name(Ino(14), b"alone");
+        reads.blocks(Ino(15), 1..2);
+        reads.blocks(Ino(15), 8..9);
+        reads.paths.met(Ino::ROOT, b"a", Ino(11));
+        reads.offline.names.insert((Ino(11), b"gone".to_vec()));
+        reads.offline.xattrs.insert((Ino(13), b"other".to_vec()));
+        let before = reads.bytes();
+        reads.coarsen([Ino(105)].into_iter());
+        assert!(reads.bytes() < before / 20, "{} of {before}", reads.bytes());
+        assert!(reads.listings.contains(&Ino(11)) && !reads.names.contains_key(&Ino(11)));
+        assert!(reads.offline.listings.contains(&Ino(11)) && !reads.offline.xattr_lists.contains(&Ino(12)));
+        assert!(reads.xattr_lists.contains(&Ino(12)));
+        let one = 10..2009;
+        assert!(reads.blocks[&Ino(13)].iter().eq([one]));
+        // What is little stays exact.
+        assert!(reads.names[&Ino(14)].contains(&b"alone"[..]) && !reads.listings.contains(&Ino(14)));
+        assert_eq!(reads.blocks[&Ino(15)].len(), 2);
+        assert_eq!(reads.paths.of(Ino(105)), format!("/a/{}", String::from_utf8_lossy(&5_u32.to_le_bytes())));
+        assert_eq!(reads.paths.of(Ino(106)), "<inode 106>");
+        // The names of a folder that counts as listed are not counted again.
+        let after = reads.bytes();
+        reads.name(Ino(11), b"another");
+        assert_eq!(reads.bytes(), after);
+    }
+}
