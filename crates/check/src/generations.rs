@@ -27,7 +27,7 @@ use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
-use crate::Report;
+use crate::report::Report;
 use crate::volume::Volume;
 
 /// A generation that is kept, and what to call it.

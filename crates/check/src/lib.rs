@@ -20,43 +20,30 @@
 //! Invariants: the device is never written; the number of steps is bounded by the volume's size,
 //! whatever its bytes are; a problem names the block, inode or group that it is about.
 
-mod bitmaps;
-mod dirs;
-mod fixed;
+mod checker;
 mod generations;
-mod inodes;
-mod journal;
-mod map;
-mod orphans;
 mod owners;
-mod quotas;
+mod replay;
 mod report;
-mod special;
-mod tree;
 mod used;
 mod volume;
-mod xattrs;
 
 use std::sync::Arc;
 
-use xact_consistency::EngineOptions;
 use xact_device::BlockDevice;
-use xact_layout::feature::{self, incompat, ro_compat};
+use xact_layout::feature::{self, ro_compat};
 use xact_layout::superblock::Superblock;
-use xact_types::{Error, Ino, Result};
+use xact_types::{Error, Result};
 
 pub use owners::{Use, uses};
-pub use report::{Problem, Report, Totals};
+pub use report::{Problem, Progress, Report, Totals};
 
-use inodes::Seen;
-use used::UsedBlocks;
+use checker::Checker;
+use replay::replayed;
 use volume::Volume;
 
 /// Features whose structures the check does not know.
 const RO_COMPAT_UNKNOWN: u32 = ro_compat::BIGALLOC | ro_compat::SHARED_BLOCKS | ro_compat::BTREE_DIR;
-
-/// Told how far the check has come: the step's name, and a share of it between 0 and 1.
-pub type Progress<'p> = &'p mut dyn FnMut(&'static str, f64);
 
 /// Checks the volume on `device`.
 ///
@@ -108,91 +95,4 @@ fn check_volume(
     checker.in_use = in_use;
     checker.run()?;
     Ok(checker.report)
-}
-
-/// The device as recovery would leave it.
-fn replayed(device: Arc<dyn BlockDevice>, report: &mut Report) -> Result<Arc<dyn BlockDevice>> {
-    let overlay: Arc<dyn BlockDevice> = Arc::new(xact_device::Overlay::new(device.clone()));
-    let recovery = xact_consistency::recover(&overlay, &EngineOptions::default())?;
-    if !recovery.replayed {
-        return Ok(device);
-    }
-    report.is_replayed = true;
-    report.remark(format!(
-        "the journal holds {} transactions that are not in their places; checked as after their replay",
-        recovery.transactions
-    ));
-    Ok(overlay)
-}
-
-/// What the steps share.
-struct Checker<'a> {
-    volume: &'a Volume,
-    report: Report,
-    in_use: bool,
-    /// In use without a name, on a volume that is checked as it was in its use.
-    orphans: std::collections::BTreeSet<Ino>,
-    used: UsedBlocks,
-    /// By inode number.
-    seen: Vec<Seen>,
-    directories: Vec<dirs::Directory>,
-    /// Of each directory that a name leads to: the one that has the name.
-    parents: std::collections::BTreeMap<Ino, Ino>,
-    /// Attribute blocks met so far.
-    xattr_blocks: std::collections::BTreeMap<u64, xattrs::SharedBlock>,
-    /// Attributes whose value is in an inode, by that inode.
-    value_users: std::collections::BTreeMap<u32, u64>,
-    /// How many of them there are, as that inode counts them.
-    value_counts: std::collections::BTreeMap<u32, u64>,
-    /// What each user, group and project uses.
-    usage: quotas::SeenUsage,
-    progress: Progress<'a>,
-}
-
-impl<'a> Checker<'a> {
-    fn new(volume: &'a Volume, report: Report, progress: Progress<'a>) -> Checker<'a> {
-        Checker {
-            used: UsedBlocks::new(volume.sb.blocks_count()),
-            seen: vec![Seen::default(); volume.sb.inodes_count() as usize + 1],
-            volume,
-            report,
-            in_use: false,
-            orphans: Default::default(),
-            directories: Vec::new(),
-            parents: Default::default(),
-            xattr_blocks: Default::default(),
-            value_users: Default::default(),
-            value_counts: Default::default(),
-            usage: Default::default(),
-            progress,
-        }
-    }
-}
-
-impl Checker<'_> {
-    /// Whether files may be without a name: held open, or deleted in part, when the volume was left.
-    fn was_in_use(&self) -> bool {
-        self.in_use || self.report.is_replayed
-    }
-
-    fn run(&mut self) -> Result<()> {
-        (self.progress)("superblock and groups", 0.0);
-        self.check_fixed()?;
-        if self.was_in_use() {
-            self.find_orphans()?;
-        }
-        self.check_inodes()?;
-        self.check_special()?;
-        self.check_journal()?;
-        self.check_shared_xattrs();
-        self.check_directories()?;
-        (self.progress)("tree", 0.0);
-        self.check_tree();
-        self.check_bitmaps()?;
-        self.check_quotas()?;
-        if self.volume.sb.has_incompat(incompat::RECOVER) {
-            self.report.remark("the superblock says that the journal needs recovery".into());
-        }
-        Ok(())
-    }
 }

@@ -8,9 +8,10 @@ use xact_layout::inode::flag;
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, GroupNr, Ino, Result};
 
+use crate::checker::Checker;
+use crate::replay::replayed;
 use crate::report::Report;
 use crate::volume::Volume;
-use crate::{Checker, replayed};
 
 /// What a block is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,9 @@ use std::fmt;
 
 use xact_types::{Error, Site};
 
+/// Receives the progress of a check: the step's name, and a share of it between 0 and 1.
+pub type Progress<'p> = &'p mut dyn FnMut(&'static str, f64);
+
 /// Problems that are kept; more are only counted.
 const KEPT_MAX: usize = 10_000;
 

@@ -6,7 +6,7 @@ use xact_layout::posix_acl::disk_to_wire;
 use xact_layout::xattr::{Entries, Value, entries_in_block, entries_in_body, index, refcount};
 use xact_types::{BlockNr, Ino, Result, Run, Site};
 
-use crate::Checker;
+use super::Checker;
 
 /// What an inode's attributes take outside of the inode. A value that many attributes share counts for each of them.
 #[derive(Debug, Clone, Copy, Default)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use xact_layout::feature::ro_compat;
 use xact_types::{Ino, Site};
 
-use crate::Checker;
+use super::Checker;
 
 /// `EXT4_LINK_MAX`: a directory with more subdirectories says 1 (`dir_nlink`).
 const LINK_MAX: u32 = 65_000;

@@ -6,10 +6,10 @@ use xact_layout::group::INODE_UNINIT;
 use xact_layout::inode::{GOOD_OLD_BYTES, Inode, flag, mode};
 use xact_types::{BlockNr, GroupNr, Ino, Result, Run, Site};
 
-use crate::Checker;
-use crate::dirs::Directory;
-use crate::map::Mapped;
-use crate::xattrs::InAttributes;
+use super::Checker;
+use super::dirs::Directory;
+use super::map::Mapped;
+use super::xattrs::InAttributes;
 
 /// Blocks of an inode table that are read at once.
 const PIECE_BLOCKS: u32 = 64;

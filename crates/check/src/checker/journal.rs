@@ -5,8 +5,8 @@ use xact_layout::feature::compat;
 use xact_layout::jbd2::JournalSuperblock;
 use xact_types::{Ino, Result, Site};
 
-use crate::Checker;
-use crate::map::Mapped;
+use super::Checker;
+use super::map::Mapped;
 
 impl Checker<'_> {
     pub(crate) fn check_journal(&mut self) -> Result<()> {

@@ -5,7 +5,7 @@ use xact_layout::feature::compat;
 use xact_layout::orphan;
 use xact_types::{Ino, Result, Site};
 
-use crate::Checker;
+use super::Checker;
 
 impl Checker<'_> {
     /// Those on the list and in the orphan file. What is damaged in that file is told later.

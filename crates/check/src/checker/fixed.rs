@@ -3,7 +3,7 @@
 use xact_layout::group::INODE_UNINIT;
 use xact_types::{GroupNr, Result, Run, Site};
 
-use crate::Checker;
+use super::Checker;
 
 impl Checker<'_> {
     pub(crate) fn check_fixed(&mut self) -> Result<()> {

@@ -10,8 +10,8 @@ use xact_layout::quota::{
 };
 use xact_types::{Error, Ino, Result, Site};
 
-use crate::Checker;
-use crate::map::Mapped;
+use super::Checker;
+use super::map::Mapped;
 
 /// Bytes and inodes.
 type Usage = (u64, u64);

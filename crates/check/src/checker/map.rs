@@ -5,7 +5,7 @@ use xact_layout::get_u32;
 use xact_layout::inode::{Inode, flag, inode_seed};
 use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 
-use crate::Checker;
+use super::Checker;
 
 const DIRECT: usize = 12;
 

@@ -10,8 +10,8 @@ use xact_layout::inode::{BLOCK_AREA_BYTES, Inode, flag};
 use xact_layout::xattr::{Value, entries_in_body, index};
 use xact_types::{BlockNr, Ino, Result, Site};
 
-use crate::Checker;
-use crate::map::Mapped;
+use super::Checker;
+use super::map::Mapped;
 
 /// `EXT4_FT_DIR`.
 const DIRECTORY_TYPE: u8 = 2;

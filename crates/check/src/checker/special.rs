@@ -7,7 +7,7 @@ use xact_layout::mmp::{MMP_BYTES, MmpBlock, SEQUENCE_CHECKING};
 use xact_layout::{get_u32, orphan};
 use xact_types::{BlockNr, GroupNr, Ino, Result, Run, Site};
 
-use crate::Checker;
+use super::Checker;
 
 /// The place in `i_block` that leads to the list of reserved descriptor blocks.
 const DOUBLE_INDIRECT: usize = 13;

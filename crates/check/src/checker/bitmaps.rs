@@ -3,7 +3,7 @@
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT, bitmap_checksum, bitmap_csum_matches};
 use xact_types::{GroupNr, Result, Site};
 
-use crate::Checker;
+use super::Checker;
 
 /// What a group turned out to have.
 #[derive(Default)]

@@ -1,0 +1,93 @@
+//! The check of one ext4 volume: the state that its steps share, and their order. Each step is a file.
+
+mod bitmaps;
+mod dirs;
+mod fixed;
+mod inodes;
+mod journal;
+mod map;
+mod orphans;
+mod quotas;
+mod special;
+mod tree;
+mod xattrs;
+
+use xact_layout::feature::incompat;
+use xact_types::{Ino, Result};
+
+use self::inodes::Seen;
+use crate::report::{Progress, Report};
+use crate::used::UsedBlocks;
+use crate::volume::Volume;
+
+/// The state that the steps share.
+pub(crate) struct Checker<'a> {
+    volume: &'a Volume,
+    pub(crate) report: Report,
+    pub(crate) in_use: bool,
+    /// In use without a name, on a volume that is checked as it was in its use.
+    orphans: std::collections::BTreeSet<Ino>,
+    used: UsedBlocks,
+    /// By inode number.
+    seen: Vec<Seen>,
+    directories: Vec<dirs::Directory>,
+    /// Of each directory that a name leads to: the one that has the name.
+    parents: std::collections::BTreeMap<Ino, Ino>,
+    /// Attribute blocks met so far.
+    xattr_blocks: std::collections::BTreeMap<u64, xattrs::SharedBlock>,
+    /// Attributes whose value is in an inode, by that inode.
+    value_users: std::collections::BTreeMap<u32, u64>,
+    /// How many of them there are, as that inode counts them.
+    value_counts: std::collections::BTreeMap<u32, u64>,
+    /// What each user, group and project uses.
+    usage: quotas::SeenUsage,
+    progress: Progress<'a>,
+}
+
+impl<'a> Checker<'a> {
+    pub(crate) fn new(volume: &'a Volume, report: Report, progress: Progress<'a>) -> Checker<'a> {
+        Checker {
+            used: UsedBlocks::new(volume.sb.blocks_count()),
+            seen: vec![Seen::default(); volume.sb.inodes_count() as usize + 1],
+            volume,
+            report,
+            in_use: false,
+            orphans: Default::default(),
+            directories: Vec::new(),
+            parents: Default::default(),
+            xattr_blocks: Default::default(),
+            value_users: Default::default(),
+            value_counts: Default::default(),
+            usage: Default::default(),
+            progress,
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// Whether files may be without a name: held open, or deleted in part, when the volume was left.
+    fn was_in_use(&self) -> bool {
+        self.in_use || self.report.is_replayed
+    }
+
+    pub(crate) fn run(&mut self) -> Result<()> {
+        (self.progress)("superblock and groups", 0.0);
+        self.check_fixed()?;
+        if self.was_in_use() {
+            self.find_orphans()?;
+        }
+        self.check_inodes()?;
+        self.check_special()?;
+        self.check_journal()?;
+        self.check_shared_xattrs();
+        self.check_directories()?;
+        (self.progress)("tree", 0.0);
+        self.check_tree();
+        self.check_bitmaps()?;
+        self.check_quotas()?;
+        if self.volume.sb.has_incompat(incompat::RECOVER) {
+            self.report.remark("the superblock says that the journal needs recovery".into());
+        }
+        Ok(())
+    }
+}
