@@ -64,8 +64,6 @@ pub enum What {
     Map,
     /// offset, 1 for no msync after it
     Store,
-    /// offset, length
-    Load,
     Send,
     Receive,
     /// Closes all.
@@ -128,19 +126,13 @@ impl Call {
     /// Whether it only looks.
     pub fn looks(&self) -> bool {
         use What::*;
+        // A rename to the same name changes nothing.
+        if self.what == Rename && self.path == self.other {
+            return true;
+        }
         matches!(
             self.what,
-            Stat | List
-                | Read
-                | ReadLink
-                | GetXattr
-                | ListXattrs
-                | GetFlags
-                | Access
-                | Probe
-                | Load
-                | Open
-                | Close
+            Stat | List | Read | ReadLink | GetXattr | ListXattrs | GetFlags | Access | Probe | Open | Close
         )
     }
 

@@ -19,6 +19,7 @@ mod tag;
 mod tree;
 mod world;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -185,7 +186,11 @@ fn nothing_is_found(world: &mut World, calls: u64, first: u64) {
     let mut kinds = std::collections::BTreeMap::new();
     let most = number("FAILURES").unwrap_or(1) as usize;
     while world.counts.calls < until && kinds.len() < most {
-        if let Err((steps, violation)) = history(world, seed) {
+        let result = catch_unwind(AssertUnwindSafe(|| history(world, seed))).unwrap_or_else(|panic| {
+            println!("seed {seed}: a panic");
+            resume_unwind(panic)
+        });
+        if let Err((steps, violation)) = result {
             let seen: &mut u64 = kinds.entry(kind(&violation)).or_default();
             *seen += 1;
             if *seen == 1 {

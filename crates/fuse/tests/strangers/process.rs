@@ -426,23 +426,17 @@ impl State {
                 self.maps.insert((call.slot, side), Mapping(mapped.cast()));
                 Ok(Vec::new())
             }
-            What::Store | What::Load => {
+            What::Store => {
                 let mapping = self.maps.get(&(call.slot, side)).ok_or(io::ErrorKind::NotFound)?;
-                // A page beyond the end would kill the process.
-                if self.slot(side, call)?.metadata()?.len() < MAPPED as u64 {
+                // A page beyond the end would kill the process, and one of an immutable file on the kernel's ext4.
+                let file = self.slot(side, call)?;
+                let immutable = flags_of(file)? & crate::generator::IMMUTABLE as u32 != 0;
+                if immutable || file.metadata()?.len() < MAPPED as u64 {
                     return Err(io::Error::from_raw_os_error(libc::EFAULT));
                 }
                 let offset = first as usize;
-                if call.what == What::Load {
-                    let len = second as usize;
-                    assert!(offset + len <= MAPPED);
-                    // SAFETY: within the mapping, which the file covers; others may change the bytes at any time,
-                    // which no test does.
-                    let bytes = unsafe { std::slice::from_raw_parts(mapping.0.add(offset), len) };
-                    return Ok(bytes.to_vec());
-                }
                 assert!(offset + call.bytes.len() <= MAPPED);
-                // SAFETY: as above.
+                // SAFETY: within the mapping, which the file covers; others may change the bytes at any time.
                 let synced = unsafe {
                     mapping.0.add(offset).copy_from(call.bytes.as_ptr(), call.bytes.len());
                     if second == 1 { 0 } else { libc::msync(mapping.0.cast(), MAPPED, libc::MS_SYNC) }
