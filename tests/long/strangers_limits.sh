@@ -3,6 +3,7 @@
 
 source "$TESTS/attack.sh"
 
+# alone
 test_a_user_does_his_worst() {
     attacked "${ATTACK_SECONDS:-600}"
 }

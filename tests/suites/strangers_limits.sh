@@ -44,6 +44,7 @@ def until_refused(code, call, most):
 $2" "${@:3}"
 }
 
+# alone
 test_a_user_does_his_worst() {
     attacked 20
 }
