@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   abi      structs, numbers and limits of the ioctls, equal to include/xact_ioctl.h (tests/header.rs)
+//!   tx_info  a transaction as its user sees it
 //!   client   calls of a program: a control channel, a savepoint, requests by mount point
 //! ```
 //!
@@ -11,3 +12,6 @@
 
 pub mod abi;
 pub mod client;
+mod tx_info;
+
+pub use tx_info::TxInfo;

@@ -7,8 +7,9 @@ pub mod show;
 use std::path::Path;
 
 use serde::Serialize;
+use xact_control::TxInfo;
 use xact_control::abi::{self, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide};
-use xact_control::client::{Channel, TxChange, TxInfo};
+use xact_control::client::{Channel, TxChange};
 use xact_types::printable;
 
 use crate::args::{Decide, Diff, Tx, TxBegin, TxCommand, TxCommit, TxDrop, TxList, TxStatus};

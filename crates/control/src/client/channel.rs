@@ -11,6 +11,7 @@ use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{ioctl, with_reason};
+use crate::TxInfo;
 use crate::abi::{
     self, Begin, Change, ChangeKind, ChangeSide, Commit, Diff, Info, Keep, ReadSide, Reason, Select, Status,
     TxStatus, Version,
@@ -34,21 +35,6 @@ pub struct CommitError {
     /// any.
     pub conflicting_tx: Option<u64>,
     pub why: String,
-}
-
-/// State of a transaction.
-#[derive(Debug, Clone)]
-pub struct TxInfo {
-    pub id: u64,
-    pub status: TxStatus,
-    pub uid: u32,
-    pub label: Vec<u8>,
-    /// Since its begin.
-    pub age: Duration,
-    /// Until its time runs out.
-    pub left: Option<Duration>,
-    /// Whether it survives the end of the mount.
-    pub persistent: bool,
 }
 
 /// One change of a transaction.

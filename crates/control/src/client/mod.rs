@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-pub use channel::{Channel, CommitError, TxChange, TxInfo};
+pub use channel::{Channel, CommitError, TxChange};
 pub use savepoint::SavepointHandle;
 pub use volume::{counters, latencies, modes, pool, snapshot, snapshot_paths, sync, users, version};
 

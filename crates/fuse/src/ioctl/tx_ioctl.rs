@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact::{Attr, Difference, Reader, Side, What};
+use xact_control::TxInfo;
 use xact_control::abi::{
     self as control, Change, ChangeKind, ChangeSide, Diff, Info, Keep, PAGE_BYTES, ReadSide, Select,
 };
@@ -22,7 +23,7 @@ use crate::protocol::reply::Reply;
 use crate::server::Outcome;
 use crate::server::Server;
 use crate::server::jobs::Kind;
-use crate::server::transactions::{TxInfo, TxView};
+use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
 
 /// Bytes of a path that a change is told with; longer ones are cut.

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
 use xact::{AbortHistory, Account, Charge, LostAttempt, Resource, Transaction, TxState};
+use xact_control::TxInfo;
 use xact_control::abi::TxStatus;
 use xact_fs::View;
 use xact_types::{AccessCheck, Errno, Result};
@@ -169,18 +170,6 @@ impl Kept {
     pub fn is_attached(&self) -> bool {
         self.attached.is_some()
     }
-}
-
-/// The state of a transaction, for people.
-pub struct TxInfo {
-    pub id: u64,
-    pub status: TxStatus,
-    pub uid: u32,
-    pub label: Vec<u8>,
-    pub age: Duration,
-    pub left: Option<Duration>,
-    /// It is kept on the volume too.
-    pub persistent: bool,
 }
 
 /// An open control channel.
