@@ -94,9 +94,9 @@ impl Engine {
         self.mechanism.space().is_some()
     }
 
-    /// Reserves space for so many blocks, of file data and of what will lead to it, which are
-    /// reported as accepted and are written by [`ReserveClass::Upkeep`] later. `NoSpace` where
-    /// there is none, and then none is reserved.
+    /// Reserves space for `blocks` blocks of file data and of the metadata that will map it. The
+    /// caller reports the data as accepted, and [`ReserveClass::Upkeep`] writes it later. `NoSpace`
+    /// where the space is too small; then nothing is reserved.
     pub fn reserve_space(&self, blocks: u64) -> Result<()> {
         self.mechanism.space().map_or(Ok(()), |space| space.reserve(blocks))
     }

@@ -39,9 +39,9 @@ pub enum Fsync {
 pub struct EngineOptions {
     /// The running commit becomes durable at the latest after this time.
     pub commit_interval: Duration,
-    /// With generations: from so many dirty metadata blocks on, those in the intent log included,
-    /// the next one is made at once (SNAP-5). By default half of what a commit can take, so that it
-    /// is on its way before anybody has to wait for it.
+    /// With generations: the number of dirty metadata blocks, those in the intent log included, at
+    /// which the next one is made at once (SNAP-5). By default half of what a commit can take, so
+    /// that it is on its way before a caller has to wait for it.
     pub dirty_blocks: Option<u32>,
     pub commit_writes: CommitWrites,
     pub log_records: LogRecords,

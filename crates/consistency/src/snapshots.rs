@@ -141,7 +141,7 @@ pub struct PoolUse {
     pub newest_bytes: u64,
     /// The area of the intent log, in use at all times.
     pub log_bytes: u64,
-    /// Not in use yet: what the next generation takes at the most for what was changed until now.
+    /// Not in use yet: the most that the next generation takes for the changes so far.
     pub in_flight_bytes: u64,
     /// What has to be free for anything to be added; with less, files can be deleted only.
     pub needed_bytes: u64,

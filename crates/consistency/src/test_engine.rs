@@ -28,7 +28,7 @@ thread_local! {
     static CHANGES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Has this thread's changes of blocks fail after so many; `None`: none fails.
+/// Makes this thread's changes of blocks fail after `changes` of them; `None`: no change fails.
 pub fn fail_after(changes: Option<u32>) {
     CHANGES_LEFT.set(changes);
 }

@@ -31,7 +31,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 const ALIGN_BYTES: usize = 4096;
 /// Memory that is kept for the next writes, those that nobody waits for included; more is in use
 /// only while as many run. A buffer that has to be made costs more than what is written from it:
-/// the kernel hands out each of its pages anew.
+/// the kernel hands out each of its pages again.
 const SPARE_BYTES: usize = 16 << 20;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -158,8 +158,8 @@ impl DirectIo {
         }
     }
 
-    /// At least so many bytes, a multiple of the alignment: the smallest buffer that is spare, or a
-    /// new one.
+    /// A buffer of at least `bytes`, a multiple of the alignment: the smallest spare one, or a new
+    /// one.
     fn memory(&self, bytes: usize) -> Box<[AlignedPage]> {
         let pages = bytes / ALIGN_BYTES;
         let mut spare = self.spare.lock();

@@ -171,7 +171,7 @@ impl SlotState {
             return None;
         }
         last_touch(&mut draining.contents);
-        // What the later commit tells of the block rests on the last that this one did to it.
+        // The record of the later commit starts from the last contents of this one.
         if matches!(self.record, Record::On(_)) {
             self.record = Record::On(draining.contents.clone());
         }

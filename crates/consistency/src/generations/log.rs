@@ -19,8 +19,8 @@
 //!    crash left in the area is never followed by anything.
 //! 2. A record is written when the data is durable that was written before the operations in it
 //!    ended.
-//! 3. Nobody is told before the flush behind the record, and nothing that it freed is used again
-//!    before. From then on it may be: a record before the one that frees a block is not asked what
+//! 3. No caller is answered before the flush behind the record, and no block that it freed is used
+//!    again before. From then on it may be: a record before the one that frees a block is not asked what
 //!    the block held (`LogSum`), and one behind it does not build on that.
 //! 4. All blocks of the log, with their nodes of the map, find room in the generation that writes
 //!    them, besides the largest commit (`most_blocks`, `admission`).
@@ -70,7 +70,7 @@ impl Log {
     }
 }
 
-/// Blocks of the area for a pool of so many blocks.
+/// Blocks of the area, for the size of the pool.
 fn area_blocks(reader: &MapReader) -> u64 {
     let most = MAX_AREA_BYTES / reader.volume.block_size as u64;
     admission::of_the_log(reader.shape.pool_blocks()).min(most)

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Crash argument:
-//! 1. `s_maxlen` is never above the inode's blocks as they are *at home*: whoever recovers finds
-//!    the log through the inode before it replays anything, ours, the kernel and e2fsck alike. So
+//! 1. `s_maxlen` is never above the inode's blocks as they are *at home*: every recovery finds
+//!    the log through the inode before it replays anything, ours, the kernel's and e2fsck's alike. So
 //!    the inode is longer at home, by a checkpoint, before `s_maxlen` rises, and shorter only after
 //!    it fell.
 //! 2. `s_maxlen` changes while the log is empty and its tail, at the head, is durable: no
