@@ -9,6 +9,14 @@ as_user() { # UID COMMAND…
     PATH=/usr/sbin:/usr/bin:/sbin:/bin setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"
 }
 
+# Ends what attack.py has started on this test's mount, and unmounts: a process that is about to end
+# holds the mount for a moment, when it has no command line any more.
+attacker_gone() {
+    pkill -KILL -u 65533 -f "$WORK/mnt" || true
+    wait_until "the attacker's processes to let go of the mount" unmounted_saying
+}
+unmounted_saying() { "$XACT" umount mnt >said 2>&1; }
+
 # attacked SECONDS: on one CPU a user does his worst; on the other one another user makes calls, and none fails. What is left of
 # their speed beside a process that spins there is reported, and is at least ATTACK_LEAVES percent (10: beside other tests
 # the figure is noise). The memory of the daemon stays at the limit of the cache plus 64
@@ -33,11 +41,6 @@ attacked() {
         fail "a call of the other user failed"
     limit=$(((32 + 64) << 10))
     wait $attacker
-    # Processes that its processes have started, and those that are still about to end, hold the mount.
-    until ! pgrep -u 65533 >/dev/null; do
-        pkill -KILL -u 65533 || true
-        sleep 0.1
-    done
     kill -0 "$DAEMON" 2>/dev/null || fail "the daemon is gone: $(tail -n 5 "$WORK/daemon.log")"
     report "memory of the daemon: $(($(peak) >> 10)) MiB at its peak, $(($(resident) >> 10)) after"
     for kind in write look make_and_remove transaction; do
@@ -51,7 +54,7 @@ attacked() {
     [[ $(jq -n "$during / $before * 100 >= ${ATTACK_LEAVES:-10}") == true ]] || fail "too little of the speed is left"
     lacks attack.log EIO
     echo alive >mnt/file
-    "$XACT" umount mnt >said 2>&1
+    attacker_gone
     [[ $(wc -l <said) -le 30 ]] || fail "xact umount says $(wc -l <said) lines"
     sound disk.img
 }

@@ -20,7 +20,7 @@ fresh() { # [ARGUMENTS OF xact mount…]
 }
 afterwards() {
     echo alive >mnt/file
-    unmounted mnt
+    attacker_gone
     sound disk.img
 }
 # A script of Python as one of the two users, with what attack.py has.
