@@ -1,5 +1,6 @@
 //! The transport: mounting, descriptors of `/dev/fuse`, and the threads that answer requests.
 
+mod background;
 pub mod channel;
 pub mod cpu_pin;
 pub mod cpu_set;

@@ -40,6 +40,8 @@ const REQUESTS_IN_ROW_MAX: u32 = 1 << 20;
 /// By this the number is divided for the thread that was the single caller before another one
 /// called.
 const KNOWN_CALLER_DIVISOR: u32 = 8;
+/// A single caller with fewer requests than these was none: to begin and to end took as long as it saved.
+const SHORT_TIME: u32 = 16;
 /// A worker that waits longer than this for a request has a caller that runs beside it: on its own
 /// CPU the caller goes on before the worker is back from its reply, and asks again before that can
 /// wait.
@@ -56,6 +58,8 @@ pub struct SingleCaller {
     run: AtomicU32,
     /// The thread that was the single caller, the last time.
     before: AtomicU32,
+    /// After how many requests in a row it began to be that.
+    began_at: AtomicU32,
     /// Requests in a row that make a thread the single caller.
     needed: AtomicU32,
     /// The caller's CPU; -1 where it is not known.
@@ -80,6 +84,7 @@ impl SingleCaller {
             caller: AtomicU32::new(0),
             run: AtomicU32::new(0),
             before: AtomicU32::new(0),
+            began_at: AtomicU32::new(0),
             needed: AtomicU32::new(REQUESTS_IN_ROW),
             caller_cpu: AtomicI32::new(-1),
             stat: Mutex::default(),
@@ -106,7 +111,10 @@ impl SingleCaller {
             return false;
         }
         if self.caller.swap(caller, Relaxed) != caller {
-            self.run.store(0, Relaxed);
+            let run = self.run.swap(0, Relaxed);
+            if self.is_on() {
+                self.note_length(run);
+            }
             self.end();
             return false;
         }
@@ -119,9 +127,23 @@ impl SingleCaller {
             return false;
         }
         self.before.store(caller, Relaxed);
+        self.began_at.store(run, Relaxed);
         *self.stat.lock() = File::open(format!("/proc/{caller}/stat")).ok();
         self.look();
         !self.on.swap(true, Relaxed)
+    }
+
+    /// The single caller's time ends after so many requests of it in a row, as another thread has
+    /// called. To begin and to end takes as long as some requests: where it had fewer than these, it
+    /// takes more requests to begin the next time.
+    fn note_length(&self, run: u32) {
+        let needed = self.needed.load(Relaxed);
+        if run.wrapping_sub(self.began_at.load(Relaxed)) < SHORT_TIME {
+            self.before.store(0, Relaxed);
+            self.needed.store(needed.saturating_mul(2).min(REQUESTS_IN_ROW_MAX), Relaxed);
+        } else {
+            self.needed.store((needed / 2).max(REQUESTS_IN_ROW), Relaxed);
+        }
     }
 
     fn end(&self) {
@@ -308,6 +330,7 @@ mod tests {
         assert_eq!(became, 1);
         assert!(caller.is_on());
         assert!(caller.caller_cpu.load(Relaxed) >= 0);
+        (0..SHORT_TIME).for_each(|_| _ = caller.note(me, false));
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut pin = CpuPin::new(&caller);
@@ -334,6 +357,23 @@ mod tests {
             Some(REQUESTS_IN_ROW / KNOWN_CALLER_DIVISOR + 1),
             "who has been there before comes back sooner"
         );
+    }
+
+    /// Two threads that call in turns are no single callers for long.
+    #[test]
+    fn a_short_time_as_the_single_caller_makes_the_next_one_harder() {
+        let caller = SingleCaller::new();
+        if caller.everywhere.is_none() {
+            return;
+        }
+        let me = std::process::id();
+        let requests_until_single = || (1..).find(|_| caller.note(me, false)).unwrap();
+        let first: u32 = requests_until_single();
+        caller.note(1, false);
+        assert_eq!(requests_until_single() - 1, 2 * (first - 1));
+        (0..SHORT_TIME).for_each(|_| _ = caller.note(me, false));
+        caller.note(1, false);
+        assert_eq!(requests_until_single() - 1, (first - 1) / KNOWN_CALLER_DIVISOR);
     }
 
     /// A worker that starves is let go; if somebody waited for it, it takes longer to come the next

@@ -1,14 +1,13 @@
 //! Workers, shared between users.
 //!
-//! A user may have [`WORKERS_OF_USER`] workers at a time, and less where few are left: a quarter of
-//! these. A user who has the mount to himself for a while may have half of all. What comes beyond
-//! that is *parked*: copied, so that the worker goes on with what others want, and taken by the
-//! next worker that is done with a request of the same user. Root and the mount's owner have no
-//! limit, and cost nothing here.
+//! A user may have [`WORKERS_OF_USER`] requests answered at a time, and less where few workers are
+//! left: a quarter of these. A user who has the mount to himself for a while may have half of all.
+//! What comes beyond that is *parked*: copied, so that the worker goes on with what others want.
+//! Root and the mount's owner have no limit, and cost nothing here.
 //!
-//! A user whose requests are many at a time is *busy*: they are answered with a lower priority, so
-//! that one who makes a call after the other does not wait for a CPU behind them. By little, as
-//! they hold locks that others want.
+//! A user who has many requests at a time while others call is *busy*: all of his requests are
+//! parked, and answered by threads of a lower priority (`background`), so that one who makes a call
+//! beside him does not wait for a CPU behind them.
 //!
 //! A request that does not fit what may be parked is answered at once, whatever that takes, unless
 //! it could wait for the lock of a transaction and few workers are left: then it fails with
@@ -32,7 +31,10 @@ use crate::transport::parked_request::ParkedRequest;
 
 /// Workers that requests of one user have at a time.
 pub const WORKERS_OF_USER: usize = 4;
-/// For how long after two requests at a time a user counts as busy.
+/// With so many requests of several threads at a time a user is busy, for a while after it. Of one
+/// thread there seem to be several where its CPU is shared: it goes on as soon as it has the reply,
+/// before the worker is done.
+const MANY: usize = 3;
 const BUSY: Duration = Duration::from_millis(100);
 /// Users are told apart by their number modulo this.
 const SLOTS: usize = 64;
@@ -48,6 +50,8 @@ struct Slot {
     busy: AtomicUsize,
     /// Until when its user counts as busy, in milliseconds since the start; 0: he does not.
     busy_until: AtomicU64,
+    /// The thread whose request came last.
+    caller: AtomicU32,
     /// Length of `queue`, to be looked at without its lock.
     waiting: AtomicU32,
     queue: Mutex<Queue>,
@@ -62,12 +66,15 @@ struct Queue {
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// It is answered now. The worker says when it is done.
-    Now(Option<SlotNr>),
-    /// Another worker answers it.
-    Parked,
-    /// There is no room to park it. It is answered now all the same, or refused if it may wait.
-    Crowded(Option<SlotNr>),
+    /// It is answered now, and is not counted.
+    Unlimited,
+    /// It is answered now. The worker says when it is done ([`Shares::done`]).
+    Now(SlotNr),
+    /// The next one of this user is to be looked for ([`Shares::next`]).
+    Parked(SlotNr),
+    /// It cannot be parked. It is answered now all the same, or refused if it may wait; the worker
+    /// says when that is done.
+    Crowded(SlotNr),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,9 +121,6 @@ impl Shares {
     fn enter(&self, slot: &Slot) -> bool {
         let own = slot.busy.fetch_add(1, SeqCst);
         let free = self.workers.saturating_sub(self.busy.fetch_add(1, SeqCst));
-        if own > 0 {
-            slot.busy_until.store(self.now() + BUSY.as_millis() as u64, Relaxed);
-        }
         if own == 0 || own < WORKERS_OF_USER.min(free / 4) || own < self.workers / 2 && self.is_alone() {
             return true;
         }
@@ -146,31 +150,41 @@ impl Shares {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Whether requests of the slot are answered with a lower priority.
-    pub fn is_busy(&self, nr: Option<SlotNr>) -> bool {
-        let Some(nr) = nr else { return false };
-        let until = &self.slot(nr).busy_until;
-        match until.load(Relaxed) {
-            0 => false,
-            at if at > self.now() => true,
-            _ => {
-                until.store(0, Relaxed);
-                false
+    /// Whether the slot's user is busy, with the request of this thread that has just come.
+    fn is_busy(&self, slot: &Slot, thread: u32) -> bool {
+        let before = slot.busy.load(Relaxed) + slot.waiting.load(Relaxed) as usize;
+        let is_another = slot.caller.load(Relaxed) != thread;
+        if is_another {
+            slot.caller.store(thread, Relaxed);
+        }
+        if is_another && before + 1 >= MANY {
+            slot.busy_until.store(self.now() + BUSY.as_millis() as u64, Relaxed);
+        } else {
+            match slot.busy_until.load(Relaxed) {
+                0 => return false,
+                until if until <= self.now() => {
+                    slot.busy_until.store(0, Relaxed);
+                    return false;
+                }
+                _ => {}
             }
         }
+        !self.is_alone()
     }
 
-    /// A request has come.
-    pub fn admit(&self, uid: u32, channel: &Arc<Channel>, request: &[u8]) -> Share {
+    /// A request has come. One of no thread, as to close a file, is the kernel's own.
+    pub fn admit(&self, uid: u32, thread: u32, channel: &Arc<Channel>, request: &[u8]) -> Share {
         if uid == 0 || uid == self.owner {
-            self.note(SLOTS);
-            return Share::Now(None);
+            if thread != 0 {
+                self.note(SLOTS);
+            }
+            return Share::Unlimited;
         }
         let nr = SlotNr(uid as usize % SLOTS);
         self.note(nr.0);
         let slot = self.slot(nr);
-        if self.enter(slot) {
-            return Share::Now(Some(nr));
+        if !self.is_busy(slot, thread) && self.enter(slot) {
+            return Share::Now(nr);
         }
         let size = request.len() + PARKED_BYTES;
         let mut queue = slot.queue.lock();
@@ -180,12 +194,12 @@ impl Shares {
             self.parked_bytes.fetch_sub(size, SeqCst);
             slot.busy.fetch_add(1, SeqCst);
             self.busy.fetch_add(1, SeqCst);
-            return Share::Crowded(Some(nr));
+            return Share::Crowded(nr);
         }
         queue.bytes += size;
         queue.parked.push_back(ParkedRequest { channel: channel.clone(), request: request.to_vec() });
         slot.waiting.fetch_add(1, SeqCst);
-        Share::Parked
+        Share::Parked(nr)
     }
 
     /// Whether few workers are left for others.
@@ -196,21 +210,15 @@ impl Shares {
     /// A request that was admitted is answered; returns the next one of the same user, which is
     /// admitted then.
     ///
-    /// None is forgotten: who parks one looks here again after that ([`Shares::next`]), and either
-    /// finds a share free, or whoever has it looks here later.
-    pub fn done(&self, nr: Option<SlotNr>) -> Option<ParkedRequest> {
-        let nr = nr?;
+    /// None is forgotten: who parks one looks here again after that, and either finds a share free,
+    /// or whoever has it looks here later.
+    pub fn done(&self, nr: SlotNr) -> Option<ParkedRequest> {
         self.leave(self.slot(nr));
         self.next(nr)
     }
 
-    /// After one was parked: the one that is answered now.
-    pub fn after_parking(&self, uid: u32) -> Option<(SlotNr, ParkedRequest)> {
-        let nr = SlotNr(uid as usize % SLOTS);
-        self.next(nr).map(|parked| (nr, parked))
-    }
-
-    fn next(&self, nr: SlotNr) -> Option<ParkedRequest> {
+    /// A parked request that the user's share has room for now.
+    pub fn next(&self, nr: SlotNr) -> Option<ParkedRequest> {
         let slot = self.slot(nr);
         loop {
             if slot.waiting.load(SeqCst) == 0 || !self.enter(slot) {
@@ -242,34 +250,64 @@ mod tests {
         Arc::new(Channel::new(std::fs::File::open("/dev/null").unwrap().into()))
     }
 
+    fn slot_of(uid: usize) -> SlotNr {
+        SlotNr(uid % SLOTS)
+    }
+
     #[test]
     fn what_is_beyond_a_share_is_parked_and_taken_in_order() {
-        let (shares, channel) = (Shares::new(64), channel());
-        let mut held = Vec::new();
+        let (shares, channel, nr) = (Shares::new(64), channel(), slot_of(1000));
+        // Alone he is not busy, and has not been alone for long.
         for _ in 0..WORKERS_OF_USER {
-            let Share::Now(nr) = shares.admit(1000, &channel, b"now") else { panic!("it is his share") };
-            held.push(nr);
+            assert!(shares.enter(shares.slot(nr)));
         }
         for n in 0..3 {
-            assert_eq!(shares.admit(1000, &channel, &[n]), Share::Parked);
-            assert!(shares.after_parking(1000).is_none());
+            assert_eq!(shares.admit(1000, 1, &channel, &[n]), Share::Parked(nr));
+            assert!(shares.next(nr).is_none());
         }
-        assert!(matches!(shares.admit(1001, &channel, b"other"), Share::Now(Some(_))));
-        assert_eq!(shares.admit(0, &channel, b"root"), Share::Now(None));
+        assert!(matches!(shares.admit(1001, 1, &channel, b"other"), Share::Now(_)));
+        assert_eq!(shares.admit(0, 1, &channel, b"root"), Share::Unlimited);
         for n in 0..3 {
-            assert_eq!(shares.done(held.pop().unwrap()).unwrap().request, [n]);
-            held.insert(0, Some(SlotNr(1000 % SLOTS)));
+            assert_eq!(shares.done(nr).unwrap().request, [n]);
         }
-        while let Some(nr) = held.pop() {
+        for _ in 0..WORKERS_OF_USER {
             assert!(shares.done(nr).is_none());
         }
         assert_eq!(shares.parked_bytes.load(SeqCst), 0);
     }
 
+    /// Also a request that his share has room for goes to the background, while others call.
+    #[test]
+    fn a_busy_user_is_answered_in_the_background_beside_others_alone() {
+        let (shares, channel, nr) = (Shares::new(64), channel(), slot_of(1000));
+        let many = || {
+            for thread in 1..MANY as u32 {
+                assert_eq!(shares.admit(1000, thread, &channel, b"request"), Share::Now(nr));
+            }
+        };
+        many();
+        let same_thread = MANY as u32 - 1;
+        assert_eq!(shares.admit(1000, same_thread, &channel, b"not done"), Share::Now(nr));
+        assert!(shares.done(nr).is_none());
+        assert_eq!(shares.admit(1000, 9, &channel, b"one more"), Share::Parked(nr));
+        assert!(shares.next(nr).is_some());
+        (0..MANY).for_each(|_| assert!(shares.done(nr).is_none()));
+        assert_eq!(shares.admit(1000, 1, &channel, b"still"), Share::Parked(nr));
+        assert!(shares.next(nr).is_some() && shares.done(nr).is_none());
+        assert!(matches!(shares.admit(1001, 1, &channel, b"other"), Share::Now(_)));
+
+        thread::sleep(BUSY * 2);
+        assert_eq!(shares.admit(1000, 1, &channel, b"alone"), Share::Now(nr));
+        assert!(shares.done(nr).is_none());
+        thread::sleep(BUSY * 2);
+        many();
+        assert_eq!(shares.admit(1000, 9, &channel, b"many, and alone"), Share::Now(nr));
+    }
+
     #[test]
     fn who_is_alone_has_half_of_the_workers_until_another_comes() {
         let (shares, channel) = (Shares::new(64), channel());
-        let now = |uid: u32| matches!(shares.admit(uid, &channel, b"request"), Share::Now(_));
+        let now = |uid: u32| matches!(shares.admit(uid, 1, &channel, b"request"), Share::Now(_));
         assert!(now(1000));
         thread::sleep(BUSY * 2);
         assert_eq!((0..64).filter(|_| now(1000)).count(), 31);
@@ -279,22 +317,22 @@ mod tests {
 
     #[test]
     fn some_workers_are_left_whatever_many_users_do() {
-        let (shares, channel) = (Shares::new(64), channel());
+        let shares = Shares::new(64);
         for uid in 1000..1012 {
-            while let Share::Now(_) = shares.admit(uid, &channel, b"request") {}
+            while shares.enter(shares.slot(slot_of(uid))) {}
         }
         let busy = shares.busy.load(SeqCst);
         assert!((40..64).contains(&busy), "{busy} workers are busy");
-        assert!(matches!(shares.admit(1012, &channel, b"first"), Share::Now(Some(_))));
+        assert!(matches!(shares.admit(1012, 1, &channel(), b"first"), Share::Now(_)));
     }
 
     #[test]
     fn what_cannot_be_parked_is_not_kept() {
-        let (shares, channel) = (Shares::new(64), channel());
-        while let Share::Now(_) = shares.admit(1000, &channel, b"request") {}
+        let (shares, channel, nr) = (Shares::new(64), channel(), slot_of(1000));
+        while shares.enter(shares.slot(nr)) {}
         let large = vec![0; 1 << 20];
-        assert_eq!(shares.admit(1000, &channel, &large), Share::Parked);
-        let Share::Crowded(nr) = shares.admit(1000, &channel, &large) else { panic!("it does not fit") };
+        assert_eq!(shares.admit(1000, 1, &channel, &large), Share::Parked(nr));
+        assert_eq!(shares.admit(1000, 1, &channel, &large), Share::Crowded(nr));
         assert!(!shares.is_crowded());
         assert!(shares.done(nr).is_none(), "his share is full");
     }
@@ -308,17 +346,14 @@ mod tests {
             for _ in 0..WORKERS_OF_USER * 2 {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        let mut admitted = match shares.admit(1000, &channel, b"request") {
-                            Share::Now(nr) => nr,
-                            Share::Parked => match shares.after_parking(1000) {
-                                Some((nr, _)) => Some(nr),
-                                None => continue,
-                            },
-                            Share::Crowded(_) => panic!("it fits"),
+                        let (nr, mut admitted) = match shares.admit(1000, 1, &channel, b"request") {
+                            Share::Now(nr) => (nr, true),
+                            Share::Parked(nr) => (nr, shares.next(nr).is_some()),
+                            other => panic!("{other:?}: it fits"),
                         };
-                        while admitted.is_some() {
+                        while admitted {
                             answered.fetch_add(1, SeqCst);
-                            admitted = shares.done(admitted).and(admitted);
+                            admitted = shares.done(nr).is_some();
                         }
                     }
                 });

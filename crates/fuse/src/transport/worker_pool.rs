@@ -20,12 +20,11 @@ use xact_types::Errno;
 use crate::protocol::init::BUFFER;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Request;
+use crate::transport::background::Background;
 use crate::transport::channel::{Channel, Received};
 use crate::transport::cpu_pin::CpuPin;
-use crate::transport::cpu_set::Confinement;
-use crate::transport::priority;
 use crate::transport::single_caller::{self, SingleCaller};
-use crate::transport::user_shares::{Share, Shares, SlotNr};
+use crate::transport::user_shares::{Share, Shares};
 
 /// Workers at the start.
 const WORKERS_AT_START: usize = 2;
@@ -73,12 +72,12 @@ struct Guard {
     call: Condvar,
 }
 
+/// Where a worker is parked.
 #[derive(Default)]
-struct ParkedWorkers {
-    /// Workers that are parked.
-    count: usize,
-    /// How many of them are called back.
-    called: usize,
+struct ParkingPlace {
+    call: Condvar,
+    /// It is called back, and counts as waiting already.
+    is_called: AtomicBool,
 }
 
 pub struct WorkerPool<H> {
@@ -87,13 +86,15 @@ pub struct WorkerPool<H> {
     /// Workers that wait for a request in `receive`.
     waiting: AtomicUsize,
     closed: AtomicBool,
-    caller: Arc<SingleCaller>,
+    pub(super) caller: Arc<SingleCaller>,
     /// Workers that have large buffers.
     large_buffers: AtomicUsize,
-    shares: Shares,
+    pub(super) shares: Shares,
+    pub(super) background: Background,
     guard: Guard,
-    parked: Mutex<ParkedWorkers>,
-    call: Condvar,
+    /// Workers that are parked. The last one is called first: its buffers are there, and its memory is
+    /// in the CPU's caches, while the others become old and end.
+    parked: Mutex<Vec<Arc<ParkingPlace>>>,
     /// Workers that live, and the guard.
     workers: Mutex<usize>,
     ended: Condvar,
@@ -156,9 +157,9 @@ impl<H: Handler> WorkerPool<H> {
             caller: Arc::new(SingleCaller::new()),
             large_buffers: AtomicUsize::new(0),
             shares: Shares::new(WORKERS_MAX),
+            background: Background::default(),
             guard: Guard::default(),
             parked: Mutex::default(),
-            call: Condvar::new(),
             workers: Mutex::new(0),
             ended: Condvar::new(),
         });
@@ -177,6 +178,8 @@ impl<H: Handler> WorkerPool<H> {
         while *workers > 0 {
             self.ended.wait(&mut workers);
         }
+        drop(workers);
+        self.background.wait();
     }
 
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
@@ -282,52 +285,29 @@ impl<H: Handler> WorkerPool<H> {
         }
     }
 
-    /// Answers a request within its user's share of the workers, and what of the same user waits
-    /// for that.
+    /// Answers a request, or has it answered in the background, within its user's share of the
+    /// workers.
     fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
-        let uid = request.header.uid;
-        let (slot, mut parked) = match self.shares.admit(uid, channel, request.bytes) {
-            Share::Parked => match self.shares.after_parking(uid) {
-                Some((slot, parked)) => (Some(slot), Some(parked)),
-                None => return,
-            },
-            Share::Crowded(slot) if self.shares.is_crowded() && request.may_wait_for_transaction() => {
+        let (uid, thread) = (request.header.uid, request.header.pid);
+        let next = match self.shares.admit(uid, thread, channel, request.bytes) {
+            Share::Unlimited => return self.answer(channel, request, reply),
+            Share::Parked(nr) => self.shares.next(nr).map(|parked| (nr, parked)),
+            Share::Crowded(nr) if self.shares.is_crowded() && request.may_wait_for_transaction() => {
                 reply.clear();
                 self.handler.refuse(channel, request, reply);
-                (slot, self.shares.done(slot))
+                self.shares.done(nr).map(|parked| (nr, parked))
             }
-            Share::Now(slot) | Share::Crowded(slot) => {
-                self.answer(slot, channel, request, reply);
-                (slot, self.shares.done(slot))
+            Share::Now(nr) | Share::Crowded(nr) => {
+                self.answer(channel, request, reply);
+                self.shares.done(nr).map(|parked| (nr, parked))
             }
         };
-        while let Some(next) = parked {
-            // Those that cannot be decoded are not parked.
-            if let Ok(request) = Request::decode(&next.request) {
-                self.answer(slot, &next.channel, &request, reply);
-            }
-            // While somebody works the guard is to see that.
-            self.guard.progress.fetch_add(1, Ordering::AcqRel);
-            parked = self.shares.done(slot);
+        if let Some((nr, parked)) = next {
+            self.answer_in_background(nr, parked);
         }
-        // It is woken by whoever calls next.
-        Confinement::default().apply();
-        priority::set(false);
     }
 
-    /// Answers a request on the CPUs, and with the priority, that its user may have.
-    fn answer(
-        self: &Arc<Self>,
-        slot: Option<SlotNr>,
-        channel: &Arc<Channel>,
-        request: &Request<'_>,
-        reply: &mut Reply,
-    ) {
-        let is_busy = self.shares.is_busy(slot);
-        if is_busy {
-            Confinement::of(request.header.pid).apply();
-        }
-        priority::set(is_busy);
+    pub(super) fn answer(&self, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
         reply.clear();
         self.handler.handle(channel, request, reply);
     }
@@ -336,8 +316,10 @@ impl<H: Handler> WorkerPool<H> {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         self.closed.store(true, Ordering::Release);
         self.wake_guard();
-        let _parked = self.parked.lock();
-        self.call.notify_all();
+        self.background.close();
+        for place in self.parked.lock().iter() {
+            place.call.notify_one();
+        }
     }
 
     fn wake_guard(&self) {
@@ -388,10 +370,10 @@ impl<H: Handler> WorkerPool<H> {
     /// Puts a worker in the last waiting place, which the caller is about to leave.
     fn call_another(self: &Arc<Self>) {
         let mut parked = self.parked.lock();
-        if parked.called < parked.count {
-            parked.called += 1;
+        if let Some(place) = parked.pop() {
             self.waiting.fetch_add(1, Ordering::AcqRel);
-            self.call.notify_one();
+            place.is_called.store(true, Ordering::Release);
+            place.call.notify_one();
             return;
         }
         drop(parked);
@@ -403,27 +385,25 @@ impl<H: Handler> WorkerPool<H> {
     /// Waits until it is called back (true) or no longer needed (false). `free_buffers` follows
     /// where that takes a while.
     fn park(&self, free_buffers: impl FnOnce()) -> bool {
+        let place = Arc::new(ParkingPlace::default());
         let mut free_buffers = Some(free_buffers);
         let mut parked = self.parked.lock();
-        parked.count += 1;
-        loop {
-            if parked.called > 0 {
-                parked.called -= 1;
-                parked.count -= 1;
-                return true;
-            }
+        parked.push(place.clone());
+        while !place.is_called.load(Ordering::Acquire) {
             let most = if free_buffers.is_some() { BUFFERS_KEPT } else { PARKED_MAX };
             let ends =
-                self.closed.load(Ordering::Acquire) || self.call.wait_for(&mut parked, most).timed_out();
-            if ends && let Some(free_buffers) = free_buffers.take() {
-                MutexGuard::unlocked(&mut parked, free_buffers);
-            } else if ends {
-                // Called at the last moment: counted as waiting already.
-                let called = parked.called > 0;
-                parked.called -= usize::from(called);
-                parked.count -= 1;
-                return called;
+                self.closed.load(Ordering::Acquire) || place.call.wait_for(&mut parked, most).timed_out();
+            if !ends || place.is_called.load(Ordering::Acquire) {
+                continue;
+            }
+            match free_buffers.take() {
+                Some(free_buffers) => MutexGuard::unlocked(&mut parked, free_buffers),
+                None => {
+                    parked.retain(|other| !Arc::ptr_eq(other, &place));
+                    return false;
+                }
             }
         }
+        true
     }
 }
