@@ -13,7 +13,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
 
 use parking_lot::{Condvar, Mutex};
 use xact::{Account, Resource};
@@ -23,7 +22,7 @@ use crate::server::Server;
 use crate::server::transactions::TxView;
 use crate::transport::cpu_set::Confinement;
 use crate::transport::priority;
-use crate::transport::single_caller;
+use crate::transport::thread_pool::ThreadPool;
 
 type Job = Box<dyn FnOnce(&Arc<Server>) + Send>;
 
@@ -55,12 +54,23 @@ struct Queue {
 }
 
 /// All jobs of a server.
-#[derive(Default)]
 pub(crate) struct Jobs {
-    /// Threads.
+    threads: ThreadPool,
+    /// Threads that run jobs.
     running: Mutex<usize>,
     ended: Condvar,
     of_users: Mutex<HashMap<(u32, Kind), Queue>>,
+}
+
+impl Default for Jobs {
+    fn default() -> Jobs {
+        Jobs {
+            threads: ThreadPool::new("xact-ending"),
+            running: Mutex::default(),
+            ended: Condvar::default(),
+            of_users: Mutex::default(),
+        }
+    }
 }
 
 impl Jobs {
@@ -132,9 +142,7 @@ impl Server {
         };
         let Some(job) = self.jobs.admit(user, Box::new(job))? else { return Ok(()) };
         let started = self.start_thread(move |server| {
-            if kind == Kind::Look {
-                priority::set(true);
-            }
+            priority::set(kind == Kind::Look);
             let mut next = Some(job);
             while let Some(job) = next {
                 server.run_job(job);
@@ -169,12 +177,13 @@ impl Server {
     fn start_thread(self: &Arc<Self>, run: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
         *self.jobs.running.lock() += 1;
         let server = self.clone();
-        let started = thread::Builder::new().name("xact-ending".into()).spawn(move || {
-            single_caller::begin_thread();
+        let work = move || {
+            Confinement::default().apply();
+            priority::set(false);
             run(&server);
             server.jobs.one_ended();
-        });
-        started.map(drop).map_err(|_| {
+        };
+        self.jobs.threads.run(Box::new(work)).map_err(|_| {
             self.jobs.one_ended();
             Errno::EAGAIN.into()
         })

@@ -9,5 +9,6 @@ pub mod parked_request;
 pub mod priority;
 pub mod signals;
 pub mod single_caller;
+pub mod thread_pool;
 pub mod user_shares;
 pub mod worker_pool;

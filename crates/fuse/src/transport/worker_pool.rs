@@ -20,10 +20,10 @@ use xact_types::Errno;
 use crate::protocol::init::BUFFER;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Request;
-use crate::transport::background::Background;
 use crate::transport::channel::{Channel, Received};
 use crate::transport::cpu_pin::CpuPin;
 use crate::transport::single_caller::{self, SingleCaller};
+use crate::transport::thread_pool::ThreadPool;
 use crate::transport::user_shares::{Share, Shares};
 
 /// Workers at the start.
@@ -90,7 +90,7 @@ pub struct WorkerPool<H> {
     /// Workers that have large buffers.
     large_buffers: AtomicUsize,
     pub(super) shares: Shares,
-    pub(super) background: Background,
+    pub(super) background: ThreadPool,
     guard: Guard,
     /// Workers that are parked. The last one is called first: its buffers are there, and its memory is
     /// in the CPU's caches, while the others become old and end.
@@ -157,7 +157,7 @@ impl<H: Handler> WorkerPool<H> {
             caller: Arc::new(SingleCaller::new()),
             large_buffers: AtomicUsize::new(0),
             shares: Shares::new(WORKERS_MAX),
-            background: Background::default(),
+            background: ThreadPool::new("xact-background"),
             guard: Guard::default(),
             parked: Mutex::default(),
             workers: Mutex::new(0),
