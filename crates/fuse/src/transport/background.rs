@@ -18,12 +18,13 @@ use crate::transport::user_shares::SlotNr;
 use crate::transport::worker_pool::{Handler, WorkerPool};
 
 impl<H: Handler> WorkerPool<H> {
-    /// Has a request answered in the background, and what else of its user is parked. Where no
-    /// thread can be started for that, the calling one answers.
-    pub(super) fn answer_in_background(self: &Arc<Self>, nr: SlotNr, parked: ParkedRequest) {
+    /// Has a request answered in the background, and what else of its user is parked. `nr`: where
+    /// the user has a limit. Where no thread can be started for that, the calling one answers.
+    pub(super) fn answer_in_background(self: &Arc<Self>, nr: Option<SlotNr>, parked: ParkedRequest) {
         let pool = self.clone();
         let work = move || {
-            priority::set(true);
+            // Root and the mount's owner do not yield to anybody.
+            priority::set(nr.is_some());
             pool.answer_parked(nr, parked);
         };
         if let Err((error, work)) = self.background.run(Box::new(work)) {
@@ -34,17 +35,19 @@ impl<H: Handler> WorkerPool<H> {
         }
     }
 
-    fn answer_parked(self: &Arc<Self>, nr: SlotNr, parked: ParkedRequest) {
+    fn answer_parked(&self, nr: Option<SlotNr>, parked: ParkedRequest) {
         let mut reply = Reply::new();
         let mut next = Some(parked);
         while let Some(parked) = next {
             // Those that cannot be decoded are not parked.
             if let Ok(request) = Request::decode(&parked.request) {
-                Confinement::of(request.header.pid).apply();
+                let confinement =
+                    if nr.is_some() { Confinement::of(request.header.pid) } else { Confinement::default() };
+                confinement.apply();
                 self.answer(&parked.channel, &request, &mut reply);
                 self.caller.raise_priority();
             }
-            next = self.shares.done(nr);
+            next = nr.and_then(|nr| self.shares.done(nr));
         }
     }
 }

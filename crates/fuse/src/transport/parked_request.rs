@@ -9,3 +9,9 @@ pub struct ParkedRequest {
     pub channel: Arc<Channel>,
     pub request: Vec<u8>,
 }
+
+impl ParkedRequest {
+    pub fn new(channel: &Arc<Channel>, request: &[u8]) -> ParkedRequest {
+        ParkedRequest { channel: channel.clone(), request: request.to_vec() }
+    }
+}

@@ -5,7 +5,7 @@
 //! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends who is woken
 //! to an idle CPU, wherever it came from, so left alone the two never meet.
 //!
-//! While all requests come from one thread, therefore:
+//! While nearly all requests come from one thread, therefore:
 //! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts
 //!    as load on a CPU, and would drive the caller away from it;
 //! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
@@ -13,6 +13,9 @@
 //!    for an idle one, so the caller wakes up where it fell asleep and goes on at once. The worker
 //!    stays so from one reply to the next, since to change that and back takes 4 us; before what
 //!    lasts it raises its priority. It reads and writes as a thread does that has its rights.
+//!
+//! What other threads ask for now and then is answered in the background, so that the worker stays
+//! where it is.
 //!
 //! Nobody depends on that worker alone: a guard (`worker_pool`) looks every [`TICK`] whether
 //! somebody still waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker
@@ -34,18 +37,36 @@ use crate::transport::priority;
 
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
-/// Requests of one thread in a row after which it is the single caller, at first and at most.
-const REQUESTS_IN_ROW: u32 = 64;
-const REQUESTS_IN_ROW_MAX: u32 = 1 << 20;
+/// What a request counts for its thread, and one of another thread against it. It rises while
+/// more than two thirds are of one thread.
+const OWN: u32 = 1;
+const OTHER: u32 = 2;
+/// With this count a thread is the single caller, at first and at most.
+const NEEDED: u32 = 64;
+const NEEDED_MAX: u32 = 1 << 20;
 /// By this the number is divided for the thread that was the single caller before another one
 /// called.
 const KNOWN_CALLER_DIVISOR: u32 = 8;
-/// A single caller with fewer requests than these was none: to begin and to end took as long as it saved.
-const SHORT_TIME: u32 = 16;
+/// So many requests of another thread in a row, and that one is the caller now.
+const OTHERS_IN_ROW: u32 = 8;
+/// A turn of the single caller, in its own requests. Each one that went well makes it half as hard to become one.
+const TURN: u32 = 4096;
+/// With so many requests of others in a turn, the next one is one of theirs.
+const OTHERS_IN_TURN: u32 = TURN / 8;
 /// A worker that waits longer than this for a request has a caller that runs beside it: on its own
 /// CPU the caller goes on before the worker is back from its reply, and asks again before that can
 /// wait.
 pub const DISTANT_CALLER_WAIT: Duration = Duration::from_micros(5);
+
+/// What a request means for the single caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noted {
+    Nothing,
+    /// Its thread is the single caller from now on.
+    Begins,
+    /// It is another's, and the single caller stays that.
+    IsOther,
+}
 
 /// Whether one thread alone calls, and which. Shared by the workers; each value stands alone, and
 /// one that is out of date costs time, nothing else.
@@ -53,15 +74,21 @@ pub struct SingleCaller {
     /// What workers may run on when several threads call. `None`: there never is a single caller.
     pub(super) everywhere: Option<&'static Cpus>,
     on: AtomicBool,
-    /// The thread that the last requests came from, and how many they were.
+    /// The single caller, or the thread that may become it, and its count.
     caller: AtomicU32,
-    run: AtomicU32,
+    count: AtomicU32,
+    /// The thread that the last request came from, and how many they were in a row, if it is another.
+    last: AtomicU32,
+    in_row: AtomicU32,
+    /// The last thread that called beside the single caller.
+    last_other: AtomicU32,
     /// The thread that was the single caller, the last time.
     before: AtomicU32,
-    /// After how many requests in a row it began to be that.
-    began_at: AtomicU32,
-    /// Requests in a row that make a thread the single caller.
+    /// The count that makes a thread the single caller.
     needed: AtomicU32,
+    /// What is left of the single caller's turn, and requests of others in it.
+    turn: AtomicU32,
+    others: AtomicU32,
     /// The caller's CPU; -1 where it is not known.
     pub(super) caller_cpu: AtomicI32,
     /// `/proc/TID/stat` of the caller.
@@ -82,10 +109,14 @@ impl SingleCaller {
             everywhere: everywhere().filter(|cpus| cpus.count() > 1 && may_lower_priority()),
             on: AtomicBool::new(false),
             caller: AtomicU32::new(0),
-            run: AtomicU32::new(0),
+            count: AtomicU32::new(0),
+            last: AtomicU32::new(0),
+            in_row: AtomicU32::new(0),
+            last_other: AtomicU32::new(0),
             before: AtomicU32::new(0),
-            began_at: AtomicU32::new(0),
-            needed: AtomicU32::new(REQUESTS_IN_ROW),
+            needed: AtomicU32::new(NEEDED),
+            turn: AtomicU32::new(TURN),
+            others: AtomicU32::new(0),
             caller_cpu: AtomicI32::new(-1),
             stat: Mutex::default(),
             idle_worker: AtomicI32::new(0),
@@ -98,52 +129,79 @@ impl SingleCaller {
         self.on.load(Relaxed)
     }
 
-    /// Takes note of a request of thread `caller`; 0 where it is nobody's. `waited`: for longer
-    /// than [`DISTANT_CALLER_WAIT`]. True if the thread has become the single caller.
-    pub fn note(&self, caller: u32, waited: bool) -> bool {
+    /// Takes note of a request of `thread`; 0 where it is nobody's. `waited`: for longer
+    /// than [`DISTANT_CALLER_WAIT`].
+    pub fn note(&self, thread: u32, waited: bool) -> Noted {
         self.answered.store(false, Relaxed);
         // Even where it is nobody's: who has just made the kernel send that goes on elsewhere
         // meanwhile.
         if waited && self.is_on() {
             self.look();
         }
-        if caller == 0 || self.everywhere.is_none() {
-            return false;
+        if thread == 0 || self.everywhere.is_none() {
+            return Noted::Nothing;
         }
-        if self.caller.swap(caller, Relaxed) != caller {
-            let run = self.run.swap(0, Relaxed);
-            if self.is_on() {
-                self.note_length(run);
-            }
-            self.end();
-            return false;
+        if self.caller.load(Relaxed) != thread {
+            return self.note_other(thread);
         }
-        let run = self.run.fetch_add(1, Relaxed).wrapping_add(1);
+        self.last.store(thread, Relaxed);
+        let count = self.count.load(Relaxed) + OWN;
         if self.is_on() {
-            return false;
+            self.count.store(count.min(NEEDED), Relaxed);
+            let left = self.turn.load(Relaxed).saturating_sub(1);
+            self.turn.store(left, Relaxed);
+            if left == 0 {
+                self.next_turn();
+            }
+            return Noted::Nothing;
         }
-        let again = self.before.load(Relaxed) == caller;
-        if run < self.needed.load(Relaxed) / if again { KNOWN_CALLER_DIVISOR } else { 1 } {
-            return false;
+        self.count.store(count, Relaxed);
+        let divisor = if self.before.load(Relaxed) == thread { KNOWN_CALLER_DIVISOR } else { 1 };
+        if count <= self.needed.load(Relaxed) / divisor {
+            return Noted::Nothing;
         }
-        self.before.store(caller, Relaxed);
-        self.began_at.store(run, Relaxed);
-        *self.stat.lock() = File::open(format!("/proc/{caller}/stat")).ok();
-        self.look();
-        !self.on.swap(true, Relaxed)
+        self.before.store(thread, Relaxed);
+        self.begin(thread);
+        if self.on.swap(true, Relaxed) { Noted::Nothing } else { Noted::Begins }
     }
 
-    /// The single caller's time ends after so many requests of it in a row, as another thread has
-    /// called. To begin and to end takes as long as some requests: where it had fewer than these, it
-    /// takes more requests to begin the next time.
-    fn note_length(&self, run: u32) {
-        let needed = self.needed.load(Relaxed);
-        if run.wrapping_sub(self.began_at.load(Relaxed)) < SHORT_TIME {
-            self.before.store(0, Relaxed);
-            self.needed.store(needed.saturating_mul(2).min(REQUESTS_IN_ROW_MAX), Relaxed);
-        } else {
-            self.needed.store((needed / 2).max(REQUESTS_IN_ROW), Relaxed);
+    fn begin(&self, thread: u32) {
+        self.caller.store(thread, Relaxed);
+        self.count.store(NEEDED, Relaxed);
+        self.turn.store(TURN, Relaxed);
+        self.others.store(0, Relaxed);
+        *self.stat.lock() = File::open(format!("/proc/{thread}/stat")).ok();
+        self.look();
+    }
+
+    fn note_other(&self, thread: u32) -> Noted {
+        let in_row =
+            if self.last.swap(thread, Relaxed) == thread { self.in_row.load(Relaxed) + 1 } else { 1 };
+        self.in_row.store(in_row, Relaxed);
+        let count = self.count.load(Relaxed);
+        if count >= OTHER && in_row < OTHERS_IN_ROW {
+            self.count.store(count - OTHER, Relaxed);
+            if !self.is_on() {
+                return Noted::Nothing;
+            }
+            self.others.fetch_add(1, Relaxed);
+            self.last_other.store(thread, Relaxed);
+            return Noted::IsOther;
         }
+        self.caller.store(thread, Relaxed);
+        self.count.store(in_row, Relaxed);
+        self.end();
+        Noted::Nothing
+    }
+
+    /// A turn has ended well. Others that call as much get theirs: who is not the single caller is
+    /// served more slowly, so without that it could not become it.
+    fn next_turn(&self) {
+        self.needed.store((self.needed.load(Relaxed) / 2).max(NEEDED), Relaxed);
+        let has_others = self.others.load(Relaxed) >= OTHERS_IN_TURN;
+        // Where that one has little to ask for, the thread is back soon.
+        self.before.store(self.caller.load(Relaxed), Relaxed);
+        self.begin(if has_others { &self.last_other } else { &self.caller }.load(Relaxed));
     }
 
     fn end(&self) {
@@ -162,6 +220,11 @@ impl SingleCaller {
         let len = self.stat.lock().as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
         let cpu = len.and_then(|len| cpu_of(&text[..len]));
         self.caller_cpu.store(cpu.unwrap_or(-1), Relaxed);
+    }
+
+    /// The last request that was received is another thread's to answer.
+    pub fn has_handed_over(&self) {
+        self.answered.store(true, Relaxed);
     }
 
     /// Whether the last request that was received has been answered.
@@ -183,9 +246,9 @@ impl SingleCaller {
 
     /// Somebody waited for a worker that starved: it ends, and takes longer to come the next time.
     pub fn give_up(&self) {
-        self.needed.store(self.needed.load(Relaxed).saturating_mul(4).min(REQUESTS_IN_ROW_MAX), Relaxed);
+        self.needed.store(self.needed.load(Relaxed).saturating_mul(4).min(NEEDED_MAX), Relaxed);
         self.before.store(0, Relaxed);
-        self.run.store(0, Relaxed);
+        self.count.store(0, Relaxed);
         self.end();
     }
 

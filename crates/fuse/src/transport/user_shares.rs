@@ -77,6 +77,15 @@ pub enum Share {
     Crowded(SlotNr),
 }
 
+impl Share {
+    pub fn slot(self) -> Option<SlotNr> {
+        match self {
+            Share::Unlimited => None,
+            Share::Now(nr) | Share::Parked(nr) | Share::Crowded(nr) => Some(nr),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotNr(usize);
 
@@ -197,7 +206,7 @@ impl Shares {
             return Share::Crowded(nr);
         }
         queue.bytes += size;
-        queue.parked.push_back(ParkedRequest { channel: channel.clone(), request: request.to_vec() });
+        queue.parked.push_back(ParkedRequest::new(channel, request));
         slot.waiting.fetch_add(1, SeqCst);
         Share::Parked(nr)
     }

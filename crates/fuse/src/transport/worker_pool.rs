@@ -22,7 +22,8 @@ use crate::protocol::reply::Reply;
 use crate::protocol::request::Request;
 use crate::transport::channel::{Channel, Received};
 use crate::transport::cpu_pin::CpuPin;
-use crate::transport::single_caller::{self, SingleCaller};
+use crate::transport::parked_request::ParkedRequest;
+use crate::transport::single_caller::{self, Noted, SingleCaller};
 use crate::transport::thread_pool::ThreadPool;
 use crate::transport::user_shares::{Share, Shares};
 
@@ -242,24 +243,27 @@ impl<H: Handler> WorkerPool<H> {
                     let bytes = &buffers.request[..len];
                     let request = Request::decode(bytes);
                     let thread = request.as_ref().map_or(0, |request| request.header.pid);
-                    let begins = self.caller.note(thread, waited);
+                    let noted = self.caller.note(thread, waited);
                     pin.follow();
                     // Either the guard sees the progress before it rests, or this sees that it
                     // rests.
                     self.guard.progress.fetch_add(1, Ordering::SeqCst);
-                    if begins || self.caller.is_on() && self.guard.resting.load(Ordering::SeqCst) {
+                    if noted == Noted::Begins
+                        || self.caller.is_on() && self.guard.resting.load(Ordering::SeqCst)
+                    {
                         self.wake_guard();
                     }
                     let last = self.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
+                    let is_other = noted == Noted::IsOther && len <= LARGE;
                     let waits = |request: &Request<'_>| self.handler.waits(request);
-                    if !self.caller.is_on() || request.as_ref().is_ok_and(waits) {
+                    if !self.caller.is_on() || !is_other && request.as_ref().is_ok_and(waits) {
                         self.caller.raise_priority();
                         if last {
                             self.call_another();
                         }
                     }
                     match &request {
-                        Ok(request) => self.handle(channel, request, &mut buffers.reply),
+                        Ok(request) => self.handle(channel, request, &mut buffers.reply, is_other),
                         Err(errno) => {
                             buffers.reply.clear();
                             self.handler.refuse_unreadable(channel, bytes, *errno, &mut buffers.reply);
@@ -286,23 +290,33 @@ impl<H: Handler> WorkerPool<H> {
     }
 
     /// Answers a request, or has it answered in the background, within its user's share of the
-    /// workers.
-    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply) {
+    /// workers. `hand_over`: in the background in any case.
+    fn handle(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        request: &Request<'_>,
+        reply: &mut Reply,
+        hand_over: bool,
+    ) {
         let (uid, thread) = (request.header.uid, request.header.pid);
-        let next = match self.shares.admit(uid, thread, channel, request.bytes) {
-            Share::Unlimited => return self.answer(channel, request, reply),
-            Share::Parked(nr) => self.shares.next(nr).map(|parked| (nr, parked)),
+        let (nr, next) = match self.shares.admit(uid, thread, channel, request.bytes) {
+            Share::Parked(nr) => (Some(nr), self.shares.next(nr)),
             Share::Crowded(nr) if self.shares.is_crowded() && request.may_wait_for_transaction() => {
                 reply.clear();
                 self.handler.refuse(channel, request, reply);
-                self.shares.done(nr).map(|parked| (nr, parked))
+                (Some(nr), self.shares.done(nr))
             }
+            share if hand_over => (share.slot(), Some(ParkedRequest::new(channel, request.bytes))),
+            Share::Unlimited => return self.answer(channel, request, reply),
             Share::Now(nr) | Share::Crowded(nr) => {
                 self.answer(channel, request, reply);
-                self.shares.done(nr).map(|parked| (nr, parked))
+                (Some(nr), self.shares.done(nr))
             }
         };
-        if let Some((nr, parked)) = next {
+        if hand_over {
+            self.caller.has_handed_over();
+        }
+        if let Some(parked) = next {
             self.answer_in_background(nr, parked);
         }
     }
