@@ -38,17 +38,17 @@ use crate::transport::priority;
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
 /// What a request counts for its thread, and one of another thread against it. It rises while
-/// more than two thirds are of one thread.
+/// more than half are of one thread.
 const OWN: u32 = 1;
-const OTHER: u32 = 2;
+const OTHER: u32 = 1;
 /// With this count a thread is the single caller, at first and at most.
-const NEEDED: u32 = 64;
+const NEEDED: u32 = 32;
 const NEEDED_MAX: u32 = 1 << 20;
 /// By this the number is divided for the thread that was the single caller before another one
 /// called.
 const KNOWN_CALLER_DIVISOR: u32 = 8;
 /// So many requests of another thread in a row, and that one is the caller now.
-const OTHERS_IN_ROW: u32 = 8;
+const OTHERS_IN_ROW: u32 = 16;
 /// A turn of the single caller, in its own requests. Each one that went well makes it half as hard to become one.
 const TURN: u32 = 4096;
 /// With so many requests of others in a turn, the next one is one of theirs.
@@ -134,8 +134,8 @@ impl SingleCaller {
     pub fn note(&self, thread: u32, waited: bool) -> Noted {
         self.answered.store(false, Relaxed);
         // Even where it is nobody's: who has just made the kernel send that goes on elsewhere
-        // meanwhile.
-        if waited && self.is_on() {
+        // meanwhile. Between requests of others the wait says nothing.
+        if waited && self.is_on() && self.last.load(Relaxed) == self.caller.load(Relaxed) {
             self.look();
         }
         if thread == 0 || self.everywhere.is_none() {
@@ -167,6 +167,7 @@ impl SingleCaller {
 
     fn begin(&self, thread: u32) {
         self.caller.store(thread, Relaxed);
+        self.last.store(thread, Relaxed);
         self.count.store(NEEDED, Relaxed);
         self.turn.store(TURN, Relaxed);
         self.others.store(0, Relaxed);
@@ -387,13 +388,12 @@ mod tests {
             return;
         }
         let me = std::process::id();
-        assert!(!caller.note(me, false));
-        let became =
-            (0..2 * REQUESTS_IN_ROW).filter(|_| caller.note(me, false) | caller.note(0, false)).count();
-        assert_eq!(became, 1);
+        let requests = || (0..2 * NEEDED).flat_map(|_| [caller.note(me, false), caller.note(0, false)]);
+        assert_eq!(requests().filter(|noted| *noted == Noted::Begins).count(), 1);
         assert!(caller.is_on());
         assert!(caller.caller_cpu.load(Relaxed) >= 0);
-        (0..SHORT_TIME).for_each(|_| _ = caller.note(me, false));
+        assert_eq!(caller.note(1, false), Noted::IsOther);
+        assert_eq!(caller.note(me, false), Noted::Nothing);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut pin = CpuPin::new(&caller);
@@ -407,36 +407,43 @@ mod tests {
                 })
                 .join()
                 .unwrap();
-                assert!(!caller.note(1, false));
+                (1..OTHERS_IN_ROW).for_each(|_| assert_eq!(caller.note(1, false), Noted::IsOther));
+                assert_eq!(caller.note(1, false), Noted::Nothing);
                 assert!(!caller.is_on());
                 assert!(cpus() > 1, "also while it waits for a request");
                 pin.follow();
                 assert!(cpus() > 1);
             });
         });
-        let again = (1..2 * REQUESTS_IN_ROW).find(|_| caller.note(me, false));
-        assert_eq!(
-            again,
-            Some(REQUESTS_IN_ROW / KNOWN_CALLER_DIVISOR + 1),
-            "who has been there before comes back sooner"
-        );
+        assert!(caller.count.load(Relaxed) == OTHERS_IN_ROW && caller.caller.load(Relaxed) == 1);
+        let again = (1..2 * NEEDED).find(|_| caller.note(me, false) == Noted::Begins).unwrap();
+        assert_eq!(again, OTHERS_IN_ROW + 1, "who has been there before comes back sooner");
     }
 
-    /// Two threads that call in turns are no single callers for long.
+    /// Of two threads that call in turns none is the single caller; one that calls less than the
+    /// other leaves it that, until it has had as much as takes its turn.
     #[test]
-    fn a_short_time_as_the_single_caller_makes_the_next_one_harder() {
+    fn callers_beside_the_single_one_get_their_turn() {
         let caller = SingleCaller::new();
         if caller.everywhere.is_none() {
             return;
         }
         let me = std::process::id();
-        let requests_until_single = || (1..).find(|_| caller.note(me, false)).unwrap();
-        let first: u32 = requests_until_single();
-        caller.note(1, false);
-        assert_eq!(requests_until_single() - 1, 2 * (first - 1));
-        (0..SHORT_TIME).for_each(|_| _ = caller.note(me, false));
-        caller.note(1, false);
-        assert_eq!(requests_until_single() - 1, (first - 1) / KNOWN_CALLER_DIVISOR);
+        for _ in 0..4 * NEEDED {
+            assert_eq!([caller.note(me, false), caller.note(1, false)], [Noted::Nothing; 2]);
+        }
+        let began = (1..).find(|_| caller.note(me, false) == Noted::Begins).unwrap();
+        assert!(began <= 2 * NEEDED, "{began}");
+        let turn = (1..).find(|_| {
+            (0..3).for_each(|_| _ = caller.note(me, false));
+            let other = caller.note(1, false);
+            assert!(caller.is_on());
+            other != Noted::IsOther
+        });
+        assert_eq!(turn, Some(TURN.div_ceil(3)));
+        assert_eq!(caller.caller.load(Relaxed), 1);
+        let back = (1..2 * NEEDED).find(|_| caller.note(me, false) == Noted::Begins);
+        assert!(back.is_some_and(|back| back <= OTHERS_IN_ROW + NEEDED / KNOWN_CALLER_DIVISOR), "{back:?}");
     }
 
     /// A worker that starves is let go; if somebody waited for it, it takes longer to come the next
