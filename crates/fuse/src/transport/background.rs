@@ -17,16 +17,26 @@ use crate::transport::priority;
 use crate::transport::user_shares::SlotNr;
 use crate::transport::worker_pool::{Handler, WorkerPool};
 
+/// How a request is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rank {
+    /// As by a worker.
+    Ordinary,
+    /// For a busy user: with a lower priority, and on the caller's CPUs.
+    Low,
+}
+
 impl<H: Handler> WorkerPool<H> {
     /// Has a request answered in the background, and what else of its user is parked. `nr`: where
     /// the user has a limit. Where no thread can be started for that, the calling one answers.
-    pub(super) fn answer_in_background(self: &Arc<Self>, nr: Option<SlotNr>, parked: ParkedRequest) {
+    pub(super) fn answer_in_background(
+        self: &Arc<Self>,
+        nr: Option<SlotNr>,
+        parked: ParkedRequest,
+        rank: Rank,
+    ) {
         let pool = self.clone();
-        let work = move || {
-            // Root and the mount's owner do not yield to anybody.
-            priority::set(nr.is_some());
-            pool.answer_parked(nr, parked);
-        };
+        let work = move || pool.answer_parked(nr, parked, rank);
         if let Err((error, work)) = self.background.run(Box::new(work)) {
             crate::log(format_args!("cannot start a thread for a request: {error}"));
             work();
@@ -35,19 +45,23 @@ impl<H: Handler> WorkerPool<H> {
         }
     }
 
-    fn answer_parked(&self, nr: Option<SlotNr>, parked: ParkedRequest) {
+    fn answer_parked(&self, nr: Option<SlotNr>, parked: ParkedRequest, rank: Rank) {
         let mut reply = Reply::new();
-        let mut next = Some(parked);
+        let (mut next, mut rank) = (Some(parked), rank);
         while let Some(parked) = next {
             // Those that cannot be decoded are not parked.
             if let Ok(request) = Request::decode(&parked.request) {
-                let confinement =
-                    if nr.is_some() { Confinement::of(request.header.pid) } else { Confinement::default() };
+                let confinement = match rank {
+                    Rank::Ordinary => Confinement::default(),
+                    Rank::Low => Confinement::of(request.header.pid),
+                };
                 confinement.apply();
+                priority::set(rank == Rank::Low);
                 self.answer(&parked.channel, &request, &mut reply);
                 self.caller.raise_priority();
             }
             next = nr.and_then(|nr| self.shares.done(nr));
+            rank = Rank::Low;
         }
     }
 }

@@ -102,6 +102,10 @@ impl Shared {
             let work = seat.work.lock().take();
             if let Some(work) = work {
                 MutexGuard::unlocked(&mut state, work);
+                // Who closes the pool has taken all that wait from the list.
+                if state.closed {
+                    break;
+                }
                 state.idle.push(seat.clone());
             } else if state.closed {
                 break;

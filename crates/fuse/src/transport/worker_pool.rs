@@ -20,6 +20,7 @@ use xact_types::Errno;
 use crate::protocol::init::BUFFER;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Request;
+use crate::transport::background::Rank;
 use crate::transport::channel::{Channel, Received};
 use crate::transport::cpu_pin::CpuPin;
 use crate::transport::parked_request::ParkedRequest;
@@ -290,7 +291,7 @@ impl<H: Handler> WorkerPool<H> {
     }
 
     /// Answers a request, or has it answered in the background, within its user's share of the
-    /// workers. `hand_over`: in the background in any case.
+    /// workers. `hand_over`: in the background, whatever the share.
     fn handle(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -300,24 +301,28 @@ impl<H: Handler> WorkerPool<H> {
     ) {
         let (uid, thread) = (request.header.uid, request.header.pid);
         let (nr, next) = match self.shares.admit(uid, thread, channel, request.bytes) {
-            Share::Parked(nr) => (Some(nr), self.shares.next(nr)),
+            Share::Parked(nr) => (nr, self.shares.next(nr)),
             Share::Crowded(nr) if self.shares.is_crowded() && request.may_wait_for_transaction() => {
                 reply.clear();
                 self.handler.refuse(channel, request, reply);
-                (Some(nr), self.shares.done(nr))
+                (nr, self.shares.done(nr))
             }
-            share if hand_over => (share.slot(), Some(ParkedRequest::new(channel, request.bytes))),
+            share if hand_over => {
+                let request = ParkedRequest::new(channel, request.bytes);
+                self.caller.has_handed_over();
+                return self.answer_in_background(share.slot(), request, Rank::Ordinary);
+            }
             Share::Unlimited => return self.answer(channel, request, reply),
             Share::Now(nr) | Share::Crowded(nr) => {
                 self.answer(channel, request, reply);
-                (Some(nr), self.shares.done(nr))
+                (nr, self.shares.done(nr))
             }
         };
         if hand_over {
             self.caller.has_handed_over();
         }
         if let Some(parked) = next {
-            self.answer_in_background(nr, parked);
+            self.answer_in_background(Some(nr), parked, Rank::Low);
         }
     }
 
