@@ -55,7 +55,10 @@ struct Queue {
 
 /// All jobs of a server.
 pub(crate) struct Jobs {
+    /// Threads for all CPUs, and those for users who are confined to some: such a one may have to
+    /// wait for its CPU before it can leave it.
     threads: ThreadPool,
+    confined_threads: ThreadPool,
     /// Threads that run jobs.
     running: Mutex<usize>,
     ended: Condvar,
@@ -66,6 +69,7 @@ impl Default for Jobs {
     fn default() -> Jobs {
         Jobs {
             threads: ThreadPool::new("xact-ending"),
+            confined_threads: ThreadPool::new("xact-ending"),
             running: Mutex::default(),
             ended: Condvar::default(),
             of_users: Mutex::default(),
@@ -120,7 +124,7 @@ impl Jobs {
 impl Server {
     /// Runs a job on a thread of its own. `EAGAIN`: there is none to be had.
     pub(crate) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
-        self.start_thread(move |server| server.run_job(Box::new(job)))
+        self.start_thread(&Confinement::default(), move |server| server.run_job(Box::new(job)))
     }
 
     /// The same for a user, whose other jobs of this kind may have to end before. `EAGAIN`: too
@@ -136,12 +140,13 @@ impl Server {
         }
         let user = (account.uid(), kind);
         let confinement = Confinement::current();
+        let for_job = confinement.clone();
         let job = move |server: &Arc<Server>| {
-            confinement.apply();
+            for_job.apply();
             job(server);
         };
         let Some(job) = self.jobs.admit(user, Box::new(job))? else { return Ok(()) };
-        let started = self.start_thread(move |server| {
+        let started = self.start_thread(&confinement, move |server| {
             priority::set(kind == Kind::Look);
             let mut next = Some(job);
             while let Some(job) = next {
@@ -174,16 +179,21 @@ impl Server {
         }
     }
 
-    fn start_thread(self: &Arc<Self>, run: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
+    fn start_thread(
+        self: &Arc<Self>,
+        confinement: &Confinement,
+        run: impl FnOnce(&Arc<Server>) + Send + 'static,
+    ) -> Result<()> {
         *self.jobs.running.lock() += 1;
         let server = self.clone();
         let work = move || {
-            Confinement::default().apply();
             priority::set(false);
             run(&server);
+            Confinement::default().apply();
             server.jobs.one_ended();
         };
-        self.jobs.threads.run(Box::new(work)).map_err(|_| {
+        let threads = if confinement.is_none() { &self.jobs.threads } else { &self.jobs.confined_threads };
+        threads.run(Box::new(work)).map_err(|_| {
             self.jobs.one_ended();
             Errno::EAGAIN.into()
         })

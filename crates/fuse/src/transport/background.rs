@@ -37,7 +37,11 @@ impl<H: Handler> WorkerPool<H> {
     ) {
         let pool = self.clone();
         let work = move || pool.answer_parked(nr, parked, rank);
-        if let Err((error, work)) = self.background.run(Box::new(work)) {
+        let threads = match rank {
+            Rank::Ordinary => &self.background,
+            Rank::Low => &self.low_background,
+        };
+        if let Err((error, work)) = threads.run(Box::new(work)) {
             crate::log(format_args!("cannot start a thread for a request: {error}"));
             work();
             priority::set(false);
@@ -45,23 +49,26 @@ impl<H: Handler> WorkerPool<H> {
         }
     }
 
-    fn answer_parked(&self, nr: Option<SlotNr>, parked: ParkedRequest, rank: Rank) {
+    fn answer_parked(self: &Arc<Self>, nr: Option<SlotNr>, parked: ParkedRequest, rank: Rank) {
         let mut reply = Reply::new();
-        let (mut next, mut rank) = (Some(parked), rank);
+        let mut next = Some(parked);
         while let Some(parked) = next {
             // Those that cannot be decoded are not parked.
             if let Ok(request) = Request::decode(&parked.request) {
-                let confinement = match rank {
-                    Rank::Ordinary => Confinement::default(),
-                    Rank::Low => Confinement::of(request.header.pid),
-                };
-                confinement.apply();
-                priority::set(rank == Rank::Low);
+                if rank == Rank::Low {
+                    Confinement::of(request.header.pid).apply();
+                    priority::set(true);
+                }
                 self.answer(&parked.channel, &request, &mut reply);
                 self.caller.raise_priority();
             }
             next = nr.and_then(|nr| self.shares.done(nr));
-            rank = Rank::Low;
+            // Threads of the ordinary rank stay that.
+            if rank == Rank::Ordinary
+                && let Some(parked) = next.take()
+            {
+                self.answer_in_background(nr, parked, Rank::Low);
+            }
         }
     }
 }

@@ -112,6 +112,11 @@ impl Confinement {
         Confinement(own.filter(|cpus| cpus.count() > 0 && cpus.count() < everywhere.count()))
     }
 
+    /// Whether all CPUs may be used.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// That of whom the calling thread works for.
     pub fn current() -> Confinement {
         Confinement(CONFINED.with_borrow(Clone::clone))

@@ -93,6 +93,7 @@ pub struct WorkerPool<H> {
     large_buffers: AtomicUsize,
     pub(super) shares: Shares,
     pub(super) background: ThreadPool,
+    pub(super) low_background: ThreadPool,
     guard: Guard,
     /// Workers that are parked. The last one is called first: its buffers are there, and its memory is
     /// in the CPU's caches, while the others become old and end.
@@ -160,6 +161,7 @@ impl<H: Handler> WorkerPool<H> {
             large_buffers: AtomicUsize::new(0),
             shares: Shares::new(WORKERS_MAX),
             background: ThreadPool::new("xact-background"),
+            low_background: ThreadPool::new("xact-low"),
             guard: Guard::default(),
             parked: Mutex::default(),
             workers: Mutex::new(0),
@@ -182,6 +184,7 @@ impl<H: Handler> WorkerPool<H> {
         }
         drop(workers);
         self.background.wait();
+        self.low_background.wait();
     }
 
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
@@ -336,6 +339,7 @@ impl<H: Handler> WorkerPool<H> {
         self.closed.store(true, Ordering::Release);
         self.wake_guard();
         self.background.close();
+        self.low_background.close();
         for place in self.parked.lock().iter() {
             place.call.notify_one();
         }
