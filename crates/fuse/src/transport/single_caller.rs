@@ -37,8 +37,8 @@ use crate::transport::priority;
 
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
-/// What a request counts for its thread, and one of another thread against it. It rises while
-/// more than half are of one thread.
+/// A request of a thread adds this to its count, and a request of another thread subtracts that: the
+/// count rises while more than half of the requests are of the thread.
 const OWN: u32 = 1;
 const OTHER: u32 = 1;
 /// With this count a thread is the single caller, at first and at most.
@@ -49,7 +49,8 @@ const NEEDED_MAX: u32 = 1 << 20;
 const KNOWN_CALLER_DIVISOR: u32 = 8;
 /// So many requests of another thread in a row, and that one is the caller now.
 const OTHERS_IN_ROW: u32 = 16;
-/// A turn of the single caller, in its own requests. Each one that went well makes it half as hard to become one.
+/// A turn of the single caller, in its own requests. After a whole turn the count that is needed
+/// next time is halved, if it was raised.
 const TURN: u32 = 4096;
 /// With so many requests of others in a turn, the next one is one of theirs.
 const OTHERS_IN_TURN: u32 = TURN / 8;
@@ -68,8 +69,8 @@ pub enum Noted {
     IsOther,
 }
 
-/// Whether one thread alone calls, and which. Shared by the workers; each value stands alone, and
-/// one that is out of date costs time, nothing else.
+/// Whether most requests come from one thread, and which. Shared by the workers; each value stands
+/// alone, and one that is out of date costs time, nothing else.
 pub struct SingleCaller {
     /// What workers may run on when several threads call. `None`: there never is a single caller.
     pub(super) everywhere: Option<&'static Cpus>,
