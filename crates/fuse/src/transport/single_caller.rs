@@ -37,8 +37,8 @@ use crate::transport::priority;
 
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
-/// A request of a thread adds this to its count, and a request of another thread subtracts that: the
-/// count rises while more than half of the requests are of the thread.
+/// A request of a thread adds the first to its count, and one of another thread subtracts the second:
+/// the count rises while more than half of the requests are of the thread.
 const OWN: u32 = 1;
 const OTHER: u32 = 1;
 /// With this count a thread is the single caller, at first and at most.
@@ -78,7 +78,8 @@ pub struct SingleCaller {
     /// The single caller, or the thread that may become it, and its count.
     caller: AtomicU32,
     count: AtomicU32,
-    /// The thread that the last request came from, and how many they were in a row, if it is another.
+    /// The thread that the last request came from, and if that is another, how many it has made in
+    /// a row.
     last: AtomicU32,
     in_row: AtomicU32,
     /// The last thread that called beside the single caller.

@@ -95,7 +95,7 @@ pub struct WorkerPool<H> {
     pub(super) background: ThreadPool,
     pub(super) low_background: ThreadPool,
     guard: Guard,
-    /// Workers that are parked. The last one is called first: its buffers are there, and its memory is
+    /// Workers that are parked. The last one is called first: its buffers exist, and its memory is
     /// in the CPU's caches, while the others become old and end.
     parked: Mutex<Vec<Arc<ParkingPlace>>>,
     /// Workers that live, and the guard.
