@@ -37,7 +37,7 @@ use crate::transport::priority;
 
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
-/// A request of a thread adds the first to its count, and one of another thread subtracts the second:
+/// A request of a thread adds the first to its count, one of another thread subtracts the second:
 /// the count rises while more than half of the requests are of the thread.
 const OWN: u32 = 1;
 const OTHER: u32 = 1;
