@@ -25,6 +25,14 @@ test_mount_and_umount() {
     sound disk.img
     mounted disk.img mnt
     equal content x "$(cat mnt/file)"
+    # Counters start at zero when the volume is mounted again while somebody watches.
+    dd if=/dev/zero of=mnt/file bs=64k count=16 conv=fsync status=none
+    timeout 10 "$XACT" stat --watch 2 --json mnt >watched &
+    sleep 0.5
+    unmounted mnt
+    mounted disk.img mnt
+    wait_until "figures after the second mount" grep -q commits watched
+    kill $!
     unmounted mnt
 }
 

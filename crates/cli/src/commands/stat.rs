@@ -212,6 +212,34 @@ impl Reading {
         let none = LatencySnapshot::default;
         Reading { counters: Counters::default(), fsync: none(), commit: none() }
     }
+
+    /// Whether the volume was mounted again since `before`: counters start at zero then, and only
+    /// grow while it is mounted.
+    fn is_of_another_mount(&self, before: &Reading) -> bool {
+        let totals = |reading: &Reading| {
+            let c = &reading.counters;
+            [
+                c.commits,
+                c.committed_blocks,
+                c.journaled_data_blocks,
+                c.checkpoint_writes,
+                c.checkpoint_writes_saved,
+                c.new_blocks,
+                c.overwritten_blocks,
+                c.device_reads,
+                c.device_read_bytes,
+                c.device_writes,
+                c.device_written_bytes,
+                c.device_flushes,
+                c.device_empty_flushes,
+                c.data_hits,
+                c.data_misses,
+                c.metadata_hits,
+                c.metadata_misses,
+            ]
+        };
+        totals(self).iter().zip(totals(before)).any(|(now, before)| *now < before)
+    }
 }
 
 /// How long something took, in seconds; all 0 where it was not done.
@@ -431,6 +459,9 @@ fn watch(mount_point: &Path, every: Duration, json: bool) -> Result<()> {
     loop {
         std::thread::sleep(every);
         let now = Reading::of(mount_point)?;
+        if now.is_of_another_mount(&before) {
+            before = Reading::at_first();
+        }
         let activity = Activity::between(&before, &now);
         before = now;
         let text = match json {
@@ -464,6 +495,8 @@ mod tests {
         let activity = Activity::between(&Reading::at_first(), &now);
         assert_eq!((activity.device_writes_per_commit, activity.new_share), (1.5, 0.75));
         assert_eq!(Activity::between(&now, &now).commits, 0);
+        assert!(Reading::at_first().is_of_another_mount(&now));
+        assert!(!now.is_of_another_mount(&now) && !now.is_of_another_mount(&Reading::at_first()));
         assert!(activity.text().contains("over old contents (75% new)"));
         let nothing = Activity::between(&now, &now).text();
         assert!(nothing.contains("data: nothing looked for; metadata: nothing looked for"), "{nothing}");
