@@ -6,6 +6,7 @@ attack.py worst MNT FOLDER SECONDS [NAME…]
                                        of the daemon, in many processes, or some of it; FOLDER is his own
 attack.py calls MNT FOLDER SECONDS     as an ordinary user: small calls, one after the other; prints how many there were
                                        of each kind, and fails if one of them fails
+attack.py rare MNT SECONDS             a process that looks for an absent name every 0.3 ms
 attack.py spin SECONDS                 a process that computes, for comparison
 """
 
@@ -399,6 +400,16 @@ def calls(mount, own, seconds):
     print(json.dumps(figures))
 
 
+def rare(mount, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.stat(f"{mount}/{random.random()}")
+        except FileNotFoundError:
+            pass
+        time.sleep(0.0003)
+
+
 def spin(seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -409,6 +420,8 @@ if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
     if what == "spin":
         spin(float(arguments[0]))
+    elif what == "rare":
+        rare(arguments[0], float(arguments[1]))
     elif what == "worst":
         worst(arguments[0], arguments[1], float(arguments[2]), arguments[3:])
     else:
