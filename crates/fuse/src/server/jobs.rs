@@ -55,8 +55,8 @@ struct Queue {
 
 /// All jobs of a server.
 pub(crate) struct Jobs {
-    /// Threads for all CPUs, and those for users who are confined to some: such a one may have to
-    /// wait for its CPU before it can leave it.
+    /// Threads that may run on all CPUs, and threads for users who are confined to some. The two
+    /// are apart, since a thread is woken on its last CPU and waits for it there.
     threads: ThreadPool,
     confined_threads: ThreadPool,
     /// Threads that run jobs.

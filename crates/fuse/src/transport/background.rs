@@ -1,11 +1,13 @@
-//! Parked requests (see `user_shares`), answered by threads with a lower priority than workers, on
-//! the CPUs that the caller may use.
+//! Threads beside the workers, for two kinds of requests:
+//! - those of busy users (see `user_shares`), with a lower priority than workers, on the CPUs that
+//!   the caller may use. A worker would have to change its priority and its CPUs for one request,
+//!   and change them back. That takes longer than most requests, on the CPU of the next caller.
+//!   A thread of this kind keeps its priority, and seldom changes its CPUs;
+//! - those of other threads beside a single caller (see `single_caller`), with the priority of a
+//!   worker.
 //!
-//! A worker has just been woken for one request, and the next one may be anybody's. To change its
-//! priority and its CPUs for that request, and back, takes longer than most requests do, and takes
-//! it on the CPU of whoever calls next. A thread here keeps its priority, and mostly its CPUs.
-//!
-//! No more run at a time than `Shares` admits.
+//! `Shares` bounds how many of one user run at a time. Root and the mount's owner have no bound: a
+//! thread for each of their threads that waits for a reply.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends who is woken
 //! to an idle CPU, wherever it came from, so left alone the two never meet.
 //!
-//! While nearly all requests come from one thread, therefore:
+//! While most requests come from one thread, therefore:
 //! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts
 //!    as load on a CPU, and would drive the caller away from it;
 //! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
@@ -14,8 +14,8 @@
 //!    stays so from one reply to the next, since to change that and back takes 4 us; before what
 //!    lasts it raises its priority. It reads and writes as a thread does that has its rights.
 //!
-//! What other threads ask for now and then is answered in the background, so that the worker stays
-//! where it is.
+//! Other threads' requests are answered in the background (`background`), so that the worker keeps
+//! its CPU.
 //!
 //! Nobody depends on that worker alone: a guard (`worker_pool`) looks every [`TICK`] whether
 //! somebody still waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker
@@ -37,22 +37,19 @@ use crate::transport::priority;
 
 /// How often the guard looks.
 pub const TICK: Duration = Duration::from_millis(5);
-/// A request of a thread adds the first to its count, one of another thread subtracts the second:
-/// the count rises while more than half of the requests are of the thread.
-const OWN: u32 = 1;
-const OTHER: u32 = 1;
-/// With this count a thread is the single caller, at first and at most.
+/// A thread is the single caller when its count exceeds this, at first and at most. Each of its
+/// requests adds one to the count, and each of another thread subtracts one.
 const NEEDED: u32 = 32;
 const NEEDED_MAX: u32 = 1 << 20;
 /// By this the number is divided for the thread that was the single caller before another one
 /// called.
 const KNOWN_CALLER_DIVISOR: u32 = 8;
-/// So many requests of another thread in a row, and that one is the caller now.
+/// Another thread becomes the caller with this number of requests in a row.
 const OTHERS_IN_ROW: u32 = 16;
 /// A turn of the single caller, in its own requests. After a whole turn the count that is needed
 /// next time is halved, if it was raised.
 const TURN: u32 = 4096;
-/// With so many requests of others in a turn, the next one is one of theirs.
+/// If other threads made this many requests during a turn, one of them gets the next turn.
 const OTHERS_IN_TURN: u32 = TURN / 8;
 /// A worker that waits longer than this for a request has a caller that runs beside it: on its own
 /// CPU the caller goes on before the worker is back from its reply, and asks again before that can
@@ -147,7 +144,7 @@ impl SingleCaller {
             return self.note_other(thread);
         }
         self.last.store(thread, Relaxed);
-        let count = self.count.load(Relaxed) + OWN;
+        let count = self.count.load(Relaxed) + 1;
         if self.is_on() {
             self.count.store(count.min(NEEDED), Relaxed);
             let left = self.turn.load(Relaxed).saturating_sub(1);
@@ -182,8 +179,8 @@ impl SingleCaller {
             if self.last.swap(thread, Relaxed) == thread { self.in_row.load(Relaxed) + 1 } else { 1 };
         self.in_row.store(in_row, Relaxed);
         let count = self.count.load(Relaxed);
-        if count >= OTHER && in_row < OTHERS_IN_ROW {
-            self.count.store(count - OTHER, Relaxed);
+        if count > 0 && in_row < OTHERS_IN_ROW {
+            self.count.store(count - 1, Relaxed);
             if !self.is_on() {
                 return Noted::Nothing;
             }
@@ -197,12 +194,12 @@ impl SingleCaller {
         Noted::Nothing
     }
 
-    /// A turn has ended well. Others that call as much get theirs: who is not the single caller is
-    /// served more slowly, so without that it could not become it.
+    /// A turn has ended. The next one is another thread's if others called much: other threads are
+    /// served more slowly, so their requests alone could not outnumber the single caller's.
     fn next_turn(&self) {
         self.needed.store((self.needed.load(Relaxed) / 2).max(NEEDED), Relaxed);
         let has_others = self.others.load(Relaxed) >= OTHERS_IN_TURN;
-        // Where that one has little to ask for, the thread is back soon.
+        // If the other thread makes few requests, the present caller soon takes over again.
         self.before.store(self.caller.load(Relaxed), Relaxed);
         self.begin(if has_others { &self.last_other } else { &self.caller }.load(Relaxed));
     }
@@ -225,7 +222,7 @@ impl SingleCaller {
         self.caller_cpu.store(cpu.unwrap_or(-1), Relaxed);
     }
 
-    /// The last request that was received is another thread's to answer.
+    /// A thread in the background answers the last request that was received.
     pub fn has_handed_over(&self) {
         self.answered.store(true, Relaxed);
     }
@@ -380,15 +377,21 @@ mod tests {
         assert!(is_runnable(&odd) && !is_runnable(b"12 (R) S 1") && !is_runnable(b""));
     }
 
+    /// None on one CPU, or without the right to change policies.
+    fn single_caller() -> Option<SingleCaller> {
+        let caller = SingleCaller::new();
+        if caller.everywhere.is_none() {
+            println!("one CPU, or no right to change policies: no thread is a single caller here");
+            return None;
+        }
+        Some(caller)
+    }
+
     /// One thread becomes the single caller, another ends that; requests of no thread (FORGET) do
     /// neither.
     #[test]
     fn one_thread_that_calls_is_the_single_caller() {
-        let caller = SingleCaller::new();
-        if caller.everywhere.is_none() {
-            println!("one CPU, or no right to change policies: nobody is a single caller here");
-            return;
-        }
+        let Some(caller) = single_caller() else { return };
         let me = std::process::id();
         let requests = || (0..2 * NEEDED).flat_map(|_| [caller.note(me, false), caller.note(0, false)]);
         assert_eq!(requests().filter(|noted| *noted == Noted::Begins).count(), 1);
@@ -422,14 +425,11 @@ mod tests {
         assert_eq!(again, OTHERS_IN_ROW + 1, "who has been there before comes back sooner");
     }
 
-    /// Of two threads that call in turns none is the single caller; one that calls less than the
-    /// other leaves it that, until it has had as much as takes its turn.
+    /// Two threads that call alternately: neither becomes the single caller. A thread that calls
+    /// less than the other gets the turn after the other's.
     #[test]
     fn callers_beside_the_single_one_get_their_turn() {
-        let caller = SingleCaller::new();
-        if caller.everywhere.is_none() {
-            return;
-        }
+        let Some(caller) = single_caller() else { return };
         let me = std::process::id();
         for _ in 0..4 * NEEDED {
             assert_eq!([caller.note(me, false), caller.note(1, false)], [Noted::Nothing; 2]);
@@ -452,10 +452,7 @@ mod tests {
     /// time.
     #[test]
     fn who_starves_is_relieved() {
-        let caller = SingleCaller::new();
-        if caller.everywhere.is_none() {
-            return;
-        }
+        let Some(caller) = single_caller() else { return };
         let me = std::process::id();
         let requests_until_single = || {
             let mut run = 0;

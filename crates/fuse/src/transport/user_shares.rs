@@ -31,10 +31,11 @@ use crate::transport::parked_request::ParkedRequest;
 
 /// Workers that requests of one user have at a time.
 pub const WORKERS_OF_USER: usize = 4;
-/// With so many requests of several threads at a time a user is busy, for a while after it. Of one
-/// thread there seem to be several where its CPU is shared: it goes on as soon as it has the reply,
-/// before the worker is done.
+/// A user with this many requests at a time, from several threads, is busy. One thread alone may
+/// seem to have several: it sends the next request as soon as it has the reply, before the worker
+/// that has replied counts the request as done.
 const MANY: usize = 3;
+/// For how long the user stays busy after that.
 const BUSY: Duration = Duration::from_millis(100);
 /// Users are told apart by their number modulo this.
 const SLOTS: usize = 64;
@@ -70,7 +71,8 @@ pub enum Share {
     Unlimited,
     /// It is answered now. The worker says when it is done ([`Shares::done`]).
     Now(SlotNr),
-    /// The next one of this user is to be looked for ([`Shares::next`]).
+    /// It waits. The worker asks for the next one of this user that may be answered
+    /// ([`Shares::next`]).
     Parked(SlotNr),
     /// It cannot be parked. It is answered now all the same, or refused if it may wait; the worker
     /// says when that is done.
@@ -162,7 +164,8 @@ impl Shares {
     /// Whether the slot's user is busy, with the request of this thread that has just come.
     fn is_busy(&self, slot: &Slot, thread: u32) -> bool {
         let before = slot.busy.load(Relaxed) + slot.waiting.load(Relaxed) as usize;
-        let is_another = slot.caller.load(Relaxed) != thread;
+        // Threads of other PID namespaces have no number here.
+        let is_another = thread == 0 || slot.caller.load(Relaxed) != thread;
         if is_another {
             slot.caller.store(thread, Relaxed);
         }
@@ -219,8 +222,8 @@ impl Shares {
     /// A request that was admitted is answered; returns the next one of the same user, which is
     /// admitted then.
     ///
-    /// None is forgotten: who parks one looks here again after that, and either finds a share free,
-    /// or whoever has it looks here later.
+    /// No request is forgotten. A worker that parks one calls [`Shares::next`] afterwards. Either
+    /// it finds room in the user's share, or a thread that uses that share calls this later.
     pub fn done(&self, nr: SlotNr) -> Option<ParkedRequest> {
         self.leave(self.slot(nr));
         self.next(nr)
@@ -311,6 +314,16 @@ mod tests {
         thread::sleep(BUSY * 2);
         many();
         assert_eq!(shares.admit(1000, 9, &channel, b"many, and alone"), Share::Now(nr));
+    }
+
+    /// Callers of other PID namespaces have no thread number.
+    #[test]
+    fn callers_without_a_number_make_a_user_busy_too() {
+        let (shares, channel, nr) = (Shares::new(64), channel(), slot_of(1000));
+        for _ in 1..MANY {
+            assert_eq!(shares.admit(1000, 0, &channel, b"request"), Share::Now(nr));
+        }
+        assert_eq!(shares.admit(1000, 0, &channel, b"one more"), Share::Parked(nr));
     }
 
     #[test]

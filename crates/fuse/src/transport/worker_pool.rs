@@ -302,6 +302,9 @@ impl<H: Handler> WorkerPool<H> {
         reply: &mut Reply,
         hand_over: bool,
     ) {
+        if hand_over {
+            self.caller.has_handed_over();
+        }
         let (uid, thread) = (request.header.uid, request.header.pid);
         let (nr, next) = match self.shares.admit(uid, thread, channel, request.bytes) {
             Share::Parked(nr) => (nr, self.shares.next(nr)),
@@ -312,7 +315,6 @@ impl<H: Handler> WorkerPool<H> {
             }
             share if hand_over => {
                 let request = ParkedRequest::new(channel, request.bytes);
-                self.caller.has_handed_over();
                 return self.answer_in_background(share.slot(), request, Rank::Ordinary);
             }
             Share::Unlimited => return self.answer(channel, request, reply),
@@ -321,9 +323,6 @@ impl<H: Handler> WorkerPool<H> {
                 (nr, self.shares.done(nr))
             }
         };
-        if hand_over {
-            self.caller.has_handed_over();
-        }
         if let Some(parked) = next {
             self.answer_in_background(Some(nr), parked, Rank::Low);
         }
