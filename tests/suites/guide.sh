@@ -1,0 +1,31 @@
+# timeout: 200
+# The pages of docs/guide: their commands, run in order, print what the pages show.
+
+page() { # NAME
+    needs jq rsync e2fsck findmnt
+    mkdir bin run
+    ln -s "$XACT" bin/xact
+    cd run
+    PATH=$WORK/bin:$PATH python3 "$TESTS/doc_blocks.py" "$ROOT/docs/guide/$1.md" ||
+        fail "docs/guide/$1.md is not up to date: see 'tests/doc_blocks.py --fill'"
+}
+
+test_first_steps() { page first-steps; }
+test_engines() { page engines; }
+test_transactions() { page transactions; }
+test_snapshots() { page snapshots; }
+test_undoing() { page undo; }
+test_backup() { page backup; }
+test_containers() { page containers; }
+test_monitoring() { page monitoring; }
+test_settings() { page settings; }
+test_troubleshooting() { page troubleshooting; }
+
+test_every_page_is_run() {
+    local file
+    for file in "$ROOT"/docs/guide/*.md; do
+        if grep -q '^```console' "$file"; then
+            has "${BASH_SOURCE[0]}" "page $(basename "$file" .md);"
+        fi
+    done
+}
