@@ -2,7 +2,7 @@
 """Checks that what the pages refer to exists.
 
 That is: the targets of relative links (file and heading), the files that they name in backticks,
-and the functions that docs/ARCHITECTURE.md names.
+and the functions that docs/ARCHITECTURE.md names. Pages of decisions follow their template.
 """
 
 import pathlib
@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 WITH_FUNCTIONS = "docs/ARCHITECTURE.md"
 # Files with one of these endings, named with a folder, are files of this repository.
 ENDINGS = r"(?:rs|py|sh|c|h|md|toml)"
+ADR_INDEX = "docs/adr/README.md"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FILE = re.compile(rf"`((?:[\w.*-]+/)+[\w.*-]+\.{ENDINGS}|[\w-]+\.rs)`")
 FUNCTION = re.compile(r"`(?:\w+(?:<[^>]*>)?::)*([a-z]\w*)(?:\([^`]*\))?`")
@@ -82,6 +83,18 @@ def missing_functions(page, text, known):
                 yield f"{page}:{number}: no such function: {name}"
 
 
+def untemplated(page, text, index):
+    """Sentences about a page of a decision that does not follow the template of docs/adr/README.md."""
+    heads = [line for line in without_code_blocks(text) if line.startswith(("## ", "- Date: ", "- Status: "))]
+    wanted = ["- Date: ", "- Status: ", *(f"## {head}" for head in ("Context", "Decision", "Rejected", "Consequences"))]
+    if len(heads) != len(wanted) or not all(head.startswith(start) for head, start in zip(heads, wanted)):
+        yield f"{page}: not by the template of docs/adr/README.md"
+    row = f"]({pathlib.PurePosixPath(page).name}) |"
+    date = heads[0].removeprefix("- Date: ") if heads else ""
+    if not any(row in line and line.endswith(f"| {date} |") for line in index.splitlines()):
+        yield f"{page}: not in docs/adr/README.md with its date"
+
+
 def tree(folder):
     """The files below a folder, without build output and what belongs to Git."""
     for path in folder.iterdir():
@@ -99,6 +112,9 @@ def self_test():
     assert list(broken_links("a.md", pages, files)) == ["a.md:1: no such file: c.md"]
     assert list(broken_links("docs/b.md", pages, files)) == ["docs/b.md:2: no such heading: #none"]
     assert list(broken_links("a.md", {"a.md": "```\n[x](y)\n```\n"}, {"a.md"})) == []
+    decision = "- Date: 1\n- Status: x\n## Context\n## Decision\n## Rejected\n## Consequences\n"
+    assert list(untemplated("docs/adr/a.md", decision, "| [A](a.md) | b | 1 |")) == []
+    assert len(list(untemplated("docs/adr/a.md", "## Why\n", ""))) == 2
     source = {"crates/fs/src/live/mod.rs", "tests/run"}
     text = "`live/mod.rs` `fs/live/mod.rs` `fs/src/*/mod.rs` `live/none.rs`"
     assert list(missing_files("a.md", text, source)) == ["a.md:1: no such file: live/none.rs"]
@@ -118,6 +134,8 @@ def main():
     for page in sorted(pages):
         found += broken_links(page, pages, files)
         found += missing_files(page, pages[page], files)
+        if page.startswith("docs/adr/") and page != ADR_INDEX:
+            found += untemplated(page, pages[page], pages[ADR_INDEX])
     found += missing_functions(WITH_FUNCTIONS, pages[WITH_FUNCTIONS], known)
     for sentence in found:
         print(f"docs: {sentence}", file=sys.stderr)

@@ -1,5 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that what the docs' tables name is there: of each requirement, files of the source and tests."""
+"""Checks the tables of the docs that name tests.
+
+Each requirement has a row, and everything that the rows name exists: files of the source and tests.
+Every test file of the tree is in a table of docs/TESTS.md.
+"""
 
 import pathlib
 import re
@@ -11,6 +15,9 @@ TABLES = {
     "docs/TRANSACTIONS.md": {"TX": 22},
     "docs/MECHANISMS.md": {"JOJ": 9, "DIU": 5, "RFJ": 6, "SNAP": 12},
 }
+# A page with tables of properties, and the test files that it has to name.
+PROPERTIES = "docs/TESTS.md"
+TEST_FILES = "crates/*/tests/*.rs", "crates/*/tests/*/main.rs", "crates/txn/src/tests/*.rs", "tests/suites/*.sh", "tests/long/*.sh"
 
 
 def mount_tests():
@@ -49,7 +56,7 @@ def is_there(name, known):
 
 
 def check(table, last):
-    """What is wrong with a table that has a row for each number up to the last of each kind."""
+    """Sentences about a table that lacks a row for a number up to the last of its kind."""
     known = {*mount_tests(), *functions(), *workloads(), *faults()}
     rows = [line for line in (ROOT / table).read_text().splitlines() if line.startswith(tuple(f"| {kind}-" for kind in last))]
     named = set()
@@ -65,8 +72,35 @@ def check(table, last):
         yield from (f"{kind}-{n} has no row" for n in range(1, number + 1) if f"{kind}-{n}" not in named)
 
 
+def check_properties(text, test_files):
+    """Sentences about rows without a test, names without a file, and files in no row."""
+    named = set()
+    for row in re.findall(r"^\| (?!property|-)(.*) \|$", text, re.MULTILINE):
+        names = re.findall(r"`([^`]+)`", row.split(" | ")[-1])
+        named.update(names)
+        if not names:
+            yield f"{row}: names no test"
+    yield from (f"{name} does not exist" for name in sorted(named - test_files) if "/" in name)
+    yield from (f"{name} is in no table" for name in sorted(test_files - named))
+
+
+def test_files():
+    """The test files of the tree, without modules that only help them."""
+    found = {path.relative_to(ROOT).as_posix() for pattern in TEST_FILES for path in ROOT.glob(pattern)}
+    return {name for name in found if not name.endswith("/mod.rs")}
+
+
+def self_test():
+    """The check of properties finds what it is for."""
+    text = "| property | shown by |\n|---|---|\n| a | `x/a.rs` |\n| b | |\n"
+    assert list(check_properties(text, {"x/a.rs"})) == ["b |: names no test"], list(check_properties(text, {"x/a.rs"}))
+    assert list(check_properties("| a | `x/a.rs` |", {"x/b.rs"})) == ["x/a.rs does not exist", "x/b.rs is in no table"]
+
+
 def main():
+    self_test()
     wrong = [f"{table}: {what}" for table, last in TABLES.items() for what in check(table, last)]
+    wrong += [f"{PROPERTIES}: {what}" for what in check_properties((ROOT / PROPERTIES).read_text(), test_files())]
     if wrong:
         sys.exit("\n".join(wrong))
 
