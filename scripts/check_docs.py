@@ -17,7 +17,7 @@ ENDINGS = r"(?:rs|py|sh|c|h|md|toml)"
 ADR_INDEX = "docs/adr/README.md"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FILE = re.compile(rf"`((?:[\w.*-]+/)+[\w.*-]+\.{ENDINGS}|[\w-]+\.rs)`")
-FUNCTION = re.compile(r"`(?:\w+(?:<[^>]*>)?::)*([a-z]\w*)(?:\([^`]*\))?`")
+FUNCTION = re.compile(r"`(?:(?:\w+(?:<[^>]*>)?::)+([a-z]\w*)|([a-z]\w*_\w*))(?:\([^`]*\))?`")
 
 
 def without_code_blocks(text):
@@ -78,8 +78,8 @@ def missing_files(page, text, files):
 def missing_functions(page, text, known):
     """Functions that a page names and that the source does not have."""
     for number, line in enumerate(without_code_blocks(text), 1):
-        for name in FUNCTION.findall(line):
-            if "_" in name and name not in known:
+        for name in map("".join, FUNCTION.findall(line)):
+            if name not in known:
                 yield f"{page}:{number}: no such function: {name}"
 
 
@@ -118,8 +118,9 @@ def self_test():
     source = {"crates/fs/src/live/mod.rs", "tests/run"}
     text = "`live/mod.rs` `fs/live/mod.rs` `fs/src/*/mod.rs` `live/none.rs`"
     assert list(missing_files("a.md", text, source)) == ["a.md:1: no such file: live/none.rs"]
-    text = "`Engine::commit_it` `not_there` `mount`"
-    assert list(missing_functions("a.md", text, {"commit_it"})) == ["a.md:1: no such function: not_there"]
+    text = "`Engine::commit` `Engine::none` `not_there` `mount`"
+    missing = [f"a.md:1: no such function: {name}" for name in ("none", "not_there")]
+    assert list(missing_functions("a.md", text, {"commit"})) == missing
 
 
 def main():
