@@ -2,7 +2,7 @@
 """Runs the code blocks of a page in the order in which they stand, in the current folder.
 
     doc_blocks.py PAGE          what the commands print has to be what the page shows
-    doc_blocks.py --fill PAGE   writes into the page what they print
+    doc_blocks.py --fill PAGE   writes into the page what they print, where that differs
 
 Blocks, by the first word behind the fence:
 - sh: commands, run by one shell for the whole page. A command that fails ends the run.
@@ -126,9 +126,11 @@ def run_page(page, fill):
                     sys.exit(f"{page}:{start + 1}: exit status {status} of: {command}\n" + "\n".join(printed))
         elif words == ["console"]:
             found = transcript(shell, inside)
-            if masked(found) != masked(inside) and not fill:
-                wrong.append(f"{page}:{start + 1}: the page has\n" + "\n".join(inside) + "\nand the run\n" + "\n".join(found))
-            inside = found
+            if masked(found) != masked(inside):
+                if not fill:
+                    shown, printed = "\n".join(inside), "\n".join(found)
+                    wrong.append(f"{page}:{start + 1}: the page has\n{shown}\nand the run\n{printed}")
+                inside = found
         elif len(words) == 2:
             pathlib.Path(words[1]).write_text("\n".join(inside) + "\n")
         elif words != ["text"]:

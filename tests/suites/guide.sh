@@ -1,20 +1,21 @@
 # timeout: 200
-# The pages of docs/guide: their commands, run in order, print what the pages show.
+# The pages of docs/guide: their commands, run in order, print what the pages show. After a change
+# of messages, 'FILL=1 tests/run guide' writes what they print now into the pages.
 
 page() { # NAME
     needs jq rsync e2fsck findmnt
     mkdir bin run
     ln -s "$XACT" bin/xact
     cd run
-    PATH=$WORK/bin:$PATH python3 "$TESTS/doc_blocks.py" "$ROOT/docs/guide/$1.md" ||
-        fail "docs/guide/$1.md is not up to date: see 'tests/doc_blocks.py --fill'"
+    PATH=$WORK/bin:$PATH python3 "$TESTS/doc_blocks.py" ${FILL:+--fill} "$ROOT/docs/guide/$1.md" ||
+        fail "docs/guide/$1.md is not up to date: FILL=1 tests/run guide updates it"
 }
 
 test_first_steps() { page first-steps; }
 test_engines() { page engines; }
 test_transactions() { page transactions; }
 test_snapshots() { page snapshots; }
-test_undoing() { page undo; }
+test_undo() { page undo; }
 test_backup() { page backup; }
 test_containers() { page containers; }
 test_monitoring() { page monitoring; }
