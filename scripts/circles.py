@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Prints the import circles inside each crate: files that import each other in a loop.
 
-A module with the files below it may be a circle: the parent says what its parts are, and they use what it
-says. Any other circle of more than three files is an error. Tests inside of crates (`tests.rs`, `tests/`,
-`mod tests`) are not looked at.
+A module and its own children may be a circle: the parent lists its parts, and they use its definitions. A
+child's children belong to the circle only together with that child. Any other circle of more than three files
+is an error. The script ignores tests inside crates (`tests.rs`, `tests/`, `mod tests`).
 """
 
 import pathlib
@@ -18,8 +18,15 @@ PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)+")
 EXPORT = re.compile(r"\bpub(?:\([^)]*\))?\s+use\s+([^;]*);")
 
 
+def code_of(text):
+    """A file's text without comments, paths of visibilities, and tests."""
+    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r"\bpub\(in [^)]*\)", "pub", text)
+    return re.split(r"#\[cfg\(test\)\]\s*(?:pub\(crate\) )?mod \w+ \{", text)[0]
+
+
 def modules(source):
-    """The modules of a crate, by their path as a tuple of names, and their text without comments and tests."""
+    """The modules of a crate, by their path as a tuple of names, and their code."""
     found = {}
     for file in source.rglob("*.rs"):
         path = list(file.relative_to(source).with_suffix("").parts)
@@ -27,9 +34,7 @@ def modules(source):
             path.pop()
         if "tests" in path or "bin" in path:
             continue
-        text = re.sub(r"//[^\n]*", "", file.read_text())
-        text = re.split(r"#\[cfg\(test\)\]\s*(?:pub\(crate\) )?mod \w+ \{", text)[0]
-        found[tuple(path)] = text
+        found[tuple(path)] = code_of(file.read_text())
     return found
 
 
@@ -96,7 +101,7 @@ def parts_used(here, text, found):
     parts = [module[-1] for module in found if module and module[:-1] == here]
     handed_on = EXPORT.sub("", text)
     for part in parts:
-        for path in re.findall(rf"(?<![:\w]){part}(?:::\w+|::\{{[^;]*\}})", handed_on):
+        for path in re.findall(rf"(?<![:\w]){part}(?:::\w+)*(?:::\w+|::\{{[^;]*\}})", handed_on):
             yield from ("::".join(["crate", *here, *[path]]) for path in flat(path))
 
 
@@ -142,18 +147,18 @@ def circles(graph):
 
 
 def is_family(circle):
-    """Whether one member is the parent of all others. The crate's root is no parent: all are below it."""
+    """Whether all members but the first are children of members. The crate's root does not count as a parent."""
     first = circle[0]
-    return first != () and all(member[: len(first)] == first for member in circle)
+    return first != () and all(member[:-1] in circle for member in circle[1:])
 
 
 def self_test():
-    """The check finds what it is for."""
+    """The check finds circles, and knows a family from other circles."""
     found = {
         (): "mod a; mod b; pub use a::Thing;",
         ("a",): "use crate::b::{c::Other, self}; use std::fmt;",
         ("b",): "mod c; mod e; struct Parent; fn f() { e::g() }",
-        ("b", "c"): "fn f(t: crate::Thing) {}",
+        ("b", "c"): "pub fn f(t: crate::Thing) {}",
         ("d",): "use super::b;",
         ("b", "e"): "use super::Parent;",
     }
@@ -164,6 +169,12 @@ def self_test():
     assert sorted(circles(graph)) == [[("a",), ("b", "c")], [("b",), ("b", "e")]], circles(graph)
     assert not is_family([("a",), ("b", "c")])
     assert is_family([("b",), ("b", "c"), ("b", "d")])
+    assert is_family([("b",), ("b", "c"), ("b", "c", "d")])
+    assert not is_family([("b",), ("b", "c", "d"), ("b", "e")])
+    leaf = ("b", "c", "d")
+    text = code_of("pub(in crate::b) struct Deep; // crate::b")
+    deep = {("b",): "mod c; use c::d::Deep;", ("b", "c"): "mod d;", leaf: text}
+    assert imports(deep) == {("b",): {leaf}, ("b", "c"): set(), leaf: set()}, imports(deep)
 
 
 def main():

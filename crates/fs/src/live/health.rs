@@ -1,10 +1,9 @@
-//! The health of an open volume: corruption that is met, shutting down, the claim on a shared
-//! volume.
+//! The health of an open volume: the reaction to corruption, and the claim on a shared volume.
 //!
-//! *Corruption* that an operation meets is noted in the superblock, in a commit of its own, as ext4
-//! does: e2fsck then looks at the volume, and `dumpe2fs` shows when and where. What happens next is
-//! the mount's choice ([`OnError`]). Whatever fails half-way stops all writing, here as always
-//! (`op`).
+//! *Corruption* that an operation meets is recorded in the superblock, in a commit of its own, as
+//! ext4 does: e2fsck then checks the volume, and `dumpe2fs` shows when and where. The mount chooses
+//! what follows ([`OnError`]). An operation that fails after its first change always stops all
+//! writing (`op`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -15,22 +14,20 @@ use xact_consistency::{Engine, Handle};
 use xact_layout::superblock::{NotedError, ON_ERROR_CONTINUE, ON_ERROR_PANIC, Superblock};
 use xact_types::{Corruption, Error, Result, Site, unix_seconds};
 
-use crate::live::LiveFs;
-
-/// What happens after damage was met (`errors=` of ext4).
+/// The reaction to corruption (`errors=` of ext4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
     /// The operation fails, others continue.
     Continue,
-    /// Nothing may be changed any more (`EROFS`).
+    /// All further changes fail with `EROFS`.
     ReadOnly,
-    /// Nothing is served any more, reading included, until the volume is opened again: what comes
-    /// nearest to a machine that stops.
+    /// All further calls fail, reads included, until the volume is opened again: the nearest thing
+    /// to a machine that stops.
     Panic,
 }
 
 impl OnError {
-    /// What the superblock asks for.
+    /// The superblock's choice.
     fn of(sb: &Superblock) -> OnError {
         match sb.errors() {
             ON_ERROR_CONTINUE => OnError::Continue,
@@ -40,27 +37,16 @@ impl OnError {
     }
 }
 
-/// How much is made durable before all writing stops (`EXT4_IOC_SHUTDOWN`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shutdown {
-    /// Everything done so far.
-    Sync,
-    /// What operations have changed in metadata, and data that was written back.
-    FlushLog,
-    /// Nothing: as a power cut.
-    AtOnce,
-}
-
-/// Whether the volume is served and may be changed.
+/// Whether the volume serves calls and may be changed.
 pub(in crate::live) struct Health {
     engine: Arc<Engine>,
     sb: Superblock,
     policy: ErrorPolicy,
-    /// Where several machines reach the volume: that it is this one's.
+    /// This machine's claim on a volume that several machines reach.
     claim: Mutex<Option<Mmp>>,
 }
 
-/// What corruption leads to, and has led to.
+/// The reaction to corruption, and its effects so far.
 struct ErrorPolicy {
     on_error: OnError,
     read_only: AtomicBool,
@@ -75,7 +61,7 @@ impl Health {
         Health { engine, sb, policy, claim: Mutex::new(None) }
     }
 
-    /// `ReadOnly` where nothing may be changed (any more).
+    /// `ReadOnly` if the volume was opened read-only or has become so.
     pub fn check_writable(&self) -> Result<()> {
         self.check_served()?;
         if self.engine.is_read_only() || self.policy.read_only.load(SeqCst) {
@@ -84,13 +70,13 @@ impl Health {
         Ok(())
     }
 
-    /// An error where nothing is served any more.
+    /// An error after [`OnError::Panic`].
     pub fn check_served(&self) -> Result<()> {
         if self.policy.stopped.load(SeqCst) { self.engine.health() } else { Ok(()) }
     }
 
-    /// Looks at an operation's outcome: corruption is noted, and leads to what the mount asks for.
-    /// The caller holds no lock and no handle.
+    /// Records corruption in an operation's outcome, and reacts as the mount asks. The caller holds
+    /// no lock and no handle.
     pub fn note_corruption<R>(&self, result: Result<R>) -> Result<R> {
         if let Err(Error::Corrupt(corruption)) = &result {
             self.follow_policy(corruption);
@@ -102,9 +88,9 @@ impl Health {
         if self.check_writable().is_err() || self.engine.health().is_err() {
             return;
         }
-        // What cannot be noted must not hide the corruption itself.
+        // A failure to record the corruption must not hide the corruption itself.
         if let Err(error) = self.write_corruption(corruption) {
-            log::warn!("{corruption}; that could not be noted in the superblock: {error}");
+            log::warn!("{corruption}; it could not be recorded in the superblock: {error}");
         }
         match self.policy.on_error {
             OnError::Continue => {}
@@ -136,36 +122,17 @@ impl Health {
     }
 
     /// Keeps the claim on a volume that several machines reach, until the file system is closed.
-    fn keep_claim(&self, claim: Mmp) {
+    pub fn keep_claim(&self, claim: Mmp) {
         claim.guard(self.engine.clone());
         *self.claim.lock() = Some(claim);
     }
 
-    /// Where nothing may be written any more, the volume counts as this machine's until the number
-    /// is old.
+    /// Releases the claim. An unhealthy volume must not be written: there the claim stays, and other
+    /// machines respect it until its sequence number is old.
     pub fn release_claim(&self, healthy: bool) -> Result<()> {
         match self.claim.lock().take() {
             Some(claim) if healthy => claim.release(),
             _ => Ok(()),
         }
-    }
-}
-
-impl LiveFs {
-    /// See [`Health::keep_claim`].
-    pub(crate) fn keep_claim(&self, claim: Mmp) {
-        self.health.keep_claim(claim);
-    }
-
-    /// Stops all writing until the volume is opened again; the log stays as it is, for the next
-    /// opening's recovery.
-    pub fn shut_down(&self, how: Shutdown) -> Result<()> {
-        let done = match how {
-            Shutdown::Sync => self.write_back_all(None).and_then(|()| self.engine.sync()),
-            Shutdown::FlushLog => self.engine.sync(),
-            Shutdown::AtOnce => Ok(()),
-        };
-        self.engine.poison("it was shut down (FS_IOC_SHUTDOWN)");
-        done
     }
 }

@@ -1,20 +1,49 @@
-//! Calls on the volume as a whole while it is open: trimming, the label.
+//! Calls on the whole volume while it is open: trimming, the label, shutting down, the claim.
 
 use std::ops::Range;
 
 use xact_consistency::Handle;
+use xact_consistency::mmp::Mmp;
 use xact_types::{BlockNr, Errno, Error, Result};
 
 use super::LiveFs;
 
-/// Bytes of a label, at most.
+/// Maximum length of a label in bytes.
 const LABEL_MAX: usize = 16;
 
+/// How much is made durable before all writing stops (`EXT4_IOC_SHUTDOWN`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Everything done so far.
+    Sync,
+    /// Metadata changes of operations, and data that was already written back.
+    FlushLog,
+    /// Nothing, as in a power cut.
+    AtOnce,
+}
+
 impl LiveFs {
-    /// Discards what is free in a range of bytes, in runs of at least `min_bytes`; returns the
-    /// bytes.
+    /// Keeps the claim on a volume that several machines reach, until the file system is closed.
+    pub(crate) fn keep_claim(&self, claim: Mmp) {
+        self.health.keep_claim(claim);
+    }
+
+    /// Stops all writing until the volume is opened again. The log stays as it is, for recovery at
+    /// the next opening.
+    pub fn shut_down(&self, how: Shutdown) -> Result<()> {
+        let done = match how {
+            Shutdown::Sync => self.write_back_all(None).and_then(|()| self.engine.sync()),
+            Shutdown::FlushLog => self.engine.sync(),
+            Shutdown::AtOnce => Ok(()),
+        };
+        self.engine.poison("it was shut down (FS_IOC_SHUTDOWN)");
+        done
+    }
+
+    /// Discards the free space in a range of bytes, in runs of at least `min_bytes`. Returns the
+    /// number of bytes discarded.
     ///
-    /// Errors: `EINVAL` for a range without a block, `EOPNOTSUPP` where the device cannot discard.
+    /// Errors: `EINVAL` for a range without a block, `EOPNOTSUPP` if the device cannot discard.
     pub fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
         self.health.check_writable()?;
         let block = self.block_bytes();
@@ -23,7 +52,7 @@ impl LiveFs {
         if min_bytes > group_bytes || start >= self.sb.blocks_count() || range.end - range.start < block {
             return Err(Errno::EINVAL.into());
         }
-        // What was deleted before the call is free.
+        // The blocks of files deleted before the call become free.
         self.engine.sync()?;
         let trimmed = self.allocator.trim(BlockNr(start)..BlockNr(end), min_bytes.div_ceil(block).max(1));
         match trimmed {
@@ -35,7 +64,8 @@ impl LiveFs {
         }
     }
 
-    /// For the crash explorer's canary; see [`crate::alloc::Allocator`].
+    /// Discards freed blocks before their commit; a canary of the crash explorer, see
+    /// [`crate::alloc::Allocator`].
     #[cfg(feature = "faults")]
     pub(crate) fn discard_at_once(&self) {
         self.allocator.discard_at_once();

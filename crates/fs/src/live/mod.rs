@@ -34,10 +34,9 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use parking_lot::RwLock;
 use xact_consistency::{Engine, Handle, ReserveClass};
 use xact_layout::superblock::Superblock;
-use xact_types::{Error, FileBlock, Ino, Result, Site};
+use xact_types::{Error, Ino, Result, Site};
 
 use crate::alloc::Allocator;
 use crate::fixed_blocks::open_allocator;
@@ -46,16 +45,16 @@ use crate::modes::{ModeChoice, Modes};
 use crate::orphan::Orphans;
 use crate::quota::Quotas;
 use data::page_cache::PageCache;
-use data::writeback::Writeback;
+use data::writeback::state::Writeback;
 use health::Health;
 use inode::cache::InodeCache;
 use mvcc::Mvcc;
-use op::Unfinished;
 use space::Space;
 
 pub use commit::staging::StagedBlocks;
-pub use health::{OnError, Shutdown};
+pub use health::OnError;
 pub use inode::access_time::{AccessOptions, AccessTimes};
+pub use maintenance::Shutdown;
 pub use mvcc::read_view::ReadView;
 pub use op::{Budget, Operation, Privileges};
 pub use options::LiveOptions;
@@ -123,40 +122,15 @@ impl LiveFs {
             fs.restore_journal()?;
         }
         if options.flusher && !fs.engine.is_read_only() {
-            fs.writeback.flusher().start(&fs)?;
+            fs.start_flusher()?;
         }
         Ok(fs)
-    }
-
-    /// Finishes the deletions and truncations that a crash interrupted (`ext4_orphan_cleanup`).
-    fn clean_up_orphans(&self) -> Result<()> {
-        let orphans = self.orphans.list();
-        if !orphans.is_empty() {
-            self.allocator.read_groups()?;
-        }
-        for ino in orphans {
-            let cached = self.cached_inode(ino)?;
-            let mut state = RwLock::write_arc(&cached.state);
-            if !state.live {
-                // Its chain goes through the inode's own bytes, so it was in use as an orphan.
-                state.live = true;
-            }
-            if state.inode.links_count() == 0 {
-                self.delete(&cached, &mut state)?;
-            } else {
-                let first = state.inode.size().div_ceil(self.block_bytes());
-                let first = FileBlock(u32::try_from(first).unwrap_or(u32::MAX));
-                let rest = Unfinished { ino, first, past: FileBlock(u32::MAX), hold: None };
-                self.finish_removal(&cached, &mut state, &rest)?;
-            }
-        }
-        Ok(())
     }
 
     /// Writes everything back, deletes what only held inodes kept, empties the engine's log and
     /// marks the volume clean. Nothing may use the file system afterwards.
     pub fn close(&self) -> Result<()> {
-        self.writeback.flusher().end();
+        self.writeback.flusher().stop();
         if self.engine.health().is_ok() && !self.engine.is_read_only() {
             self.write_back_all(None)?;
             for ino in self.orphans.list() {

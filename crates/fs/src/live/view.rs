@@ -153,8 +153,8 @@ impl View for LiveFs {
         // Pages that wait for a block are written first, so that the range is mapped or a hole.
         let cached = self.cached_inode(ino)?;
         self.write_back(&cached, WritebackRequest::DATA)?;
-        let room = if how == Allocate::PunchHole { ReserveClass::Removal } else { ReserveClass::Any };
-        let budget = Budget { room, ..Budget::REMOVE }.by(self.privileges(caller));
+        let class = if how == Allocate::PunchHole { ReserveClass::Removal } else { ReserveClass::Any };
+        let budget = Budget { class, ..Budget::REMOVE }.by(self.privileges(caller));
         self.run(&lock_hint::on(ino), budget, |op| posix::allocate(op, caller, ino, offset, len, how))
     }
 

@@ -9,7 +9,7 @@ use xact_types::Ino;
 use crate::alloc::Allocator;
 use crate::live::LiveFs;
 use crate::live::op::{Budget, Privileges};
-use crate::live::space::make_space::Asker;
+use crate::live::space::make_space::SpaceCaller;
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 use crate::orphan::Orphans;
 use crate::versioned_fs::commit::CommitSize;
@@ -70,6 +70,6 @@ impl LiveFs {
         credits += 32 + credits / 8;
         let credits = u32::try_from(credits).unwrap_or(u32::MAX);
         let privileges = if size.privileged { Privileges::ALL } else { Privileges::NONE };
-        Budget { credits, growth, privileges, room: ReserveClass::Any, asker: Asker::Commit(size.begun) }
+        Budget { credits, growth, privileges, class: ReserveClass::Any, caller: SpaceCaller::Commit(size.begun) }
     }
 }

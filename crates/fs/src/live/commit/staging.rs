@@ -14,7 +14,7 @@ use crate::alloc::Purpose;
 use crate::extent::Replacement;
 use crate::live::LiveFs;
 use crate::live::data::fallocate::UNWRITTEN_LEN_MAX;
-use crate::live::space::make_space::Asker;
+use crate::live::space::make_space::SpaceCaller;
 use crate::versioned_fs::commit::Staging;
 use crate::versioned_fs::contents::{BlockChange, BlockContents, NewContents, SpilledBlock};
 
@@ -67,7 +67,7 @@ impl StagedBlocks {
         let count = new.blocks.iter().filter(|(_, data)| in_memory(data).is_some()).count() as u64
             + holes.iter().map(|(_, len)| u64::from(*len)).sum::<u64>();
         let purpose = Purpose::Data { privileged: by.privileged };
-        let mut reservation = fs.reserve_with_effort(count, purpose, Asker::Commit(by.begun))?;
+        let mut reservation = fs.reserve_with_effort(count, purpose, SpaceCaller::Commit(by.begun))?;
         let bytes = new.in_commit * fs.block_bytes();
         let journaled = fs.engine.data_in_log() == DataInLog::All
             && fs.modes.data.journals_staged(bytes, new.replaced_soon, fs.writeback.log_takes());

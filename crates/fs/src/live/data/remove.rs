@@ -23,7 +23,7 @@ use crate::extent::Progress;
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::versions::BlockVersion;
-use crate::live::op::{Operation, Unfinished};
+use crate::live::op::{Operation, UnfinishedRemoval};
 use crate::orphan::Orphans;
 use crate::versioned_fs::read_as_of::Stamp;
 
@@ -69,7 +69,7 @@ impl Operation<'_> {
         }
         let done = fs.remove_some(handle, state, ino, from, past, hold.as_ref())? && from == first;
         if !done || (cut && !fits) {
-            self.unfinished.push(Unfinished { ino, first, past, hold });
+            self.unfinished.push(UnfinishedRemoval { ino, first, past, hold });
         }
         self.touch(ino);
         Ok(())
@@ -182,7 +182,7 @@ impl LiveFs {
         &self,
         cached: &CachedInode,
         state: &mut InodeState,
-        rest: &Unfinished,
+        rest: &UnfinishedRemoval,
     ) -> Result<()> {
         let result = self.finish_removal_inner(cached, state, rest);
         if let Err(error) = &result {
@@ -195,7 +195,7 @@ impl LiveFs {
         &self,
         cached: &CachedInode,
         state: &mut InodeState,
-        rest: &Unfinished,
+        rest: &UnfinishedRemoval,
     ) -> Result<()> {
         let _under_way = self.space.begin_removal();
         loop {

@@ -15,12 +15,37 @@ use xact_types::{FileBlock, Ino, Result, unix_seconds};
 use super::cached::{CachedInode, InodeState};
 use crate::alloc::Allocator;
 use crate::live::LiveFs;
-use crate::live::op::Unfinished;
+use crate::live::op::UnfinishedRemoval;
 use crate::orphan::Orphans;
 use crate::quota::Charge;
 use crate::xattr::Xattrs;
 
 impl LiveFs {
+    /// Finishes the deletions and truncations that a crash interrupted (`ext4_orphan_cleanup`).
+    pub(in crate::live) fn clean_up_orphans(&self) -> Result<()> {
+        let orphans = self.orphans.list();
+        if !orphans.is_empty() {
+            self.allocator.read_groups()?;
+        }
+        for ino in orphans {
+            let cached = self.cached_inode(ino)?;
+            let mut state = RwLock::write_arc(&cached.state);
+            if !state.live {
+                // Its chain goes through the inode's own bytes, so it was in use as an orphan.
+                state.live = true;
+            }
+            if state.inode.links_count() == 0 {
+                self.delete(&cached, &mut state)?;
+            } else {
+                let first = state.inode.size().div_ceil(self.block_bytes());
+                let first = FileBlock(u32::try_from(first).unwrap_or(u32::MAX));
+                let rest = UnfinishedRemoval { ino, first, past: FileBlock(u32::MAX), hold: None };
+                self.finish_removal(&cached, &mut state, &rest)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Deletes an inode that has no name, unless it is held or a view may still read it.
     pub(in crate::live) fn delete_if_unused(&self, ino: Ino) -> Result<()> {
         let cached = self.cached_inode(ino)?;
@@ -55,7 +80,7 @@ impl LiveFs {
         if has_blocks {
             state.inode.set_size(0);
             let all =
-                Unfinished { ino: cached.ino, first: FileBlock(0), past: FileBlock(u32::MAX), hold: None };
+                UnfinishedRemoval { ino: cached.ino, first: FileBlock(0), past: FileBlock(u32::MAX), hold: None };
             self.finish_removal_inner(cached, state, &all)?;
         }
         let credits = self.credits_inode() + Xattrs::DROP_CREDITS + Orphans::REMOVE_CREDITS;

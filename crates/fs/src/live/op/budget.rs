@@ -9,7 +9,7 @@ use crate::alloc::Purpose;
 use crate::api::Caller;
 use crate::inode_ops::AttrChange;
 use crate::live::LiveFs;
-use crate::live::space::make_space::Asker;
+use crate::live::space::make_space::SpaceCaller;
 use crate::quota::{Charge, Payer, Wanted};
 
 /// What an operation needs of the volume before it may change anything.
@@ -24,9 +24,9 @@ pub struct Budget {
     pub growth: u64,
     pub privileges: Privileges,
     /// What it may use of the room that the engine has left.
-    pub room: ReserveClass,
+    pub class: ReserveClass,
     /// Who gives way where there is no space.
-    pub asker: Asker,
+    pub caller: SpaceCaller,
 }
 
 /// What a caller may use that others may not.
@@ -49,13 +49,13 @@ impl Budget {
         credits: 64,
         growth: 0,
         privileges: Privileges::ALL,
-        room: ReserveClass::Any,
-        asker: Asker::Outside,
+        class: ReserveClass::Any,
+        caller: SpaceCaller::Outside,
     };
     /// An operation that changes attributes or data in memory.
     pub(in crate::live) const CHANGE: Budget = Budget { credits: 32, ..Budget::ADD };
     /// An operation that removes a name or cuts data off.
-    pub(in crate::live) const REMOVE: Budget = Budget { room: ReserveClass::Removal, ..Budget::ADD };
+    pub(in crate::live) const REMOVE: Budget = Budget { class: ReserveClass::Removal, ..Budget::ADD };
 
     pub(in crate::live) fn by(self, privileges: Privileges) -> Budget {
         Budget { privileges, ..self }

@@ -52,7 +52,7 @@ impl<'a> Operation<'a> {
         self.begin_change()?;
         if self.handle.is_none() {
             self.read_ahead();
-            let handle = Handle::begin_for(&self.fs.engine, self.budget.credits, self.budget.room)?;
+            let handle = Handle::begin_for(&self.fs.engine, self.budget.credits, self.budget.class)?;
             self.commit = Some(handle.commit_id());
             self.handle = Some(handle);
         }

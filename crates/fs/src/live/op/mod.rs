@@ -46,7 +46,7 @@ pub use budget::{Budget, Privileges};
 pub(super) use inode_ops::FAST_LINK_BYTES;
 
 /// A removal of blocks that continues after the operation's own commit.
-pub(super) struct Unfinished {
+pub(super) struct UnfinishedRemoval {
     pub ino: Ino,
     pub first: FileBlock,
     pub past: FileBlock,
@@ -93,7 +93,7 @@ pub struct Operation<'a> {
     /// Inodes whose last name went away.
     pub(super) unlinked: Vec<Ino>,
     /// Removals of blocks that this handle had no room for.
-    pub(super) unfinished: Vec<Unfinished>,
+    pub(super) unfinished: Vec<UnfinishedRemoval>,
     changed: bool,
     /// The commit that makes the operation durable; `None` if it changed no metadata block.
     pub(super) commit: Option<CommitId>,

@@ -74,7 +74,7 @@ impl Operation<'_> {
     /// For the changes of an operation that has read what it changes, and is about to begin.
     pub(in crate::live) fn read_ahead(&self) {
         let fs = self.fs;
-        let (grows, removes) = (self.budget.growth > 0, self.budget.room == ReserveClass::Removal);
+        let (grows, removes) = (self.budget.growth > 0, self.budget.class == ReserveClass::Removal);
         for (&ino, locked) in self.locked.iter().filter(|(_, locked)| locked.state.live) {
             fs.read_ahead_inode(ino, &locked.state);
             if grows && locked.state.inode.is_directory() {

@@ -67,7 +67,7 @@ impl LiveFs {
                 effort.needed = op.blocks_needed;
                 op.abandon();
                 drop(op);
-                if self.make_space(&mut effort, budget.asker)? {
+                if self.make_space(&mut effort, budget.caller)? {
                     continue;
                 }
                 return result;
@@ -77,7 +77,7 @@ impl LiveFs {
                 let (credits, privileges) = (u32::try_from(*blocks).unwrap_or(u32::MAX), op.privileges());
                 op.abandon();
                 drop(op);
-                _long_journal = self.lengthen_journal(credits, privileges.reserve, budget.asker)?;
+                _long_journal = self.lengthen_journal(credits, privileges.reserve, budget.caller)?;
                 continue;
             }
             let kept = op.keeping().is_some();

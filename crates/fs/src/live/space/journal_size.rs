@@ -1,20 +1,17 @@
-//! The journal's inode gets more blocks for a commit that its log would not take, and loses them
-//! again.
+//! The journal's inode gets more blocks for a commit that is too large for its log, and loses them
+//! afterwards.
 //!
-//! The steps, and what a crash between any two of them leaves, are at the head of
-//! `consistency/src/journal/resize.rs`. Of those steps, here:
-//! 1. New blocks are taken in memory, filled with zeros, and the tree that maps them
-//!    (`journal_map`) is written to free blocks. All of it is durable before the commit that links
-//!    it: a crash finds it free.
-//! 2. One commit links the blocks and changes the inode and its backup in the superblock. What it
-//!    frees (nodes of the tree before, blocks when the journal gets shorter) stays *held* until the
-//!    inode is at home: until then a recovery still goes by the old tree.
+//! The head of `consistency/src/journal/resize.rs` lists all steps, and the state that a crash
+//! between any two of them leaves. This module does two of them:
+//! 1. New blocks are taken in memory and filled with zeros, and the tree that maps them
+//!    (`journal_map`) is written to free blocks. All of this is durable before the commit that links
+//!    it; a crash before that commit finds these blocks free.
+//! 2. One commit links the blocks and changes the inode and its backup in the superblock. The blocks
+//!    that it frees (nodes of the old tree; log blocks when the journal gets shorter) stay *held*
+//!    until the inode is checkpointed: until then, recovery finds the log through the old tree.
 
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use xact_consistency::{Fault, Handle, ReserveClass, ResizableJournal};
 use xact_layout::extent::MAX_WRITTEN_LEN;
 use xact_layout::get_u32;
@@ -25,53 +22,20 @@ use crate::alloc::{Allocator, Hold, Purpose, Reservation};
 use crate::inode_table::InodeTable;
 use crate::journal_map::{JournalMap, NewTree};
 use crate::live::LiveFs;
-use crate::live::space::make_space::{Asker, Effort};
+use crate::live::space::long_journal::JournalUse;
+use crate::live::space::make_space::{SpaceCaller, Effort};
 use crate::superblock;
 
-/// A long journal that was not used for this time gets short again.
-const IDLE_TIME: Duration = Duration::from_secs(10);
-/// Bytes of zeros that are written at once.
+/// Bytes of zeros in one write.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// Who needs the journal long.
-#[derive(Default)]
-pub(in crate::live) struct LongJournal {
-    /// Held while the length changes.
-    changing: Mutex<()>,
-    users: AtomicU32,
-    unused_since: Mutex<Option<Instant>>,
-}
-
-/// Keeps the journal as long as it is.
-pub(in crate::live) struct JournalUse<'a> {
-    long: &'a LongJournal,
-}
-
-impl LongJournal {
-    fn enter(&self) -> JournalUse<'_> {
-        self.users.fetch_add(1, SeqCst);
-        JournalUse { long: self }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.unused_since.lock().is_some_and(|since| since.elapsed() > IDLE_TIME)
-    }
-}
-
-impl Drop for JournalUse<'_> {
-    fn drop(&mut self) {
-        *self.long.unused_since.lock() = Some(Instant::now());
-        self.long.users.fetch_sub(1, SeqCst);
-    }
-}
-
-/// Blocks that are taken and not linked; given back when dropped.
-struct Taken<'a> {
+/// Blocks that are taken but not linked; given back when dropped.
+struct TakenBlocks<'a> {
     allocator: &'a Allocator,
     runs: Vec<Run>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenBlocks<'_> {
     fn drop(&mut self) {
         self.runs.drain(..).for_each(|run| self.allocator.give_back(run));
     }
@@ -81,33 +45,33 @@ impl Drop for Taken<'_> {
 struct Switch<'a> {
     before: JournalMap,
     map: JournalMap,
-    /// The blocks that it gets.
-    taken: Taken<'a>,
-    /// The blocks that it loses.
+    /// Blocks that the journal gets.
+    taken: TakenBlocks<'a>,
+    /// Blocks that the journal loses.
     freed: Vec<Run>,
 }
 
 impl LiveFs {
-    /// Makes the journal so long that one operation may have `credits`, and keeps it so until the
-    /// result is dropped. The caller holds no lock.
+    /// Makes the journal long enough for one operation of `credits` blocks, and keeps that length
+    /// until the result is dropped. The caller holds no lock.
     ///
-    /// Errors: `NoSpace`; `TooLarge` where there is no journal that could get longer.
+    /// Errors: `NoSpace`; `TooLarge` if the volume has no journal that can get longer.
     pub(in crate::live) fn lengthen_journal(
         &self,
         credits: u32,
         privileged: bool,
-        asker: Asker,
+        caller: SpaceCaller,
     ) -> Result<JournalUse<'_>> {
         let limit = u64::from(self.engine.max_credits());
         let refused = Error::TooLarge { blocks: credits.into(), limit };
         let Some(journal) = self.engine.journal().filter(|_| self.sb.cluster_blocks() == 1) else {
             return Err(refused);
         };
-        let in_use = self.space.long_journal.enter();
+        let in_use = self.space.long_journal.begin_use();
         let mut effort = Effort::default();
         loop {
             match self.lengthen_to(journal, credits, Purpose::Data { privileged }) {
-                Err(Error::NoSpace) if self.make_space(&mut effort, asker)? => {}
+                Err(Error::NoSpace) if self.make_space(&mut effort, caller)? => {}
                 Ok(true) => return Ok(in_use),
                 Ok(false) => return Err(refused),
                 Err(error) => return Err(error),
@@ -115,9 +79,9 @@ impl LiveFs {
         }
     }
 
-    /// False where the journal cannot get longer. `NoSpace` changes nothing.
+    /// False if the journal cannot get longer. `NoSpace` leaves everything unchanged.
     fn lengthen_to(&self, journal: &dyn ResizableJournal, credits: u32, purpose: Purpose) -> Result<bool> {
-        let _changing = self.space.long_journal.changing.lock();
+        let _changing = self.space.long_journal.lock();
         if self.engine.max_credits() >= credits {
             return Ok(true);
         }
@@ -140,12 +104,12 @@ impl LiveFs {
         JournalMap::read(&self.engine, &self.sb, ino, &self.table.read(ino)?)
     }
 
-    /// What one commit of the log as it is may change for the journal's own sake.
+    /// Credits that one commit may use for changing the journal itself, at its present length.
     fn journal_credits(&self) -> u32 {
         self.engine.max_credits() / 2
     }
 
-    /// Adds as many blocks as one commit can, towards `blocks` in all.
+    /// Adds as many blocks as one commit can, up to a total of `blocks`.
     fn add_to_journal(
         &self,
         journal: &dyn ResizableJournal,
@@ -155,7 +119,7 @@ impl LiveFs {
     ) -> Result<()> {
         let before = self.journal_map()?;
         let mut map = before.clone();
-        let mut taken = Taken { allocator: &self.allocator, runs: Vec::new() };
+        let mut taken = TakenBlocks { allocator: &self.allocator, runs: Vec::new() };
         let mut credits = 0;
         while map.blocks() < blocks && credits < self.journal_credits() {
             let most = (blocks - map.blocks()).min(MAX_WRITTEN_LEN);
@@ -187,8 +151,8 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Gives the journal's inode another map, in one durable commit. What was freed stays held by
-    /// the result, which must live until the inode is at home.
+    /// Gives the journal's inode a new map, in one durable commit. The result holds the freed
+    /// blocks; it must live until the inode is checkpointed.
     fn switch_journal_map(&self, mut switch: Switch<'_>) -> Result<Hold> {
         let ino = Ino(self.sb.journal_inum());
         let mut places = Vec::new();
@@ -201,8 +165,8 @@ impl LiveFs {
         for (block, bytes) in &tree.nodes {
             self.engine.write_data(*block, &[IoSlice::new(bytes)])?;
         }
-        // Durable by this flush: the zeros and the tree. Without it the inode could be home, and
-        // the log not be found through it, or be found to hold what a file held there before.
+        // This flush makes the zeros and the tree durable. Without it, a crash could leave the new
+        // inode in its place but no tree behind it, or a log with old contents of a file.
         self.engine.flush_data()?;
         let runs =
             switch.taken.runs.iter().chain(&switch.freed).map(|run| self.allocator.credits_for(run.len));
@@ -252,16 +216,16 @@ impl LiveFs {
             (backup[15], backup[16]) = (inode.size_hi(), inode.size_lo());
             backup
         })?;
-        // The superblock keeps a copy of where the journal is, which e2fsck compares.
+        // The superblock has a copy of the journal's map, which e2fsck compares.
         superblock::update(handle, &self.sb, |sb| sb.set_journal_backup(backup))
     }
 
-    /// Makes the journal what it was made, unless a commit needs it longer.
+    /// Restores the journal's original length, unless a commit needs it longer.
     pub(in crate::live) fn restore_journal(&self) -> Result<()> {
         let Some(journal) = self.engine.journal() else { return Ok(()) };
-        let _changing = self.space.long_journal.changing.lock();
+        let _changing = self.space.long_journal.lock();
         let Some(made_with) = journal.size().made_with else { return Ok(()) };
-        if self.space.long_journal.users.load(SeqCst) > 0 {
+        if self.space.long_journal.is_used() {
             return Ok(());
         }
         let cut_first = self.options.faults.has(Fault::ShorterAfterInode);
@@ -269,14 +233,14 @@ impl LiveFs {
             journal.shorten()?;
         }
         match self.cut_journal(journal, made_with) {
-            // A full volume, without a block for a new node: a later time.
+            // The volume has no block for a new tree node: try again later.
             Err(Error::NoSpace) => return Ok(()),
             result => result?,
         }
         if cut_first {
             journal.shorten()?;
         }
-        *self.space.long_journal.unused_since.lock() = None;
+        self.space.long_journal.note_restored();
         journal.forget_size()
     }
 
@@ -284,20 +248,20 @@ impl LiveFs {
         self.engine.journal().is_some_and(|journal| journal.size().made_with.is_some())
     }
 
-    /// Makes what was freed, or is the journal's for no reason any more, available. The caller
-    /// holds no lock.
+    /// Makes freed blocks available, and blocks that the journal no longer needs. The caller holds no
+    /// lock.
     pub(in crate::live) fn reclaim(&self) -> Result<()> {
         self.write_back_all(None)?;
         self.restore_journal()?;
         self.engine.sync()
     }
 
-    /// As [`Self::restore_journal`], where no commit has needed the length for a while.
+    /// Calls [`Self::restore_journal`] if no commit has needed the length for a while.
     pub(in crate::live) fn restore_idle_journal(&self) -> Result<()> {
         if self.space.long_journal.is_idle() { self.restore_journal() } else { Ok(()) }
     }
 
-    /// Takes the blocks behind the first `blocks` from the journal's inode, in as many commits as
+    /// Removes the blocks after the first `blocks` from the journal's inode, in as many commits as
     /// needed.
     fn cut_journal(&self, journal: &dyn ResizableJournal, blocks: u32) -> Result<()> {
         loop {
@@ -314,9 +278,9 @@ impl LiveFs {
             if freed.is_empty() {
                 return Ok(());
             }
-            let taken = Taken { allocator: &self.allocator, runs: Vec::new() };
+            let taken = TakenBlocks { allocator: &self.allocator, runs: Vec::new() };
             let hold = self.switch_journal_map(Switch { before, map, taken, freed })?;
-            // The inode is at home by this: until then the blocks of the tree before are held.
+            // This checkpoints the inode; until then the blocks of the old tree are held.
             journal.checkpoint()?;
             drop(hold);
         }

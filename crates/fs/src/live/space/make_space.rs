@@ -1,25 +1,23 @@
-//! What is tried before a caller gets `NoSpace`.
+//! The steps that are tried before a caller gets `NoSpace`.
 //!
-//! In this order, each of it by [`LiveFs::make_space`], after which the caller tries again:
-//! 1. Deletions under way are waited for, and what was freed is made available by a commit.
-//! 2. Open transactions give way, one at a time: whichever gives more of the views of the past that
-//!    keep deleted space, the oldest first, and the transaction that holds most
-//!    ([`crate::live::space::tx_space`]).
+//! [`LiveFs::make_space`] takes the next one of these steps, and then the caller tries again:
+//! 1. Wait for deletions under way, and make freed space available by a commit.
+//! 2. Let open transactions give way, one at a time. Two things hold space: views of the past keep
+//!    deleted files, and transactions hold space of their own ([`crate::live::space::tx_space`]).
+//!    If the views hold more, the oldest views expire; else the transaction that holds most is
+//!    revoked.
+//! 3. Wait for commits under way, which may be refused and then give back the space they hold.
 //!
-//! 3. Commits under way are waited for, which may be refused and then give back what they have
-//!    taken.
+//! A call inside a transaction takes step 1 only. A commit takes steps 1 and 2, and its own view is
+//! spared. When the pool of a volume with generations is full, transactions do not give way: they
+//! hold no part of the pool.
 //!
-//! A transaction that wants to hold more has the first only; its commit has the first two, and its
-//! own view is spared. Transactions do not give way where the pool of a volume with generations is
-//! what is full: they hold none of it.
-//!
-//! Locks: the caller holds none of inodes and no handle. It may hold its own transaction's; nothing
-//! here waits for the lock of another one.
+//! Locks: the caller holds no inode lock and no handle. It may hold its own transaction's lock; no
+//! step waits for the lock of another transaction.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use xact_consistency::Snapshots;
 use xact_types::{Error, Result};
 
@@ -27,76 +25,49 @@ use crate::alloc::{Purpose, Reservation};
 use crate::live::LiveFs;
 use crate::versioned_fs::read_as_of::Stamp;
 
-/// How long deletions of others are waited for.
+/// Maximum wait for deletions by other callers.
 const REMOVALS_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How long commits of others are waited for. Such a commit may itself wait until the kernel has
-/// the caller's answer.
+/// Maximum wait for commits by other callers. Such a commit may itself be waiting until the kernel
+/// has the answer to this caller's request.
 const COMMITS_WAIT_MAX: Duration = Duration::from_secs(1);
 const COMMITS_WAIT_STEP: Duration = Duration::from_millis(5);
-/// How long a caller waits for space in all, about.
+/// Maximum total wait of one caller, approximately.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// Who finds no space.
+/// The kind of caller that found no space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asker {
+pub enum SpaceCaller {
     /// A call outside of transactions.
     Outside,
-    /// The commit of a transaction whose view is of this instant.
+    /// The commit of a transaction whose view has this stamp.
     Commit(Stamp),
     /// A call inside a transaction.
     Inside,
 }
 
-/// What was tried for one caller so far.
+/// The steps already taken for one caller.
 #[derive(Default)]
 pub(in crate::live) struct Effort {
-    /// Blocks that the caller cannot do without, as far as is known.
+    /// Blocks that the caller needs at least; 0 if unknown.
     pub needed: u64,
     reclaimed: bool,
     waited_for_commits: Duration,
     since: Option<Instant>,
 }
 
-/// The state of what makes space.
-#[derive(Default)]
-pub(in crate::live) struct SpaceMaking {
-    /// Held while transactions give way, so that no more of them do than it takes.
-    making: Mutex<()>,
-    /// How often they have.
-    rounds: AtomicU64,
-    /// Removals of blocks that run just now.
-    removals: AtomicUsize,
-}
-
-/// Counts a removal as under way.
-pub(in crate::live) struct RemovalUnderWay<'a>(&'a AtomicUsize);
-
-impl SpaceMaking {
-    pub fn begin_removal(&self) -> RemovalUnderWay<'_> {
-        self.removals.fetch_add(1, SeqCst);
-        RemovalUnderWay(&self.removals)
-    }
-}
-
-impl Drop for RemovalUnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-}
-
 impl LiveFs {
-    /// After `NoSpace`: does the next thing that may help. False where nothing is left to be done,
-    /// or the caller has waited long enough.
-    pub(in crate::live) fn make_space(&self, effort: &mut Effort, asker: Asker) -> Result<bool> {
+    /// Takes the next step after `NoSpace`. False when no step is left, or the caller has waited long
+    /// enough.
+    pub(in crate::live) fn make_space(&self, effort: &mut Effort, caller: SpaceCaller) -> Result<bool> {
         if effort.since.get_or_insert_with(Instant::now).elapsed() > WAIT_MAX {
             return Ok(false);
         }
-        let round = self.space.making.rounds.load(SeqCst);
+        let round = self.space.rounds.load(SeqCst);
         if !effort.reclaimed {
             effort.reclaimed = true;
             let waited = self.wait_for_removals();
-            // What was freed becomes available with its commit, and what was reserved by being
-            // written.
+            // Freed space becomes available with its commit, and reserved space when the dirty data
+            // it is for is written.
             if waited
                 || self.allocator.reclaimable() > 0
                 || self.has_long_journal()
@@ -109,13 +80,13 @@ impl LiveFs {
         if self.engine.snapshots().is_some_and(Snapshots::is_pool_full) {
             return Ok(false);
         }
-        let gave_way = match asker {
-            Asker::Inside => false,
-            Asker::Outside => self.have_transactions_give_way(effort.needed, round, None)?,
-            Asker::Commit(stamp) => self.have_transactions_give_way(effort.needed, round, Some(stamp))?,
+        let gave_way = match caller {
+            SpaceCaller::Inside => false,
+            SpaceCaller::Outside => self.have_transactions_give_way(effort.needed, round, None)?,
+            SpaceCaller::Commit(stamp) => self.have_transactions_give_way(effort.needed, round, Some(stamp))?,
         };
         effort.reclaimed &= !gave_way;
-        if gave_way || asker != Asker::Outside {
+        if gave_way || caller != SpaceCaller::Outside {
             return Ok(gave_way);
         }
         let waits = effort.waited_for_commits < COMMITS_WAIT_MAX && self.space.transactions.any_pinned();
@@ -127,25 +98,25 @@ impl LiveFs {
         Ok(waits)
     }
 
-    /// Reserves blocks, after having made space where that is needed.
+    /// Reserves blocks, making space if necessary.
     pub(in crate::live) fn reserve_with_effort(
         &self,
         blocks: u64,
         purpose: Purpose,
-        asker: Asker,
+        caller: SpaceCaller,
     ) -> Result<Reservation> {
         let mut effort = Effort { needed: blocks, ..Effort::default() };
         loop {
             match self.allocator.reserve(blocks, purpose) {
-                Err(Error::NoSpace) if self.make_space(&mut effort, asker)? => {}
+                Err(Error::NoSpace) if self.make_space(&mut effort, caller)? => {}
                 result => return result,
             }
         }
     }
 
-    /// Waits until removals that run have ended, for a while; whether there were any.
+    /// Waits for running removals to end, up to [`REMOVALS_WAIT_MAX`]. Returns whether any ran.
     fn wait_for_removals(&self) -> bool {
-        let removals = &self.space.making.removals;
+        let removals = &self.space.removals;
         let until = Instant::now() + REMOVALS_WAIT_MAX;
         let any = removals.load(SeqCst) > 0;
         while removals.load(SeqCst) > 0 && Instant::now() < until {
@@ -154,13 +125,13 @@ impl LiveFs {
         any
     }
 
-    /// One transaction, or the views of an instant, give way; false where there is nothing that
-    /// they hold. `below`: only views from before that instant. `round`: the number of rounds
-    /// before the caller found no space.
+    /// Makes one transaction, or the views of one stamp, give way. False if they hold nothing.
+    /// `below`: only views with older stamps may expire. `round`: the number of rounds before the
+    /// caller found no space.
     fn have_transactions_give_way(&self, needed: u64, round: u64, below: Option<Stamp>) -> Result<bool> {
-        let _making = self.space.making.making.lock();
-        // Another caller has made space since the caller looked.
-        if self.space.making.rounds.load(SeqCst) != round {
+        let _giving_way = self.space.giving_way.lock();
+        // Another caller has made space since this one found none.
+        if self.space.rounds.load(SeqCst) != round {
             return Ok(true);
         }
         let inodes = self.allocator.free_inodes() == 0;
@@ -168,7 +139,7 @@ impl LiveFs {
         let held = largest.as_ref().map_or(0, |(_, size)| *size);
         let past = self.held_by_views(inodes);
         let expires_first = past > 0 && past >= held;
-        // No transaction loses anything for a request that all of them together could not meet.
+        // No transaction loses its space to a request that exceeds the sum of all that is held.
         let all = self.allocator.reservable(Purpose::Data { privileged: true })
             + self.space.transactions.blocks()
             + past;
@@ -179,12 +150,12 @@ impl LiveFs {
             || largest.is_some_and(|(space, _)| space.revoke())
             || !expires_first && self.expire_some_views(below)?;
         if gave_way {
-            self.space.making.rounds.fetch_add(1, SeqCst);
+            self.space.rounds.fetch_add(1, SeqCst);
         }
         Ok(gave_way)
     }
 
-    /// Blocks, or inodes, that were deleted and are kept for views of the past; about.
+    /// Number of deleted blocks, or inodes, that views of the past keep; approximate.
     fn held_by_views(&self, inodes: bool) -> u64 {
         let unlinked = self.mvcc.unlinked();
         if inodes {

@@ -1,112 +1,106 @@
-//! Space that open transactions hold before their commits: whose it is, how much it may be, and how
-//! it is revoked.
+//! Space that open transactions hold before their commits: its owner, its limit, its revocation.
 //!
-//! A transaction holds blocks that its contents were spilled to, and numbers of inodes that were
-//! born in it. Both are taken in memory only, so a crash leaves nothing of them, and nothing here
-//! is on disk.
+//! A transaction holds blocks with spilled contents, and numbers of inodes created in it. Both are
+//! taken in memory only, so a crash leaves no trace of them, and nothing in this module is on disk.
 //!
-//! Crash argument of spilled contents: they are in blocks that are taken in memory only, so a crash
-//! finds these free. A transaction that ends without them gives them back. Its commit makes them
-//! blocks of its files where they are, without writing them again: as staged contents from then on
-//! (`commit::install`), and the commit's own flush covers them as any data that was written before
-//! it.
+//! Crash argument of spilled contents: their blocks are taken in memory only, so a crash finds them
+//! free. A transaction that ends without them gives them back. Its commit links them to its files at
+//! the place where they are, without another write: from then on they are like staged contents
+//! (`commit::install`). The commit's own flush covers them, as it covers all data written before it.
 //!
-//! - *Charge.* What is held counts against the quotas of the file that it is for (user, group,
-//!   project), as the same call outside would. It is a reservation beside the usage
-//!   ([`crate::quota`]), never in a quota file: that has what the inode table has, and e2fsck
-//!   compares the two. A commit ends the reservation when it moves the charge (`op`), everything
-//!   else when it gives the space back.
-//! - *Limit.* All open transactions of one user other than root together may hold a share of what
-//!   is free to unprivileged users, theirs included
-//!   ([`LiveOptions::tx_space_percent`](crate::live::LiveOptions)). Beyond it the call in the
-//!   transaction gets `EDQUOT`: the volume has space left, this user's transactions may not have
-//!   it. The blocks reserved for root are no part of that.
-//! - *Revocation.* When others find no space (`make_space.rs`), a transaction loses all that it
+//! - *Charge.* Held space counts against the quotas of the file that it is for (user, group,
+//!   project), as the same call outside a transaction would. It is a reservation in addition to the
+//!   usage ([`crate::quota`]) and never in a quota file: e2fsck compares that file with the inode
+//!   table. A commit ends the reservation when it moves the charge (`op`); in all other cases the
+//!   reservation ends when the space is given back.
+//! - *Limit.* The open transactions of one user other than root together may hold a share of the
+//!   space that is free to unprivileged users, including what these transactions hold
+//!   ([`LiveOptions::tx_space_percent`](crate::live::LiveOptions)). Beyond it a call in the
+//!   transaction gets `EDQUOT`: the volume has space, but this user's transactions may not take it.
+//!   The blocks reserved for root are not part of that space.
+//! - *Revocation.* When other callers find no space (`make_space`), a transaction loses all that it
 //!   holds. From then on it can neither change nor commit anything, and reads of spilled contents
 //!   fail ([`Error::SpaceRevoked`]).
 //!
-//! Revocation needs no lock of the transaction, which may be busy for long:
+//! Revocation does not need the transaction's lock, which may be held for long:
 //! ```text
-//!        spill, reserve            begin_commit                 adopted, linked
+//!        spill, reserve            pin                          adopted, linked
 //!  Open ───────────────▶ Open ─────────────────────▶ Pinned ────────────────────▶ (the volume's)
 //!    │                                                 │ refused
 //!    │ revoke                     Open ◀───────────────┘
 //!    ▼
 //!  Revoked: holds nothing
 //! ```
-//! Nothing revokes what is pinned, so what a commit links is its own. A read of a spilled block
-//! holds the run's lock shared while the device works, and revocation takes that lock before the
-//! blocks are free: so no transaction reads what is another's by then.
+//! Pinned space is never revoked, so a commit links only blocks of its own transaction. A read of a
+//! spilled block holds the run's lock shared while the device works, and revocation takes that lock
+//! before the blocks become free: so no transaction reads blocks that were handed out again.
 //!
-//! Locks: `making` (in `make_space.rs`) → the list of spaces → a space's `held`, or a run's state →
-//! a group of the allocator. None of them is held while an inode is locked by the same thread, but
-//! for a run's state and `held`, under which nothing waits.
+//! Locks: `Space::giving_way` → the list of spaces → a space's `holdings`, or a run's state → a group
+//! of the allocator. A thread that holds one of them locks no inode. The exceptions are a run's state
+//! and `holdings`, under which no thread waits.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use xact_types::{BlockNr, Errno, Error, Ino, Result, Run};
 
-use crate::alloc::Purpose;
 use crate::live::LiveFs;
-use crate::live::space::make_space::{Asker, Effort};
 use crate::quota::{Charge, Payer};
-use crate::versioned_fs::contents::{self, SpillPlace, SpilledBlock, SpilledRun as _};
-use crate::versioned_fs::tx_space::{HoldsTxSpace, SpaceLimits};
+use crate::versioned_fs::contents::{self, SpilledRun as _};
+use crate::versioned_fs::tx_space::SpaceLimits;
 
-/// What open transactions hold, for people.
+/// Statistics of the space that open transactions hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TxSpaceUse {
-    /// Of spilled contents.
+    /// Bytes of spilled contents.
     pub bytes: u64,
     pub inodes: u64,
     /// Transactions whose space was revoked since the volume was opened.
     pub revoked: u64,
-    /// What all open transactions of one user may hold of what is free, in percent.
+    /// Share of the free space that the open transactions of one user may hold, in percent.
     pub limit_percent: u8,
 }
 
-/// All spaces of open transactions of a volume.
+/// The spaces of all open transactions of a volume.
 #[derive(Default)]
 pub(in crate::live) struct TxSpaces {
     open: Mutex<BTreeMap<u64, Weak<TxSpace>>>,
-    last: AtomicU64,
+    last_number: AtomicU64,
     users: Mutex<HashMap<u32, Weak<UserSpace>>>,
     revoked: AtomicU64,
 }
 
-/// What all open transactions of one user hold.
+/// Amounts held by all open transactions of one user.
 #[derive(Default)]
-struct UserSpace {
-    blocks: AtomicU64,
-    inodes: AtomicU64,
+pub(super) struct UserSpace {
+    pub blocks: AtomicU64,
+    pub inodes: AtomicU64,
 }
 
-/// What one open transaction holds.
+/// The space that one open transaction holds.
 pub struct TxSpace {
     fs: Arc<LiveFs>,
-    /// The transaction's number, for the log.
+    /// The transaction's number, for messages.
     id: u64,
-    owner: u32,
-    /// In the list of spaces.
+    pub(super) owner: u32,
+    /// Key in the list of spaces.
     number: u64,
-    user: Arc<UserSpace>,
-    blocks: AtomicU64,
-    held: Mutex<Held>,
+    pub(super) user: Arc<UserSpace>,
+    pub(super) blocks: AtomicU64,
+    pub(super) holdings: Mutex<Holdings>,
     revoked: AtomicBool,
-    /// That its user's limit was met is logged once.
-    told: AtomicBool,
+    /// The message that its user's limit was reached was logged.
+    limit_logged: AtomicBool,
 }
 
 #[derive(Default)]
-struct Held {
-    inodes: BTreeMap<Ino, Payer>,
-    runs: BTreeMap<u64, Weak<SpilledRun>>,
+pub(super) struct Holdings {
+    pub inodes: BTreeMap<Ino, Payer>,
+    pub runs: BTreeMap<u64, Weak<SpilledRun>>,
     last_run: u64,
-    /// Commits under way.
+    /// Running commits.
     pins: u32,
 }
 
@@ -117,7 +111,7 @@ pub struct PinnedSpace {
 
 impl Drop for PinnedSpace {
     fn drop(&mut self) {
-        self.space.held.lock().pins -= 1;
+        self.space.holdings.lock().pins -= 1;
     }
 }
 
@@ -125,15 +119,15 @@ impl Drop for PinnedSpace {
 pub(in crate::live) struct SpilledRun {
     space: Arc<TxSpace>,
     number: u64,
-    run: Run,
+    pub run: Run,
     payer: Payer,
     state: RwLock<RunState>,
 }
 
 struct RunState {
-    /// Those that have become a file's.
+    /// Whether each block belongs to a file.
     linked: Vec<bool>,
-    /// The rest was revoked.
+    /// The other blocks were revoked.
     given_back: bool,
 }
 
@@ -142,7 +136,7 @@ impl contents::SpilledRun for SpilledRun {
         self.run.start
     }
 
-    /// What a block of it is charged.
+    /// The charge for one block.
     fn charge(&self) -> Charge {
         Charge { payer: self.payer, bytes: self.space.fs.block_bytes(), inodes: 0 }
     }
@@ -159,10 +153,10 @@ impl contents::SpilledRun for SpilledRun {
         self.space.fs.engine.read_data(self.run.start.offset(index.into()), buf)
     }
 
-    /// A block is a file's: it is not given back any more, and its charge is the file's.
+    /// A block now belongs to a file, with its charge, and is not given back.
     fn set_linked(&self, index: u32) {
         let mut state = self.state.write();
-        assert!(!state.given_back, "what a commit links is pinned");
+        assert!(!state.given_back, "blocks that a commit links are pinned");
         let was = std::mem::replace(&mut state.linked[index as usize], true);
         assert!(!was, "a spilled block becomes one file's, once");
         self.space.release_blocks(1);
@@ -170,7 +164,27 @@ impl contents::SpilledRun for SpilledRun {
 }
 
 impl SpilledRun {
-    /// Gives back what has not become a file's, with its charge.
+    /// A new run with a number of its own; not in the space's list yet.
+    pub(super) fn new(space: &Arc<TxSpace>, payer: Payer, run: Run) -> Arc<SpilledRun> {
+        let number = {
+            let mut holdings = space.holdings.lock();
+            holdings.last_run += 1;
+            holdings.last_run
+        };
+        let state = RunState { linked: vec![false; run.len as usize], given_back: false };
+        Arc::new(SpilledRun { space: space.clone(), number, run, payer, state: RwLock::new(state) })
+    }
+
+    /// Adds the run to the space's list. `SpaceRevoked` if the space was revoked after the run was
+    /// taken: the run is then given back by its drop, which takes the lock.
+    pub(super) fn enlist(self: &Arc<Self>) -> Result<()> {
+        let mut holdings = self.space.holdings.lock();
+        self.space.check()?;
+        holdings.runs.insert(self.number, Arc::downgrade(self));
+        Ok(())
+    }
+
+    /// Gives back the blocks that belong to no file, with their charge.
     fn give_back(&self) {
         let mut state = self.state.write();
         if std::mem::replace(&mut state.given_back, true) {
@@ -194,48 +208,48 @@ impl SpilledRun {
 impl Drop for SpilledRun {
     fn drop(&mut self) {
         self.give_back();
-        self.space.held.lock().runs.remove(&self.number);
+        self.space.holdings.lock().runs.remove(&self.number);
     }
 }
 
 impl TxSpace {
-    /// Whose contents may still be committed: `SpaceRevoked` where what it held is gone.
+    /// `SpaceRevoked` after a revocation: the transaction can no longer commit.
     pub fn check(&self) -> Result<()> {
         if self.revoked.load(SeqCst) { Err(Error::SpaceRevoked) } else { Ok(()) }
     }
 
-    /// Before a commit, until the result is dropped. Errors as [`TxSpace::check`].
-    pub fn begin_commit(self: &Arc<Self>) -> Result<PinnedSpace> {
-        let mut held = self.held.lock();
+    /// Pins the space for a commit, until the result is dropped. Errors: see [`TxSpace::check`].
+    pub fn pin(self: &Arc<Self>) -> Result<PinnedSpace> {
+        let mut holdings = self.holdings.lock();
         self.check()?;
-        held.pins += 1;
+        holdings.pins += 1;
         Ok(PinnedSpace { space: self.clone() })
     }
 
-    fn release_blocks(&self, blocks: u64) {
+    pub(super) fn release_blocks(&self, blocks: u64) {
         self.blocks.fetch_sub(blocks, Relaxed);
         self.user.blocks.fetch_sub(blocks, Relaxed);
     }
 
-    /// Blocks, or inodes, that can be had from it.
+    /// Number of blocks, or inodes, that a revocation would free.
     pub(in crate::live) fn size(&self, inodes: bool) -> u64 {
-        let held = self.held.lock();
-        match (held.pins, inodes) {
-            (0, true) => held.inodes.len() as u64,
+        let holdings = self.holdings.lock();
+        match (holdings.pins, inodes) {
+            (0, true) => holdings.inodes.len() as u64,
             (0, false) => self.blocks.load(Relaxed),
             _ => 0,
         }
     }
 
-    /// Takes everything from the transaction; false where it is being committed.
+    /// Takes all space from the transaction; false if it is being committed.
     pub(in crate::live) fn revoke(&self) -> bool {
         let (inodes, runs) = {
-            let mut held = self.held.lock();
-            if held.pins > 0 {
+            let mut holdings = self.holdings.lock();
+            if holdings.pins > 0 {
                 return false;
             }
             self.revoked.store(true, SeqCst);
-            (std::mem::take(&mut held.inodes), std::mem::take(&mut held.runs))
+            (std::mem::take(&mut holdings.inodes), std::mem::take(&mut holdings.runs))
         };
         self.fs.space.transactions.revoked.fetch_add(1, Relaxed);
         let mut blocks = 0;
@@ -255,19 +269,19 @@ impl TxSpace {
         true
     }
 
-    fn give_back_inode(&self, ino: Ino, payer: Payer) {
+    pub(super) fn give_back_inode(&self, ino: Ino, payer: Payer) {
         let fs = &self.fs;
         fs.quotas.release(&Charge { payer, bytes: 0, inodes: 1 });
         self.user.inodes.fetch_sub(1, Relaxed);
-        // A commit that failed half-way may have made it an inode; it has stopped the volume.
+        // A commit that failed half-way may have made it an inode in use; it has poisoned the volume.
         if fs.engine.health().is_ok() {
             fs.allocator.give_back_inode(ino);
         }
     }
 
-    /// Adds to what the user holds of something, of which `free` is left to all; `EDQUOT` beyond
-    /// the share.
-    fn add_to_user(&self, held: &AtomicU64, more: u64, free: u64, limits: SpaceLimits) -> Result<()> {
+    /// Adds to one of the user's amounts. `free` is what the volume has left; `EDQUOT` beyond the
+    /// user's share.
+    pub(super) fn add_to_user(&self, held: &AtomicU64, more: u64, free: u64, limits: SpaceLimits) -> Result<()> {
         let percent = u64::from(self.fs.options.tx_space_percent);
         let unlimited = self.owner == 0 || limits == SpaceLimits::Exempt;
         let added = held.fetch_update(Relaxed, Relaxed, |held| {
@@ -275,7 +289,7 @@ impl TxSpace {
             (unlimited || held + more <= most).then_some(held + more)
         });
         if added.is_err() {
-            if !self.told.swap(true, Relaxed) {
+            if !self.limit_logged.swap(true, Relaxed) {
                 let (id, owner) = (self.id, self.owner);
                 log::warn!(
                     "transaction {id}: the open transactions of user {owner} hold {percent}% of the free space, which \
@@ -290,7 +304,7 @@ impl TxSpace {
 
 impl Drop for TxSpace {
     fn drop(&mut self) {
-        let inodes = std::mem::take(&mut self.held.get_mut().inodes);
+        let inodes = std::mem::take(&mut self.holdings.get_mut().inodes);
         for (ino, payer) in inodes {
             self.give_back_inode(ino, payer);
         }
@@ -299,220 +313,63 @@ impl Drop for TxSpace {
 }
 
 impl TxSpaces {
-    fn spaces(&self) -> Vec<Arc<TxSpace>> {
-        self.open.lock().values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Whether a commit is under way.
-    pub fn any_pinned(&self) -> bool {
-        self.spaces().iter().any(|space| space.held.lock().pins > 0)
-    }
-
-    /// Blocks that all of them hold.
-    pub fn blocks(&self) -> u64 {
-        self.spaces().iter().map(|space| space.blocks.load(Relaxed)).sum()
-    }
-
-    /// The one that holds most blocks, or inodes, and how many.
-    pub fn largest(&self, inodes: bool) -> Option<(Arc<TxSpace>, u64)> {
-        let sizes = self.spaces().into_iter().map(|space| (space.size(inodes), space));
-        sizes.filter(|(size, _)| *size > 0).max_by_key(|(size, _)| *size).map(|(size, space)| (space, size))
-    }
-}
-
-impl HoldsTxSpace for LiveFs {
-    type Space = Arc<TxSpace>;
-    type Pinned = PinnedSpace;
-
-    /// Nothing yet, for a transaction that begins.
-    fn open_space(self: &Arc<Self>, id: u64, owner: u32) -> Arc<TxSpace> {
-        let spaces = &self.space.transactions;
-        let user = {
-            let mut users = spaces.users.lock();
-            match users.get(&owner).and_then(Weak::upgrade) {
-                Some(user) => user,
-                None => {
-                    users.retain(|_, user| user.strong_count() > 0);
-                    let user = Arc::<UserSpace>::default();
-                    users.insert(owner, Arc::downgrade(&user));
-                    user
-                }
-            }
-        };
-        let number = spaces.last.fetch_add(1, Relaxed);
+    /// An empty space for a transaction that begins.
+    pub(super) fn open(&self, fs: Arc<LiveFs>, id: u64, owner: u32) -> Arc<TxSpace> {
+        let user = self.user(owner);
+        let number = self.last_number.fetch_add(1, Relaxed);
         let space = Arc::new(TxSpace {
-            fs: self.clone(),
+            fs,
             id,
             owner,
             number,
             user,
             blocks: AtomicU64::new(0),
-            held: Mutex::default(),
+            holdings: Mutex::default(),
             revoked: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            limit_logged: AtomicBool::new(false),
         });
-        spaces.open.lock().insert(number, Arc::downgrade(&space));
+        self.open.lock().insert(number, Arc::downgrade(&space));
         space
     }
 
-    fn check_space(space: &Arc<TxSpace>) -> Result<()> {
-        space.check()
-    }
-
-    fn pin_space(space: &Arc<TxSpace>) -> Result<PinnedSpace> {
-        space.begin_commit()
-    }
-
-    /// Reserves an inode number in memory, for a transaction's new inode. Errors: `EDQUOT` by the
-    /// quotas of `payer` and by the user's limit; `NoSpace`; `SpaceRevoked`.
-    fn reserve_inode(
-        &self,
-        space: &Arc<TxSpace>,
-        parent: Ino,
-        is_dir: bool,
-        payer: Payer,
-        limits: SpaceLimits,
-    ) -> Result<Ino> {
-        space.check()?;
-        space.add_to_user(&space.user.inodes, 1, self.allocator.free_inodes(), limits)?;
-        let charge = Charge { payer, bytes: 0, inodes: 1 };
-        let unchecked = space.owner == 0 || limits == SpaceLimits::Exempt;
-        let taken = self.quotas.reserve(&charge, unchecked).and_then(|()| {
-            let taken = self.take_inode_for_tx(parent, is_dir);
-            taken.inspect_err(|_| self.quotas.release(&charge))
-        });
-        let ino = taken.inspect_err(|_| _ = space.user.inodes.fetch_sub(1, Relaxed))?;
-        let mut held = space.held.lock();
-        // Revoked since: this one was not on the list.
-        if let Err(error) = space.check() {
-            drop(held);
-            space.give_back_inode(ino, payer);
-            return Err(error);
+    fn user(&self, owner: u32) -> Arc<UserSpace> {
+        let mut users = self.users.lock();
+        if let Some(user) = users.get(&owner).and_then(Weak::upgrade) {
+            return user;
         }
-        held.inodes.insert(ino, payer);
-        Ok(ino)
+        users.retain(|_, user| user.strong_count() > 0);
+        let user = Arc::<UserSpace>::default();
+        users.insert(owner, Arc::downgrade(&user));
+        user
     }
 
-    /// Gives back a number that was reserved and never used.
-    fn unreserve_inode(&self, space: &Arc<TxSpace>, ino: Ino) {
-        let payer = space.held.lock().inodes.remove(&ino);
-        if let Some(payer) = payer {
-            space.give_back_inode(ino, payer);
-        }
+    /// Inodes that all spaces hold.
+    pub fn inodes(&self) -> u64 {
+        self.spaces().iter().map(|space| space.holdings.lock().inodes.len() as u64).sum()
     }
 
-    /// A commit has made a reserved number an inode, which is charged by itself.
-    fn adopted_inode(&self, space: &Arc<TxSpace>, ino: Ino) {
-        if space.held.lock().inodes.remove(&ino).is_some() {
-            space.user.inodes.fetch_sub(1, Relaxed);
-        }
+    /// Transactions whose space was revoked since the volume was opened.
+    pub fn revoked(&self) -> u64 {
+        self.revoked.load(Relaxed)
     }
 
-    /// Writes contents of consecutive blocks of a file to free blocks. Errors: as
-    /// [`HoldsTxSpace::reserve_inode`]; nothing was written then.
-    fn spill(
-        self: &Arc<Self>,
-        space: &Arc<TxSpace>,
-        place: &SpillPlace<'_>,
-        blocks: &[Arc<[u8]>],
-        limits: SpaceLimits,
-    ) -> Result<Vec<SpilledBlock>> {
-        if self.engine.is_read_only() {
-            return Err(Error::ReadOnly);
-        }
-        space.check()?;
-        let purpose = Purpose::Data { privileged: space.owner == 0 };
-        let count = blocks.len() as u64;
-        let free = self.allocator.reservable(Purpose::Data { privileged: false });
-        space.add_to_user(&space.user.blocks, count, free, limits)?;
-        space.blocks.fetch_add(count, Relaxed);
-        let charge = Charge { payer: place.payer, bytes: count * self.block_bytes(), inodes: 0 };
-        let unchecked = space.owner == 0 || limits == SpaceLimits::Exempt;
-        let reserved = self.quotas.reserve(&charge, unchecked).and_then(|()| {
-            let reserved = self.reserve_with_effort(count, purpose, Asker::Inside);
-            reserved.inspect_err(|_| self.quotas.release(&charge))
-        });
-        let mut reservation = reserved.inspect_err(|_| space.release_blocks(count))?;
-        let goal = place.after.map(|block| block.place().offset(1));
-        let mut goal = goal.unwrap_or_else(|| self.allocator.goal_for(place.ino));
-        let mut spilled = Vec::with_capacity(blocks.len());
-        let mut rest = blocks;
-        while !rest.is_empty() {
-            let written = self
-                .allocator
-                .take(goal, rest.len() as u32, purpose, Some(&mut reservation))
-                .and_then(|run| self.spill_run(space, place.payer, run, &rest[..run.len as usize]));
-            // What has a run gives its share back with that.
-            let run = written.inspect_err(|_| {
-                let left = reservation.left();
-                self.quotas.release(&Charge { bytes: left * self.block_bytes(), ..charge });
-                space.release_blocks(left);
-            })?;
-            goal = run.run.end();
-            spilled.extend((0..run.run.len).map(|index| SpilledBlock::new(run.clone(), index)));
-            rest = &rest[run.run.len as usize..];
-        }
-        Ok(spilled)
+    fn spaces(&self) -> Vec<Arc<TxSpace>> {
+        self.open.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    fn private_bytes_max(&self) -> u64 {
-        self.options.data_cache_bytes / 4
-    }
-}
-
-impl LiveFs {
-    /// What all open transactions hold together.
-    pub fn tx_space_use(&self) -> TxSpaceUse {
-        TxSpaceUse {
-            bytes: self.space.transactions.blocks() * self.block_bytes(),
-            inodes: self
-                .space
-                .transactions
-                .spaces()
-                .iter()
-                .map(|space| space.held.lock().inodes.len() as u64)
-                .sum(),
-            revoked: self.space.transactions.revoked.load(Relaxed),
-            limit_percent: self.options.tx_space_percent,
-        }
+    /// Whether a commit is running.
+    pub fn any_pinned(&self) -> bool {
+        self.spaces().iter().any(|space| space.holdings.lock().pins > 0)
     }
 
-    fn take_inode_for_tx(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
-        let mut effort = Effort::default();
-        loop {
-            match self.allocator.take_inode(parent, is_dir) {
-                Err(Error::NoSpace) if self.make_space(&mut effort, Asker::Inside)? => {}
-                result => return result,
-            }
-        }
+    /// Blocks that all spaces hold.
+    pub fn blocks(&self) -> u64 {
+        self.spaces().iter().map(|space| space.blocks.load(Relaxed)).sum()
     }
 
-    fn spill_run(
-        &self,
-        space: &Arc<TxSpace>,
-        payer: Payer,
-        run: Run,
-        blocks: &[Arc<[u8]>],
-    ) -> Result<Arc<SpilledRun>> {
-        let number = {
-            let mut held = space.held.lock();
-            held.last_run += 1;
-            held.last_run
-        };
-        let state = RunState { linked: vec![false; run.len as usize], given_back: false };
-        let spilled =
-            Arc::new(SpilledRun { space: space.clone(), number, run, payer, state: RwLock::new(state) });
-        let slices: Vec<IoSlice<'_>> = blocks.iter().map(|bytes| IoSlice::new(bytes)).collect();
-        self.engine.write_data(run.start, &slices)?;
-        let mut held = space.held.lock();
-        // Revoked since: this one was not on the list, and goes by being dropped, which takes
-        // the lock.
-        if let Err(error) = space.check() {
-            drop(held);
-            return Err(error);
-        }
-        held.runs.insert(number, Arc::downgrade(&spilled));
-        drop(held);
-        Ok(spilled)
+    /// The space that holds most blocks, or inodes, with the number.
+    pub fn largest(&self, inodes: bool) -> Option<(Arc<TxSpace>, u64)> {
+        let sizes = self.spaces().into_iter().map(|space| (space.size(inodes), space));
+        sizes.filter(|(size, _)| *size > 0).max_by_key(|(size, _)| *size).map(|(size, space)| (space, size))
     }
 }

@@ -41,7 +41,9 @@ impl LiveFs {
         if segments.iter().any(|segment| segment.placement == Placement::Written && !segment.journaled) {
             cached.note_placed();
         }
-        self.writeback.written.count(&segments);
+        for segment in &segments {
+            self.writeback.count_written(segment.placement, segment.len());
+        }
         let journaled = segments.iter().any(|segment| segment.journaled);
         if !links && !journaled {
             self.mark_clean(&cached, &guard, &segments);

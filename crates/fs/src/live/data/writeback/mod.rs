@@ -33,68 +33,24 @@
 //! handle is begun (lock order: inode, then handle).
 
 mod collect;
-pub(in crate::live) mod flusher;
+mod flusher;
+mod flusher_thread;
 mod link;
 mod many;
 mod place;
 mod space_reservation;
+pub(in crate::live) mod state;
 mod sync;
 mod write;
 pub(in crate::live) mod write_pattern;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::RwLock;
-use xact_consistency::Engine;
-use xact_types::{CommitId, Latencies, LatencySnapshot, Result};
+use xact_types::{CommitId, Result};
 
 use crate::live::LiveFs;
-use crate::live::data::mode::Placement;
 use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
-use collect::Segment;
-use flusher::Flusher;
-
-/// What write-back keeps for the whole volume.
-pub(in crate::live) struct Writeback {
-    engine: Arc<Engine>,
-    written: WrittenBlocks,
-    /// How long `fsync` and `fdatasync` took.
-    sync_times: Latencies,
-    flusher: Flusher,
-}
-
-impl Writeback {
-    pub fn new(engine: Arc<Engine>) -> Writeback {
-        Writeback {
-            engine,
-            written: WrittenBlocks::default(),
-            sync_times: Latencies::default(),
-            flusher: Flusher::default(),
-        }
-    }
-
-    /// Blocks of file data written back so far: to new places, and over old contents (RFJ-6).
-    pub fn written_blocks(&self) -> (u64, u64) {
-        self.written.counts()
-    }
-
-    /// How long each `fsync` and `fdatasync` took so far.
-    pub fn sync_times(&self) -> LatencySnapshot {
-        self.sync_times.snapshot()
-    }
-
-    pub fn flusher(&self) -> &Flusher {
-        &self.flusher
-    }
-
-    /// Bytes of file data that the log takes at once without filling up.
-    pub fn log_takes(&self) -> u64 {
-        // One handle may have half of the log; a quarter of that leaves room for others.
-        u64::from(self.engine.max_credits() / 4) * self.engine.block_size() as u64
-    }
-}
 
 /// What of an inode is written back, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -162,25 +118,5 @@ impl LiveFs {
         if !state.live || (!state.dirty && pages.dirty == 0) {
             self.page_cache.unmark_dirty_inode(cached.ino);
         }
-    }
-}
-
-/// How much of the data that was written back was new and how much overwrote something.
-#[derive(Default)]
-pub(in crate::live) struct WrittenBlocks {
-    new: AtomicU64,
-    overwritten: AtomicU64,
-}
-
-impl WrittenBlocks {
-    fn count(&self, segments: &[Segment]) {
-        for segment in segments {
-            let count = if segment.placement == Placement::Written { &self.overwritten } else { &self.new };
-            count.fetch_add(segment.len().into(), Relaxed);
-        }
-    }
-
-    pub fn counts(&self) -> (u64, u64) {
-        (self.new.load(Relaxed), self.overwritten.load(Relaxed))
     }
 }

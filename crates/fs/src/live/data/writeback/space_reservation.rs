@@ -20,7 +20,7 @@ use std::ops::RangeInclusive;
 
 use xact_types::{Ino, Result};
 
-use super::Writeback;
+use super::state::Writeback;
 use crate::live::data::pages::Pages;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::op::Operation;

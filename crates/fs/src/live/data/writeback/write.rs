@@ -6,8 +6,8 @@ use xact_consistency::{DataWrite, ReserveClass};
 use xact_device::WriteHint;
 use xact_types::{BlockNr, Result};
 
-use super::Writeback;
 use super::collect::WritebackBatch;
+use super::state::Writeback;
 use crate::live::LiveFs;
 
 /// A run of this many bytes goes past the page cache by itself; smaller ones there are passed on
