@@ -6,8 +6,8 @@
 use xact_layout::inode::mode;
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
-/// The folder in the root in which transactions are kept that are undecided (`xact-txn`). It is there as long as
-/// one is, and no part of what a front end shows.
+/// The folder in the root in which transactions are kept that are undecided (`xact-txn`). It is
+/// there as long as one is, and no part of what a front end shows.
 pub const PERSISTED_FOLDER: &str = ".xact-kept";
 
 /// A name in a directory: 1 to 255 bytes, neither `.` nor `..`, without `/` and NUL.
@@ -273,7 +273,8 @@ pub trait View: Send + Sync {
     /// false. The entry for which it said false is not consumed.
     fn read_dir(&self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()>;
 
-    /// Whether a read of these bytes needs none of the device, as far as can be told without waiting.
+    /// Whether a read of these bytes needs none of the device, as far as can be told without
+    /// waiting.
     fn is_in_memory(&self, _ino: Ino, _offset: u64, _len: u64) -> bool {
         false
     }

@@ -1,7 +1,8 @@
 //! Conversion between a plain ext4 volume and one with generations, both ways, in place.
 //!
-//! Safe against a crash at any point: it leaves the one or the other, with everything that was there, and
-//! converting once more goes on. The arguments are at the heads of `generations/format` and `generations/convert`.
+//! Safe against a crash at any point: it leaves the one or the other, with everything that was
+//! there, and converting once more goes on. The arguments are at the heads of `generations/format`
+//! and `generations/convert`.
 
 use std::sync::Arc;
 
@@ -11,18 +12,19 @@ use xact_types::{Error, Result};
 
 use crate::volume::{VolumeOptions, open};
 
-/// Gives a plain ext4 volume generations. What `device` has behind the volume becomes the pool. A journal
-/// stays, empty and unused.
+/// Gives a plain ext4 volume generations. What `device` has behind the volume becomes the pool. A
+/// journal stays, empty and unused.
 ///
-/// Errors: as [`open`] for writing; `Usage` where it has generations already, and for a pool that is too small
-/// or too large.
+/// Errors: as [`open`] for writing; `Usage` where it has generations already, and for a pool that
+/// is too small or too large.
 pub fn to_generations(device: &Arc<dyn BlockDevice>) -> Result<()> {
     settle(device)?;
     format_generations(device.clone())
 }
 
-/// Makes a volume with generations a plain ext4 one, with the journal that it had before, if any. What the
-/// device has behind it is not used any more. Of a plain one, cleans up what a crash has left of that.
+/// Makes a volume with generations a plain ext4 one, with the journal that it had before, if any.
+/// What the device has behind it is not used any more. Of a plain one, cleans up what a crash has
+/// left of that.
 ///
 /// Errors: as [`open`] for writing; `Usage` where there are snapshots.
 pub fn to_plain(device: &Arc<dyn BlockDevice>) -> Result<()> {

@@ -145,7 +145,7 @@ pub trait InodeOps {
     fn entry(&mut self, dir: Ino, name: &Name) -> Result<Option<Entry>>;
     /// `NoSpace` where the directory could not take this name however much space the volume has. To
     /// be asked before the first change.
-    fn check_room(&mut self, _dir: Ino, _name: &Name) -> Result<()> {
+    fn check_name_fits(&mut self, _dir: Ino, _name: &Name) -> Result<()> {
         Ok(())
     }
     /// Adds a name that is not there.

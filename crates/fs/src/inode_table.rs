@@ -38,7 +38,8 @@ impl InodeTable {
     /// Reads an inode. It may be one that is free: its links and mode tell.
     ///
     /// Errors: `Corrupt`, naming the inode, for a number that the volume does not have or that was
-    /// never used, and for a checksum that does not match; naming its group, for a damaged descriptor.
+    /// never used, and for a checksum that does not match; naming its group, for a damaged
+    /// descriptor.
     pub fn read(&self, ino: Ino) -> Result<Inode> {
         let place = self.place(ino)?;
         let bytes = self.alloc.engine().read(place.block)?;
@@ -71,8 +72,8 @@ impl InodeTable {
         h.update_shared(place.block, |_, bytes| self.change(bytes, place, ino, &mut change))?.both()
     }
 
-    /// Sets the `i_dtime` of an inode in each version of the table to its own value; where there is none, the inode may not
-    /// be one in that version.
+    /// Sets the `i_dtime` of an inode in each version of the table to its own value; where there is
+    /// none, the inode may not be one in that version.
     pub fn set_dtime_apart(
         &self,
         h: &mut Handle,

@@ -2,7 +2,8 @@
 //!
 //! Unlike a file's, its nodes do not go through the log: whoever recovers must find the log through
 //! them before he replays it. They are written to free blocks, and the inode, which lies within one
-//! sector as far as it changes, refers to them by a commit that follows. No node is changed in place.
+//! sector as far as it changes, refers to them by a commit that follows. No node is changed in
+//! place.
 
 use std::sync::Arc;
 
@@ -104,7 +105,8 @@ impl JournalMap {
         }
     }
 
-    /// Takes the last run off, or what of it lies behind the first `least` blocks; `None` where none does.
+    /// Takes the last run off, or what of it lies behind the first `least` blocks; `None` where
+    /// none does.
     pub fn pop(&mut self, least: u32) -> Option<Run> {
         let last = self.extents.last_mut().filter(|last| last.end().0 > least)?;
         if last.at.0 >= least {
@@ -157,8 +159,8 @@ impl JournalMap {
     }
 }
 
-/// Runs of the journal that are its own for ever, and may be neither given away nor freed: what it was
-/// made with.
+/// Runs of the journal that are its own for ever, and may be neither given away nor freed: what it
+/// was made with.
 pub(crate) fn lasting_runs(runs: Vec<Run>, made_with: Option<u32>) -> Vec<Run> {
     let Some(mut left) = made_with else { return runs };
     let cut = runs.into_iter().map(|run| {

@@ -15,8 +15,8 @@ pub trait MetadataBlocks {
     /// Marks a taken block as used, in its bitmap and group descriptor.
     fn link(&self, handle: &mut Handle, block: BlockNr) -> Result<()>;
 
-    /// Whether a run may belong to a file: it lies within the volume and outside of the volume's own
-    /// metadata. What a damaged or crafted volume refers to is asked about before it is used.
+    /// Whether a run may belong to a file: it lies within the volume and outside of the volume's
+    /// own metadata. What a damaged or crafted volume refers to is asked about before it is used.
     ///
     /// Errors: what tells it cannot be read.
     fn is_usable(&self, run: Run) -> Result<bool>;

@@ -9,8 +9,9 @@
 //!   next. In memory it is linked both ways, so that removing is O(1);
 //! - the orphan file (feature `orphan_file`): see [`file`]. When it is full the list takes over.
 //!
-//! Where a commit is closed while operations in it go on, the list may be another there than in the next one: their
-//! entries are the same inodes' neighbours. Each version then has its own in memory.
+//! Where a commit is closed while operations in it go on, the list may be another there than in the
+//! next one: their entries are the same inodes' neighbours. Each version then has its own in
+//! memory.
 //!
 //! One lock covers both; it is held only while a few blocks change within a handle.
 
@@ -36,7 +37,8 @@ pub struct Orphans {
 
 struct State {
     list: OrphanList,
-    /// The list as a commit has it that is closed and not drained, once one after it has changed the list.
+    /// The list as a commit has it that is closed and not drained, once one after it has changed
+    /// the list.
     older: Option<(CommitId, OrphanList)>,
     file: Option<OrphanFile>,
     /// Orphans that are recorded in the orphan file.
@@ -44,8 +46,8 @@ struct State {
 }
 
 impl State {
-    /// The list as the handle's commit has it, where the newest is another. A commit behind one that is drained leaves
-    /// it what it has.
+    /// The list as the handle's commit has it, where the newest is another. A commit behind one
+    /// that is drained leaves it what it has.
     fn older_of(&mut self, h: &Handle) -> Option<&mut OrphanList> {
         let known = self.older.as_ref().map(|(commit, _)| *commit);
         match h.engine().draining() {
@@ -67,11 +69,11 @@ impl State {
 }
 
 impl Orphans {
-    /// Credits of `add`: superblock and inode, or a block of the orphan file; and the inode's block in the next commit,
-    /// where that has another list.
+    /// Credits of `add`: superblock and inode, or a block of the orphan file; and the inode's block
+    /// in the next commit, where that has another list.
     pub const ADD_CREDITS: u32 = 3;
-    /// Credits of `remove`: the inode and its neighbour (or the superblock), and where the next commit has another
-    /// list the neighbour there, or the same one's block in both.
+    /// Credits of `remove`: the inode and its neighbour (or the superblock), and where the next
+    /// commit has another list the neighbour there, or the same one's block in both.
     pub const REMOVE_CREDITS: u32 = 3;
 
     /// Reads both structures.
@@ -90,8 +92,8 @@ impl Orphans {
         lock_within(self.table.engine(), &self.state)
     }
 
-    /// Reads into memory what adding or removing an orphan will need, so that a handle does not wait for it. Who
-    /// needs it is told of errors.
+    /// Reads into memory what adding or removing an orphan will need, so that a handle does not
+    /// wait for it. Who needs it is told of errors.
     pub fn read_ahead(&self, ino: Ino) {
         let blocks = {
             let state = self.lock();

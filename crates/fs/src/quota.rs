@@ -1,20 +1,21 @@
 //! Quotas: how much each user, group and project uses, in the volume's own files (features `quota`
 //! and `project`), and what they may use.
 //!
-//! Layer: above the allocator and the inode table, below the live file system. An inode has a *charge*: its
-//! space (`i_blocks`) and itself, to its owner, group and project. The live file system remembers with each
-//! inode in memory what is charged for it, and whenever it writes an inode to its table, has the
-//! difference moved here, within the same handle. So no operation has to know about quotas.
+//! Layer: above the allocator and the inode table, below the live file system. An inode has a
+//! *charge*: its space (`i_blocks`) and itself, to its owner, group and project. The live file
+//! system remembers with each inode in memory what is charged for it, and whenever it writes an
+//! inode to its table, has the difference moved here, within the same handle. So no operation has
+//! to know about quotas.
 //!
 //! Crash argument:
-//! 1. The charge of an inode is a function of its bytes in the table, and is moved in the handle that
-//!    writes those bytes: each commit has both, so usage is always the sum over the table.
-//! 2. An inode without a name is charged until the handle that frees it, which takes its charge off;
-//!    so what recovery frees, it takes off as well.
-//! 3. What has no place in the table yet (dirty pages, what an open transaction holds) is reserved, in memory: a crash
-//!    leaves nothing of it.
-//! 4. An entry that is added for an id has no usage. It may be durable before what is charged to it,
-//!    where it means nothing.
+//! 1. The charge of an inode is a function of its bytes in the table, and is moved in the handle
+//!    that writes those bytes: each commit has both, so usage is always the sum over the table.
+//! 2. An inode without a name is charged until the handle that frees it, which takes its charge
+//!    off; so what recovery frees, it takes off as well.
+//! 3. What has no place in the table yet (dirty pages, what an open transaction holds) is reserved,
+//!    in memory: a crash leaves nothing of it.
+//! 4. An entry that is added for an id has no usage. It may be durable before what is charged to
+//!    it, where it means nothing.
 //!
 //! Entries are added before an operation changes anything (its ids are announced, see
 //! `Operation::want_quota`), since that may fail for want of space. They are never removed.
@@ -100,8 +101,9 @@ pub struct Quotas {
     sb: Superblock,
     files: Vec<QuotaFile>,
     limits: QuotaLimits,
-    /// Where limits are enforced: what is reserved for pages that have no block yet, and what open transactions hold
-    /// before their commits. In memory only: the files have what is in the inode table.
+    /// Where limits are enforced: what is reserved for pages that have no block yet, and what open
+    /// transactions hold before their commits. In memory only: the files have what is in the inode
+    /// table.
     reserved: Mutex<HashMap<(QuotaKind, u32), Reserved>>,
 }
 
@@ -206,7 +208,8 @@ impl Quotas {
         }
     }
 
-    /// Adds the entries that a payer has not yet, in commits of their own. The caller has no handle.
+    /// Adds the entries that a payer has not yet, in commits of their own. The caller has no
+    /// handle.
     pub fn add_entries(&self, payer: &Payer) -> Result<()> {
         for file in &self.files {
             let id = payer.id(file.kind);
@@ -218,7 +221,8 @@ impl Quotas {
         Ok(())
     }
 
-    /// `EDQUOT` where a payer may not use so much more. `moving`: reservations that end with `wanted`.
+    /// `EDQUOT` where a payer may not use so much more. `moving`: reservations that end with
+    /// `wanted`.
     pub fn check(&self, wanted: &[Wanted], moving: &[Charge]) -> Result<()> {
         let reserved = self.reserved.lock();
         for file in self.enforced() {
@@ -243,8 +247,8 @@ impl Quotas {
         Ok(())
     }
 
-    /// Reserves bytes and inodes for a payer, which become a charge when they are on the volume. `EDQUOT`, unless the
-    /// caller is privileged, where the payer may not use so much more.
+    /// Reserves bytes and inodes for a payer, which become a charge when they are on the volume.
+    /// `EDQUOT`, unless the caller is privileged, where the payer may not use so much more.
     pub fn reserve(&self, more: &Charge, privileged: bool) -> Result<()> {
         let mut reserved = self.reserved.lock();
         if !privileged {

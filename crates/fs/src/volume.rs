@@ -36,7 +36,8 @@ pub struct VolumeOptions {
     pub access: AccessOptions,
     /// Tells the device of blocks that are freed, when a crash cannot bring them back any more.
     pub discard: bool,
-    /// What all open transactions of one user, not root, may hold of the free space before their commits, in percent.
+    /// What all open transactions of one user, not root, may hold of the free space before their
+    /// commits, in percent.
     pub tx_space_percent: u8,
     /// What damage that is met leads to; `None`: what the superblock asks for.
     pub on_error: Option<OnError>,
@@ -77,8 +78,8 @@ const INODE_BYTES: u64 = 1024;
 /// Recovers and opens the volume on `device`.
 ///
 /// Errors: `Usage` for what is no ext4 volume, and where the volume needs a recovery that a
-/// read-only device does not allow; `Unsupported`, naming the features; `ReadOnly` where
-/// features allow only reading and `read_only` was not asked for; `InUse` where another machine has it
+/// read-only device does not allow; `Unsupported`, naming the features; `ReadOnly` where features
+/// allow only reading and `read_only` was not asked for; `InUse` where another machine has it
 /// (feature `mmp`); `Corrupt`.
 pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<LiveFs>> {
     let claim = if options.read_only || device.is_read_only() { None } else { Mmp::acquire(&device)? };

@@ -141,8 +141,8 @@ impl<'a> Xattrs<'a> {
         Ok(())
     }
 
-    /// Blocks that [`Self::set`] takes more than it gives back, at the most; with its errors. A block that
-    /// others share may be this inode's alone by then, never the other way round.
+    /// Blocks that [`Self::set`] takes more than it gives back, at the most; with its errors. A
+    /// block that others share may be this inode's alone by then, never the other way round.
     pub fn growth(&self, inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<u64> {
         let before = self.lists(inode)?;
         let mut after = before.clone();
@@ -154,8 +154,8 @@ impl<'a> Xattrs<'a> {
         Ok(u64::from(!alone))
     }
 
-    /// Whether these changes, done one after the other, would be refused by [`Xattrs::set`] for what the
-    /// inode can hold; with the same errors.
+    /// Whether these changes, done one after the other, would be refused by [`Xattrs::set`] for
+    /// what the inode can hold; with the same errors.
     pub fn check(&self, inode: &Inode, changes: &XattrChanges) -> Result<()> {
         let mut lists = self.lists(inode)?;
         for (name, value) in changes {
@@ -340,8 +340,8 @@ impl<'a> Xattrs<'a> {
         Ok(())
     }
 
-    /// Of a block with several users (ours never have) not both of two commits may count down at a time: the last user in
-    /// one would not be the last in the other.
+    /// Of a block with several users (ours never have) not both of two commits may count down at a
+    /// time: the last user in one would not be the last in the other.
     fn await_other_users(&self, handle: &Handle, block: BlockNr) -> Result<()> {
         if refcount(&self.engine.read(block)?) > 1 { handle.await_drained() } else { Ok(()) }
     }

@@ -92,8 +92,8 @@ pub(super) enum Need {
 }
 
 impl Shared {
-    /// A group under its lock, which nobody holds while the device is waited for: what `need` is read from is
-    /// in the engine's memory by then.
+    /// A group under its lock, which nobody holds while the device is waited for: what `need` is
+    /// read from is in the engine's memory by then.
     pub(super) fn lock(&self, number: GroupNr, need: Need) -> MutexGuard<'_, State> {
         let group = self.group(number);
         let has_map = |state: &State| match need {

@@ -1,16 +1,18 @@
-//! Which groups there are, read when they are first needed (SNAP-8): opening a volume costs the same, however many
-//! it has.
+//! Which groups there are, read when they are first needed (SNAP-8): opening a volume costs the
+//! same, however many it has.
 //!
-//! - All of them, together: where blocks or inodes are to be had or given back, or somebody asks what is free. What is free
-//!   is the sum of all descriptors, and any block may hold fixed metadata of any group.
-//! - Before that, to read an inode or a file, those of one flex group: where its tables are, and what of its blocks can
-//!   be no file's. This is enough on a volume on which each group's bitmaps and table lie in its own
-//!   flex group, as mke2fs places them. Where the last group's do not (`-E packed_meta_blocks`), or one's of those that
-//!   are asked for, all groups are read at once. What is not noticed is a file that claims a table which a group of
-//!   another flex group has there: not before all are read, which is before anything is taken, freed or linked.
+//! - All of them, together: where blocks or inodes are to be had or given back, or somebody asks
+//!   what is free. What is free is the sum of all descriptors, and any block may hold fixed
+//!   metadata of any group.
+//! - Before that, to read an inode or a file, those of one flex group: where its tables are, and
+//!   what of its blocks can be no file's. This is enough on a volume on which each group's bitmaps
+//!   and table lie in its own flex group, as mke2fs places them. Where the last group's do not
+//!   (`-E packed_meta_blocks`), or one's of those that are asked for, all groups are read at once.
+//!   What is not noticed is a file that claims a table which a group of another flex group has
+//!   there: not before all are read, which is before anything is taken, freed or linked.
 //!
-//! Nobody changes a descriptor or the written part of a table before all are read, so that a part is never out of date while it
-//! is asked.
+//! Nobody changes a descriptor or the written part of a table before all are read, so that a part
+//! is never out of date while it is asked.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -70,8 +72,8 @@ impl Groups {
 impl Shared {
     /// Sees to it that all groups are in memory.
     ///
-    /// Errors: `Corrupt` for a descriptor whose checksum does not match, or whose bitmaps or inode table lie outside
-    /// the volume, over one another or over the journal.
+    /// Errors: `Corrupt` for a descriptor whose checksum does not match, or whose bitmaps or inode
+    /// table lie outside the volume, over one another or over the journal.
     pub(super) fn read_all(&self) -> Result<&All> {
         if let Some(all) = self.groups.all.get() {
             return Ok(all);
@@ -103,7 +105,8 @@ impl Shared {
         &self.all().groups[number.0 as usize]
     }
 
-    /// A group's inode table: its first block, and how many inodes from its start lie in blocks that were written.
+    /// A group's inode table: its first block, and how many inodes from its start lie in blocks
+    /// that were written.
     pub(crate) fn inode_table(&self, number: GroupNr) -> Result<(BlockNr, u32)> {
         if let Some(part) = self.part(number)? {
             return Ok(part.tables[(number.0 % self.groups.flex) as usize]);
@@ -124,7 +127,8 @@ impl Shared {
         Ok(self.groups.fixed.iter().any(|fixed| fixed.start < run.end() && run.start < fixed.end()))
     }
 
-    /// What is known of the group's flex group; `None` where all groups are in memory, which is better.
+    /// What is known of the group's flex group; `None` where all groups are in memory, which is
+    /// better.
     fn part(&self, number: GroupNr) -> Result<Option<Arc<Part>>> {
         if self.has_read_all() {
             return Ok(None);
@@ -150,8 +154,8 @@ impl Shared {
         Ok(Some(part))
     }
 
-    /// Whether the last group's bitmaps and table lie in its own flex group. Where they do not, those of others may
-    /// lie anywhere as well.
+    /// Whether the last group's bitmaps and table lie in its own flex group. Where they do not,
+    /// those of others may lie anywhere as well.
     fn is_regular(&self) -> Result<bool> {
         if let Some(known) = self.groups.is_regular.get() {
             return Ok(*known);

@@ -133,7 +133,8 @@ impl Shared {
         group.free_inodes.fetch_add(1, Relaxed);
     }
 
-    /// Reads into the engine's memory what linking or freeing an inode, and giving it a block, will need.
+    /// Reads into the engine's memory what linking or freeing an inode, and giving it a block, will
+    /// need.
     pub(super) fn read_ahead_of_inode(&self, ino: Ino) {
         if let Some((number, _)) = self.sb.inode_place(ino) {
             self.read_ahead(number, Need::InodeBitmap);

@@ -16,9 +16,10 @@
 //!    `pending` counts these, and a map with none of them may be dropped and loaded again;
 //! 3. all bits of the system zone are set in memory.
 //!
-//! On disk there may be two versions, where a commit is closed while operations in it go on (`Engine::update_shared`). What
-//! a handle does it does to both: a bit that it sets is clear in both, since what the later commit has freed
-//! is set in memory, and one that it clears is its own, and set in both. Counts and checksums are each version's own.
+//! On disk there may be two versions, where a commit is closed while operations in it go on
+//! (`Engine::update_shared`). What a handle does it does to both: a bit that it sets is clear in
+//! both, since what the later commit has freed is set in memory, and one that it clears is its own,
+//! and set in both. Counts and checksums are each version's own.
 //!
 //! A group whose bitmap is damaged (checksum, count, or fixed metadata marked free) is not used;
 //! the first such damage is what [`Allocator::damage`] names.
@@ -86,7 +87,8 @@ impl Allocator {
     /// [`crate::fixed_blocks::open_allocator`].
     pub(crate) fn new(engine: Arc<Engine>, sb: Superblock) -> Allocator {
         let blocks = sb.blocks_count();
-        // `ext4_calculate_resv_clusters`: writing into reserved blocks needs nodes only where there are extents.
+        // `ext4_calculate_resv_clusters`: writing into reserved blocks needs nodes only where there
+        // are extents.
         let emergency = if sb.has_incompat(incompat::EXTENTS) { (blocks / 50).min(4096) } else { 0 };
         let reserved = sb.reserved_blocks_count().min(blocks);
         let shared = Shared {
@@ -105,8 +107,9 @@ impl Allocator {
         Allocator { shared: Arc::new(shared) }
     }
 
-    /// Sets, for a new allocator that nothing shares yet, where the journal's blocks are. What it knows
-    /// of groups it learns again: what was read to find the journal does not know where it is.
+    /// Sets, for a new allocator that nothing shares yet, where the journal's blocks are. What it
+    /// knows of groups it learns again: what was read to find the journal does not know where it
+    /// is.
     pub(crate) fn set_journal(&mut self, runs: Vec<Run>) {
         let mut fixed = runs;
         let shared = Arc::get_mut(&mut self.shared).expect("nothing shares a new allocator");
@@ -116,8 +119,9 @@ impl Allocator {
         shared.groups = Groups::new(&shared.sb, fixed);
     }
 
-    /// Reads all group descriptors, and no bitmap. Whoever takes, frees or counts does so by itself; to be called
-    /// beforehand where nobody shall wait for it then, and where damage is to be told at once.
+    /// Reads all group descriptors, and no bitmap. Whoever takes, frees or counts does so by
+    /// itself; to be called beforehand where nobody shall wait for it then, and where damage is to
+    /// be told at once.
     ///
     /// Errors: `Corrupt` for a descriptor whose checksum does not match, or whose bitmaps or
     /// inode table lie outside the volume, over one another or over the journal.
@@ -197,8 +201,8 @@ impl Allocator {
         self.shared.give_back(run);
     }
 
-    /// Reads into memory what linking or freeing a run will need, so that a handle does not wait for it. Who needs it is
-    /// told of errors.
+    /// Reads into memory what linking or freeing a run will need, so that a handle does not wait
+    /// for it. Who needs it is told of errors.
     pub fn read_ahead(&self, run: Run) {
         if self.read_groups().is_ok() && self.shared.sb.contains(run.start, u64::from(run.len)) {
             self.shared.read_ahead_of(run);
@@ -313,8 +317,9 @@ impl Allocator {
         })
     }
 
-    /// Writes the free counts into the superblock (one credit), where it has others. ext4 lets them lag behind the
-    /// descriptors while mounted, and a crash leaves them so; an unmount brings them up to date.
+    /// Writes the free counts into the superblock (one credit), where it has others. ext4 lets them
+    /// lag behind the descriptors while mounted, and a crash leaves them so; an unmount brings them
+    /// up to date.
     pub fn write_counts(&self, h: &mut Handle) -> Result<()> {
         if self.read_groups().is_err() {
             // Damaged; so nothing was taken or freed.

@@ -1,11 +1,13 @@
-//! Telling the device which blocks hold nothing: freed ones (`-o discard`), and all that are free (fstrim).
+//! Telling the device which blocks hold nothing: freed ones (`-o discard`), and all that are free
+//! (fstrim).
 //!
-//! Crash argument: a block is discarded when the commit that freed it is durable, nobody reads it any more,
-//! and nobody was given it yet.
+//! Crash argument: a block is discarded when the commit that freed it is durable, nobody reads it
+//! any more, and nobody was given it yet.
 //! 1. *Durable*: before that, a crash brings its owner back, who would find it empty.
-//! 2. *Not given away*: its bit in memory is set until it is discarded, or its group is locked meanwhile;
-//!    else the new owner's data would go.
-//! 3. A replay writes nothing into a freed block (it is revoked), so what a crash leaves is free and empty.
+//! 2. *Not given away*: its bit in memory is set until it is discarded, or its group is locked
+//!    meanwhile; else the new owner's data would go.
+//! 3. A replay writes nothing into a freed block (it is revoked), so what a crash leaves is free
+//!    and empty.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +22,8 @@ impl Allocator {
         self.shared.discard.store(on, Relaxed);
     }
 
-    /// Discards the free runs of at least `min_blocks` blocks in `range`; returns how many blocks that was.
+    /// Discards the free runs of at least `min_blocks` blocks in `range`; returns how many blocks
+    /// that was.
     ///
     /// Errors: `Io` where the device cannot, `Corrupt` for a damaged descriptor.
     pub fn trim(&self, range: Range<BlockNr>, min_blocks: u64) -> Result<u64> {

@@ -14,8 +14,8 @@ pub(super) struct SystemZone {
 }
 
 impl SystemZone {
-    /// From the descriptors of groups from `first` on. Checks that every bitmap and inode table lies
-    /// within the volume and that no two share a block.
+    /// From the descriptors of groups from `first` on. Checks that every bitmap and inode table
+    /// lies within the volume and that no two share a block.
     pub fn new(sb: &Superblock, first: GroupNr, descs: &[GroupDesc]) -> Result<SystemZone> {
         // Start, length, and whom to blame.
         let mut parts: Vec<(u64, u64, Site)> = Vec::with_capacity(4 * descs.len());

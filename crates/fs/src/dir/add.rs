@@ -54,7 +54,8 @@ impl Dir<'_> {
         h.create(block, packer.finish())
     }
 
-    /// Where the first entry may be that shares its space with a new one: nothing comes between `.` and `..`.
+    /// Where the first entry may be that shares its space with a new one: nothing comes between `.`
+    /// and `..`.
     fn first_gap(&self, at: u32, block: BlockNr, bytes: &BlockRef) -> Result<usize> {
         match at {
             0 => Ok(self.format.dots(bytes, self.ino, Site::Block(block))?.parent_at),

@@ -34,8 +34,8 @@ use crate::api::{Entry, FileKind, Name};
 
 pub use list::{LISTING_START, ListItem};
 
-/// Blocks of the directory that [`Dir::add`] changes at the most, new ones included: a leaf and
-/// its new half, the index nodes above it and their new halves, the root. What [`DirBlocks::append`]
+/// Blocks of the directory that [`Dir::add`] changes at the most, new ones included: a leaf and its
+/// new half, the index nodes above it and their new halves, the root. What [`DirBlocks::append`]
 /// and [`DirBlocks::set_indexed`] touch comes on top.
 pub const ADD_CREDITS: u32 = 7;
 /// Calls of [`DirBlocks::append`] in one [`Dir::add`] at the most: two index nodes and a leaf.
@@ -134,11 +134,12 @@ impl<'a> Dir<'a> {
 
     /// `NoSpace` where `add` would say so because the index can grow no more: for callers that must
     /// know before they change anything else.
-    pub fn check_room(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<()> {
+    pub fn check_name_fits(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<()> {
         if self.indexed { self.check_index_room(blocks, name) } else { Ok(()) }
     }
 
-    /// Whether [`Self::add`] adds no block for this name: there is room in the block that it goes to.
+    /// Whether [`Self::add`] adds no block for this name: there is room in the block that it goes
+    /// to.
     pub fn has_gap(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<bool> {
         if self.indexed { self.leaf_has_gap(blocks, name) } else { self.linear_has_gap(blocks, name) }
     }

@@ -1,6 +1,6 @@
 //! Inodes without an extent tree: twelve direct blocks, then blocks of block numbers, singly,
-//! doubly and triply indirect (ext2 and ext3). `insert` adds to them; here they are read and removed
-//! from.
+//! doubly and triply indirect (ext2 and ext3). `insert` adds to them; here they are read and
+//! removed from.
 //!
 //! ```text
 //! i_block[0..12]   file blocks 0..12
@@ -13,9 +13,9 @@
 //! place is cleared is freed in the same handle, and so is the place that led to it.
 //!
 //! Crash argument of a removal: a handle clears places, frees what they led to and forgets freed
-//! arrays (a revoke record, so that no replay writes an array over the block's next owner), all in one
-//! commit. A removal over several commits goes from the end of the file to its start, under the orphan
-//! list (`live/data/remove`), and each of them leaves a map without dangling pointers.
+//! arrays (a revoke record, so that no replay writes an array over the block's next owner), all in
+//! one commit. A removal over several commits goes from the end of the file to its start, under the
+//! orphan list (`live/data/remove`), and each of them leaves a map without dangling pointers.
 
 pub(super) mod insert;
 

@@ -11,8 +11,9 @@ impl Extents<'_> {
     /// Gives the file blocks from `at` on, which must be a hole, the blocks of `run`. Joins the
     /// extents before and behind where they touch.
     ///
-    /// The run's own bitmap is the caller's. `EOPNOTSUPP` for unwritten blocks in a file without extents. `NoSpace` when there is no block for a new node;
-    /// nothing is changed then, unless `run` is longer than one extent can be.
+    /// The run's own bitmap is the caller's. `EOPNOTSUPP` for unwritten blocks in a file without
+    /// extents. `NoSpace` when there is no block for a new node; nothing is changed then, unless
+    /// `run` is longer than one extent can be.
     pub fn insert(
         &self,
         handle: &mut Handle,

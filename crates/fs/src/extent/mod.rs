@@ -1,8 +1,8 @@
 //! Where the blocks of a file lie: lookups and changes of an inode's extent tree.
 //!
-//! Layer: above the codec (`xact_layout::extent`) and the engine, below the live file system. The caller owns
-//! the inode in memory, holds its lock and writes it back; this module changes its `i_block` and
-//! `i_blocks`, and nodes outside of the inode through the caller's handle.
+//! Layer: above the codec (`xact_layout::extent`) and the engine, below the live file system. The
+//! caller owns the inode in memory, holds its lock and writes it back; this module changes its
+//! `i_block` and `i_blocks`, and nodes outside of the inode through the caller's handle.
 //!
 //! - `path`: from the root to a leaf, for lookups (nothing allocated) and for changes;
 //! - `accepted`: which nodes were checked already;
@@ -148,7 +148,8 @@ impl<'a> Extents<'a> {
         })
     }
 
-    /// Calls `each` with all extents that overlap `range`, in order and whole, until it gives false.
+    /// Calls `each` with all extents that overlap `range`, in order and whole, until it gives
+    /// false.
     pub fn iterate(
         &self,
         inode: &Inode,
@@ -175,8 +176,8 @@ impl<'a> Extents<'a> {
         Ok(())
     }
 
-    /// Reads the nodes into memory that a change at this file block will need: those on the way to its leaf, and their
-    /// neighbours.
+    /// Reads the nodes into memory that a change at this file block will need: those on the way to
+    /// its leaf, and their neighbours.
     pub fn read_ahead(&self, inode: &Inode, at: FileBlock) -> Result<()> {
         if !has_extents(inode) {
             return self.map(inode, at).map(|_| ());
@@ -185,8 +186,9 @@ impl<'a> Extents<'a> {
         Ok(())
     }
 
-    /// The same for a removal, which goes from the end of the range to its start; `each` gets the runs that it will
-    /// free. Gives the file block from which on all is in memory: of a large file not the range's start.
+    /// The same for a removal, which goes from the end of the range to its start; `each` gets the
+    /// runs that it will free. Gives the file block from which on all is in memory: of a large file
+    /// not the range's start.
     pub fn read_ahead_removal(
         &self,
         inode: &Inode,
@@ -229,9 +231,9 @@ impl<'a> Extents<'a> {
         }
     }
 
-    /// Upper bound of the metadata blocks that `runs` calls of [`Extents::insert`] in one handle, with
-    /// `blocks` blocks together, change: the bitmaps and descriptors of new nodes included, those of
-    /// the data excluded. A run longer than an extent can be counts as several.
+    /// Upper bound of the metadata blocks that `runs` calls of [`Extents::insert`] in one handle,
+    /// with `blocks` blocks together, change: the bitmaps and descriptors of new nodes included,
+    /// those of the data excluded. A run longer than an extent can be counts as several.
     pub fn credits_insert(&self, inode: &Inode, runs: u32, blocks: u32) -> u32 {
         if !has_extents(inode) {
             let arrays = block_map::insert::arrays_touched(self.per_array(), runs.into(), blocks.into());

@@ -127,8 +127,8 @@ impl Health {
         *self.claim.lock() = Some(claim);
     }
 
-    /// Releases the claim. An unhealthy volume must not be written: there the claim stays, and other
-    /// machines respect it until its sequence number is old.
+    /// Releases the claim. An unhealthy volume must not be written: there the claim stays, and
+    /// other machines respect it until its sequence number is old.
     pub fn release_claim(&self, healthy: bool) -> Result<()> {
         match self.claim.lock().take() {
             Some(claim) if healthy => claim.release(),

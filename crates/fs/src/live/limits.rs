@@ -1,4 +1,4 @@
-//! What the volume's format allows.
+//! Limits of the volume's format.
 
 use xact_layout::feature::{incompat, ro_compat};
 use xact_layout::inode::{self, flag};
@@ -7,7 +7,7 @@ use super::LiveFs;
 use crate::extent;
 use crate::versioned_fs::limits::InodeLimits;
 
-/// Links that a file, or a folder before its count overflows, may have (`EXT4_LINK_MAX`).
+/// Maximum link count of a file, and of a folder before its count overflows (`EXT4_LINK_MAX`).
 const LINK_MAX: u32 = 65_000;
 
 impl InodeLimits for LiveFs {
@@ -18,7 +18,7 @@ impl InodeLimits for LiveFs {
     /// See [`crate::InodeOps::size_max`] (`ext4_max_size`, `ext4_max_bitmap_size`).
     fn size_max(&self, flags: u32) -> u64 {
         if self.sb.rev_level() == 0 {
-            // Without feature words the format cannot say that there are larger files.
+            // Without feature words, the format cannot announce larger files.
             return i32::MAX as u64;
         }
         let mut blocks = u64::from(u32::MAX);
@@ -26,7 +26,7 @@ impl InodeLimits for LiveFs {
             blocks = blocks.min(extent::mapped_blocks_max(self.sb.block_size()));
         }
         if !self.sb.has_ro_compat(ro_compat::HUGE_FILE) {
-            // `i_blocks` counts sectors in 32 bits, the arrays or nodes among them.
+            // `i_blocks` counts sectors in 32 bits, including those of arrays or nodes.
             let all = u64::from(u32::MAX) / (self.block_bytes() / 512);
             blocks = blocks.min(all - all / 256);
         }
@@ -43,7 +43,7 @@ impl InodeLimits for LiveFs {
         self.sb.has_ro_compat(ro_compat::PROJECT) && self.sb.inode_size() > 128
     }
 
-    /// Links that an inode may have; see [`crate::InodeOps::link_max`].
+    /// See [`crate::InodeOps::link_max`].
     fn link_max(&self) -> u32 {
         LINK_MAX
     }

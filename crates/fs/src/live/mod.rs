@@ -1,17 +1,16 @@
 //! The live file system: the volume itself, which all callers share.
 //!
 //! - `inode`: inodes in memory, each with its lock; their cache; access times
-//! - `op`: an operation under its locks, in one commit; the volume as [`crate::InodeOps`];
-//!   directories over the extent tree; what handles need is read ahead, so that none waits for the
-//!   device
-//! - `data`: file data, cached; which of it goes through the journal; reserved, punched and zeroed
-//!   ranges; truncation and deletion over several commits
-//! - `data/writeback`: dirty data to the device, data first
+//! - `op`: one operation under its locks, in one commit; it implements [`crate::InodeOps`];
+//!   directories over the extent tree; reading ahead, so that no handle waits for the device
+//! - `data`: cached file data; the choice between journal and direct writes; reserved, punched and
+//!   zeroed ranges; truncation and deletion over several commits
+//! - `data/writeback`: writes dirty data to the device, data before metadata
 //! - `mvcc`: the volume as of an instant, for transactions
-//! - `commit`: what a transaction's commit does to the volume
-//! - `space`: what transactions hold before that; what is tried before the volume counts as full; a
-//!   longer journal for large commits
-//! - `health`: corruption that is met, shutdown; `maintenance`: label, trimming
+//! - `commit`: the commit of a user transaction
+//! - `space`: space held by open transactions; steps before `NoSpace`; a longer journal for large
+//!   commits
+//! - `health`: the reaction to corruption; `maintenance`: label, trimming, shutdown
 //! - `view`: the volume as a [`crate::View`]
 
 mod commit;
@@ -60,7 +59,7 @@ pub use op::{Budget, Operation, Privileges};
 pub use options::LiveOptions;
 pub use space::tx_space::{PinnedSpace, TxSpace, TxSpaceUse};
 
-/// An open volume as callers outside of transactions see it.
+/// An open volume, as callers outside transactions see it.
 pub struct LiveFs {
     engine: Arc<Engine>,
     sb: Superblock,
@@ -80,13 +79,13 @@ pub struct LiveFs {
 }
 
 impl LiveFs {
-    /// Opens the file system on an engine that has been recovered; deletes what was left without a
+    /// Opens the file system on a recovered engine, and deletes inodes that a crash left without a
     /// name.
     pub fn open(engine: Arc<Engine>, sb: Superblock, options: LiveOptions) -> Result<Arc<LiveFs>> {
         let allocator = open_allocator(engine.clone(), sb.clone())?;
         if engine.journal().is_some() {
-            // What is there to be recovered takes longer, and the kernel tells such damage on
-            // mounting, too.
+            // Recovery takes longer than this, and the kernel, too, reports such damage at the
+            // mount.
             allocator.read_groups()?;
         }
         allocator.set_discard(options.discard);
@@ -112,7 +111,7 @@ impl LiveFs {
         });
         let root = fs.cached_inode(Ino::ROOT)?;
         if !root.state.read().inode.is_directory() {
-            return Err(Error::corrupt(Site::Inode(Ino::ROOT), "the root is no directory"));
+            return Err(Error::corrupt(Site::Inode(Ino::ROOT), "the root is not a directory"));
         }
         if !fs.engine.is_read_only() {
             let mut handle = Handle::begin_for(&fs.engine, 1, ReserveClass::Upkeep)?;
@@ -127,8 +126,8 @@ impl LiveFs {
         Ok(fs)
     }
 
-    /// Writes everything back, deletes what only held inodes kept, empties the engine's log and
-    /// marks the volume clean. Nothing may use the file system afterwards.
+    /// Writes everything back, deletes inodes that only holds kept, empties the engine's log and
+    /// marks the volume clean. The file system must not be used afterwards.
     pub fn close(&self) -> Result<()> {
         self.writeback.flusher().stop();
         if self.engine.health().is_ok() && !self.engine.is_read_only() {
@@ -138,8 +137,8 @@ impl LiveFs {
                 self.delete_if_unused(ino)?;
             }
             self.restore_journal()?;
-            // So that the handle need not wait for them. Where they are damaged, nothing was taken
-            // or freed.
+            // Read now, so that the handle does not wait for them. If they are damaged, no block
+            // was taken or freed, so the error does not matter.
             let _ = self.allocator.read_groups();
             let mut handle = Handle::begin_for(&self.engine, 2, ReserveClass::Upkeep)?;
             self.orphans.end_use(&mut handle)?;

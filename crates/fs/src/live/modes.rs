@@ -1,4 +1,4 @@
-//! The modes of an open volume, and those that it keeps for the next opening.
+//! The modes of an open volume, and those stored on it for the next opening.
 
 use xact_consistency::{DataInLog, Handle};
 use xact_layout::mode_record::ModeRecord;
@@ -9,26 +9,25 @@ use crate::modes::{ModeChoice, Modes, check, store, stored};
 use crate::superblock;
 
 impl LiveFs {
-    /// The modes that the volume is open with.
+    /// The modes in effect.
     pub fn modes(&self) -> Modes {
         self.modes
     }
 
-    /// Those of them that the opener asked for ([`VolumeOptions::modes`](crate::VolumeOptions)).
+    /// The modes that the opener asked for ([`VolumeOptions::modes`](crate::VolumeOptions)).
     pub fn mode_options(&self) -> ModeChoice {
         self.mode_options
     }
 
-    /// The modes that the volume itself asks for.
+    /// The modes stored on the volume.
     pub fn stored_modes(&self) -> Result<ModeChoice> {
         Ok(stored(&superblock::read(self.engine(), self.superblock())?))
     }
 
-    /// Keeps `modes` as the volume's own, in one durable commit; they count from the next opening
-    /// on.
+    /// Stores `modes` on the volume, in one durable commit; they take effect at the next opening.
     ///
-    /// Errors: `Usage` where the volume has no journal, or no generations, and the setting is about
-    /// that; `Unsupported` where the bytes for them hold something else.
+    /// Errors: `Usage` for a setting that needs a journal, or generations, which the volume does
+    /// not have; `Unsupported` if the bytes for the modes hold something else.
     pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
         if self.engine().is_read_only() {
             return Err(Error::ReadOnly);

@@ -1,4 +1,4 @@
-//! How a volume is held open.
+//! Options of an open volume.
 
 use xact_consistency::Faults;
 
@@ -7,29 +7,30 @@ use super::inode::access_time::AccessOptions;
 use crate::modes::{ModeChoice, Modes};
 use crate::quota::QuotaLimits;
 
-/// How the live file system uses memory.
+/// Options of the live file system.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveOptions {
     /// Limit of cached file data in bytes.
     pub data_cache_bytes: u64,
-    /// Inodes kept in memory beyond those in use.
+    /// Number of inodes kept in memory beyond those in use.
     pub inode_cache: usize,
-    /// Limit of what is kept of the past for open views, in bytes; past it the oldest views go.
+    /// Limit of old versions for open views, in bytes; beyond it the oldest views expire.
     pub versions_bytes: u64,
-    /// What all open transactions of one user, not root, may hold of what is free, in percent.
+    /// Share of the free space that all open transactions of one user other than root may hold, in
+    /// percent.
     pub tx_space_percent: u8,
-    /// Whether a thread writes dirty data back by age; without it (crash tests that want every
-    /// write at a known point) data stays until a sync or until memory is short.
+    /// A thread writes dirty data back by age. Without it data stays in memory until a sync or
+    /// until memory is short: for crash tests, which need every write at a known point.
     pub flusher: bool,
     pub modes: Modes,
-    /// What of them was asked for, and is not the volume's own or a default.
+    /// The modes that the caller asked for; the others are the volume's own or defaults.
     pub mode_options: ModeChoice,
     pub faults: Faults,
     pub quota_limits: QuotaLimits,
     pub access: AccessOptions,
-    /// Freed blocks are discarded.
+    /// Discard freed blocks.
     pub discard: bool,
-    /// What damage leads to; by default what the superblock says.
+    /// The reaction to corruption; by default the superblock's.
     pub on_error: Option<OnError>,
 }
 

@@ -1,13 +1,13 @@
-//! Figures of a live volume, for people and tests.
+//! Statistics of a live volume.
 
 use xact_types::LatencySnapshot;
 
 use super::LiveFs;
 
 impl LiveFs {
-    /// Memory that old versions for open views take, roughly, in bytes.
-    pub fn kept_bytes(&self) -> u64 {
-        self.mvcc.kept_bytes()
+    /// Memory used by old versions for open views in bytes, approximately.
+    pub fn version_bytes(&self) -> u64 {
+        self.mvcc.version_bytes()
     }
 
     /// Blocks of file data written back so far: to new places, and over old contents (RFJ-6).
@@ -15,12 +15,13 @@ impl LiveFs {
         self.writeback.written_blocks()
     }
 
-    /// How long each `fsync` and `fdatasync` took so far.
+    /// Durations of all `fsync` and `fdatasync` calls so far.
     pub fn sync_times(&self) -> LatencySnapshot {
         self.writeback.sync_times()
     }
 
-    /// Blocks of file data that a read found in the cache, and that it had to read.
+    /// Blocks of file data that reads found in the cache, and blocks that they read from the
+    /// device.
     pub fn cache_lookups(&self) -> (u64, u64) {
         self.page_cache.lookups()
     }

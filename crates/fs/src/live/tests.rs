@@ -1,4 +1,5 @@
-//! Live volumes of mke2fs, checked by e2fsck.
+//! The live file system on volumes of mke2fs: contents, views and errors of single operations;
+//! after each test, e2fsck finds the volume consistent.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -68,7 +69,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_day_in_the_life() {
+fn changes_survive_a_close_and_satisfy_e2fsck() {
     for options in [&["-b", "4096"][..], &["-b", "1024"], &["-b", "2048", "-O", "^has_journal"]] {
         let volume = Volume::new(32, options);
         let fs = volume.open();
@@ -126,10 +127,10 @@ fn a_day_in_the_life() {
     }
 }
 
-/// An operation that fails after its first block poisons the volume, whichever block that is; one
-/// that fails at its first has done nothing.
+/// An operation that fails after its first changed block poisons the volume, whichever block that
+/// is. One that fails at its first block changes nothing.
 #[test]
-fn half_an_operation_never_stays() {
+fn an_operation_that_fails_half_way_poisons_the_volume() {
     for fails_at in 0..8 {
         let volume = Volume::new(8, &["-b", "1024"]);
         let device = FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap();
@@ -208,10 +209,11 @@ fn a_view_sees_one_instant() {
     volume.check();
 }
 
-/// The look-ups before an operation, which only find out what to lock, once took a file for a
-/// directory without blocks and noted a damaged volume: the kernel then clears the list of orphans.
+/// A name within a file gives `ENOTDIR`. The look-ups that only guess the locks of an operation
+/// once took the file for a directory without blocks, and recorded corruption in the superblock:
+/// the kernel then clears the orphan list.
 #[test]
-fn a_name_within_a_file_is_no_damage() {
+fn a_name_within_a_file_is_not_corruption() {
     let volume = Volume::new(16, &[]);
     let fs = volume.open();
     let (a, b): (&[u8], &[u8]) = (b"a", b"b");
@@ -245,7 +247,7 @@ fn times_keep_their_nanoseconds() {
 }
 
 #[test]
-fn a_full_volume_says_so_and_can_delete() {
+fn a_full_volume_returns_no_space_and_can_delete() {
     let volume = Volume::new(8, &["-b", "1024"]);
     let fs = volume.open();
     let ino = file(&fs, Ino::ROOT, "big");
@@ -268,10 +270,10 @@ fn a_full_volume_says_so_and_can_delete() {
     volume.check();
 }
 
-/// On a volume without a free block works what needs none, as on ext4, and the rest is refused with
-/// nothing changed.
+/// On a volume without a free block, operations that need no block work, as on ext4. The others are
+/// refused and change nothing.
 #[test]
-fn a_full_volume_takes_what_needs_no_block() {
+fn operations_without_new_blocks_work_on_a_full_volume() {
     for options in [&["-b", "1024", "-I", "256"][..], &["-b", "1024", "-I", "256", "-O", "^dir_index"]] {
         let volume = Volume::new(8, options);
         let fs = volume.open();
@@ -302,7 +304,7 @@ fn a_full_volume_takes_what_needs_no_block() {
         fs.make_symlink(&ROOT, dir, b"link", b"short").unwrap();
         fs.link(&ROOT, ino, dir, b"hard").unwrap();
         fs.rename(&ROOT, (Ino::ROOT, b"bare"), (dir, b"moved"), RenameHow::Replace).unwrap();
-        // Names, until the folder's block is full.
+        // Add names until the folder's block is full.
         let name = |i: usize| format!("a name of some length, to fill a block soon, {i}");
         let refused = (0..100).find(|&i| fs.make_node(&ROOT, dir, name(i).as_bytes(), 0o100644, 0).is_err());
         let refused = refused.expect("names fill a block of 1024 bytes");
@@ -321,10 +323,10 @@ fn a_full_volume_takes_what_needs_no_block() {
     }
 }
 
-/// Large reads of what is partly in memory, on the device, a hole, and past the end: with every
-/// alignment of their ends, the bytes that were written.
+/// Large reads bypass the cache and return the right bytes, for ranges that are partly in memory,
+/// on the device, a hole, or past the end, with any alignment of their ends.
 #[test]
-fn large_reads_pass_the_cache_by_and_see_what_is_in_it() {
+fn large_reads_bypass_the_cache_and_see_cached_pages() {
     const LEN: usize = 5 << 20;
     for block_bytes in ["1024", "4096"] {
         let volume = Volume::new(64, &["-b", block_bytes]);

@@ -1,4 +1,4 @@
-//! The volume as a [`View`]: each call is one operation, visible to all when it returns.
+//! [`View`] of the live volume: each call is one operation, visible to all when it returns.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,16 +14,16 @@ use crate::live::op::Budget;
 use crate::live::op::FAST_LINK_BYTES;
 use crate::posix::{self, lock_hint};
 
-/// Bytes that one copy moves under its locks, at most.
+/// Maximum bytes that one step of a copy moves under its locks.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
 impl LiveFs {
-    /// How often an inode is held ([`View::hold`]).
+    /// Number of holds of an inode ([`View::hold`]).
     pub fn holds(&self, ino: Ino) -> u64 {
         self.inodes.holds(ino)
     }
 
-    /// As [`View::hold`], of an inode that is yet to be made: its number is reserved for the
+    /// As [`View::hold`], for an inode that does not exist yet: its number is reserved for the
     /// caller.
     pub fn hold_reserved(&self, ino: Ino) {
         self.inodes.get_free(ino).holds.fetch_add(1, SeqCst);
@@ -150,7 +150,8 @@ impl View for LiveFs {
     }
 
     fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        // Pages that wait for a block are written first, so that the range is mapped or a hole.
+        // Pages without a block are written first, so that every block of the range is mapped or a
+        // hole.
         let cached = self.cached_inode(ino)?;
         self.write_back(&cached, WritebackRequest::DATA)?;
         let class = if how == Allocate::PunchHole { ReserveClass::Removal } else { ReserveClass::Any };
@@ -223,15 +224,15 @@ impl View for LiveFs {
 }
 
 impl LiveFs {
-    /// The directory and what the name points at now, so that both are locked at the first try.
+    /// The directory and the inode of the name, so that the first attempt locks both.
     fn with_child(&self, dir: Ino, name: &Name) -> Vec<Ino> {
         let child = self.with_shared(dir, |_, state| self.find_entry(dir, state, name));
         std::iter::once(dir).chain(child.ok().flatten().map(|entry| entry.ino)).collect()
     }
 
     /// ext4's protection of "write a new file, rename it over the old one" without fsync
-    /// (`auto_da_alloc`): the new file's data is on the device before the rename commits, and its
-    /// size, which may have grown without any data.
+    /// (`auto_da_alloc`): the new file's data and size are on the device before the rename commits.
+    /// The size may have grown without any data.
     fn write_back_before_replacing(&self, from: (Ino, &Name), to: (Ino, &Name)) -> Result<()> {
         let replaced = self.with_shared(to.0, |_, state| self.find_entry(to.0, state, to.1));
         if !matches!(replaced, Ok(Some(_))) || self.options.faults.has(Fault::RenameBeforeData) {

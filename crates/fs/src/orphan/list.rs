@@ -117,8 +117,8 @@ impl OrphanList {
     }
 }
 
-/// Writes changes of the list; `older` are those of the version that the handle's commit has, where the one
-/// after it has another list.
+/// Writes changes of the list; `older` are those of the version that the handle's commit has, where
+/// the one after it has another list.
 pub(super) fn write(
     h: &mut Handle,
     sb: &Superblock,

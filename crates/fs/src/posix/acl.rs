@@ -115,7 +115,8 @@ impl Acl {
             && (masks == 1 || masks == 0 && !named)
     }
 
-    /// Whether the list gives a caller who does not own the inode this access (`posix_acl_permission`).
+    /// Whether the list gives a caller who does not own the inode this access
+    /// (`posix_acl_permission`).
     pub fn permits(&self, who: &Credentials, group: u32, access: Access) -> bool {
         let gives = |entry: &Entry| entry.perm & access.0 == access.0;
         let mask = self.entries.iter().find(|entry| entry.tag == Tag::Mask);

@@ -1,5 +1,5 @@
-//! The POSIX operations, each written once over a [`InodeOps`]: the live file system runs them on the volume,
-//! a transaction on its overlay.
+//! The POSIX operations, each written once over a [`InodeOps`]: the live file system runs them on
+//! the volume, a transaction on its overlay.
 //!
 //! Rules that all of them keep:
 //! 1. Read everything first, then change (see [`crate::inode_ops`]). Errors of its reads are
@@ -10,7 +10,8 @@
 //!    notion of them.
 //! 3. Each says by [`InodeOps::depends_on`] which attributes its outcome depends on.
 //!
-//! Reads set no access time here: that is the live file system's (`live/inode/access_time.rs`), and a transaction's set none.
+//! Reads set no access time here: that is the live file system's (`live/inode/access_time.rs`), and
+//! a transaction's set none.
 
 pub(crate) mod acl;
 mod attr;
@@ -87,7 +88,7 @@ fn may_add<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, name: &Name) -> Result
         return fail(Errno::ENOENT);
     }
     refuse_flags(ops, dir, flag::IMMUTABLE)?;
-    ops.check_room(dir.ino, name)
+    ops.check_name_fits(dir.ino, name)
 }
 
 /// Whether the name of `victim` may be taken out of `dir` (`may_delete`, less permission bits).

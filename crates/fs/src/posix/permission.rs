@@ -1,8 +1,9 @@
 //! Permission bits and access control lists, for calls that no kernel has checked.
 //!
-//! On a mount the kernel checks permissions at each call by name or descriptor (`default_permissions`). A call
-//! that names an inode by number, or walks folders by itself, has to check them here, by the same rules
-//! (`generic_permission`, `posix_acl_permission`). Capabilities are not known: only user 0 passes.
+//! On a mount the kernel checks permissions at each call by name or descriptor
+//! (`default_permissions`). A call that names an inode by number, or walks folders by itself, has
+//! to check them here, by the same rules (`generic_permission`, `posix_acl_permission`).
+//! Capabilities are not known: only user 0 passes.
 
 use xact_types::{Ino, Result};
 
@@ -50,7 +51,8 @@ pub fn permits<T: InodeOps + ?Sized>(
     if who.uid == attr.uid {
         return Ok(attr.perm >> 6 & access.0 == access.0);
     }
-    // With no bit for the group there is no list that could give somebody anything: its mask is these bits.
+    // With no bit for the group there is no list that could give somebody anything: its mask is
+    // these bits.
     if attr.perm & 0o070 != 0
         && let Some(list) = ops.xattr(ino, acl::ACCESS)?
     {
@@ -60,8 +62,8 @@ pub fn permits<T: InodeOps + ?Sized>(
     Ok(digit & access.0 == access.0)
 }
 
-/// Whether the caller may have this access to `ino` by an absolute path, which has to lead there without a
-/// symbolic link.
+/// Whether the caller may have this access to `ino` by an absolute path, which has to lead there
+/// without a symbolic link.
 pub fn permits_path<T: InodeOps + ?Sized>(
     ops: &mut T,
     who: &Credentials,

@@ -45,9 +45,9 @@ struct Known {
 }
 
 impl QuotaFile {
-    /// Credits of [`QuotaFile::add`]: info, three new nodes, a new leaf and the one before it in the list;
-    /// each new one perhaps in a block of its own, with its bitmap and descriptor and a split of the
-    /// file's map.
+    /// Credits of [`QuotaFile::add`]: info, three new nodes, a new leaf and the one before it in
+    /// the list; each new one perhaps in a block of its own, with its bitmap and descriptor and a
+    /// split of the file's map.
     pub const ADD_CREDITS: u32 = 48;
 
     /// `Corrupt` where the file, or its tree, is not sound.
@@ -205,8 +205,8 @@ impl QuotaFile {
         self.known.lock().places.contains_key(&id)
     }
 
-    /// Adds an entry without usage (`qtree_write_dquot` of a new one). The tree is the same in all versions: who adds
-    /// to it in the later commit waits for those that may in the one before.
+    /// Adds an entry without usage (`qtree_write_dquot` of a new one). The tree is the same in all
+    /// versions: who adds to it in the later commit waits for those that may in the one before.
     fn add(&self, handle: &mut Handle, id: u32) -> Result<Place> {
         handle.await_drained()?;
         let mut known = self.known.lock();

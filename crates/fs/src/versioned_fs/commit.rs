@@ -123,7 +123,7 @@ pub trait ValidationOps {
     fn check_view(&self, stamp: Stamp) -> Result<()>;
 
     /// Says, before the first change, which transaction's commit this is.
-    fn sign(&mut self, transaction: u64);
+    fn set_transaction(&mut self, transaction: u64);
     /// After the last change: a view of the file system as it is now, opened under the locks of all
     /// that the commit has looked at, so that nobody can have changed that in between.
     fn open_view_after(&mut self, fs: &Arc<Self::Fs>) -> Self::ReadView;

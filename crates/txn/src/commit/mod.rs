@@ -137,7 +137,7 @@ impl<'a> Commit<'a> {
     /// needs.
     pub fn prepare<T: CommitOps>(&self, tree: &mut T, staged: &BTreeMap<Ino, T::Staged>) -> Result<()> {
         self.validate(tree)?;
-        tree.sign(self.id);
+        tree.set_transaction(self.id);
         for (ino, node) in self.nodes().filter(|(_, node)| !node.xattrs.is_empty()) {
             tree.check_xattrs((!node.born).then_some(ino), &node.xattrs)?;
         }

@@ -110,7 +110,7 @@ impl ValidationOps for MemCommit<'_> {
         Ok(())
     }
 
-    fn sign(&mut self, _: u64) {}
+    fn set_transaction(&mut self, _: u64) {}
 
     fn open_view_after(&mut self, base: &Arc<MemBase>) -> MemReadView {
         self.opens_view = true;

@@ -412,11 +412,11 @@ fn old_versions_have_a_limit() {
     };
     assert_eq!((seen(&oldest).unwrap(), seen(&later).unwrap()), (1, 2));
     write(3, 1);
-    assert!(base.kept_bytes() <= 2 << 20);
+    assert!(base.version_bytes() <= 2 << 20);
     assert!(matches!(seen(&oldest), Err(Error::TooOld)));
     assert_eq!(seen(&later).unwrap(), 2);
     drop((oldest, later));
-    assert_eq!(base.kept_bytes(), 0);
+    assert_eq!(base.version_bytes(), 0);
     base.close().unwrap();
     volume.check("after a limit on old versions");
 }

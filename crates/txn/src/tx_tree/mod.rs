@@ -278,7 +278,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         Ok(entry)
     }
 
-    fn check_room(&mut self, dir: Ino, name: &Name) -> Result<()> {
+    fn check_name_fits(&mut self, dir: Ino, name: &Name) -> Result<()> {
         if self.hides(dir, name) { Err(Error::Posix(Errno::EPERM)) } else { Ok(()) }
     }
 

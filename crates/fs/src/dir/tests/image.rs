@@ -58,7 +58,8 @@ impl Drop for Mounted<'_> {
     fn drop(&mut self) {
         let succeeds = |output: &Output| output.status.success();
         let unmounted = patiently(|| Command::new("umount").arg(self.point).output().ok().filter(succeeds));
-        // A mount namespace that a process made meanwhile keeps the mount, and the image, for longer.
+        // A mount namespace that a process made meanwhile keeps the mount, and the image, for
+        // longer.
         let detached = patiently(|| {
             let devices = Command::new("losetup").args(["-j", self.image]).output().ok()?;
             devices.stdout.is_empty().then_some(())

@@ -281,7 +281,7 @@ fn a_full_index_says_no_space() {
     let mut count = 0;
     let error = loop {
         let name = format!("{count:010}{tail}");
-        let room = sample.dir().check_room(&sample.blocks, name.as_bytes());
+        let room = sample.dir().check_name_fits(&sample.blocks, name.as_bytes());
         match sample.add(name.as_bytes(), entry) {
             Ok(()) => count += 1,
             Err(error) => {
@@ -306,7 +306,7 @@ fn an_index_three_levels_deep() {
     let name = |count: usize| format!("{count:010}{tail}").into_bytes();
     const COUNT: usize = 60_000;
     for count in 0..COUNT {
-        sample.dir().check_room(&sample.blocks, &name(count)).unwrap();
+        sample.dir().check_name_fits(&sample.blocks, &name(count)).unwrap();
         sample.add(&name(count), entry).unwrap();
     }
     assert_eq!(sample.depth(), 3);

@@ -4,8 +4,9 @@
 //! 1. The data is on the device before the handle is begun (`live/data/writeback` 2, 3).
 //! 2. A new array gets its contents (`create`) and the pointer to it in one handle, so a commit has
 //!    both: no pointer ever leads to a block of old bytes.
-//! 3. Existing arrays change through the handle like every metadata block. What a crash leaves is the
-//!    map of some commit; blocks that it does not refer to are free by that commit's bitmaps too.
+//! 3. Existing arrays change through the handle like every metadata block. What a crash leaves is
+//!    the map of some commit; blocks that it does not refer to are free by that commit's bitmaps
+//!    too.
 
 use std::collections::BTreeMap;
 

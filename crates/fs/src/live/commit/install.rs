@@ -1,24 +1,23 @@
-//! New contents of files that become part of them in a transaction's commit.
+//! Installs new file contents in a transaction's commit.
 //!
 //! Crash argument:
-//! 1. *Staging* (`commit::staging`): blocks are taken in memory only, and the contents go there. A
-//!    crash finds them free.
-//! 2. *Install*: the operation's handle takes the old blocks out of the file and links the new
-//!    ones, and sets the size: all in the commit that carries the rest of the transaction. The
-//!    engine flushes before its commit record, in every mode (`order_data`), so a commit that is
-//!    there has its data; a crash before it leaves the old blocks, which nothing has touched: the
-//!    same commit frees them, and they cannot be reused before it is durable. So no caller has to
-//!    wait until the device has it before that flush: the contents are on their way in the
-//!    meantime.
-//! 3. Contents that are few (`data::mode`) are not written when they are staged: install puts them
-//!    into the same commit as blocks of the journal, which is there as a whole or not at all. What
-//!    the log had of an earlier owner of such a block was revoked when it was freed.
-//! 4. Of these, what replaces a written block goes to that block's place (`Overwrites`), and what
-//!    was taken for it is given back. Until the commit is durable the place holds the old contents,
-//!    as in 2: only the checkpoint writes there, after it. A write in place from before
-//!    (`writeback`) has been passed on by then, under the same lock of the inode, and is flushed
-//!    with the commit, so it cannot come later than the checkpoint. Open views read what they need
-//!    of the old contents from memory, where it is put before.
+//! 1. *Staging* (`commit::staging`): blocks are taken in memory only, and the contents are written
+//!    there. A crash finds these blocks free.
+//! 2. *Install*: the operation's handle takes the old blocks out of the file, links the new ones
+//!    and sets the size, all in the commit that carries the rest of the transaction. The engine
+//!    flushes before its commit record, in every mode (`order_data`), so a durable commit has its
+//!    data. A crash before it leaves the old blocks intact: the same commit frees them, and they
+//!    cannot be reused before it is durable. So no caller waits for the writes of the contents
+//!    before that flush.
+//! 3. Small contents (`data::mode`) are not written when they are staged: install puts them into
+//!    the same commit as journal blocks, and a commit survives as a whole or not at all. Copies in
+//!    the log that belong to an earlier owner of such a block were revoked when it was freed.
+//! 4. Journaled contents that replace a written block go to that block's place (`Overwrites`), and
+//!    the block taken for them is given back. Until the commit is durable the place holds the old
+//!    contents, as in 2: only the checkpoint writes there, after the commit. An earlier write in
+//!    place (`writeback`) was issued under the same inode lock and is flushed with the commit, so
+//!    it cannot come later than the checkpoint. Old contents that open views need are copied to
+//!    memory before.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -37,13 +36,13 @@ use crate::live::op::Operation;
 use crate::versioned_fs::commit::InstallOps;
 use crate::versioned_fs::contents::{BlockContents, NewContents, SpilledBlock};
 
-/// Blocks of a file that keep their places under new contents, by the journal.
+/// Blocks of a file that the journal overwrites in place.
 #[derive(Default)]
 pub(super) struct Overwrites(BTreeMap<FileBlock, BlockNr>);
 
 impl Overwrites {
-    /// The blocks of a run in parts, each with its place in the file if it keeps that, or else
-    /// where it is.
+    /// Splits a run of staged blocks. Each part has its file block, its run, and the file's old
+    /// block if that is overwritten in place.
     fn split(&self, at: FileBlock, run: Run) -> Vec<(FileBlock, Run, Option<BlockNr>)> {
         let mut parts: Vec<(FileBlock, Run, Option<BlockNr>)> = Vec::new();
         for i in 0..run.len {
@@ -58,7 +57,7 @@ impl Overwrites {
     }
 }
 
-/// Ranges of blocks that an install takes out of the file first; `kept` stay in it.
+/// Ranges of blocks that an install first takes out of the file; those in `kept` stay.
 pub(super) fn replaced(new: &NewContents, kept: &Overwrites) -> Vec<(FileBlock, FileBlock)> {
     let end = new.cut.unwrap_or(END);
     let mut ranges: Vec<(FileBlock, FileBlock)> = Vec::new();
@@ -79,8 +78,8 @@ impl InstallOps for Operation<'_> {
         self.make_inode(ino, new)
     }
 
-    /// Makes staged blocks the file's, in this commit: after a crash the file has all of it or
-    /// nothing. Bytes past `size` are ignored.
+    /// Links staged blocks to the file in this commit: after a crash the file has all of them or
+    /// none. Bytes past `size` are ignored.
     fn install(&mut self, ino: Ino, staged: &mut StagedBlocks, size: u64) -> Result<()> {
         let fs = self.fs;
         self.change_inode(ino)?;
@@ -88,12 +87,12 @@ impl InstallOps for Operation<'_> {
         let kept = self.overwrite(ino, staged)?;
         for (first, past) in replaced(&staged.new, &kept) {
             self.remove_range(ino, first, past, Removal::Replaced)?;
-            assert!(self.unfinished.is_empty(), "an install is announced before it is begun");
+            assert!(self.unfinished.is_empty(), "an install was reserved before it began");
         }
-        let keep = self.keeping();
+        let keep = self.version_stamp();
         let (_, handle, cached, state) = self.parts(ino);
         if let Some(until) = keep {
-            // What is kept already was data; the rest were holes.
+            // Versions of data blocks were kept above; the other blocks were holes.
             for (at, _) in staged.new.blocks.iter().filter(|(_, data)| data.is_some()) {
                 state.versions.keep_block(until, *at, BlockVersion::Hole);
             }
@@ -112,7 +111,7 @@ impl InstallOps for Operation<'_> {
                 fs.extents(cached.ino, state).insert(handle, &mut state.inode, at, run, false)?;
             }
             let start = kept.unwrap_or(run.start);
-            // The runs have a block for each of the contents, in the same order.
+            // The runs have one block for each block of contents, in the same order.
             for (i, data) in contents.by_ref().take(run.len as usize).enumerate() {
                 let block = start.offset(i as u64);
                 if fs.options.faults.has(Fault::PlaceBeforeCommit)
@@ -162,22 +161,22 @@ impl InstallOps for Operation<'_> {
 }
 
 impl Operation<'_> {
-    /// Finds out which of the staged contents overwrite their block where it is, keeps what open
-    /// views need of it, and drops the pages that it had.
+    /// Chooses the staged contents that overwrite their block in place, keeps the old contents for
+    /// open views, and drops the cached pages of these blocks.
     fn overwrite(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<Overwrites> {
         let mut found = Overwrites::default();
         if !staged.journaled {
             return Ok(found);
         }
-        let (fs, keep) = (self.fs, self.keeping());
+        let (fs, keep) = (self.fs, self.version_stamp());
         let locked = self.state(ino)?;
         let end = staged.new.cut.unwrap_or(END);
         let contents = staged.new.blocks.iter().filter(|(_, data)| in_memory(data).is_some());
         for (at, _) in contents.take_while(|(at, _)| *at < end) {
             let mapping = fs.extents(ino, &locked.state).map(&locked.state.inode, *at)?;
             let Mapping::Written { start, .. } = mapping else { continue };
-            // No operation shall wait for the device's read with a handle open: then it gets a new
-            // place.
+            // Keeping the old contents would need a read from the device within the handle: use a
+            // new block instead.
             if keep.is_some()
                 && !locked.cached.pages.lock().map.contains_key(&at.0)
                 && !fs.engine.holds_data(start, 1)
@@ -195,8 +194,8 @@ impl Operation<'_> {
 }
 
 impl LiveFs {
-    /// Gives blocks that have no place this one, where they read as zeros; what others have given
-    /// a place since it was taken stays as it is.
+    /// Links a run of unwritten blocks to the holes of a range. Blocks that other callers have
+    /// mapped since the run was taken stay as they are.
     fn install_unwritten(
         &self,
         handle: &mut Handle,
@@ -229,9 +228,9 @@ impl LiveFs {
         Ok(())
     }
 
-    /// How large the file may be on disk: up to the first block past its size there whose data is
-    /// only in memory (another caller has written since `CommitTarget::prepare`), but past what is
-    /// installed.
+    /// Maximum size on disk. It ends before the first block past the present size on disk whose
+    /// data is only in memory (another caller has written since `CommitTarget::prepare`), but not
+    /// before the end of the installed contents.
     fn size_without_dirty(&self, cached: &CachedInode, state: &InodeState, installed_end: u64) -> u64 {
         let block = self.block_bytes();
         let on_disk = state.inode.size();

@@ -1,10 +1,10 @@
-//! What a transaction's commit does to the volume.
+//! The volume's side of a transaction's commit.
 //!
-//! - `size`: how much of the journal and of free space it takes
-//! - `staging`: new contents of files, written to free blocks before the commit
-//! - `validation`: what has changed since the transaction began, under the commit's locks
-//! - `reservation`: what it reserves before its first change
-//! - `install`: staged contents become the files'
+//! - `size`: the journal blocks and free space that a commit needs
+//! - `staging`: writes new file contents to free blocks before the commit
+//! - `validation`: changes since the transaction began, under the commit's locks
+//! - `reservation`: reservations before the first change
+//! - `install`: links staged contents to the files
 
 mod install;
 mod reservation;
@@ -29,8 +29,8 @@ impl CommitTarget for LiveFs {
     type Staged = StagedBlocks;
     type Operation<'a> = Operation<'a>;
 
-    /// Whether an inode, a new one where none is named, can hold these changes of its attributes; errors
-    /// as of setting them. One that is gone holds anything: its commit will be told of that.
+    /// Checks that an inode can hold these changes of its attributes; `None` means a new inode.
+    /// Errors: as when setting them. A deleted inode passes: validation of the commit reports it.
     fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
         let Some(ino) = ino else { return self.check_new_xattrs(changes) };
         let cached = self.cached_inode(ino)?;
@@ -42,8 +42,8 @@ impl CommitTarget for LiveFs {
         StagedBlocks::stage(self, ino, new, by)
     }
 
-    /// Writes back what is dirty of the inodes that a commit will change, so that the commit's
-    /// sizes do not cover data that is not on the device.
+    /// Writes back the dirty data of the inodes that a commit will change, so that the sizes in the
+    /// commit do not cover data that is not on the device.
     fn prepare(&self, inodes: &[Ino]) -> Result<()> {
         for ino in inodes {
             if let Some(cached) = self.inodes.peek(*ino) {
@@ -66,7 +66,7 @@ impl CommitTarget for LiveFs {
         self.engine.commit(commit)
     }
 
-    /// For the tests of crashes: see [`Fault::PersistedRemovedApart`].
+    /// For crash tests: see [`Fault::PersistedRemovedApart`].
     fn removes_persisted_apart(&self) -> bool {
         self.options.faults.has(Fault::PersistedRemovedApart)
     }

@@ -1,4 +1,4 @@
-//! What a commit reserves before its first change: for each file that it installs, and for what it
+//! Reservations of a commit before its first change: for each file that it installs, and for quota
 //! charges.
 
 use xact_types::{Ino, Result};
@@ -15,8 +15,7 @@ use crate::versioned_fs::commit::ReservationOps;
 impl ReservationOps for Operation<'_> {
     type Staged = StagedBlocks;
 
-    /// Says, before the operation's first change, that an install into an existing file will come:
-    /// what it takes of the journal is added to the operation's budget.
+    /// Adds the credits and blocks of an install into an existing file to the operation's budget.
     fn reserve_install(&mut self, ino: Ino, staged: &StagedBlocks) -> Result<()> {
         let fs = self.fs;
         let locked = self.state(ino)?;
@@ -24,11 +23,11 @@ impl ReservationOps for Operation<'_> {
         fs.check_is_file(&locked.cached, state)?;
         fs.check_writable_map(state)?;
         let extents = fs.extents(ino, state);
-        // An inline file has one block by then.
+        // By then, an inline file has one block.
         let (unpacking, unmapped) = (is_inline(state), fs.unmapped_inode());
         let inode = if unpacking { &unmapped } else { &state.inode };
         let runs = staged.run_count();
-        // Extents that go, and extents that may come of those that lose a piece in their middle.
+        // Extents that are removed, and additional ones where a removal splits an extent.
         let (mut gone, mut split) = (u64::from(unpacking), 0);
         let mut gone_blocks = 0;
         for (first, past) in replaced(&staged.new, &Overwrites::default()) {
@@ -45,8 +44,8 @@ impl ReservationOps for Operation<'_> {
         let map = extents.map_changes(inode, change);
         let grown = change.blocks.saturating_sub(gone_blocks);
         let payer = fs.quotas.payer_of(&state.inode);
-        // The last step of a removal asks for its worst case, however little it then takes; what it
-        // does not take is there for the next removal.
+        // The last step of a removal asks for its worst case, and mostly uses less; the next
+        // removal can use the rest.
         let asked = u64::from(extents.credits_remove(inode));
         let slack = asked.saturating_sub(self.expected_slack);
         self.expected_slack += slack;
@@ -61,20 +60,17 @@ impl ReservationOps for Operation<'_> {
         Ok(())
     }
 
-    /// Says, before the operation's first change, that it will charge blocks and inodes to a payer.
     fn reserve_charge(&mut self, payer: Payer, blocks: u64, inodes: u64) {
         let more = Charge { payer, bytes: blocks * self.fs.block_bytes(), inodes };
         self.reserve_quota(Wanted { now: None, more });
     }
 
-    /// As `reserve_charge`, for all that an inode is charged, which gets another payer.
     fn reserve_payer_change(&mut self, ino: Ino, payer: Payer) -> Result<()> {
         let charged = self.state(ino)?.state.charged;
         self.reserve_quota(Wanted { now: Some(charged.payer), more: Charge { payer, ..charged } });
         Ok(())
     }
 
-    /// As `reserve_install`, for a file that the operation makes itself.
     fn reserve_new_file(&mut self, staged: &StagedBlocks) {
         let fs = self.fs;
         let owner = Owner { ino: Ino::ROOT, generation: 0 };
@@ -85,7 +81,6 @@ impl ReservationOps for Operation<'_> {
         self.reserve_metadata(nodes, staged.run_count() + map.new, map.new);
     }
 
-    /// As `reserve_charge`, for a number that was taken and reserved for a payer.
     fn reserve_adoption(&mut self, ino: Ino, reserved_for: Payer) -> Result<()> {
         self.lock_new(ino)?;
         self.reserve_move(Charge { payer: reserved_for, bytes: 0, inodes: 1 });
@@ -94,7 +89,8 @@ impl ReservationOps for Operation<'_> {
 }
 
 impl Operation<'_> {
-    /// What was spilled was reserved for its payer then.
+    /// Spilled blocks were reserved for their payer when they were spilled: those reservations
+    /// become charges.
     fn reserve_moves_of(&mut self, staged: &StagedBlocks) {
         staged
             .spilled
@@ -103,8 +99,8 @@ impl Operation<'_> {
             .for_each(|block| self.reserve_move(block.charge()));
     }
 
-    /// Adds `nodes` metadata blocks, and the bitmaps and descriptors of the groups that `runs`
-    /// runs of blocks lie in, to the operation's budget. All files share the groups.
+    /// Adds `nodes` metadata blocks to the operation's budget, and the bitmaps and descriptors of
+    /// the groups with `runs` runs of blocks. All files share the groups.
     fn reserve_metadata(&mut self, nodes: u64, runs: u64, growth: u64) {
         let groups = u64::from(self.fs.sb.group_count());
         let before = self.expected_runs.min(groups);

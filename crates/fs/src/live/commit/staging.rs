@@ -1,4 +1,4 @@
-//! Staging: a transaction's new contents of files go to free blocks before its commit. The crash
+//! Staging: writes a transaction's new file contents to free blocks before its commit. The crash
 //! argument is at the head of `commit::install`.
 
 use std::io::IoSlice;
@@ -21,22 +21,22 @@ use crate::versioned_fs::contents::{BlockChange, BlockContents, NewContents, Spi
 /// End of every file.
 pub(super) const END: FileBlock = FileBlock(u32::MAX);
 
-/// New contents of a file, written to free blocks and not yet part of it. Dropped, it gives the
-/// blocks back.
+/// New contents of a file, in free blocks that are not linked to it yet. Its drop gives the blocks
+/// back.
 pub struct StagedBlocks {
     fs: Arc<LiveFs>,
     pub(super) new: NewContents,
-    /// Places of the blocks with contents; empty once they are the file's.
+    /// Places of the blocks with contents; empty after the install.
     pub(super) runs: Vec<(FileBlock, Run)>,
-    /// Contents that have their places already.
+    /// Contents that already have their places.
     pub(super) spilled: Vec<SpilledPart>,
-    /// Places of blocks that are to read as zeros.
+    /// Places of blocks that will read as zeros.
     pub(super) unwritten: Vec<(FileBlock, Run)>,
-    /// The contents go to their places by way of the journal, in the commit.
+    /// The contents go through the journal, in the commit.
     pub(super) journaled: bool,
 }
 
-/// Spilled blocks that follow each other, in the file and on the volume.
+/// Spilled blocks that are contiguous in the file and on the volume.
 pub(super) struct SpilledPart {
     pub at: FileBlock,
     pub blocks: Vec<SpilledBlock>,
@@ -57,8 +57,8 @@ impl Drop for StagedBlocks {
 }
 
 impl StagedBlocks {
-    /// Takes free blocks near a file for its new contents, and writes these there unless the commit
-    /// will carry them. Holds no lock while it writes.
+    /// Takes free blocks near a file for its new contents, and writes the contents there unless
+    /// they go through the journal. Holds no lock during the writes.
     pub(super) fn stage(fs: &Arc<LiveFs>, ino: Ino, new: NewContents, by: Staging) -> Result<StagedBlocks> {
         if fs.engine.is_read_only() {
             return Err(Error::ReadOnly);
@@ -109,7 +109,7 @@ impl StagedBlocks {
 }
 
 impl LiveFs {
-    /// First block and length of what `reserved` will find without a place, as the file is now.
+    /// First block and length of each hole in the ranges `reserved`, in the file's present state.
     fn holes_to_fill(&self, ino: Ino, new: &NewContents) -> Result<Vec<(u32, u32)>> {
         let mut holes = Vec::new();
         if new.reserved.is_empty() {
@@ -126,7 +126,7 @@ impl LiveFs {
             {
                 self.check_is_file(cached, state)?;
                 let now = self.holes(cached, state, range.start.0, middle.0)?;
-                // Blocks that the commit itself makes holes.
+                // Blocks that the commit itself turns into holes.
                 let made = new.blocks.iter().filter(|(_, data)| data.is_none()).map(|(at, _)| *at);
                 for at in made.filter(|at| (range.start..middle).contains(at)) {
                     let before = now.partition_point(|(first, _)| *first <= at.0);
@@ -156,8 +156,8 @@ pub(super) fn in_memory(data: &Option<BlockContents>) -> Option<&Arc<[u8]>> {
     data.as_ref().and_then(BlockContents::in_memory)
 }
 
-/// The contents that were spilled, in the order of the file, each part within a group as what is
-/// taken at once: by that its credits are counted.
+/// Spilled contents in the order of the file. A part lies within one group, like a run that is
+/// taken at once, because credits are counted by group.
 fn spilled_parts(sb: &Superblock, new: &NewContents) -> Vec<SpilledPart> {
     let mut parts: Vec<SpilledPart> = Vec::new();
     for (at, data) in &new.blocks {
@@ -177,7 +177,7 @@ fn spilled_parts(sb: &Superblock, new: &NewContents) -> Vec<SpilledPart> {
     parts
 }
 
-/// Blocks at the start of `blocks` that have contents in memory and follow each other.
+/// Number of contiguous blocks at the start of `blocks` that have contents in memory.
 fn run_length(blocks: &[BlockChange]) -> u32 {
     let follows = |pair: &[BlockChange]| in_memory(&pair[1].1).is_some() && pair[1].0.0 == pair[0].0.0 + 1;
     1 + blocks.windows(2).take_while(|pair| follows(pair)).count() as u32
@@ -185,16 +185,16 @@ fn run_length(blocks: &[BlockChange]) -> u32 {
 
 impl StagedBlocks {
     pub(super) fn run_count(&self) -> u64 {
-        // What others have given a place since may leave of a run the pieces at its ends.
+        // If other callers have mapped blocks since, two pieces of an unwritten run may be left.
         (self.runs.len() + self.spilled.len()) as u64 + 2 * self.unwritten.len() as u64
     }
 
-    /// What of the contents takes room in the commit.
+    /// Number of blocks that go through the journal.
     pub(super) fn journaled_blocks(&self) -> u64 {
         if self.journaled { self.runs.iter().map(|(_, run)| u64::from(run.len)).sum() } else { 0 }
     }
 
-    /// What an install brings into the file.
+    /// The blocks that an install adds to the file.
     pub(super) fn replacement(&self) -> Replacement {
         let spilled = || self.spilled.iter().map(|part| (part.at, part.run()));
         let places = || self.runs.iter().chain(&self.unwritten).copied().chain(spilled());

@@ -21,16 +21,14 @@ impl ValidationOps for Operation<'_> {
     type Fs = LiveFs;
     type ReadView = ReadView;
 
-    /// Who changed the name (made, removed, or pointed it elsewhere) after `since`, if anybody
-    /// did. Exact while a view of that stamp is open, as are all of these.
     fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>> {
         self.changed_since(dir, |versions| versions.name_changed_since(name, since))
     }
 
-    /// That the folder of kept transactions comes and goes is no change.
+    /// The folder of persisted transactions does not count.
     fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        let besides = (dir == Ino::ROOT).then_some(PERSISTED_FOLDER.as_bytes());
-        self.changed_since(dir, |versions| versions.any_name_changed_since(since, besides))
+        let ignored = (dir == Ino::ROOT).then_some(PERSISTED_FOLDER.as_bytes());
+        self.changed_since(dir, |versions| versions.any_name_changed_since(since, ignored))
     }
 
     fn blocks_changed_since(
@@ -50,34 +48,29 @@ impl ValidationOps for Operation<'_> {
         self.changed_since(ino, |versions| versions.any_xattr_changed_since(since))
     }
 
-    /// Any of the attributes, times included.
     fn attr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
         self.changed_since(ino, |versions| versions.attr_changed_since(since))
     }
 
-    /// Fails where the view of this stamp is expired: what changed since is not known any more.
     fn check_view(&self, stamp: Stamp) -> Result<()> {
         self.fs.mvcc.check_view(stamp)
     }
 
-    /// Says, before the first change, which user transaction this operation is the commit of.
-    fn sign(&mut self, transaction: u64) {
+    fn set_transaction(&mut self, transaction: u64) {
         self.transaction = Some(transaction);
     }
 
-    /// A view of the volume as this operation leaves it, opened while it holds all of its locks:
-    /// nobody can have changed what it looked at between the operation and the view.
     fn open_view_after(&mut self, fs: &Arc<LiveFs>) -> ReadView {
         assert!(std::ptr::eq(self.fs, &**fs), "the view is of the same volume");
         fs.open_view()
     }
 
-    /// Whether the inode is in use now.
     fn exists(&mut self, ino: Ino) -> Result<bool> {
         Ok(self.any_state(ino)?.state.live)
     }
 
-    /// As [`CommitTarget::check_xattrs`](crate::CommitTarget::check_xattrs), of inodes as they are under the commit's locks.
+    /// As [`CommitTarget::check_xattrs`](crate::CommitTarget::check_xattrs), of inodes as they are
+    /// under the commit's locks.
     fn check_xattrs(&mut self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()> {
         let fs = self.fs;
         let Some(ino) = ino else { return fs.check_new_xattrs(changes) };

@@ -1,7 +1,7 @@
-//! `fallocate`: ranges that are reserved, punched out, or read as zeros.
+//! `fallocate`: reserves, punches out, or zeroes ranges.
 //!
-//! A crash leaves such a range done in part: an operation on a large range goes over several
-//! commits, each of which leaves a sound file.
+//! An operation on a large range takes several commits, each of which leaves a consistent file. So
+//! a crash may leave the range done in part.
 
 use xact_layout::inode::flag;
 use xact_types::{Error, FileBlock, Ino, Result, Run};
@@ -17,10 +17,10 @@ use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::op::Operation;
 use crate::versioned_fs::commit::ReservationOps;
 
-/// Blocks of one unwritten extent, at most.
+/// Maximum blocks of one unwritten extent.
 pub(in crate::live) const UNWRITTEN_LEN_MAX: u32 = 32_767;
 
-/// Runs that go back where they are not linked.
+/// Runs that are given back on drop unless they were linked.
 struct TakenRuns<'a> {
     allocator: &'a Allocator,
     runs: Vec<(FileBlock, Run)>,
@@ -44,7 +44,7 @@ impl Operation<'_> {
         let locked = self.state(ino)?;
         fs.check_is_file(&locked.cached, &locked.state)?;
         fs.check_writable_map(&locked.state)?;
-        // Of pages it changes those at both ends of the range, and at the end of the file.
+        // It changes the pages at both ends of the range, and at the end of the file.
         self.with_writeback_reserved(ino, (3, 3), |op| op.allocate_reserved(ino, offset, len, how))
     }
 
@@ -63,7 +63,8 @@ impl Operation<'_> {
             Allocate::ZeroRange { keep_size } => {
                 let size = self.state(ino)?.state.size;
                 let zeroed = if keep_size { end.min(size) } else { end };
-                // The whole range may be a hole after the punch: reserved before anything changes.
+                // The whole range may be a hole after the punch, so all of it is reserved before
+                // the first change.
                 let blocks = end.div_ceil(fs.block_bytes()) - offset / fs.block_bytes();
                 let blocks = if zeroed > offset { blocks } else { 0 };
                 let reservation = self.reserve_blocks(ino, blocks)?;
@@ -92,7 +93,7 @@ impl Operation<'_> {
         Ok(self.holes_of(ino, offset, end)?.iter().map(|(_, len)| u64::from(*len)).sum())
     }
 
-    /// Space for `blocks` blocks of a file, before its first change: `NoSpace` or `EDQUOT` change
+    /// Reserves `blocks` blocks for a file, before the first change: `NoSpace` and `EDQUOT` change
     /// nothing.
     fn reserve_blocks(&mut self, ino: Ino, blocks: u64) -> Result<Reservation> {
         let fs = self.fs;
@@ -102,15 +103,15 @@ impl Operation<'_> {
         fs.allocator.reserve(blocks, Purpose::Data { privileged: self.privileges().reserve })
     }
 
-    /// Maps every hole of the range to unwritten blocks. Pages that wait for a block count as
-    /// mapped: their space is reserved.
+    /// Maps every hole of the range to unwritten blocks. Pages without a block count as mapped,
+    /// because their space is reserved.
     fn reserve_range(&mut self, ino: Ino, offset: u64, end: u64, mut reservation: Reservation) -> Result<()> {
         let fs = self.fs;
         let holes = self.holes_of(ino, offset, end)?;
         if holes.is_empty() {
             return Ok(());
         }
-        // Taken before the handle begins, which is not to wait for a bitmap.
+        // Blocks are taken before the handle begins, so that it does not wait for a bitmap.
         let mut taken = TakenRuns { allocator: &fs.allocator, runs: Vec::new() };
         let purpose = Purpose::Data { privileged: self.privileges().reserve };
         let mut goal = fs.allocator.goal_for(ino);
@@ -142,13 +143,13 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Makes a range read as zeros: whole blocks become holes, parts of blocks are cleared.
+    /// Makes a range read as zeros: whole blocks become holes, partial blocks are cleared.
     fn punch(&mut self, ino: Ino, offset: u64, end: u64, why: Removal) -> Result<()> {
         let fs = self.fs;
         let bs = fs.block_bytes();
         let size = self.state(ino)?.state.size;
         let (first, past) = (offset.div_ceil(bs), (end / bs).min(u64::from(u32::MAX)));
-        // Parts of blocks at both ends, as far as the file goes.
+        // Partial blocks at both ends, up to the end of the file.
         let mut parts = Vec::new();
         if first > past {
             parts.push((offset, end));
@@ -180,7 +181,8 @@ impl Operation<'_> {
 }
 
 impl LiveFs {
-    /// The pointers of files without extents (ext2, ext3) have 32 bits.
+    /// Checks that block numbers fit into the inode's map: files without extents (ext2, ext3) have
+    /// pointers of 32 bits.
     pub(in crate::live) fn check_writable_map(&self, state: &InodeState) -> Result<()> {
         if state.inode.flags() & flag::EXTENTS != 0 || self.sb.blocks_count() <= 1 << 32 {
             return Ok(());
@@ -199,7 +201,7 @@ impl LiveFs {
         past: u32,
     ) -> Result<Vec<(u32, u32)>> {
         if is_inline(state) {
-            // Its bytes get block 0 before anything else does.
+            // The inline bytes will get block 0.
             let first = first.max(1);
             return Ok(if first < past { vec![(first, past - first)] } else { Vec::new() });
         }

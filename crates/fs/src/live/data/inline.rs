@@ -6,13 +6,13 @@
 //! directory  i_block: inode of `..`, then entries     system.data: more entries
 //! ```
 //!
-//! They are read as they are. Before the first change of contents they get a block like any other,
-//! and never become inline again; xact makes none.
+//! Inline contents are read in place. Before their first change they get an ordinary block, and
+//! never become inline again; xact creates no inline inodes.
 //!
-//! Crash argument: the block's contents (of a file: written as data and so flushed before the
-//! commit record; of a directory: in the commit itself), its bit in the bitmap, and the inode that
-//! maps it instead of holding the bytes are one commit. A crash before it leaves the inode as it
-//! was.
+//! Crash argument: one commit has the block's bit in the bitmap and the inode that maps the block
+//! instead of holding the bytes. The contents of a directory are in the commit itself; those of a
+//! file are written as data, and so flushed before the commit record. A crash before the commit
+//! leaves the inode as it was.
 
 use std::io::IoSlice;
 
@@ -27,12 +27,12 @@ use crate::live::LiveFs;
 use crate::live::inode::cached::InodeState;
 use crate::live::op::Operation;
 
-/// The attribute that holds what `i_block` has no room for.
+/// The attribute with the contents that do not fit into `i_block`.
 const REST: &[u8] = b"system.data";
-/// Where the entries of a directory begin, behind the number of its parent.
+/// Offset of a directory's first entry, after the number of its parent.
 const ENTRIES_AT: usize = 4;
 
-/// Credits that giving an inode its first block takes: bitmap and descriptor, the block, the inode.
+/// Credits for giving an inode its first block: bitmap, descriptor, the block, the inode.
 pub(in crate::live) const UNPACK_CREDITS: u32 = 4;
 
 pub(in crate::live) fn is_inline(state: &InodeState) -> bool {
@@ -40,7 +40,7 @@ pub(in crate::live) fn is_inline(state: &InodeState) -> bool {
 }
 
 impl LiveFs {
-    /// The bytes that an inline inode holds: for a file, at least its size.
+    /// The bytes in an inline inode: for a file, at least its size.
     fn inline_bytes(&self, ino: Ino, state: &InodeState) -> Result<Vec<u8>> {
         let mut bytes = state.inode.block_area().to_vec();
         bytes.extend(self.xattrs(ino).get(&state.inode, REST)?.unwrap_or_default());
@@ -52,13 +52,13 @@ impl LiveFs {
         let mut bytes = self.inline_bytes(ino, state)?;
         let size = usize::try_from(state.inode.size()).unwrap_or(usize::MAX);
         if size > bytes.len() {
-            return Err(Error::corrupt(Site::Inode(ino), "file is larger than what its inode holds"));
+            return Err(Error::corrupt(Site::Inode(ino), "file is larger than the contents in its inode"));
         }
         bytes.truncate(size);
         Ok(bytes)
     }
 
-    /// An inline directory as the block that it would be.
+    /// The contents of an inline directory in the format of a directory block.
     pub(in crate::live) fn inline_dir_block(&self, ino: Ino, state: &InodeState) -> Result<Vec<u8>> {
         let site = Site::Inode(ino);
         let format = DirFormat::new(&self.sb, ino, state.inode.generation());
@@ -84,7 +84,7 @@ impl LiveFs {
 }
 
 impl Operation<'_> {
-    /// Before a change of contents: an inline inode gets a block for them.
+    /// Call before a change of contents: gives an inline inode a block for them.
     pub(in crate::live) fn unpack_inline(&mut self, ino: Ino) -> Result<()> {
         let fs = self.fs;
         let locked = self.state(ino)?;
@@ -106,7 +106,7 @@ impl Operation<'_> {
         };
         let mut block = contents;
         block.resize(fs.block_bytes() as usize, 0);
-        // Before the handle: no device is waited for within one, nor another commit.
+        // Written before the handle begins: a handle must not wait for the device.
         let written = match place {
             Some(run) if !is_dir => fs.engine.write_data(run.start, &[IoSlice::new(&block)]),
             _ => Ok(()),
@@ -136,5 +136,5 @@ impl Operation<'_> {
     }
 }
 
-/// Where errors about an inline directory's only block point: it has no number.
+/// The block number in errors about an inline directory, whose only block has none.
 pub(in crate::live) const NO_BLOCK: BlockNr = BlockNr(0);

@@ -1,4 +1,4 @@
-//! File data: cached pages, the ways in which they change, and their write-back.
+//! File data: cached pages, their changes, and their write-back.
 
 pub(super) mod fallocate;
 pub(super) mod inline;

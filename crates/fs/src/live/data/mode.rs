@@ -1,52 +1,51 @@
-//! Which file data goes through the journal, and which to its place (ext4's `data=` modes, RFJ's
-//! journal mode selector, and per-file journaling).
+//! The choice between journaled and direct writes of file data (ext4's `data=` modes, RFJ's journal
+//! mode selector, and per-file journaling).
 //!
-//! The choice is made for each batch of dirty pages, by block. It is safe to choose either way at
-//! any time but for one rule, which [`Engine::holds_data`](xact_consistency::Engine::holds_data)
-//! states: while the log has a copy of a block, its new contents go through the log too. So modes,
-//! flags and patterns may change whenever they like (JOJ-4, JOJ-8), with no commit in between.
+//! The choice is made for each batch of dirty pages, by block. Either choice is safe at any time,
+//! with one exception, which [`Engine::holds_data`](xact_consistency::Engine::holds_data) states:
+//! while the log has a copy of a block, its new contents go through the log too. So modes, flags
+//! and patterns may change at any time, without a commit in between (JOJ-4, JOJ-8).
 
 use xact_layout::inode::{Inode, flag};
 
 use crate::live::data::writeback::write_pattern::WritePattern;
 use crate::modes::DataMode;
 
-/// What a sync writes, at most, to travel in the commit that its caller waits for (`adaptive`):
-/// that saves a write and a flush, and costs writing it once more later. So it is what a device
-/// writes in about the time of a flush.
+/// Maximum data of a sync that goes into the commit that the sync waits for (`adaptive`). That
+/// saves a write and a flush, and costs a second write of the data later. So this is the amount
+/// that a device writes in about the time of a flush.
 const SMALL_SYNC_BYTES: u64 = 128 << 10;
-/// The same for a log, all of whose data is written once more: where that is still well ahead.
+/// The limit for a log. All of its data is written twice, so the limit is lower.
 const LOG_SYNC_BYTES: u64 = 64 << 10;
-/// The same for a file whose data is gone before that.
+/// The limit for a journal, whose data is overwritten or freed before the second write.
 const JOURNAL_SYNC_BYTES: u64 = 4 << 20;
 
-/// Where the blocks of some dirty pages are.
+/// The state of the blocks under some dirty pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::live) enum Placement {
-    /// Linked already, holds data.
+    /// Linked, holds data.
     Written,
-    /// Linked already, reads as zeros until it is marked written.
+    /// Linked, reads as zeros until it is marked written.
     Unwritten,
     /// Taken in memory for this batch.
     Fresh,
 }
 
-/// What the choice for a batch depends on, in addition to the place of each block.
+/// The inputs of the choice for a batch, in addition to the placement of each block.
 #[derive(Clone, Copy)]
 pub(in crate::live) struct BatchFacts {
     /// A caller waits for it (fsync, fdatasync).
     pub synced: bool,
     pub bytes: u64,
-    /// How the file is written.
     pub pattern: WritePattern,
-    /// What the log takes at once without filling up, in bytes.
+    /// Bytes that the log accepts at once without filling up.
     pub log_takes: u64,
-    /// There will be a commit in any case.
+    /// The batch needs a commit in any case.
     pub commits: bool,
 }
 
 impl BatchFacts {
-    fn is_little(&self) -> bool {
+    fn is_small(&self) -> bool {
         let most = match self.pattern {
             WritePattern::Unknown => SMALL_SYNC_BYTES,
             WritePattern::Log => LOG_SYNC_BYTES,
@@ -62,12 +61,12 @@ impl DataMode {
         self == DataMode::Journal || inode.flags() & flag::JOURNAL_DATA != 0
     }
 
-    /// Whether pages of that place go through the journal in batches of any size.
+    /// Whether pages with this placement go through the journal in batches of any size.
     fn journals_any(self, inode: &Inode, placement: Placement) -> bool {
         self.journals_all(inode) || (self == DataMode::Selective && placement == Placement::Written)
     }
 
-    /// Whether many pages of that place may go through the journal in one batch.
+    /// Whether many pages with this placement may go through the journal in one batch.
     pub(in crate::live) fn may_journal_many(
         self,
         inode: &Inode,
@@ -78,8 +77,8 @@ impl DataMode {
             || (self == DataMode::Adaptive && pattern == WritePattern::Journal)
     }
 
-    /// Whether a transaction's contents, of `bytes` bytes in all its files, go through the journal
-    /// in its commit. Nothing but the log's room speaks against it: they never come out of order.
+    /// Whether a transaction's contents, `bytes` bytes in all its files, go through the journal in
+    /// its commit. Only the log's size limits that, because they are never written out of order.
     pub(in crate::live) fn journals_staged(self, bytes: u64, replaced_soon: bool, log_takes: u64) -> bool {
         let most = match self {
             DataMode::Adaptive if replaced_soon => JOURNAL_SYNC_BYTES,
@@ -92,11 +91,11 @@ impl DataMode {
 
     /// Whether the data of a segment goes through the journal.
     pub(in crate::live) fn journals(self, inode: &Inode, placement: Placement, batch: BatchFacts) -> bool {
-        self.journals_any(inode, placement) || self.takes_along(batch)
+        self.journals_any(inode, placement) || self.journals_sync(batch)
     }
 
-    /// Whether a sync takes its data along in the commit that it waits for.
-    pub(in crate::live) fn takes_along(self, batch: BatchFacts) -> bool {
-        self == DataMode::Adaptive && batch.synced && batch.commits && batch.is_little()
+    /// Whether a sync's data goes into the commit that the sync waits for.
+    pub(in crate::live) fn journals_sync(self, batch: BatchFacts) -> bool {
+        self == DataMode::Adaptive && batch.synced && batch.commits && batch.is_small()
     }
 }

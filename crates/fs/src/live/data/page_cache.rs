@@ -1,5 +1,5 @@
 //! Accounting of cached file data: the limit, the clock that evicts clean pages, and the list of
-//! inodes with dirty ones. The pages themselves are in the cached inodes.
+//! inodes with dirty pages. The pages themselves are in the cached inodes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::live::inode::cache::InodeCache;
 use crate::live::inode::cached::CachedInode;
 
 const QUEUES: usize = 16;
-/// Pages that an insertion looks at, at the most, for each page that it has put in: one to make
-/// room for it, and more where many have been used or are dirty.
+/// Maximum pages that an insertion visits for each inserted page: one to replace it, and more where
+/// many are in use or dirty.
 const STEPS_PER_PAGE: usize = 4;
 
 pub(in crate::live) struct PageCache {
@@ -25,16 +25,16 @@ pub(in crate::live) struct PageCache {
     zeros: Arc<[u8]>,
     bytes: AtomicU64,
     dirty_bytes: AtomicU64,
-    /// Blocks that reads found here, and that they did not.
+    /// Blocks that reads found in the cache, and blocks that they did not find.
     hits: AtomicU64,
     misses: AtomicU64,
-    /// Cached pages in the order in which the clock visits them. An entry whose page is gone is
-    /// dropped when it is met.
+    /// Cached pages in the order in which the clock visits them. A visit drops an entry whose page
+    /// no longer exists.
     queues: [Mutex<VecDeque<(Ino, u32)>>; QUEUES],
     next_queue: AtomicUsize,
-    /// Inodes with dirty pages or a dirty inode, and since when.
+    /// Inodes with dirty pages or other dirty state, and the time when they became dirty.
     dirty_inodes: Mutex<BTreeMap<Ino, Instant>>,
-    /// Files that were cut to nothing, to be written again: their data is wanted on disk soon.
+    /// Files that were truncated to zero: their new data should reach the disk soon.
     emptied: Mutex<BTreeSet<Ino>>,
 }
 
@@ -60,12 +60,12 @@ impl PageCache {
         self.zeros.clone()
     }
 
-    /// Whether these are the contents of a page that has none yet.
+    /// Whether this is the shared block of zeros.
     pub fn is_zeros(&self, data: &Arc<[u8]>) -> bool {
         Arc::ptr_eq(data, &self.zeros)
     }
 
-    /// Puts in a page as it is on the device, unless another thread has done so.
+    /// Inserts a page as it is on the device, unless another thread has inserted it.
     pub fn insert_clean(&self, ino: Ino, pages: &mut Pages, at: u32, data: Arc<[u8]>) {
         pages.map.entry(at).or_insert_with(|| {
             self.inserted(ino, at);
@@ -73,7 +73,7 @@ impl PageCache {
         });
     }
 
-    /// Puts in pages as a commit has made them the file's. Those of replaced blocks were dropped.
+    /// Inserts the pages that a commit has installed. Pages of replaced blocks were dropped before.
     pub fn insert_installed(&self, cached: &CachedInode, blocks: impl Iterator<Item = (u32, Arc<[u8]>)>) {
         let mut pages = cached.pages.lock();
         for (at, data) in blocks {
@@ -85,7 +85,7 @@ impl PageCache {
         }
     }
 
-    /// Puts in a dirty page of zeros that a block is reserved for.
+    /// Inserts a dirty page of zeros with a reserved block.
     pub fn insert_reserved(&self, ino: Ino, pages: &mut Pages, at: u32) {
         let (data, changed) = (self.zeros(), Changed::ALL);
         pages.map.insert(at, Page { data, dirty: true, changed, reserved: true, referenced: true });
@@ -94,8 +94,8 @@ impl PageCache {
         self.dirtied(1);
     }
 
-    /// Puts a page and marks it dirty: what was put differs in `changed` from what was there, in
-    /// the cache or on the device. Its space is reserved or it has a block.
+    /// Inserts or replaces a page and marks it dirty. `changed`: the range that differs from the
+    /// old contents, in the cache or on the device. The page has a block, or its space is reserved.
     pub fn put_dirty(&self, cached: &CachedInode, at: u32, data: Arc<[u8]>, changed: Changed) {
         let mut pages = cached.pages.lock();
         let pages = &mut *pages;
@@ -119,13 +119,13 @@ impl PageCache {
         }
     }
 
-    /// A page came into an inode's map; the clock will visit it.
+    /// Counts a page that was added to an inode's map; the clock will visit it.
     fn inserted(&self, ino: Ino, at: u32) {
         self.bytes.fetch_add(self.page_bytes, Relaxed);
         self.queues[queue_of(ino, at)].lock().push_back((ino, at));
     }
 
-    /// `pages` pages left an inode's map.
+    /// Counts pages that were removed from an inode's map.
     pub fn removed(&self, pages: u64) {
         self.bytes.fetch_sub(pages * self.page_bytes, Relaxed);
     }
@@ -142,24 +142,24 @@ impl PageCache {
         self.mark_dirty_inode_from(ino, Instant::now());
     }
 
-    /// The inode counts as dirty from then on, or from an earlier time that it has already.
+    /// Marks the inode dirty since `since`, or since the earlier time that it already has.
     pub fn mark_dirty_inode_from(&self, ino: Ino, since: Instant) {
         let mut list = self.dirty_inodes.lock();
         let noted = list.entry(ino).or_insert(since);
         *noted = since.min(*noted);
     }
 
-    /// A file with contents was cut to nothing.
+    /// Records that a file with contents was truncated to zero.
     pub fn note_emptied(&self, ino: Ino) {
         self.emptied.lock().insert(ino);
     }
 
-    /// Those since the last call.
+    /// Files truncated to zero since the last call.
     pub fn take_emptied(&self) -> BTreeSet<Ino> {
         std::mem::take(&mut *self.emptied.lock())
     }
 
-    /// How many inodes are dirty.
+    /// Number of dirty inodes.
     pub fn dirty_count(&self) -> usize {
         self.dirty_inodes.lock().len()
     }
@@ -174,26 +174,26 @@ impl PageCache {
         list.iter().filter(|(_, since)| before.is_none_or(|b| **since <= b)).map(|(ino, _)| *ino).collect()
     }
 
-    /// Whether so much is dirty that the flusher should not wait.
+    /// Whether dirty data is above the limit at which the flusher is woken.
     pub fn wants_flush(&self) -> bool {
         self.dirty_bytes.load(Relaxed) > self.limit_bytes / 4
     }
 
-    /// Whether so much is dirty that a writer has to write some back itself first, who has so many
-    /// dirty pages in his file. One with few does not wait for what others keep dirty, until there
-    /// is far too much.
+    /// Whether a writer must first write some data back itself; `own_pages` is the number of dirty
+    /// pages in its file. A writer with few dirty pages does not wait for the dirty data of others
+    /// until a higher limit.
     pub fn must_throttle(&self, own_pages: u64) -> bool {
         let dirty = self.dirty_bytes.load(Relaxed);
         let has_few = own_pages * self.page_bytes < self.limit_bytes / 32;
         dirty > if has_few { self.limit_bytes / 4 * 3 } else { self.limit_bytes / 2 }
     }
 
-    /// Whether so much is dirty that a writer may have to write some back.
+    /// Whether a writer may have to write some data back.
     pub fn may_throttle(&self) -> bool {
         self.dirty_bytes.load(Relaxed) > self.limit_bytes / 2
     }
 
-    /// A read found `hits` of its blocks here, and `misses` not.
+    /// Counts a read's blocks that were in the cache, and those that were not.
     pub fn looked_up(&self, hits: u64, misses: u64) {
         self.hits.fetch_add(hits, Relaxed);
         self.misses.fetch_add(misses, Relaxed);
@@ -211,8 +211,8 @@ impl PageCache {
         self.bytes.load(Relaxed)
     }
 
-    /// Drops clean pages until the limit is kept, after `inserted` pages were put in. The number of
-    /// pages that it visits is bounded, so that no caller pays for what others keep dirty.
+    /// Drops clean pages down to the limit, after `inserted` pages were inserted. The number of
+    /// visited pages is bounded, so that no caller pays for the dirty pages of others.
     pub fn evict(&self, inodes: &InodeCache, inserted: usize) {
         let mut steps = QUEUES + inserted * STEPS_PER_PAGE;
         let mut run = Vec::new();
@@ -221,7 +221,7 @@ impl PageCache {
             if over == 0 {
                 return;
             }
-            // Queues fill evenly, so an empty one is rare where there is something to drop.
+            // Queues fill evenly, so an empty one is rare while there are pages to drop.
             let queue = &self.queues[self.next_queue.fetch_add(1, Relaxed) % QUEUES];
             let Some(ino) = next_run(&mut queue.lock(), steps.min(over as usize), &mut run) else {
                 steps -= 1;
@@ -248,7 +248,7 @@ impl PageCache {
     }
 }
 
-/// Takes the next entries of a queue that are of one inode, as they mostly come, up to `most`.
+/// Takes up to `most` entries from the front of a queue, all of the same inode.
 fn next_run(queue: &mut VecDeque<(Ino, u32)>, most: usize, run: &mut Vec<u32>) -> Option<Ino> {
     run.clear();
     let ino = queue.front()?.0;
@@ -259,7 +259,7 @@ fn next_run(queue: &mut VecDeque<(Ino, u32)>, most: usize, run: &mut Vec<u32>) -
     Some(ino)
 }
 
-/// Neighbours share a queue, and the parts of a large file are spread over all of them.
+/// Neighbouring pages share a queue, and a large file is spread over all queues.
 fn queue_of(ino: Ino, at: u32) -> usize {
     (ino.0 as usize).wrapping_add(at as usize / 32) % QUEUES
 }
@@ -268,9 +268,9 @@ fn queue_of(ino: Ino, at: u32) -> usize {
 mod tests {
     use super::*;
 
-    /// A writer of little goes on beside one who fills the cache, up to a point.
+    /// A writer with few dirty pages continues while another one fills the cache, up to a limit.
     #[test]
-    fn who_has_little_dirty_is_not_held_back_for_others() {
+    fn a_writer_with_few_dirty_pages_does_not_wait_for_others() {
         let cache = PageCache::new(1000 * 4096, 4096);
         cache.dirtied(400);
         assert!(!cache.may_throttle() && !cache.must_throttle(400));
@@ -280,7 +280,7 @@ mod tests {
         assert!(cache.must_throttle(10));
     }
 
-    /// One file far larger than the limit, in large requests: the limit is kept.
+    /// A file far larger than the limit, in large requests, stays within the limit.
     #[test]
     fn one_large_file_does_not_outgrow_the_limit() {
         let inodes = InodeCache::new(16, 256);

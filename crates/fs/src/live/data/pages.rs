@@ -13,30 +13,28 @@ pub(in crate::live) struct Pages {
     pub map: BTreeMap<u32, Page>,
     /// Number of dirty pages in `map`.
     pub dirty: usize,
-    /// No page below is dirty: where write-back looks for the first.
+    /// No page below this one is dirty: write-back starts its search here.
     pub dirty_from: u32,
-    /// Space reserved for dirty pages that have no block yet: one block each.
+    /// Space reserved for dirty pages that have no block yet, one block each.
     pub reservation: Option<Reservation>,
-    /// Pages with `Page::reserved`.
+    /// Number of pages with `Page::reserved`.
     pub reserved: u64,
-    /// Blocks reserved in the engine for what is dirty, the inode included; see
-    /// `space_reservation.rs`.
+    /// Blocks reserved in the engine for dirty pages and the inode; see `space_reservation.rs`.
     pub writeback_reserved: u64,
-    /// Those of them that a running operation has not used yet.
+    /// The part of `writeback_reserved` that a running operation has not used yet.
     pub writeback_ahead: u64,
-    /// How the file is written.
     pub pattern: WriteHistory,
 }
 
 pub(in crate::live) struct Page {
-    /// One file-system block; what lies past the end of the file is undefined.
+    /// One file-system block; bytes past the end of the file are undefined.
     pub data: Arc<[u8]>,
     pub dirty: bool,
-    /// Of a dirty page, where it differs from its block, at the most.
+    /// The range in which a dirty page may differ from its block.
     pub changed: Changed,
-    /// A block of the reservation is this page's.
+    /// One block of the reservation belongs to this page.
     pub reserved: bool,
-    /// Used since the evicting clock last came by.
+    /// Used since the clock's last visit.
     pub referenced: bool,
 }
 
@@ -48,7 +46,7 @@ pub(in crate::live) struct Changed {
 }
 
 impl Changed {
-    /// Any of the bytes of a block, of whatever size.
+    /// All bytes of a block of any size.
     pub const ALL: Changed = Changed { from: 0, to: u32::MAX };
 
     pub fn new(from: usize, to: usize) -> Changed {
@@ -67,7 +65,7 @@ impl Changed {
 }
 
 impl Pages {
-    /// Whether all of these pages are here.
+    /// Whether all pages of the range are in the cache.
     pub fn has_all(&self, mut blocks: Range<u64>) -> bool {
         blocks.all(|at| self.map.contains_key(&(at as u32)))
     }
@@ -76,14 +74,14 @@ impl Pages {
         self.map.get(&at).is_some_and(|page| page.dirty)
     }
 
-    /// The page at `at`, which was clean or not there, is dirty now.
+    /// Counts the page at `at` as dirty; it was clean or not in the cache.
     pub fn count_dirty(&mut self, at: u32) {
         self.dirty += 1;
         self.dirty_from = self.dirty_from.min(at);
     }
 
-    /// Replaces a page's contents by nothing for a moment, so that its buffer can be changed in
-    /// place. The caller holds the inode's lock exclusively and puts the contents back.
+    /// Takes a page's reference to its buffer, so that the buffer can be changed in place. The
+    /// caller holds the inode's lock exclusively and puts the contents back.
     pub fn detach(&mut self, at: u32) {
         if let Some(page) = self.map.get_mut(&at) {
             page.data = Arc::new([]);

@@ -1,8 +1,8 @@
-//! Reading file data through the cache, now and as of a stamp.
+//! Reads of file data through the cache, at present and as of a stamp.
 //!
-//! Callers hold the inode's lock, shared or not. Reading puts pages into the cache under the shared
-//! lock; only a holder of the exclusive lock changes a page's contents or what a block is mapped
-//! to, so a page read from the device is right when it is put in.
+//! Callers hold the inode's lock, shared or exclusive. Reads insert pages into the cache under the
+//! shared lock. Only a holder of the exclusive lock changes a page's contents or a block's mapping,
+//! so a page read from the device is still valid when it is inserted.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::versioned_fs::read_as_of::Stamp;
 
 /// Blocks read from the device at once.
 const READ_BLOCKS_MAX: u32 = 256;
-/// From here on what is read from the device at once is not kept: a reader of so much at a time
-/// reads a file through, and would drive out all that is read repeatedly.
+/// Size from which one read from the device bypasses the cache: such a reader reads the whole file
+/// once, and would evict pages that are read repeatedly.
 const READ_THROUGH_BYTES: u64 = 256 << 10;
 
 impl LiveFs {
-    /// Appends what the file has of the range to `out`; less only at the end of file.
+    /// Appends a range of the file to `out`, as far as the file reaches.
     pub(in crate::live) fn read_data(
         &self,
         cached: &CachedInode,
@@ -101,8 +101,9 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Appends what the byte range `wanted` has of `count` blocks from file block `at`, which lie
-    /// from `start` on, without putting them into the cache. Returns the block after the last.
+    /// Appends the byte range `wanted` of `count` file blocks without inserting them into the
+    /// cache. The blocks begin at file block `at`, and at `start` on the device. Returns the file
+    /// block after the last.
     fn read_through(
         &self,
         out: &mut Vec<u8>,
@@ -203,6 +204,6 @@ impl LiveFs {
         if state.inode.is_regular() {
             return Ok(());
         }
-        Err(Error::corrupt(Site::Inode(cached.ino), "is no regular file where one is expected"))
+        Err(Error::corrupt(Site::Inode(cached.ino), "not a regular file, where one is expected"))
     }
 }

@@ -1,17 +1,18 @@
-//! Giving blocks back: truncation, holes, and the blocks of deleted inodes.
+//! Removal of blocks: truncation, holes, and the blocks of deleted inodes.
 //!
-//! A removal may touch more metadata blocks than one commit takes. It then goes over several,
-//! from the end of the file to its start. Crash argument:
-//! 1. The first commit has the new size (or link count 0) and puts the inode on the orphan list,
-//!    so from then on the file *is* shorter, or gone, whatever else is done.
-//! 2. Each further commit takes blocks off the end of the extent tree and marks them free, as one.
-//! 3. The last one takes the inode off the orphan list.
+//! A removal may change more metadata blocks than one commit can hold. It then takes several
+//! commits, from the end of the file to its start. Crash argument:
+//! 1. The first commit has the new size (or link count 0) and puts the inode on the orphan list.
+//!    From then on the file *is* truncated or deleted, whatever follows.
+//! 2. Each further commit takes blocks off the end of the extent tree and marks them free, in one
+//!    step.
+//! 3. The last commit takes the inode off the orphan list.
 //!
 //! After a crash in between, recovery finds the inode on the list and continues where the blocks
-//! end. The blocks of a folder, which a log revokes one by one, go a few at a time, so that no
-//! handle is refused for them half-way; commits that are full of them take no new handle. Blocks
-//! become available for reuse when the commit that freed them is durable, so no commit that a crash
-//! may undo has its blocks overwritten.
+//! end. A log revokes the blocks of a folder one by one, so each handle removes only a few of them:
+//! no handle fails half-way, and commits that are full of revokes take no new handle. Blocks become
+//! available for reuse when the commit that freed them is durable, so a commit that a crash may
+//! undo never has its blocks overwritten.
 
 use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, ReserveClass};
 use xact_layout::get_u16;
@@ -27,20 +28,21 @@ use crate::live::op::{Operation, UnfinishedRemoval};
 use crate::orphan::Orphans;
 use crate::versioned_fs::read_as_of::Stamp;
 
-/// Why a range of blocks is removed.
+/// The reason for the removal of a range of blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::live) enum Removal {
-    /// It is past the end of the file now: the orphan list sees to it that a crash loses no rest.
-    Cut,
+    /// The range is past the new end of the file: the orphan list ensures that a crash leaks no
+    /// block of it.
+    Truncated,
     Hole,
-    /// For new contents, which come in the same operation: as much as the commit has room for is
-    /// removed in it, in memory or not.
+    /// New contents follow in the same operation. The commit removes as much as fits into it,
+    /// without waiting for a read-ahead.
     Replaced,
 }
 
 impl Operation<'_> {
-    /// Removes the blocks of a range from a file: cached pages, mappings, space. What the commit
-    /// has no room for, or is not in memory, is done when the operation ends.
+    /// Removes the blocks of a range from a file: cached pages, mappings, space. The end of the
+    /// operation removes the parts that do not fit into the commit or are not in memory.
     pub(in crate::live) fn remove_range(
         &mut self,
         ino: Ino,
@@ -55,15 +57,15 @@ impl Operation<'_> {
         let credits = fs.extents(ino, &locked.state).credits_remove(&locked.state.inode);
         let from = match why {
             Removal::Replaced => first,
-            Removal::Cut | Removal::Hole => fs.read_ahead_removal(ino, &locked.state, first, past)?,
+            Removal::Truncated | Removal::Hole => fs.read_ahead_removal(ino, &locked.state, first, past)?,
         };
-        // A flat tree has at most four extents, each of which is one step.
+        // A flat tree has at most four extents, and each is one step.
         let fits = !has_deep_tree(&locked.state) && self.ensure(4 * credits)?;
-        // The blocks of the inode and of the orphan list join the commit first: however full the
-        // removal makes it, they are in it.
+        // The blocks of the inode and of the orphan list join the commit first, so that they are in
+        // it however full the removal makes it.
         let (_, handle, cached, state) = self.parts(ino);
         fs.store_inode(handle, cached, state)?;
-        let cut = why == Removal::Cut;
+        let cut = why == Removal::Truncated;
         if cut && !fits {
             fs.orphans.add(handle, ino)?;
         }
@@ -75,10 +77,10 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Keeps the contents of a range for the open views. Blocks that are on disk stay where they
-    /// are, under the hold that is returned.
+    /// Keeps the contents of a range for the open views. Blocks on disk stay in place, under the
+    /// returned hold.
     fn keep_range(&mut self, ino: Ino, first: FileBlock, past: FileBlock) -> Result<Option<Hold>> {
-        let Some(until) = self.keeping() else { return Ok(None) };
+        let Some(until) = self.version_stamp() else { return Ok(None) };
         let fs = self.fs;
         let locked = self.state(ino)?;
         let hold = Hold::new();
@@ -107,7 +109,7 @@ impl LiveFs {
             }
             Ok(true)
         })?;
-        // What is cached is newer than what is on disk. Of one stamp the first version counts.
+        // Cached pages are newer than the disk. The first version of a stamp counts.
         for (at, page) in cached.pages.lock().map.range(first.0..past.0) {
             state.versions.keep_block(until, FileBlock(*at), BlockVersion::Bytes(page.data.clone()));
         }
@@ -120,8 +122,8 @@ impl LiveFs {
         Ok(())
     }
 
-    /// What a view is to read of a block that leaves its file: its place, which stays as it is
-    /// while the hold lasts, unless what the place should hold is only in the log.
+    /// The old version of a block that leaves its file: its place, which the hold keeps unchanged;
+    /// or its contents, if the newest ones are only in the log.
     fn removed_version(&self, block: BlockNr, hold: &Hold) -> Result<BlockVersion> {
         if !self.engine.holds_data(block, 1) {
             return Ok(BlockVersion::OnDisk(block, hold.clone()));
@@ -131,8 +133,8 @@ impl LiveFs {
         Ok(BlockVersion::Bytes(bytes.into()))
     }
 
-    /// The part of a range that one handle removes, from the last block that is mapped in it; and
-    /// whether that is all.
+    /// The start of the part of a metadata range that one handle removes, at the range's end; and
+    /// whether that is the whole range.
     fn metadata_step(
         &self,
         state: &InodeState,
@@ -149,7 +151,7 @@ impl LiveFs {
         Ok((start, start == first))
     }
 
-    /// Removes what one handle has room for, from the end; true when all of the range is gone.
+    /// Removes as much of the range as fits into one handle, from its end; true if all is removed.
     fn remove_some(
         &self,
         handle: &mut Handle,
@@ -177,7 +179,7 @@ impl LiveFs {
         Ok(progress == Progress::Done && is_last)
     }
 
-    /// Goes on with a removal in further commits until it is done. The inode's lock is held.
+    /// Continues a removal in further commits until it is done. The caller holds the inode's lock.
     pub(in crate::live) fn finish_removal(
         &self,
         cached: &CachedInode,
@@ -220,7 +222,7 @@ impl LiveFs {
     }
 }
 
-/// Whether an inode's blocks may take more steps to remove than its root has entries.
+/// Whether the removal of an inode's blocks may take more steps than its root has entries.
 fn has_deep_tree(state: &InodeState) -> bool {
     let depth = get_u16(state.inode.block_area(), 6);
     state.inode.flags() & flag::EXTENTS == 0 || depth > 0

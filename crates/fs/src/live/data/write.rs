@@ -1,10 +1,10 @@
-//! Writing file data into the cache, and dropping it from there.
+//! Writes of file data into the cache, and dropping cached data.
 //!
 //! Callers hold the inode's lock exclusively.
 //!
-//! What lies past the end of the file in its last block may be anything, in the cache and on
-//! disk. An operation that makes a file longer clears it first ([`LiveFs::clear_tail`]); the
-//! cleared block is dirty and so reaches the device before the new size does.
+//! The bytes past the end of the file in its last block are undefined, in the cache and on disk. An
+//! operation that makes a file longer clears them first ([`LiveFs::clear_tail`]); the cleared block
+//! is dirty and so reaches the device before the new size does.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::quota::Charge;
 use crate::versioned_fs::read_as_of::Stamp;
 
 impl LiveFs {
-    /// Writes into the cache and grows the size. Space is reserved first, so a full volume says
-    /// so here and changes nothing.
+    /// Writes into the cache and extends the size. Space is reserved first, so a full volume fails
+    /// here and changes nothing.
     ///
-    /// `keep` is the operation's stamp where old versions are to be kept.
+    /// `keep`: the operation's stamp if old versions must be kept.
     pub(in crate::live) fn write_data(
         &self,
         cached: &CachedInode,
@@ -37,8 +37,8 @@ impl LiveFs {
     ) -> Result<()> {
         let written = self.write_pages(cached, state, offset, data, keep, privileges);
         if written.is_err() {
-            // Pages whose space was reserved already would be written back and linked, behind the
-            // end of the file.
+            // Otherwise pages with reserved space would be written back and linked past the end of
+            // the file.
             let bs = self.block_bytes();
             let first = state.size.div_ceil(bs).max(offset / bs);
             let past = (offset + data.len() as u64).div_ceil(bs);
@@ -66,7 +66,7 @@ impl LiveFs {
         let end = offset + data.len() as u64;
         let (first, last) = ((offset / bs) as u32, ((end - 1) / bs) as u32);
         self.reserve_pages(cached, state, first, last, privileges)?;
-        // Sizes at once may be there before the bytes written are.
+        // With immediate updates, the new size may be durable before the written bytes.
         let at_once = self.modes.inode_update == InodeUpdate::Immediate;
         if offset > state.size || at_once && end > state.size {
             self.clear_tail(cached, state, keep, privileges)?;
@@ -79,7 +79,7 @@ impl LiveFs {
             let to = (end - start).min(bs) as usize;
             let (part, tail) = rest.split_at(to - from);
             rest = tail;
-            // A block that the write covers up to its end, or up to the end of file, is not read.
+            // A block is not read if the write covers it up to its end or to the end of the file.
             let covers = from == 0 && (to as u64 == bs || start + to as u64 >= size);
             if let Some(until) = keep {
                 self.keep_block(cached, state, FileBlock(at), until)?;
@@ -98,7 +98,7 @@ impl LiveFs {
                     Some(data) => data,
                     None => self.page_cache.zeros(),
                 };
-                // The cache's own reference goes first, else make_mut would copy the block.
+                // Drop the cache's own reference first, or make_mut would copy the block.
                 if keep.is_none() {
                     cached.pages.lock().detach(at);
                 }
@@ -115,7 +115,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Reserves a block for every page of the range that has none. On failure nothing changed.
+    /// Reserves a block for every page of the range that has none. An error changes nothing.
     fn reserve_pages(
         &self,
         cached: &CachedInode,
@@ -185,8 +185,8 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Makes what lies past the end of the file in its last block read as zeros, before the file
-    /// grows over it.
+    /// Clears the bytes past the end of the file in its last block, before the file grows over
+    /// them.
     pub(in crate::live) fn clear_tail(
         &self,
         cached: &CachedInode,
@@ -229,8 +229,8 @@ impl LiveFs {
             return Ok(());
         }
         let old = match self.read_block(cached, state, at)? {
-            // A page that space was only just reserved for is still a hole to every view, and takes
-            // no memory of its own.
+            // A page whose space was just reserved is still a hole to every view, and uses no
+            // memory of its own.
             Some(data) if !self.page_cache.is_zeros(&data) => BlockVersion::Bytes(data),
             _ => BlockVersion::Hole,
         };
@@ -239,7 +239,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Drops cached pages from `first` on (all of them for 0), dirty or not.
+    /// Drops the cached pages of a range, dirty or not.
     pub(in crate::live) fn drop_pages(
         &self,
         cached: &CachedInode,
@@ -251,7 +251,7 @@ impl LiveFs {
         let mut pages = cached.pages.lock();
         let pages = &mut *pages;
         if past == u32::MAX {
-            pages.pattern.cut();
+            pages.pattern.truncated();
         }
         let gone: Vec<u32> = pages.map.range(first..past).map(|(at, _)| *at).collect();
         for at in &gone {

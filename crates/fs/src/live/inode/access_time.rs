@@ -1,10 +1,10 @@
-//! Access times: when a read sets one, and when that reaches the disk.
+//! Access times: when a read sets one, and when it reaches the disk.
 //!
-//! A read that sets the time changes the inode in memory alone, as a write's times do
-//! (`op::inode_ops`): the flusher, a sync, or the next change of the inode takes it along. Nobody
-//! is reserved anything about it after a crash. A transaction's reads set none.
+//! A read that sets the time changes the inode in memory only, as a write's times do
+//! (`op::inode_ops`): the flusher, a sync, or the next change of the inode writes it. A crash may
+//! lose it. A transaction's reads set no access times.
 //!
-//! On a mount, only reads that the kernel does not answer from its own cache come here.
+//! On a mount, reads that the kernel answers from its own cache do not get here.
 
 use std::time::{Duration, Instant};
 
@@ -14,34 +14,34 @@ use xact_types::{Ino, Timestamp};
 
 use crate::live::LiveFs;
 
-/// When a read sets the access time (mount options of the same names).
+/// The rule by which a read sets the access time (mount options of the same names).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AccessTimes {
     #[default]
     NoAtime,
-    /// Where it is not later than that of the last change, or is a day old.
+    /// If it is not later than the time of the last change, or is a day old.
     Relatime,
     StrictAtime,
 }
 
-/// How access times are kept.
+/// Options for access times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccessOptions {
     pub times: AccessTimes,
-    /// Not those of directories (`nodiratime`).
-    pub not_of_directories: bool,
-    /// Times that reads have set wait for another change of the inode, a sync, the unmount, or a
-    /// day (`lazytime`).
+    /// Reads of directories set no times (`nodiratime`).
+    pub skip_directories: bool,
+    /// Times set by reads are written with another change of the inode, by a sync or the unmount,
+    /// or after a day (`lazytime`).
     pub lazy: bool,
 }
 
-/// The age at which `relatime` sets a time whatever it is, and at which `lazytime` writes one.
+/// Age at which `relatime` always sets a time, and at which `lazytime` writes one.
 const DAY_SECS: i64 = 24 * 60 * 60;
-/// Inodes with nothing but a lazy access time that may wait in memory.
+/// Maximum number of inodes that may be dirty with a lazy access time only.
 const LAZY_MAX: usize = 8192;
 
 impl LiveFs {
-    /// The inode was read; to be called without its lock.
+    /// Sets the access time of an inode that was read, if due; called without its lock.
     pub(in crate::live) fn note_access(&self, ino: Ino) {
         let options = &self.options.access;
         if options.times == AccessTimes::NoAtime || self.health.check_writable().is_err() {
@@ -51,18 +51,18 @@ impl LiveFs {
         let now = Timestamp::now();
         let due = |inode: &Inode| {
             inode.flags() & flag::NOATIME == 0
-                && !(options.not_of_directories && inode.is_directory())
+                && !(options.skip_directories && inode.is_directory())
                 && (options.times == AccessTimes::StrictAtime || is_stale(inode, now))
         };
         if !due(&cached.state.read().inode) {
             return;
         }
         let mut state = RwLock::write_arc(&cached.state);
-        // Another thread may have been faster, or have deleted it.
+        // Another thread may have set the time, or deleted the inode.
         if !state.live || !due(&state.inode) {
             return;
         }
-        // Where there is no room left, it is not worth an error.
+        // If no space is left, the access time is not worth an error.
         if self.writeback.reserve_inode(&cached).is_err() {
             return;
         }

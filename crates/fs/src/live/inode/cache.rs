@@ -14,9 +14,9 @@ const SHARDS: usize = 16;
 
 pub(in crate::live) struct InodeCache {
     shards: [Mutex<Shard>; SHARDS],
-    /// Inodes that a shard may hold before it drops some that are not in use.
+    /// Number of inodes that a shard may hold before it drops unused ones.
     limit: usize,
-    /// The newest commit that a dropped inode knew of: an inode that is loaded (again) may have
+    /// The newest commit with changes of a dropped inode: an inode that is loaded (again) may have
     /// changes up to it that are not durable yet.
     dropped: AtomicU64,
     inode_size: u16,
@@ -25,8 +25,8 @@ pub(in crate::live) struct InodeCache {
 #[derive(Default)]
 struct Shard {
     inodes: HashMap<Ino, Arc<CachedInode>>,
-    /// Length at which the next sweep is worth its while.
-    sweep_at: usize,
+    /// Length at which the next scan for unused inodes is worthwhile.
+    scan_at: usize,
 }
 
 impl InodeCache {
@@ -40,37 +40,38 @@ impl InodeCache {
         }
     }
 
-    /// The cached inode, perhaps not loaded yet.
+    /// The cached inode; it may not be loaded yet.
     pub fn get(&self, ino: Ino) -> Arc<CachedInode> {
         let mut shard = self.shards[ino.0 as usize % SHARDS].lock();
         if let Some(cached) = shard.inodes.get(&ino) {
             cached.referenced.store(true, Relaxed);
             return cached.clone();
         }
-        if shard.inodes.len() >= self.limit.max(shard.sweep_at) {
+        if shard.inodes.len() >= self.limit.max(shard.scan_at) {
             shard.inodes.retain(|_, cached| !self.is_idle(cached));
-            // Where most inodes are in use, do not sweep again at once.
-            shard.sweep_at = shard.inodes.len() + self.limit / 4;
+            // If most inodes are in use, do not scan again at once.
+            shard.scan_at = shard.inodes.len() + self.limit / 4;
         }
         let cached = Arc::new(CachedInode::new(ino, InodeState::free(self.inode_size)));
         shard.inodes.insert(ino, cached.clone());
         cached
     }
 
-    /// The inode of a number that was just taken; what its place in the table holds does not count.
+    /// The inode of a number that was just taken; the old contents of its place in the table do not
+    /// count.
     pub fn get_free(&self, ino: Ino) -> Arc<CachedInode> {
         let cached = self.get(ino);
         cached.loaded.store(true, SeqCst);
         cached
     }
 
-    /// How often an inode is held ([`crate::View::hold`]).
+    /// Number of holds of an inode ([`crate::View::hold`]).
     pub fn holds(&self, ino: Ino) -> u64 {
         self.peek(ino).map_or(0, |cached| cached.holds.load(SeqCst))
     }
 
-    /// Whether an inode may be dropped: the shard alone refers to it (so no thread can come to use
-    /// it while the shard is locked), and it holds nothing that the volume does not.
+    /// Whether an inode may be dropped: only the shard refers to it, so no thread can use it while
+    /// the shard is locked, and it has no state that is not on the volume.
     fn is_idle(&self, cached: &Arc<CachedInode>) -> bool {
         if Arc::strong_count(cached) > 1 || cached.referenced.swap(false, Relaxed) {
             return false;

@@ -1,4 +1,4 @@
-//! An inode in memory, which all of its users share.
+//! An inode in memory, shared by all of its users.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -23,17 +23,17 @@ pub(in crate::live) struct CachedInode {
     pub ino: Ino,
     pub state: Arc<RwLock<InodeState>>,
     pub pages: Mutex<Pages>,
-    /// Who keeps the inode in addition to its names (open files, the kernel's node ids). Changes to
+    /// References in addition to the inode's names (open files, the kernel's node ids). Changes to
     /// and from 0 happen under `state`.
     pub holds: AtomicU64,
-    /// Counts the times that data was written to its place. 1 for one that is new: it may be that
-    /// of an inode dropped before.
+    /// Number of writes of data in place. It starts at 1, because the inode may have been dropped
+    /// from memory after such a write.
     pub placed: AtomicU64,
-    /// How many of those an fsync of this inode has found durable. It follows the flush and never
-    /// goes ahead of it: another fsync may look at the same time.
+    /// Number of these writes that an fsync of this inode has made durable. It is raised only after
+    /// the flush, because another fsync may read it at the same time.
     pub placed_durable: AtomicU64,
-    /// The times are those of a write, and no caller has looked at them since. Set under `state`
-    /// held alone.
+    /// The times are those of a write, and no caller has read them since. Set under exclusive
+    /// `state`.
     pub unseen_times: AtomicBool,
     /// The inode was read from its table. Set under `state`.
     pub loaded: AtomicBool,
@@ -44,21 +44,22 @@ pub(in crate::live) struct CachedInode {
 pub(in crate::live) struct InodeState {
     /// False when the inode number is not in use.
     pub live: bool,
-    /// The inode as its table has it or will have it. Its size is the size on disk, which
-    /// follows `size` when the data is there (delayed inode update).
+    /// The inode as it is or will be in the inode table. Its size is the size on disk, which
+    /// follows `size` when the data is on disk (delayed inode update).
     pub inode: Inode,
     /// The size that callers see, in bytes.
     pub size: u64,
     /// `inode` or `size` has changes that no commit carries yet.
     pub dirty: bool,
-    /// Behind the end of the file there were other bytes than zeros when it grew, or may have been
-    /// on the device. They are cleared in memory, and on the device when that page is clean.
+    /// When the file grew, the bytes past its old end were not zeros, or perhaps not on the device.
+    /// They are cleared in memory, and on the device once that page is clean.
     pub tail_cleared: bool,
     /// The commit with the inode's newest change (`i_sync_tid`).
     pub last_commit: CommitId,
-    /// The same of changes that fdatasync waits for, of more than times (`i_datasync_tid`).
+    /// The commit with the newest change that fdatasync waits for, i.e. other than times
+    /// (`i_datasync_tid`).
     pub last_data_commit: CommitId,
-    /// What the quota files have for the inode.
+    /// The inode's share in the quota files.
     pub charged: Charge,
     pub versions: Versions,
 }
@@ -78,14 +79,14 @@ impl CachedInode {
         }
     }
 
-    /// Data was written to its place; the next fsync of the inode has to flush.
+    /// Counts a write of data in place; the next fsync of the inode must flush.
     pub fn note_placed(&self) {
         self.placed.fetch_add(1, SeqCst);
     }
 }
 
 impl InodeState {
-    /// An inode number that is not in use.
+    /// The state of an unused inode number.
     pub fn free(inode_size: u16) -> InodeState {
         InodeState {
             live: false,
@@ -100,8 +101,8 @@ impl InodeState {
         }
     }
 
-    /// Nothing is charged for it yet. `last_commit` may be later than the inode's newest change,
-    /// never earlier.
+    /// The state of an inode in use, without its charge. `last_commit` may be later than the
+    /// inode's newest change, but not earlier.
     pub fn loaded(inode: Inode, last_commit: CommitId) -> InodeState {
         InodeState {
             live: true,

@@ -10,7 +10,7 @@ use crate::live::LiveFs;
 use crate::versioned_fs::limits::InodeLimits;
 
 impl LiveFs {
-    /// The inode that `new` describes, before its first link.
+    /// A new inode as `new` describes it, before its first link.
     pub(in crate::live) fn fresh_inode(&self, new: &NewInode, old_generation: u32) -> Inode {
         let mut inode = Inode::zeroed(self.sb.inode_size());
         inode.set_extra_isize(self.extra_isize());
@@ -25,7 +25,8 @@ impl LiveFs {
         inode.set_ctime(new.time);
         inode.set_crtime(new.time);
         inode.set_flags(new.flags & flag::INHERITED);
-        // Different from the inode's last life; unpredictable is for NFS, which is not here.
+        // The generation differs from that of the number's previous inode. It need not be
+        // unpredictable: only NFS needs that.
         inode.set_generation(old_generation.wrapping_add(new.time.nanos | 1));
         match new.kind {
             FileKind::Regular | FileKind::Directory | FileKind::Symlink => {

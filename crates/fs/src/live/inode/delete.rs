@@ -1,9 +1,9 @@
 //! Deletion of inodes without a name.
 //!
-//! The link count 0 and the place on the orphan list are in the commit that took the last name
-//! away: from then on the file is gone, whatever else is done. Its blocks go as in `data::remove`,
-//! over several commits where they are many; the last commit frees the inode and takes it off the
-//! list.
+//! The commit that removes the last name also sets the link count to 0 and puts the inode on the
+//! orphan list: from then on the file is deleted, whatever follows. Its blocks are removed as in
+//! `data::remove`, in several commits if they are many. The last commit frees the inode and takes
+//! it off the list.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -31,7 +31,7 @@ impl LiveFs {
             let cached = self.cached_inode(ino)?;
             let mut state = RwLock::write_arc(&cached.state);
             if !state.live {
-                // Its chain goes through the inode's own bytes, so it was in use as an orphan.
+                // The orphan chain goes through the inode's own bytes, so it was in use.
                 state.live = true;
             }
             if state.inode.links_count() == 0 {
@@ -46,12 +46,12 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Deletes an inode that has no name, unless it is held or a view may still read it.
+    /// Deletes an inode without a name, unless it is held or a view may still read it.
     pub(in crate::live) fn delete_if_unused(&self, ino: Ino) -> Result<()> {
         let cached = self.cached_inode(ino)?;
         let mut state = RwLock::write_arc(&cached.state);
         if !state.live || state.inode.links_count() > 0 || cached.holds.load(SeqCst) > 0 {
-            // If it was kept for views: its last holder calls this again.
+            // Views no longer keep it; its last holder calls this again.
             self.mvcc.forget_unlinked(ino);
             return Ok(());
         }
@@ -79,8 +79,12 @@ impl LiveFs {
         let has_blocks = self.has_block_map(state);
         if has_blocks {
             state.inode.set_size(0);
-            let all =
-                UnfinishedRemoval { ino: cached.ino, first: FileBlock(0), past: FileBlock(u32::MAX), hold: None };
+            let all = UnfinishedRemoval {
+                ino: cached.ino,
+                first: FileBlock(0),
+                past: FileBlock(u32::MAX),
+                hold: None,
+            };
             self.finish_removal_inner(cached, state, &all)?;
         }
         let credits = self.credits_inode() + Xattrs::DROP_CREDITS + Orphans::REMOVE_CREDITS;

@@ -1,4 +1,4 @@
-//! Device numbers as device nodes keep them in `i_block` (`old_encode_dev`, `new_encode_dev`).
+//! The encoding of device numbers in `i_block` (`old_encode_dev`, `new_encode_dev`).
 
 use xact_layout::inode::BLOCK_AREA_BYTES;
 use xact_layout::{get_u32, put_u32};
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_encodings_come_back() {
+    fn both_encodings_round_trip() {
         for (major, minor) in [(0, 0), (1, 3), (8, 1), (255, 255), (259, 5), (8, 300), (4095, 1_048_575)] {
             let rdev = join(major, minor);
             assert_eq!(split(rdev), (major, minor));

@@ -1,4 +1,4 @@
-//! Inodes as their table has them, and what `stat` shows of them.
+//! Loads inodes from the inode table, and returns their attributes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,7 +13,7 @@ use crate::live::LiveFs;
 use crate::quota::project_of;
 
 impl LiveFs {
-    /// The inode, loaded. It may turn out not to be in use ([`InodeState::live`]).
+    /// The inode, loaded. It may not be in use ([`InodeState::live`]).
     pub(in crate::live) fn cached_inode(&self, ino: Ino) -> Result<Arc<CachedInode>> {
         let cached = self.inodes.get(ino);
         if !cached.loaded.load(SeqCst) {
@@ -27,7 +27,7 @@ impl LiveFs {
         if cached.loaded.load(SeqCst) {
             return Ok(());
         }
-        // A caller's number that cannot be an inode's is the caller's mistake, not damage.
+        // A number out of range is the caller's mistake, not corruption.
         if cached.ino.0 == 0 || cached.ino.0 > self.sb.inodes_count() {
             return Err(Error::Posix(Errno::ESTALE));
         }
@@ -46,13 +46,13 @@ impl LiveFs {
         Ok(())
     }
 
-    /// As [`Self::attr_of`], for a caller that may compare the times with later ones.
+    /// As [`Self::attr_of`], for a caller that may compare the times with later times.
     pub(in crate::live) fn show_attr(&self, cached: &CachedInode, state: &InodeState) -> Attr {
         cached.unseen_times.store(false, SeqCst);
         self.attr_of(cached, state)
     }
 
-    /// What `stat` returns; the caller holds the inode's lock.
+    /// The attributes that `stat` returns. The caller holds the inode's lock.
     pub(in crate::live) fn attr_of(&self, cached: &CachedInode, state: &InodeState) -> Attr {
         let inode: &Inode = &state.inode;
         let kind = FileKind::from_mode(inode.mode()).expect("checked when the inode was loaded");

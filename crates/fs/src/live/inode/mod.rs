@@ -1,9 +1,9 @@
-//! Inodes in memory, and their places on the volume.
+//! Inodes in memory, and in the inode table.
 //!
 //! - `cached`, `cache`: inodes in memory, each with its lock; their cache
-//! - `load`, `store`, `create`, `delete`: from and to the inode table, the first time and the last
-//! - `access_time`: when reads set one
-//! - `device_number`: as device nodes keep it
+//! - `load`, `store`, `create`, `delete`: reading, writing, creating and deleting inodes
+//! - `access_time`: access times set by reads
+//! - `device_number`: the encoding of device numbers in inodes
 
 pub(super) mod access_time;
 pub(super) mod cache;

@@ -1,4 +1,4 @@
-//! Writing an inode to its table, within a handle.
+//! Stores an inode in the inode table, within a handle.
 
 use xact_consistency::{Fault, Handle};
 use xact_types::Result;
@@ -7,8 +7,7 @@ use super::cached::{CachedInode, InodeState};
 use crate::live::LiveFs;
 
 impl LiveFs {
-    /// Writes the inode to its table within a handle, moves what is charged for it, and notes the
-    /// commit that carries both.
+    /// Stores the inode, updates its quota charge, and records the commit that carries both.
     pub(in crate::live) fn store_inode(
         &self,
         handle: &mut Handle,
@@ -20,7 +19,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// The same where all that has changed since it was stored is times.
+    /// As [`Self::store_inode`], if only times have changed since it was stored.
     pub(in crate::live) fn store_times(
         &self,
         handle: &mut Handle,

@@ -1,9 +1,10 @@
 //! Multi-version concurrency control: the volume stays readable as of an instant, for transactions.
 //!
-//! - `stamps`: the order of changes, and the open views; why one instant stays readable
+//! - `stamps`: the order of changes, and the open views; the argument why one instant stays
+//!   readable
 //! - `versions`: old versions of one inode's items
-//! - `read_view`: how views begin, expire and end
-//! - `reads`: reads as of an instant, and what has changed since
+//! - `read_view`: opening, expiring and closing views
+//! - `reads`: reads as of an instant, and the changes since
 
 pub(super) mod read_view;
 pub(super) mod reads;
@@ -21,26 +22,26 @@ use crate::versioned_fs::read_as_of::Stamp;
 use stamps::Stamps;
 use versions::Versions;
 
-/// What a volume keeps of its past, for open views. The versions themselves are in the inodes.
+/// The bookkeeping of old versions for open views. The versions themselves are in the inodes.
 pub(super) struct Mvcc {
     stamps: Stamps,
     /// Inodes with old versions.
     versioned: Mutex<BTreeSet<Ino>>,
-    /// Memory that old versions take, roughly.
-    kept_bytes: AtomicU64,
-    /// Limit of that.
+    /// Memory used by old versions, approximately.
+    version_bytes: AtomicU64,
+    /// Limit of `version_bytes`.
     limit_bytes: u64,
-    /// Inodes without a name that only views keep, those from before an instant by which the name
-    /// was gone.
+    /// Inodes without a name that only views keep. Each has a stamp at which the name was already
+    /// removed: only views with older stamps keep the inode.
     unlinked: Mutex<BTreeMap<Ino, Stamp>>,
 }
 
-/// What becomes of the old versions of an inode that another thread has locked.
+/// How pruning treats an inode that another thread has locked.
 #[derive(Clone, Copy)]
-enum Busy {
-    /// They stay until the next view ends.
-    Skipped,
-    Awaited,
+enum Contended {
+    /// Its old versions stay until the next view ends.
+    Skip,
+    Wait,
 }
 
 impl Mvcc {
@@ -48,7 +49,7 @@ impl Mvcc {
         Mvcc {
             stamps: Stamps::default(),
             versioned: Mutex::default(),
-            kept_bytes: AtomicU64::new(0),
+            version_bytes: AtomicU64::new(0),
             limit_bytes,
             unlinked: Mutex::default(),
         }
@@ -58,7 +59,7 @@ impl Mvcc {
         &self.stamps
     }
 
-    /// `TooOld` for a view that is expired.
+    /// `TooOld` if the view has expired.
     pub fn check_view(&self, stamp: Stamp) -> Result<()> {
         if self.stamps.is_expired(stamp) { Err(Error::TooOld) } else { Ok(()) }
     }
@@ -68,30 +69,30 @@ impl Mvcc {
         self.versioned.lock().insert(ino);
     }
 
-    /// Adds what an inode's old versions have grown or shrunk by to the volume's sum.
+    /// Adds the growth of an inode's old versions to the volume's sum; it may be negative.
     pub fn count(&self, versions: &mut Versions) {
         // Two's complement: adding a negative number subtracts.
-        self.kept_bytes.fetch_add(versions.uncounted() as u64, SeqCst);
+        self.version_bytes.fetch_add(versions.uncounted() as u64, SeqCst);
     }
 
-    /// Memory that old versions take, roughly, in bytes.
-    pub fn kept_bytes(&self) -> u64 {
-        self.kept_bytes.load(SeqCst)
+    /// Memory used by old versions in bytes, approximately.
+    pub fn version_bytes(&self) -> u64 {
+        self.version_bytes.load(SeqCst)
     }
 
     fn is_over_limit(&self) -> bool {
-        self.kept_bytes() > self.limit_bytes
+        self.version_bytes() > self.limit_bytes
     }
 
     /// Drops the versions that no open view needs.
-    fn prune(&self, inodes: &InodeCache, busy: Busy) {
+    fn prune(&self, inodes: &InodeCache, contended: Contended) {
         let oldest = self.stamps.oldest();
         let list: Vec<Ino> = self.versioned.lock().iter().copied().collect();
         for ino in list {
             let Some(cached) = inodes.peek(ino) else { continue };
-            let state = match busy {
-                Busy::Skipped => cached.state.try_write(),
-                Busy::Awaited => Some(cached.state.write()),
+            let state = match contended {
+                Contended::Skip => cached.state.try_write(),
+                Contended::Wait => Some(cached.state.write()),
             };
             let Some(mut state) = state else { continue };
             state.versions.prune(oldest);
@@ -102,15 +103,15 @@ impl Mvcc {
         }
     }
 
-    /// Whether open views keep an inode that has no name and no user any more; the caller holds its
-    /// lock. If so, the end of the last of them reaps it. The orphan list keeps it over a crash.
+    /// Whether open views keep an inode that no longer has a name or a user; the caller holds its
+    /// lock. If so, the end of the last such view deletes it; after a crash, the orphan list does.
     pub fn keeps_unlinked(&self, ino: Ino) -> bool {
         if self.stamps.oldest().is_none() {
             return false;
         }
-        // Open views from before its last name went may have seen it.
+        // Views opened before the last name was removed may have seen the inode.
         let gone_by = *self.unlinked.lock().entry(ino).or_insert_with(|| self.stamps.newest());
-        // A view that was closed in between did not see it on the list.
+        // A view may have closed before the inode was put on the list, so look again.
         if self.stamps.oldest().is_some_and(|oldest| oldest < gone_by) {
             return true;
         }
@@ -118,12 +119,12 @@ impl Mvcc {
         false
     }
 
-    /// The inode is not kept for views alone.
+    /// Takes an inode off the list: views are not its only users, or it has a name.
     pub fn forget_unlinked(&self, ino: Ino) {
         self.unlinked.lock().remove(&ino);
     }
 
-    /// Inodes without a name that are kept for views.
+    /// Inodes without a name that only views keep.
     pub fn unlinked(&self) -> Vec<Ino> {
         self.unlinked.lock().keys().copied().collect()
     }
@@ -132,7 +133,7 @@ impl Mvcc {
         self.unlinked.lock().len()
     }
 
-    /// Those of them whose views are closed.
+    /// Inodes on the list whose views are closed.
     fn reapable(&self) -> Vec<Ino> {
         let oldest = self.stamps.oldest();
         let may_go = |gone_by: &Stamp| oldest.is_none_or(|oldest| oldest >= *gone_by);

@@ -1,14 +1,14 @@
-//! Read views: opened, expired where the past takes too much, and what goes when one ends.
+//! Read views: opening, expiry when old versions use too much memory, and the clean-up at the end.
 
 use std::sync::Arc;
 
 use xact_types::Result;
 
-use super::Busy;
+use super::Contended;
 use crate::live::LiveFs;
 use crate::versioned_fs::read_as_of::Stamp;
 
-/// Keeps the volume readable as of one instant until it is dropped.
+/// Keeps the volume readable as of one instant, until it is dropped.
 pub struct ReadView {
     fs: Arc<LiveFs>,
     stamp: Stamp,
@@ -31,35 +31,36 @@ impl ReadView {
 impl Drop for ReadView {
     fn drop(&mut self) {
         self.fs.mvcc.stamps().close(self.stamp);
-        self.fs.mvcc.prune(&self.fs.inodes, Busy::Skipped);
-        // A failure poisons the volume, and its next user gets the error; a drop cannot return one.
+        self.fs.mvcc.prune(&self.fs.inodes, Contended::Skip);
+        // A failure poisons the volume, and its next caller gets the error; a drop cannot return
+        // one.
         let _ = self.fs.reap_unlinked();
     }
 }
 
 impl LiveFs {
-    /// Expires the oldest views until old versions take no more than their share of memory. The
-    /// caller holds no lock of an inode.
+    /// Expires the oldest views until old versions are within their share of memory. The caller
+    /// holds no inode lock.
     pub(in crate::live) fn limit_versions(&self) {
         let mut any = false;
         while self.mvcc.is_over_limit() && self.mvcc.stamps().expire_oldest(None) {
-            self.mvcc.prune(&self.inodes, Busy::Skipped);
+            self.mvcc.prune(&self.inodes, Contended::Skip);
             any = true;
         }
         if any {
-            // As when a view is dropped.
+            // Errors: as when a view is dropped.
             let _ = self.reap_unlinked();
         }
     }
 
-    /// Expires the oldest views, as many as it takes until something that they held can be used
-    /// again; of those from before `below` alone, if that is given. False where there were none.
-    /// The caller holds no lock of an inode.
+    /// Expires the oldest views until some block or inode that they held becomes free; with
+    /// `below`, only views with older stamps. False if no view expired and nothing became free. The
+    /// caller holds no inode lock.
     pub(in crate::live) fn expire_some_views(&self, below: Option<Stamp>) -> Result<bool> {
         let held = || (self.allocator.pending_blocks(), self.mvcc.unlinked_count());
         let before = held();
-        // What an expired view has left.
-        self.mvcc.prune(&self.inodes, Busy::Awaited);
+        // Versions of views that expired earlier may be left.
+        self.mvcc.prune(&self.inodes, Contended::Wait);
         self.reap_unlinked()?;
         let mut any = false;
         loop {
@@ -71,12 +72,12 @@ impl LiveFs {
                 return Ok(any);
             }
             any = true;
-            self.mvcc.prune(&self.inodes, Busy::Awaited);
+            self.mvcc.prune(&self.inodes, Contended::Wait);
             self.reap_unlinked()?;
         }
     }
 
-    /// Deletes the inodes without a name that were kept only for views that are closed.
+    /// Deletes the inodes without a name that only closed views had kept.
     pub(in crate::live) fn reap_unlinked(&self) -> Result<()> {
         for ino in self.mvcc.reapable() {
             self.delete_if_unused(ino)?;

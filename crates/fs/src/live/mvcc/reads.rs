@@ -1,8 +1,8 @@
-//! The volume as of an instant: reads for the private views of transactions.
+//! Reads of the volume as of an instant, for the private views of transactions.
 //!
-//! Each takes the inode's lock shared for its own duration; see `mvcc::stamps` for why that is
-//! enough to see the whole of one instant. The last two return what has changed since, for those
-//! who want to know before they ask for a commit.
+//! Each read takes the inode's lock shared for its own duration; `mvcc::stamps` explains why that
+//! is enough for a consistent view of one instant. The last two calls report changes since that
+//! instant, for transactions that check for conflicts before their commit.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::live::mvcc::versions::Versions;
 use crate::versioned_fs::read_as_of::{ChangedBy, ReadAsOf, Stamp};
 
 impl LiveFs {
-    /// Runs `read` on an inode that existed at `stamp`; `ESTALE` where it did not.
-    fn with_past<R>(
+    /// Runs `read` on an inode that existed at `stamp`; `ESTALE` if it did not.
+    fn with_inode_at<R>(
         &self,
         ino: Ino,
         stamp: Stamp,
@@ -27,11 +27,11 @@ impl LiveFs {
         let cached = self.cached_inode(ino)?;
         let state = cached.state.read();
         self.mvcc.check_view(stamp)?;
-        let attr = self.past_attr(&cached, &state, stamp)?;
+        let attr = self.attr_as_of(&cached, &state, stamp)?;
         read(&cached, &state, &attr)
     }
 
-    pub(in crate::live) fn past_attr(
+    pub(in crate::live) fn attr_as_of(
         &self,
         cached: &CachedInode,
         state: &InodeState,
@@ -44,8 +44,8 @@ impl LiveFs {
         }
     }
 
-    /// Looks at an inode's old versions, if anything at all has changed after `after`; with the stamp
-    /// up to which they are complete.
+    /// Runs `look` on an inode's old versions, unless nothing on the volume has changed after
+    /// `after`. Also returns the stamp up to which the versions are complete.
     fn with_changes<R>(
         &self,
         ino: Ino,
@@ -80,11 +80,11 @@ impl ReadAsOf for LiveFs {
     }
 
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
-        self.with_past(ino, stamp, |_, _, attr| Ok(*attr))
+        self.with_inode_at(ino, stamp, |_, _, attr| Ok(*attr))
     }
 
     fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>> {
-        self.with_past(dir, stamp, |_, state, attr| {
+        self.with_inode_at(dir, stamp, |_, state, attr| {
             check_dir(attr)?;
             match state.versions.name_at(name, stamp) {
                 Some(entry) => Ok(entry),
@@ -94,13 +94,13 @@ impl ReadAsOf for LiveFs {
     }
 
     fn parent_at(&self, dir: Ino, stamp: Stamp) -> Result<Ino> {
-        self.with_past(dir, stamp, |_, state, attr| {
+        self.with_inode_at(dir, stamp, |_, state, attr| {
             check_dir(attr)?;
             state.versions.parent_at(stamp).map_or_else(|| self.dir_parent(dir, state), Ok)
         })
     }
 
-    /// Ordinary names, in the order of their cookies.
+    /// Names other than `.` and `..`, in the order of their cookies.
     fn list_at(
         &self,
         dir: Ino,
@@ -108,9 +108,9 @@ impl ReadAsOf for LiveFs {
         stamp: Stamp,
         each: &mut dyn FnMut(DirItem<'_>) -> bool,
     ) -> Result<()> {
-        self.with_past(dir, stamp, |_, state, attr| {
+        self.with_inode_at(dir, stamp, |_, state, attr| {
             check_dir(attr)?;
-            // Names that were there then and are not, or not so, now.
+            // Names whose entries at `stamp` differ from the present ones.
             let mut past = Vec::new();
             for (name, entry) in state.versions.names_at(stamp) {
                 if let Some(entry) = entry {
@@ -149,19 +149,19 @@ impl ReadAsOf for LiveFs {
 
     fn read_link_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<u8>> {
         // A link's target never changes, and an inode that a view can see is not deleted.
-        self.with_past(ino, stamp, |_, state, _| self.link_target(ino, state))
+        self.with_inode_at(ino, stamp, |_, state, _| self.link_target(ino, state))
     }
 
     /// A file block's contents; `None` for a hole. Bytes past the end of the file as of `stamp`
     /// are undefined.
     fn read_block_at(&self, ino: Ino, at: FileBlock, stamp: Stamp) -> Result<Option<Arc<[u8]>>> {
-        self.with_past(ino, stamp, |cached, state, _| self.block_as_of(cached, state, at, stamp))
+        self.with_inode_at(ino, stamp, |cached, state, _| self.block_as_of(cached, state, at, stamp))
     }
 
-    /// The next data or hole from `at` on, within the size as of `stamp`: `None` where there is
-    /// no more data. A hole always follows: the end of the file.
+    /// The next data or hole from `at` on, within the size as of `stamp`; `None` if no data
+    /// follows. A hole always follows: the end of the file.
     fn seek_at(&self, ino: Ino, at: FileBlock, to: SeekTo, stamp: Stamp) -> Result<Option<FileBlock>> {
-        self.with_past(ino, stamp, |cached, state, attr| {
+        self.with_inode_at(ino, stamp, |cached, state, attr| {
             let past = u32::try_from(attr.size.div_ceil(self.block_bytes())).unwrap_or(u32::MAX);
             let mut at = at.0;
             while at < past {
@@ -184,14 +184,14 @@ impl ReadAsOf for LiveFs {
     }
 
     fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>> {
-        self.with_past(ino, stamp, |_, state, _| match state.versions.xattr_at(name, stamp) {
+        self.with_inode_at(ino, stamp, |_, state, _| match state.versions.xattr_at(name, stamp) {
             Some(value) => Ok(value.cloned()),
             None => self.xattrs(ino).get(&state.inode, name),
         })
     }
 
     fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>> {
-        self.with_past(ino, stamp, |_, state, _| {
+        self.with_inode_at(ino, stamp, |_, state, _| {
             let mut names = self.xattrs(ino).list(&state.inode)?;
             for (name, there) in state.versions.xattrs_at(stamp) {
                 names.retain(|n| n != name);
@@ -203,8 +203,8 @@ impl ReadAsOf for LiveFs {
         })
     }
 
-    /// Who has changed any of these blocks of a file since a stamp whose view is open, if anybody
-    /// has. Without a change of the volume since then it looks at one number.
+    /// The author of a change of these blocks since the stamp of an open view, if there is one. If
+    /// nothing on the volume has changed since, this reads one number.
     fn blocks_changed_since(
         &self,
         ino: Ino,
@@ -218,9 +218,9 @@ impl ReadAsOf for LiveFs {
         .map(|(changed, _)| changed.flatten())
     }
 
-    /// Who has changed one of a file's blocks that are `wanted`, of those that changed after
-    /// `after`, which is not before `since`, the stamp of an open view; and the stamp up to which
-    /// all others were looked at.
+    /// The author of a change after `after` of a block for which `wanted` returns true, if there is
+    /// one; and the stamp up to which all changes were examined. `since` is the stamp of an open
+    /// view, and `after` is not older.
     fn find_changed_block(
         &self,
         ino: Ino,

@@ -10,12 +10,12 @@ use crate::alloc::Hold;
 use crate::api::{Attr, Entry};
 use crate::versioned_fs::read_as_of::Stamp;
 
-/// What a file block was.
+/// An old version of a file block.
 #[derive(Clone)]
 pub(in crate::live) enum BlockVersion {
     Hole,
     Bytes(Arc<[u8]>),
-    /// Still in its place on the device, which the hold keeps from being reused.
+    /// Still in its place on the device; the hold prevents reuse.
     OnDisk(BlockNr, #[allow(dead_code, reason = "held, not read")] Hold),
 }
 
@@ -29,9 +29,9 @@ impl<T> Default for Chain<T> {
 }
 
 impl<T> Chain<T> {
-    /// Returns whether it was kept.
+    /// Returns whether the version was added.
     fn push(&mut self, until: Stamp, value: impl FnOnce() -> T) -> bool {
-        // A second change by the same operation: what counts is how it was before the first.
+        // For several changes by one operation, the version before the first one counts.
         let first = self.0.last().is_none_or(|(last, _)| *last < until);
         if first {
             self.0.push((until, value()));
@@ -48,8 +48,8 @@ impl<T> Chain<T> {
         self.0.last().map(|(until, _)| *until).filter(|until| *until > stamp)
     }
 
-    /// Drops what no view at or after `oldest` can need; true when nothing is left. `dropped` is
-    /// given each that goes.
+    /// Drops versions that no view at or after `oldest` can need, and calls `dropped` with each.
+    /// True if none is left.
     fn prune(&mut self, oldest: Option<Stamp>, dropped: &mut impl FnMut(&T)) -> bool {
         self.0.retain(|(until, value)| {
             let keep = oldest.is_some_and(|oldest| *until > oldest);
@@ -62,7 +62,7 @@ impl<T> Chain<T> {
     }
 }
 
-/// What a kept version takes in memory beyond its contents, roughly.
+/// Memory of a version beyond its contents, approximately.
 const VERSION_BYTES: u64 = 160;
 
 impl BlockVersion {
@@ -78,18 +78,19 @@ fn xattr_bytes(name: &[u8], value: Option<&Vec<u8>>) -> u64 {
     VERSION_BYTES + name.len() as u64 + value.map_or(0, |value| value.len() as u64)
 }
 
-/// Old versions of an inode. Empty on almost every inode almost always.
+/// Old versions of an inode's items. Almost always empty.
 #[derive(Default)]
 pub(in crate::live) struct Versions {
-    /// Memory that they take, roughly.
+    /// Memory used, approximately.
     bytes: u64,
-    /// Of that, what the volume's sum has ([`Versions::uncounted`]).
+    /// The part of `bytes` that the volume's sum includes ([`Versions::uncounted`]).
     counted: u64,
     attr: Chain<Option<Attr>>,
     parent: Chain<Ino>,
     names: BTreeMap<Box<[u8]>, Chain<Option<Entry>>>,
     blocks: BTreeMap<FileBlock, Chain<BlockVersion>>,
-    /// Which blocks changed, in rising order of the stamps: for those who have seen the older ones.
+    /// Changed blocks in rising order of stamps: a caller that has examined the older changes looks
+    /// only at newer ones.
     block_log: Vec<(Stamp, FileBlock)>,
     xattrs: BTreeMap<Box<[u8]>, Chain<Option<Vec<u8>>>>,
 }
@@ -103,7 +104,7 @@ impl Versions {
             && self.xattrs.is_empty()
     }
 
-    /// What has to be added to the volume's sum since this was asked last.
+    /// The growth since the last call, for the volume's sum.
     pub fn uncounted(&mut self) -> i64 {
         let more = self.bytes as i64 - self.counted as i64;
         self.counted = self.bytes;
@@ -141,7 +142,7 @@ impl Versions {
         self.count(kept, bytes);
     }
 
-    /// Whether the operation with this stamp has kept the block already.
+    /// Whether the operation with this stamp has already kept the block.
     pub fn has_block(&self, until: Stamp, at: FileBlock) -> bool {
         self.blocks.get(&at).and_then(|chain| chain.0.last()).is_some_and(|(last, _)| *last == until)
     }
@@ -152,7 +153,7 @@ impl Versions {
         self.count(kept, bytes);
     }
 
-    /// `None`: as it is now; `Some(None)`: did not exist.
+    /// `None`: unchanged since; `Some(None)`: the inode did not exist.
     pub fn attr_at(&self, stamp: Stamp) -> Option<Option<&Attr>> {
         self.attr.at(stamp).map(Option::as_ref)
     }
@@ -165,7 +166,7 @@ impl Versions {
         self.names.get(name).and_then(|chain| chain.at(stamp)).copied()
     }
 
-    /// Names whose state at `stamp` is not the present one.
+    /// Names whose entry at `stamp` differs from the present one.
     pub fn names_at(&self, stamp: Stamp) -> impl Iterator<Item = (&[u8], Option<Entry>)> {
         self.names
             .iter()
@@ -176,7 +177,7 @@ impl Versions {
         self.blocks.get(&at).and_then(|chain| chain.at(stamp))
     }
 
-    /// Blocks from `first` on whose state at `stamp` is not the present one.
+    /// Blocks from `first` on whose contents at `stamp` differ from the present ones.
     pub fn blocks_at(
         &self,
         first: FileBlock,
@@ -204,8 +205,9 @@ impl Versions {
         self.names.get(name).and_then(|chain| chain.changed_since(stamp))
     }
 
-    pub fn any_name_changed_since(&self, stamp: Stamp, besides: Option<&[u8]>) -> Option<Stamp> {
-        let counts = self.names.iter().filter(|(name, _)| besides != Some(&name[..]));
+    /// The newest change of a name other than `ignored` after `stamp`.
+    pub fn any_name_changed_since(&self, stamp: Stamp, ignored: Option<&[u8]>) -> Option<Stamp> {
+        let counts = self.names.iter().filter(|(name, _)| ignored != Some(&name[..]));
         counts.filter_map(|(_, chain)| chain.changed_since(stamp)).max()
     }
 
@@ -227,7 +229,7 @@ impl Versions {
         self.xattrs.values().filter_map(|chain| chain.changed_since(stamp)).max()
     }
 
-    /// Drops what no view at or after `oldest` needs.
+    /// Drops versions that no view at or after `oldest` needs.
     pub fn prune(&mut self, oldest: Option<Stamp>) {
         let mut gone = 0;
         self.attr.prune(oldest, &mut |_| gone += VERSION_BYTES);

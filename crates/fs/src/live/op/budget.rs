@@ -1,5 +1,5 @@
-//! What an operation reserves before its first change: a volume that lacks it refuses the
-//! operation, and nothing has happened.
+//! Reservations of an operation before its first change. A volume that cannot meet them refuses the
+//! operation, and nothing has changed.
 
 use xact_consistency::ReserveClass;
 use xact_types::{Ino, Result};
@@ -12,29 +12,29 @@ use crate::live::LiveFs;
 use crate::live::space::make_space::SpaceCaller;
 use crate::quota::{Charge, Payer, Wanted};
 
-/// What an operation needs of the volume before it may change anything.
+/// The resources that an operation must have before it may change anything.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
-    /// Metadata blocks that it changes, at most.
+    /// Maximum number of metadata blocks that it changes.
     pub credits: u32,
-    /// Blocks that it may add for names, attributes and tree nodes: a volume without them refuses
-    /// it up front. What depends on what the operation reads is added before its first change
-    /// ([`Operation::reserve_growth`]); 0 for operations that only give back, which must work on a
+    /// Blocks that it may add for names, attributes and tree nodes; they are reserved before the
+    /// first change. Amounts that depend on what the operation reads are added by
+    /// [`Operation::reserve_growth`]. 0 for operations that only free blocks, which must work on a
     /// full volume.
     pub growth: u64,
     pub privileges: Privileges,
-    /// What it may use of the room that the engine has left.
+    /// The part of the engine's remaining space that it may use.
     pub class: ReserveClass,
-    /// Who gives way where there is no space.
+    /// The kind of caller, which decides what gives way if no space is left.
     pub caller: SpaceCaller,
 }
 
-/// What a caller may use that others may not.
+/// Resources that are not open to every caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Privileges {
-    /// The blocks reserved for root, or for those whom the superblock names.
+    /// May use the blocks reserved for root and for the user and group in the superblock.
     pub reserve: bool,
-    /// More than quotas allow.
+    /// May exceed quota limits.
     pub beyond_quota: bool,
 }
 
@@ -44,7 +44,7 @@ impl Privileges {
 }
 
 impl Budget {
-    /// An operation that adds a name or an attribute: what it grows by follows from what it finds.
+    /// An operation that adds a name or an attribute; its growth is added when it is known.
     pub(in crate::live) const ADD: Budget = Budget {
         credits: 64,
         growth: 0,
@@ -54,7 +54,7 @@ impl Budget {
     };
     /// An operation that changes attributes or data in memory.
     pub(in crate::live) const CHANGE: Budget = Budget { credits: 32, ..Budget::ADD };
-    /// An operation that removes a name or cuts data off.
+    /// An operation that removes a name or truncates data.
     pub(in crate::live) const REMOVE: Budget = Budget { class: ReserveClass::Removal, ..Budget::ADD };
 
     pub(in crate::live) fn by(self, privileges: Privileges) -> Budget {
@@ -63,7 +63,8 @@ impl Budget {
 }
 
 impl LiveFs {
-    /// What a caller may use (`ext4_has_free_clusters`; of groups, the caller's first one counts).
+    /// A caller's privileges (`ext4_has_free_clusters`). Of a caller's groups, only the first
+    /// counts.
     pub(in crate::live) fn privileges(&self, caller: &Caller) -> Privileges {
         let root = caller.uid == 0;
         let named = caller.uid == u32::from(self.sb.def_resuid())
@@ -77,17 +78,17 @@ impl Operation<'_> {
         self.budget.privileges
     }
 
-    /// Adds to what the operation needs; before its first change.
+    /// Adds to the budget, before the first change.
     pub(in crate::live) fn reserve_more(&mut self, credits: u32, growth: u64) {
-        assert!(self.stamp.is_none(), "an operation says what it needs before it changes anything");
+        assert!(self.stamp.is_none(), "an operation reserves before its first change");
         self.budget.credits = self.budget.credits.saturating_add(credits);
         self.budget.growth += growth;
     }
 
-    /// Adds what a step of the operation takes, `most` blocks, before its first change; where there
-    /// are not as many, as many as `exactly` finds it to take, which costs time: as on ext4, what
-    /// needs no block works on a full volume. A transaction's commit has counted all of its steps
-    /// before.
+    /// Adds the growth of one step to the budget, before the first change: `most` blocks, or the
+    /// exact number that `exactly` finds if the volume does not have as many. Finding it takes
+    /// time, but steps that need no block then work on a full volume, as on ext4. A transaction's
+    /// commit has already counted all of its steps.
     pub(in crate::live) fn reserve_growth(
         &mut self,
         most: u64,
@@ -103,23 +104,23 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Announces, before the first change, what will be charged to whom: entries that are missing
-    /// are added, and limits are kept.
+    /// Registers a quota charge, before the first change. That change then checks the limits and
+    /// adds missing entries.
     pub(in crate::live) fn reserve_quota(&mut self, wanted: Wanted) {
         if self.fs.quotas.is_on() {
             self.wanted.push(wanted);
         }
     }
 
-    /// Notes, before the first change, that what is reserved becomes a charge by this operation.
+    /// Registers, before the first change, a reservation that becomes a charge in this operation.
     pub(in crate::live) fn reserve_move(&mut self, reserved: Charge) {
         if self.fs.quotas.is_on() {
             self.moving.push(reserved);
         }
     }
 
-    /// Before a change of owner, group or project: what the inode uses, and what is reserved for
-    /// it, is the new payer's.
+    /// Call before a change of owner, group or project: moves the inode's charge and its
+    /// reservations to the new payer.
     pub(super) fn change_payer(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
         let fs = self.fs;
         if !fs.quotas.is_on() {

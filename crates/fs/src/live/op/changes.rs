@@ -1,4 +1,4 @@
-//! What a change of an operation begins with, and what it notes.
+//! The start of a change within an operation, and its bookkeeping.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::versioned_fs::read_as_of::Stamp;
 
 impl<'a> Operation<'a> {
-    /// To be called before the first change: health, quota, space, stamp. Takes the stamp only when
-    /// all locks are held, as `mvcc::stamps` demands; inodes made by the operation itself come
-    /// later and are its own.
+    /// Prepares the first change: checks health and quota, reserves space, takes the stamp. All
+    /// locks are held by then, as `mvcc::stamps` demands, except those of inodes that the operation
+    /// itself creates later.
     fn begin_change(&mut self) -> Result<()> {
         if self.stamp.is_some() {
             return Ok(());
@@ -42,12 +42,12 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
-    /// Before a change in memory alone (file data, times of a write).
+    /// Call before a change in memory only (file data, times of a write).
     pub(in crate::live) fn begin_memory_change(&mut self) -> Result<()> {
         self.begin_change()
     }
 
-    /// Before a change of metadata blocks: begins the handle if there is none.
+    /// Call before a change of metadata blocks: begins the handle if it has not begun.
     pub(in crate::live) fn begin_block_change(&mut self) -> Result<()> {
         self.begin_change()?;
         if self.handle.is_none() {
@@ -59,19 +59,19 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
-    /// The stamp under which old versions are to be kept; `None` when no view is open.
-    pub(in crate::live) fn keeping(&self) -> Option<Stamp> {
+    /// The stamp under which to keep old versions; `None` if no view is open.
+    pub(in crate::live) fn version_stamp(&self) -> Option<Stamp> {
         self.stamp.and_then(|(stamp, keep)| keep.then_some(stamp))
     }
 
-    /// The inode is written to its table when the operation ends.
+    /// Marks the inode to be stored in the inode table at the end of the operation.
     pub(in crate::live) fn touch(&mut self, ino: Ino) {
         self.touched.insert(ino);
         self.only_times.remove(&ino);
         self.changed = true;
     }
 
-    /// As [`Self::touch`], for a change of times that has been begun as one of the inode.
+    /// As [`Self::touch`], for a change of times only.
     pub(in crate::live) fn touch_times(&mut self, ino: Ino) {
         if self.touched.insert(ino) {
             self.only_times.insert(ino);
@@ -79,15 +79,15 @@ impl<'a> Operation<'a> {
         self.changed = true;
     }
 
-    /// Makes sure that the handle has room for `credits` more blocks and for the inodes that are
-    /// still to be written; false where the commit has none left.
+    /// Ensures that the handle can change `credits` more blocks in addition to the inodes to be
+    /// stored; false if the commit is too full.
     pub(in crate::live) fn ensure(&mut self, credits: u32) -> Result<bool> {
         let inodes = (self.touched.len() as u32 + 2) * self.fs.credits_inode();
         self.handle.as_mut().expect("within a block change").ensure(credits + inodes)
     }
 
-    /// Stores the touched inodes and continues in a new part, perhaps of a later commit, for
-    /// operations that may be split (`fallocate`).
+    /// Stores the touched inodes and renews the handle, perhaps in a later commit. For operations
+    /// that may be split (`fallocate`).
     pub(in crate::live) fn next_commit(&mut self, credits: u32) -> Result<()> {
         self.store_touched()?;
         let inodes = self.touched.len() as u32 * self.fs.credits_inode();
@@ -95,7 +95,7 @@ impl<'a> Operation<'a> {
         self.store_touched()
     }
 
-    /// The parts that a change of an inode's blocks needs at once.
+    /// The separate borrows that a change of an inode's blocks needs together.
     pub(in crate::live) fn parts(
         &mut self,
         ino: Ino,
@@ -105,7 +105,8 @@ impl<'a> Operation<'a> {
         (self.fs, handle, &locked.cached, &mut locked.state)
     }
 
-    /// Whether anything was changed, in memory or in a block: from then on a failure is half done.
+    /// Whether anything was changed, in memory or in a block. A later failure leaves the operation
+    /// half done.
     pub(super) fn has_changed(&self) -> bool {
         self.changed || self.handle.as_ref().is_some_and(Handle::has_changed)
     }

@@ -1,4 +1,4 @@
-//! Directories: the directory code over the extent tree of the directory's inode.
+//! Directories: runs the directory code over the block map of the directory's inode.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::live::inode::cached::InodeState;
 use crate::live::op::Operation;
 use crate::live::op::shared_reads::require_dir;
 
-/// Blocks of a directory that is only read.
+/// Blocks of a directory, for reading.
 struct Reading<'a> {
     fs: &'a LiveFs,
     ino: Ino,
     state: &'a InodeState,
 }
 
-/// Blocks of a directory that is changed.
+/// Blocks of a directory, for a change.
 struct Changing<'a> {
     fs: &'a LiveFs,
     ino: Ino,
@@ -49,9 +49,9 @@ impl LiveFs {
         }
     }
 
-    /// What the name points at; `ENOTDIR` where `ino` is no directory. Every look-up comes by here,
-    /// also those that only guess which inodes to lock: another kind of file must not pass for a
-    /// damaged directory.
+    /// The entry of a name; `ENOTDIR` if `ino` is not a directory. All look-ups use this function,
+    /// including those that only guess which inodes to lock: without the check, another kind of
+    /// file would look like a damaged directory.
     pub(in crate::live) fn find_entry(
         &self,
         ino: Ino,
@@ -63,8 +63,8 @@ impl LiveFs {
         found.map(|entry| self.complete(ino, entry)).transpose()
     }
 
-    pub(in crate::live) fn check_room(&self, ino: Ino, state: &InodeState, name: &Name) -> Result<()> {
-        self.dir(ino, state)?.check_room(&Reading { fs: self, ino, state }, name)
+    pub(in crate::live) fn check_name_fits(&self, ino: Ino, state: &InodeState, name: &Name) -> Result<()> {
+        self.dir(ino, state)?.check_name_fits(&Reading { fs: self, ino, state }, name)
     }
 
     pub(in crate::live) fn has_gap(&self, ino: Ino, state: &InodeState, name: &Name) -> Result<bool> {
@@ -102,13 +102,13 @@ impl LiveFs {
         failed
     }
 
-    /// The place of a name in the directory's listings, there or not.
+    /// The position of a name in the directory's listings, whether the name exists or not.
     pub(in crate::live) fn name_key(&self, ino: Ino, state: &InodeState, name: &Name) -> Result<u64> {
         self.dir(ino, state)?.key(&Reading { fs: self, ino, state }, name)
     }
 
-    /// Where the entry does not say what kind of inode it names, the inode does. Its kind never
-    /// changes while it has a name, so its lock is not needed.
+    /// Adds the kind from the inode if the entry does not have it. An inode's kind never changes
+    /// while it has a name, so its lock is not needed.
     fn complete(&self, dir: Ino, entry: DirEntry) -> Result<Entry> {
         if entry.ino.0 > self.sb.inodes_count() {
             return Err(Error::corrupt(Site::Inode(dir), "a name points at an inode that cannot be"));

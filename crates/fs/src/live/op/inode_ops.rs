@@ -1,5 +1,4 @@
-//! The volume as [`InodeOps`]: names, attributes and data of the volume itself, within one
-//! operation.
+//! [`InodeOps`] of the live volume: names, attributes and data, within one operation.
 
 use xact_layout::inode::{self, flag};
 use xact_types::{Errno, Error, FileBlock, Ino, Result, Site, Timestamp};
@@ -18,20 +17,20 @@ use crate::posix::acl;
 use crate::quota::{Charge, Payer, Wanted};
 use crate::versioned_fs::limits::InodeLimits;
 
-/// Bytes of a symbolic link's target that fit into the inode, with the terminating NUL.
+/// Bytes of a symbolic link's target that fit into the inode, including the terminating NUL.
 pub(in crate::live) const FAST_LINK_BYTES: usize = inode::BLOCK_AREA_BYTES;
-/// Blocks that a new name adds to a directory, at most: leaves and index nodes, and what the
-/// extent tree needs for them.
+/// Maximum blocks that a new name adds to a directory: leaves, index nodes, and extent-tree nodes
+/// for them.
 const NAME_GROWTH: u64 = 16;
 
-/// How long the times of one write may stand for those of the next, if no caller looked at them in
-/// between: a tick of a kernel's coarse clock, as in its multigrain timestamps. An fsync after each
-/// small write then commits the inode every few milliseconds and not every time.
+/// Period in which the times of one write also count for the next one, if no caller has read them
+/// in between: a tick of the kernel's coarse clock, as in its multigrain timestamps. With an fsync
+/// after each small write, the inode is then committed every few milliseconds and not every time.
 const TIME_GRAIN_NANOS: i128 = 4_000_000;
 
 impl Locked {
-    /// Whether the times that a write is about to set would say nothing new.
-    fn still_tells(&self, change: &AttrChange) -> bool {
+    /// Whether the present times also count for the write that wants to set these.
+    fn times_still_count(&self, change: &AttrChange) -> bool {
         let within = |new: Option<Timestamp>, old: Timestamp| {
             new.is_none_or(|new| (0..TIME_GRAIN_NANOS).contains(&(nanos(new) - nanos(old))))
         };
@@ -49,7 +48,7 @@ fn nanos(time: Timestamp) -> i128 {
 
 impl Operation<'_> {
     pub(in crate::live) fn keep_attr(&mut self, ino: Ino) -> Result<()> {
-        if let Some(until) = self.keeping() {
+        if let Some(until) = self.version_stamp() {
             let fs = self.fs;
             let locked = self.state(ino)?;
             let old = fs.attr_of(&locked.cached, &locked.state);
@@ -59,25 +58,26 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Before a change of an inode's own fields: handle, old version, note to store it.
+    /// Call before a change of an inode's own fields: begins the handle, keeps the old version, and
+    /// marks the inode to be stored.
     pub(in crate::live) fn change_inode(&mut self, ino: Ino) -> Result<()> {
         self.begin_inode_change(ino)?;
         self.touch(ino);
         Ok(())
     }
 
-    /// Before a change of an inode that is stored in the running commit.
+    /// Call before a change of an inode that is stored in the running commit.
     fn begin_inode_change(&mut self, ino: Ino) -> Result<()> {
         self.state(ino)?;
         self.begin_block_change()?;
         self.keep_attr(ino)?;
-        // The caller of the change gets the times.
+        // The caller sees the new times.
         self.state(ino)?.cached.unseen_times.store(false, Relaxed);
         Ok(())
     }
 
     fn keep_name(&mut self, dir: Ino, name: &Name, old: Option<Entry>) -> Result<()> {
-        if let Some(until) = self.keeping() {
+        if let Some(until) = self.version_stamp() {
             let fs = self.fs;
             self.state(dir)?.state.versions.keep_name(until, name, old);
             fs.mvcc.note_versioned(dir);
@@ -89,21 +89,21 @@ impl Operation<'_> {
         if self.state(dir)?.state.inode.is_directory() { Ok(()) } else { Err(Error::Posix(Errno::ENOTDIR)) }
     }
 
-    /// Makes an inode with a number that was taken before.
+    /// Creates an inode with a number that was already taken.
     pub(in crate::live) fn make_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()> {
         let fs = self.fs;
         self.lock_new(ino)?;
-        // What can fail to be read is read before the bitmap is changed.
+        // Reads that may fail come before the bitmap changes.
         if let Ok(block) = fs.table.block_of(ino) {
             fs.engine.read(block)?;
         }
         fs.allocator.read_ahead_inode(ino);
         self.begin_block_change()?;
-        let keep = self.keeping();
+        let keep = self.version_stamp();
         let (_, handle, _, state) = self.parts(ino);
         assert!(!state.live, "a new inode's number is in use");
         fs.allocator.link_inode(handle, ino, new.kind == FileKind::Directory)?;
-        // From here on the number is no longer to be given back.
+        // From here on the number must not be given back.
         self.touch(ino);
         let (_, handle, cached, state) = self.parts(ino);
         let mut versions = std::mem::take(&mut state.versions);
@@ -117,7 +117,8 @@ impl Operation<'_> {
             handle.commit_id(),
         );
         state.versions = versions;
-        // All of it now, whatever the inode's last life left; what follows is written at the end.
+        // Write all of it now, over the bytes of the number's previous inode; later changes are
+        // written at the end of the operation.
         fs.table.create(handle, ino, &state.inode)
     }
 }
@@ -130,12 +131,12 @@ impl InodeOps for Operation<'_> {
     }
 
     fn set_attr(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
-        // The times of a write follow with the data (delayed inode update).
+        // The times of a write are written with its data (delayed inode update).
         let only_times =
             AttrChange { atime: None, mtime: None, ctime: None, ..*change } == AttrChange::default();
         let delayed = self.fs.modes.timestamps == InodeUpdate::Delayed;
         if only_times && delayed && self.wrote.contains(&ino) && self.handle.is_none() {
-            if self.state(ino)?.still_tells(change) {
+            if self.state(ino)?.times_still_count(change) {
                 return Ok(());
             }
             self.begin_memory_change()?;
@@ -145,7 +146,7 @@ impl InodeOps for Operation<'_> {
             locked.cached.unseen_times.store(true, Relaxed);
         } else {
             if change.project.is_some() && !self.state(ino)?.state.inode.has_project() {
-                // Made when its extra fields were fewer.
+                // The inode was created with fewer extra fields.
                 return Err(Error::Posix(Errno::EOVERFLOW));
             }
             self.change_payer(ino, change)?;
@@ -221,14 +222,14 @@ impl InodeOps for Operation<'_> {
         let payer = Payer { uid: new.uid, gid: new.gid, project: new.project };
         let bytes = if new.kind == FileKind::Directory { self.fs.block_bytes() } else { 0 };
         self.reserve_quota(Wanted { now: None, more: Charge { payer, bytes, inodes: 1 } });
-        // A folder's first block; the access lists that a folder hands down.
+        // A new folder's first block; the access lists inherited from the parent.
         let inherits = self.xattr(parent, acl::DEFAULT)?.is_some();
         let growth = u64::from(new.kind == FileKind::Directory) + u64::from(inherits);
         self.reserve_growth(growth, |_| Ok(growth))?;
         let ino = self.fs.allocator.take_inode(parent, new.kind == FileKind::Directory)?;
         self.taken.push(ino);
         self.make_inode(ino, new)?;
-        // Linked now: no longer to be given back.
+        // It is linked now and must not be given back.
         self.taken.retain(|&taken| taken != ino);
         Ok(ino)
     }
@@ -236,7 +237,7 @@ impl InodeOps for Operation<'_> {
     fn hold(&mut self, ino: Ino) -> Result<()> {
         let locked = self.state(ino)?;
         locked.cached.holds.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        // Without a name from birth (O_TMPFILE): a crash must not leave it behind.
+        // An inode created without a name (O_TMPFILE): a crash must not leak it.
         if locked.state.inode.links_count() == 0 && !self.fs.orphans.contains(ino) {
             self.change_inode(ino)?;
             let (fs, handle, _, _) = self.parts(ino);
@@ -252,11 +253,11 @@ impl InodeOps for Operation<'_> {
         fs.find_entry(dir, &locked.state, name)
     }
 
-    fn check_room(&mut self, dir: Ino, name: &Name) -> Result<()> {
+    fn check_name_fits(&mut self, dir: Ino, name: &Name) -> Result<()> {
         self.check_dir(dir)?;
         let fs = self.fs;
         let locked = self.state(dir)?;
-        fs.check_room(dir, &locked.state, name)?;
+        fs.check_name_fits(dir, &locked.state, name)?;
         self.reserve_growth(NAME_GROWTH, |op| {
             let state = &op.state(dir)?.state;
             let fits = !is_inline(state) && fs.has_gap(dir, state, name)?;
@@ -281,8 +282,8 @@ impl InodeOps for Operation<'_> {
     fn set_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()> {
         let old = self.entry(dir, name)?;
         self.begin_block_change()?;
-        // The old one goes with this commit: by then what the new one holds must be there, in any
-        // mode.
+        // This commit removes the old inode's name: by then the new inode's data must be on the
+        // device, in any mode.
         self.handle.as_ref().expect("within a block change").order_data();
         self.keep_name(dir, name, old)?;
         self.set_name(dir, name, entry)
@@ -306,7 +307,7 @@ impl InodeOps for Operation<'_> {
         self.check_dir(dir)?;
         self.begin_block_change()?;
         let fresh = self.state(dir)?.state.inode.size() == 0;
-        if let Some(until) = self.keeping()
+        if let Some(until) = self.version_stamp()
             && !fresh
         {
             let old = self.parent(dir)?;
@@ -405,7 +406,7 @@ impl InodeOps for Operation<'_> {
         if size == 0 {
             fs.page_cache.note_emptied(ino);
         }
-        let keep = self.keeping();
+        let keep = self.version_stamp();
         let locked = self.state(ino)?;
         if let Some(until) = keep
             && size % bs != 0
@@ -418,7 +419,7 @@ impl InodeOps for Operation<'_> {
         if first > u64::from(u32::MAX) || !fs.has_block_map(&locked.state) {
             return Ok(());
         }
-        self.remove_range(ino, FileBlock(first as u32), FileBlock(u32::MAX), Removal::Cut)
+        self.remove_range(ino, FileBlock(first as u32), FileBlock(u32::MAX), Removal::Truncated)
     }
 
     fn allocate(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
@@ -464,12 +465,12 @@ impl InodeOps for Operation<'_> {
         }
         self.begin_block_change()?;
         self.keep_attr(ino)?;
-        if let Some(until) = self.keeping() {
+        if let Some(until) = self.version_stamp() {
             self.state(ino)?.state.versions.keep_xattr(until, name, old);
             fs.mvcc.note_versioned(ino);
         }
         let (fs, handle, _, state) = self.parts(ino);
-        // It checks that the value fits before it changes anything.
+        // `set` checks that the value fits before it changes anything.
         fs.xattrs(ino).set(handle, &mut state.inode, name, value)?;
         self.touch(ino);
         Ok(())
@@ -482,7 +483,7 @@ impl Operation<'_> {
         let fs = self.fs;
         self.begin_memory_change()?;
         self.keep_attr(ino)?;
-        let (keep, privileges) = (self.keeping(), self.privileges());
+        let (keep, privileges) = (self.version_stamp(), self.privileges());
         let locked = self.state(ino)?;
         fs.write_data(&locked.cached, &mut locked.state, offset, data, keep, privileges)?;
         self.wrote.insert(ino);
@@ -492,12 +493,12 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Makes a file longer that is not inline.
+    /// Makes a file that is not inline longer.
     fn grow(&mut self, ino: Ino, size: u64) -> Result<()> {
         let fs = self.fs;
         self.begin_memory_change()?;
         self.keep_attr(ino)?;
-        let (keep, privileges) = (self.keeping(), self.privileges());
+        let (keep, privileges) = (self.version_stamp(), self.privileges());
         let locked = self.state(ino)?;
         fs.writeback.reserve_inode(&locked.cached)?;
         fs.clear_tail(&locked.cached, &mut locked.state, keep, privileges)?;
@@ -508,9 +509,9 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// `ext4_da_write_end`: the size on disk follows a write at once through the blocks that have a
-    /// place already. But not while the block with the end is still to be written in which that was
-    /// cut off which would be seen again (R11).
+    /// Moves the size on disk at once through the blocks of the write that already have a place, as
+    /// `ext4_da_write_end`. It does not while the block that contains the old end is dirty and its
+    /// tail was cleared in memory only: truncated bytes could otherwise reappear (R11).
     fn update_size_at_once(&mut self, ino: Ino, offset: u64, end: u64) -> Result<()> {
         let fs = self.fs;
         let bs = fs.block_bytes();

@@ -6,7 +6,7 @@ use xact_types::{Errno, Error, Ino, Result};
 use super::{Locked, Operation};
 
 impl Operation<'_> {
-    /// Locks an inode of the hint; the caller goes in rising order.
+    /// Locks an inode of the lock hint; called in rising order.
     pub(super) fn lock(&mut self, ino: Ino) -> Result<()> {
         let cached = self.fs.cached_inode(ino)?;
         let state = RwLock::write_arc(&cached.state);
@@ -14,7 +14,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The inode's state, locked now if it was not yet. `ESTALE` where it is not in use.
+    /// The inode's state; locks the inode if it is not yet locked. `ESTALE` if it is not in use.
     pub(in crate::live) fn state(&mut self, ino: Ino) -> Result<&mut Locked> {
         let locked = self.any_state(ino)?;
         if !locked.state.live {
@@ -23,16 +23,17 @@ impl Operation<'_> {
         Ok(locked)
     }
 
-    /// As `state`, also of an inode that is not in use (any more).
+    /// As [`Self::state`], but also for an inode that is not in use.
     pub(in crate::live) fn any_state(&mut self, ino: Ino) -> Result<&mut Locked> {
         if !self.locked.contains_key(&ino) {
-            self.meet(ino)?;
+            self.lock_later(ino)?;
         }
         Ok(self.locked.get_mut(&ino).expect("locked above"))
     }
 
-    fn meet(&mut self, ino: Ino) -> Result<()> {
-        // Another operation may have changed it in a later commit than this one's.
+    /// Locks an inode that was not in the hint.
+    fn lock_later(&mut self, ino: Ino) -> Result<()> {
+        // Another operation may have changed the inode in a later commit than this one's.
         assert!(self.handle.is_none(), "an operation met a new inode after its handle began");
         let cached = self.fs.cached_inode(ino)?;
         let above_all = self.locked.last_key_value().is_none_or(|(last, _)| *last < ino);
@@ -48,14 +49,14 @@ impl Operation<'_> {
             }
             None => {
                 self.missing.insert(ino);
-                // Never seen by a caller: `run` looks at `missing` first.
+                // No caller sees this error: `run` checks `missing` first.
                 Err(Error::Posix(Errno::EAGAIN))
             }
         }
     }
 
-    /// Locks the inode of a number that no caller knows yet, before the operation's handle begins.
-    /// A caller with a stale number may hold it, and wait for what this operation holds.
+    /// Locks the inode of a new number, before the operation's handle begins. A caller with a stale
+    /// number may hold that lock, and wait for locks of this operation, so the lock is only tried.
     pub fn lock_new(&mut self, ino: Ino) -> Result<()> {
         if self.locked.contains_key(&ino) {
             return Ok(());
@@ -68,7 +69,7 @@ impl Operation<'_> {
             }
             None => {
                 self.number_is_held = true;
-                // Never seen by a caller, as in `meet`.
+                // No caller sees this error, as in `lock_later`.
                 Err(Error::Posix(Errno::EAGAIN))
             }
         }

@@ -1,24 +1,25 @@
 //! One operation on the volume: its locks, its handle, its stamp, its end.
 //!
-//! An operation is a function over an [`Operation`], which locks each inode that the operation
-//! reads, all exclusively, and keeps the locks to the end. To keep one total order (rising inode
-//! number) although an operation learns its inodes as it goes:
-//! - the first attempt locks the inodes of the hint, in order;
-//! - an inode met later is locked at once if it is above all that are held, else tried; where it
-//!   cannot be had at once, everything is released and the operation restarts with the larger
-//!   set. That is possible because operations read everything before they change anything.
+//! An operation is a function over an [`Operation`]. The [`Operation`] locks each inode that the
+//! function reads, exclusively, and keeps the locks to the end. Locks follow one total order
+//! (rising inode number), although an operation learns its inodes as it runs:
+//! - The first attempt locks the inodes of the lock hint, in order.
+//! - A later inode is locked at once if its number is above all locked ones; otherwise the lock is
+//!   only tried. If that fails, all locks are released and the operation restarts with the larger
+//!   set. A restart is possible because operations read everything before they change anything.
 //!
-//! The handle and the stamp come with the first change, and what it will need is read before
-//! (`read_ahead`). No inode is locked after that, so that what an operation changes of an inode is
-//! in the commit of the operation that had its lock last, or in a later one.
+//! The first change takes the stamp and begins the handle, after a read-ahead of the blocks that
+//! the handle needs (`read_ahead`). No inode is locked after that. So an operation's changes of an
+//! inode are in the same commit as those of the operation that had its lock before, or in a later
+//! one.
 //!
-//! What a crash leaves: all blocks change in one handle, so in one commit. The exception are long
+//! After a crash: all blocks change in one handle, so in one commit. The exceptions are long
 //! removals of blocks, see `data::remove`.
 //!
-//! - `run`: runs an operation, restarts it, ends it; `locks`: what it locks as it goes
-//! - `budget`: what it reserves before its first change; `changes`: what each change begins with
+//! - `run`: runs, restarts and ends an operation; `locks`: its inode locks
+//! - `budget`: reservations before its first change; `changes`: the start of each change
 //! - `inode_ops`: [`crate::InodeOps`] for it; `dir_blocks`: directories over the extent tree
-//! - `read_ahead`: what a handle will need, so that none waits for the device
+//! - `read_ahead`: reads the blocks that a handle needs, so that no handle waits for the device
 //! - `shared_reads`: reads under the shared lock, without an operation
 
 mod budget;
@@ -62,37 +63,37 @@ pub(super) struct Locked {
 pub struct Operation<'a> {
     pub(super) fs: &'a LiveFs,
     pub(super) locked: BTreeMap<Ino, Locked>,
-    /// Inodes that could not be locked in order: the operation has to restart.
+    /// Inodes that could not be locked in order: the operation must restart.
     missing: BTreeSet<Ino>,
-    /// Another thread holds the lock of a number that is free: the operation has to restart.
+    /// Another thread holds the lock of a free inode number: the operation must restart.
     pub(super) number_is_held: bool,
     pub(super) budget: Budget,
-    /// Blocks of contents that it cannot do without, where they may be many.
+    /// Number of data blocks that the operation needs at least, if it may be large.
     pub(super) blocks_needed: u64,
-    /// What the operation will charge to whom.
+    /// Quota charges that the operation will make.
     wanted: Vec<Wanted>,
-    /// Of that, what is reserved already, by a transaction that holds it.
+    /// Reservations of a transaction that become charges of this operation.
     moving: Vec<Charge>,
-    /// These reservations have ended, by the operation's first change.
+    /// The first change has ended the reservations in `moving`.
     moved: bool,
-    /// Runs of blocks that announced installs will take or free.
+    /// Runs of blocks that reserved installs will take or free.
     pub(super) expected_runs: u64,
-    /// What the removal with the largest last step asks for on top (see `reserve_install`).
+    /// Extra credits for the largest last step of a removal (see `reserve_install`).
     pub(super) expected_slack: u64,
     pub(super) handle: Option<Handle>,
     stamp: Option<(Stamp, bool)>,
     reservation: Option<Reservation>,
-    /// Inodes to write to their table before the handle ends.
+    /// Inodes to store in the inode table before the handle ends.
     touched: BTreeSet<Ino>,
-    /// Those of them of which nothing but times has changed.
+    /// Inodes in `touched` of which only times have changed.
     only_times: BTreeSet<Ino>,
-    /// Inodes whose data was written: their times follow with the data.
+    /// Inodes whose data was written: their times are written with the data.
     pub(super) wrote: BTreeSet<Ino>,
-    /// Inodes taken in this operation and not linked yet.
+    /// Inode numbers taken in this operation and not linked yet.
     pub(super) taken: Vec<Ino>,
-    /// Inodes whose last name went away.
+    /// Inodes whose last name was removed.
     pub(super) unlinked: Vec<Ino>,
-    /// Removals of blocks that this handle had no room for.
+    /// Removals of blocks that did not fit into this handle.
     pub(super) unfinished: Vec<UnfinishedRemoval>,
     changed: bool,
     /// The commit that makes the operation durable; `None` if it changed no metadata block.

@@ -1,13 +1,13 @@
-//! What a handle will need is read before it begins.
+//! Reads the blocks that a handle needs before it begins.
 //!
-//! A commit is closed when the operations in it have ended, and one that waits for the device
-//! within its handle keeps a sync waiting (`consistency/pipeline.rs`). Operations read the names
-//! and inodes that they change before they change anything; here is what they touch in addition,
-//! and nothing reads for its own sake: places in the inode table, bitmaps and descriptors, nodes of
-//! extent trees, the orphan list, quotas.
+//! A commit closes when its operations have ended. An operation that waits for the device within
+//! its handle would keep a sync waiting (`consistency/core/pipeline.rs`). Operations read the names
+//! and inodes that they change before the first change. This module reads the other blocks that
+//! they touch: places in the inode table, bitmaps and descriptors, nodes of extent trees, the
+//! orphan list, quotas.
 //!
-//! Nothing depends on it: who needs a block that was not read ahead, or has left the cache since,
-//! reads it then. So errors are left to those, too.
+//! Correctness does not depend on it: a block that was not read ahead, or has left the cache since,
+//! is read when it is needed. So errors are ignored here; that later read returns them.
 
 use xact_consistency::ReserveClass;
 use xact_types::{FileBlock, Ino, Result, Run};
@@ -17,7 +17,7 @@ use crate::live::inode::cached::InodeState;
 use crate::live::op::Operation;
 
 impl LiveFs {
-    /// For storing an inode.
+    /// Reads the blocks for storing an inode.
     pub(in crate::live) fn read_ahead_inode(&self, ino: Ino, state: &InodeState) {
         if let Ok(block) = self.table.block_of(ino) {
             let _ = self.engine.read(block);
@@ -28,7 +28,7 @@ impl LiveFs {
         }
     }
 
-    /// For attributes that get a block, change it, or leave it.
+    /// Reads the blocks for adding, changing or removing an attribute block.
     pub(in crate::live) fn read_ahead_xattrs(&self, ino: Ino, state: &InodeState) {
         if state.inode.xattr_block() != 0 {
             let start = xact_types::BlockNr(state.inode.xattr_block());
@@ -37,7 +37,7 @@ impl LiveFs {
         }
     }
 
-    /// For one more block of a directory.
+    /// Reads the blocks for appending a block to a directory.
     fn read_ahead_append(&self, ino: Ino, state: &InodeState) {
         let blocks = u32::try_from(state.size / self.block_bytes()).unwrap_or(u32::MAX);
         let Some(last) = blocks.checked_sub(1).filter(|_| self.has_block_map(state)) else { return };
@@ -48,8 +48,8 @@ impl LiveFs {
         }
     }
 
-    /// For removing blocks, from the last one on. Gives the block from which on that is done: of a
-    /// large file not the first.
+    /// Reads the blocks for removing a range, starting at its end. Returns the file block from
+    /// which on that is done; for a large file that is not the first.
     pub(in crate::live) fn read_ahead_removal(
         &self,
         ino: Ino,
@@ -61,7 +61,7 @@ impl LiveFs {
         extents.read_ahead_removal(&state.inode, first..past, &mut |run| self.allocator.read_ahead(run))
     }
 
-    /// For deleting an inode that has no blocks any more.
+    /// Reads the blocks for deleting an inode whose own blocks were removed.
     pub(in crate::live) fn read_ahead_deletion(&self, ino: Ino, state: &InodeState) {
         self.read_ahead_inode(ino, state);
         self.read_ahead_xattrs(ino, state);
@@ -71,7 +71,7 @@ impl LiveFs {
 }
 
 impl Operation<'_> {
-    /// For the changes of an operation that has read what it changes, and is about to begin.
+    /// Reads the blocks for the changes of this operation, before its handle begins.
     pub(in crate::live) fn read_ahead(&self) {
         let fs = self.fs;
         let (grows, removes) = (self.budget.growth > 0, self.budget.class == ReserveClass::Removal);

@@ -1,4 +1,4 @@
-//! Runs an operation, restarts it where it met inodes that it could not lock, and ends it.
+//! Runs an operation, restarts it if it could not lock an inode, and ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::live::space::make_space::Effort;
 /// Back-off while another thread holds the lock of the inode number being allocated.
 const NUMBER_HELD: Duration = Duration::from_micros(50);
 
-/// Inodes that an operation with fixed needs changes, and owners that it changes, at most.
+/// Maximum number of payers whose quotas an operation with a fixed budget changes.
 const OWNERS_MAX: u32 = 8;
 
 impl LiveFs {
-    /// Runs `action` as one operation in one commit, under the locks of the inodes of `lock_hint`
-    /// and of whatever else it reads. `action` may be run several times before it changes anything.
+    /// Runs `action` as one operation in one commit. It holds the locks of the inodes in
+    /// `lock_hint` and of all others that it reads. `action` may run several times before its first
+    /// change.
     ///
-    /// If it fails before its first change, nothing has happened. If it fails after that, the
-    /// volume is poisoned: the operation is half done in memory and must not reach the disk.
+    /// A failure before the first change leaves everything unchanged. A later failure poisons the
+    /// volume: the operation is half done in memory and must not reach the disk.
     pub fn run<R>(
         &self,
         lock_hint: &[Ino],
@@ -40,7 +41,7 @@ impl LiveFs {
     ) -> Result<R> {
         let mut want: BTreeSet<Ino> = lock_hint.iter().copied().collect();
         let mut effort = Effort::default();
-        // Set where the journal had to become longer for this operation.
+        // Set if the journal had to become longer for this operation.
         let mut _long_journal;
         loop {
             let mut op = Operation::new(self, budget);
@@ -62,7 +63,7 @@ impl LiveFs {
                 op.abandon();
                 continue;
             }
-            // A volume is full only if it is full after all that makes space.
+            // The volume counts as full only after all steps that make space.
             if matches!(result, Err(Error::NoSpace)) && !op.has_changed() {
                 effort.needed = op.blocks_needed;
                 op.abandon();
@@ -72,7 +73,7 @@ impl LiveFs {
                 }
                 return result;
             }
-            // The journal takes what there is space for.
+            // The journal grows as far as the volume has space.
             if let (Err(Error::TooLarge { blocks, .. }), false) = (&result, op.has_changed()) {
                 let (credits, privileges) = (u32::try_from(*blocks).unwrap_or(u32::MAX), op.privileges());
                 op.abandon();
@@ -80,7 +81,7 @@ impl LiveFs {
                 _long_journal = self.lengthen_journal(credits, privileges.reserve, budget.caller)?;
                 continue;
             }
-            let kept = op.keeping().is_some();
+            let kept = op.version_stamp().is_some();
             let result = op.finish(result);
             if kept {
                 self.limit_versions();
@@ -119,14 +120,14 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Gives up an attempt that changed nothing.
+    /// Gives up an attempt that has changed nothing.
     fn abandon(&mut self) {
         for ino in self.taken.drain(..) {
             self.fs.allocator.give_back_inode(ino);
         }
         if std::mem::take(&mut self.moved) {
             for charge in &self.moving {
-                self.fs.quotas.reserve(charge, true).expect("nothing refuses what is not checked");
+                self.fs.quotas.reserve(charge, true).expect("an unchecked reservation cannot fail");
             }
         }
     }
@@ -150,7 +151,7 @@ impl<'a> Operation<'a> {
             self.fs.finish_removal(&locked.cached, &mut locked.state, &rest)?;
         }
         let fs = self.fs;
-        if self.keeping().is_some() {
+        if self.version_stamp().is_some() {
             for locked in self.locked.values_mut() {
                 fs.mvcc.count(&mut locked.state.versions);
             }

@@ -1,5 +1,5 @@
-//! Reads of the volume under the inode's shared lock, for callers outside of any transaction: the
-//! present state, one inode at a time.
+//! Reads of the present state under the inode's shared lock, one inode at a time, for callers
+//! outside transactions.
 
 use parking_lot::RwLockReadGuard;
 use xact_types::{Errno, Error, FileBlock, Ino, Result};
@@ -9,7 +9,7 @@ use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
 
 impl LiveFs {
-    /// Runs `read` under the inode's shared lock; `ESTALE` where the number is not in use.
+    /// Runs `read` under the inode's shared lock; `ESTALE` if the number is not in use.
     pub(in crate::live) fn with_shared<R>(
         &self,
         ino: Ino,
@@ -37,7 +37,7 @@ impl LiveFs {
                 self.find_entry(dir, state, name)?.ok_or(Error::Posix(Errno::ENOENT))
             })?;
             match self.attr_now(entry.ino) {
-                // Unlinked and gone between the two steps: look again.
+                // The inode was deleted between the two steps: look the name up again.
                 Err(Error::Posix(Errno::ESTALE)) if self.still_names(dir, name, entry.ino)? => {
                     let site = xact_types::Site::Inode(dir);
                     return Err(Error::corrupt(site, "a name points at an inode that is not in use"));

@@ -4,11 +4,12 @@
 //! The head of `consistency/src/journal/resize.rs` lists all steps, and the state that a crash
 //! between any two of them leaves. This module does two of them:
 //! 1. New blocks are taken in memory and filled with zeros, and the tree that maps them
-//!    (`journal_map`) is written to free blocks. All of this is durable before the commit that links
-//!    it; a crash before that commit finds these blocks free.
-//! 2. One commit links the blocks and changes the inode and its backup in the superblock. The blocks
-//!    that it frees (nodes of the old tree; log blocks when the journal gets shorter) stay *held*
-//!    until the inode is checkpointed: until then, recovery finds the log through the old tree.
+//!    (`journal_map`) is written to free blocks. All of this is durable before the commit that
+//!    links it; a crash before that commit finds these blocks free.
+//! 2. One commit links the blocks and changes the inode and its backup in the superblock. The
+//!    blocks that it frees (nodes of the old tree; log blocks when the journal gets shorter) stay
+//!    *held* until the inode is checkpointed: until then, recovery finds the log through the old
+//!    tree.
 
 use std::io::IoSlice;
 
@@ -23,7 +24,7 @@ use crate::inode_table::InodeTable;
 use crate::journal_map::{JournalMap, NewTree};
 use crate::live::LiveFs;
 use crate::live::space::long_journal::JournalUse;
-use crate::live::space::make_space::{SpaceCaller, Effort};
+use crate::live::space::make_space::{Effort, SpaceCaller};
 use crate::superblock;
 
 /// Bytes of zeros in one write.
@@ -248,8 +249,8 @@ impl LiveFs {
         self.engine.journal().is_some_and(|journal| journal.size().made_with.is_some())
     }
 
-    /// Makes freed blocks available, and blocks that the journal no longer needs. The caller holds no
-    /// lock.
+    /// Makes freed blocks available, and blocks that the journal no longer needs. The caller holds
+    /// no lock.
     pub(in crate::live) fn reclaim(&self) -> Result<()> {
         self.write_back_all(None)?;
         self.restore_journal()?;

@@ -56,8 +56,8 @@ pub(in crate::live) struct Effort {
 }
 
 impl LiveFs {
-    /// Takes the next step after `NoSpace`. False when no step is left, or the caller has waited long
-    /// enough.
+    /// Takes the next step after `NoSpace`. False when no step is left, or the caller has waited
+    /// long enough.
     pub(in crate::live) fn make_space(&self, effort: &mut Effort, caller: SpaceCaller) -> Result<bool> {
         if effort.since.get_or_insert_with(Instant::now).elapsed() > WAIT_MAX {
             return Ok(false);
@@ -83,7 +83,9 @@ impl LiveFs {
         let gave_way = match caller {
             SpaceCaller::Inside => false,
             SpaceCaller::Outside => self.have_transactions_give_way(effort.needed, round, None)?,
-            SpaceCaller::Commit(stamp) => self.have_transactions_give_way(effort.needed, round, Some(stamp))?,
+            SpaceCaller::Commit(stamp) => {
+                self.have_transactions_give_way(effort.needed, round, Some(stamp))?
+            }
         };
         effort.reclaimed &= !gave_way;
         if gave_way || caller != SpaceCaller::Outside {

@@ -30,7 +30,8 @@ impl HoldsTxSpace for LiveFs {
         space.pin()
     }
 
-    /// Errors: `EDQUOT` by the quotas of `payer` and by the user's limit; `NoSpace`; `SpaceRevoked`.
+    /// Errors: `EDQUOT` by the quotas of `payer` and by the user's limit; `NoSpace`;
+    /// `SpaceRevoked`.
     fn reserve_inode(
         &self,
         space: &Arc<TxSpace>,

@@ -4,9 +4,10 @@
 //! taken in memory only, so a crash leaves no trace of them, and nothing in this module is on disk.
 //!
 //! Crash argument of spilled contents: their blocks are taken in memory only, so a crash finds them
-//! free. A transaction that ends without them gives them back. Its commit links them to its files at
-//! the place where they are, without another write: from then on they are like staged contents
-//! (`commit::install`). The commit's own flush covers them, as it covers all data written before it.
+//! free. A transaction that ends without them gives them back. Its commit links them to its files
+//! at the place where they are, without another write: from then on they are like staged contents
+//! (`commit::install`). The commit's own flush covers them, as it covers all data written before
+//! it.
 //!
 //! - *Charge.* Held space counts against the quotas of the file that it is for (user, group,
 //!   project), as the same call outside a transaction would. It is a reservation in addition to the
@@ -35,9 +36,9 @@
 //! spilled block holds the run's lock shared while the device works, and revocation takes that lock
 //! before the blocks become free: so no transaction reads blocks that were handed out again.
 //!
-//! Locks: `Space::giving_way` → the list of spaces → a space's `holdings`, or a run's state → a group
-//! of the allocator. A thread that holds one of them locks no inode. The exceptions are a run's state
-//! and `holdings`, under which no thread waits.
+//! Locks: `Space::giving_way` → the list of spaces → a space's `holdings`, or a run's state → a
+//! group of the allocator. A thread that holds one of them locks no inode. The exceptions are a
+//! run's state and `holdings`, under which no thread waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -273,7 +274,8 @@ impl TxSpace {
         let fs = &self.fs;
         fs.quotas.release(&Charge { payer, bytes: 0, inodes: 1 });
         self.user.inodes.fetch_sub(1, Relaxed);
-        // A commit that failed half-way may have made it an inode in use; it has poisoned the volume.
+        // A commit that failed half-way may have made it an inode in use; it has poisoned the
+        // volume.
         if fs.engine.health().is_ok() {
             fs.allocator.give_back_inode(ino);
         }
@@ -281,7 +283,13 @@ impl TxSpace {
 
     /// Adds to one of the user's amounts. `free` is what the volume has left; `EDQUOT` beyond the
     /// user's share.
-    pub(super) fn add_to_user(&self, held: &AtomicU64, more: u64, free: u64, limits: SpaceLimits) -> Result<()> {
+    pub(super) fn add_to_user(
+        &self,
+        held: &AtomicU64,
+        more: u64,
+        free: u64,
+        limits: SpaceLimits,
+    ) -> Result<()> {
         let percent = u64::from(self.fs.options.tx_space_percent);
         let unlimited = self.owner == 0 || limits == SpaceLimits::Exempt;
         let added = held.fetch_update(Relaxed, Relaxed, |held| {

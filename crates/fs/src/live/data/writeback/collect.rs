@@ -1,4 +1,4 @@
-//! Which pages a batch has, and which of them go through the journal.
+//! Collects the pages of a batch, and chooses those that go through the journal.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::live::data::mode::{BatchFacts, Placement};
 use crate::live::data::pages::Changed;
 use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
 
-/// Pages that one batch writes, at most: how long a writer of the file may have to wait.
+/// Maximum pages of one batch; a writer of the file may have to wait for all of them.
 const BATCH_PAGES_MAX: usize = 2048;
 
-/// A page as it was when its batch was put together.
+/// A page as it was when its batch was collected.
 pub(super) struct DirtyPage {
     pub data: Arc<[u8]>,
     pub changed: Changed,
@@ -27,7 +27,7 @@ pub(super) struct Segment {
     pub start: BlockNr,
     pub placement: Placement,
     pub pages: Vec<DirtyPage>,
-    /// The data goes through the journal; true from the start where the log has older copies.
+    /// The data goes through the journal; set from the start if the log has older copies.
     pub journaled: bool,
 }
 
@@ -41,14 +41,14 @@ impl Segment {
     }
 }
 
-/// What of one inode is written back at once.
+/// Pages of one inode that are written back together.
 pub(super) struct WritebackBatch {
     pub cached: Arc<CachedInode>,
     pub guard: UpgradableGuard,
     pub segments: Vec<Segment>,
-    /// The inode changes with it.
+    /// The inode changes, too.
     pub links: bool,
-    /// There are more dirty pages than these.
+    /// The inode has more dirty pages than these.
     pub more: bool,
 }
 
@@ -59,8 +59,8 @@ impl WritebackBatch {
 }
 
 impl LiveFs {
-    /// Steps 1 and 2 of the crash argument, but for the writing: what of the inode there is to
-    /// write back, each page with its place; `None` where there is nothing.
+    /// Steps 1 and 2 of the crash argument without the writes: collects the inode's dirty pages,
+    /// each with its place. `None` if there is nothing to write back.
     pub(super) fn collect(
         &self,
         cached: &Arc<CachedInode>,
@@ -76,7 +76,7 @@ impl LiveFs {
         let pattern = note_pattern(cached, &dirty, how);
         let mut segments = self.place(cached, &guard, dirty, pattern)?;
         let linked_now = segments.iter().any(|segment| segment.placement != Placement::Written);
-        self.choose_ways(&guard, &mut segments, (how, pattern), linked_now || !inode_waits);
+        self.choose_journaled(&guard, &mut segments, (how, pattern), linked_now || !inode_waits);
         Ok(Some(WritebackBatch {
             cached: cached.clone(),
             guard,
@@ -87,7 +87,7 @@ impl LiveFs {
     }
 
     /// Decides which segments go through the journal.
-    fn choose_ways(
+    fn choose_journaled(
         &self,
         state: &InodeState,
         segments: &mut [Segment],
@@ -110,13 +110,13 @@ impl LiveFs {
         for segment in segments {
             segment.journaled |= match data {
                 DataInLog::All => self.modes.data.journals(&state.inode, segment.placement, batch),
-                _ => self.modes.data.takes_along(batch),
+                _ => self.modes.data.journals_sync(batch),
             };
         }
     }
 }
 
-/// Learns from what a caller waits for, and returns what is known.
+/// Learns from a sync, and returns the file's pattern.
 fn note_pattern(cached: &CachedInode, dirty: &[(u32, DirtyPage)], how: WritebackRequest) -> WritePattern {
     let mut pages = cached.pages.lock();
     if let (true, Some((first, _)), Some((last, _))) = (how.synced, dirty.first(), dirty.last()) {

@@ -13,8 +13,8 @@ use crate::live::LiveFs;
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 
 impl LiveFs {
-    /// Starts the flusher thread. It holds only a weak reference between its rounds, so dropping the
-    /// file system without `close` (a test's crash) ends it.
+    /// Starts the flusher thread. It holds only a weak reference between its rounds, so dropping
+    /// the file system without `close` (a test's crash) ends it.
     pub(in crate::live) fn start_flusher(self: &Arc<Self>) -> Result<()> {
         let weak = Arc::downgrade(self);
         self.writeback.flusher().start(move || weak.upgrade().is_some_and(|fs| fs.flush_round()))
@@ -46,8 +46,8 @@ impl LiveFs {
         let written = self.write_back_emptied().and_then(|()| self.write_back_all(before));
         let written = written.and_then(|()| self.restore_idle_journal());
         if let Err(error) = written {
-            // A write error has poisoned the engine. After a read error (an extent block that cannot
-            // be read) the data stays in memory for the next round.
+            // A write error has poisoned the engine. After a read error (an extent block that
+            // cannot be read) the data stays in memory for the next round.
             if self.engine.health().is_err() {
                 return false;
             }

@@ -1,4 +1,5 @@
-//! The flusher thread: it wakes every second, or when it is woken, and runs one round of write-back.
+//! The flusher thread: it wakes every second, or when it is woken, and runs one round of
+//! write-back.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;

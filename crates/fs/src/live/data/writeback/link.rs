@@ -1,4 +1,4 @@
-//! Step 3 of the crash argument: the metadata that refers to what was written.
+//! Step 3 of the crash argument: the metadata that refers to the written data.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::live::inode::cached::{CachedInode, InodeState, WriteGuard};
 use crate::quota::Charge;
 
 impl Segment {
-    /// What [`Self::journal`] needs.
+    /// Credits for [`Self::journal`].
     fn journal_credits(&self) -> u32 {
         if self.journaled { self.len() } else { 0 }
     }
 
-    /// Puts the pages into the commit, if they go that way.
+    /// Puts the pages into the commit, if the segment goes through the journal.
     fn journal(&self, handle: &mut Handle) -> Result<()> {
         if self.journaled {
             for (i, page) in self.pages.iter().enumerate() {
-                // Only a written block holds what the rest of the page is.
+                // Only a written block already holds the unchanged rest of the page.
                 let changed =
                     (self.placement == Placement::Written).then(|| page.changed.range(page.data.len()));
                 let new = NewData { contents: page.data.clone(), changed };
@@ -35,7 +35,7 @@ impl Segment {
 }
 
 impl LiveFs {
-    /// Step 3, when the data is written; true when dirty pages were left.
+    /// Step 3, after the data was written; true if dirty pages are left.
     pub(super) fn link(&self, batch: WritebackBatch) -> Result<bool> {
         let WritebackBatch { cached, guard, segments, links, more } = batch;
         if segments.iter().any(|segment| segment.placement == Placement::Written && !segment.journaled) {
@@ -56,8 +56,8 @@ impl LiveFs {
             self.journal_segments(&mut state, &segments)
         };
         if linked.is_err() {
-            // Some blocks may be linked and some not: what is in memory no longer says what is
-            // on disk. Nothing may be written from here on.
+            // Some blocks may be linked and some not: memory and disk no longer agree, so all
+            // writing must stop.
             self.engine.poison("linking written data failed half-way");
         }
         linked?;
@@ -65,8 +65,8 @@ impl LiveFs {
         Ok(more)
     }
 
-    /// Step 3 of the crash argument. Where one handle cannot take all segments, it goes over
-    /// several, each of which leaves a state that stands by itself.
+    /// Links all segments. If one handle is too small for them, several follow each other, and each
+    /// leaves a consistent state.
     fn link_segments(
         &self,
         cached: &Arc<CachedInode>,
@@ -76,12 +76,13 @@ impl LiveFs {
     ) -> Result<()> {
         self.read_ahead_inode(cached.ino, state);
         for segment in segments.iter().filter(|segment| segment.placement != Placement::Written) {
-            // What needs it will meet the error.
+            // An error will come back when the block is needed.
             let _ = self.extents(cached.ino, state).read_ahead(&state.inode, segment.at);
             self.allocator.read_ahead(segment.run());
         }
         let mut handle = Handle::begin_for(&self.engine, self.credits_inode(), ReserveClass::Upkeep)?;
-        // The inode's block joins each commit first: however full it gets, there is room for it.
+        // The inode's block joins each commit first: so there is space for it, however full the
+        // commit gets.
         self.store_inode(&mut handle, cached, state)?;
         for segment in segments {
             match segment.placement {
@@ -90,7 +91,8 @@ impl LiveFs {
                     segment.journal(&mut handle)?;
                 }
                 Placement::Unwritten => {
-                    // In the commit that marks the blocks as written, or in an earlier one.
+                    // The pages join the commit that marks the blocks as written, or an earlier
+                    // one.
                     self.make_room(&mut handle, cached, state, segment.journal_credits())?;
                     segment.journal(&mut handle)?;
                     self.mark_written(&mut handle, cached, state, segment)?;
@@ -117,7 +119,7 @@ impl LiveFs {
         self.store_inode(&mut handle, cached, state)
     }
 
-    /// What is linked ends here: the size on disk goes along.
+    /// Blocks up to `end` are linked: the size on disk follows.
     fn has_reached(&self, state: &mut InodeState, end: FileBlock) {
         let reached = (u64::from(end.0) * self.block_bytes()).min(state.size);
         if reached > state.inode.size() {
@@ -125,8 +127,8 @@ impl LiveFs {
         }
     }
 
-    /// Makes sure that the handle has room for `credits` more blocks, by going on in another one
-    /// where this commit is too full.
+    /// Ensures that the handle can change `credits` more blocks; continues in another commit if
+    /// this one is too full.
     fn make_room(
         &self,
         handle: &mut Handle,
@@ -142,7 +144,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Overwritten blocks that go through the journal without their inode.
+    /// Puts overwritten blocks into the journal without their inode.
     fn journal_segments(&self, state: &mut InodeState, segments: &[Segment]) -> Result<()> {
         let mut handle = Handle::begin_for(&self.engine, 0, ReserveClass::Upkeep)?;
         for segment in segments {
@@ -157,7 +159,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Marks a segment of unwritten blocks as written, over as many commits as it takes.
+    /// Marks a segment of unwritten blocks as written, in as many commits as needed.
     fn mark_written(
         &self,
         handle: &mut Handle,
@@ -173,7 +175,7 @@ impl LiveFs {
                 Progress::Done => break,
                 Progress::Stopped(reached) => {
                     at = reached;
-                    // This commit may be the last one.
+                    // This commit may be the last one before a crash.
                     self.has_reached(state, reached);
                     self.store_inode(handle, cached, state)?;
                     let credits = extents.credits_set_written(&state.inode) + self.credits_inode();
@@ -186,7 +188,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// The pages of a segment have their blocks now: their reservations end.
+    /// Ends the reservations of a segment's pages, which have blocks now.
     fn settle_reservation(&self, cached: &CachedInode, state: &InodeState, segment: &Segment) {
         let mut kept = 0;
         let mut pages = cached.pages.lock();
@@ -202,7 +204,7 @@ impl LiveFs {
         self.quotas.release(&Charge { payer, bytes: kept * self.block_bytes(), inodes: 0 });
     }
 
-    /// Nothing has changed the pages: the inode's lock was held all the time.
+    /// Marks the written pages clean. They have not changed: the inode's lock was held throughout.
     fn mark_clean(&self, cached: &CachedInode, state: &InodeState, segments: &[Segment]) {
         let mut pages = cached.pages.lock();
         let pages = &mut *pages;
@@ -217,7 +219,7 @@ impl LiveFs {
         }
         pages.dirty -= cleaned;
         self.writeback.release(pages, cleaned, state.dirty);
-        // A batch takes the first dirty pages there are.
+        // A batch takes the first dirty pages of the file.
         if let Some(last) = segments.last() {
             pages.dirty_from = last.at.0 + last.len();
         }

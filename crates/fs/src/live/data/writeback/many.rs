@@ -1,20 +1,20 @@
-//! Write-back of many inodes: their data in as few writes as it takes, and past the page cache
-//! below.
+//! Write-back of many inodes: writes their data in as few writes as possible, and past the host's
+//! page cache.
 //!
-//! What is dirty in a thousand files lies in a thousand places of memory, and on the device mostly
-//! side by side: new blocks are taken near each other. So the data of several inodes is written
-//! together, sorted by place, and then each is linked. As long as it is on its way nothing refers
-//! to it, so the argument of [`super`] holds for each.
+//! The dirty pages of a thousand files are scattered in memory, but mostly adjacent on the device,
+//! because new blocks are taken near each other. So the data of several inodes is written together,
+//! sorted by block, and then each inode is linked. No metadata refers to the data while it is being
+//! written, so the crash argument of [`super`] holds for each inode.
 //!
-//! *Whose time it takes.* What goes into the page cache is written by the next flush, and that is
-//! an fsync of a few bytes (the paper on RFJ: metadata waits for its data, instead of forcing it
-//! out). No caller waits for what is written here. So it is on the device when it is linked: an
-//! fsync that commits it along has nothing left to write.
+//! *Cost.* Data in the host's page cache would be written by the next flush, and so delay an fsync
+//! of a few bytes (the paper on RFJ: metadata waits for its data, instead of forcing it out). No
+//! caller waits for the writes of this module. So the data is on the device before it is linked,
+//! and an fsync that commits the links has no data left to write.
 //!
-//! *Locks.* Those of all inodes of a group are held, upgradable, while their data is written: in
-//! rising order, as everywhere. They are made exclusive and released from the last to the first: a
-//! reader of one of them, which keeps it from being made exclusive, may wait for a later one, never
-//! for an earlier one. A group leaves out an inode that another thread has locked.
+//! *Locks.* The locks of all inodes of a group are held, upgradable, while their data is written.
+//! They are taken in rising order, as everywhere, and made exclusive and released from the last to
+//! the first: a reader that prevents the upgrade of one may wait for a later one, never for an
+//! earlier one. A group leaves out an inode that another thread has locked.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,16 +27,15 @@ use super::collect::WritebackBatch;
 use crate::live::LiveFs;
 use crate::live::inode::cached::CachedInode;
 
-/// Inodes and pages that are written together at the most: how long a writer to one of them may
-/// have to wait.
+/// Maximum inodes and pages of a group; a writer to one of them may have to wait for all.
 const INODES_MAX: usize = 256;
 const PAGES_MAX: usize = 256;
 
 impl LiveFs {
-    /// Writes back what is dirty; with `before`, only inodes that have been dirty since then.
+    /// Writes back all dirty inodes; with `before`, only those that have been dirty since then.
     ///
-    /// Errors: the first one that an inode met by itself (its extents are damaged); all others are
-    /// written all the same.
+    /// An error that concerns one inode (its extents are damaged) does not stop the others; the
+    /// first such error is returned at the end.
     pub(in crate::live) fn write_back_all(&self, before: Option<Instant>) -> Result<()> {
         let mut inodes = Vec::new();
         for ino in self.page_cache.dirty_inodes(before) {
@@ -46,7 +45,7 @@ impl LiveFs {
             }
         }
         let mut rest = &inodes[..];
-        // Those that another thread has locked, or that have more than a group takes.
+        // Inodes that another thread has locked, or with more pages than fit in a group.
         let mut alone = Vec::new();
         let mut failed = None;
         while !rest.is_empty() {
@@ -70,8 +69,8 @@ impl LiveFs {
         failed.map_or(Ok(()), Err)
     }
 
-    /// What there is to write back of the first of these inodes, as much as makes a group, and how
-    /// many of them that were. One that meets an error is left out, and stays dirty.
+    /// Collects a group of batches from the first of these inodes; returns it with the number of
+    /// inodes visited. An inode with an error is left out, and stays dirty.
     fn collect_group(
         &self,
         inodes: &[Arc<CachedInode>],

@@ -1,36 +1,38 @@
-//! Write-back: dirty pages to the device, then the metadata that refers to them.
+//! Write-back: writes dirty pages to the device, then the metadata that refers to them.
 //!
-//! Each step of the argument is a file: `collect` (which pages), `place` (steps 1 and 2: where they
-//! go), `write` (steps 1 and 2: the data), `link` (step 3). One inode takes them in a batch after
-//! the other (here); many inodes take them together (`many`).
-//! - `space_reservation`: what the engine reserves for dirty data
-//! - `sync`: fsync and fdatasync; `flusher`: write-back by age, and where memory is short
-//! - `write_pattern`: how a file is written, by which `collect` chooses what goes through the
-//!   journal
+//! Each step of the crash argument is a file: `collect` (chooses the pages), `place` (steps 1 and
+//! 2: their blocks), `write` (steps 1 and 2: the data), `link` (step 3). This file writes the
+//! batches of one inode one after the other; `many` writes the batches of many inodes together.
+//! - `space_reservation`: space that the engine reserves for dirty data
+//! - `sync`: fsync and fdatasync; `flusher`: write-back by age, and when memory is short, in the
+//!   thread of `flusher_thread`
+//! - `write_pattern`: the pattern in which a file is written, from which `collect` chooses what
+//!   goes through the journal
+//! - `state`: counters and the flusher, for the whole volume
 //!
 //! Crash argument, for one batch of dirty pages of one inode:
-//! 1. Pages that have a written block go there in place; a crash leaves each sector old or new,
-//!    as POSIX allows before fsync.
+//! 1. Pages that have a written block are overwritten in place; a crash leaves each sector old or
+//!    new, as POSIX allows before fsync.
 //! 2. Pages without a block get one that is taken in memory only, and are written there. Until
-//!    step 3 commits nothing on disk refers to these blocks: a crash loses the pages, no more.
-//! 3. One handle links the blocks (bitmap, extents) and then moves the size on disk up to what
-//!    is written. The engine flushes the device before the commit record, which covers step 2:
-//!    so the metadata never reaches the disk before the data (ordered mode, and DIU-1).
-//! 4. Batches go from the start of the file to its end, so the size on disk never covers a page
+//!    step 3 commits, no metadata on disk refers to these blocks: a crash loses the pages, no more.
+//! 3. One handle links the blocks (bitmap, extents) and then moves the size on disk up to the end
+//!    of the written pages. The engine flushes the device before the commit record, which covers
+//!    step 2: so the metadata never reaches the disk before the data (ordered mode, and DIU-1).
+//! 4. Batches go from the start of the file to its end. So the size on disk never covers a page
 //!    that was dirty when the batch was collected and is not on the device.
-//!
 //! 5. A segment that goes through the journal (`data::mode`) is not written in steps 1 and 2: its
 //!    pages join the handle of step 3, or that of an earlier commit. So they are durable with or
-//!    before what refers to them, and one commit's pages are there together or not at all.
-//! 6. A block with a copy in the log always goes through the journal: written in place, it would be
-//!    overwritten by a replay of the older copy.
+//!    before the metadata that refers to them, and the pages of one commit survive together or not
+//!    at all.
+//! 6. A block with a copy in the log always goes through the journal: if it were written in place,
+//!    a replay would overwrite it with the older copy.
 //!
-//! Room in the engine was reserved when the data was accepted (`space_reservation`), so no step is
-//! refused for want of it.
+//! Space in the engine was reserved when the data was accepted (`space_reservation`), so no step
+//! fails for lack of it.
 //!
-//! The inode's lock is held upgradable all the time: readers continue during the I/O, writers and
-//! truncation wait, so no page and no mapping changes under it. It is made exclusive before the
-//! handle is begun (lock order: inode, then handle).
+//! The inode's lock is held upgradable throughout: readers continue during the I/O, writers and
+//! truncation wait, so no page and no mapping changes. It is made exclusive before the handle
+//! begins (lock order: inode, then handle).
 
 mod collect;
 mod flusher;
@@ -52,15 +54,16 @@ use xact_types::{CommitId, Result};
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
 
-/// What of an inode is written back, and for whom.
+/// The part of an inode that is written back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::live) enum Scope {
-    /// Its data, and what is needed to find it: times may wait.
+    /// The data, and the metadata needed to find it: times may wait.
     Data,
-    /// All of it.
+    /// Data and the whole inode.
     Inode,
 }
 
+/// One request to write an inode back.
 #[derive(Clone, Copy)]
 pub(in crate::live) struct WritebackRequest {
     pub scope: Scope,
@@ -76,15 +79,15 @@ impl WritebackRequest {
         self.scope == Scope::Data
     }
 
-    /// The commit that makes durable what of the inode is in one.
+    /// The commit that makes the requested part durable, as far as commits carry it.
     fn awaited(self, state: &InodeState) -> CommitId {
         if self.data_only() { state.last_data_commit } else { state.last_commit }
     }
 }
 
 impl LiveFs {
-    /// Writes the inode's dirty data and then the inode. Without [`Scope::Inode`], an inode of
-    /// which nothing but times changed stays dirty in memory.
+    /// Writes the inode's dirty data and then the inode. With [`Scope::Data`], an inode with
+    /// changes of times only stays dirty in memory.
     pub(in crate::live) fn write_back(&self, cached: &Arc<CachedInode>, how: WritebackRequest) -> Result<()> {
         loop {
             let guard = RwLock::upgradable_read_arc(&cached.state);
@@ -96,7 +99,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Writes one batch; true when dirty pages were left.
+    /// Writes one batch; true if dirty pages are left.
     fn write_batch(
         &self,
         cached: &Arc<CachedInode>,
@@ -110,7 +113,7 @@ impl LiveFs {
         self.link(batch)
     }
 
-    /// Takes an inode off the dirty list if nothing of it is dirty.
+    /// Takes an inode off the dirty list if it is clean.
     pub(in crate::live) fn settle(&self, cached: &CachedInode) {
         let state = cached.state.read();
         let mut pages = cached.pages.lock();

@@ -1,4 +1,4 @@
-//! Steps 1 and 2 of the crash argument: each dirty page gets a place. Blocks are taken in memory
+//! Steps 1 and 2 of the crash argument: each dirty page gets a block, which is taken in memory
 //! only.
 
 use xact_types::{BlockNr, FileBlock, Result};
@@ -11,11 +11,12 @@ use crate::live::LiveFs;
 use crate::live::data::mode::Placement;
 use crate::live::inode::cached::{CachedInode, InodeState};
 
-/// Pages of one segment where many may go through the journal: what one handle has to take at once.
+/// Maximum pages of a segment that may go through the journal: one handle takes all of them.
 const JOURNALED_PAGES_MAX: u32 = 32;
 
 impl LiveFs {
-    /// Gives every dirty page a place, in segments by place. Blocks are taken in memory only.
+    /// Gives every dirty page a block, and groups contiguous pages with contiguous blocks into
+    /// segments.
     pub(super) fn place(
         &self,
         cached: &CachedInode,
@@ -103,7 +104,7 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Gives back the blocks that were taken for segments that are not linked.
+    /// Gives back the blocks of segments that will not be linked.
     pub(super) fn give_back(&self, segments: &[Segment]) {
         for segment in segments.iter().filter(|segment| segment.placement == Placement::Fresh) {
             self.allocator.give_back(segment.run());

@@ -1,20 +1,19 @@
-//! Room in the engine for what was accepted and is written back later.
+//! Space in the engine for data that was accepted and is written back later.
 //!
-//! Where snapshots fill the room for commits
-//! ([`Engine::limits_space`](xact_consistency::Engine::limits_space)), data that a write has put into
-//! memory could find none when its turn comes, and only an fsync would fail. So a write reserves
-//! room for what it makes dirty, or is refused; write-back releases the reservation.
+//! Snapshots may fill the space for commits
+//! ([`Engine::limits_space`](xact_consistency::Engine::limits_space)). Data that a write put into
+//! memory could then find no space at write-back, and only an fsync would fail. So a write reserves
+//! space for the pages that it makes dirty, or is refused; write-back releases the reservation.
 //!
-//! - A block is reserved for a page: its own place may be held when it is written, whatever has it
-//!   now.
-//! - For a write is also reserved what leads to its pages: the nodes of the block map on the way to
-//!   them.
-//! - For an inode its block of the table is reserved. Bitmaps and descriptors are few by what a
-//!   pool has for each group, and are covered by what the engine keeps free
+//! - Each page has one block reserved: a snapshot may hold the page's own block by the time the
+//!   page is written.
+//! - Each write also reserves the nodes of the block map on the way to its pages.
+//! - Each inode has its block of the inode table reserved. Bitmaps and descriptors are few compared
+//!   with the pool's share of each group; the space that the engine keeps free covers them
 //!   (`consistency/generations/admission.rs`).
 //!
-//! What is reserved for an inode is counted in `Pages::writeback_reserved`: never less than one for
-//! each dirty page. It goes down with these, and to nothing when nothing of the inode is dirty.
+//! `Pages::writeback_reserved` counts the reserved blocks of an inode. It is at least the number of
+//! dirty pages, goes down with them, and is zero when the inode is clean.
 
 use std::ops::RangeInclusive;
 
@@ -25,12 +24,11 @@ use crate::live::data::pages::Pages;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::op::Operation;
 
-/// Nodes of the block map that the pages of one write may change: those at both of its ends, split.
+/// Nodes of the block map that the pages of one write may change: those at both ends, split.
 const NODES: u64 = 4;
 
 impl Writeback {
-    /// Reserves room for the pages of a range that are clean, and for the inode. `NoSpace` changes
-    /// nothing.
+    /// Reserves space for the clean pages of a range, and for the inode. `NoSpace` changes nothing.
     pub fn reserve(&self, cached: &CachedInode, pages: RangeInclusive<u32>) -> Result<()> {
         if !self.engine.limits_space() {
             return Ok(());
@@ -45,7 +43,7 @@ impl Writeback {
         self.reserve_blocks(cached, wanted + nodes + u64::from(has_none))
     }
 
-    /// Reserves room for an inode that is to become dirty by itself.
+    /// Reserves space for an inode that becomes dirty without its data.
     pub fn reserve_inode(&self, cached: &CachedInode) -> Result<()> {
         let has_none = self.engine.limits_space() && cached.pages.lock().writeback_reserved == 0;
         self.reserve_blocks(cached, has_none.into())
@@ -63,8 +61,8 @@ impl Writeback {
         Ok(())
     }
 
-    /// For an operation that changes more than what is in memory: reserves room for the parts of so
-    /// many ranges that it may make dirty, which is not to fail half-way. To be ended by
+    /// Reserves space for the pages that an operation may make dirty in `ranges` ranges. It is for
+    /// operations that change metadata as well, which must not fail half-way. Ended by
     /// [`Self::release_ahead`].
     fn reserve_ahead(&self, cached: &CachedInode, ranges: u64, pages: u64) -> Result<()> {
         let blocks = if self.engine.limits_space() { pages + ranges * NODES + 1 } else { 0 };
@@ -79,8 +77,8 @@ impl Writeback {
         self.release(&mut pages, 0, state.dirty);
     }
 
-    /// `cleaned` pages of an inode are clean, or gone; `inode_dirty` as after that. The caller
-    /// holds the inode's lock.
+    /// Releases the reservations of `cleaned` pages of an inode, which are clean or were dropped.
+    /// `inode_dirty`: whether the inode is still dirty. The caller holds the inode's lock.
     pub fn release(&self, pages: &mut Pages, cleaned: usize, inode_dirty: bool) {
         let kept = match pages.dirty {
             0 => pages.writeback_ahead + u64::from(inode_dirty),
@@ -95,8 +93,8 @@ impl Writeback {
 }
 
 impl Operation<'_> {
-    /// Runs a part of an operation that changes metadata, and pages in so many ranges as well. What
-    /// these need is reserved first: `NoSpace` comes before the first change.
+    /// Runs a part of an operation that changes metadata and pages in `ranges` ranges. The space
+    /// for the pages is reserved first, so that `NoSpace` comes before the first change.
     pub(in crate::live) fn with_writeback_reserved(
         &mut self,
         ino: Ino,

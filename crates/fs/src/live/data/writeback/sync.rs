@@ -24,7 +24,7 @@ impl LiveFs {
         let how = WritebackRequest { scope, synced: true };
         self.write_back(cached, how)?;
         let last_commit = how.awaited(&cached.state.read());
-        // Looked at before the flush: data that is written during it waits for the next one.
+        // Read before the flush: data that is written during it waits for the next one.
         let placed = cached.placed.load(SeqCst);
         if last_commit > self.engine.durable() {
             self.engine.commit(last_commit)?;

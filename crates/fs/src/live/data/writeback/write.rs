@@ -1,4 +1,4 @@
-//! Steps 1 and 2 of the crash argument: the data of the batches goes to its places.
+//! Steps 1 and 2 of the crash argument: writes the data of batches to its blocks.
 
 use std::io::IoSlice;
 
@@ -10,13 +10,13 @@ use super::collect::WritebackBatch;
 use super::state::Writeback;
 use crate::live::LiveFs;
 
-/// A run of this many bytes goes past the page cache by itself; smaller ones there are passed on
-/// together.
+/// Size at which a run is written past the host's page cache at once. Smaller runs go into that
+/// cache, and one call starts the write-out of all of them.
 const LARGE_RUN_BYTES: usize = 64 << 10;
-/// So few runs do so whatever their size.
+/// Up to this number of runs, each is written past the cache whatever its size.
 const FEW_RUNS: usize = 4;
 
-/// Data for blocks that follow each other.
+/// Data for contiguous blocks.
 struct DataRun<'a> {
     start: BlockNr,
     pages: Vec<IoSlice<'a>>,
@@ -24,9 +24,8 @@ struct DataRun<'a> {
 }
 
 impl LiveFs {
-    /// Writes the data of the batches to its places, but for what goes through the journal.
-    /// `synced`: a flush is to follow. Where that fails the blocks that were taken for it are given
-    /// back.
+    /// Writes the data of the batches to its blocks, except journaled segments. `synced`: a flush
+    /// follows. An error gives back the blocks that were taken for the batches.
     pub(super) fn write_batches(&self, batches: &[WritebackBatch], synced: bool) -> Result<()> {
         let written = self.writeback.write_runs(&runs_of(batches), synced);
         if written.is_err() {
@@ -38,7 +37,7 @@ impl LiveFs {
 
 impl Writeback {
     fn write_runs(&self, runs: &[DataRun<'_>], synced: bool) -> Result<()> {
-        // Of several that a flush waits for, it has the device take them together.
+        // Several runs that a flush will wait for reach the device together, by that flush.
         let few = runs.len() <= if synced { 1 } else { FEW_RUNS };
         let mut unflushed = None;
         for run in runs {
@@ -63,7 +62,7 @@ impl Writeback {
     }
 }
 
-/// In the order of their places, as much as there is side by side together.
+/// The data of all segments that are not journaled, sorted by block, with contiguous blocks joined.
 fn runs_of(batches: &[WritebackBatch]) -> Vec<DataRun<'_>> {
     let segments = batches.iter().flat_map(|batch| &batch.segments).filter(|segment| !segment.journaled);
     let mut sorted: Vec<_> = segments.collect();

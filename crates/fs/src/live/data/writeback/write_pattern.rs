@@ -1,52 +1,53 @@
-//! How a file is written, as its syncs show: what `adaptive` chooses by (JOJ-8).
+//! The pattern in which a file is written, learned from its syncs; mode `adaptive` chooses by it
+//! (JOJ-8).
 //!
-//! Two kinds of files are synced often and want opposite ways. A *log* grows: what is appended
-//! stays, so through the journal it is written twice. A *journal* in the sense of databases
-//! (rollback journals and the like) is cut off, deleted, or restarted from its start at each of
-//! its transactions: its copies in the log are overwritten or freed before any checkpoint, so
-//! through the log it is written once, in one sequential write, however much it is (JOJ-6).
+//! Two kinds of files are synced often and need opposite treatment. A *log* grows: appended data
+//! stays, so it would be written twice through the journal. A *journal* in the sense of databases
+//! (rollback journals and the like) is truncated, deleted, or restarted at its start by each
+//! transaction: its copies in the log are overwritten or freed before any checkpoint, so through
+//! the log it is written once, in one sequential write, however large it is (JOJ-6).
 //!
-//! The history is kept with the inode number, in memory: a file that is deleted and made again is
-//! known again as far as it gets its old number. Nothing depends on it but speed.
+//! The history is kept in memory, by inode number: a file that is deleted and created again keeps
+//! its history if it gets the same number. Only speed depends on it.
 
 use std::ops::Range;
 
-/// From here on a way of writing counts as a pattern.
-const HABIT: u8 = 2;
-/// From here on syncs in a row are a log.
+/// Restarts after which a file counts as a journal.
+const JOURNAL_RESTARTS: u8 = 2;
+/// Appending syncs in a row after which a file counts as a log.
 const LOG_SYNCS: u8 = 8;
 
-/// What is known of a file that is synced.
+/// The history of a file's syncs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::live) struct WriteHistory {
-    /// The file block behind the last that was written since the file was begun.
+    /// The file block after the last one written since the file was begun.
     reached: u32,
-    /// Syncs in a row that each went on where the one before had ended.
+    /// Syncs in a row that each continued where the previous one had ended.
     appends: u8,
-    /// Times that the file was cut off, deleted, or restarted.
+    /// Times that the file was truncated, deleted, or restarted.
     restarts: u8,
 }
 
-/// What a file is taken for.
+/// The kind of file that a history suggests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::live) enum WritePattern {
     Unknown,
-    /// What it writes stays.
+    /// Its data stays.
     Log,
-    /// What it writes is soon gone.
+    /// Its data is soon overwritten or freed.
     Journal,
 }
 
 impl WriteHistory {
-    /// A sync writes these file blocks; `whole` where they are one run without a gap.
+    /// A sync writes these file blocks; `whole`: they are one run without a gap.
     pub fn synced(&mut self, blocks: Range<u32>, whole: bool) {
-        // The last block of the sync before may have been filled up.
+        // The last block of the previous sync may have been filled up.
         let at_the_end = blocks.start <= self.reached && blocks.start + 1 >= self.reached;
         if whole && at_the_end && blocks.end >= self.reached && self.reached > 0 {
             self.appends = self.appends.saturating_add(1);
             self.reached = blocks.end;
         } else if whole && blocks.start == 0 && self.reached > 1 {
-            // The first block alone is a header that is brought up to date.
+            // The first block alone is an updated header.
             if blocks.end > 1 {
                 self.restarts = self.restarts.saturating_add(1);
                 self.appends = 0;
@@ -61,8 +62,8 @@ impl WriteHistory {
         }
     }
 
-    /// Data was cut off, or all of the file was deleted.
-    pub fn cut(&mut self) {
+    /// The file was truncated or deleted.
+    pub fn truncated(&mut self) {
         if self.reached > 0 {
             *self = WriteHistory { restarts: self.restarts.saturating_add(1), ..WriteHistory::default() };
         }
@@ -71,7 +72,7 @@ impl WriteHistory {
     pub fn pattern(&self) -> WritePattern {
         match () {
             () if self.appends >= LOG_SYNCS => WritePattern::Log,
-            () if self.restarts >= HABIT => WritePattern::Journal,
+            () if self.restarts >= JOURNAL_RESTARTS => WritePattern::Journal,
             () => WritePattern::Unknown,
         }
     }
@@ -94,29 +95,29 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_or_begun_anew_is_a_journal() {
+    fn a_file_that_is_truncated_or_restarted_is_a_journal() {
         let mut pattern = WriteHistory::default();
         for _ in 0..2 {
             assert_eq!(pattern.pattern(), WritePattern::Unknown);
             pattern.synced(0..7, true);
-            pattern.cut();
+            pattern.truncated();
         }
         assert_eq!(pattern.pattern(), WritePattern::Journal);
         let mut pattern = WriteHistory::default();
         for _ in 0..3 {
-            // Its first block is written once more: how many records there are.
+            // The first block is written again, with the number of records.
             pattern.synced(0..7, true);
             pattern.synced(0..1, true);
             pattern.synced(7..9, true);
         }
         assert_eq!(pattern.pattern(), WritePattern::Journal);
-        // Until it grows for long.
+        // It counts as a log again after many appends.
         (8..20).for_each(|at| pattern.synced(at..at + 1, true));
         assert_eq!(pattern.pattern(), WritePattern::Log);
     }
 
     #[test]
-    fn scattered_writes_are_neither() {
+    fn scattered_writes_are_neither_log_nor_journal() {
         let mut pattern = WriteHistory::default();
         for at in [5, 90, 3, 17, 4, 60, 8, 2, 30, 31, 40] {
             pattern.synced(at..at + 3, false);
