@@ -5,7 +5,7 @@ test_a_million_files() {
     local count=${SIZE_FILES:-1000000}
     truncate -s 12G disk.img
     mke2fs -q -F -t ext4 -b 4096 -N 2000000 -J size=16 disk.img
-    mounted disk.img mnt
+    in_foreground disk.img mnt
     "$XACT" run --at mnt -- python3 - "$count" <<'END'
 import os, sys
 count = int(sys.argv[1])
@@ -14,8 +14,10 @@ for folder in range(0, count, 10000):
     for i in range(folder, min(folder + 10000, count)):
         os.close(os.open(f"mnt/{folder}/{i}", os.O_CREAT | os.O_WRONLY, 0o644))
 END
+    report "the daemon with $count new files: $(grep VmHWM "/proc/$DAEMON/status")"
     "$XACT" sync mnt
     unmounted mnt
+    wait "$DAEMON"
     sound disk.img
     kernel_mounted disk.img mnt
     equal "files for the kernel" "$count" "$(find mnt -type f | wc -l)"
