@@ -43,6 +43,7 @@ use journal::Journal;
 use unjournaled::Unjournaled;
 
 pub use crate::core::block::{BlockRef, NewData, PerVersion, Version};
+pub use crate::core::leader::when_leading;
 pub use crate::core::waits::Waiting;
 pub use engine::{Engine, lock_within};
 #[cfg(feature = "faults")]

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use common::{Image, open, quiet};
-use xact_consistency::{Engine, EngineOptions, Handle, open_journal, open_unjournaled, recover};
+use xact_consistency::{
+    Engine, EngineOptions, Handle, open_journal, open_unjournaled, recover, when_leading,
+};
 use xact_device::MemoryDevice;
 use xact_types::{BlockNr, CommitId, Error};
 
@@ -367,4 +369,26 @@ fn a_volume_without_journal_says_so_while_it_is_changed() {
     put(&engine, FREE, 2);
     engine.close().unwrap();
     assert_eq!(state(&device), 0);
+}
+
+thread_local! {
+    static LED: std::cell::RefCell<Vec<bool>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// The action runs before and after a commit that the thread leads, and not if the commit is
+/// durable already.
+#[test]
+fn the_leader_of_a_commit_is_called_before_and_after_it() {
+    for (_, engine) in both() {
+        when_leading(Some(|leads| LED.with_borrow_mut(|led| led.push(leads))));
+        let commit = put(&engine, FREE, 7);
+        engine.commit(commit).unwrap();
+        assert_eq!(LED.take(), [true, false]);
+        engine.commit(commit).unwrap();
+        assert_eq!(LED.take(), [false; 0]);
+        when_leading(None);
+        engine.commit(put(&engine, FREE, 8)).unwrap();
+        assert_eq!(LED.take(), [false; 0]);
+        engine.close().unwrap();
+    }
 }

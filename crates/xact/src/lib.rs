@@ -37,7 +37,7 @@ pub use keep::{Date, KeepRules, parse_time};
 pub use schedule::{AUTOMATIC, Schedule};
 pub use snapshot::{Snapshot, SnapshotImage};
 pub use volume::{CacheUse, SnapshotWatcher, Transaction, Volume};
-pub use xact_consistency::{CommitWrites, Fsync, LogRecords, PoolUse, SnapshotInfo};
+pub use xact_consistency::{CommitWrites, Fsync, LogRecords, PoolUse, SnapshotInfo, when_leading};
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::posix::Credentials;
 pub use xact_fs::{

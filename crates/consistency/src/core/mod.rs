@@ -7,6 +7,7 @@ pub(crate) mod block;
 pub(crate) mod cache;
 pub(crate) mod dirty_blocks;
 pub(crate) mod draining;
+pub(crate) mod leader;
 pub(crate) mod pipeline;
 pub(crate) mod poison;
 pub(crate) mod superblock_io;

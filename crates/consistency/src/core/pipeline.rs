@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use xact_types::{CommitId, Error, Latencies, Result};
 
+use super::leader;
 use super::volume::Volume;
 use super::waits::{self, WaitRegistry, Waiting};
 
@@ -466,7 +467,7 @@ impl Pipeline {
             }
             state.leading = true;
             drop(state);
-            let turn = Leading { pipeline: self };
+            let turn = Leading::begin(self);
             let began = Instant::now();
             let result = lead();
             drop(turn);
@@ -483,7 +484,8 @@ impl Pipeline {
             self.settled.wait(&mut state);
         }
         state.leading = true;
-        Leading { pipeline: self }
+        drop(state);
+        Leading::begin(self)
     }
 
     /// Background thread: waits until the running commit is due. `None` when it should end.
@@ -623,6 +625,13 @@ pub(crate) struct Leading<'a> {
     pipeline: &'a Pipeline,
 }
 
+impl<'a> Leading<'a> {
+    fn begin(pipeline: &'a Pipeline) -> Leading<'a> {
+        leader::begins();
+        Leading { pipeline }
+    }
+}
+
 impl Drop for Leading<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -642,5 +651,6 @@ impl Drop for Leading<'_> {
         if self.pipeline.volume.poison.is_set() {
             self.pipeline.give_up();
         }
+        leader::ends();
     }
 }

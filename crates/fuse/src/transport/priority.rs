@@ -22,6 +22,13 @@ pub fn set(low: bool) {
     }
     IS_LOW.set(low);
     nice(if low { LOW } else { ORDINARY });
+    xact::when_leading(low.then_some(lead));
+}
+
+/// A thread of low priority leads a commit, or has ended that. All threads that want their changes
+/// durable wait for it, so it has the ordinary priority while it leads.
+fn lead(leads: bool) {
+    nice(if leads { ORDINARY } else { LOW });
 }
 
 /// Gives the calling thread, which has just been started, the ordinary priority.
@@ -95,7 +102,12 @@ mod tests {
             let before = now();
             assert_eq!(before == ORDINARY, may_be_raised());
             set(true);
-            assert_eq!(now(), if may_be_raised() { LOW } else { before });
+            let low = if may_be_raised() { LOW } else { before };
+            assert_eq!(now(), low);
+            lead(true);
+            assert_eq!(now(), before);
+            lead(false);
+            assert_eq!(now(), low);
             set(false);
             assert_eq!(now(), before);
         })

@@ -5,18 +5,18 @@
 //! What comes beyond that is *parked*: copied, so that the worker goes on with what others want.
 //! Root and the mount's owner have no limit, and cost nothing here.
 //!
-//! A user who has many requests at a time while others call is *busy*: all of his requests are
-//! parked, and answered by threads of a lower priority (`background`), so that one who makes a call
-//! beside him does not wait for a CPU behind them.
+//! A user who has many requests at a time while others call is *busy*. All requests of a busy user
+//! are parked, and answered by threads of a lower priority (`background`), so that other callers do
+//! not wait for a CPU behind them. At most [`WORKERS_OF_BUSY_USER`] are answered at a time: each
+//! holds locks that other requests need, and takes a share of the device.
 //!
 //! A request that does not fit what may be parked is answered at once, whatever that takes, unless
 //! it could wait for the lock of a transaction and few workers are left: then it fails with
 //! `EAGAIN`.
 //!
-//! Why nothing deadlocks. A worker that waits for another request of its user to be answered is one
-//! that writes in an atomic section (`ioctl/atomic_write`): a user has fewer of these than workers,
-//! and they are woken after a second. Where few are left since many users have some, that second is
-//! the bound.
+//! Why nothing deadlocks. A worker waits for another request of its user only where it writes to a
+//! file with an atomic section (`ioctl/atomic_write`), and is woken after a second. If all workers
+//! of a user wait like this, the user's other requests wait for that second.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ use crate::transport::parked_request::ParkedRequest;
 
 /// Workers that requests of one user have at a time.
 pub const WORKERS_OF_USER: usize = 4;
+/// Threads that answer a busy user.
+const WORKERS_OF_BUSY_USER: usize = 2;
 /// A user with this many requests at a time, from several threads, is busy. One thread alone may
 /// seem to have several: it sends the next request as soon as it has the reply, before the worker
 /// that has replied counts the request as done.
@@ -132,7 +134,10 @@ impl Shares {
     fn enter(&self, slot: &Slot) -> bool {
         let own = slot.busy.fetch_add(1, SeqCst);
         let free = self.workers.saturating_sub(self.busy.fetch_add(1, SeqCst));
-        if own == 0 || own < WORKERS_OF_USER.min(free / 4) || own < self.workers / 2 && self.is_alone() {
+        let is_alone = self.is_alone();
+        let is_busy = !is_alone && slot.busy_until.load(Relaxed) > self.now();
+        let share = if is_busy { WORKERS_OF_BUSY_USER } else { WORKERS_OF_USER };
+        if own == 0 || own < share.min(free / 4) || own < self.workers / 2 && is_alone {
             return true;
         }
         self.leave(slot);
@@ -302,8 +307,9 @@ mod tests {
         assert_eq!(shares.admit(1000, same_thread, &channel, b"not done"), Share::Now(nr));
         assert!(shares.done(nr).is_none());
         assert_eq!(shares.admit(1000, 9, &channel, b"one more"), Share::Parked(nr));
-        assert!(shares.next(nr).is_some());
-        (0..MANY).for_each(|_| assert!(shares.done(nr).is_none()));
+        assert!(shares.next(nr).is_none(), "a busy user has {WORKERS_OF_BUSY_USER} threads");
+        assert!(shares.done(nr).is_some());
+        (0..WORKERS_OF_BUSY_USER).for_each(|_| assert!(shares.done(nr).is_none()));
         assert_eq!(shares.admit(1000, 1, &channel, b"still"), Share::Parked(nr));
         assert!(shares.next(nr).is_some() && shares.done(nr).is_none());
         assert!(matches!(shares.admit(1001, 1, &channel, b"other"), Share::Now(_)));
