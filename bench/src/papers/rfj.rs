@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use xact::{Files as _, View, WriteHow};
+use xact::{PathExt, Volume, WriteHow};
 
 use super::{Chart, Claim, Figure, bound};
 use crate::loads::{Bench, Load, Rated, because};
@@ -120,21 +120,21 @@ impl Files for Mounted<'_> {
 }
 
 /// A volume in this process, by the library's.
-struct Inside<'a>(&'a dyn View);
+struct Inside<'a>(&'a Volume);
 
 impl Files for Inside<'_> {
     fn make(&self, path: &str, contents: &[u8]) -> Result<()> {
-        self.0.write_file(path, contents).map_err(because("make"))
+        self.0.write(path, contents).map_err(because("make"))
     }
 
     fn append(&self, path: &str, contents: &[u8]) -> Result<()> {
-        let ino = self.0.find(path, true).map_err(because("find"))?.ino;
+        let ino = self.0.metadata(path).map_err(because("find"))?.ino;
         let how = WriteHow { append: true, ..WriteHow::default() };
-        self.0.write(ino, 0, contents, how).map(drop).map_err(because("append"))
+        self.0.base().write(ino, 0, contents, how).map(drop).map_err(because("append"))
     }
 
     fn read(&self, path: &str) -> Result<usize> {
-        self.0.read_file(path).map(|contents| contents.len()).map_err(because("read"))
+        self.0.read(path).map(|contents| contents.len()).map_err(because("read"))
     }
 
     fn delete(&self, path: &str) -> Result<()> {
@@ -142,7 +142,7 @@ impl Files for Inside<'_> {
     }
 
     fn look(&self, path: &str) -> Result<()> {
-        self.0.find(path, true).map(drop).map_err(because("stat"))
+        self.0.metadata(path).map(drop).map_err(because("stat"))
     }
 }
 
@@ -168,7 +168,7 @@ fn file_server_inside(bench: &mut Bench<'_, '_>) -> Result<()> {
     let slots = filled(bench)?;
     let seconds = seconds(bench);
     bench.phase_with_rate(PHASE, "op", |mount| {
-        mount.in_process(|volume| serve(&Inside(&*volume.base()), &slots, seconds))
+        mount.in_process(|volume| serve(&Inside(volume), &slots, seconds))
     })
 }
 

@@ -223,7 +223,7 @@ fn small_files(bench: &mut Bench<'_, '_>) -> Result<()> {
     let own = OwnImage::new(bench)?;
     bench.phase_with_latency(SMALL_ORDERED, "op", |_| {
         let turn = |n: u64| -> xact::Result<()> {
-            let transaction = own.volume.begin(Default::default());
+            let transaction = own.volume.begin(Default::default()).into_shared();
             let file = transaction.make_node(
                 &CALLER,
                 xact::Ino::ROOT,
@@ -322,7 +322,7 @@ fn in_process(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
         in_threads(|n| {
             let all = || -> xact::Result<()> {
                 let transacted = |volume: &Arc<Volume>, turns: u64| {
-                    let transaction = volume.begin(Default::default());
+                    let transaction = volume.begin(Default::default()).into_shared();
                     (0..turns).try_for_each(|_| turn(&*transaction, n))?;
                     transaction.commit_with(Durability::Durable)
                 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xact_check::Report;
-use xact_consistency::{EngineOptions, SnapshotImage, open_generations};
+use xact_consistency::{EngineOptions, open_generations};
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs_generations};
 use xact_fs::{Caller, View, VolumeOptions, WriteHow};
@@ -50,10 +50,10 @@ fn populated() -> Vec<u8> {
         volume.sync_all().unwrap();
         volume.engine().snapshots().expect("was made so").create(name, 1).unwrap();
     }
-    let cut = |image: Arc<dyn SnapshotImage>| {
-        xact_fs::prune::prune(image, &[b"first/t".to_vec(), b"second/c".to_vec()])
-    };
-    volume.engine().snapshots().expect("was made so").create_partial("part", 1, &cut).unwrap();
+    let snapshots = volume.engine().snapshots().expect("was made so");
+    let unpruned = snapshots.begin_partial("part", 1).unwrap();
+    let part = xact_fs::prune::prune(unpruned.image(), &[b"first/t".to_vec(), b"second/c".to_vec()]);
+    unpruned.finish(part.unwrap()).unwrap();
     volume.make_dir(&Caller::ROOT, Ino::ROOT, b"newest", 0o755).unwrap();
     volume.sync_all().unwrap();
     drop(volume);

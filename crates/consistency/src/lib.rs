@@ -54,7 +54,7 @@ pub use handle::{FORGOTTEN_AT_ONCE, Handle};
 pub use mechanism::{DataInLog, DataWrite, EngineStats, JournalSize, ReserveClass, ResizableJournal};
 pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};
 pub use recovery::{RecoveryReport, recover};
-pub use snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots};
+pub use snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots, UnprunedSnapshot};
 
 /// The superblock once what a crash left is replayed, for what must be known before opening. (That
 /// of a volume with generations is in its map; this is an older one.)

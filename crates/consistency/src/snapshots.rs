@@ -9,7 +9,7 @@ use xact_types::{BlockNr, Result};
 
 use crate::core::block::BlockRef;
 
-/// What a volume with generations offers beyond other engines.
+/// The calls that a volume with generations has beyond other engines.
 pub trait Snapshots: Send + Sync {
     /// Number of the durable generation.
     fn generation(&self) -> u64;
@@ -17,20 +17,15 @@ pub trait Snapshots: Send + Sync {
     /// Keeps what the next generation will be, which is made at once, under a name. What has been
     /// written to the engine when this is called is in it.
     ///
-    /// Errors: `Usage` for a name that is taken or no name; `NoSpace`.
+    /// Errors: `Usage` for a name that exists or is invalid; `NoSpace`.
     fn create(&self, name: &str, time: u64) -> Result<()>;
 
-    /// Keeps some files and folders as they are now under a name: `select` says which blocks that
-    /// takes, of an image of the volume. It may take its time; the volume is in use in the
-    /// meantime.
+    /// First call of two for a snapshot of chosen files and folders: keeps the volume as it is now
+    /// under a name, in a commit, marked as to be pruned. The volume may be used concurrently, but
+    /// another such snapshot waits until this one is finished or dropped.
     ///
-    /// Errors: as [`Snapshots::create`], and those of `select`; then there is no snapshot.
-    fn create_partial(
-        &self,
-        name: &str,
-        time: u64,
-        select: &dyn Fn(Arc<dyn SnapshotImage>) -> Result<PartialSnapshot>,
-    ) -> Result<()>;
+    /// Errors: as [`Snapshots::create`].
+    fn begin_partial(&self, name: &str, time: u64) -> Result<Box<dyn UnprunedSnapshot + '_>>;
 
     /// Deletes a snapshot and frees what it alone has kept. Works on a full volume too.
     ///
@@ -82,6 +77,21 @@ pub trait Snapshots: Send + Sync {
     ///
     /// Errors: `Usage` where there are snapshots, which only a volume with generations can keep.
     fn make_plain(&self) -> Result<()>;
+}
+
+/// A snapshot that [`Snapshots::begin_partial`] has made and that is to be pruned to chosen paths.
+/// Dropped without [`UnprunedSnapshot::finish`], it is deleted; after a crash the next opening
+/// deletes it.
+pub trait UnprunedSnapshot {
+    /// The volume as of the first call, for the selection of blocks.
+    fn image(&self) -> Arc<dyn SnapshotImage>;
+
+    /// The second call: prunes the snapshot to the blocks of `part`, in a second commit. It is in the
+    /// list of snapshots from then on.
+    ///
+    /// Errors: `Usage` where the paths of `part` are none or too long; `NoSpace`. Then there is no
+    /// snapshot.
+    fn finish(self: Box<Self>, part: PartialSnapshot) -> Result<()>;
 }
 
 /// A snapshot, or the durable generation, as a device that is never written. Stays readable until

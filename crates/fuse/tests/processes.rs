@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use common::{Mounted, sh};
-use xact::{Files, Volume, VolumeOptions};
+use xact::{PathExt, Volume, VolumeOptions};
 use xact_fuse::Session;
 
 fn main() {
@@ -41,7 +41,7 @@ fn a_signal_unmounts() {
     // It is durable, without the volume being closed.
     assert!(mount.device().flushes.load(Ordering::Acquire) > before);
     let crashed = Volume::open(mount.device().copy(), &VolumeOptions::default()).unwrap();
-    assert_eq!(crashed.base().read_file("/f").unwrap(), b"text");
+    assert_eq!(crashed.read("/f").unwrap(), b"text");
     crashed.close().unwrap();
 }
 

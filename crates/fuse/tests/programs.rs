@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use common::test_device::{PANIC, SLOW, page};
 use common::{Mounted, sh};
-use xact::Files;
+use xact::PathExt;
 
 on_both! {
     copies_of_a_tree_are_equal
@@ -279,10 +279,8 @@ fn large_folders_are_listed_once_each(mount: Mounted) {
 
 #[test]
 fn a_stuck_read_stops_nobody_else() {
-    let mount = Mounted::in_memory_with(
-        |_| {},
-        |volume| volume.base().write_file("/slow", &page(SLOW, 4096).repeat(25)).unwrap(),
-    );
+    let mount =
+        Mounted::in_memory_with(|_| {}, |volume| volume.write("/slow", page(SLOW, 4096).repeat(25)).unwrap());
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(mount.at("slow")).unwrap();
     mount.device().set_stuck(true);
     thread::scope(|scope| {
@@ -319,7 +317,7 @@ fn a_stuck_read_stops_nobody_else() {
 fn a_write_that_waits_after_a_run_of_one_caller_stops_nobody_else() {
     // A write of a part of a page reads the rest of it; each round has one that is not in memory.
     let pages = page(SLOW, 4096).repeat(64);
-    let mount = Mounted::in_memory_with(|_| {}, |volume| volume.base().write_file("/slow", &pages).unwrap());
+    let mount = Mounted::in_memory_with(|_| {}, |volume| volume.write("/slow", &pages).unwrap());
     let slow = File::options().write(true).open(mount.at("slow")).unwrap();
     for round in 0..3 {
         thread::scope(|scope| {
@@ -352,10 +350,8 @@ fn a_write_that_waits_after_a_run_of_one_caller_stops_nobody_else() {
 
 #[test]
 fn a_panic_is_an_io_error_and_poisons_the_volume() {
-    let mut mount = Mounted::in_memory_with(
-        |_| {},
-        |volume| volume.base().write_file("/panic", &page(PANIC, 4096)).unwrap(),
-    );
+    let mut mount =
+        Mounted::in_memory_with(|_| {}, |volume| volume.write("/panic", page(PANIC, 4096)).unwrap());
     mount.is_broken();
     assert_eq!(errno(fs::read(mount.at("panic"))), libc::EIO);
     let why = mount.volume().health().unwrap_err().to_string();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{DataMode, Files as _, Fsync, InodeUpdate, LogRecords, ModeChoice, Volume, VolumeOptions};
+use xact::{DataMode, Fsync, InodeUpdate, LogRecords, ModeChoice, PathExt, Volume, VolumeOptions};
 use xact_consistency::{CommitWrites, Fault};
 use xact_fs::Caller;
 use xact_layout::generations::PoolShape;
@@ -120,8 +120,7 @@ fn decide_over_kept(volume: &Arc<Volume>, tree: &Tree) -> Result<(), String> {
             return Err(wrong("and what was committed of it do not make a whole"));
         }
         open.commit().map_err(|e| wrong(&format!("cannot be committed: {e}")))?;
-        let base = volume.base();
-        if !base.exists(&part).map_err(text)? || !base.exists(&done).map_err(text)? {
+        if !volume.exists(&part).map_err(text)? || !volume.exists(&done).map_err(text)? {
             return Err(wrong("was committed, and is not there"));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact::{Durability, PersistedInfo, Transaction, TxOptions, Volume};
+use xact::{Durability, PersistedInfo, SharedTransaction, TxOptions, Volume};
 use xact_fs::{Allocate, Caller, RenameHow, SetAttr, View, WriteHow, XattrHow};
 use xact_types::{Errno, Error, Ino};
 
@@ -214,14 +214,14 @@ impl Session {
 
     /// A transaction, which ends as `work` says.
     pub fn transaction(&mut self, work: impl FnOnce(&mut InTransaction<'_>) -> Result<End, Stop>) -> Done {
-        let open = self.volume.begin(TxOptions::default());
+        let open = self.volume.begin(TxOptions::default()).into_shared();
         let mut inside = self.inside(&open);
         let end = work(&mut inside)?;
         let ops = inside.ops;
         self.end(&open, ops, end)
     }
 
-    fn inside<'a>(&'a mut self, open: &'a Transaction) -> InTransaction<'a> {
+    fn inside<'a>(&'a mut self, open: &'a SharedTransaction) -> InTransaction<'a> {
         InTransaction {
             view: open,
             prefix: &self.lane.prefix,
@@ -240,7 +240,7 @@ impl Session {
         rest: impl FnOnce(&mut InTransaction<'_>) -> Done,
         end: End,
     ) -> Done {
-        let open = self.volume.begin(TxOptions::default());
+        let open = self.volume.begin(TxOptions::default()).into_shared();
         let mut inside = self.inside(&open);
         part(&mut inside)?;
         let first = std::mem::take(&mut inside.ops);
@@ -266,7 +266,7 @@ impl Session {
         meanwhile: impl FnOnce(&mut Session) -> Done,
         decision: Decision,
     ) -> Done {
-        let open = self.volume.begin(TxOptions::default());
+        let open = self.volume.begin(TxOptions::default()).into_shared();
         let id = open.options().id;
         let stands = |what: &str| format!("/{what}-{id}");
         self.create(&stands("keeping"))?;
@@ -281,7 +281,7 @@ impl Session {
         open.persist(PersistedInfo::default()).map_err(Stop::Failed)?;
         self.rename(&stands("keeping"), &stands("kept"))?;
         drop(open);
-        let open = self.volume.reopen_transaction(id).map_err(Stop::Failed)?;
+        let open = self.volume.reopen_transaction(id).map_err(Stop::Failed)?.into_shared();
         meanwhile(self)?;
         if decision == Decision::Drop {
             self.rename(&stands("kept"), &stands("dropping"))?;
@@ -310,7 +310,7 @@ impl Session {
         inside: impl FnOnce(&mut InTransaction<'_>) -> Done,
         outside: impl FnOnce(&mut Session) -> Done,
     ) -> Done {
-        let open = self.volume.begin(TxOptions::default());
+        let open = self.volume.begin(TxOptions::default()).into_shared();
         inside(&mut self.inside(&open))?;
         outside(self)?;
         self.clock.tag(Some("commit of a transaction that is too old"));
@@ -320,7 +320,7 @@ impl Session {
         }
     }
 
-    fn end(&mut self, open: &Transaction, ops: Vec<Op>, end: End) -> Done {
+    fn end(&mut self, open: &SharedTransaction, ops: Vec<Op>, end: End) -> Done {
         let durability = match end {
             End::Abort => {
                 open.abort();
@@ -390,7 +390,7 @@ fn size(state: &crate::model::State, path: &str) -> u64 {
 
 /// The inside of a transaction.
 pub struct InTransaction<'a> {
-    view: &'a Transaction,
+    view: &'a SharedTransaction,
     prefix: &'a str,
     state: crate::model::State,
     generation: &'a mut u32,

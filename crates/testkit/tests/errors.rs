@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{Caller, Error, Files, Ino, Volume, VolumeOptions};
+use xact::{Caller, Error, Ino, PathExt, Volume, VolumeOptions};
 use xact_fs::{FileKind, SetAttr, View, WriteHow};
 use xact_testkit::damage::exercise;
 use xact_testkit::device::{Call, Fault, Harm, SimDevice};
@@ -250,7 +250,7 @@ fn a_file_that_finds_no_place_keeps_no_other_waiting() {
     device.clear_faults();
     let after = Volume::open(SimDevice::new(device.image()), &options()).unwrap();
     for n in 0..FILES {
-        let bytes = after.base().read_file(format!("/file-{n}")).unwrap();
+        let bytes = after.read(format!("/file-{n}")).unwrap();
         assert!(
             bytes[..1024] == [NEW; 1024] && bytes[1024..] == [1; 1976],
             "file {n} was kept from being written"

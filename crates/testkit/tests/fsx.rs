@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xact::{
-    Allocate, Caller, CommitWrites, DataMode, FileKind, Ino, ModeChoice, SetAttr, Transaction, TxOptions,
-    View, Volume, VolumeOptions,
+    Allocate, Caller, CommitWrites, DataMode, FileKind, Ino, ModeChoice, SetAttr, SharedTransaction,
+    TxOptions, View, Volume, VolumeOptions,
 };
 use xact_fs::{SeekTo, WriteHow};
 use xact_testkit::device::SimDevice;
@@ -33,7 +33,7 @@ struct Exerciser {
     ino: Ino,
     bytes: Vec<u8>,
     /// A transaction that all operations go to, and the contents at its begin.
-    open: Option<(Arc<Transaction>, Vec<u8>)>,
+    open: Option<(Arc<SharedTransaction>, Vec<u8>)>,
     has_extents: bool,
     rng: Rng,
     /// The last operations, for whoever looks into a difference.
@@ -215,7 +215,7 @@ impl Exerciser {
     fn begin_or_end(&mut self) {
         let Some((transaction, before)) = self.open.take() else {
             self.note("begin".into());
-            self.open = Some((self.volume.begin(TxOptions::default()), self.bytes.clone()));
+            self.open = Some((self.volume.begin(TxOptions::default()).into_shared(), self.bytes.clone()));
             return;
         };
         if self.rng.one_in(3) {

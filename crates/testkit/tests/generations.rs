@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact::{Files, Volume};
+use xact::{PathExt, Volume};
 use xact_consistency::{EngineOptions, open_generations, volume_on};
 use xact_testkit::device::SimDevice;
 use xact_testkit::explorer::{Plan, Recovered, Subject, Summary, report};
@@ -39,10 +39,10 @@ impl Restores {
         let mut made = Vec::new();
         for n in 0..3u8 {
             let contents = vec![n + seed as u8; 3000 + 1000 * usize::from(n)];
-            volume.base().write_file("/file", &contents)?;
-            volume.base().write_file(format!("/only{n}"), &contents)?;
+            volume.write("/file", &contents)?;
+            volume.write(format!("/only{n}"), &contents)?;
             if n > 0 {
-                volume.base().remove_file(format!("/only{}", n - 1))?;
+                volume.remove_file(format!("/only{}", n - 1))?;
             }
             volume.sync()?;
             let tree = Tree::of_view(&*volume.base()).map_err(xact::Error::Usage)?;
@@ -141,9 +141,9 @@ impl Conversion {
         let volume = Volume::open(device.clone(), &quiet_options()).map_err(|e| e.to_string())?;
         let fill = || -> xact::Result<()> {
             for n in 0..40u8 {
-                volume.base().create_dir_all(format!("/{}", n % 5))?;
+                volume.create_dir_all(format!("/{}", n % 5))?;
                 let contents = vec![n + seed as u8; 700 * usize::from(n)];
-                volume.base().write_file(format!("/{}/{n}", n % 5), &contents)?;
+                volume.write(format!("/{}/{n}", n % 5), &contents)?;
             }
             volume.sync()
         };

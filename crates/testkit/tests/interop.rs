@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use xact::{Caller, FileDevice, Files, Ino, OpenMode, RenameHow, SetAttr, View, Volume, VolumeOptions};
+use xact::{Caller, FileDevice, Ino, OpenMode, PathExt, RenameHow, SetAttr, Volume, VolumeOptions};
 use xact_fs::{Allocate, WriteHow, XattrHow};
 use xact_testkit::rng::Rng;
 use xact_testkit::tools::{KernelMount, e2fsck, mke2fs, scratch};
@@ -97,9 +97,10 @@ fn close(volume: Arc<Volume>) {
 }
 
 /// Changes something of everything; `view` is the base or a transaction.
-fn change(view: &dyn View, round: u64) {
+fn change(place: &impl PathExt, round: u64) {
+    let view = place.view();
     let root = &Caller::ROOT;
-    let ino = |path: &str| view.find(path, false).unwrap().ino;
+    let ino = |path: &str| place.symlink_metadata(path).unwrap().ino;
     let dir = view.make_dir(root, Ino::ROOT, format!("of-xact-{round}").as_bytes(), 0o750).unwrap().ino;
     // A transaction is limited by the journal, which is small here.
     let files = if round == 0 { 300 } else { 40 };
@@ -168,12 +169,10 @@ fn there_and_back(name: &str, options: &[&str], size: &str) {
     let volume = open(&image);
     let ours = Tree::of_view(&*volume.base()).unwrap();
     same(&ours, &theirs, &format!("{name}: what the kernel made, read by xact"));
-    change(&*volume.base(), 0);
+    change(&*volume, 0);
     let transaction = volume.begin(Default::default());
-    change(&*transaction, 1);
+    change(&transaction, 1);
     transaction.commit().unwrap();
-    // It keeps the volume, and with it the lock on the image.
-    drop(transaction);
     let ours = Tree::of_view(&*volume.base()).unwrap();
     close(volume);
     e2fsck(&image).unwrap_or_else(|e| panic!("{name}, after xact: {e}"));

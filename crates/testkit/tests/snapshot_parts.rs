@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact::{BlockDevice, Caller, Error, Files, Ino, Volume, What};
+use xact::{BlockDevice, Caller, Error, Ino, PathExt, Volume, What};
 use xact_fs::{SetAttr, TimeChange, WriteHow, XattrHow};
 use xact_testkit::device::SimDevice;
 use xact_testkit::files::quiet_options;
@@ -69,8 +69,8 @@ fn only_the_chosen_are_held() {
     for block_size in ["1024", "4096"] {
         let (device, volume) = volume(&["-b", block_size, "-O", "^has_journal"], "32M", 16 * MIB);
         for n in 0..FILES {
-            volume.base().create_dir_all(format!("/d{}", n % 4)).unwrap();
-            volume.base().write_file(format!("/d{}/{n}", n % 4), &vec![n as u8; LEN]).unwrap();
+            volume.create_dir_all(format!("/d{}", n % 4)).unwrap();
+            volume.write(format!("/d{}/{n}", n % 4), vec![n as u8; LEN]).unwrap();
         }
         volume.sync().unwrap();
         let before = Tree::of_view(&*volume.base()).unwrap();
@@ -88,11 +88,11 @@ fn only_the_chosen_are_held() {
         let pool = volume.pool_use().unwrap().unwrap();
         assert!(pool.for_snapshots_bytes() < two + fresh + 64 * KIB, "{pool:?}");
         for n in 0..FILES {
-            volume.base().remove_file(format!("/d{}/{n}", n % 4)).unwrap();
+            volume.remove_file(format!("/d{}/{n}", n % 4)).unwrap();
         }
         volume.sync().unwrap();
         // What was theirs is taken by others.
-        volume.base().write_file("/filler", &vec![7; 12 * MIB as usize]).unwrap();
+        volume.write("/filler", vec![7; 12 * MIB as usize]).unwrap();
         volume.sync().unwrap();
         assert!(own() < two + fresh + 64 * KIB, "{block_size}: {}", own());
         let info = &volume.snapshots().unwrap()[0];
@@ -143,24 +143,24 @@ fn fill(volume: &Volume) {
     let base = volume.base();
     let by = &Caller::ROOT;
     if base.lookup(Ino::ROOT, b"shared").is_err() {
-        base.create_dir_all("/shared/way/in").unwrap();
-        base.write_file("/shared/a", b"").unwrap();
+        volume.create_dir_all("/shared/way/in").unwrap();
+        volume.write("/shared/a", b"").unwrap();
     }
     for dir in ["/way/deep", "/way/whole/below", "/many", "/elsewhere"] {
-        base.create_dir_all(dir).unwrap();
+        volume.create_dir_all(dir).unwrap();
     }
     for n in 0..600 {
-        base.write_file(format!("/many/a rather long name, so that there is an index {n}"), b"x").unwrap();
-        base.write_file(format!("/way/whole/another long name in a folder with an index {n}"), b"y").unwrap();
+        volume.write(format!("/many/a rather long name, so that there is an index {n}"), b"x").unwrap();
+        volume.write(format!("/way/whole/another long name in a folder with an index {n}"), b"y").unwrap();
     }
-    base.write_file("/way/deep/linked", &vec![1; 5000]).unwrap();
+    volume.write("/way/deep/linked", vec![1; 5000]).unwrap();
     base.link(by, ino(volume, "/way/deep/linked"), ino(volume, "/elsewhere"), b"outside").unwrap();
     base.link(by, ino(volume, "/way/deep/linked"), ino(volume, "/way/whole"), b"inside").unwrap();
     base.make_symlink(by, ino(volume, "/way/whole"), b"short", b"../deep").unwrap();
     base.make_symlink(by, ino(volume, "/way/whole"), b"long", &[b'x'; 200]).unwrap();
     base.make_node(by, ino(volume, "/way/whole"), b"pipe", 0o010644, 0).unwrap();
     base.make_node(by, ino(volume, "/way/whole"), b"null", 0o020666, 0x103).unwrap();
-    base.write_file("/way/whole/sparse", b"start").unwrap();
+    volume.write("/way/whole/sparse", b"start").unwrap();
     let sparse = ino(volume, "/way/whole/sparse");
     for at in [900 * KIB, 3 * MIB, 3 * MIB + 64 * KIB, 5 * MIB, 6 * MIB, 7 * MIB + 512] {
         base.write(sparse, at, &[9; 3000], WriteHow::default()).unwrap();
@@ -202,10 +202,10 @@ fn everything_that_there_is_can_be_chosen() {
         let (device, volume) = opened(&made_by_linux(kind, "48M"), 16 * MIB);
         fill(&volume);
         // Deleted and open, and so in use without a name.
-        volume.base().write_file("/way/deep/open", &vec![6; 300 << 10]).unwrap();
+        volume.write("/way/deep/open", vec![6; 300 << 10]).unwrap();
         let open = ino(&volume, "/way/deep/open");
         volume.base().hold(open).unwrap();
-        volume.base().remove_file("/way/deep/open").unwrap();
+        volume.remove_file("/way/deep/open").unwrap();
         volume.sync().unwrap();
         let before = Tree::of_view(&*volume.base()).unwrap();
         for (n, choice) in CHOICES.iter().enumerate() {
@@ -215,9 +215,9 @@ fn everything_that_there_is_can_be_chosen() {
         overwrite(&volume, "/way/deep/linked", &vec![4; 5000]);
         for n in (0..600).step_by(2) {
             let path = format!("/many/a rather long name, so that there is an index {n}");
-            volume.base().remove_file(path).unwrap();
+            volume.remove_file(path).unwrap();
         }
-        volume.base().write_file("/filler", &vec![5; 8 * MIB as usize]).unwrap();
+        volume.write("/filler", vec![5; 8 * MIB as usize]).unwrap();
         volume.sync().unwrap();
         volume.delete_snapshot("s2").unwrap();
         volume.base().release(open, 1);
@@ -237,8 +237,8 @@ fn what_is_not_chosen_costs_nothing() {
     for size in ["64M", "2G"] {
         let (device, volume) = volume(&["-b", "1024", "-O", "^has_journal"], size, 64 * MIB);
         for n in 0..300 {
-            volume.base().create_dir_all(format!("/{n}")).unwrap();
-            volume.base().write_file(format!("/{n}/file"), &vec![n as u8; 20 << 10]).unwrap();
+            volume.create_dir_all(format!("/{n}")).unwrap();
+            volume.write(format!("/{n}/file"), vec![n as u8; 20 << 10]).unwrap();
         }
         volume.create_snapshot_of("one", &paths(&["/150/file"])).unwrap();
         own.push(volume.snapshots().unwrap()[0].own_bytes);
@@ -253,11 +253,10 @@ fn what_is_not_chosen_costs_nothing() {
 #[test]
 fn what_differs_is_told_of_the_chosen_alone() {
     let (_device, volume) = volume(&["-b", "1024", "-O", "^has_journal"], "48M", 8 * MIB);
-    let base = volume.base();
     for dir in ["/a/in", "/b", "/c"] {
-        base.create_dir_all(dir).unwrap();
+        volume.create_dir_all(dir).unwrap();
         for n in 0..20 {
-            base.write_file(format!("{dir}/{n}"), b"as it was").unwrap();
+            volume.write(format!("{dir}/{n}"), b"as it was").unwrap();
         }
     }
     volume.create_snapshot_of("part", &paths(&["/a/in", "/b/3", "/b/4", "/b/5"])).unwrap();
@@ -270,15 +269,15 @@ fn what_differs_is_told_of_the_chosen_alone() {
     assert_eq!(lines("part", None), none);
     assert_eq!(lines("part", Some("whole")), none);
     for path in ["/a/in/1", "/a/1", "/b/3", "/b/7", "/c/1"] {
-        base.write_file(path, b"modified").unwrap();
+        volume.write(path, b"modified").unwrap();
     }
-    base.write_file("/a/in/new", b"").unwrap();
-    base.write_file("/a/new", b"").unwrap();
-    base.remove_file("/b/4").unwrap();
-    base.remove_file("/b/9").unwrap();
-    base.rename_path("/a/in/5", "/a/in/renamed").unwrap();
-    base.rename_path("/a/in/6", "/c/moved out").unwrap();
-    base.create_dir_all("/a/in/folder").unwrap();
+    volume.write("/a/in/new", b"").unwrap();
+    volume.write("/a/new", b"").unwrap();
+    volume.remove_file("/b/4").unwrap();
+    volume.remove_file("/b/9").unwrap();
+    volume.rename("/a/in/5", "/a/in/renamed").unwrap();
+    volume.rename("/a/in/6", "/c/moved out").unwrap();
+    volume.create_dir_all("/a/in/folder").unwrap();
     let expected = [
         "Modified /a/in/1",
         "Deleted /a/in/6",
@@ -291,14 +290,14 @@ fn what_differs_is_told_of_the_chosen_alone() {
     assert_eq!(lines("part", None), expected);
     // Inodes that the part knows nothing of.
     for n in 0..2000 {
-        base.write_file(format!("/a/in/new{n}"), b"").unwrap();
+        volume.write(format!("/a/in/new{n}"), b"").unwrap();
     }
     assert_eq!(lines("part", None).len(), expected.len() + 2000);
     for n in 0..2000 {
-        base.remove_file(format!("/a/in/new{n}")).unwrap();
+        volume.remove_file(format!("/a/in/new{n}")).unwrap();
     }
-    base.remove_file("/b/5").unwrap();
-    base.write_file("/b/5", b"another of the name").unwrap();
+    volume.remove_file("/b/5").unwrap();
+    volume.write("/b/5", b"another of the name").unwrap();
     let expected = [&expected[..], &["Modified /b/5"]].concat();
     assert_eq!(lines("part", None), expected);
     volume.create_snapshot("later").unwrap();
@@ -315,8 +314,8 @@ fn what_differs_is_told_of_the_chosen_alone() {
 #[test]
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     let (device, volume) = volume(&["-b", "1024", "-O", "^has_journal"], "24M", 4 * MIB);
-    volume.base().create_dir_all("/a").unwrap();
-    volume.base().write_file("/a/file", b"1").unwrap();
+    volume.create_dir_all("/a").unwrap();
+    volume.write("/a/file", b"1").unwrap();
     let usage = |name: &str, of: &[&str]| {
         let made = volume.create_snapshot_of(name, &paths(of));
         assert!(matches!(made, Err(Error::Usage(_))), "{of:?}: {made:?}");
@@ -336,7 +335,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     assert!(usage("s", &["/a"]).contains("already"));
     assert!(usage("..", &["/a"]).contains("no name"));
     let long: Vec<String> = (0..40).map(|n| format!("/{}{n}", "x".repeat(240))).collect();
-    long.iter().for_each(|path| volume.base().write_file(path, b"").unwrap());
+    long.iter().for_each(|path| volume.write(path, b"").unwrap());
     let long: Vec<&str> = long.iter().map(String::as_str).collect();
     assert!(usage("long", &long).contains("choose a folder"));
     assert_eq!(volume.snapshot_names().unwrap(), ["s"]);
@@ -347,7 +346,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     drop(engine);
     // Without checksums of groups what is not used cannot be left out.
     let (_device, volume) = self::volume(&["-b", "1024", "-O", "^metadata_csum,^uninit_bg"], "24M", 4 * MIB);
-    volume.base().write_file("/file", b"1").unwrap();
+    volume.write("/file", b"1").unwrap();
     let made = volume.create_snapshot_of("s", &paths(&["/file"]));
     assert!(matches!(made, Err(Error::Unsupported(_))), "{made:?}");
     assert!(volume.snapshots().unwrap().is_empty());

@@ -136,6 +136,13 @@ impl Error {
     }
 }
 
+/// For [`io::Read`] and its relatives: the kind is that of the errno, and the inner error this one.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        io::Error::new(io::Error::from_raw_os_error(error.errno().0).kind(), error)
+    }
+}
+
 impl From<Errno> for Error {
     fn from(e: Errno) -> Error {
         Error::Posix(e)

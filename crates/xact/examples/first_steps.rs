@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use xact::{Error, Files, Volume, VolumeOptions};
+use xact::{Error, PathExt, Volume, VolumeOptions};
 
 fn main() -> xact::Result<()> {
     let image = PathBuf::from(std::env::args_os().nth(1).expect("usage: first_steps IMG"));
@@ -10,18 +10,14 @@ fn main() -> xact::Result<()> {
 
     let transaction = volume.begin(Default::default());
     transaction.create_dir_all("/accounts")?;
-    transaction.write_file("/accounts/ann", b"70")?;
-    transaction.write_file("/accounts/bob", b"130")?;
-    assert!(!volume.base().exists("/accounts/ann")?, "nothing is visible before the commit");
+    transaction.write("/accounts/ann", "70")?;
+    transaction.write("/accounts/bob", "130")?;
+    assert!(!volume.exists("/accounts/ann")?, "nothing is visible before the commit");
 
     match transaction.commit() {
-        Ok(()) => println!("ann has {}", text(volume.base().read_file("/accounts/ann")?)),
+        Ok(()) => println!("ann has {}", volume.read_to_string("/accounts/ann")?),
         Err(Error::Conflict { path, why, .. }) => println!("another change came first: {path}: {why}"),
         Err(error) => return Err(error),
     }
     volume.close()
-}
-
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8_lossy(&bytes).into_owned()
 }

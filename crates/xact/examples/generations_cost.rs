@@ -239,7 +239,7 @@ fn held_up_by_transactions(files: u64) -> xact::Result<()> {
         });
         scope.spawn(move || {
             for n in 0..TRANSACTIONS {
-                let transaction = volume.begin(xact::TxOptions::default());
+                let transaction = volume.begin(xact::TxOptions::default()).into_shared();
                 let name = format!("tx{n}");
                 let dir = transaction.make_dir(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o755);
                 let dir = dir.expect("making a folder").ino;

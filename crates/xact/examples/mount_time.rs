@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use xact::mkfs::{MkfsOptions, mkfs, mkfs_generations};
-use xact::{BlockDevice, Caller, FileDevice, Files, Ino, OpenMode, Volume, VolumeOptions};
+use xact::{BlockDevice, Caller, FileDevice, Ino, OpenMode, PathExt, Volume, VolumeOptions};
 use xact_device::CountingDevice;
 
 struct Case {
@@ -58,15 +58,15 @@ fn prepare(case: &Case, path: &Path) -> xact::Result<()> {
     let base = volume.base();
     for n in 0..case.files {
         if n.is_multiple_of(1000) {
-            base.create_dir_all(format!("/d{}", n / 1000))?;
+            volume.create_dir_all(format!("/d{}", n / 1000))?;
         }
-        base.write_file(format!("/d{}/f{n}", n / 1000), b"")?;
+        volume.write(format!("/d{}/f{n}", n / 1000), b"")?;
     }
     volume.sync()?;
     for n in 0..case.snapshots {
         volume.create_snapshot(&format!("s{n}"))?;
     }
-    base.create_dir_all("/more")?;
+    volume.create_dir_all("/more")?;
     let more = base.lookup(Ino::ROOT, b"more")?.ino;
     for n in 0..case.operations {
         base.make_node(&Caller::ROOT, more, format!("o{n}").as_bytes(), 0o100644, 0)?;

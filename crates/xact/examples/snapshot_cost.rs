@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use xact::mkfs::{MkfsOptions, mkfs_generations};
-use xact::{BlockDevice, FileDevice, Files, OpenMode, Volume, VolumeOptions};
+use xact::{BlockDevice, FileDevice, OpenMode, PathExt, Volume, VolumeOptions};
 
 /// Transactions of the load, as PostMark calls them: a file made or deleted, and one read or appended to.
 const TRANSACTIONS: u64 = 4000;
@@ -41,22 +41,22 @@ impl Measured {
     }
 
     fn transactions(&mut self) -> xact::Result<()> {
-        let base = self.volume.base();
+        let volume = self.volume.clone();
         for n in 0..TRANSACTIONS {
             let file = self.random(TRANSACTION_FILES);
             let path = format!("/load/{}/{file}", file % 40);
             let size = 500 + self.random(16_000) as usize;
             match self.random(2) {
-                0 => drop(base.remove_file(&path)),
-                _ => base.write_file(&path, &vec![n as u8; size])?,
+                0 => drop(volume.remove_file(&path)),
+                _ => volume.write(&path, vec![n as u8; size])?,
             }
             let file = self.random(TRANSACTION_FILES);
             let path = format!("/load/{}/{file}", file % 40);
-            if let Ok(mut contents) = base.read_file(&path)
+            if let Ok(mut contents) = volume.read(&path)
                 && self.random(2) == 0
             {
                 contents.extend(vec![n as u8; size / 4]);
-                base.write_file(&path, &contents)?;
+                volume.write(&path, &contents)?;
             }
         }
         self.volume.sync()
@@ -74,16 +74,15 @@ fn main() -> xact::Result<()> {
     let options = MkfsOptions { block_size: Some(4096), zeroed: true, ..MkfsOptions::default() };
     mkfs_generations(&device, &options, Some(1 << 30))?;
     let volume = Volume::open(device, &VolumeOptions { flusher: false, ..VolumeOptions::default() })?;
-    let base = volume.base();
     for n in 0..files {
         if n.is_multiple_of(1000) {
-            base.create_dir_all(format!("/d{}", n / 1000))?;
+            volume.create_dir_all(format!("/d{}", n / 1000))?;
         }
-        base.write_file(format!("/d{}/f{n}", n / 1000), b"")?;
+        volume.write(format!("/d{}/f{n}", n / 1000), b"")?;
     }
     for n in 0..TRANSACTION_FILES {
-        base.create_dir_all(format!("/load/{}", n % 40))?;
-        base.write_file(format!("/load/{}/{n}", n % 40), &[7; 4000])?;
+        volume.create_dir_all(format!("/load/{}", n % 40))?;
+        volume.write(format!("/load/{}/{n}", n % 40), [7; 4000])?;
     }
     volume.sync()?;
     let mut measured = Measured { volume: volume.clone(), random: 1 };
@@ -93,7 +92,7 @@ fn main() -> xact::Result<()> {
         println!("{what:<38} {:>7.1} {writes:>7} {:>12}", took.as_secs_f64() * 1e3, bytes >> 10);
     };
     tell("create a snapshot", measured.of(|m| m.volume.create_snapshot("one"))?);
-    base.write_file("/d0/f0", b"changed")?;
+    volume.write("/d0/f0", b"changed")?;
     tell("commit a change of one file", measured.of(|m| m.volume.sync())?);
     tell("compare with now", measured.of(|m| m.volume.diff_snapshots("one", None).map(drop))?);
     tell("delete the snapshot", measured.of(|m| m.volume.delete_snapshot("one"))?);

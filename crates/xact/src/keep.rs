@@ -30,8 +30,8 @@ impl KeepRules {
         *self == KeepRules::default()
     }
 
-    /// Of snapshots (name, seconds since 1970), those whose names begin with `prefix` and that no rule
-    /// keeps at the time `now`, in the same order.
+    /// Of snapshots (name, seconds since 1970), those whose names begin with `prefix` and that no
+    /// rule keeps at the time `now`, in the same order.
     ///
     /// Errors: `Usage` for rules that keep nothing.
     pub fn expired(&self, snapshots: &[(String, u64)], prefix: &str, now: u64) -> Result<Vec<String>, Error> {
@@ -141,8 +141,8 @@ pub struct Date {
 }
 
 impl Date {
-    /// Of the Gregorian calendar, by counting the days from the first of March of the year 0, so that
-    /// leap days come at the end of a year.
+    /// Of the Gregorian calendar, by counting the days from the first of March of the year 0, so
+    /// that leap days come at the end of a year.
     pub fn of(time: u64) -> Date {
         let days = time / DAY_SECONDS + 719_468;
         let (era, of_era) = (days / 146_097, days % 146_097);

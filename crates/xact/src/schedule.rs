@@ -5,10 +5,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use xact_types::{Error, Result, unix_seconds};
+use xact_types::{Error, Result};
 
 use crate::keep::{Date, KeepRules};
-use crate::volume::Volume;
+use crate::volume::{Volume, now_seconds};
 
 /// What names of snapshots begin with that a schedule has made; it deletes no others.
 pub const AUTOMATIC: &str = "auto-";
@@ -26,9 +26,9 @@ struct Stop {
 }
 
 impl Schedule {
-    /// Makes a snapshot every so often if anything has changed since the last one, of chosen paths where there are
-    /// some, and then deletes those of its own that `rules` do not keep. `failed` is told what goes wrong; a full volume is
-    /// tried again the next time.
+    /// Makes a snapshot every so often if anything has changed since the last one, of chosen paths
+    /// where there are some, and then deletes those of its own that `rules` do not keep. `failed`
+    /// is told what goes wrong; a full volume is tried again the next time.
     pub fn start(
         volume: &Arc<Volume>,
         every: Duration,
@@ -75,9 +75,10 @@ impl Drop for Schedule {
 }
 
 impl Volume {
-    /// One round of a schedule: a snapshot named by the time, of some paths or (with none) of the volume, unless
-    /// nothing has changed since the newest one, and then [`Volume::prune`] over those that schedules have made.
-    /// Whether chosen paths have changed takes a look at all that is below them.
+    /// One round of a schedule: a snapshot named by the time, of some paths or (with none) of the
+    /// volume, unless nothing has changed since the newest one, and then [`Volume::prune`] over
+    /// those that schedules have made. Whether chosen paths have changed takes a look at all that
+    /// is below them.
     pub fn snapshot_now(&self, rules: &KeepRules, paths: &[Vec<u8>]) -> Result<()> {
         self.sync()?;
         let changed = match paths {
@@ -88,7 +89,7 @@ impl Volume {
             },
         };
         if changed {
-            let now = u64::try_from(unix_seconds()).unwrap_or(0);
+            let now = now_seconds();
             let name = format!("{AUTOMATIC}{}", Date::of(now));
             let made = match paths {
                 [] => self.create_snapshot(&name),
@@ -112,12 +113,13 @@ impl Volume {
         Ok(None)
     }
 
-    /// Deletes the snapshots whose names begin with `prefix` and that no rule keeps, each in a commit of
-    /// its own, and gives their names, from the oldest on. With `dry_run` nothing is deleted.
+    /// Deletes the snapshots whose names begin with `prefix` and that no rule keeps, each in a
+    /// commit of its own, and gives their names, from the oldest on. With `dry_run` nothing is
+    /// deleted.
     ///
     /// Errors: `Usage` for rules that keep nothing.
     pub fn prune(&self, rules: &KeepRules, prefix: &str, dry_run: bool) -> Result<Vec<String>> {
-        let now = u64::try_from(unix_seconds()).unwrap_or(0);
+        let now = now_seconds();
         let expired = rules.expired(&self.generations()?.times(), prefix, now)?;
         if !dry_run {
             expired.iter().try_for_each(|name| self.delete_snapshot(name))?;

@@ -20,8 +20,8 @@ pub struct Snapshot {
     opening: Mutex<()>,
 }
 
-/// What a snapshot's image reads as. It is an ext4 volume that was unmounted cleanly: files that were
-/// deleted while they were open are released, in memory.
+/// What a snapshot's image reads as. It is an ext4 volume that was unmounted cleanly: files that
+/// were deleted while they were open are released, in memory.
 pub struct SnapshotImage {
     device: Arc<Overlay>,
     used: Vec<Range<u64>>,

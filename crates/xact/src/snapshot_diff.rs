@@ -7,7 +7,8 @@
 //! 4. What changed under a name that did not change is somewhere in a folder that did not change either. It
 //!    is looked for from the file's own group outwards, which is where folders have their files.
 //!
-//! Where one of the two has chosen paths only, what is below these is gone through instead (`part`).
+//! Where one of the two has chosen paths only, what is below these is gone through instead
+//! (`part`).
 //!
 //! A file counts as modified by its size and time of modification; contents are not compared.
 
@@ -28,8 +29,8 @@ use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 
 impl Volume {
-    /// What differs from the snapshot `old` to the snapshot `new`, or to the volume as it is now; by path. Where they
-    /// have chosen paths, of what all of them have.
+    /// What differs from the snapshot `old` to the snapshot `new`, or to the volume as it is now;
+    /// by path. Where they have chosen paths, of what all of them have.
     ///
     /// Errors: `Usage` for a snapshot that is not there; `Io` where one was deleted meanwhile.
     pub fn diff_snapshots(&self, old: &str, new: Option<&str>) -> Result<Vec<Difference>> {

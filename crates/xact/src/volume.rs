@@ -6,33 +6,52 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
-use xact_consistency::{Engine, EngineStats, PoolUse, SnapshotImage, SnapshotInfo, Snapshots};
+use xact_consistency::{Engine, EngineStats, PoolUse, SnapshotInfo, Snapshots};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{LiveFs, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
 use xact_layout::superblock::Superblock;
 use xact_txn::{AbortHistory, Accounts, ContentionManager, TxOptions};
 use xact_types::{Error, Ino, LatencySnapshot, Result};
 
+use crate::paths::PathExt;
 use crate::snapshot::Snapshot;
+use crate::transaction::{SharedTransaction, Transaction};
 
-/// A private view of the volume as of one instant; see [`xact_txn::Transaction`].
-pub type Transaction = xact_txn::Transaction<LiveFs>;
-
-/// What the cache of file data holds and was good for.
+/// The cache of file data: its size, and how often it was of use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheUse {
-    /// Blocks that reads found in it, and that they had to read from the device.
+    /// Blocks that reads have found in the cache.
     pub hits: u64,
+    /// Blocks that reads had to read from the device.
     pub misses: u64,
+    /// Bytes that are cached now.
     pub bytes: u64,
+    /// The most bytes that are kept for reads.
     pub limit_bytes: u64,
 }
 
-/// Is told the name of a snapshot that was created or deleted.
+/// Called with the name of a snapshot that was created or deleted.
 pub type SnapshotWatcher = Box<dyn Fn(&str) + Send + Sync>;
 
-/// A volume that this process has open. Close it with [`Volume::close`]; dropped without that, it
-/// is left as a crash would leave it, and the next opening recovers it.
+/// A volume that this process has open.
+///
+/// Threads share it by its [`Arc`]. File operations are those of [`PathExt`], or by inode number
+/// those of [`Volume::base`]; each is atomic, and becomes durable with a sync, a durable commit, or
+/// within [`VolumeOptions::commit_interval`]. Close it with [`Volume::close`]. A volume that is
+/// dropped without that is as a crash leaves it: the next opening recovers it.
+///
+/// ```
+/// # fn main() -> xact::Result<()> {
+/// use std::sync::Arc;
+/// use xact::{MemoryDevice, PathExt, Volume, VolumeOptions, mkfs};
+/// let device = Arc::new(MemoryDevice::new(64 << 20));
+/// mkfs::mkfs(&*device, &mkfs::MkfsOptions::default())?;
+/// let volume = Volume::open(device, &VolumeOptions::default())?;
+/// volume.write("/greeting", "hello")?;
+/// volume.sync()?;
+/// volume.close()
+/// # }
+/// ```
 pub struct Volume {
     base: Arc<LiveFs>,
     contention: Arc<ContentionManager>,
@@ -43,8 +62,20 @@ pub struct Volume {
     file: Option<Arc<FileDevice>>,
 }
 
+impl PathExt for Volume {
+    fn view(&self) -> Arc<dyn View> {
+        self.base.clone()
+    }
+}
+
 impl Volume {
-    /// Recovers and opens the volume on `device`. Errors as [`xact_fs::open`].
+    /// Recovers and opens the volume on a device ([`device::open`](crate::device::open)).
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a device without an ext4 volume, and where the volume needs a recovery
+    /// that a read-only device does not allow; [`Error::Unsupported`], naming the features;
+    /// [`Error::ReadOnly`] where features allow reading only; [`Error::InUse`] where another
+    /// machine has it (feature `mmp`); [`Error::Corrupt`], [`Error::Io`].
     pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<Volume>> {
         Volume::open_device(device, None, options)
     }
@@ -55,15 +86,16 @@ impl Volume {
         options: &VolumeOptions,
     ) -> Result<Arc<Volume>> {
         let base = xact_fs::open(device, options)?;
-        // What cannot be listed cannot be opened again either; whoever asks for it is told.
-        let kept = xact_txn::persisted_transactions(&*base).unwrap_or_default();
-        let last_transaction = AtomicU64::new(kept.last().copied().unwrap_or(0));
+        // Transactions that cannot be listed cannot be reopened either, and that reports the error.
+        let persisted = xact_txn::persisted_transactions(&*base).unwrap_or_default();
+        let last_transaction = AtomicU64::new(persisted.last().copied().unwrap_or(0));
         let contention = Arc::default();
         let (accounts, watcher) = (Accounts::default(), RwLock::default());
         Ok(Arc::new(Volume { base, contention, accounts, last_transaction, watcher, file }))
     }
 
-    /// Opens an image file or a block device, which stays locked while the volume is open.
+    /// Opens an image file or a block device, which stays locked while the volume is open. Errors
+    /// as [`Volume::open`], and [`Error::Io`] as `open(2)`.
     pub fn open_path(path: &Path, options: &VolumeOptions) -> Result<Arc<Volume>> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let device = FileDevice::open(path, mode).map_err(|e| Error::io("opening the image", e))?;
@@ -71,52 +103,102 @@ impl Volume {
         Volume::open_device(device.clone(), Some(device), options)
     }
 
-    /// The volume as everybody sees it.
+    /// The state that all threads share, with operations by inode number.
     pub fn base(&self) -> Arc<dyn View> {
         self.base.clone()
     }
 
-    /// How often an inode is held (`View::hold`).
+    /// How many times an inode is held ([`View::hold`]).
     pub fn holds(&self, ino: Ino) -> u64 {
         self.base.holds(ino)
     }
 
-    /// Holds an inode that the commit of a transaction is about to make.
+    /// Holds an inode that the commit of a transaction is about to create.
     pub fn hold_reserved(&self, ino: Ino) {
         self.base.hold_reserved(ino);
     }
 
-    /// Begins a transaction on the volume as it is now. Its number, `options.id`, is given here:
-    /// above those of all kept ones, and to no other while the volume is open.
-    pub fn begin(&self, options: TxOptions) -> Arc<Transaction> {
+    /// Begins a transaction on the volume as it is now. The volume assigns its number,
+    /// `options.id`: higher than those of all persisted transactions, and unique while the volume
+    /// is open.
+    pub fn begin(&self, options: TxOptions) -> Transaction {
         self.begin_after(options, &AbortHistory::default())
     }
 
-    /// As [`Volume::begin`], after tries that were lost to conflicts ([`Transaction::take_lost_attempt`]). After some,
-    /// commits that would be in its way wait for it, for a while; so one that is tried again gets through.
-    pub fn begin_after(&self, options: TxOptions, history: &AbortHistory) -> Arc<Transaction> {
+    /// As [`Volume::begin`], after attempts that were lost to conflicts
+    /// ([`SharedTransaction::take_lost_attempt`]). After some of them the transaction has priority:
+    /// commits that would be in its way wait for a while. [`Volume::retry`] does all of that.
+    pub fn begin_after(&self, options: TxOptions, history: &AbortHistory) -> Transaction {
         let id = self.last_transaction.fetch_add(1, Relaxed) + 1;
         let options = TxOptions { id, ..options };
-        let transaction = Transaction::begin_after(&self.base, options, &self.contention, history);
-        Arc::new(transaction.charged_to(&self.accounts.of(options.owner)))
+        let transaction = SharedTransaction::begin_after(&self.base, options, &self.contention, history);
+        Transaction::new(Arc::new(transaction.charged_to(&self.accounts.of(options.owner))))
     }
 
-    /// What users may use up of this process, and what they use. Without limits, until some are set.
+    /// Runs `action` in a transaction and commits it; after a conflict again, up to `attempts`
+    /// times in all. A transaction that keeps losing is given priority (the contention manager of
+    /// software transactional memory).
+    ///
+    /// ```
+    /// # fn main() -> xact::Result<()> {
+    /// # let device = std::sync::Arc::new(xact::MemoryDevice::new(64 << 20));
+    /// # xact::mkfs::mkfs(&*device, &Default::default())?;
+    /// # let volume = xact::Volume::open(device, &Default::default())?;
+    /// use xact::PathExt;
+    /// volume.write("/counter", "7")?;
+    /// let before = volume.retry(10, |transaction| {
+    ///     let count: u32 = transaction.read_to_string("/counter")?.parse().unwrap_or(0);
+    ///     transaction.write("/counter", (count + 1).to_string())?;
+    ///     Ok(count)
+    /// })?;
+    /// assert_eq!((before, volume.read_to_string("/counter")?.as_str()), (7, "8"));
+    /// # volume.close()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// That of `action`, unless it is a conflict that was met early; that of the last commit, as
+    /// [`Transaction::commit`].
+    pub fn retry<R>(
+        &self,
+        attempts: u32,
+        mut action: impl FnMut(&mut Transaction) -> Result<R>,
+    ) -> Result<R> {
+        let mut history = AbortHistory::default();
+        for attempt in 1.. {
+            let mut transaction = self.begin_after(TxOptions::default(), &history);
+            let done = action(&mut transaction);
+            match &done {
+                Ok(_) => {}
+                // The commit reports the conflict that the call has met, and what the attempt lost.
+                Err(Error::Conflict { .. }) if transaction.is_doomed() => {}
+                Err(_) => return done,
+            }
+            match transaction.commit_in_series(&mut history) {
+                Ok(()) => return done,
+                Err(Error::Conflict { .. }) if attempt < attempts => {}
+                Err(error) => return Err(error),
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// The limits of users in this process, and what they use. Without limits until some are set.
     pub fn accounts(&self) -> &Accounts {
         &self.accounts
     }
 
-    /// Numbers of the transactions that were undecided when the volume was last closed or crashed, and are kept
-    /// on it ([`Transaction::persist`]), and of those that have been kept since.
+    /// The numbers of the transactions that are kept on the volume ([`Transaction::persist`]): of
+    /// those that were open when the volume was last closed or crashed, and of new ones.
     pub fn persisted_transactions(&self) -> Result<Vec<u64>> {
         xact_txn::persisted_transactions(&*self.base)
     }
 
-    /// Opens one of these again, once. Errors as [`Transaction::reopen`].
-    pub fn reopen_transaction(&self, id: u64) -> Result<Arc<Transaction>> {
-        let transaction = Transaction::reopen(&self.base, id, &self.contention)?;
+    /// Opens one of these again, once. Errors as [`SharedTransaction::reopen`].
+    pub fn reopen_transaction(&self, id: u64) -> Result<Transaction> {
+        let transaction = SharedTransaction::reopen(&self.base, id, &self.contention)?;
         let account = self.accounts.of(transaction.options().owner);
-        Ok(Arc::new(transaction.charged_to(&account)))
+        Ok(Transaction::new(Arc::new(transaction.charged_to(&account))))
     }
 
     /// Makes everything done so far durable.
@@ -124,37 +206,42 @@ impl Volume {
         self.base.sync_all()
     }
 
-    /// Keeps the volume as it is now under a name, in one commit whatever its size.
+    /// Keeps the volume as it is now under a name, in one commit whatever its size. Everything done
+    /// before this call is in the snapshot; of concurrent operations, those up to some moment.
     ///
-    /// Everything done before this call is in the snapshot; of what others do meanwhile, the
-    /// first so many operations. Errors: `Usage` on a volume without generations, and for a name
-    /// that is taken or no name; `NoSpace` where the pool is full of what is kept.
+    /// # Errors
+    /// [`Error::Usage`] on a volume without generations, and for a name that exists or is invalid
+    /// (up to 100 bytes, no `/`, no leading dot); [`Error::NoSpace`] where the pool is full of what
+    /// is kept.
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         let snapshots = self.generations()?;
         self.sync()?;
-        let now = xact_types::unix_seconds();
-        snapshots.create(name, u64::try_from(now).unwrap_or(0))?;
-        self.tell_watcher(name);
+        snapshots.create(name, now_seconds())?;
+        self.notify_watcher(name);
         Ok(())
     }
 
-    /// Keeps some files and folders as they are now, with all that is below them, under a name; their paths count from
-    /// the volume's root. Costs two commits, and what is chosen has to be gone through; it holds space for nothing else.
+    /// Keeps some files and folders as they are now, with everything below them, under a name. The
+    /// paths begin at the volume's root, without a leading `/`. Costs two commits and a walk
+    /// through the chosen files; the snapshot holds space for these alone.
     ///
-    /// It is there when this returns, and after a crash before that there is none. Errors: as
-    /// [`Volume::create_snapshot`]; `Usage` for a path that is not there; `Unsupported` on a volume without checksums of
-    /// groups or without extents.
+    /// It exists when this returns; a crash before that leaves none.
+    ///
+    /// # Errors
+    /// As [`Volume::create_snapshot`]; [`Error::Usage`] for a missing path;
+    /// [`Error::Unsupported`] on a volume without checksums of groups or without extents.
     pub fn create_snapshot_of(&self, name: &str, paths: &[Vec<u8>]) -> Result<()> {
         let snapshots = self.generations()?;
         self.sync()?;
-        let now = xact_types::unix_seconds();
-        let cut = |image: Arc<dyn SnapshotImage>| xact_fs::prune::prune(image, paths);
-        snapshots.create_partial(name, u64::try_from(now).unwrap_or(0), &cut)?;
-        self.tell_watcher(name);
+        let unpruned = snapshots.begin_partial(name, now_seconds())?;
+        let part = xact_fs::prune::prune(unpruned.image(), paths)?;
+        unpruned.finish(part)?;
+        self.notify_watcher(name);
         Ok(())
     }
 
-    /// The paths that a snapshot has; none for one of the volume. Errors: `Usage` where there is none of this name.
+    /// The chosen paths of a snapshot; none for one of the whole volume. [`Error::Usage`] where no
+    /// snapshot has this name.
     pub fn snapshot_paths(&self, name: &str) -> Result<Vec<Vec<u8>>> {
         self.generations()?.paths(name)
     }
@@ -162,7 +249,7 @@ impl Volume {
     /// Deletes a snapshot and frees what it alone has kept. Works on a full volume.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.generations()?.delete(name)?;
-        self.tell_watcher(name);
+        self.notify_watcher(name);
         Ok(())
     }
 
@@ -171,34 +258,34 @@ impl Volume {
         *self.watcher.write() = Some(watcher);
     }
 
-    fn tell_watcher(&self, name: &str) {
+    fn notify_watcher(&self, name: &str) {
         if let Some(watcher) = &*self.watcher.read() {
             watcher(name);
         }
     }
 
-    /// The snapshots, from the oldest to the newest.
+    /// The snapshots, from the oldest to the newest. Costs a walk through the pool.
     pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         self.generations()?.list()
     }
 
-    /// Their names alone, which cost nothing to find.
+    /// The names of the snapshots, from the oldest to the newest. They are in memory.
     pub fn snapshot_names(&self) -> Result<Vec<String>> {
         Ok(self.generations()?.times().into_iter().map(|(name, _)| name).collect())
     }
 
-    /// What the places of the pool are in use for; `None` on a volume without generations. Costs what the pool
-    /// holds, and commits wait for that long.
+    /// What the blocks of the pool are in use for; `None` on a volume without generations. Costs a
+    /// walk through the pool, and commits wait for that long.
     pub fn pool_use(&self) -> Result<Option<PoolUse>> {
         self.base.engine().snapshots().map(Snapshots::pool_use).transpose()
     }
 
-    /// Whether it is a full pool that leaves no space on the volume.
+    /// Whether a full pool is the reason for [`Error::NoSpace`].
     pub fn is_pool_full(&self) -> bool {
         self.base.engine().snapshots().is_some_and(Snapshots::is_pool_full)
     }
 
-    /// Opens a snapshot for reading, whatever is done to the volume meanwhile.
+    /// Opens a snapshot for reading. [`Error::Usage`] where no snapshot has this name.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         Ok(Snapshot::new(self.generations()?.image(Some(name))?))
     }
@@ -220,12 +307,13 @@ impl Volume {
         self.base.engine().snapshots().ok_or_else(none)
     }
 
-    /// Tells the device what is free in a range of bytes, in runs of at least `min_bytes` (fstrim).
-    /// Returns how many bytes that was.
+    /// Discards free blocks in a range of bytes, in runs of at least `min_bytes` (fstrim). Returns
+    /// the number of bytes discarded.
     pub fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
         self.base.trim(range, min_bytes)
     }
 
+    /// The volume's label.
     pub fn label(&self) -> Result<Vec<u8>> {
         self.base.label()
     }
@@ -235,13 +323,14 @@ impl Volume {
         self.base.set_label(label)
     }
 
-    /// Stops all writing for good; what is not durable by then a crash would lose, and so does this.
+    /// Stops all writing until the volume is closed (`EXT4_IOC_SHUTDOWN`). What is not durable by
+    /// then is lost, as in a crash.
     pub fn shut_down(&self, how: Shutdown) -> Result<()> {
         self.base.shut_down(how)
     }
 
-    /// Writes everything back, marks the volume clean, and lets others open the image. Nothing may use
-    /// the volume afterwards; transactions that are still open can only be dropped.
+    /// Writes everything back, marks the volume clean, and unlocks the image. The volume must not
+    /// be used afterwards; transactions that are still open can only be aborted.
     pub fn close(&self) -> Result<()> {
         self.base.close()?;
         match &self.file {
@@ -250,17 +339,17 @@ impl Volume {
         }
     }
 
-    /// Stops all writing for good, with the reason for the log.
+    /// Stops all writing until the volume is closed, as after a device error; `why` is for the log.
     pub fn poison(&self, why: &str) {
         self.base.engine().poison(why);
     }
 
-    /// Whether nothing can be changed on it.
+    /// Whether the volume cannot be changed.
     pub fn is_read_only(&self) -> bool {
         self.base.engine().is_read_only()
     }
 
-    /// `Ok` unless the volume was stopped by an error.
+    /// [`Error::Poisoned`] where an error has stopped all writing.
     pub fn health(&self) -> Result<()> {
         self.base.engine().health()
     }
@@ -270,17 +359,17 @@ impl Volume {
         self.base.modes()
     }
 
-    /// Those of them that whoever opened it asked for.
+    /// The modes that its [`VolumeOptions`] have set.
     pub fn mode_options(&self) -> ModeChoice {
         self.base.mode_options()
     }
 
-    /// The modes that the volume itself asks for.
+    /// The modes that are stored on the volume.
     pub fn stored_modes(&self) -> Result<ModeChoice> {
         self.base.stored_modes()
     }
 
-    /// Keeps modes as the volume's own, durably; they count from the next opening on. Errors as
+    /// Stores modes on the volume, durably; they take effect when it is opened next. Errors as
     /// [`LiveFs::store_modes`].
     pub fn store_modes(&self, modes: ModeChoice) -> Result<()> {
         self.base.store_modes(modes)
@@ -298,7 +387,7 @@ impl Volume {
         CacheUse { hits, misses, bytes, limit_bytes }
     }
 
-    /// What open transactions hold of the volume before their commits.
+    /// The space that open transactions hold before their commits.
     pub fn tx_space_use(&self) -> TxSpaceUse {
         self.base.tx_space_use()
     }
@@ -313,17 +402,24 @@ impl Volume {
         self.base.engine().commit_times()
     }
 
-    /// How long operations that were to begin had to wait at each of them.
+    /// How long operations that were about to begin had to wait for commits.
     pub fn held_up_times(&self) -> LatencySnapshot {
         self.base.engine().held_up_times()
     }
 
-    /// How often an operation waited for the device, or for somebody who did, where a sync has to wait for it.
+    /// How many times an operation waited for the device, directly or behind another operation,
+    /// while a sync had to wait for it.
     pub fn waits_in_handles(&self) -> u64 {
         self.base.engine().waits_in_handles()
     }
 
+    /// Counters of commits and of the device, since the opening.
     pub fn stats(&self) -> EngineStats {
         self.base.engine().stats()
     }
+}
+
+/// The time of a snapshot: seconds since 1970.
+pub(crate) fn now_seconds() -> u64 {
+    u64::try_from(xact_types::unix_seconds()).unwrap_or(0)
 }

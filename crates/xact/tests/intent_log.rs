@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use xact::convert::to_plain;
 use xact::mkfs::{MkfsOptions, mkfs_generations};
-use xact::{BlockDevice, Caller, Files, Fsync, Ino, MemoryDevice, ModeChoice, Volume, VolumeOptions};
+use xact::{BlockDevice, Caller, Fsync, Ino, MemoryDevice, ModeChoice, PathExt, Volume, VolumeOptions};
 use xact_consistency::{Engine, EngineOptions, open_generations};
 use xact_device::CountingDevice;
 
@@ -48,19 +48,18 @@ fn crashed(fsync: Fsync) -> Arc<dyn BlockDevice> {
     volume.create_snapshot("before").unwrap();
     let folder = base.make_dir(&Caller::ROOT, Ino::ROOT, b"folder", 0o755).unwrap().ino;
     for n in 0..FILES {
-        base.write_file(format!("/folder/{n}"), &contents(n)).unwrap();
+        volume.write(format!("/folder/{n}"), contents(n)).unwrap();
         base.sync_file(base.lookup(folder, n.to_string().as_bytes()).unwrap().ino, false).unwrap();
     }
-    base.remove_file("/folder/0").unwrap();
+    volume.remove_file("/folder/0").unwrap();
     base.sync_file(folder, false).unwrap();
     device
 }
 
 fn assert_is_there(volume: &Volume) {
-    let base = volume.base();
-    assert!(base.read_file("/folder/0").is_err(), "it was deleted");
+    assert!(volume.read("/folder/0").is_err(), "it was deleted");
     for n in 1..FILES {
-        assert_eq!(base.read_file(format!("/folder/{n}")).unwrap(), contents(n), "file {n}");
+        assert_eq!(volume.read(format!("/folder/{n}")).unwrap(), contents(n), "file {n}");
     }
 }
 
@@ -100,7 +99,7 @@ fn what_follows_a_crash_goes_on_from_it() {
     let changes = volume.diff_snapshots("before", None).unwrap();
     assert!(changes.len() as u64 >= FILES, "{changes:?}");
     volume.create_snapshot("after").unwrap();
-    volume.base().write_file("/folder/5", b"changed").unwrap();
+    volume.write("/folder/5", b"changed").unwrap();
     volume.close().unwrap();
     let engine = engine(&device);
     let image = engine.snapshots().unwrap().image(Some("after")).unwrap();

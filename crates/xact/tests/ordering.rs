@@ -185,7 +185,7 @@ fn what_a_commit_of_a_transaction_asks_of_the_device() {
     volume.sync().unwrap();
     let run = teller(&device);
     let file = |name: &str, bytes: usize, durability: Durability| {
-        let tx = volume.begin(TxOptions::default());
+        let tx = volume.begin(TxOptions::default()).into_shared();
         let ino = tx.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o100_644, 0).unwrap().ino;
         tx.write(ino, 0, &vec![7; bytes], WriteHow::default()).unwrap();
         tx.commit_with(durability).unwrap();

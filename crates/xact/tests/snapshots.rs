@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xact::mkfs::{MkfsOptions, mkfs_generations};
-use xact::{BlockDevice, Error, FileDevice, Files, Ino, MemoryDevice, OpenMode, Volume, VolumeOptions};
+use xact::{BlockDevice, Error, FileDevice, Ino, MemoryDevice, OpenMode, PathExt, Volume, VolumeOptions};
 use xact_consistency::{EngineOptions, open_generations};
 use xact_device::CountingDevice;
 use xact_fs::{Allocate, SetAttr, WriteHow};
@@ -49,7 +49,7 @@ fn read_from(device: &Arc<dyn BlockDevice>, snapshot: &str, path: &str) -> Vec<u
     let out = Arc::new(MemoryDevice::new(engine.volume_bytes()));
     engine.snapshots().unwrap().image(Some(snapshot)).unwrap().export(&*out).unwrap();
     let volume = Volume::open(out, &options()).unwrap();
-    volume.base().read_file(path).unwrap()
+    volume.read(path).unwrap()
 }
 
 #[test]
@@ -57,13 +57,13 @@ fn a_full_pool_says_so_and_recovers_when_a_snapshot_goes() {
     let device = made(24 * MIB, 4 * MIB);
     let volume = Volume::open(device.clone(), &options()).unwrap();
     let old = vec![1; 3 * MIB as usize];
-    volume.base().write_file("/file", &old).unwrap();
-    volume.base().write_file("/filler", &old[..MIB as usize]).unwrap();
+    volume.write("/file", &old).unwrap();
+    volume.write("/filler", &old[..MIB as usize]).unwrap();
     volume.create_snapshot("old").unwrap();
     let mut refused = 0;
     for round in 2..30u8 {
         let new = vec![round; 400 << 10];
-        let made = volume.base().write_file(format!("/file{round}"), &new).and_then(|()| volume.sync());
+        let made = volume.write(format!("/file{round}"), &new).and_then(|()| volume.sync());
         match made.and(overwrite(&volume, "file", &vec![round; 3 * MIB as usize])) {
             Ok(()) => {}
             Err(Error::NoSpace) => refused += 1,
@@ -78,7 +78,7 @@ fn a_full_pool_says_so_and_recovers_when_a_snapshot_goes() {
     overwrite(&volume, "file", &vec![77; 3 * MIB as usize]).unwrap();
     volume.close().unwrap();
     let volume = Volume::open(device, &options()).unwrap();
-    assert_eq!(volume.base().read_file("/file").unwrap(), vec![77; 3 * MIB as usize]);
+    assert_eq!(volume.read("/file").unwrap(), vec![77; 3 * MIB as usize]);
     assert!(volume.snapshots().unwrap().is_empty());
 }
 
@@ -94,7 +94,7 @@ fn who_holds_the_pool_is_told() {
         assert_eq!(parts, pool.used_bytes, "{pool:?}");
         pool
     };
-    volume.base().write_file("/file", &vec![1; LEN as usize]).unwrap();
+    volume.write("/file", vec![1; LEN as usize]).unwrap();
     volume.sync().unwrap();
     let empty = pool();
     assert_eq!((empty.snapshots_bytes, empty.displaced_bytes), (0, 0));
@@ -112,7 +112,7 @@ fn who_holds_the_pool_is_told() {
     let own: Vec<u64> = volume.snapshots().unwrap().iter().map(|snapshot| snapshot.own_bytes).collect();
     assert!(own.iter().all(|own| *own >= LEN), "each holds the place of one version: {own:?}");
     // What is only in memory until the next generation.
-    volume.base().write_file("/small", b"small").unwrap();
+    volume.write("/small", b"small").unwrap();
     assert!(volume.pool_use().unwrap().unwrap().in_flight_bytes > 0);
     volume.delete_snapshot("second").unwrap();
     assert!(pool().used_bytes + LEN <= two.used_bytes, "{:?}", pool());
@@ -128,9 +128,9 @@ fn what_differs_is_told_by_path() {
     let volume = Volume::open(device.clone(), &options()).unwrap();
     let base = volume.base();
     for dir in 0..12 {
-        base.create_dir_all(format!("/d{dir}/deep")).unwrap();
+        volume.create_dir_all(format!("/d{dir}/deep")).unwrap();
         for n in 0..40 {
-            base.write_file(format!("/d{dir}/deep/{n}"), b"as it was").unwrap();
+            volume.write(format!("/d{dir}/deep/{n}"), b"as it was").unwrap();
         }
     }
     volume.create_snapshot("old").unwrap();
@@ -144,14 +144,14 @@ fn what_differs_is_told_by_path() {
         found.iter().map(line).collect()
     };
     assert_eq!(lines("old", None), Vec::<String>::new(), "nothing has happened");
-    base.write_file("/d3/deep/7", b"modified under its name").unwrap();
-    base.write_file("/d3/deep/new", b"new").unwrap();
-    base.remove_file("/d4/deep/0").unwrap();
-    base.rename_path("/d5/deep/1", "/d6/deep/renamed").unwrap();
-    base.write_file("/d7/deep/other", b"takes the place").unwrap();
-    base.rename_path("/d7/deep/other", "/d7/deep/2").unwrap();
-    base.create_dir_all("/d8/folder/below").unwrap();
-    base.rename_path("/d9/deep", "/d9/moved").unwrap();
+    volume.write("/d3/deep/7", b"modified under its name").unwrap();
+    volume.write("/d3/deep/new", b"new").unwrap();
+    volume.remove_file("/d4/deep/0").unwrap();
+    volume.rename("/d5/deep/1", "/d6/deep/renamed").unwrap();
+    volume.write("/d7/deep/other", b"takes the place").unwrap();
+    volume.rename("/d7/deep/other", "/d7/deep/2").unwrap();
+    volume.create_dir_all("/d8/folder/below").unwrap();
+    volume.rename("/d9/deep", "/d9/moved").unwrap();
     let changed = base.lookup(Ino::ROOT, b"d10").unwrap().ino;
     let change = xact::SetAttr { perm: Some(0o700), ..Default::default() };
     base.set_attr(&xact::Caller::ROOT, changed, &change).unwrap();
@@ -177,8 +177,7 @@ fn what_differs_is_told_by_path() {
     assert!(back.contains(&"Renamed /d6/deep/renamed -> /d5/deep/1".into()), "{back:?}");
     assert!(matches!(volume.diff_snapshots("none", None), Err(Error::Usage(_))));
     // What the engine compares is in proportion to what differs, however much there is.
-    let engine = volume.base();
-    engine.write_file("/d11/deep/39", b"one more").unwrap();
+    volume.write("/d11/deep/39", b"one more").unwrap();
     volume.sync().unwrap();
     volume.close().unwrap();
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
@@ -196,8 +195,8 @@ fn what_was_accepted_finds_room_in_a_pool_that_fills() {
     let device = made(24 * MIB, 4 * MIB);
     let volume = Volume::open(device.clone(), &options()).unwrap();
     let (old, filler) = (vec![1; 1 << 20], vec![1; 2 << 20]);
-    volume.base().write_file("/file", &old).unwrap();
-    volume.base().write_file("/filler", &filler).unwrap();
+    volume.write("/file", &old).unwrap();
+    volume.write("/filler", &filler).unwrap();
     volume.create_snapshot("old").unwrap();
     let ino = |name: &str| volume.base().lookup(Ino::ROOT, name.as_bytes()).unwrap().ino;
     let (file, other) = (ino("file"), ino("filler"));
@@ -206,11 +205,11 @@ fn what_was_accepted_finds_room_in_a_pool_that_fills() {
     assert!(matches!(volume.base().write(other, 0, &filler, WriteHow::default()), Err(Error::NoSpace)));
     volume.sync().expect("what was accepted is promised its places");
     volume.health().unwrap();
-    assert_eq!(volume.base().read_file("/file").unwrap(), vec![2; 1 << 20]);
+    assert_eq!(volume.read("/file").unwrap(), vec![2; 1 << 20]);
     drop(volume);
     assert_eq!(read_from(&device, "old", "/file"), old);
     let volume = Volume::open(device.clone(), &options()).unwrap();
-    assert_eq!(volume.base().read_file("/file").unwrap(), vec![2; 1 << 20]);
+    assert_eq!(volume.read("/file").unwrap(), vec![2; 1 << 20]);
     volume.delete_snapshot("old").unwrap();
     volume.base().write(other, 0, &filler, WriteHow::default()).unwrap();
     volume.close().unwrap();
@@ -235,7 +234,7 @@ fn no_sync_says_that_there_is_no_space() {
     let names: Vec<String> = (0..FILES).map(|n| format!("/{n}")).collect();
     let mut files: Vec<(Ino, Vec<u8>)> = Vec::new();
     for name in &names {
-        volume.base().write_file(name, &vec![9; LEN / 2]).unwrap();
+        volume.write(name, vec![9; LEN / 2]).unwrap();
         files.push((volume.base().lookup(Ino::ROOT, &name.as_bytes()[1..]).unwrap().ino, vec![9; LEN / 2]));
     }
     let (mut refused, mut snapshots) = (0, 0);
@@ -279,7 +278,7 @@ fn no_sync_says_that_there_is_no_space() {
                     assert_eq!(blocks, before.sectors, "a write that is refused leaves no blocks");
                 }
                 // An operation that is refused may have been done in part, as by POSIX.
-                *model = base.read_file(&names[chosen]).unwrap();
+                *model = volume.read(&names[chosen]).unwrap();
             }
             Err(other) => panic!("round {round}: {other}"),
         }
@@ -303,7 +302,7 @@ fn no_sync_says_that_there_is_no_space() {
     drop(volume);
     let volume = Volume::open(device.clone(), &options()).unwrap();
     for (name, (_, model)) in names.iter().zip(&files) {
-        assert!(volume.base().read_file(name).unwrap() == *model, "{name}");
+        assert!(volume.read(name).unwrap() == *model, "{name}");
     }
     volume.close().unwrap();
     let report = xact_check::check(device, &mut |_, _| ()).unwrap();
@@ -317,18 +316,18 @@ fn a_full_pool_lets_files_go() {
     let device = made(24 * MIB, 4 * MIB);
     let volume = Volume::open(device.clone(), &options()).unwrap();
     for n in 0..200 {
-        volume.base().create_dir_all(format!("/{}", n % 20)).unwrap();
-        volume.base().write_file(format!("/{}/{n}", n % 20), &vec![n as u8; 3000]).unwrap();
+        volume.create_dir_all(format!("/{}", n % 20)).unwrap();
+        volume.write(format!("/{}/{n}", n % 20), vec![n as u8; 3000]).unwrap();
     }
     let filler = vec![1; 3 * MIB as usize];
-    volume.base().write_file("/filler", &filler).unwrap();
+    volume.write("/filler", &filler).unwrap();
     volume.create_snapshot("old").unwrap();
     fill_pool(&volume, "filler");
-    assert!(matches!(volume.base().write_file("/new", b"new"), Err(Error::NoSpace)));
+    assert!(matches!(volume.write("/new", b"new"), Err(Error::NoSpace)));
     volume.sync().expect("what has no place was not accepted");
-    volume.base().remove_file("/filler").unwrap();
+    volume.remove_file("/filler").unwrap();
     for n in 0..100 {
-        volume.base().remove_file(format!("/{}/{n}", n % 20)).unwrap();
+        volume.remove_file(format!("/{}/{n}", n % 20)).unwrap();
         if n % 10 == 0 {
             volume.sync().unwrap();
         }
@@ -336,19 +335,19 @@ fn a_full_pool_lets_files_go() {
     volume.close().unwrap();
     let volume = Volume::open(device.clone(), &options()).unwrap();
     for n in 100..150 {
-        volume.base().remove_file(format!("/{}/{n}", n % 20)).unwrap();
+        volume.remove_file(format!("/{}/{n}", n % 20)).unwrap();
     }
     // A crash, with what nobody has synced: it may be there or not, and nothing else.
     volume.sync().unwrap();
-    volume.base().remove_file("/19/199").unwrap();
+    volume.remove_file("/19/199").unwrap();
     drop(volume);
     let volume = Volume::open(device.clone(), &options()).unwrap();
     for n in 150..199 {
-        let contents = volume.base().read_file(format!("/{}/{n}", n % 20)).unwrap();
+        let contents = volume.read(format!("/{}/{n}", n % 20)).unwrap();
         assert_eq!(contents, vec![n as u8; 3000], "file {n}");
     }
     volume.delete_snapshot("old").unwrap();
-    volume.base().write_file("/new", b"new").unwrap();
+    volume.write("/new", b"new").unwrap();
     volume.close().unwrap();
     let report = xact_check::check(device, &mut |_, _| ()).unwrap();
     assert!(report.is_sound(), "{:?}", report.problems);
@@ -360,16 +359,16 @@ fn overwritten_and_reused_blocks_stay_as_the_snapshots_have_them() {
     let volume = Volume::open(device.clone(), &options()).unwrap();
     let contents = |n: u8| vec![n; 300 << 10];
     for n in 1..=4 {
-        volume.base().write_file("/overwritten", &contents(n)).unwrap();
-        volume.base().write_file(format!("/only{n}"), &contents(100 + n)).unwrap();
+        volume.write("/overwritten", contents(n)).unwrap();
+        volume.write(format!("/only{n}"), contents(100 + n)).unwrap();
         volume.create_snapshot(&format!("s{n}")).unwrap();
         overwrite(&volume, "overwritten", &contents(50 + n)).unwrap();
         // Given back, and taken by the next round's files.
-        volume.base().write_file(format!("/only{n}"), b"").unwrap();
+        volume.write(format!("/only{n}"), b"").unwrap();
         volume.sync().unwrap();
     }
     volume.delete_snapshot("s2").unwrap();
-    assert_eq!(volume.base().read_file("/overwritten").unwrap(), contents(54));
+    assert_eq!(volume.read("/overwritten").unwrap(), contents(54));
     volume.close().unwrap();
     for n in [1, 3, 4] {
         let name = format!("s{n}");
@@ -389,7 +388,7 @@ fn opening_a_volume_costs_the_same_whatever_its_size() {
             Arc::new(FileDevice::open(file.path(), OpenMode::ReadWrite).unwrap());
         let format = MkfsOptions { block_size: Some(4096), zeroed: true, ..MkfsOptions::default() };
         mkfs_generations(&device, &format, Some(256 * MIB)).unwrap();
-        Volume::open(device.clone(), &options()).unwrap().base().write_file("/file", b"").unwrap();
+        Volume::open(device.clone(), &options()).unwrap().write("/file", b"").unwrap();
         let counting = Arc::new(CountingDevice::new(device));
         let volume = Volume::open(counting.clone(), &options()).unwrap();
         assert!(volume.base().lookup(Ino::ROOT, b"lost+found").is_ok());
@@ -411,10 +410,10 @@ fn opening_the_engine_costs_the_same_whatever_happened() {
             volume.create_snapshot(&format!("s{n}")).unwrap();
         }
         for n in 0..files {
-            volume.base().write_file(format!("/{n}"), b"").unwrap();
+            volume.write(format!("/{n}"), b"").unwrap();
         }
         volume.sync().unwrap();
-        volume.base().write_file("/lost", b"lost").unwrap();
+        volume.write("/lost", b"lost").unwrap();
         drop(volume);
         let counting = Arc::new(CountingDevice::new(device));
         let engine = open_generations(counting.clone(), EngineOptions::default()).unwrap();

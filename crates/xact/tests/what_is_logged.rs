@@ -332,7 +332,7 @@ fn contents_of_small_transactions_travel_in_the_commit() {
         for (blocks, logged) in [(6, small), (40, large)] {
             let before = setup.volume.stats().device;
             let data = setup.data_of(ino, || {
-                let transaction = setup.volume.begin(TxOptions::default());
+                let transaction = setup.volume.begin(TxOptions::default()).into_shared();
                 // Every second block, so that each is a piece of the file by itself.
                 for at in 0..blocks / 2 {
                     let contents = vec![9; BLOCK as usize];
@@ -361,10 +361,10 @@ fn what_a_small_transaction_overwrites_keeps_its_place() {
     let ino = setup.file("file");
     setup.write(ino, 0, 40 * BLOCK);
     setup.fsync(ino);
-    let earlier = setup.volume.begin(TxOptions::default());
+    let earlier = setup.volume.begin(TxOptions::default()).into_shared();
     let commit = |fill: u8| {
         let before = setup.newest();
-        let transaction = setup.volume.begin(TxOptions::default());
+        let transaction = setup.volume.begin(TxOptions::default()).into_shared();
         transaction.write(ino, 10 * BLOCK, &vec![fill; 2 * BLOCK as usize], WriteHow::default()).unwrap();
         transaction.write(ino, 20 * BLOCK + 5, &[fill; 10], WriteHow::default()).unwrap();
         transaction.commit().unwrap();
@@ -399,7 +399,7 @@ fn what_is_replaced_before_a_durable_commit_is_never_written() {
     setup.fsync(ino);
     let before = setup.volume.stats().device;
     let commit = |fill: u8, blocks: u64, durability| {
-        let transaction = setup.volume.begin(TxOptions::default());
+        let transaction = setup.volume.begin(TxOptions::default()).into_shared();
         transaction.write(ino, 0, &vec![fill; (blocks * BLOCK) as usize], WriteHow::default()).unwrap();
         transaction.commit_with(durability).unwrap();
         setup.volume.stats().device

@@ -21,6 +21,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
 use xact_layout::generations::{Pointer, SnapshotOf, contents_sum, paths_text};
 use xact_types::{BlockNr, Error, Result, SNAPSHOT_PATHS_MAX};
 
@@ -32,7 +33,7 @@ use super::published_map::Logged;
 use super::snapshots::{Change, SnapshotEntry};
 use crate::core::block::BlockRef;
 use crate::fault::Fault;
-use crate::snapshots::{PartialSnapshot, SnapshotImage};
+use crate::snapshots::{PartialSnapshot, SnapshotImage, UnprunedSnapshot};
 
 impl PartialSnapshot {
     fn keeps(&self, block: BlockNr) -> bool {
@@ -89,44 +90,73 @@ impl PartialSnapshot {
     }
 }
 
+/// Between the two commits of a snapshot of chosen paths.
+pub(super) struct Unpruned<'g> {
+    generations: &'g Generations,
+    name: String,
+    generation: u64,
+    image: Arc<GenerationImage>,
+    is_finished: bool,
+    /// Makes other such snapshots wait; `drop_unpruned` would delete theirs.
+    _turn: MutexGuard<'g, ()>,
+}
+
 impl Generations {
-    /// See [`crate::Snapshots::create_partial`].
-    pub(super) fn create_in_two_commits(
-        &self,
-        name: &str,
-        time: u64,
-        select: &dyn Fn(Arc<dyn SnapshotImage>) -> Result<PartialSnapshot>,
-    ) -> Result<()> {
-        let _turn = self.pruning.lock();
+    /// The first commit. See [`crate::Snapshots::begin_partial`].
+    pub(super) fn keep_unpruned(&self, name: &str, time: u64) -> Result<Unpruned<'_>> {
+        let turn = self.pruning.lock();
         let unmarked = self.core.faults.has(Fault::UncutUnmarked);
         self.keep(name, time, if unmarked { SnapshotOf::Volume } else { SnapshotOf::ToBePruned })?;
-        let (generation, image) = {
-            let state = self.state.lock();
-            // Names are not given twice.
-            let kept = state.snapshots.iter().find(|kept| kept.record.name == name);
-            let kept = kept.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))?;
-            (kept.record.generation, Arc::new(self.image_of(kept)))
-        };
-        let done = select(image).and_then(|part| {
-            let len = paths_text(&part.paths).len();
-            if len == 0 || len > SNAPSHOT_PATHS_MAX {
-                return Err(Error::Usage(format!(
-                    "the paths of a snapshot take at most {SNAPSHOT_PATHS_MAX} bytes together: choose a folder"
-                )));
-            }
-            self.change_snapshots(|snapshots| {
-                let index = snapshots.iter().position(|kept| kept.record.generation == generation);
-                let index = index.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))?;
-                let map = Map::new(self.reader.levels(), None);
-                Ok(Change::Prune { index, part, map })
-            })
-        });
-        if done.is_err() {
-            // What made it fail is the better news; if this fails too, the next opening does it.
-            let _ = self.drop_unpruned();
-        }
-        done
+        let state = self.state.lock();
+        // Names are not given twice.
+        let kept = state.snapshots.iter().find(|kept| kept.record.name == name);
+        let kept = kept.ok_or_else(|| missing(name))?;
+        Ok(Unpruned {
+            generations: self,
+            name: name.to_owned(),
+            generation: kept.record.generation,
+            image: Arc::new(self.image_of(kept)),
+            is_finished: false,
+            _turn: turn,
+        })
     }
+}
+
+impl UnprunedSnapshot for Unpruned<'_> {
+    fn image(&self) -> Arc<dyn SnapshotImage> {
+        self.image.clone()
+    }
+
+    /// The second commit.
+    fn finish(mut self: Box<Self>, part: PartialSnapshot) -> Result<()> {
+        let len = paths_text(&part.paths).len();
+        if len == 0 || len > SNAPSHOT_PATHS_MAX {
+            return Err(Error::Usage(format!(
+                "the paths of a snapshot take at most {SNAPSHOT_PATHS_MAX} bytes together: choose a folder"
+            )));
+        }
+        self.generations.change_snapshots(|snapshots| {
+            let index = snapshots.iter().position(|kept| kept.record.generation == self.generation);
+            let index = index.ok_or_else(|| missing(&self.name))?;
+            let map = Map::new(self.generations.reader.levels(), None);
+            Ok(Change::Prune { index, part, map })
+        })?;
+        self.is_finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for Unpruned<'_> {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // Where this fails, the next opening does it. The caller has the error that led here.
+            let _ = self.generations.drop_unpruned();
+        }
+    }
+}
+
+fn missing(name: &str) -> Error {
+    Error::Usage(format!("there is no snapshot '{name}'"))
 }
 
 impl Generations {

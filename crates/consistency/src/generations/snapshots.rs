@@ -40,7 +40,7 @@ use super::{Generations, State, admission};
 use crate::core::block::{BlockRef, BlockSource};
 use crate::fault::Fault;
 use crate::mechanism::ReserveClass;
-use crate::snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots};
+use crate::snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots, UnprunedSnapshot};
 
 /// A snapshot with its map.
 #[derive(Clone)]
@@ -203,13 +203,8 @@ impl Snapshots for Generations {
         Ok(Arc::new(GenerationImage::new(self.reader.clone(), map, logged, lease)))
     }
 
-    fn create_partial(
-        &self,
-        name: &str,
-        time: u64,
-        select: &dyn Fn(Arc<dyn SnapshotImage>) -> Result<PartialSnapshot>,
-    ) -> Result<()> {
-        self.create_in_two_commits(name, time, select)
+    fn begin_partial(&self, name: &str, time: u64) -> Result<Box<dyn UnprunedSnapshot + '_>> {
+        Ok(Box::new(self.keep_unpruned(name, time)?))
     }
 
     fn pool_use(&self) -> Result<PoolUse> {

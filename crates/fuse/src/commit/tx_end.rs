@@ -25,7 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use xact::{CommitObserver, Durability, Transaction};
+use xact::{CommitObserver, Durability, SharedTransaction};
 use xact_control::abi::{
     COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason,
     TxStatus, WHY_MAX,
@@ -56,7 +56,7 @@ impl CommitHow {
     /// Returns when the commit is as durable as `self` says. On an error before the base shows the
     /// changes nothing has happened: the transaction is aborted, or stays open if it was to be
     /// retained or committed in part.
-    fn commit(&self, transaction: &Transaction, audience: &mut dyn CommitObserver) -> Result<()> {
+    fn commit(&self, transaction: &SharedTransaction, audience: &mut dyn CommitObserver) -> Result<()> {
         match &self.only {
             Some(paths) => transaction.commit_only(paths, self.durability, audience),
             None if self.retain => transaction.try_commit(self.durability, audience),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xact::{AbortHistory, Isolation, Resource, Transaction, TxOptions};
+use xact::{AbortHistory, Isolation, Resource, SharedTransaction, TxOptions};
 use xact_control::abi::{self as control, Begin, Status, Users, Version};
 use xact_types::{Errno, Error, Result};
 use zerocopy::FromBytes;
@@ -160,9 +160,9 @@ impl Server {
         uid: u32,
         isolation: Isolation,
         losses: &AbortHistory,
-    ) -> Result<Arc<Transaction>> {
+    ) -> Result<Arc<SharedTransaction>> {
         self.volume.health()?;
         let options = TxOptions { owner: uid, isolation, mounted: true, ..TxOptions::default() };
-        Ok(self.volume.begin_after(options, losses))
+        Ok(self.volume.begin_after(options, losses).into_shared())
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xact::{PersistedInfo, Resource, Transaction};
+use xact::{PersistedInfo, Resource, SharedTransaction, Transaction};
 use xact_control::abi::TxStatus;
 use xact_types::{Errno, Error, Ino, Result, unix_seconds};
 
@@ -121,11 +121,11 @@ impl Server {
         }
     }
 
-    fn reopen(&self, id: u64) -> Result<Arc<Transaction>> {
+    fn reopen(&self, id: u64) -> Result<Arc<SharedTransaction>> {
         if self.volume.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        self.volume.reopen_transaction(id)
+        self.volume.reopen_transaction(id).map(Transaction::into_shared)
     }
 
     /// Drops the kept transactions whose time has run out; returns when the next one's does.

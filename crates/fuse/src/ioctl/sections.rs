@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use xact::Transaction;
+use xact::SharedTransaction;
 use xact_types::{Errno, Ino};
 
 use crate::protocol::abi::WriteOut;
@@ -42,7 +42,7 @@ impl Pending {
 pub struct Section {
     pub owner: Process,
     pub uid: u32,
-    pub transaction: Arc<Transaction>,
+    pub transaction: Arc<SharedTransaction>,
     /// First byte and length of what was written.
     pub ranges: Mutex<Vec<(u64, u64)>>,
     pub pending: Mutex<Option<Arc<Pending>>>,

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
-use xact::{AbortHistory, Account, Charge, LostAttempt, Resource, Transaction, TxState};
+use xact::{AbortHistory, Account, Charge, LostAttempt, Resource, SharedTransaction, TxState};
 use xact_control::TxInfo;
 use xact_control::abi::TxStatus;
 use xact_fs::View;
@@ -55,7 +55,7 @@ pub struct TxView {
     pub nr: ViewNr,
     pub uid: u32,
     pub gid: u32,
-    pub transaction: Arc<Transaction>,
+    pub transaction: Arc<SharedTransaction>,
     pub begun: Instant,
     /// Its user's.
     pub account: Arc<Account>,
@@ -72,7 +72,13 @@ pub struct TxView {
 }
 
 impl TxView {
-    fn new(nr: ViewNr, gid: u32, transaction: Arc<Transaction>, open: Arc<Charge>, begun: Instant) -> TxView {
+    fn new(
+        nr: ViewNr,
+        gid: u32,
+        transaction: Arc<SharedTransaction>,
+        open: Arc<Charge>,
+        begun: Instant,
+    ) -> TxView {
         let account = open.account().clone();
         TxView {
             nr,
@@ -293,7 +299,7 @@ impl Transactions {
     pub fn add(
         &self,
         channel: u32,
-        transaction: Arc<Transaction>,
+        transaction: Arc<SharedTransaction>,
         open: Charge,
         gid: u32,
         own_inodes: bool,
@@ -399,7 +405,7 @@ impl Transactions {
     /// One that was kept before the volume was mounted, `age` old.
     pub fn add_kept(
         &self,
-        transaction: Arc<Transaction>,
+        transaction: Arc<SharedTransaction>,
         account: &Arc<Account>,
         age: Duration,
         left: Option<Duration>,

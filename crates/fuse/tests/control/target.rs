@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use xact::mkfs::{MkfsOptions, mkfs};
-use xact::{Attr, Files, MemoryDevice, SetAttr, Volume, VolumeOptions};
+use xact::{Attr, MemoryDevice, PathExt, SetAttr, Volume, VolumeOptions};
 use xact_control::abi as control;
 use xact_fuse::protocol::abi::{self, InHeader, OutHeader, fattr, init, opcode};
 use xact_fuse::{Connection, serve_socket};
@@ -73,23 +73,21 @@ fn image() -> &'static [u8] {
         let device = Arc::new(MemoryDevice::new(8 << 20));
         mkfs(&*device, &MkfsOptions::default()).expect("a volume");
         let volume = Volume::open(device.clone(), &VolumeOptions::default()).expect("opening it");
-        let base = volume.base();
         let own = |path: &str, uid: u32, perm: u16| {
-            let ino = base.find(path, false).expect("it was made just now").ino;
             let change = SetAttr { uid: Some(uid), gid: Some(uid), perm: Some(perm), ..SetAttr::default() };
-            base.set_attr(&xact::Caller::ROOT, ino, &change).expect("giving it away");
+            volume.set_attr(path, &change).expect("giving it away");
         };
         for (folder, uid, perm) in
             [("/h1", USERS[0], 0o755), ("/h2", USERS[1], 0o755), ("/all", 0, 0o777), ("/private", 0, 0o700)]
         {
-            base.create_dir_all(folder).expect("a folder");
+            volume.create_dir_all(folder).expect("a folder");
             let (secret, hidden) = (format!("{folder}/secret"), format!("{folder}/folder"));
-            base.write_file(&secret, SECRET).expect("a file");
-            base.create_dir_all(&hidden).expect("a folder");
-            base.write_file(format!("{hidden}/{SECRET_NAME}"), SECRET).expect("a file");
+            volume.write(&secret, SECRET).expect("a file");
+            volume.create_dir_all(&hidden).expect("a folder");
+            volume.write(format!("{hidden}/{SECRET_NAME}"), SECRET).expect("a file");
             own(&secret, 0, 0o600);
             own(&hidden, 0, 0o700);
-            base.write_file(format!("{folder}/f"), &[b'f'; 8192]).expect("a file");
+            volume.write(format!("{folder}/f"), [b'f'; 8192]).expect("a file");
             own(&format!("{folder}/f"), if uid == 0 { USERS[0] } else { uid }, 0o644);
             own(folder, uid, perm);
         }
@@ -239,7 +237,7 @@ impl Kernel {
         let paths =
             folders.map(|folder| [format!("{folder}/secret"), format!("{folder}/folder/{SECRET_NAME}")]);
         let secret = |path: &String| {
-            let attr = self.volume.base().find(path, false).expect("a file of the image");
+            let attr = self.volume.symlink_metadata(path).expect("a file of the image");
             let state = state(&self.volume, &attr).expect("a file of the image");
             // A user with write permission on a folder may delete root's files in it.
             let may_be_deleted = path.ends_with("/secret") && path != "/private/secret";
