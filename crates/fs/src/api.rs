@@ -1,13 +1,14 @@
-//! What the front ends (library, FUSE, C) see of a volume: the trait [`View`] and its words.
+//! The interface of a volume for the front ends (library, FUSE, C): the trait [`View`] and its
+//! types.
 //!
-//! A view is one state of the volume that a program works in: the live one, which everybody shares,
-//! a transaction, or a snapshot. All have the same operations.
+//! A view is one state of the volume that a program works in: the live one, which all programs
+//! share, a transaction, or a snapshot. All have the same operations.
 
 use xact_layout::inode::mode;
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
-/// The folder in the root in which transactions are kept that are undecided (`xact-txn`). It is
-/// there as long as one is, and no part of what a front end shows.
+/// The folder in the root with the records of persisted transactions (`xact-txn`). It exists while
+/// there is such a transaction, and front ends do not show it.
 pub const PERSISTED_FOLDER: &str = ".xact-kept";
 
 /// A name in a directory: 1 to 255 bytes, neither `.` nor `..`, without `/` and NUL.
@@ -78,7 +79,7 @@ impl FileKind {
     }
 }
 
-/// What `stat` tells of an inode.
+/// The attributes of an inode, as `stat` returns them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
     pub ino: Ino,
@@ -87,23 +88,23 @@ pub struct Attr {
     pub perm: u16,
     pub uid: u32,
     pub gid: u32,
-    /// The project that its quota counts for; 0 on volumes without the feature `project`.
+    /// The project that is charged for it; 0 on volumes without the feature `project`.
     pub project: u32,
     pub nlink: u32,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Space used, in 512-byte sectors, data not yet allocated included.
+    /// Space used, in 512-byte sectors, including data that is not allocated yet.
     pub sectors: u64,
     pub atime: Timestamp,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
-    /// Time of birth, where the inode is large enough to hold it.
+    /// Time of creation, if the inode is large enough to hold it.
     pub crtime: Option<Timestamp>,
     /// Device number of a device node, as `makedev` packs it for userland.
     pub rdev: u64,
     /// `i_flags` (`FS_*_FL`).
     pub flags: u32,
-    /// `i_generation`: tells a reused inode number from its predecessor.
+    /// `i_generation`: distinguishes inodes that used the same number one after the other.
     pub generation: u32,
 }
 
@@ -113,12 +114,13 @@ impl Attr {
     }
 }
 
-/// Who calls, for the owner of what is made and for the checks that are not the kernel's.
+/// The caller of an operation: the owner of new inodes, and the subject of checks that the kernel
+/// does not make.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Caller {
     pub uid: u32,
     pub gid: u32,
-    /// Bits that are taken off the mode of what is made, unless the folder's default ACL does it.
+    /// Bits removed from the mode of new inodes, unless the folder has a default ACL.
     pub umask: u16,
 }
 
@@ -126,14 +128,15 @@ impl Caller {
     pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 }
 
-/// What `setattr` does to a time.
+/// A new value of a time for `setattr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeChange {
     Now,
     To(Timestamp),
 }
 
-/// Changes of attributes; `None` leaves one as it is. ctime follows by itself unless given.
+/// Changes of attributes; `None` leaves one unchanged. ctime is set to the present time unless
+/// given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     pub perm: Option<u16>,
@@ -151,23 +154,23 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
-/// How `write` places its data.
+/// Options of a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteHow {
-    /// At the end of the file as it is now (`O_APPEND`); the offset is ignored.
+    /// Write at the present end of the file (`O_APPEND`); the offset is ignored.
     pub append: bool,
     /// Drop suid and sgid: the caller is not privileged.
     pub kill_suidgid: bool,
-    /// Whose reserves and limits count; by default root's.
+    /// The caller whose reserves and limits apply; by default root.
     pub by: Caller,
 }
 
-/// What `fallocate` does to a range.
+/// The effect of `fallocate` on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
     /// Reserve blocks that read as zeros; the size grows to cover them unless `keep_size`.
     Reserve { keep_size: bool },
-    /// Give the blocks back; the range reads as zeros. The size stays.
+    /// Free the blocks; the range reads as zeros. The size stays.
     PunchHole,
     /// The range reads as zeros and stays allocated.
     ZeroRange { keep_size: bool },
@@ -198,7 +201,7 @@ pub enum SeekTo {
     Hole,
 }
 
-/// What a directory entry points at.
+/// The target of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub ino: Ino,
@@ -211,24 +214,24 @@ pub struct DirItem<'a> {
     pub name: &'a [u8],
     pub ino: Ino,
     pub kind: FileKind,
-    /// Where a listing that stopped after this entry goes on; never 0.
+    /// The cookie with which a listing continues after this entry; never 0.
     pub next_cookie: u64,
 }
 
-/// What `statfs` tells.
+/// Space figures, as `statfs` returns them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeSpace {
     pub block_size: u32,
-    /// Blocks for data: the volume's less its fixed metadata.
+    /// Blocks for data: all blocks except fixed metadata.
     pub blocks: u64,
     pub free_blocks: u64,
-    /// `free_blocks` less what is reserved for root.
+    /// `free_blocks` without those reserved for root.
     pub available_blocks: u64,
     pub inodes: u64,
     pub free_inodes: u64,
 }
 
-/// Refuses what cannot be a name in a directory.
+/// Rejects an invalid name.
 pub fn check_name(name: &Name) -> Result<()> {
     if name.len() > 255 {
         return Err(Error::Posix(Errno::ENAMETOOLONG));
@@ -239,16 +242,16 @@ pub fn check_name(name: &Name) -> Result<()> {
     Ok(())
 }
 
-/// One state of the volume, with every operation. Permission bits are checked by the front end
-/// (FUSE mounts with `default_permissions`); rules that follow from the volume's own state
-/// (non-empty folders, loops by rename, read-only flags) are checked here.
+/// One state of the volume, with every operation. The front end checks permission bits (FUSE mounts
+/// with `default_permissions`); the view checks rules that follow from the volume's own state
+/// (non-empty folders, loops by rename, read-only flags).
 ///
 /// Inodes are named by number. A number stays valid while a name points at its inode or while
 /// it is held: `hold` keeps an unlinked inode alive until the last `release`.
 pub trait View: Send + Sync {
     fn lookup(&self, dir: Ino, name: &Name) -> Result<Attr>;
-    /// What a name points at. In a transaction this does not count as a look at that inode's
-    /// attributes, so a commit does not depend on them: for the way to a file.
+    /// The target of a name. In a transaction, this does not count as a read of the inode's
+    /// attributes, so the commit does not depend on them. For walking a path.
     fn resolve(&self, dir: Ino, name: &Name) -> Result<Entry> {
         let Attr { ino, kind, .. } = self.lookup(dir, name)?;
         Ok(Entry { ino, kind })
@@ -257,24 +260,25 @@ pub trait View: Send + Sync {
     fn set_attr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr>;
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
 
-    /// Makes a regular file, device node, FIFO or socket: `mode` has type and permission bits.
+    /// Creates a regular file, device node, FIFO or socket: `mode` has type and permission bits.
     /// `rdev` as in [`Attr::rdev`].
     fn make_node(&self, caller: &Caller, dir: Ino, name: &Name, mode: u16, rdev: u64) -> Result<Attr>;
     fn make_dir(&self, caller: &Caller, dir: Ino, name: &Name, perm: u16) -> Result<Attr>;
     fn make_symlink(&self, caller: &Caller, dir: Ino, name: &Name, target: &[u8]) -> Result<Attr>;
-    /// A regular file without a name (`O_TMPFILE`), held once on return; `link` can name it.
+    /// Creates a regular file without a name (`O_TMPFILE`), held once on return; `link` can name
+    /// it.
     fn make_unnamed(&self, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr>;
     fn link(&self, caller: &Caller, ino: Ino, dir: Ino, name: &Name) -> Result<Attr>;
     fn unlink(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<()>;
     fn remove_dir(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<()>;
     fn rename(&self, caller: &Caller, from: (Ino, &Name), to: (Ino, &Name), how: RenameHow) -> Result<()>;
 
-    /// Lists a directory from `cookie` (0: from the start, `.` and `..` first) until `each` says
-    /// false. The entry for which it said false is not consumed.
+    /// Lists a directory from `cookie` (0: from the start, `.` and `..` first) until `each` returns
+    /// false. The entry for which it returned false is not consumed.
     fn read_dir(&self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()>;
 
-    /// Whether a read of these bytes needs none of the device, as far as can be told without
-    /// waiting.
+    /// Whether a read of these bytes is known to need no device access. False if finding out would
+    /// have to wait.
     fn is_in_memory(&self, _ino: Ino, _offset: u64, _len: u64) -> bool {
         false
     }
@@ -283,18 +287,18 @@ pub trait View: Send + Sync {
     /// Undoes `count` holds.
     fn release(&self, ino: Ino, count: u64);
 
-    /// Appends to `out` what the file has of `offset..offset+len`; less only at the end of file.
+    /// Appends the range `offset..offset+len` of the file to `out`, as far as the file reaches.
     fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
-    /// Writes all of `data` and returns the offset at which it was placed.
+    /// Writes all of `data` and returns its offset in the file.
     fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64>;
     fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()>;
     /// Copies within the view; returns the number of bytes copied (short at the end of file).
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64>;
     /// `ENXIO` past the end of the file.
     fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64>;
-    /// `fsync` (or `fdatasync`): returns when it is durable. Inside a transaction: at once.
+    /// `fsync` (or `fdatasync`): returns when the file is durable. Inside a transaction: at once.
     fn sync_file(&self, ino: Ino, data_only: bool) -> Result<()>;
-    /// Makes everything done so far durable. Inside a transaction: returns at once.
+    /// Makes all changes so far durable. Inside a transaction: returns at once.
     fn sync_all(&self) -> Result<()>;
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;

@@ -1,8 +1,8 @@
 //! Conversion between a plain ext4 volume and one with generations, both ways, in place.
 //!
-//! Safe against a crash at any point: it leaves the one or the other, with everything that was
-//! there, and converting once more goes on. The arguments are at the heads of `generations/format`
-//! and `generations/convert`.
+//! A crash at any point leaves the one or the other, with all files; another conversion then
+//! continues. The crash arguments are at the heads of `generations/format` and
+//! `generations/convert`.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use xact_types::{Error, Result};
 
 use crate::volume::{VolumeOptions, open};
 
-/// Gives a plain ext4 volume generations. What `device` has behind the volume becomes the pool. A
+/// Gives a plain ext4 volume generations. The rest of `device` after the volume becomes the pool. A
 /// journal stays, empty and unused.
 ///
-/// Errors: as [`open`] for writing; `Usage` where it has generations already, and for a pool that
-/// is too small or too large.
+/// Errors: as [`open`] for writing; `Usage` if the volume already has generations, and for a pool
+/// that is too small or too large.
 pub fn to_generations(device: &Arc<dyn BlockDevice>) -> Result<()> {
     settle(device)?;
     format_generations(device.clone())
 }
 
-/// Makes a volume with generations a plain ext4 one, with the journal that it had before, if any.
-/// What the device has behind it is not used any more. Of a plain one, cleans up what a crash has
-/// left of that.
+/// Converts a volume with generations to a plain ext4 one, with the journal that it had before, if
+/// any. The rest of the device is unused then. On a plain volume, it cleans up after an interrupted
+/// conversion.
 ///
-/// Errors: as [`open`] for writing; `Usage` where there are snapshots.
+/// Errors: as [`open`] for writing; `Usage` if the volume has snapshots.
 pub fn to_plain(device: &Arc<dyn BlockDevice>) -> Result<()> {
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
     match open_generations(device.clone(), options) {
@@ -42,7 +42,7 @@ pub fn to_plain(device: &Arc<dyn BlockDevice>) -> Result<()> {
     engine.snapshots().expect("was opened as one with generations").make_plain()
 }
 
-/// Recovers the volume and leaves it as a clean unmount does.
+/// Recovers the volume, and leaves it like a clean unmount.
 fn settle(device: &Arc<dyn BlockDevice>) -> Result<()> {
     open(device.clone(), &VolumeOptions { flusher: false, ..VolumeOptions::default() })?.close()
 }

@@ -1,7 +1,6 @@
-//! Opening the allocator: where the journal is has to be read through it.
+//! Opens the allocator, which must know the journal's blocks, and is needed to read them.
 //!
-//! Layer: above the allocator, the inode table and the extents, which know nothing of each other's
-//! order.
+//! Layer: above the allocator, the inode table and the extents.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::extent::{Extents, Owner};
 use crate::inode_table::InodeTable;
 use crate::journal_map::lasting_runs;
 
-/// The allocator of a volume. Reads the journal's inode, and nothing else before it is needed.
+/// Opens the allocator of a volume. Reads only the journal's inode.
 ///
 /// Errors: `Corrupt` for a journal that cannot be read.
 pub fn open_allocator(engine: Arc<Engine>, sb: Superblock) -> Result<Allocator> {
@@ -26,7 +25,7 @@ pub fn open_allocator(engine: Arc<Engine>, sb: Superblock) -> Result<Allocator> 
     Ok(alloc)
 }
 
-/// The blocks of the journal inode, if the volume has one, without those that it has for a while.
+/// The blocks of the journal inode, if the volume has one, without those added for large commits.
 fn journal_runs(alloc: &Allocator) -> Result<Vec<Run>> {
     let (engine, sb) = (alloc.engine(), alloc.superblock());
     let mut runs = Vec::new();

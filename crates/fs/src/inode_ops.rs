@@ -1,13 +1,13 @@
 //! The primitives under the POSIX operations: one state of the volume within one operation.
 //!
-//! Two types implement it: the live file system's ([`crate::Operation`]), which changes the volume
-//! through a handle while it holds the locks of the inodes concerned, and the transaction's, which
-//! changes an overlay in memory. The operations in `crate::posix` are written once over it, and a
-//! commit replays a transaction's changes on the volume through it.
+//! Two types implement the trait. [`crate::Operation`] changes the live volume through a handle
+//! while it holds the locks of the inodes. The transaction's tree changes an overlay in memory. The
+//! operations in `crate::posix` are written once over the trait, and a commit applies a
+//! transaction's changes to the volume through it.
 //!
-//! Rule for operations: read everything first, then change. `LiveFs::run` takes the lock of an
-//! inode when an operation first reads it, and may restart the operation (with more locks) at
-//! any read; after the first change no inode may be met that was not read before.
+//! Rule for operations: read everything first, then change. `LiveFs::run` locks an inode when an
+//! operation first reads it, and may restart the operation (with more locks) at any read. After its
+//! first change, an operation may only use inodes that it has read before.
 
 #[cfg(any(test, feature = "mem-tree"))]
 pub mod mem;
@@ -18,7 +18,7 @@ use xact_types::{Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 
-/// What a new inode starts with. Size 0, no links: names count links as they are added.
+/// The initial state of a new inode. It has size 0 and no links: adding names counts links.
 #[derive(Debug, Clone, Copy)]
 pub struct NewInode {
     pub kind: FileKind,
@@ -27,14 +27,13 @@ pub struct NewInode {
     pub gid: u32,
     pub project: u32,
     pub rdev: u64,
-    /// Set for all four times.
+    /// The value of all four times.
     pub time: Timestamp,
-    /// Inherited `i_flags`, and [`xact_layout::inode::flag::EXTENTS`] where the file is to have
-    /// them.
+    /// Inherited `i_flags`, and [`xact_layout::inode::flag::EXTENTS`] if the file gets extents.
     pub flags: u32,
 }
 
-/// Attributes that an operation sets as they are; rules were applied before.
+/// Attributes that an operation sets; the rules of POSIX were already applied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AttrChange {
     pub perm: Option<u16>,
@@ -47,7 +46,7 @@ pub struct AttrChange {
     pub flags: Option<u32>,
 }
 
-/// Attributes that an operation's outcome, or what it returns, depends on.
+/// Attributes on which an operation's outcome or result depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AttrSet(u8);
 
@@ -61,7 +60,7 @@ impl AttrSet {
     pub const MTIME: AttrSet = AttrSet(8);
     /// `i_flags`.
     pub const FLAGS: AttrSet = AttrSet(16);
-    /// What `stat` shows, as far as a transaction answers for it.
+    /// The attributes of `stat` that a transaction validates.
     pub const STAT: AttrSet = AttrSet(1 | 2 | 4 | 8);
 
     pub fn has(self, other: AttrSet) -> bool {
@@ -104,8 +103,9 @@ impl std::ops::BitOrAssign for AttrSet {
     }
 }
 
-/// The link count of a directory with `old` links after `delta` subdirectories came or went
-/// (`ext4_inc_count`, `ext4_dec_count`): 1 is "not counted", and no living directory is below 2.
+/// The link count of a directory with `old` links after `delta` subdirectories were added or
+/// removed (`ext4_inc_count`, `ext4_dec_count`). 1 means "not counted"; otherwise a directory in
+/// use has at least 2.
 pub fn links_with_subdirs(old: u32, delta: i64, link_max: u32) -> u32 {
     if old < 2 {
         return old;
@@ -114,17 +114,20 @@ pub fn links_with_subdirs(old: u32, delta: i64, link_max: u32) -> u32 {
     if new > i64::from(link_max) { 1 } else { new as u32 }
 }
 
+/// One state of the volume within one operation.
 pub trait InodeOps {
-    /// `ESTALE` for a number that is no inode in use.
+    /// `ESTALE` for a number that is not in use.
     fn attr(&mut self, ino: Ino) -> Result<Attr>;
-    /// Says which attributes of an inode decide what the operation does or returns. `attr` alone
-    /// says nothing: a write reads the size, yet only one at the end of the file depends on it.
+    /// Declares the attributes of an inode on which the operation's outcome or result depends. A
+    /// call of `attr` declares nothing: every write reads the size, but only one at the end of the
+    /// file depends on it.
     fn depends_on(&mut self, _ino: Ino, _attrs: AttrSet) {}
     fn set_attr(&mut self, ino: Ino, change: &AttrChange) -> Result<()>;
-    /// Adds to the link count. At 0 the inode is freed when it is not held any more.
+    /// Adds to the link count. At 0 the inode is freed when it is no longer held.
     fn add_links(&mut self, ino: Ino, delta: i32) -> Result<()>;
-    /// Adds the `..` of subdirectories that came (or, below 0, went) to the link count of `dir`:
-    /// a count past `link_max` becomes 1, which means "not counted" and stays (`dir_nlink`).
+    /// Adds the `..` of added subdirectories (if negative, of removed ones) to the link count of
+    /// `dir`. A count above `link_max` becomes 1, which means "not counted" and stays
+    /// (`dir_nlink`).
     fn add_subdirs(&mut self, dir: Ino, delta: i32) -> Result<()> {
         let old = self.attr(dir)?.nlink;
         let new = links_with_subdirs(old, i64::from(delta), self.link_max());
@@ -135,57 +138,57 @@ pub trait InodeOps {
     fn link_max(&self) -> u32;
     /// Whether a directory may have more subdirectories than `link_max` (feature `dir_nlink`).
     fn dir_nlink(&self) -> bool;
-    /// The longest target of a symbolic link in bytes: it has to fit a block with its NUL.
+    /// Maximum length of a symbolic link's target in bytes: it must fit into a block with its NUL.
     fn target_max(&self) -> usize;
     fn new_inode(&mut self, parent: Ino, new: &NewInode) -> Result<Ino>;
-    /// Keeps an inode that has no name yet, or none any more, until it is released.
+    /// Keeps an inode without a name until it is released.
     fn hold(&mut self, ino: Ino) -> Result<()>;
 
     /// `name` is an ordinary name (see [`crate::api::check_name`]).
     fn entry(&mut self, dir: Ino, name: &Name) -> Result<Option<Entry>>;
-    /// `NoSpace` where the directory could not take this name however much space the volume has. To
-    /// be asked before the first change.
+    /// `NoSpace` if the directory cannot hold this name, however much space the volume has. Called
+    /// before the first change.
     fn check_name_fits(&mut self, _dir: Ino, _name: &Name) -> Result<()> {
         Ok(())
     }
-    /// Adds a name that is not there.
+    /// Adds a name that does not exist.
     fn add_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()>;
-    /// Removes a name that is there.
+    /// Removes an existing name.
     fn remove_entry(&mut self, dir: Ino, name: &Name) -> Result<()>;
-    /// Points a name that is there at another inode.
+    /// Points an existing name at another inode.
     fn set_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()>;
     fn is_empty(&mut self, dir: Ino) -> Result<bool>;
-    /// What `..` points at.
+    /// The inode of `..`.
     fn parent(&mut self, dir: Ino) -> Result<Ino>;
-    /// Sets `..`; on a new directory this also makes its first block.
+    /// Sets `..`; for a new directory this also creates its first block.
     fn set_parent(&mut self, dir: Ino, parent: Ino) -> Result<()>;
-    /// Ordinary names only; `.` and `..` are the caller's. Cookies 1 and 2 are left free for them.
+    /// Lists names other than `.` and `..`, which the caller adds. Cookies 1 and 2 are left to
+    /// them.
     fn list(&mut self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()>;
 
     fn read_link(&mut self, ino: Ino) -> Result<Vec<u8>>;
     /// Sets the target of a new symbolic link, and its size.
     fn set_link(&mut self, ino: Ino, target: &[u8]) -> Result<()>;
 
-    /// Appends to `out` what the file has of the range; less only at the end of file.
+    /// Appends a range of the file to `out`, as far as the file reaches.
     fn read(&mut self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
-    /// Writes and grows the size as needed; times are the caller's.
+    /// Writes, and extends the size if needed; the caller sets the times.
     fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
-    /// Sets the size; what is cut off is gone, what is added reads as zeros.
+    /// Sets the size; bytes past it are discarded, added bytes read as zeros.
     fn set_size(&mut self, ino: Ino, size: u64) -> Result<()>;
     fn allocate(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()>;
     fn seek(&mut self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64>;
-    /// The largest size in bytes of a regular file with these `i_flags`: less for one without
-    /// extents.
+    /// Maximum size in bytes of a regular file with these `i_flags`; lower without extents.
     fn size_max(&self, flags: u32) -> u64;
-    /// Whether new files have extents. One without (ext2, ext3) has no unwritten blocks, so nothing
-    /// can be reserved for it.
+    /// Whether new files have extents. A file without them (ext2, ext3) has no unwritten blocks, so
+    /// no blocks can be reserved for it.
     fn has_extents(&self) -> bool;
     /// Whether inodes have projects (feature `project`, and inodes large enough).
     fn has_projects(&self) -> bool;
 
     fn xattr(&mut self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>>;
     fn list_xattrs(&mut self, ino: Ino) -> Result<Vec<Vec<u8>>>;
-    /// `None` removes it.
+    /// Sets an attribute; `None` removes it.
     fn set_xattr(&mut self, ino: Ino, name: &[u8], value: Option<&[u8]>) -> Result<()>;
 
     fn now(&self) -> Timestamp {

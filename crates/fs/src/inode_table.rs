@@ -1,7 +1,7 @@
-//! The inode table: inodes by number, checked when read and sealed when written.
+//! The inode table: inodes by number. A read verifies their checksum, a write updates it.
 //!
-//! An inode's `i_dtime` belongs to the table, not to whoever keeps the inode in memory: it links
-//! the orphan list, and a neighbour's coming and going changes it without that inode's lock. So
+//! An inode's `i_dtime` belongs to the table, not to the inode in memory: it links the orphan list,
+//! and adding or removing a neighbour changes it without that inode's lock. So
 //! [`InodeTable::write`] leaves the field as it is on disk; [`InodeTable::create`] and
 //! [`InodeTable::update`] set it.
 
@@ -12,17 +12,17 @@ use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, Error, Ino, Result, Site};
 
-use crate::alloc::{Allocator, Shared};
+use crate::alloc::{Allocator, AllocatorCore};
 
-/// Reads and writes the inodes of one volume. Clones are the same table.
+/// Reads and writes the inodes of one volume. Clones refer to the same table.
 #[derive(Clone)]
 pub struct InodeTable {
-    alloc: Arc<Shared>,
+    alloc: Arc<AllocatorCore>,
 }
 
-/// An inode's place: its block and the byte at which it starts there.
+/// An inode's block, and its byte offset there.
 #[derive(Clone, Copy)]
-struct Place {
+struct InodePlace {
     block: BlockNr,
     at: usize,
 }
@@ -35,11 +35,10 @@ impl InodeTable {
         InodeTable { alloc: alloc.shared().clone() }
     }
 
-    /// Reads an inode. It may be one that is free: its links and mode tell.
+    /// Reads an inode. It may be free: its link count and mode show that.
     ///
-    /// Errors: `Corrupt`, naming the inode, for a number that the volume does not have or that was
-    /// never used, and for a checksum that does not match; naming its group, for a damaged
-    /// descriptor.
+    /// Errors: `Corrupt` with the inode, for a number that is out of range or was never used, and
+    /// for a checksum that does not match; `Corrupt` with its group, for a corrupt descriptor.
     pub fn read(&self, ino: Ino) -> Result<Inode> {
         let place = self.place(ino)?;
         let bytes = self.alloc.engine().read(place.block)?;
@@ -57,23 +56,23 @@ impl InodeTable {
         Ok(())
     }
 
-    /// Writes all of an inode that was just linked, whatever its place held before.
+    /// Writes all of a newly linked inode, over the old contents of its place.
     pub fn create(&self, h: &mut Handle, ino: Ino, inode: &Inode) -> Result<()> {
         let place = self.place(ino)?;
         h.update_shared(place.block, |_, bytes| self.encode(bytes, place, ino, inode.clone()))?;
         Ok(())
     }
 
-    /// Changes fields of an inode as it is in the table. `change` must not call the engine.
+    /// Changes fields of an inode in the table. `change` must not call the engine.
     ///
-    /// Errors: as `read`; then nothing was changed.
+    /// Errors: as `read`; they change nothing.
     pub fn update<R>(&self, h: &mut Handle, ino: Ino, mut change: impl FnMut(&mut Inode) -> R) -> Result<R> {
         let place = self.place(ino)?;
         h.update_shared(place.block, |_, bytes| self.change(bytes, place, ino, &mut change))?.both()
     }
 
-    /// Sets the `i_dtime` of an inode in each version of the table to its own value; where there is
-    /// none, the inode may not be one in that version.
+    /// Sets the `i_dtime` of an inode to its own value in each version of the table. Without a
+    /// value for a version, the inode may be unused in that version.
     pub fn set_dtime_apart(
         &self,
         h: &mut Handle,
@@ -91,7 +90,7 @@ impl InodeTable {
     fn change<R>(
         &self,
         bytes: &mut [u8],
-        place: Place,
+        place: InodePlace,
         ino: Ino,
         change: &mut impl FnMut(&mut Inode) -> R,
     ) -> Result<R> {
@@ -105,38 +104,38 @@ impl InodeTable {
         self.alloc.engine()
     }
 
-    /// As it was on opening: geometry and features.
+    /// The superblock as of opening: geometry and features.
     pub fn superblock(&self) -> &Superblock {
         self.alloc.superblock()
     }
 
-    /// The metadata block in which an inode lies.
+    /// The metadata block of an inode.
     pub fn block_of(&self, ino: Ino) -> Result<BlockNr> {
         Ok(self.place(ino)?.block)
     }
 
-    fn place(&self, ino: Ino) -> Result<Place> {
+    fn place(&self, ino: Ino) -> Result<InodePlace> {
         let sb = self.alloc.superblock();
         let Some((group, index)) = sb.inode_place(ino) else {
-            return Err(Error::corrupt(Site::Inode(ino), "there is no inode of this number"));
+            return Err(Error::corrupt(Site::Inode(ino), "the inode number is out of range"));
         };
         let (table, ready) = self.alloc.inode_table(group)?;
         if index >= ready {
             return Err(Error::corrupt(Site::Inode(ino), "this inode was never used"));
         }
         let per_block = sb.inodes_per_block();
-        Ok(Place {
+        Ok(InodePlace {
             block: table.offset(u64::from(index / per_block)),
             at: (index % per_block) as usize * usize::from(sb.inode_size()),
         })
     }
 
-    fn raw(&self, bytes: &[u8], place: Place) -> Inode {
+    fn raw(&self, bytes: &[u8], place: InodePlace) -> Inode {
         let size = usize::from(self.alloc.superblock().inode_size());
         Inode::new(&bytes[place.at..place.at + size])
     }
 
-    fn decode(&self, bytes: &[u8], place: Place, ino: Ino) -> Result<Inode> {
+    fn decode(&self, bytes: &[u8], place: InodePlace, ino: Ino) -> Result<Inode> {
         let inode = self.raw(bytes, place);
         // A slot that was never used holds zeros and no checksum.
         let unused = inode.mode() == 0 && inode.as_bytes().iter().all(|&b| b == 0);
@@ -146,7 +145,7 @@ impl InodeTable {
         Ok(inode)
     }
 
-    fn encode(&self, bytes: &mut [u8], place: Place, ino: Ino, mut inode: Inode) {
+    fn encode(&self, bytes: &mut [u8], place: InodePlace, ino: Ino, mut inode: Inode) {
         inode.seal(self.alloc.superblock(), ino);
         bytes[place.at..place.at + inode.as_bytes().len()].copy_from_slice(inode.as_bytes());
     }

@@ -1,9 +1,9 @@
-//! The block map of the journal's inode, written anew when the journal changes its length.
+//! The block map of the journal's inode, which is rewritten when the journal changes its length.
 //!
-//! Unlike a file's, its nodes do not go through the log: whoever recovers must find the log through
-//! them before he replays it. They are written to free blocks, and the inode, which lies within one
-//! sector as far as it changes, refers to them by a commit that follows. No node is changed in
-//! place.
+//! Unlike those of files, its nodes do not go through the log, because recovery must find the log
+//! through them before it replays it. They are written to free blocks; a later commit changes the
+//! inode to refer to them, and the changed bytes of the inode lie within one sector. No node
+//! changes in place.
 
 use std::sync::Arc;
 
@@ -16,26 +16,28 @@ use xact_layout::inode::{BLOCK_AREA_BYTES, Inode, flag, inode_seed};
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, Error, FileBlock, Ino, Result, Run, Site};
 
-/// Where the blocks of the journal lie.
+/// The places of the journal's blocks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JournalMap {
-    /// In the journal's order, from block 0 on and without holes.
+    /// Extents in the journal's order, from block 0 on, without holes.
     extents: Vec<Extent>,
-    /// Blocks of the tree that says so now.
+    /// Blocks of the present tree.
     pub nodes: Vec<BlockNr>,
 }
 
-/// A tree that is yet to be written.
+/// A tree that is not written yet.
 pub(crate) struct NewTree {
     pub root: [u8; BLOCK_AREA_BYTES],
     pub nodes: Vec<(BlockNr, Vec<u8>)>,
 }
 
 impl JournalMap {
-    /// The map of the inode as it is now. Errors: `Unsupported` for one without extents.
+    /// The present map of the inode. Errors: `Unsupported` for an inode without extents.
     pub fn read(engine: &Arc<Engine>, sb: &Superblock, ino: Ino, inode: &Inode) -> Result<JournalMap> {
         if inode.flags() & flag::EXTENTS == 0 {
-            return Err(Error::Unsupported("another length of a journal whose inode has no extents".into()));
+            return Err(Error::Unsupported(
+                "changing the length of a journal whose inode has no extents".into(),
+            ));
         }
         let mut map = JournalMap::default();
         let seed = inode_seed(sb, ino, inode.generation());
@@ -78,7 +80,7 @@ impl JournalMap {
         self.extents.last().map_or(0, |last| last.end().0)
     }
 
-    /// The block behind the last one.
+    /// The block after the last one.
     pub fn end(&self) -> BlockNr {
         self.extents.last().map_or(BlockNr(0), |last| last.run.end())
     }
@@ -105,8 +107,8 @@ impl JournalMap {
         }
     }
 
-    /// Takes the last run off, or what of it lies behind the first `least` blocks; `None` where
-    /// none does.
+    /// Removes the last run, or the part of it after the first `least` blocks; `None` if there is
+    /// none.
     pub fn pop(&mut self, least: u32) -> Option<Run> {
         let last = self.extents.last_mut().filter(|last| last.end().0 > least)?;
         if last.at.0 >= least {
@@ -118,7 +120,7 @@ impl JournalMap {
         Some(gone)
     }
 
-    /// Blocks that the nodes of a tree with this map take.
+    /// Number of nodes of a tree with this map.
     pub fn nodes_needed(&self, block_size: usize) -> usize {
         let capacity = block_capacity(block_size);
         let (mut entries, mut nodes) = (self.extents.len(), 0);
@@ -129,7 +131,7 @@ impl JournalMap {
         nodes
     }
 
-    /// The tree of this map, its nodes in `places`, of which there are as many as needed.
+    /// The tree of this map, with its nodes in `places`, which has as many blocks as needed.
     pub fn tree(&self, sb: &Superblock, ino: Ino, generation: u32, places: &[BlockNr]) -> NewTree {
         let block_size = sb.block_size() as usize;
         let seed = inode_seed(sb, ino, generation);
@@ -159,8 +161,7 @@ impl JournalMap {
     }
 }
 
-/// Runs of the journal that are its own for ever, and may be neither given away nor freed: what it
-/// was made with.
+/// Runs of the journal that must never be taken or freed: those it was made with.
 pub(crate) fn lasting_runs(runs: Vec<Run>, made_with: Option<u32>) -> Vec<Run> {
     let Some(mut left) = made_with else { return runs };
     let cut = runs.into_iter().map(|run| {

@@ -1,11 +1,11 @@
 //! POSIX operations on an ext4 volume.
 //!
-//! Four levels, each in files of its own:
-//! - what the operations are: `posix`, written once over the trait [`InodeOps`] (one state of the
-//!   volume: the live one, or the private view of a transaction);
-//! - `versioned_fs`: what transactions need of a file system beside these;
-//! - `live`: the volume itself, with its locks, caches and write-back;
-//! - the on-disk structures, one file each: allocation, extents, directories, attributes.
+//! The crate has four levels:
+//! - `posix`: the operations, written once over the trait [`InodeOps`] (one state of the volume:
+//!   the live one, or the private view of a transaction)
+//! - `versioned_fs`: the interface between transactions and the file system under them
+//! - `live`: the volume itself, with its locks, caches and write-back
+//! - the on-disk structures, one module each: allocation, extents, directories, attributes
 
 pub mod alloc;
 pub mod api;

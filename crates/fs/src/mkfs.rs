@@ -1,12 +1,12 @@
-//! Making a volume: what `mke2fs -t ext4` makes today, with its default sizes.
+//! Creates a volume like that of `mke2fs -t ext4`, with its default sizes.
 //!
-//! - `plan`: sizes, numbers and features, from the size of the device and the options;
-//! - `place`: which blocks everything gets;
-//! - `files`: the first inodes: root, lost+found, resize, journal, orphan file;
-//! - `write`: bitmaps, descriptors, superblocks, and the order in which all of it is written.
+//! - `plan`: sizes, numbers and features, from the size of the device and the options
+//! - `place`: the blocks of all structures
+//! - `files`: the first inodes: root, lost+found, resize, journal, orphan file
+//! - `write`: bitmaps, descriptors, superblocks, and the order of all writes
 //!
-//! Bitmaps and inode tables of unused groups are not written: the `*_UNINIT` flags stand for them,
-//! so that a large volume is made with little I/O.
+//! Bitmaps and inode tables of unused groups are not written. The `*_UNINIT` flags replace them, so
+//! that a large volume needs little I/O.
 
 mod files;
 mod generations;
@@ -21,49 +21,49 @@ use xact_device::BlockDevice;
 use xact_types::{Error, Result, Timestamp};
 
 pub use generations::mkfs_generations;
-use place::Placement;
-use plan::Plan;
+use place::BlockLayout;
+use plan::VolumePlan;
 use write::Writer;
 
-/// How large the journal is.
+/// The size of the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum JournalSize {
-    /// By the volume's size, as mke2fs does; none below 2048 blocks.
+    /// By the volume's size, as in mke2fs; no journal below 2048 blocks.
     #[default]
     Default,
     None,
-    /// Blocks, at least 1024.
+    /// A number of blocks, at least 1024.
     Blocks(u32),
-    /// Bytes, rounded up to whole blocks.
+    /// A number of bytes, rounded up to whole blocks.
     Bytes(u64),
 }
 
-/// What the volume is to be like. The default is what mke2fs makes.
+/// Options of a new volume. The defaults are those of mke2fs.
 #[derive(Debug, Clone)]
 pub struct MkfsOptions {
-    /// At most 16 bytes.
+    /// The label, at most 16 bytes.
     pub label: String,
-    /// Random if `None`.
+    /// The UUID; random if `None`.
     pub uuid: Option<[u8; 16]>,
-    /// 1024, 2048 or 4096 bytes; by the volume's size if `None`: 1024 below 512 MiB, else 4096.
+    /// Block size: 1024, 2048 or 4096 bytes. `None`: 1024 below 512 MiB, else 4096.
     pub block_size: Option<u32>,
-    /// Bytes of the volume for each inode; by the volume's size if `None`.
+    /// Bytes of the volume for each inode. `None`: by the volume's size.
     pub inode_ratio: Option<u32>,
-    /// Bytes: 128 (no times after 2038, no nanoseconds) or a larger power of two.
+    /// Bytes of an inode: 128 (no times after 2038, no nanoseconds) or a larger power of two.
     pub inode_size: u16,
     pub journal: JournalSize,
-    /// Percent of the blocks that only root may use, at most 50.
+    /// Share of the blocks that only root may use, in percent, at most 50.
     pub reserved_percent: u8,
     /// Feature `metadata_csum_seed`: the UUID can be changed while mounted. Linux 4.4 and later.
     pub csum_seed: bool,
-    /// Feature `orphan_file`: unlinking does not meet in the superblock. Linux 5.15 and later
-    /// (older ones mount the volume too if it was unmounted cleanly), e2fsprogs 1.47 and later.
-    /// Left out where there is no journal.
+    /// Feature `orphan_file`: unlinks do not contend for the superblock. Needs Linux 5.15 or later
+    /// (older kernels mount the volume if it was unmounted cleanly) and e2fsprogs 1.47 or later.
+    /// Ignored without a journal.
     pub orphan_file: bool,
-    /// The device reads as zeros all over (a new sparse file): neither inode tables nor the
-    /// journal have to be zeroed, by us or by the kernel later.
+    /// The whole device reads as zeros (a new sparse file): inode tables and journal need not be
+    /// zeroed, neither now nor later by the kernel.
     pub zeroed: bool,
-    /// Bytes of the device that the volume takes; all of it if `None`.
+    /// Bytes of the device for the volume. `None`: all.
     pub size_bytes: Option<u64>,
     /// Owner and group of the root folder.
     pub root_owner: (u32, u32),
@@ -88,7 +88,7 @@ impl Default for MkfsOptions {
     }
 }
 
-/// What was made.
+/// The properties of the new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MkfsReport {
     pub uuid: [u8; 16],
@@ -97,23 +97,23 @@ pub struct MkfsReport {
     pub reserved_blocks: u64,
     pub groups: u32,
     pub inodes: u32,
-    /// 0: the volume has no journal.
+    /// Blocks of the journal; 0 without one.
     pub journal_blocks: u32,
-    /// Bytes behind the volume for what generations move; 0 on a volume without generations.
+    /// Bytes of the pool after the volume; 0 without generations.
     pub pool_bytes: u64,
 }
 
-/// Makes a volume that fills `device`; what was on it is lost.
+/// Creates a volume on the whole `device`; the old contents are lost.
 ///
-/// Errors: `Usage` for options that do not fit together or the device, before anything is
-/// written; `Io`, after which the device holds no volume.
+/// Errors: `Usage`, before the first write, for options that conflict or do not fit the device;
+/// `Io`, after which the device holds no volume.
 pub fn mkfs(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<MkfsReport> {
     if device.is_read_only() {
         return Err(Error::ReadOnly);
     }
     let size_bytes = options.size_bytes.unwrap_or(device.size_bytes());
     if size_bytes > device.size_bytes() {
-        return Err(Error::Usage("the volume is to be larger than its device".into()));
+        return Err(Error::Usage("the volume would be larger than its device".into()));
     }
     let (plan, place) = plan(size_bytes, options)?;
     let mut writer = Writer::new(device, &plan, &place);
@@ -132,18 +132,18 @@ pub fn mkfs(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<MkfsRepor
     })
 }
 
-/// `Usage` where no volume of this size can be made with these options.
+/// `Usage` if a volume of this size cannot be created with these options.
 pub fn check(size_bytes: u64, options: &MkfsOptions) -> Result<()> {
     plan(size_bytes, options).map(drop)
 }
 
-fn plan(size_bytes: u64, options: &MkfsOptions) -> Result<(Plan, Placement)> {
-    let plan = Plan::new(size_bytes, options, random()?)?;
-    let place = Placement::new(&plan)?;
+fn plan(size_bytes: u64, options: &MkfsOptions) -> Result<(VolumePlan, BlockLayout)> {
+    let plan = VolumePlan::new(size_bytes, options, random()?)?;
+    let place = BlockLayout::new(&plan)?;
     Ok((plan, place))
 }
 
-/// For the UUID and for the seed of directory hashes.
+/// Random bytes for the UUID and for the seed of directory hashes.
 fn random() -> Result<[u8; 32]> {
     let mut bytes = [0; 32];
     File::open("/dev/urandom")

@@ -1,9 +1,9 @@
-//! The volume's modes: every way of journaling is a setting of its own, with a name for each value.
+//! The volume's modes: each choice of journaling is a separate setting, with a name for each value.
 //!
-//! A setting is what the opener says ([`VolumeOptions::modes`](crate::VolumeOptions)), else what
-//! the volume says, else the built-in default. The volume says it in its superblock: ext4's own
-//! journal modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, everything
-//! else in a record of ours ([`xact_layout::mode_record`]).
+//! A setting comes from the opener ([`VolumeOptions::modes`](crate::VolumeOptions)), else from the
+//! volume, else from the built-in default. The volume stores settings in its superblock: ext4's own
+//! journal modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, and the
+//! others in xact's own record ([`xact_layout::mode_record`]).
 
 use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, LogRecords};
 use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
@@ -12,32 +12,33 @@ use xact_layout::superblock::{
 };
 use xact_types::{Error, Result};
 
-/// How file data and the journal go together.
+/// The way in which file data reaches the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataMode {
-    /// ext4's `data=writeback`: data goes to its place, and a commit does not care when.
+    /// ext4's `data=writeback`: data is written in place, and commits do not wait for it.
     Writeback,
-    /// ext4's `data=ordered`: data goes to its place, before the commit that refers to it.
+    /// ext4's `data=ordered`: data is written in place, before the commit that refers to it.
     Ordered,
     /// ext4's `data=journal`: all data goes through the journal.
     Journal,
-    /// RFJ: overwritten blocks go through the journal, new ones to their place before the commit.
+    /// RFJ: overwritten blocks go through the journal, new ones are written in place before the
+    /// commit.
     Selective,
-    /// As `Ordered`, but an fsync that has to commit anyway takes its data along, if it is little.
-    /// How much is little depends on how the file is written
+    /// As `Ordered`, but an fsync that must commit anyway puts small amounts of data into the
+    /// commit. The limit depends on the file's write pattern
     /// (`live::data::writeback::write_pattern`).
     Adaptive,
 }
 
-/// When a part of the inode that a write changed joins the journal (DIU): its size (delayed file
-/// size update), its times (delayed timestamp journaling).
+/// The time at which an inode's size (delayed file size update) or times (delayed timestamp
+/// journaling) join the journal after a write (DIU).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InodeUpdate {
     /// With the data, in the commit that finds it on the device.
     Delayed,
-    /// At the write, as in ext4. The size, as far as the write stays within blocks that the file
-    /// has already: a commit that another caller asks for may then carry a size without its data.
-    /// The times, so that a commit carries the inodes of all files written since.
+    /// At the write, as in ext4. The size follows as far as the write stays within the file's
+    /// existing blocks, so another caller's commit may carry a size without its data. With the
+    /// times, a commit carries the inodes of all files written since.
     Immediate,
 }
 
@@ -86,20 +87,19 @@ macro_rules! settings {
         }
 
         impl ModeChoice {
-            /// These, and `others` for the settings that these leave open.
+            /// These settings, and `others` for those not set here.
             pub fn or(self, others: ModeChoice) -> ModeChoice {
                 ModeChoice { $($field: self.$field.or(others.$field),)* }
             }
 
-            /// These, and the built-in defaults.
+            /// These settings, and the built-in defaults.
             pub fn or_default(self) -> Modes {
                 let built_in = Modes::default();
                 Modes { $($field: self.$field.unwrap_or(built_in.$field),)* }
             }
 
-            /// Sets one by the names of the setting and its value; the value `default` leaves it
-            /// open again. False where there is no such setting; an error says which values there
-            /// are.
+            /// Sets one setting by name and value; the value `default` clears it. False for an
+            /// unknown setting; the error for an unknown value lists the valid ones.
             pub fn set(&mut self, setting: &str, value: &str) -> Result<bool, String> {
                 match setting {
                     $(stringify!($field) => self.$field = by_name($values, value)?,)*
@@ -113,7 +113,7 @@ macro_rules! settings {
                 vec![$((stringify!($field), self.$field.map(|value| name_of($values, value))),)*]
             }
 
-            /// As numbers: 0 for what is left open.
+            /// The settings as numbers; 0 if not set.
             pub fn numbers(&self) -> [u8; MODE_SETTINGS] {
                 let mut numbers = [0; MODE_SETTINGS];
                 let mut next = numbers.iter_mut();
@@ -123,7 +123,7 @@ macro_rules! settings {
                 numbers
             }
 
-            /// From numbers; what they do not say is left open.
+            /// Settings from numbers; unknown numbers are not set.
             pub fn from_numbers(numbers: [u8; MODE_SETTINGS]) -> ModeChoice {
                 let mut next = numbers.into_iter();
                 ModeChoice { $($field: next.next().and_then(|number| by_number($values, number)),)* }
@@ -133,17 +133,17 @@ macro_rules! settings {
 }
 
 settings! {
-    /// How file data and the journal go together.
+    /// The way in which file data reaches the device.
     data: DataMode, DATA, DataMode::Adaptive;
-    /// How a commit reaches the journal.
+    /// The writes of a commit to the journal.
     commit_writes: CommitWrites, COMMIT_WRITES, CommitWrites::Single;
-    /// When a write's size joins the journal.
+    /// The time at which a write's size joins the journal.
     inode_update: InodeUpdate, WHEN, InodeUpdate::Delayed;
-    /// When a write's times join the journal.
+    /// The time at which a write's times join the journal.
     timestamps: InodeUpdate, WHEN, InodeUpdate::Delayed;
-    /// What a commit says of a block that it changed.
+    /// The form in which a commit logs a changed block.
     log_records: LogRecords, LOG_RECORDS, LogRecords::Block;
-    /// What an fsync does on a volume with generations.
+    /// The effect of an fsync on a volume with generations.
     fsync: Fsync, FSYNC, Fsync::Log;
 }
 
@@ -168,7 +168,8 @@ fn by_number<T: Copy>(values: &[(&str, T)], number: u8) -> Option<T> {
     values.get(usize::from(number).checked_sub(1)?).map(|(_, value)| *value)
 }
 
-/// What the superblock says. Where tune2fs has set one of ext4's journal modes since, that counts.
+/// The settings in the superblock. One of ext4's journal modes that tune2fs has set since takes
+/// precedence.
 pub fn stored(sb: &Superblock) -> ModeChoice {
     let ours = match sb.mode_record() {
         ModeRecord::Values(numbers) => ModeChoice::from_numbers(numbers),
@@ -183,7 +184,7 @@ pub fn stored(sb: &Superblock) -> ModeChoice {
     ModeChoice { data: ext4.or(ours.data), ..ours }
 }
 
-/// Writes the modes into the superblock; it is not sealed.
+/// Writes the modes into the superblock without updating its checksum.
 pub(crate) fn store(sb: &mut Superblock, modes: ModeChoice) {
     let ext4 = match modes.data {
         Some(DataMode::Journal) => DEFAULT_JMODE_DATA,
@@ -196,11 +197,11 @@ pub(crate) fn store(sb: &mut Superblock, modes: ModeChoice) {
     sb.set_mode_record(ours.numbers());
 }
 
-/// `Usage` where the modes ask for what the volume's engine does not do.
+/// `Usage` if the volume's engine does not support these modes.
 pub(crate) fn check(modes: ModeChoice, engine: &Engine) -> Result<()> {
     let all_data = matches!(modes.data, Some(DataMode::Journal | DataMode::Selective));
     if all_data && engine.data_in_log() != DataInLog::All {
-        let data = name_of(DATA, modes.data.expect("was just looked at"));
+        let data = name_of(DATA, modes.data.expect("checked above"));
         return Err(Error::Usage(format!("data={data} needs a journal, and the volume has none")));
     }
     Ok(())
@@ -250,7 +251,7 @@ mod tests {
             assert_eq!(sb.mode_record() == ModeRecord::Empty, bits != 0);
             assert_eq!(stored(&sb), modes);
         }
-        // tune2fs has the last word.
+        // A later choice of tune2fs takes precedence.
         sb.set_default_mount_opts(0x40);
         assert_eq!(stored(&sb).data, Some(DataMode::Ordered));
     }

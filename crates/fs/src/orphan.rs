@@ -1,19 +1,19 @@
-//! Orphans: inodes to be deleted, or cut to their size, after a crash.
+//! Orphans: inodes to be deleted, or truncated to their size, after a crash.
 //!
-//! An inode is recorded here in the handle that takes its last name away (or begins a truncation
-//! in several steps) and removed in the handle that frees it. Recovery deletes what has no links
-//! and truncates the rest.
+//! An inode is recorded in the handle that removes its last name (or begins a truncation in several
+//! steps), and removed in the handle that frees it. Recovery deletes orphans without links and
+//! truncates the others.
 //!
-//! Two structures hold them, both read on opening:
-//! - the list: the superblock's `s_last_orphan` names the first inode, each inode's `i_dtime` the
-//!   next. In memory it is linked both ways, so that removing is O(1);
-//! - the orphan file (feature `orphan_file`): see [`file`]. When it is full the list takes over.
+//! Two structures hold orphans, and both are read on opening:
+//! - the list: the superblock's `s_last_orphan` is the first inode, each inode's `i_dtime` the
+//!   next. In memory it is linked both ways, so that a removal is O(1);
+//! - the orphan file (feature `orphan_file`): see [`file`]. When it is full, the list is used.
 //!
-//! Where a commit is closed while operations in it go on, the list may be another there than in the
-//! next one: their entries are the same inodes' neighbours. Each version then has its own in
+//! While a commit is closed but operations in it still run, its list may differ from that of the
+//! next commit: the same inodes may have other neighbours. Each version then has its own list in
 //! memory.
 //!
-//! One lock covers both; it is held only while a few blocks change within a handle.
+//! One lock covers both structures; it is held only while a few blocks change within a handle.
 
 mod file;
 mod list;
@@ -37,8 +37,7 @@ pub struct Orphans {
 
 struct State {
     list: OrphanList,
-    /// The list as a commit has it that is closed and not drained, once one after it has changed
-    /// the list.
+    /// The list in a closed commit that is not drained, once a later commit has changed the list.
     older: Option<(CommitId, OrphanList)>,
     file: Option<OrphanFile>,
     /// Orphans that are recorded in the orphan file.
@@ -46,8 +45,8 @@ struct State {
 }
 
 impl State {
-    /// The list as the handle's commit has it, where the newest is another. A commit behind one
-    /// that is drained leaves it what it has.
+    /// The list in the handle's commit, if the newest list is another one. Once that commit is
+    /// drained, only the newest list counts.
     fn older_of(&mut self, h: &Handle) -> Option<&mut OrphanList> {
         let known = self.older.as_ref().map(|(commit, _)| *commit);
         match h.engine().draining() {
@@ -70,15 +69,15 @@ impl State {
 
 impl Orphans {
     /// Credits of `add`: superblock and inode, or a block of the orphan file; and the inode's block
-    /// in the next commit, where that has another list.
+    /// in the next commit, if that has another list.
     pub const ADD_CREDITS: u32 = 3;
-    /// Credits of `remove`: the inode and its neighbour (or the superblock), and where the next
-    /// commit has another list the neighbour there, or the same one's block in both.
+    /// Credits of `remove`: the inode and its neighbour (or the superblock), and, if the next
+    /// commit has another list, the neighbour in that list.
     pub const REMOVE_CREDITS: u32 = 3;
 
     /// Reads both structures.
     ///
-    /// Errors: `Corrupt` for a list that has a cycle or leads to what cannot be an orphan, and for
+    /// Errors: `Corrupt` for a list with a cycle or with an inode that cannot be an orphan, and for
     /// an orphan file whose blocks do not have their magic and checksum.
     pub fn open(alloc: &Allocator, table: &InodeTable) -> Result<Orphans> {
         let list = OrphanList::open(alloc, table)?;
@@ -87,13 +86,13 @@ impl Orphans {
         Ok(Orphans { table: table.clone(), state: Mutex::new(State { list, older: None, file, slots }) })
     }
 
-    /// Who adds or removes one may wait for the device under it.
+    /// The lock. A thread that adds or removes an orphan may wait for the device under it.
     fn lock(&self) -> MutexGuard<'_, State> {
         lock_within(self.table.engine(), &self.state)
     }
 
-    /// Reads into memory what adding or removing an orphan will need, so that a handle does not
-    /// wait for it. Who needs it is told of errors.
+    /// Reads the blocks for adding or removing an orphan into memory, so that a handle does not
+    /// wait for them. The change itself returns errors.
     pub fn read_ahead(&self, ino: Ino) {
         let blocks = {
             let state = self.lock();
@@ -110,7 +109,7 @@ impl Orphans {
         }
     }
 
-    /// All orphans, in no order.
+    /// All orphans, in no particular order.
     pub fn list(&self) -> Vec<Ino> {
         let state = self.lock();
         state.list.iter().chain(state.slots.keys().copied()).collect()
@@ -121,7 +120,7 @@ impl Orphans {
         state.slots.contains_key(&ino) || state.list.contains(ino)
     }
 
-    /// Records an inode; nothing happens if it is recorded already.
+    /// Records an inode, unless it is already recorded.
     pub fn add(&self, h: &mut Handle, ino: Ino) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -141,7 +140,7 @@ impl Orphans {
         Ok(())
     }
 
-    /// Removes an inode; nothing happens if it is not recorded. Its `i_dtime` is 0 afterwards.
+    /// Removes an inode if it is recorded. Its `i_dtime` is 0 afterwards.
     pub fn remove(&self, h: &mut Handle, ino: Ino) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -161,8 +160,9 @@ impl Orphans {
         }
     }
 
-    /// To be called once when the volume is opened for writing: sets the `orphan_present` feature
-    /// where there is an orphan file, which keeps systems that do not know it away (one credit).
+    /// Called once when the volume is opened for writing: sets the feature `orphan_present` if
+    /// there is an orphan file, so that systems that do not know the file do not write (one
+    /// credit).
     pub fn begin_use(&self, h: &mut Handle) -> Result<()> {
         match &self.lock().file {
             Some(file) => file.set_present(h, true),
@@ -170,7 +170,7 @@ impl Orphans {
         }
     }
 
-    /// To be called before a clean unmount: clears the feature if the file is empty (one credit).
+    /// Called before a clean unmount: clears the feature if the file is empty (one credit).
     pub fn end_use(&self, h: &mut Handle) -> Result<()> {
         let state = self.lock();
         match &state.file {

@@ -1,24 +1,24 @@
-//! Quotas: how much each user, group and project uses, in the volume's own files (features `quota`
-//! and `project`), and what they may use.
+//! Quotas: the usage of each user, group and project, in the volume's own files (features `quota`
+//! and `project`), and their limits.
 //!
 //! Layer: above the allocator and the inode table, below the live file system. An inode has a
-//! *charge*: its space (`i_blocks`) and itself, to its owner, group and project. The live file
-//! system remembers with each inode in memory what is charged for it, and whenever it writes an
-//! inode to its table, has the difference moved here, within the same handle. So no operation has
-//! to know about quotas.
+//! *charge*: its space (`i_blocks`) and itself, charged to its owner, group and project. The live
+//! file system remembers the charge of each inode in memory. Whenever it stores an inode in the
+//! table, this module moves the difference within the same handle. So operations need not handle
+//! quotas.
 //!
 //! Crash argument:
 //! 1. The charge of an inode is a function of its bytes in the table, and is moved in the handle
 //!    that writes those bytes: each commit has both, so usage is always the sum over the table.
-//! 2. An inode without a name is charged until the handle that frees it, which takes its charge
-//!    off; so what recovery frees, it takes off as well.
-//! 3. What has no place in the table yet (dirty pages, what an open transaction holds) is reserved,
-//!    in memory: a crash leaves nothing of it.
-//! 4. An entry that is added for an id has no usage. It may be durable before what is charged to
-//!    it, where it means nothing.
+//! 2. An inode without a name is charged until the handle that frees it, which removes its charge.
+//!    So recovery removes the charges of the inodes that it frees.
+//! 3. Space that is not in the table yet (dirty pages, space held by open transactions) is reserved
+//!    in memory: a crash leaves no trace of it.
+//! 4. A new entry for an id has no usage. It may be durable before the first charge, and has no
+//!    effect until then.
 //!
-//! Entries are added before an operation changes anything (its ids are announced, see
-//! `Operation::want_quota`), since that may fail for want of space. They are never removed.
+//! Entries are added before an operation changes anything (it registers its ids, see
+//! `Operation::reserve_quota`), because that may fail for lack of space. They are never removed.
 
 mod file;
 
@@ -36,7 +36,7 @@ use crate::alloc::Allocator;
 use crate::inode_table::InodeTable;
 use file::QuotaFile;
 
-/// Which limits are enforced (mount options `usrquota`, `grpquota`, `prjquota`). Usage is always
+/// The limits that are enforced (mount options `usrquota`, `grpquota`, `prjquota`). Usage is always
 /// counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QuotaLimits {
@@ -55,7 +55,7 @@ impl QuotaLimits {
     }
 }
 
-/// Whom something is charged to.
+/// The ids that a charge counts for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Payer {
     pub uid: u32,
@@ -73,7 +73,7 @@ impl Payer {
     }
 }
 
-/// What is charged.
+/// An amount charged to a payer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Charge {
     pub payer: Payer,
@@ -81,34 +81,33 @@ pub struct Charge {
     pub inodes: u64,
 }
 
-/// More that an operation is about to charge.
+/// A charge that an operation will make.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// Who pays it now, where it only changes hands.
+    /// The present payer, if the charge only moves.
     pub now: Option<Payer>,
     pub more: Charge,
 }
 
-/// What is reserved for one id.
+/// The amounts reserved for one id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Reserved {
     bytes: u64,
     inodes: u64,
 }
 
-/// The quota files of a volume, none on one without the feature.
+/// The quota files of a volume; none without the feature.
 pub struct Quotas {
     sb: Superblock,
     files: Vec<QuotaFile>,
     limits: QuotaLimits,
-    /// Where limits are enforced: what is reserved for pages that have no block yet, and what open
-    /// transactions hold before their commits. In memory only: the files have what is in the inode
-    /// table.
+    /// Reservations for pages without a block, and for space that open transactions hold, if limits
+    /// are enforced. In memory only: the files have the sum over the inode table.
     reserved: Mutex<HashMap<(QuotaKind, u32), Reserved>>,
 }
 
 impl Quotas {
-    /// Reads the quota files. `Corrupt` where one is not sound: e2fsck makes them anew.
+    /// Reads the quota files. `Corrupt` if one is invalid: e2fsck recreates them.
     pub fn open(allocator: &Allocator, table: &InodeTable, limits: QuotaLimits) -> Result<Quotas> {
         let sb = allocator.superblock().clone();
         let mut files = Vec::new();
@@ -123,17 +122,17 @@ impl Quotas {
         Ok(Quotas { sb, files, limits, reserved: Mutex::default() })
     }
 
-    /// Credits of moving a charge that stays with its payer.
+    /// Credits of changing a charge without changing its payer.
     pub fn credits(&self) -> u32 {
         self.files.len() as u32
     }
 
-    /// All blocks of the quota files: what any number of moves changes at the most.
+    /// Number of blocks of all quota files: the maximum that any number of moves changes.
     pub fn blocks(&self) -> u64 {
         self.files.iter().map(QuotaFile::blocks).sum()
     }
 
-    /// What an inode in use is charged, by its bytes.
+    /// The charge of an inode in use, from its bytes.
     pub fn charge_of(&self, ino: Ino, inode: &Inode) -> Charge {
         let counted = ino == Ino::ROOT || ino >= self.sb.first_inode();
         if self.files.is_empty()
@@ -146,13 +145,13 @@ impl Quotas {
         Charge { payer: self.payer_of(inode), bytes: inode.sectors(&self.sb) * 512, inodes: 1 }
     }
 
-    /// Whom an inode is charged to.
+    /// The payer of an inode.
     pub fn payer_of(&self, inode: &Inode) -> Payer {
         Payer { uid: inode.uid(), gid: inode.gid(), project: project_of(&self.sb, inode) }
     }
 
     /// Moves a charge within the handle that writes the inode. The blocks of the entries join the
-    /// commit even where nothing changes, so that there is room for them however full it gets.
+    /// commit even without a change, so that there is space for them however full it gets.
     pub fn transfer(&self, handle: &mut Handle, from: &Charge, to: &Charge) -> Result<()> {
         for file in &self.files {
             let (old, new) = (from.payer.id(file.kind), to.payer.id(file.kind));
@@ -176,8 +175,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Changes usage, and with it the times until which a soft limit may be exceeded
-    /// (`dquot_add_space`, `dquot_decr_space`).
+    /// Changes usage, and the grace times of soft limits (`dquot_add_space`, `dquot_decr_space`).
     fn change(
         &self,
         file: &QuotaFile,
@@ -203,13 +201,12 @@ impl Quotas {
     /// Reads a payer's entries into memory, so that a handle does not wait for them.
     pub fn read_ahead(&self, payer: &Payer) {
         for file in &self.files {
-            // Who needs it is told of errors.
+            // The change itself returns errors.
             let _ = file.entry(payer.id(file.kind));
         }
     }
 
-    /// Adds the entries that a payer has not yet, in commits of their own. The caller has no
-    /// handle.
+    /// Adds a payer's missing entries, in commits of their own. The caller has no handle.
     pub fn add_entries(&self, payer: &Payer) -> Result<()> {
         for file in &self.files {
             let id = payer.id(file.kind);
@@ -221,8 +218,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// `EDQUOT` where a payer may not use so much more. `moving`: reservations that end with
-    /// `wanted`.
+    /// `EDQUOT` if a payer would exceed a limit. `moving`: reservations that end with `wanted`.
     pub fn check(&self, wanted: &[Wanted], moving: &[Charge]) -> Result<()> {
         let reserved = self.reserved.lock();
         for file in self.enforced() {
@@ -247,8 +243,8 @@ impl Quotas {
         Ok(())
     }
 
-    /// Reserves bytes and inodes for a payer, which become a charge when they are on the volume.
-    /// `EDQUOT`, unless the caller is privileged, where the payer may not use so much more.
+    /// Reserves bytes and inodes for a payer, which become a charge once they are on the volume.
+    /// `EDQUOT` if the payer would exceed a limit, unless the caller is privileged.
     pub fn reserve(&self, more: &Charge, privileged: bool) -> Result<()> {
         let mut reserved = self.reserved.lock();
         if !privileged {
@@ -266,7 +262,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Gives back a reservation, or what was reserved has become a charge.
+    /// Ends a reservation: it is given back, or has become a charge.
     pub fn release(&self, less: &Charge) {
         for file in self.enforced() {
             let key = (file.kind, less.payer.id(file.kind));
@@ -280,7 +276,7 @@ impl Quotas {
         }
     }
 
-    /// The files whose limits count.
+    /// The files whose limits are enforced.
     fn enforced(&self) -> impl Iterator<Item = &QuotaFile> {
         self.files.iter().filter(|file| self.limits.of(file.kind))
     }
@@ -296,7 +292,7 @@ pub fn project_of(sb: &Superblock, inode: &Inode) -> u32 {
 }
 
 impl QuotaFile {
-    /// `EDQUOT` where an id may not use so much more besides what is reserved for it.
+    /// `EDQUOT` if an id would exceed a limit, counting its reservations.
     fn check(&self, id: u32, reserved: Reserved, bytes: u64, inodes: u64) -> Result<()> {
         let Some(entry) = self.entry(id)? else { return Ok(()) };
         let now = unix_seconds() as u64;

@@ -1,17 +1,17 @@
-//! Changes to the superblock while the volume is open: through the metadata block that holds it.
+//! Changes of the superblock while the volume is open, through the metadata block that contains it.
 
 use xact_consistency::{Engine, Handle, Version};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_types::{Error, Result, Site};
 
-/// Changes fields of the superblock within a handle (one credit) and seals it. `sb` tells where
-/// it lies; `change` sees the newest fields, others' changes included.
+/// Changes fields of the superblock within a handle (one credit) and updates its checksum. `sb`
+/// gives its place; `change` is called with the newest fields, including changes of other callers.
 pub fn update(h: &mut Handle, sb: &Superblock, mut change: impl FnMut(&mut Superblock)) -> Result<()> {
     let at = sb.own_offset();
     h.update_shared(sb.own_block(), |_, block| change_in(block, at, &mut change))?.both()
 }
 
-/// The same with another change for each of its versions.
+/// As [`update`], with a separate change for each version.
 pub fn update_per_version(
     h: &mut Handle,
     sb: &Superblock,
@@ -35,7 +35,7 @@ fn change_in(block: &mut [u8], at: usize, change: &mut impl FnMut(&mut Superbloc
     Ok(())
 }
 
-/// The superblock as it is now, with the changes of all handles.
+/// The present superblock, with the changes of all handles.
 pub fn read(engine: &Engine, sb: &Superblock) -> Result<Superblock> {
     let block = engine.read(sb.own_block())?;
     let at = sb.own_offset();

@@ -1,4 +1,4 @@
-//! Opening a volume: from a device to [`LiveFs`], through recovery and the engine.
+//! Opens a volume: from a device to [`LiveFs`], through recovery and the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,38 +15,38 @@ use crate::live::{AccessOptions, LiveFs, LiveOptions, OnError};
 use crate::modes::{self, DataMode, ModeChoice};
 use crate::quota::QuotaLimits;
 
-/// How a volume is opened. The defaults are those of a mount.
+/// Options for opening a volume. The defaults are those of a mount.
 #[derive(Debug, Clone)]
 pub struct VolumeOptions {
-    /// Nothing is changed, but a log that a crash left is replayed first.
+    /// Open read-only; the log of a crash is still replayed first.
     pub read_only: bool,
-    /// Memory for cached data and metadata together, in bytes. What is dirty, or committed and not
-    /// yet in its place, may exceed it for a while.
+    /// Memory for cached data and metadata together, in bytes. Dirty data, and committed metadata
+    /// that is not yet checkpointed, may exceed it for a while.
     pub cache_bytes: u64,
-    /// What was done becomes durable by itself at the latest after this time.
+    /// Maximum delay before changes are committed.
     pub commit_interval: Duration,
-    /// With generations: so many dirty metadata blocks make the next one due; see
+    /// With generations: the number of dirty metadata blocks at which the next one is due; see
     /// [`EngineOptions::dirty_blocks`].
     pub dirty_blocks: Option<u32>,
-    /// The modes that count whatever the volume's own are; see [`crate::modes`].
+    /// Modes that override the volume's own; see [`crate::modes`].
     pub modes: ModeChoice,
-    /// Whose limits are enforced on a volume with quotas.
+    /// The limits that are enforced on a volume with quotas.
     pub quota_limits: QuotaLimits,
-    /// When reads set access times.
+    /// Options for access times.
     pub access: AccessOptions,
-    /// Tells the device of blocks that are freed, when a crash cannot bring them back any more.
+    /// Discard freed blocks on the device, once a crash can no longer restore them.
     pub discard: bool,
-    /// What all open transactions of one user, not root, may hold of the free space before their
-    /// commits, in percent.
+    /// Share of the free space that all open transactions of one user other than root may hold
+    /// before their commits, in percent.
     pub tx_space_percent: u8,
-    /// What damage that is met leads to; `None`: what the superblock asks for.
+    /// The reaction to corruption; `None`: the superblock's choice.
     pub on_error: Option<OnError>,
-    /// Whether dirty data is written back by age in the background. A crash test that wants every
-    /// write at a known point turns it off.
+    /// Write dirty data back by age in the background. Crash tests turn it off, because they need
+    /// every write at a known point.
     pub flusher: bool,
-    /// Where the volume is mounted, for `s_last_mounted`.
+    /// The mount point, for `s_last_mounted`.
     pub mounted_at: Option<Vec<u8>>,
-    /// Leaves out one ordering rule; for the crash explorer's canaries only.
+    /// Omit one ordering rule; only for the crash explorer's canaries.
     #[cfg(feature = "faults")]
     pub fault: Option<xact_consistency::Fault>,
 }
@@ -72,25 +72,25 @@ impl Default for VolumeOptions {
     }
 }
 
-/// Memory that one cached inode takes, roughly, with its place in the maps.
+/// Approximate memory of one cached inode, including its entries in maps.
 const INODE_BYTES: u64 = 1024;
 
 /// Recovers and opens the volume on `device`.
 ///
-/// Errors: `Usage` for what is no ext4 volume, and where the volume needs a recovery that a
-/// read-only device does not allow; `Unsupported`, naming the features; `ReadOnly` where features
-/// allow only reading and `read_only` was not asked for; `InUse` where another machine has it
-/// (feature `mmp`); `Corrupt`.
+/// Errors: `Usage` if the device has no ext4 volume, or the volume needs a recovery that a
+/// read-only device does not allow; `Unsupported`, naming the features; `ReadOnly` if features
+/// allow only reading and `read_only` is not set; `InUse` if another machine uses it (feature
+/// `mmp`); `Corrupt`.
 pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<LiveFs>> {
     let claim = if options.read_only || device.is_read_only() { None } else { Mmp::acquire(&device)? };
     let opened = open_claimed(device, options);
     match (opened, claim) {
-        (Ok(base), Some(claim)) => {
-            base.keep_claim(claim);
-            Ok(base)
+        (Ok(fs), Some(claim)) => {
+            fs.keep_claim(claim);
+            Ok(fs)
         }
         (Err(error), Some(claim)) => {
-            // What is wrong with the volume is the better news.
+            // The error of opening matters more than that of the release.
             let _ = claim.release();
             Err(error)
         }
@@ -129,14 +129,14 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
         engine.close()?;
         return Err(Error::Unsupported(format!("{features}, for writing (mount it read-only)")));
     }
-    // With generations, the superblock is known only now.
+    // With generations, the newest superblock is known only now.
     let modes = options.modes.or(modes::stored(&sb)).or_default();
     engine.set_fsync(modes.fsync, modes.data != DataMode::Writeback);
     if let Err(error) = modes::check(options.modes, &engine) {
         engine.close()?;
         return Err(error);
     }
-    let base = LiveFs::open(
+    let fs = LiveFs::open(
         engine,
         sb,
         LiveOptions {
@@ -156,27 +156,28 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
     )?;
     #[cfg(feature = "faults")]
     if options.fault == Some(xact_consistency::Fault::DiscardAtOnce) {
-        base.discard_at_once();
+        fs.discard_at_once();
     }
-    if !base.engine().is_read_only() {
-        note_mount(&base, options)?;
+    if !fs.engine().is_read_only() {
+        note_mount(&fs, options)?;
     }
-    Ok(base)
+    Ok(fs)
 }
 
 /// Counts the mount in the superblock, as every system that mounts ext4 does.
-fn note_mount(base: &LiveFs, options: &VolumeOptions) -> Result<()> {
-    let mut handle = Handle::begin_for(base.engine(), 1, ReserveClass::Upkeep)?;
+fn note_mount(fs: &LiveFs, options: &VolumeOptions) -> Result<()> {
+    let mut handle = Handle::begin_for(fs.engine(), 1, ReserveClass::Upkeep)?;
     let now = xact_types::unix_seconds() as u32;
-    crate::superblock::update(&mut handle, base.superblock(), |sb| {
+    crate::superblock::update(&mut handle, fs.superblock(), |sb| {
         sb.set_mnt_count(sb.mnt_count().wrapping_add(1));
         sb.set_mtime(now);
         sb.set_wtime(now);
-        // As the kernel's first mount for writing: which way names are hashed stays as it is now.
+        // Fix the way in which names are hashed, as the kernel's first mount for writing does.
         if sb.flags() & (SIGNED_HASH | UNSIGNED_HASH) == 0 {
             sb.set_flags(sb.flags() | UNSIGNED_HASH);
         }
-        // The kernel sets it with the first file that needs it; here none may have to wait for it.
+        // The kernel sets the feature with the first file that needs it. It is set here, so that no
+        // operation waits for it.
         if sb.rev_level() > 0 {
             sb.set_feature_ro_compat(sb.feature_ro_compat() | ro_compat::LARGE_FILE);
         }

@@ -1,14 +1,14 @@
-//! Extended attributes of an inode: in its body first, else in its attribute block.
+//! Extended attributes of an inode: in its body if they fit, else in its attribute block.
 //!
 //! Layer: above the codec (`xact_layout::xattr`) and the engine. The caller owns the inode in
 //! memory, holds its lock and writes it back; this module changes its attribute area, `i_file_acl`
 //! and `i_blocks`, and the block through the caller's handle.
 //!
-//! Several inodes may share a block (the kernel does that with equal ones). It is changed in place
-//! only by its last user; others leave it, counting it down, for a block of their own. xact itself
-//! never shares one, so a count only falls.
+//! Several inodes may share a block (the kernel does that with equal contents). Only the last user
+//! of a block changes it in place; others decrement its count and use a block of their own. xact
+//! itself never shares blocks, so a count only falls.
 //!
-//! ACLs are stored in ext4's own format and given and taken in that of the system calls.
+//! ACLs are stored in ext4's own format, but passed in that of the system calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use crate::extent::{Extents, Mapping, Owner};
 use crate::inode_table::InodeTable;
 use crate::metadata_blocks::{CREDITS_PER_BLOCK, MetadataBlocks};
 
-/// Bytes of a value at the most (`XATTR_SIZE_MAX`); a volume's block size is usually less.
+/// Maximum size of a value (`XATTR_SIZE_MAX`); a volume's block size is usually smaller.
 const MAX_VALUE_BYTES: usize = 65536;
 
-/// The same of a value in an inode of its own (`EXT4_XATTR_SIZE_MAX`).
+/// Maximum size of a value in an inode of its own (`EXT4_XATTR_SIZE_MAX`).
 const MAX_VALUE_IN_INODE_BYTES: u64 = 1 << 24;
 
-/// The attributes of one inode, as operations see them. Names are full (`user.comment`).
+/// The attributes of one inode. Names are full (`user.comment`).
 #[derive(Clone, Copy)]
 pub struct Xattrs<'a> {
     engine: &'a Arc<Engine>,
@@ -44,18 +44,18 @@ pub struct Xattrs<'a> {
     ino: Ino,
 }
 
-/// What becomes of an inode's attribute block.
+/// A change of an inode's attribute block.
 enum BlockChange {
     None,
-    /// The list that it holds from now on.
+    /// Write this list.
     Write(Vec<Attribute>),
     Drop,
 }
 
-/// Changes of an inode's attributes by name; `None` removes.
+/// Changes of an inode's attributes by name; `None` removes the attribute.
 pub type XattrChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// The attributes of an inode, by where they lie.
+/// The attributes of an inode, by place.
 #[derive(Clone)]
 struct Lists {
     body: Vec<Attribute>,
@@ -63,7 +63,7 @@ struct Lists {
 }
 
 impl<'a> Xattrs<'a> {
-    /// Credits of [`Xattrs::set`]: a new block, and the old one counted down or freed.
+    /// Credits of [`Xattrs::set`]: a new block, and the old one, which is decremented or freed.
     pub const SET_CREDITS: u32 = 1 + CREDITS_PER_BLOCK + 1 + CREDITS_PER_BLOCK;
     /// Credits of [`Xattrs::drop_all`].
     pub const DROP_CREDITS: u32 = 1 + CREDITS_PER_BLOCK;
@@ -80,7 +80,7 @@ impl<'a> Xattrs<'a> {
 
     /// The value of an attribute; `None` if the inode does not have it.
     ///
-    /// Errors: `EOPNOTSUPP` for a name that ext4 has no place for.
+    /// Errors: `EOPNOTSUPP` for a name that ext4 cannot store.
     pub fn get(&self, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let (index, rest) = split_name(name).ok_or(Errno::EOPNOTSUPP)?;
         let body = self.body(inode)?;
@@ -93,13 +93,13 @@ impl<'a> Xattrs<'a> {
         self.find(self.in_block(block, &bytes)?, Site::Block(block), index, rest)
     }
 
-    /// Full names of all attributes that have one, those in the body first.
+    /// Full names of all named attributes, those in the body first.
     pub fn list(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         let mut add = |entries: Entries<'_>, site: Site| {
             for entry in entries {
                 let entry = entry.map_err(|what| Error::corrupt(site, what))?;
-                // `system.data` holds contents, and no other is anybody's.
+                // `system.data` holds contents, and no other `system` attribute is visible.
                 if entry.index != index::SYSTEM {
                     names.extend(full_name(entry.index, entry.name));
                 }
@@ -113,11 +113,11 @@ impl<'a> Xattrs<'a> {
         Ok(names)
     }
 
-    /// Gives an attribute a value, or removes it. Removing what is not there changes nothing.
+    /// Sets or removes an attribute. Removing a missing attribute changes nothing.
     ///
-    /// Errors, with nothing changed: `NoSpace` if the attributes do not fit or there is no block;
-    /// `EOPNOTSUPP` for a name that ext4 has no place for; `ERANGE` for a name that is too long;
-    /// `E2BIG` for a value beyond 64 KiB; `EINVAL` for an ACL that is none.
+    /// Errors, before any change: `NoSpace` if the attributes do not fit or no block is free;
+    /// `EOPNOTSUPP` for a name that ext4 cannot store; `ERANGE` for a name that is too long;
+    /// `E2BIG` for a value beyond 64 KiB; `EINVAL` for an invalid ACL.
     pub fn set(
         &self,
         handle: &mut Handle,
@@ -141,8 +141,9 @@ impl<'a> Xattrs<'a> {
         Ok(())
     }
 
-    /// Blocks that [`Self::set`] takes more than it gives back, at the most; with its errors. A
-    /// block that others share may be this inode's alone by then, never the other way round.
+    /// Upper bound of the blocks that [`Self::set`] takes minus those that it frees; with its
+    /// errors. A shared block may have become this inode's own by then, but not the other way
+    /// round.
     pub fn growth(&self, inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<u64> {
         let before = self.lists(inode)?;
         let mut after = before.clone();
@@ -154,8 +155,8 @@ impl<'a> Xattrs<'a> {
         Ok(u64::from(!alone))
     }
 
-    /// Whether these changes, done one after the other, would be refused by [`Xattrs::set`] for
-    /// what the inode can hold; with the same errors.
+    /// Checks that the inode can hold these changes, made one after the other; with the errors of
+    /// [`Xattrs::set`].
     pub fn check(&self, inode: &Inode, changes: &XattrChanges) -> Result<()> {
         let mut lists = self.lists(inode)?;
         for (name, value) in changes {
@@ -173,7 +174,7 @@ impl<'a> Xattrs<'a> {
         Ok(Lists { body, block })
     }
 
-    /// Gives an attribute its place: in the inode if it fits, else in the block.
+    /// Places an attribute: in the inode if it fits, else in the block.
     fn place(&self, lists: &mut Lists, inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         let new = self.attribute(name, value)?;
         let (index, rest) = split_name(name).ok_or(Errno::EOPNOTSUPP)?;
@@ -192,7 +193,7 @@ impl<'a> Xattrs<'a> {
         }
     }
 
-    /// Lets go of the attribute block of an inode that is deleted.
+    /// Releases the attribute block of an inode that is deleted.
     pub fn drop_all(&self, handle: &mut Handle, inode: &mut Inode) -> Result<()> {
         let Some((block, bytes)) = self.block(inode)? else {
             return Ok(());
@@ -201,7 +202,7 @@ impl<'a> Xattrs<'a> {
         self.change_block(handle, inode, Some(block), BlockChange::Drop)
     }
 
-    /// The attribute as it is to lie on disk.
+    /// The attribute in its format on disk.
     fn attribute(&self, name: &[u8], value: Option<&[u8]>) -> Result<Option<Attribute>> {
         let (index, rest) = split_name(name).ok_or(Errno::EOPNOTSUPP)?;
         if rest.len() > MAX_NAME_BYTES {
@@ -213,7 +214,7 @@ impl<'a> Xattrs<'a> {
         if value.len() > MAX_VALUE_BYTES {
             return Err(Errno::E2BIG.into());
         }
-        // e2fsck takes attributes for damage on a volume without the feature.
+        // On a volume without the feature, e2fsck reports attributes as corruption.
         if !self.sb.has_compat(compat::EXT_ATTR) {
             return Err(Error::Unsupported("attributes without the feature ext_attr".into()));
         }
@@ -235,23 +236,23 @@ impl<'a> Xattrs<'a> {
                 return Ok(Some(value));
             }
             let wire = disk_to_wire(&value);
-            return wire.map(Some).ok_or(Error::corrupt(site, "access control list is damaged"));
+            return wire.map(Some).ok_or(Error::corrupt(site, "access control list is corrupt"));
         }
         Ok(None)
     }
 
-    /// A value that fills the blocks of an inode of its own (feature `ea_inode`).
+    /// A value in the blocks of an inode of its own (feature `ea_inode`).
     fn value_in_inode(&self, ino: Ino, size_bytes: u64) -> Result<Vec<u8>> {
         let corrupt = |what| Err(Error::corrupt(Site::Inode(ino), what));
         let inode = self.table.read(ino)?;
         if inode.flags() & flag::EA_INODE == 0 || !inode.is_regular() {
-            return corrupt("holds no attribute value, though an attribute says so");
+            return corrupt("holds no attribute value, though an attribute refers to it");
         }
         if inode.size() > MAX_VALUE_IN_INODE_BYTES {
             return corrupt("attribute value is too long");
         }
         if inode.size() != size_bytes {
-            return corrupt("attribute value is not as long as its attribute says");
+            return corrupt("attribute value differs in length from its attribute");
         }
         let owner = Owner { ino, generation: inode.generation() };
         let extents = Extents::new(self.engine, self.sb, self.blocks, owner);
@@ -278,10 +279,7 @@ impl<'a> Xattrs<'a> {
             return Ok(None);
         }
         if !self.blocks.is_usable(Run { start: block, len: 1 })? {
-            return Err(Error::corrupt(
-                Site::Inode(self.ino),
-                "attribute block is not one that a file can have",
-            ));
+            return Err(Error::corrupt(Site::Inode(self.ino), "attribute block cannot belong to a file"));
         }
         Ok(Some((block, self.engine.read(block)?)))
     }
@@ -312,7 +310,8 @@ impl<'a> Xattrs<'a> {
         };
         if let Some(old) = old {
             self.await_other_users(handle, old)?;
-            // Decided under the block's own lock: other users hold other inodes' locks.
+            // Decided under the block's own lock, because other users hold the locks of other
+            // inodes.
             let ours = handle.update(old, |bytes| {
                 let ours = refcount(bytes) == 1;
                 if ours {
@@ -340,13 +339,14 @@ impl<'a> Xattrs<'a> {
         Ok(())
     }
 
-    /// Of a block with several users (ours never have) not both of two commits may count down at a
-    /// time: the last user in one would not be the last in the other.
+    /// Waits for the previous commit if the block has several users (xact creates no such blocks).
+    /// Two commits must not decrement its count at the same time: the last user in one would not be
+    /// the last in the other.
     fn await_other_users(&self, handle: &Handle, block: BlockNr) -> Result<()> {
         if refcount(&self.engine.read(block)?) > 1 { handle.await_drained() } else { Ok(()) }
     }
 
-    /// Counts a block down; its last user frees it.
+    /// Decrements the count of a block; its last user frees it.
     fn release(&self, handle: &mut Handle, block: BlockNr) -> Result<()> {
         self.await_other_users(handle, block)?;
         let last = handle.update(block, |bytes| {
@@ -363,7 +363,7 @@ impl<'a> Xattrs<'a> {
         Ok(())
     }
 
-    /// Where a first block should lie: in the inode's group.
+    /// Goal for a first block: the inode's group.
     fn goal(&self) -> BlockNr {
         let group = self.ino.0.saturating_sub(1) / self.sb.inodes_per_group();
         let start = u64::from(self.sb.first_data_block());
@@ -382,7 +382,7 @@ fn is_acl(index: u8) -> bool {
 fn value_here(value: Value<'_>) -> Result<&[u8]> {
     match value {
         Value::Here(value) => Ok(value),
-        // Such volumes are opened for reading only.
+        // Such volumes are opened read-only.
         Value::InInode { .. } => {
             Err(Error::Unsupported("changing attribute values in inodes of their own".into()))
         }

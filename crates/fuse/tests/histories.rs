@@ -22,7 +22,7 @@ use common::model_view::ModelView;
 use xact_control::abi::Reason;
 use xact_control::client::Channel;
 use xact_fs::inode_ops::mem::MemTree;
-use xact_fs::inode_ops::random::{Op, Rng, Told, run};
+use xact_fs::inode_ops::random::{Op, Outcome, Rng, run};
 use xact_fs::{FileKind, RenameHow, View, XattrHow};
 use xact_types::Ino;
 
@@ -47,15 +47,15 @@ enum Said {
     Names(Vec<Vec<u8>>),
 }
 
-impl From<Told> for Said {
-    fn from(told: Told) -> Said {
+impl From<Outcome> for Said {
+    fn from(told: Outcome) -> Said {
         match told.comparable() {
-            Told::Errno(_) => Said::Failed,
-            Told::Done => Said::Done,
-            Told::Attr(attr) => Said::Attr(attr.kind, attr.perm & 0o777, attr.size),
-            Told::Bytes(bytes) => Said::Bytes(bytes),
-            Told::Number(number) => Said::Number(number),
-            Told::Names(names) => Said::Names(names.into_iter().map(|(name, _)| name).collect()),
+            Outcome::Errno(_) => Said::Failed,
+            Outcome::Done => Said::Done,
+            Outcome::Attr(attr) => Said::Attr(attr.kind, attr.perm & 0o777, attr.size),
+            Outcome::Bytes(bytes) => Said::Bytes(bytes),
+            Outcome::Number(number) => Said::Number(number),
+            Outcome::Names(names) => Said::Names(names.into_iter().map(|(name, _)| name).collect()),
         }
     }
 }

@@ -36,18 +36,18 @@ impl Bitmap {
         self.words[(at / 64) as usize] >> (at % 64) & 1 != 0
     }
 
-    /// First bit from `from` on, and below `end`, that is 0.
+    /// The first zero bit in `from..end`.
     pub fn next_zero(&self, from: u32, end: u32) -> Option<u32> {
         self.next(from, end, !0)
     }
 
-    /// Number of zeros from `from` on, at most `max`.
+    /// Number of contiguous zeros from `from` on, at most `max`.
     pub fn zeros_at(&self, from: u32, max: u32) -> u32 {
         let end = from.saturating_add(max).min(self.len);
         self.next(from, end, 0).unwrap_or(end).saturating_sub(from)
     }
 
-    /// Number of zeros that end before `at`.
+    /// Number of contiguous zeros directly before `at`.
     pub fn zeros_before(&self, at: u32) -> u32 {
         let mut start = at;
         while start > 0 {
@@ -93,7 +93,7 @@ impl Bitmap {
         self.each_word(start, len, |word, mask| *word &= !mask);
     }
 
-    /// Whether the range lies within the bitmap and is all 1.
+    /// Whether the range lies within the bitmap and all its bits are 1.
     pub fn all_set(&self, start: u32, len: u32) -> bool {
         start.checked_add(len).is_some_and(|end| end <= self.len && self.next(start, end, !0).is_none())
     }
@@ -111,8 +111,8 @@ impl Bitmap {
     }
 }
 
-/// Calls `change` with each byte that has bits of the range, and the mask of these bits; stops
-/// at the first `false` and returns it.
+/// Calls `change` with the index of each byte that has bits of the range, and the mask of these
+/// bits. Stops at the first `false` and returns it.
 fn each_byte(start: u32, len: u32, mut change: impl FnMut(usize, u8) -> bool) -> bool {
     let end = start + len;
     let mut at = start;

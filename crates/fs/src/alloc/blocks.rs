@@ -1,4 +1,4 @@
-//! Blocks: taken ones go back or are linked, linked ones are freed, freed ones become available.
+//! Blocks: gives back or links taken blocks, frees linked blocks, and makes freed blocks available.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,10 +8,10 @@ use xact_layout::group::{BLOCK_UNINIT, GroupDesc};
 use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
 use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
-use super::group::Need;
-use super::{Hold, Run, Shared};
+use super::group::Prefetch;
+use super::{AllocatorCore, Hold, Run};
 
-/// A run's part in one group.
+/// The part of a run within one group.
 #[derive(Clone, Copy)]
 struct Piece {
     group: GroupNr,
@@ -20,8 +20,8 @@ struct Piece {
     len: u32,
 }
 
-impl Shared {
-    /// Parts a run of the volume at the borders of groups.
+impl AllocatorCore {
+    /// Splits a run at the borders of groups.
     fn pieces(&self, run: Run) -> impl Iterator<Item = Piece> + '_ {
         let mut start = run.start;
         std::iter::from_fn(move || {
@@ -37,9 +37,9 @@ impl Shared {
         })
     }
 
-    /// Reads into the engine's memory what linking or freeing a run will need.
+    /// Reads the blocks for linking or freeing a run into the engine's cache.
     pub(super) fn read_ahead_of(&self, run: Run) {
-        self.pieces(run).for_each(|piece| self.read_ahead(piece.group, Need::BlockBitmap));
+        self.pieces(run).for_each(|piece| self.read_ahead(piece.group, Prefetch::BlockBitmap));
     }
 
     pub(super) fn give_back(&self, run: Run) {
@@ -47,7 +47,7 @@ impl Shared {
         self.counters.add(u64::from(run.len));
     }
 
-    /// The free of `run` is durable and nobody reads it any more.
+    /// Makes a freed run available: its free is durable, and no view reads it.
     pub(super) fn release(&self, run: Run) {
         self.discard_freed(run);
         self.make_available(run);
@@ -79,7 +79,7 @@ impl Shared {
 
     fn link_piece(&self, h: &mut Handle, Piece { group: number, index, len }: Piece) -> Result<()> {
         let group = self.group(number);
-        let mut state = self.lock(number, Need::BlockBitmap);
+        let mut state = self.lock(number, Prefetch::BlockBitmap);
         let map = self.block_map(number, &mut state)?;
         assert!(map.bits.all_set(index, len) && map.pending >= len, "linked blocks were taken");
         let desc = self.desc(number)?;
@@ -87,7 +87,10 @@ impl Shared {
         if desc.free_blocks() < len
             || !uninit && !bits_all_clear(&self.engine.read(group.block_bitmap)?, index, len)
         {
-            return Err(Error::corrupt(Site::Group(number), "the block bitmap changed behind our back"));
+            return Err(Error::corrupt(
+                Site::Group(number),
+                "the block bitmap was changed by another writer",
+            ));
         }
         if uninit {
             h.create_shared(group.block_bitmap, self.fresh_block_bitmap(number))?;
@@ -114,7 +117,7 @@ impl Shared {
         if self.all().zone.touches(run) {
             return Err(Error::corrupt(site, "blocks to be freed hold the volume's own metadata"));
         }
-        // Nothing may be changed before all of it is known to be sound.
+        // Check everything before the first change.
         for piece in self.pieces(run) {
             self.check_used(piece)?;
         }
@@ -134,15 +137,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the blocks are in use on disk, so that they can be freed.
+    /// Checks that the blocks are in use on disk, so that they can be freed.
     fn check_used(&self, Piece { group: number, index, len }: Piece) -> Result<()> {
         let group = self.group(number);
-        let mut state = self.lock(number, Need::BlockBitmap);
+        let mut state = self.lock(number, Prefetch::BlockBitmap);
         self.block_map(number, &mut state)?;
         let desc = self.desc(number)?;
         let start = self.sb.group_start(number).0 + u64::from(index);
         if self.is_block_uninit(&desc) || !bits_all_set(&self.engine.read(group.block_bitmap)?, index, len) {
-            return Err(Error::corrupt(Site::Block(BlockNr(start)), "blocks to be freed are free already"));
+            return Err(Error::corrupt(Site::Block(BlockNr(start)), "blocks to be freed are already free"));
         }
         if desc.free_blocks() + len > self.sb.blocks_in_group(number) {
             return Err(Error::corrupt(Site::Group(number), "count of free blocks is too high"));
@@ -152,8 +155,8 @@ impl Shared {
 
     fn free_piece(&self, h: &mut Handle, Piece { group: number, index, len }: Piece) -> Result<()> {
         let group = self.group(number);
-        let mut state = self.lock(number, Need::BlockBitmap);
-        // Loaded before the disk changes: in memory the bits stay set.
+        let mut state = self.lock(number, Prefetch::BlockBitmap);
+        // The map is loaded before the disk changes, because its bits stay set.
         let map = self.block_map(number, &mut state)?;
         let checksums = h.update_shared(group.block_bitmap, |_, bytes| {
             clear_bits(bytes, index, len);

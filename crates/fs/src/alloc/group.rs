@@ -1,5 +1,5 @@
-//! One block group in memory: counts that anyone may read without a lock, and the maps, which are
-//! loaded when they are first needed.
+//! One block group in memory: counts that are read without a lock, and maps, which are loaded when
+//! they are first needed.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -11,10 +11,10 @@ use xact_layout::group::{
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
-use super::Shared;
+use super::AllocatorCore;
 use super::bitmap::{Bitmap, set_bits};
 
-/// Groups whose maps stay in memory: 16 MiB of block maps at 4 KiB each.
+/// Maximum number of maps in memory: 16 MiB of block maps at 4 KiB each.
 const LOADED_MAX: usize = 4096;
 
 pub(super) struct Group {
@@ -22,13 +22,14 @@ pub(super) struct Group {
     pub block_bitmap: BlockNr,
     pub inode_bitmap: BlockNr,
     pub inode_table: BlockNr,
-    // Hints for choosing a group without its lock; changed under it.
+    // For choosing a group without its lock; changed under it.
     pub free_blocks: AtomicU32,
     pub free_inodes: AtomicU32,
     pub dirs: AtomicU32,
-    /// No free run is longer (`u32::MAX`: not known).
+    /// Upper bound of the longest free run (`u32::MAX`: not known).
     pub largest_run: AtomicU32,
-    /// Inodes from the table's start whose blocks were written: the rest holds old bytes.
+    /// Inodes at the start of the table whose blocks were written; the rest of the table has old
+    /// bytes.
     pub table_ready: AtomicU32,
     pub state: Mutex<State>,
 }
@@ -41,12 +42,12 @@ pub(super) struct State {
     inode_damage: Option<Error>,
 }
 
-/// A bitmap in memory with what is not so on disk.
+/// A bitmap in memory, and its differences from the disk.
 pub(super) struct Map {
     pub bits: Bitmap,
-    /// Where the next search starts.
+    /// Bit at which the next search starts.
     pub cursor: u32,
-    /// Bits that are set here and not on disk.
+    /// Number of bits that are set in memory but not on disk.
     pub pending: u32,
 }
 
@@ -66,8 +67,8 @@ impl Group {
     }
 }
 
-/// How much of an inode table was ever written: whole blocks up to the last used inode, unless
-/// the rest was zeroed too.
+/// The number of inodes in the written part of an inode table: whole blocks up to the last used
+/// inode, or all if the rest was zeroed too.
 pub(super) fn table_ready(sb: &Superblock, desc: &GroupDesc) -> u32 {
     let all = sb.inodes_per_group();
     if !sb.has_group_csum() || desc.has_flag(INODE_ZEROED) {
@@ -80,50 +81,50 @@ pub(super) fn table_ready(sb: &Superblock, desc: &GroupDesc) -> u32 {
     used.next_multiple_of(sb.inodes_per_block()).min(all)
 }
 
-/// What is about to be needed of a group.
+/// The blocks of a group to read before its lock is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
-    /// The map of its blocks, or of its inodes, in memory.
+pub(super) enum Prefetch {
+    /// The bitmap for the map in memory, unless that is loaded.
     BlockMap,
     InodeMap,
-    /// The same, and the bitmap itself.
+    /// The bitmap in any case, because it will be changed.
     BlockBitmap,
     InodeBitmap,
 }
 
-impl Shared {
-    /// A group under its lock, which nobody holds while the device is waited for: what `need` is
-    /// read from is in the engine's memory by then.
-    pub(super) fn lock(&self, number: GroupNr, need: Need) -> MutexGuard<'_, State> {
+impl AllocatorCore {
+    /// Locks a group, after reading the blocks of `prefetch` into the engine's cache: no thread
+    /// waits for the device under this lock.
+    pub(super) fn lock(&self, number: GroupNr, prefetch: Prefetch) -> MutexGuard<'_, State> {
         let group = self.group(number);
-        let has_map = |state: &State| match need {
-            Need::BlockMap => state.blocks.is_some() || state.block_damage.is_some(),
-            Need::InodeMap => state.inodes.is_some() || state.inode_damage.is_some(),
-            Need::BlockBitmap | Need::InodeBitmap => false,
+        let has_map = |state: &State| match prefetch {
+            Prefetch::BlockMap => state.blocks.is_some() || state.block_damage.is_some(),
+            Prefetch::InodeMap => state.inodes.is_some() || state.inode_damage.is_some(),
+            Prefetch::BlockBitmap | Prefetch::InodeBitmap => false,
         };
-        if matches!(need, Need::BlockMap | Need::InodeMap) {
+        if matches!(prefetch, Prefetch::BlockMap | Prefetch::InodeMap) {
             let state = lock_within(&self.engine, &group.state);
             if has_map(&state) {
                 return state;
             }
         }
-        self.read_ahead(number, need);
+        self.read_ahead(number, prefetch);
         lock_within(&self.engine, &group.state)
     }
 
-    /// Reads what `need` needs into the engine's memory. Who needs it is told of errors.
-    pub(super) fn read_ahead(&self, number: GroupNr, need: Need) {
+    /// Reads the blocks of `prefetch` into the engine's cache. Their users return errors.
+    pub(super) fn read_ahead(&self, number: GroupNr, prefetch: Prefetch) {
         let Ok(desc) = self.desc(number) else { return };
-        let (uninit, bitmap) = match need {
-            Need::BlockMap | Need::BlockBitmap => (BLOCK_UNINIT, desc.block_bitmap()),
-            Need::InodeMap | Need::InodeBitmap => (INODE_UNINIT, desc.inode_bitmap()),
+        let (uninit, bitmap) = match prefetch {
+            Prefetch::BlockMap | Prefetch::BlockBitmap => (BLOCK_UNINIT, desc.block_bitmap()),
+            Prefetch::InodeMap | Prefetch::InodeBitmap => (INODE_UNINIT, desc.inode_bitmap()),
         };
         if !(self.sb.has_group_csum() && desc.has_flag(uninit)) {
             let _ = self.engine.read(bitmap);
         }
     }
 
-    /// The block map of a group; reads and checks the bitmap where it is not in memory.
+    /// The block map of a group; reads and checks the bitmap if it is not in memory.
     pub(super) fn block_map<'a>(&self, number: GroupNr, state: &'a mut State) -> Result<&'a mut Map> {
         if let Some(damage) = &state.block_damage {
             return Err(damage.clone());
@@ -145,7 +146,7 @@ impl Shared {
         Ok(state.blocks.as_mut().expect("loaded above"))
     }
 
-    /// As `block_map` for the inode bitmap.
+    /// The inode map of a group; see `block_map`.
     pub(super) fn inode_map<'a>(&self, number: GroupNr, state: &'a mut State) -> Result<&'a mut Map> {
         if let Some(damage) = &state.inode_damage {
             return Err(damage.clone());
@@ -174,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// Drops the maps of a group that says the same on disk, if one is met soon.
+    /// Drops the maps of a group that do not differ from the disk, if a short search finds one.
     fn evict(&self) {
         for _ in 0..64 {
             let hand = self.evict_hand.fetch_add(1, Relaxed) % self.sb.group_count();
@@ -214,7 +215,7 @@ impl Shared {
             .within(start, end)
             .all(|r| bits.all_set((r.0 - start.0) as u32, (r.1 - r.0) as u32))
         {
-            return corrupt("the block bitmap has fixed metadata as free");
+            return corrupt("the block bitmap marks fixed metadata as free");
         }
         if bits.zeros() != desc.free_blocks() {
             return corrupt("the block bitmap and the count of free blocks differ");
@@ -254,8 +255,8 @@ impl Shared {
         bitmap_checksum(&self.sb, bytes, (self.sb.inodes_per_group() / 8) as usize)
     }
 
-    /// The block bitmap that `BLOCK_UNINIT` stands for: the fixed metadata in the group, and the
-    /// bits that have no block.
+    /// The initial block bitmap of a group with `BLOCK_UNINIT`: the group's fixed metadata and the
+    /// bits without a block are set.
     pub(super) fn fresh_block_bitmap(&self, number: GroupNr) -> Vec<u8> {
         let mut bytes = vec![0; self.sb.block_size() as usize];
         let len = self.sb.blocks_in_group(number);
@@ -267,7 +268,7 @@ impl Shared {
         bytes
     }
 
-    /// The inode bitmap that `INODE_UNINIT` stands for.
+    /// The initial inode bitmap of a group with `INODE_UNINIT`.
     pub(super) fn fresh_inode_bitmap(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.sb.block_size() as usize];
         let len = self.sb.inodes_per_group();

@@ -1,18 +1,18 @@
-//! Which groups there are, read when they are first needed (SNAP-8): opening a volume costs the
-//! same, however many it has.
+//! The groups of a volume, whose descriptors are read when they are first needed (SNAP-8): the time
+//! to open a volume does not depend on their number.
 //!
-//! - All of them, together: where blocks or inodes are to be had or given back, or somebody asks
-//!   what is free. What is free is the sum of all descriptors, and any block may hold fixed
-//!   metadata of any group.
-//! - Before that, to read an inode or a file, those of one flex group: where its tables are, and
-//!   what of its blocks can be no file's. This is enough on a volume on which each group's bitmaps
-//!   and table lie in its own flex group, as mke2fs places them. Where the last group's do not
-//!   (`-E packed_meta_blocks`), or one's of those that are asked for, all groups are read at once.
-//!   What is not noticed is a file that claims a table which a group of another flex group has
-//!   there: not before all are read, which is before anything is taken, freed or linked.
+//! - *All groups* are read together before blocks or inodes are taken or given back, and before
+//!   free space is counted: that count is the sum over all descriptors, and any block may hold
+//!   fixed metadata of any group.
+//! - *One flex group* is read before that, to read an inode or a file: it gives the places of its
+//!   inode tables, and the blocks that cannot belong to a file. This is enough on a volume where
+//!   the bitmaps and the table of each group lie in its own flex group, as mke2fs places them. If
+//!   those of the last group (`-E packed_meta_blocks`) or of a requested group do not, all groups
+//!   are read at once. Until all groups are read, a file that claims an inode table of another flex
+//!   group's group is not detected; that is before any space is taken, freed or linked.
 //!
-//! Nobody changes a descriptor or the written part of a table before all are read, so that a part
-//! is never out of date while it is asked.
+//! No descriptor and no written part of a table changes before all groups are read, so a flex group
+//! in memory is never out of date while it is used.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -25,30 +25,31 @@ use xact_layout::group::GroupDesc;
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, Error, GroupNr, Result, Run, Site};
 
-use super::Shared;
+use super::AllocatorCore;
 use super::group::{Group, table_ready};
 use super::zone::SystemZone;
 
-/// What is in memory of the groups.
+/// The groups in memory.
 pub(super) struct Groups {
-    all: OnceLock<All>,
-    /// One thread reads them.
+    all: OnceLock<AllGroups>,
+    /// Held by the thread that reads all groups.
     reading: Mutex<()>,
-    /// By flex group, those that were asked for.
-    parts: RwLock<HashMap<u32, Arc<Part>>>,
+    /// Flex groups that were requested before all groups were read.
+    parts: RwLock<HashMap<u32, Arc<FlexGroup>>>,
     is_regular: OnceLock<bool>,
     flex: u32,
     /// The journal's blocks, and that of multi-mount protection.
     fixed: Vec<Run>,
 }
 
-pub(super) struct All {
+pub(super) struct AllGroups {
     groups: Box<[Group]>,
     pub zone: SystemZone,
 }
 
-struct Part {
-    /// First block, and how many inodes from the start lie in blocks that were written.
+struct FlexGroup {
+    /// For each group, the first block of its inode table, and the number of inodes in the table's
+    /// written part.
     tables: Box<[(BlockNr, u32)]>,
     zone: SystemZone,
 }
@@ -69,12 +70,12 @@ impl Groups {
     }
 }
 
-impl Shared {
-    /// Sees to it that all groups are in memory.
+impl AllocatorCore {
+    /// Reads all groups into memory, unless they are.
     ///
     /// Errors: `Corrupt` for a descriptor whose checksum does not match, or whose bitmaps or inode
     /// table lie outside the volume, over one another or over the journal.
-    pub(super) fn read_all(&self) -> Result<&All> {
+    pub(super) fn read_all(&self) -> Result<&AllGroups> {
         if let Some(all) = self.groups.all.get() {
             return Ok(all);
         }
@@ -89,24 +90,23 @@ impl Shared {
         let free_inodes = descs.iter().map(|desc| u64::from(desc.free_inodes())).sum();
         self.counters.begin(free_blocks, free_inodes);
         let groups = descs.iter().map(|desc| Group::new(&self.sb, desc)).collect();
-        Ok(self.groups.all.get_or_init(|| All { groups, zone }))
+        Ok(self.groups.all.get_or_init(|| AllGroups { groups, zone }))
     }
 
     fn has_read_all(&self) -> bool {
         self.groups.all.get().is_some()
     }
 
-    /// All groups. The caller has come by [`Self::read_all`].
-    pub(super) fn all(&self) -> &All {
-        self.groups.all.get().expect("who changes what is free has read all groups")
+    /// All groups. The caller has called [`Self::read_all`].
+    pub(super) fn all(&self) -> &AllGroups {
+        self.groups.all.get().expect("all groups are read before free space changes")
     }
 
     pub(super) fn group(&self, number: GroupNr) -> &Group {
         &self.all().groups[number.0 as usize]
     }
 
-    /// A group's inode table: its first block, and how many inodes from its start lie in blocks
-    /// that were written.
+    /// A group's inode table: its first block, and the number of inodes in its written part.
     pub(crate) fn inode_table(&self, number: GroupNr) -> Result<(BlockNr, u32)> {
         if let Some(part) = self.part(number)? {
             return Ok(part.tables[(number.0 % self.groups.flex) as usize]);
@@ -115,7 +115,7 @@ impl Shared {
         Ok((group.inode_table, group.table_ready.load(Relaxed)))
     }
 
-    /// Whether a run of the volume has fixed metadata in it.
+    /// Whether a run of the volume contains fixed metadata.
     pub(super) fn is_fixed(&self, run: Run) -> Result<bool> {
         let last = run.end().0.saturating_sub(1).max(run.start.0);
         for number in self.sb.group_of(run.start).0..=self.sb.group_of(BlockNr(last)).0 {
@@ -127,9 +127,8 @@ impl Shared {
         Ok(self.groups.fixed.iter().any(|fixed| fixed.start < run.end() && run.start < fixed.end()))
     }
 
-    /// What is known of the group's flex group; `None` where all groups are in memory, which is
-    /// better.
-    fn part(&self, number: GroupNr) -> Result<Option<Arc<Part>>> {
+    /// The flex group of a group; `None` if all groups are in memory.
+    fn part(&self, number: GroupNr) -> Result<Option<Arc<FlexGroup>>> {
         if self.has_read_all() {
             return Ok(None);
         }
@@ -149,13 +148,13 @@ impl Shared {
         }
         let tables = descs.iter().map(|desc| (desc.inode_table(), table_ready(&self.sb, desc))).collect();
         let zone = SystemZone::new(&self.sb, GroupNr(range.start), &descs)?;
-        let part = Arc::new(Part { tables, zone });
+        let part = Arc::new(FlexGroup { tables, zone });
         self.groups.parts.write().insert(key, part.clone());
         Ok(Some(part))
     }
 
-    /// Whether the last group's bitmaps and table lie in its own flex group. Where they do not,
-    /// those of others may lie anywhere as well.
+    /// Whether the last group's bitmaps and table lie in its own flex group. If not, those of other
+    /// groups may lie anywhere, too.
     fn is_regular(&self) -> Result<bool> {
         if let Some(known) = self.groups.is_regular.get() {
             return Ok(*known);

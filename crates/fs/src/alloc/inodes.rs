@@ -1,8 +1,8 @@
-//! Inodes: choosing a number, marking it on disk, and keeping inode tables initialised.
+//! Inodes: chooses a number, marks it on disk, and initialises inode tables.
 //!
-//! Placement is Orlov's, as in ext2 to ext4: a file goes into its folder's group, a folder into
-//! its parent's neighbourhood while that is not crowded, a top-level folder somewhere else each
-//! time, so that trees spread over the volume and each stays together.
+//! Placement follows Orlov, as in ext2 to ext4. A file goes into its folder's group, a folder near
+//! its parent as long as that group is not crowded, and each top-level folder into another group:
+//! so trees spread over the volume, and each tree stays together.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use xact_consistency::Handle;
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
 use xact_types::{Error, GroupNr, Ino, Result, Site};
 
-use super::Shared;
+use super::AllocatorCore;
 use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
-use super::group::Need;
+use super::group::Prefetch;
 
-/// Groups that the search for a top-level folder's place looks at.
+/// Number of groups that the search for a top-level folder's place examines.
 const SPREAD_MAX: u32 = 64;
 
-impl Shared {
+impl AllocatorCore {
     pub(super) fn take_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
         let home = self.sb.inode_place(parent).map_or(GroupNr(0), |place| place.0);
         let first = if !is_dir {
@@ -32,7 +32,8 @@ impl Shared {
         if let Some(ino) = self.take_inode_in(first)? {
             return Ok(ino);
         }
-        // Away from a full group by growing steps, so that files of one folder meet again.
+        // Move away from a full group in growing steps, so that files of one folder share groups
+        // again.
         let count = u64::from(self.sb.group_count());
         let mut at = (u64::from(home.0) + u64::from(parent.0)) % count;
         let mut step = 1u64;
@@ -59,8 +60,8 @@ impl Shared {
         ((self.counters.free_inodes() / groups) as u32, (self.counters.free() / groups) as u32)
     }
 
-    /// For a top-level folder: the next group that has more than its share of free space, with
-    /// the fewest folders among those looked at.
+    /// The group for a top-level folder: of the groups examined that have more than their share of
+    /// free space, the one with the fewest folders.
     fn spread_group(&self) -> GroupNr {
         let count = self.sb.group_count();
         let (inodes, blocks) = self.averages();
@@ -78,7 +79,7 @@ impl Shared {
             .unwrap_or(GroupNr(start))
     }
 
-    /// For a folder deeper down: its parent's group or the next one that is not crowded.
+    /// The group for a deeper folder: its parent's, or the next one that is not crowded.
     fn roomy_group(&self, home: GroupNr) -> GroupNr {
         let (inodes, blocks) = self.averages();
         let inodes_least = inodes.saturating_sub(self.sb.inodes_per_group() / 4).max(1);
@@ -98,7 +99,7 @@ impl Shared {
         if group.free_inodes.load(Relaxed) == 0 {
             return Ok(None);
         }
-        let mut state = self.lock(number, Need::InodeMap);
+        let mut state = self.lock(number, Prefetch::InodeMap);
         let map = match self.inode_map(number, &mut state) {
             Ok(map) => map,
             Err(Error::Corrupt(_)) => return Ok(None),
@@ -133,22 +134,22 @@ impl Shared {
         group.free_inodes.fetch_add(1, Relaxed);
     }
 
-    /// Reads into the engine's memory what linking or freeing an inode, and giving it a block, will
-    /// need.
+    /// Reads the blocks for linking or freeing an inode, and for giving it a block, into the
+    /// engine's cache.
     pub(super) fn read_ahead_of_inode(&self, ino: Ino) {
         if let Some((number, _)) = self.sb.inode_place(ino) {
-            self.read_ahead(number, Need::InodeBitmap);
-            self.read_ahead(number, Need::BlockBitmap);
+            self.read_ahead(number, Prefetch::InodeBitmap);
+            self.read_ahead(number, Prefetch::BlockBitmap);
         }
     }
 
     pub(super) fn link_inode(&self, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
         let (number, index) = self.sb.inode_place(ino).expect("a taken inode is on the volume");
         let group = self.group(number);
-        let mut state = self.lock(number, Need::InodeBitmap);
+        let mut state = self.lock(number, Prefetch::InodeBitmap);
         let state = &mut *state;
         let desc = self.desc(number)?;
-        // Of the group's own metadata the kernel writes both bitmaps when its first inode is used.
+        // The kernel, too, writes both bitmaps of a group when its first inode is used.
         let block_uninit = self.is_block_uninit(&desc);
         if block_uninit {
             self.block_map(number, state)?;
@@ -159,7 +160,10 @@ impl Shared {
         if desc.free_inodes() == 0
             || !uninit && !bits_all_clear(&self.engine.read(group.inode_bitmap)?, index, 1)
         {
-            return Err(Error::corrupt(Site::Group(number), "the inode bitmap changed behind our back"));
+            return Err(Error::corrupt(
+                Site::Group(number),
+                "the inode bitmap was changed by another writer",
+            ));
         }
         self.prepare_table(h, number, index)?;
         if uninit {
@@ -203,12 +207,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Sees to it that the table's block of inode `index`, and all before it, hold no old bytes.
+    /// Ensures that the table's block of inode `index`, and all blocks before it, have no old
+    /// bytes.
     ///
-    /// mke2fs leaves tables unwritten, and `bg_itable_unused` says where. The block itself is
-    /// created as zeros within the handle. Blocks that are jumped over (a lower inode was taken
-    /// and is not linked yet) are zeroed on the device now: nothing refers to them before this
-    /// commit, and as data written before it they are durable with it.
+    /// mke2fs leaves the part of the table given by `bg_itable_unused` unwritten. The block itself
+    /// is created as zeros within the handle. Skipped blocks (a lower inode was taken and is not
+    /// linked yet) are zeroed on the device now: no metadata refers to them before this commit, and
+    /// they are durable with it, like data written before it.
     fn prepare_table(&self, h: &mut Handle, number: GroupNr, index: u32) -> Result<()> {
         let group = self.group(number);
         let ready = group.table_ready.load(Relaxed);
@@ -235,15 +240,15 @@ impl Shared {
             return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is reserved"));
         }
         let group = self.group(number);
-        let mut state = self.lock(number, Need::InodeBitmap);
+        let mut state = self.lock(number, Prefetch::InodeBitmap);
         let map = self.inode_map(number, &mut state)?;
         let desc = self.desc(number)?;
         let uninit = self.sb.has_group_csum() && desc.has_flag(INODE_UNINIT);
         if uninit || !bits_all_set(&self.engine.read(group.inode_bitmap)?, index, 1) {
-            return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is free already"));
+            return Err(Error::corrupt(Site::Inode(ino), "an inode to be freed is already free"));
         }
         if desc.free_inodes() >= self.sb.inodes_per_group() || is_dir && desc.used_dirs() == 0 {
-            return Err(Error::corrupt(Site::Group(number), "counts of inodes do not fit its bitmap"));
+            return Err(Error::corrupt(Site::Group(number), "counts of inodes do not match its bitmap"));
         }
         let checksums = h.update_shared(group.inode_bitmap, |_, bytes| {
             clear_bits(bytes, index, 1);

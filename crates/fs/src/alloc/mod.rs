@@ -1,31 +1,32 @@
 //! Allocation of blocks and inodes.
 //!
-//! Two steps, so that data can be written before anything on disk refers to it, and so that a
-//! transaction can keep what it was given for long without touching the disk:
-//! 1. `take` and `take_inode` mark bits in a map in memory: nobody else gets them;
-//! 2. `link` and `link_inode` set the bits on disk, within a handle. What was taken and never
-//!    linked goes back by `give_back`; after a crash it was simply never used.
+//! Allocation has two steps. So data can be written before any metadata on disk refers to it, and a
+//! transaction can hold space for a long time without changing the disk:
+//! 1. `take` and `take_inode` mark bits in a map in memory: no other caller gets them.
+//! 2. `link` and `link_inode` set the bits on disk, within a handle. Space that was taken but not
+//!    linked goes back by `give_back`; after a crash it is free, because the disk never changed.
 //!
-//! Freeing is the mirror: `free` clears the bits on disk within a handle at once, but in memory
-//! they stay set until that handle's commit is durable (else a crash could leave two owners), and
+//! Freeing is the reverse: `free` clears the bits on disk within a handle at once. In memory they
+//! stay set until that handle's commit is durable (otherwise a crash could leave two owners), and
 //! until the [`Hold`] under which they were freed is dropped.
 //!
 //! Invariants, for each group under its lock:
-//! 1. a bit that is set on disk, in its newest version, is set in memory;
-//! 2. a bit set in memory but not on disk is taken, or freed and not yet available: the group's
-//!    `pending` counts these, and a map with none of them may be dropped and loaded again;
-//! 3. all bits of the system zone are set in memory.
+//! 1. A bit that is set on disk, in its newest version, is set in memory.
+//! 2. A bit set in memory but not on disk is taken, or freed and not yet available. The group's
+//!    `pending` counts these bits; a map without them may be dropped and loaded again.
+//! 3. All bits of the system zone are set in memory.
 //!
-//! On disk there may be two versions, where a commit is closed while operations in it go on
-//! (`Engine::update_shared`). What a handle does it does to both: a bit that it sets is clear in
-//! both, since what the later commit has freed is set in memory, and one that it clears is its own,
-//! and set in both. Counts and checksums are each version's own.
+//! A block may have two versions, while a commit is closed but operations in it still run
+//! (`Engine::update_shared`). A handle makes its change in both. A bit that it sets is clear in
+//! both versions, because bits freed by the later commit are still set in memory. A bit that it
+//! clears belongs to its own file, and is set in both. Each version has its own counts and
+//! checksums.
 //!
-//! A group whose bitmap is damaged (checksum, count, or fixed metadata marked free) is not used;
-//! the first such damage is what [`Allocator::damage`] names.
+//! A group with a corrupt bitmap (checksum, count, or fixed metadata marked free) is not used;
+//! [`Allocator::damage`] returns the first such corruption.
 //!
 //! Lock order: handle → one group's lock → the engine's short lock of a block. No two groups are
-//! locked at once (eviction of a cold map only tries a second lock).
+//! locked at once (eviction of an unused map only tries a second lock).
 
 mod bitmap;
 mod blocks;
@@ -60,20 +61,20 @@ pub use space::{Purpose, Reservation};
 /// Allocates the blocks and inodes of one volume. Clones are the same allocator.
 #[derive(Clone)]
 pub struct Allocator {
-    shared: Arc<Shared>,
+    shared: Arc<AllocatorCore>,
 }
 
-/// What all clones, reservations and pending frees share.
-pub(crate) struct Shared {
+/// The state that all clones, reservations and pending frees share.
+pub(crate) struct AllocatorCore {
     engine: Arc<Engine>,
     sb: Superblock,
     groups: Groups,
     counters: Arc<Counters>,
     /// Groups that have a map in memory.
     loaded: AtomicUsize,
-    /// Where the search for a map to drop goes on.
+    /// Group at which the search for a map to drop continues.
     evict_hand: AtomicU32,
-    /// Where the search for a new top-level directory's group goes on.
+    /// Group at which the search for a new top-level directory's group continues.
     spread_hand: AtomicU32,
     damage: Mutex<Option<Error>>,
     /// Freed blocks are discarded before they are handed out again.
@@ -83,15 +84,15 @@ pub(crate) struct Shared {
 }
 
 impl Allocator {
-    /// An allocator that has read nothing, and takes the journal's blocks for those of a file: see
+    /// An allocator that has read nothing. It treats the journal's blocks as those of a file: see
     /// [`crate::fixed_blocks::open_allocator`].
     pub(crate) fn new(engine: Arc<Engine>, sb: Superblock) -> Allocator {
         let blocks = sb.blocks_count();
-        // `ext4_calculate_resv_clusters`: writing into reserved blocks needs nodes only where there
-        // are extents.
+        // `ext4_calculate_resv_clusters`: writing into reserved blocks needs tree nodes only with
+        // extents.
         let emergency = if sb.has_incompat(incompat::EXTENTS) { (blocks / 50).min(4096) } else { 0 };
         let reserved = sb.reserved_blocks_count().min(blocks);
-        let shared = Shared {
+        let shared = AllocatorCore {
             engine,
             groups: Groups::new(&sb, Vec::new()),
             sb,
@@ -107,9 +108,8 @@ impl Allocator {
         Allocator { shared: Arc::new(shared) }
     }
 
-    /// Sets, for a new allocator that nothing shares yet, where the journal's blocks are. What it
-    /// knows of groups it learns again: what was read to find the journal does not know where it
-    /// is.
+    /// Sets the journal's blocks, for a new allocator without clones. It forgets the groups that
+    /// were read to find the journal, because these were read without knowledge of its blocks.
     pub(crate) fn set_journal(&mut self, runs: Vec<Run>) {
         let mut fixed = runs;
         let shared = Arc::get_mut(&mut self.shared).expect("nothing shares a new allocator");
@@ -119,9 +119,8 @@ impl Allocator {
         shared.groups = Groups::new(&shared.sb, fixed);
     }
 
-    /// Reads all group descriptors, and no bitmap. Whoever takes, frees or counts does so by
-    /// itself; to be called beforehand where nobody shall wait for it then, and where damage is to
-    /// be told at once.
+    /// Reads all group descriptors, but no bitmap. Calls that take, free or count do this
+    /// themselves; a separate call avoids a wait then, or reports corruption early.
     ///
     /// Errors: `Corrupt` for a descriptor whose checksum does not match, or whose bitmaps or
     /// inode table lie outside the volume, over one another or over the journal.
@@ -138,12 +137,12 @@ impl Allocator {
         &self.shared.engine
     }
 
-    /// Whether [`Self::reserve`] would succeed for this many now.
+    /// Whether [`Self::reserve`] would succeed now for this number of blocks.
     pub fn can_reserve(&self, blocks: u64, purpose: Purpose) -> bool {
         self.shared.read_all().is_ok() && self.shared.counters.has(blocks, purpose)
     }
 
-    /// How many blocks could be reserved now.
+    /// Number of blocks that could be reserved now.
     pub fn reservable(&self, purpose: Purpose) -> u64 {
         self.shared.counters.reservable(purpose)
     }
@@ -153,13 +152,13 @@ impl Allocator {
         self.shared.counters.free_inodes()
     }
 
-    /// Blocks that were freed and cannot be taken yet.
+    /// Number of freed blocks that cannot be taken yet.
     pub fn pending_blocks(&self) -> u64 {
         self.shared.counters.pending()
     }
 
-    /// Reserves `blocks` blocks, for delayed allocation. `NoSpace` where they are not there; then
-    /// [`Allocator::reclaimable`] tells whether a commit would help.
+    /// Reserves `blocks` blocks, for delayed allocation. After `NoSpace`,
+    /// [`Allocator::reclaimable`] shows whether a commit would help.
     pub fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
         self.shared.read_all()?;
         let left = self.shared.counters.reserve(blocks, blocks, purpose)?;
@@ -169,7 +168,7 @@ impl Allocator {
     /// Marks between 1 and `max` contiguous blocks, near `goal`, as taken (step 1). With a
     /// reservation that has blocks left, takes at most those and draws on it.
     ///
-    /// Errors: `NoSpace`; the damage of a bitmap where that is what hides the space.
+    /// Errors: `NoSpace`; the corruption of a bitmap, if that makes the space unusable.
     pub fn take(
         &self,
         goal: BlockNr,
@@ -196,20 +195,20 @@ impl Allocator {
         }
     }
 
-    /// Gives back blocks that were taken and never linked.
+    /// Gives back blocks that were taken and not linked.
     pub fn give_back(&self, run: Run) {
         self.shared.give_back(run);
     }
 
-    /// Reads into memory what linking or freeing a run will need, so that a handle does not wait
-    /// for it. Who needs it is told of errors.
+    /// Reads the blocks for linking or freeing a run into memory, so that a handle does not wait
+    /// for them. The link or free itself returns errors.
     pub fn read_ahead(&self, run: Run) {
         if self.read_groups().is_ok() && self.shared.sb.contains(run.start, u64::from(run.len)) {
             self.shared.read_ahead_of(run);
         }
     }
 
-    /// The same for linking or freeing an inode, and for giving it its first block.
+    /// Reads the blocks for linking or freeing an inode, and for giving it its first block.
     pub fn read_ahead_inode(&self, ino: Ino) {
         if self.read_groups().is_ok() {
             self.shared.read_ahead_of_inode(ino);
@@ -221,44 +220,44 @@ impl Allocator {
         self.shared.link(h, run)
     }
 
-    /// Frees linked blocks: on disk now; to be taken again once the handle's commit is durable
-    /// and `hold` is dropped. Needs [`Allocator::credits_for`].
+    /// Frees linked blocks on disk. They can be taken again once the handle's commit is durable and
+    /// `hold` is dropped. Needs [`Allocator::credits_for`].
     ///
     /// Errors, before anything was changed: `Corrupt` for blocks outside the volume, for fixed
-    /// metadata, and for what is free already.
+    /// metadata, and for free blocks.
     pub fn free(&self, h: &mut Handle, run: Run, hold: Option<Hold>) -> Result<()> {
         self.shared.read_all()?;
         self.shared.free(h, run, hold)
     }
 
-    /// Whether a run may belong to a file: within the volume and outside its fixed metadata.
-    /// To be asked of every extent that is read from disk.
+    /// Whether a run may belong to a file: it lies within the volume and outside its fixed
+    /// metadata. Every extent that is read from disk is checked with this.
     ///
     /// Errors: a descriptor cannot be read.
     pub fn is_usable(&self, run: Run) -> Result<bool> {
         Ok(self.shared.sb.contains(run.start, u64::from(run.len)) && !self.shared.is_fixed(run)?)
     }
 
-    /// Credits that linking or freeing a run takes: bitmap and descriptor of each group.
+    /// Credits for linking or freeing a run: bitmap and descriptor of each group.
     pub fn credits_for(&self, run_len: u32) -> u32 {
         let more = run_len.saturating_sub(1).div_ceil(self.shared.sb.blocks_per_group());
         2 * (1 + more)
     }
 
     /// Credits of `link_inode`: inode bitmap, descriptor, a block bitmap that was never written,
-    /// and the inode's block of the table (in which it is written next).
+    /// and the inode's block of the table (in which the inode is stored next).
     pub const LINK_INODE_CREDITS: u32 = 4;
     /// Credits of `free_inode`: inode bitmap and descriptor.
     pub const FREE_INODE_CREDITS: u32 = 2;
 
-    /// Reserves an inode number in memory: a file near its parent, directories spread over the
-    /// volume. `NoSpace` when there is none.
+    /// Takes an inode number in memory: files near their parent, directories spread over the
+    /// volume. `NoSpace` if none is free.
     pub fn take_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
         self.shared.read_all()?;
         self.shared.take_inode(parent, is_dir)
     }
 
-    /// Gives back a number that was taken and never linked.
+    /// Gives back a number that was taken and not linked.
     pub fn give_back_inode(&self, ino: Ino) {
         self.shared.give_back_inode(ino);
     }
@@ -270,25 +269,25 @@ impl Allocator {
 
     /// Marks an inode as free on disk; its number may be taken again once the commit is durable.
     ///
-    /// Errors, before anything was changed: `Corrupt` for a reserved or already free inode.
+    /// Errors, before anything was changed: `Corrupt` for a reserved or free inode.
     pub fn free_inode(&self, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
         self.shared.read_all()?;
         self.shared.free_inode(h, ino, is_dir)
     }
 
-    /// Where the first data of an inode should go: its own group.
+    /// Goal for an inode's first data: the start of its own group.
     pub fn goal_for(&self, ino: Ino) -> BlockNr {
         let group = self.shared.sb.inode_place(ino).map_or(GroupNr(0), |place| place.0);
         self.shared.sb.group_start(group)
     }
 
-    /// Blocks and inodes that were freed and become available by a commit (held blocks only by the
+    /// Number of freed blocks and inodes that a commit makes available (held blocks only after the
     /// end of the views that hold them).
     pub fn reclaimable(&self) -> u64 {
         self.shared.counters.pending() + self.shared.counters.pending_inodes()
     }
 
-    /// Makes the running commit durable, so that what was freed becomes available. Waits for open
+    /// Makes the running commit durable, so that freed space becomes available. Waits for open
     /// handles: the caller must have none. Returns whether anything was pending.
     pub fn reclaim(&self) -> Result<bool> {
         let pending = self.reclaimable() > 0;
@@ -298,7 +297,7 @@ impl Allocator {
         Ok(pending)
     }
 
-    /// What `statfs` tells.
+    /// The space figures of `statfs`.
     pub fn space(&self) -> Result<VolumeSpace> {
         let shared = &self.shared;
         let zone = &shared.read_all()?.zone;
@@ -317,12 +316,11 @@ impl Allocator {
         })
     }
 
-    /// Writes the free counts into the superblock (one credit), where it has others. ext4 lets them
-    /// lag behind the descriptors while mounted, and a crash leaves them so; an unmount brings them
-    /// up to date.
+    /// Writes the free counts into the superblock (one credit) if they differ. As in ext4, they may
+    /// lag behind the descriptors while mounted and after a crash; an unmount updates them.
     pub fn write_counts(&self, h: &mut Handle) -> Result<()> {
         if self.read_groups().is_err() {
-            // Damaged; so nothing was taken or freed.
+            // The groups are corrupt, so nothing was taken or freed.
             return Ok(());
         }
         let blocks = self.shared.counters.disk_free_blocks();
@@ -337,17 +335,17 @@ impl Allocator {
         })
     }
 
-    /// The first damage met in a bitmap; its group is no longer used.
+    /// The first corruption found in a bitmap; its group is no longer used.
     pub fn damage(&self) -> Option<Error> {
         self.shared.damage.lock().clone()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<AllocatorCore> {
         &self.shared
     }
 }
 
-impl Shared {
+impl AllocatorCore {
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -356,7 +354,7 @@ impl Shared {
         &self.sb
     }
 
-    /// Changes a descriptor in each of its versions, and seals it.
+    /// Changes a descriptor in each of its versions, and updates its checksum.
     fn change_desc(
         &self,
         h: &mut Handle,
@@ -381,7 +379,7 @@ impl Shared {
         Ok(GroupDesc::new(&bytes[at..at + usize::from(self.sb.desc_size())]))
     }
 
-    /// The descriptor as the handle's commit has it.
+    /// The descriptor's version in the handle's commit.
     fn own_desc(&self, h: &Handle, group: GroupNr) -> Result<GroupDesc> {
         let (block, at) = self.sb.desc_place(group);
         let bytes = h.read_own(block)?;
@@ -389,7 +387,7 @@ impl Shared {
     }
 }
 
-/// Single metadata blocks for extent trees and attributes, from the emergency pool if need be.
+/// Single metadata blocks for extent trees and attributes, from the emergency pool if necessary.
 impl MetadataBlocks for Allocator {
     fn take(&self, goal: BlockNr) -> Result<BlockNr> {
         Ok(Allocator::take(self, goal, 1, Purpose::Metadata, None)?.start)

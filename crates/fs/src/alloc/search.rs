@@ -1,23 +1,23 @@
-//! Choosing blocks: at the goal, near it, then in the groups that look best.
+//! Chooses blocks: at the goal, near it, then in the groups with the best estimates.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use xact_types::{BlockNr, Error, GroupNr, Result};
 
-use super::group::{Map, Need};
-use super::{Run, Shared};
+use super::group::{Map, Prefetch};
+use super::{AllocatorCore, Run};
 
-/// A free run of this many blocks is taken even where more was asked for: looking for a longer
-/// one costs more than a further extent.
+/// Length at which a free run is accepted even if a longer one was requested: the search for a
+/// longer run costs more than another extent.
 const ENOUGH: u32 = 2048;
-/// Blocks behind the goal that are searched before the group's own cursor.
+/// Blocks after the goal that are searched before the group's own cursor.
 const NEAR: u32 = 1024;
-/// Groups that are searched for a run of the wished length.
+/// Maximum number of groups that are searched for a run of the requested length.
 const LOOKED_MAX: u32 = 16;
-/// Blocks freed behind a scan's back may be missed once, not always.
+/// Number of scans over all groups: one scan may miss blocks that are freed behind its position.
 const ROUNDS: u32 = 4;
 
-impl Shared {
+impl AllocatorCore {
     /// Takes up to `want` contiguous blocks. The caller has a reservation for them.
     pub(super) fn take_near(&self, goal: BlockNr, want: u32) -> Result<Run> {
         let first = u64::from(self.sb.first_data_block());
@@ -65,14 +65,14 @@ impl Shared {
         Err(self.damage.lock().clone().unwrap_or(Error::NoSpace))
     }
 
-    /// All groups, from `home` on and around.
+    /// All groups, starting at `home` and wrapping around.
     pub(super) fn groups_from(&self, home: GroupNr) -> impl Iterator<Item = GroupNr> + use<> {
         let count = self.sb.group_count();
         (home.0..count).chain(0..home.0).map(GroupNr)
     }
 
-    /// Takes a run of at least `enough` blocks (of any length at the goal itself) in one group;
-    /// otherwise tells the longest there is. A damaged group has none.
+    /// Takes a run of at least `enough` blocks (of any length at the goal itself) in one group.
+    /// Otherwise returns the length of its longest free run; 0 for a corrupt group.
     fn take_in(
         &self,
         number: GroupNr,
@@ -84,7 +84,7 @@ impl Shared {
         if group.free_blocks.load(Relaxed) == 0 {
             return Ok(Err(0));
         }
-        let mut state = self.lock(number, Need::BlockMap);
+        let mut state = self.lock(number, Prefetch::BlockMap);
         let map = match self.block_map(number, &mut state) {
             Ok(map) => map,
             Err(Error::Corrupt(_)) => return Ok(Err(0)),
@@ -107,7 +107,8 @@ impl Shared {
 }
 
 impl Map {
-    /// A run as (start, length), or the length of the longest; `longest` is what is known of it.
+    /// A run as (start, length), or the length of the longest run. `longest`: its known upper
+    /// bound.
     fn find(
         &mut self,
         goal: Option<u32>,

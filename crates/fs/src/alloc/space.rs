@@ -1,27 +1,26 @@
-//! How much is free, and reservations of space before its place is chosen (delayed allocation).
+//! Counts of free space, and reservations before places are chosen (delayed allocation).
 //!
-//! Three kinds of counts:
-//! - `unreserved`: blocks that may be handed out and are not reserved;
-//! - `pending`, `pending_inodes`: freed, not yet available (their free is not durable, or they
+//! There are three kinds of counts:
+//! - `unreserved`: blocks that may be taken and are not reserved;
+//! - `pending`, `pending_inodes`: freed, but not yet available (their free is not durable, or they
 //!   are held);
-//! - `disk_*`: what the group descriptors say, for the superblock's counts.
+//! - `disk_*`: the sums of the group descriptors, for the superblock's counts.
 //!
-//! Invariant: the zeros of all groups' maps in memory are at least `unreserved` plus all
-//! reservations. So blocks are reserved before bits are searched, and bits are cleared before the
-//! count grows.
+//! Invariant: the maps in memory have at least as many zeros as `unreserved` plus all reservations.
+//! So blocks are reserved before bits are searched, and bits are cleared before the count grows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use xact_types::{Error, Result};
 
-/// What blocks are for, and so how deep into the reserves they may go.
+/// The purpose of blocks, which decides the reserves that they may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A file's contents. `privileged`: the caller may use the blocks reserved for root.
     Data { privileged: bool },
-    /// Extent nodes, directory and attribute blocks: may also use a small pool that nothing else
-    /// may, so that deleting and splitting work on a full volume.
+    /// Extent nodes, directory and attribute blocks. They may also use a small emergency pool, so
+    /// that deletes and splits work on a full volume.
     Metadata,
 }
 
@@ -31,16 +30,16 @@ pub(super) struct Counters {
     pending_inodes: AtomicU64,
     disk_free_blocks: AtomicU64,
     disk_free_inodes: AtomicU64,
-    /// As a user understands it: a taken number is not free, a deleted one is at once.
+    /// Free numbers as users see them: a taken number is not free, a deleted one is free at once.
     free_inodes: AtomicI64,
     /// Reserved for root (`s_r_blocks_count`).
     root_reserve: i64,
-    /// For metadata only; as the kernel's `s_resv_clusters`.
+    /// For metadata only, as the kernel's `s_resv_clusters`.
     emergency: i64,
 }
 
 impl Counters {
-    /// Nothing is free before [`Self::begin`]. `emergency`: blocks that are for metadata only.
+    /// Counters without free space until [`Self::begin`]. `emergency`: blocks for metadata only.
     pub fn new(root_reserve: u64, emergency: u64) -> Counters {
         Counters {
             unreserved: AtomicI64::new(0),
@@ -54,7 +53,7 @@ impl Counters {
         }
     }
 
-    /// What all descriptors say is free.
+    /// Sets the counts from the sums of all descriptors.
     pub fn begin(&self, free_blocks: u64, free_inodes: u64) {
         self.unreserved.store(free_blocks as i64, Relaxed);
         self.disk_free_blocks.store(free_blocks, Relaxed);
@@ -62,7 +61,7 @@ impl Counters {
         self.free_inodes.store(free_inodes as i64, Relaxed);
     }
 
-    /// Blocks that must stay free for others.
+    /// Number of blocks that must stay free for other purposes.
     fn floor(&self, purpose: Purpose) -> i64 {
         match purpose {
             Purpose::Metadata => 0,
@@ -71,7 +70,7 @@ impl Counters {
         }
     }
 
-    /// Reserves between `least` and `most` blocks, as many as there are.
+    /// Reserves as many blocks as are free, between `least` and `most`.
     pub fn reserve(&self, least: u64, most: u64, purpose: Purpose) -> Result<u64> {
         let floor = self.floor(purpose);
         let mut granted = 0;
@@ -84,22 +83,22 @@ impl Counters {
         Ok(granted as u64)
     }
 
-    /// Whether so many blocks could be reserved now.
+    /// Whether this number of blocks could be reserved now.
     pub fn has(&self, blocks: u64, purpose: Purpose) -> bool {
         self.unreserved.load(Relaxed) - self.floor(purpose) >= blocks as i64
     }
 
-    /// How many blocks could be reserved now.
+    /// Number of blocks that could be reserved now.
     pub fn reservable(&self, purpose: Purpose) -> u64 {
         (self.unreserved.load(Relaxed) - self.floor(purpose)).max(0) as u64
     }
 
-    /// Takes back a reservation, or counts blocks that became available.
+    /// Ends a reservation, or counts blocks that became available.
     pub fn add(&self, blocks: u64) {
         self.unreserved.fetch_add(blocks as i64, Relaxed);
     }
 
-    /// Blocks that turned out not to be usable (a group's bitmap is damaged).
+    /// Subtracts blocks that cannot be used, because a group's bitmap is corrupt.
     pub fn lose(&self, blocks: u64) {
         self.unreserved.fetch_sub(blocks as i64, Relaxed);
     }
@@ -121,12 +120,12 @@ impl Counters {
         self.pending_inodes.load(Relaxed)
     }
 
-    /// Taken blocks were linked on disk.
+    /// Counts taken blocks that were linked on disk.
     pub fn linked(&self, blocks: u64) {
         self.disk_free_blocks.fetch_sub(blocks, Relaxed);
     }
 
-    /// Blocks were freed on disk.
+    /// Counts blocks that were freed on disk.
     pub fn freed(&self, blocks: u64) {
         self.disk_free_blocks.fetch_add(blocks, Relaxed);
     }
@@ -149,12 +148,12 @@ impl Counters {
         self.give_back_inode();
     }
 
-    /// A freed inode became available.
+    /// Counts a freed inode that became available.
     pub fn end_pending_inode(&self) {
         self.pending_inodes.fetch_sub(1, Relaxed);
     }
 
-    /// Inodes of a group whose bitmap turned out to be damaged.
+    /// Subtracts the inodes of a group with a corrupt bitmap.
     pub fn lose_inodes(&self, inodes: u64) {
         self.free_inodes.fetch_sub(inodes as i64, Relaxed);
     }
@@ -163,7 +162,7 @@ impl Counters {
         self.free_inodes.load(Relaxed).max(0) as u64
     }
 
-    /// What the group descriptors say together.
+    /// The sum of the group descriptors.
     pub fn disk_free_blocks(&self) -> u64 {
         self.disk_free_blocks.load(Relaxed)
     }
@@ -172,18 +171,18 @@ impl Counters {
         self.disk_free_inodes.load(Relaxed)
     }
 
-    /// Free as a user understands it: what was deleted counts at once, what is reserved does not.
+    /// Free blocks as users see them: deleted blocks count at once, reserved blocks do not.
     pub fn free(&self) -> u64 {
         (self.unreserved.load(Relaxed) + self.pending() as i64).max(0) as u64
     }
 
-    /// Of `free`, what unprivileged callers can get.
+    /// The part of `free` that unprivileged callers can use.
     pub fn available(&self) -> u64 {
         self.free().saturating_sub((self.emergency + self.root_reserve) as u64)
     }
 }
 
-/// Space that was reserved and not yet taken. Dropping it gives back what is left.
+/// Space that was reserved and not yet taken. Its drop ends the rest of the reservation.
 pub struct Reservation {
     counters: Arc<Counters>,
     left: u64,
@@ -199,7 +198,7 @@ impl Reservation {
         self.left
     }
 
-    /// Parts `blocks` (or what is left) off into a reservation of its own.
+    /// Splits off `blocks` blocks, or all that are left, as another reservation.
     pub fn split(&mut self, blocks: u64) -> Reservation {
         let part = blocks.min(self.left);
         self.left -= part;

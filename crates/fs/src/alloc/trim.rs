@@ -1,31 +1,30 @@
-//! Telling the device which blocks hold nothing: freed ones (`-o discard`), and all that are free
-//! (fstrim).
+//! Discards unused blocks on the device: freed blocks (`-o discard`), and all free blocks (fstrim).
 //!
-//! Crash argument: a block is discarded when the commit that freed it is durable, nobody reads it
-//! any more, and nobody was given it yet.
-//! 1. *Durable*: before that, a crash brings its owner back, who would find it empty.
-//! 2. *Not given away*: its bit in memory is set until it is discarded, or its group is locked
-//!    meanwhile; else the new owner's data would go.
-//! 3. A replay writes nothing into a freed block (it is revoked), so what a crash leaves is free
-//!    and empty.
+//! Crash argument: a block is discarded when the commit that freed it is durable, no view reads it,
+//! and no caller has taken it again.
+//! 1. *Durable*: before that, a crash would restore its owner, which would find it empty.
+//! 2. *Not taken*: its bit in memory stays set until the discard, or its group is locked during the
+//!    discard; otherwise the new owner's data would be lost.
+//! 3. A replay writes nothing into a freed block (it is revoked), so after a crash the block is
+//!    free and empty.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use xact_types::{BlockNr, Error, GroupNr, Result, Run};
 
-use super::{Allocator, Shared};
+use super::{Allocator, AllocatorCore};
 
 impl Allocator {
-    /// Whether freed blocks are discarded from now on.
+    /// Sets whether freed blocks are discarded.
     pub fn set_discard(&self, on: bool) {
         self.shared.discard.store(on, Relaxed);
     }
 
-    /// Discards the free runs of at least `min_blocks` blocks in `range`; returns how many blocks
-    /// that was.
+    /// Discards the free runs of at least `min_blocks` blocks in `range`; returns the number of
+    /// blocks.
     ///
-    /// Errors: `Io` where the device cannot, `Corrupt` for a damaged descriptor.
+    /// Errors: `Io` if the device cannot discard, `Corrupt` for a corrupt descriptor.
     pub fn trim(&self, range: Range<BlockNr>, min_blocks: u64) -> Result<u64> {
         self.read_groups()?;
         let mut trimmed = 0;
@@ -35,26 +34,27 @@ impl Allocator {
         Ok(trimmed)
     }
 
-    /// For the crash explorer's canary: freed blocks are discarded before their commit is durable.
+    /// Discards freed blocks before their commit is durable; a canary of the crash explorer.
     #[cfg(feature = "faults")]
     pub(crate) fn discard_at_once(&self) {
         self.shared.discard_at_once.store(true, Relaxed);
     }
 }
 
-impl Shared {
+impl AllocatorCore {
     #[cfg(feature = "faults")]
     pub(super) fn discards_at_once(&self) -> bool {
         self.discard_at_once.load(Relaxed)
     }
 
-    /// A device that cannot is told so once, and not asked again.
+    /// Discards a freed run. If the device cannot, that is logged once, and no more discards
+    /// follow.
     pub(super) fn discard_freed(&self, run: Run) {
         if !self.discard.load(Relaxed) {
             return;
         }
         match self.engine.discard(run.start, run.len.into()) {
-            // Nothing is written after an error: nor is anything discarded.
+            // A poisoned engine neither writes nor discards.
             Ok(()) | Err(Error::Poisoned(_)) => {}
             Err(error) => {
                 if self.discard.swap(false, Relaxed) {
@@ -73,11 +73,11 @@ impl Shared {
         let group = self.group(number);
         let mut trimmed = 0;
         while at < end {
-            // Held over one discard: what is free stays so until it is done.
+            // Held during one discard, so that the blocks stay free until it is done.
             let mut state = group.state.lock();
             let map = match self.block_map(number, &mut state) {
                 Ok(map) => map,
-                // Nothing of a damaged group is used.
+                // A corrupt group is not used.
                 Err(Error::Corrupt(_)) => return Ok(trimmed),
                 Err(error) => return Err(error),
             };

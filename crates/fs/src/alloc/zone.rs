@@ -1,5 +1,5 @@
-//! The system zone: blocks that hold the volume's fixed metadata. They are never handed out and
-//! never freed, whatever a damaged bitmap or extent says (the kernel's `ext4_system_zone`).
+//! The system zone: the blocks of the volume's fixed metadata. They are never taken and never
+//! freed, even if a corrupt bitmap or extent claims them (the kernel's `ext4_system_zone`).
 
 use xact_layout::group::GroupDesc;
 use xact_layout::superblock::Superblock;
@@ -7,17 +7,17 @@ use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Site};
 
 use super::Run;
 
-/// Sorted ranges `start..end` that do not overlap; neighbours are joined.
+/// Sorted ranges `start..end` without overlap; adjacent ranges are joined.
 #[derive(Default)]
 pub(super) struct SystemZone {
     ranges: Vec<(u64, u64)>,
 }
 
 impl SystemZone {
-    /// From the descriptors of groups from `first` on. Checks that every bitmap and inode table
-    /// lies within the volume and that no two share a block.
+    /// The zone of consecutive groups, the first of which is `first`. Checks that every bitmap and
+    /// inode table lies within the volume, and that no two share a block.
     pub fn new(sb: &Superblock, first: GroupNr, descs: &[GroupDesc]) -> Result<SystemZone> {
-        // Start, length, and whom to blame.
+        // Start, length, and the site of an error.
         let mut parts: Vec<(u64, u64, Site)> = Vec::with_capacity(4 * descs.len());
         for (number, desc) in (first.0..).zip(descs) {
             let group = GroupNr(number);
@@ -68,7 +68,7 @@ impl SystemZone {
         Ok(SystemZone { ranges })
     }
 
-    /// The parts of the zone within `start..end`, as `start..end` pairs.
+    /// The parts of the zone within a range, as pairs of start and end.
     pub fn within(&self, start: BlockNr, end: BlockNr) -> impl Iterator<Item = (u64, u64)> {
         let first = self.ranges.partition_point(|range| range.1 <= start.0);
         self.ranges[first..]

@@ -1,4 +1,4 @@
-//! Adding a name: into a gap, by packing a block, by a new block, by splitting a leaf.
+//! Adds a name: in a gap, by packing a block, in a new block, or by splitting a leaf.
 
 use xact_consistency::{BlockRef, Handle};
 use xact_layout::dirent::{DirEntry, Packer, Room, entry_bytes};
@@ -54,8 +54,8 @@ impl Dir<'_> {
         h.create(block, packer.finish())
     }
 
-    /// Where the first entry may be that shares its space with a new one: nothing comes between `.`
-    /// and `..`.
+    /// Offset of the first entry that may share its space with a new one: no entry may come between
+    /// `.` and `..`.
     fn first_gap(&self, at: u32, block: BlockNr, bytes: &BlockRef) -> Result<usize> {
         match at {
             0 => Ok(self.format.dots(bytes, self.ino, Site::Block(block))?.parent_at),
@@ -85,7 +85,7 @@ impl Dir<'_> {
         Ok(!matches!(room, Room::Full))
     }
 
-    /// Adds the entry to a block if it has room behind `from`; false where it has none.
+    /// Adds the entry to a block if it fits after `from`; false if not.
     fn fit(
         &self,
         h: &mut Handle,
@@ -114,8 +114,8 @@ impl Dir<'_> {
         Ok(true)
     }
 
-    /// Makes a linear directory of one block an indexed one: the names go to a new block, their
-    /// only leaf, and the first becomes the root.
+    /// Converts a linear directory of one block to an indexed one: the names move to a new block,
+    /// the only leaf, and the first block becomes the root.
     fn convert(&mut self, blocks: &mut dyn DirBlocks, h: &mut Handle) -> Result<()> {
         let (block, bytes) = self.read_entries(blocks, FileBlock(0))?;
         let site = Site::Block(block);
@@ -143,11 +143,11 @@ impl Dir<'_> {
         entry: Entry,
     ) -> Result<()> {
         let new = on_disk(name, entry);
-        // Each round makes room one level further down, until the lowest index block has it.
+        // Each round adds space one level further down, until the lowest index block has it.
         for _ in 0..=MAX_DEPTH {
             let (hash, path) = self.probe(blocks, |hasher| hasher.hash(name).major)?;
             if path.is_index_block(path.leaf()) {
-                // Without checksums an index node passes for a leaf with nothing in it.
+                // Without checksums an index node looks like an empty leaf.
                 let what = "hash index has one of its own blocks as a leaf";
                 return Err(Error::corrupt(Site::Block(path.last().block), what));
             }
@@ -160,7 +160,7 @@ impl Dir<'_> {
             }
             self.grow_index(blocks, h, &path)?;
         }
-        // The way to the hash is another one now: the hashes are not in order.
+        // The path to the hash has changed, so the hashes are not in order.
         Err(self.out_of_order(blocks.block(FileBlock(0))?))
     }
 
@@ -175,7 +175,7 @@ impl Dir<'_> {
     }
 
     /// Moves the upper half of a full leaf's hashes to a new leaf, and adds the new entry to the
-    /// half that it belongs to. The index block above has room.
+    /// matching half. The index block above has a free slot.
     fn split_leaf(
         &self,
         blocks: &mut dyn DirBlocks,
@@ -213,13 +213,13 @@ impl Dir<'_> {
         h.update(above.block, |bytes| above.index.insert(&self.format, bytes, above.at, branch))
     }
 
-    /// Makes room in the index, of which the block above the leaf is full: below the lowest block
-    /// that is not, the upper half of a full one moves to a new node. Where all are full, what the
-    /// root has moves to a level between.
+    /// Adds space to the index, whose block above the leaf is full: below the lowest block with a
+    /// free slot, the upper half of a full block moves to a new node. If all are full, the root's
+    /// entries move to a new level below it.
     fn grow_index(&self, blocks: &mut dyn DirBlocks, h: &mut Handle, path: &Path) -> Result<()> {
         let Some(above) = (0..path.depth() - 1).rev().find(|&level| !path.step(level).index.is_full()) else {
             if path.depth() >= self.format.index_depth_max() {
-                // The kernel's answer as well ("Directory index full").
+                // The kernel fails in the same way ("Directory index full").
                 return Err(INDEX_FULL);
             }
             let root = path.step(0);
@@ -240,8 +240,8 @@ impl Dir<'_> {
     }
 }
 
-/// The first item of the upper half: half of the bytes, so that a name of any length fits either
-/// half, or, where all together are small, half of the items.
+/// The first item of the upper half. It has half of the bytes, so that a name of any length fits
+/// into either half; if all items together are small, it has half of the items.
 fn split_point(list: &[Hashed<'_>], block_size: usize) -> usize {
     let mut upper_bytes = 0;
     for (at, item) in list.iter().enumerate().rev() {

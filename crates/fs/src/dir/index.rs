@@ -1,14 +1,14 @@
-//! Ways through the hash index: down to the leaf of a hash, and on to the next leaf.
+//! Paths through the hash index: down to the leaf of a hash, and on to the next leaf.
 
 use xact_consistency::BlockRef;
 use xact_layout::dirhash::DirHasher;
 use xact_layout::htree::{Index, MAX_DEPTH};
 use xact_types::{BlockNr, Error, FileBlock, Result, Site};
 
-use super::{Dir, DirBlocks, Place};
+use super::{Dir, DirBlocks, FoundEntry};
 use crate::api::Name;
 
-/// An index block on the way down, and the branch that was taken.
+/// An index block on a path, and the branch taken.
 pub(super) struct Step {
     pub file_block: FileBlock,
     pub block: BlockNr,
@@ -29,11 +29,11 @@ impl Step {
     }
 }
 
-/// The way from the root to one leaf.
+/// The path from the root to one leaf.
 pub(super) struct Path {
-    /// The hash function that the root names.
+    /// The hash function given by the root.
     pub hasher: DirHasher,
-    /// From the root on; `None` behind the last.
+    /// Steps from the root on; `None` after the last.
     steps: [Option<Step>; MAX_DEPTH],
     depth: usize,
 }
@@ -48,7 +48,7 @@ impl Path {
         self.steps[level].as_ref().expect("steps above the depth")
     }
 
-    /// The index block right above the leaf.
+    /// The index block directly above the leaf.
     pub fn last(&self) -> &Step {
         self.step(self.depth - 1)
     }
@@ -68,7 +68,7 @@ impl Path {
         (0..self.depth).rev().find_map(|level| self.step(level).next_hash())
     }
 
-    /// Whether a block is one of the index as far as this way has seen it.
+    /// Whether a block is an index block on this path.
     pub fn is_index_block(&self, block: FileBlock) -> bool {
         (0..self.depth).any(|level| self.step(level).file_block == block)
             || (0..self.depth - 1).any(|level| {
@@ -79,7 +79,7 @@ impl Path {
 }
 
 impl Dir<'_> {
-    /// Reads the root. The way is complete after `descend`.
+    /// Reads the root. The path is complete after `descend`.
     fn open_index(&self, blocks: &dyn DirBlocks) -> Result<Path> {
         self.block_count(blocks)?;
         let file_block = FileBlock(0);
@@ -92,12 +92,12 @@ impl Dir<'_> {
         Ok(path)
     }
 
-    /// The hash function of the directory; of one without an index, the one that it would get.
+    /// The hash function of the directory; without an index, the one that it would get.
     pub(super) fn hasher(&self, blocks: &dyn DirBlocks) -> Result<DirHasher> {
         if self.indexed { Ok(self.open_index(blocks)?.hasher) } else { Ok(DirHasher::default_of(self.sb)) }
     }
 
-    /// The way to the first leaf that may hold names with the hash that `hash_of` makes.
+    /// The path to the first leaf that may have names with the hash that `hash_of` returns.
     pub(super) fn probe(
         &self,
         blocks: &dyn DirBlocks,
@@ -115,12 +115,12 @@ impl Dir<'_> {
         Ok((hash, path))
     }
 
-    /// Goes on to the next leaf; there must be one.
+    /// Moves to the next leaf, which must exist.
     pub(super) fn advance(&self, blocks: &dyn DirBlocks, path: &mut Path) -> Result<()> {
         let level = (0..path.depth)
             .rev()
             .find(|&level| path.step(level).next_hash().is_some())
-            .expect("the caller has seen that there is a next leaf");
+            .expect("the caller has checked that a next leaf exists");
         path.steps[level].as_mut().expect("steps above the depth").at += 1;
         for below in level + 1..path.depth {
             path.steps[below] = Some(self.read_step(blocks, path.step(below - 1).target())?);
@@ -128,20 +128,20 @@ impl Dir<'_> {
         Ok(())
     }
 
-    /// Reads an index node. One that is the root or a leaf does not look like a node, or has
-    /// another checksum; the depth is limited, so nodes that lead to each other do no harm.
+    /// Reads an index node. A root or a leaf in its place does not look like a node, or has another
+    /// checksum. The depth is limited, so a loop of nodes ends.
     fn read_step(&self, blocks: &dyn DirBlocks, file_block: FileBlock) -> Result<Step> {
         let (block, bytes) = self.read(blocks, file_block)?;
         let index = Index::node(&self.format, &bytes, Site::Block(block))?;
         Ok(Step { file_block, block, bytes, index, at: 0 })
     }
 
-    pub(super) fn locate_indexed(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<Option<Place>> {
+    pub(super) fn locate_indexed(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<Option<FoundEntry>> {
         let (hash, mut path) = self.probe(blocks, |hasher| hasher.hash(name).major)?;
         for _ in 0..blocks.count() {
             let (block, bytes) = self.read_leaf(blocks, &path)?;
             if let Some(found) = self.format.find(&bytes, 0, name, Site::Block(block))? {
-                return Ok(Some(Place { block, found }));
+                return Ok(Some(FoundEntry { block, found }));
             }
             // Names with one hash may fill several leaves.
             match path.next_hash() {
@@ -152,7 +152,7 @@ impl Dir<'_> {
         Err(self.too_many_leaves())
     }
 
-    /// For walks that have met more leaves than the directory has blocks.
+    /// The error of a walk that has visited more leaves than the directory has blocks.
     pub(super) fn too_many_leaves(&self) -> Error {
         Error::corrupt(Site::Inode(self.ino), "hash index leads to a block more than once")
     }
@@ -161,7 +161,7 @@ impl Dir<'_> {
         Error::corrupt(Site::Block(block), "hash index is out of order")
     }
 
-    /// Reads the leaf that a way leads to.
+    /// Reads the leaf at the end of a path.
     pub(super) fn read_leaf(&self, blocks: &dyn DirBlocks, path: &Path) -> Result<(BlockNr, BlockRef)> {
         let leaf = path.leaf();
         if (0..path.depth).any(|level| path.step(level).file_block == leaf) {

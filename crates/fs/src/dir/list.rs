@@ -1,13 +1,14 @@
-//! Listing a directory in the order of its names' hashes, from any place in that order.
+//! Lists a directory in the order of its names' hashes, from any position in that order.
 //!
-//! The place of a name is a 63-bit key made of its hash: 31 bits that order the index, 32 that
-//! tell names apart. A cookie is the smallest key that is still to come. It depends on nothing
-//! but names, so it stays good whatever is added, removed, split or indexed meanwhile: a name
-//! that is there all the time is listed exactly once.
+//! The position of a name is a 63-bit key made of its hash: 31 bits that order the index, and 32
+//! bits that distinguish names. A cookie is the smallest key that was not listed yet. It depends
+//! only on names, so it stays valid when names are added or removed, leaves are split, or an index
+//! is built: a name that exists throughout the listing is listed exactly once.
 //!
-//! Two names with one key (by design of an adversary, or once in 10^9 directories with 100,000
-//! names each) follow one another, and the cookie after the first leads to the first again: where
-//! a listing is interrupted between them the first is listed twice. None is ever left out.
+//! Two names may have the same key (made by an attacker, or once in 10^9 directories with 100,000
+//! names each). They are listed one after the other, and the cookie after the first leads to the
+//! first again. So if a listing is interrupted between them, the first is listed twice. No name is
+//! left out.
 
 use std::ops::RangeInclusive;
 
@@ -18,10 +19,11 @@ use xact_types::{Error, FileBlock, Ino, Result, Site};
 use super::{Dir, DirBlocks};
 use crate::api::{FileKind, Name};
 
-/// The smallest key. Cookies below are free for the start, `.` and `..`, which are the caller's.
+/// The smallest key. Lower cookies are for the start, `.` and `..`, which the caller handles.
 pub const LISTING_START: u64 = 3;
 
-/// Keys are sorted in portions, the first of this size: a listing seldom wants all.
+/// Size of the first sorted portion: keys are sorted in portions, because a listing seldom reads
+/// all.
 const FIRST_PORTION: usize = 256;
 
 /// One name of a listing.
@@ -31,9 +33,9 @@ pub struct ListItem<'a> {
     pub ino: Ino,
     /// As in [`super::DirEntry::kind`].
     pub kind: Option<FileKind>,
-    /// The key of this name: its place in the listing.
+    /// The key of this name: its position in the listing.
     pub key: u64,
-    /// Where a listing that stopped after this entry goes on: at least 3, top bit clear.
+    /// The cookie with which a listing continues after this entry: at least 3, top bit clear.
     pub next_cookie: u64,
 }
 
@@ -47,7 +49,7 @@ struct Spot {
     at: u32,
 }
 
-/// Blocks whose entries are listed together, and the entries among them that are still to come.
+/// Blocks whose entries are listed together, and their entries that were not listed yet.
 struct Batch {
     hasher: DirHasher,
     cookie: u64,
@@ -61,31 +63,31 @@ impl Batch {
     }
 }
 
-/// A name's place in the listings of a directory with this hash.
+/// A name's position in the listings of a directory with this hash function.
 fn key(hasher: &DirHasher, name: &Name) -> u64 {
     key_of(hasher.hash_for_listing(name), name.len())
 }
 
 fn key_of(hash: NameHash, name_len: usize) -> u64 {
-    // Names of different length whose hashes were filled up to the same words differ after this.
+    // This distinguishes names of different length whose hashes were padded to the same words.
     let minor = hash.minor.wrapping_add(name_len as u32);
     let key = u64::from(hash.major >> 1) << 32 | u64::from(minor);
     key.max(LISTING_START)
 }
 
-/// The hash at which the index is to be entered for a cookie.
+/// The hash at which a listing from this cookie enters the index.
 fn major_of(cookie: u64) -> u32 {
     if cookie <= LISTING_START { 0 } else { (cookie >> 32 << 1) as u32 }
 }
 
 impl Dir<'_> {
-    /// The place of a name in this directory's listings, there or not.
+    /// The position of a name in this directory's listings, whether it exists or not.
     pub fn key(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<u64> {
         Ok(key(&self.hasher(blocks)?, name))
     }
 
-    /// Lists the names from `cookie` on until `each` says false; the entry for which it said false
-    /// is not consumed. Without `.` and `..`.
+    /// Lists the names from `cookie` on until `each` returns false; the entry for which it returned
+    /// false is not consumed. `.` and `..` are not listed.
     pub fn list(
         &self,
         blocks: &dyn DirBlocks,
@@ -137,7 +139,7 @@ impl Dir<'_> {
             let (block, bytes) = self.read_leaf(blocks, &path)?;
             let first_hash = path.hash() & !1;
             self.gather(&mut batch, bytes, 0, Site::Block(block), first_hash..=last_hash)?;
-            // The names of one hash are listed together: they go on in the next leaf.
+            // Names with one hash are listed together, and may continue in the next leaf.
             if next.is_none_or(|next| next & 1 == 0) && !self.emit(&mut batch, each)? {
                 return Ok(());
             }
@@ -150,7 +152,8 @@ impl Dir<'_> {
         Err(self.too_many_leaves())
     }
 
-    /// Adds to the batch what a block has behind byte offset `from`. All hashes must be in `range`.
+    /// Adds the entries of a block after byte offset `from` to the batch. All hashes must be in
+    /// `range`.
     fn gather(
         &self,
         batch: &mut Batch,
@@ -177,7 +180,7 @@ impl Dir<'_> {
         Ok(())
     }
 
-    /// Gives out the batch in order and empties it; false where `each` has had enough.
+    /// Passes the batch to `each` in order and empties it; false if `each` returned false.
     fn emit(&self, batch: &mut Batch, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<bool> {
         let mut rest = &mut batch.spots[..];
         let mut portion_len = FIRST_PORTION;
@@ -191,7 +194,7 @@ impl Dir<'_> {
                     .format
                     .entries(bytes, spot.at as usize, *site)
                     .next()
-                    .expect("the entry was met before")?;
+                    .expect("the entry was read before")?;
                 let is_twin = portion.get(i + 1).is_some_and(|next| next.key == spot.key);
                 let item = ListItem {
                     name: entry.name,
@@ -211,7 +214,7 @@ impl Dir<'_> {
     }
 }
 
-/// Splits off the `len` spots with the smallest keys, in order, and all that share the last of
+/// Splits off the `len` spots with the smallest keys, in order, and all others with the last of
 /// these keys.
 fn smallest(spots: &mut [Spot], len: usize) -> (&mut [Spot], &mut [Spot]) {
     let mut end = spots.len();
@@ -271,8 +274,8 @@ mod tests {
         assert!(keys.is_sorted() && keys.len() == 100);
     }
 
-    /// Names that share a key, listed with a break after each: none is left out, and the cookie of
-    /// the last leads on.
+    /// Names that share a key are listed with a break after each: no name is left out, and the
+    /// cookie of the last one leads on.
     #[test]
     fn names_with_one_key_are_never_left_out() {
         let sample = Sample::new(DEFAULT, 1);

@@ -1,18 +1,18 @@
 //! One directory on the volume: its names, in a list of blocks or under a hash index.
 //!
-//! A directory is *linear* (names in any block, found by looking through all) or *indexed* (file
-//! block 0 is the root of an index by hash, see [`xact_layout::htree`]; names are in the leaves).
-//! A linear directory becomes an indexed one when its first block overflows. Blocks are never
-//! given back before the directory is removed.
+//! A directory is *linear* (a name may be in any block, and a look-up reads all) or *indexed* (file
+//! block 0 is the root of an index by hash, see [`xact_layout::htree`]; names are in the leaves). A
+//! linear directory becomes indexed when its first block overflows. Blocks are freed only with the
+//! directory.
 //!
 //! Rules:
-//! 1. The caller holds the directory's inode lock: for changes alone, for the rest shared.
-//! 2. A change is a few self-contained steps, each of which leaves a sound directory. All that can
-//!    fail but for the engine itself (reading, checking, [`DirBlocks::append`]) comes first in a
-//!    step. So a change that fails with `NoSpace` or `Corrupt` has changed no names; at most it
-//!    has made room in the index.
-//! 3. Checksums are compared whenever a block is read here and stored with every change.
-//! 4. A crash leaves what the commits of the engine say; nothing here has an order of its own.
+//! 1. The caller holds the directory's inode lock: exclusively for changes, else shared.
+//! 2. A change is a few self-contained steps, and each leaves a consistent directory. In each step,
+//!    all that can fail (reads, checks, [`DirBlocks::append`]) comes first, except errors of the
+//!    engine itself. So a change that fails with `NoSpace` or `Corrupt` has changed no names; at
+//!    most it has added space to the index.
+//! 3. Checksums are verified whenever a block is read here, and updated with every change.
+//! 4. After a crash, the engine's commits decide; this module does not order writes itself.
 
 mod add;
 mod index;
@@ -34,59 +34,60 @@ use crate::api::{Entry, FileKind, Name};
 
 pub use list::{LISTING_START, ListItem};
 
-/// Blocks of the directory that [`Dir::add`] changes at the most, new ones included: a leaf and its
-/// new half, the index nodes above it and their new halves, the root. What [`DirBlocks::append`]
-/// and [`DirBlocks::set_indexed`] touch comes on top.
+/// Maximum blocks of the directory that [`Dir::add`] changes, including new ones: a leaf and its
+/// new half, the index nodes above it and their new halves, the root. The blocks that
+/// [`DirBlocks::append`] and [`DirBlocks::set_indexed`] change are not included.
 pub const ADD_CREDITS: u32 = 7;
-/// Calls of [`DirBlocks::append`] in one [`Dir::add`] at the most: two index nodes and a leaf.
+/// Maximum calls of [`DirBlocks::append`] in one [`Dir::add`]: two index nodes and a leaf.
 pub const ADD_APPENDS: u32 = 3;
 /// Blocks that [`Dir::remove`], [`Dir::set`], [`Dir::set_parent`] and [`Dir::init`] change.
 pub const CHANGE_CREDITS: u32 = 1;
 
-/// How a directory reaches its blocks; implemented over the inode's extent tree.
+/// Access to a directory's blocks; implemented over the inode's extent tree.
 pub trait DirBlocks {
-    /// Blocks of the directory: its size in blocks.
+    /// The directory's size in blocks.
     fn count(&self) -> u32;
 
-    /// Where a block below `count` lies. `Corrupt` for a hole.
+    /// The place of a block below `count`. `Corrupt` for a hole.
     fn block(&self, at: FileBlock) -> Result<BlockNr>;
 
-    /// The block and what is in it. Only a directory without blocks, which lies in its inode, gives
-    /// something else than what the volume has there.
+    /// The block's number and contents. They are read from the volume, except for a directory whose
+    /// contents lie in its inode.
     fn contents(&self, engine: &Arc<Engine>, at: FileBlock) -> Result<(BlockNr, BlockRef)> {
         let block = self.block(at)?;
         Ok((block, engine.read(block)?))
     }
 
-    /// Allocates one more block and grows the size by it. The block's contents are set by the
-    /// caller with `h.create`. Where it fails nothing has changed.
+    /// Allocates one more block and extends the size. The caller sets the block's contents with
+    /// `h.create`. An error changes nothing.
     fn append(&mut self, h: &mut Handle) -> Result<(FileBlock, BlockNr)>;
 
     /// Sets or clears [`flag::INDEX`] of the inode.
     fn set_indexed(&mut self, h: &mut Handle, indexed: bool) -> Result<()>;
 }
 
-/// What a name points at, as the directory tells it.
+/// The target of a name, as far as the directory stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntry {
     pub ino: Ino,
-    /// `None` on volumes without `filetype`, and where the entry does not say: ask the inode.
+    /// `None` on volumes without `filetype`, or if the entry has no type: the inode has it.
     pub kind: Option<FileKind>,
 }
 
-/// One directory, for the time of one operation.
+/// One directory, for the duration of one operation.
 pub struct Dir<'a> {
     sb: &'a Superblock,
     engine: &'a Arc<Engine>,
     ino: Ino,
     format: DirFormat,
     indexed: bool,
-    /// The inode says "indexed" on a volume without `dir_index`: the first change must clear that.
+    /// The inode has the index flag on a volume without `dir_index`: the first change must clear
+    /// it.
     stale_flag: bool,
 }
 
-/// A name with the block that it is in.
-struct Place {
+/// A name's entry and its block.
+struct FoundEntry {
     block: BlockNr,
     found: Found,
 }
@@ -109,7 +110,7 @@ impl<'a> Dir<'a> {
         let has_flag = flags & flag::INDEX != 0;
         let has_feature = sb.has_compat(compat::DIR_INDEX);
         if has_flag && !has_feature && sb.has_metadata_csum() {
-            // Its index blocks could not be checked as the entry blocks that they would be.
+            // As entry blocks, its index blocks would fail the checksums.
             let what = "directory has a hash index on a volume without dir_index";
             return Err(Error::corrupt(Site::Inode(ino), what));
         }
@@ -123,29 +124,28 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// Looks for an ordinary name; `.` and `..` are the caller's.
+    /// Looks up a name; the caller handles `.` and `..`.
     pub fn lookup(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<Option<DirEntry>> {
         let place = self.locate(blocks, name)?;
-        Ok(place.map(|Place { found, .. }| DirEntry {
+        Ok(place.map(|FoundEntry { found, .. }| DirEntry {
             ino: found.ino,
             kind: FileKind::from_dirent_type(found.file_type),
         }))
     }
 
-    /// `NoSpace` where `add` would say so because the index can grow no more: for callers that must
-    /// know before they change anything else.
+    /// `NoSpace` if `add` would fail because the index cannot grow: for callers that must know this
+    /// before they change anything else.
     pub fn check_name_fits(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<()> {
         if self.indexed { self.check_index_room(blocks, name) } else { Ok(()) }
     }
 
-    /// Whether [`Self::add`] adds no block for this name: there is room in the block that it goes
-    /// to.
+    /// Whether [`Self::add`] adds no block for this name, because it fits into an existing block.
     pub fn has_gap(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<bool> {
         if self.indexed { self.leaf_has_gap(blocks, name) } else { self.linear_has_gap(blocks, name) }
     }
 
-    /// Adds a name that is not there. `NoSpace` also where the index can grow no more.
-    /// See [`ADD_CREDITS`] and [`ADD_APPENDS`].
+    /// Adds a new name. `NoSpace` also if the index cannot grow. See [`ADD_CREDITS`] and
+    /// [`ADD_APPENDS`].
     pub fn add(
         &mut self,
         blocks: &mut dyn DirBlocks,
@@ -162,7 +162,7 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// Removes a name. `ENOENT` where it is not there.
+    /// Removes a name. `ENOENT` if it does not exist.
     pub fn remove(&self, blocks: &dyn DirBlocks, h: &mut Handle, name: &Name) -> Result<()> {
         assert_ordinary(name);
         let place = self.locate(blocks, name)?.ok_or(Errno::ENOENT)?;
@@ -172,7 +172,7 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// Points a name at another inode. `ENOENT` where it is not there.
+    /// Points a name at another inode. `ENOENT` if it does not exist.
     pub fn set(&self, blocks: &dyn DirBlocks, h: &mut Handle, name: &Name, entry: Entry) -> Result<()> {
         assert_ordinary(name);
         let place = self.locate(blocks, name)?.ok_or(Errno::ENOENT)?;
@@ -182,7 +182,8 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// Whether there are no names but `.` and `..`. Looks at every block, in the index or not.
+    /// Whether the directory has no names except `.` and `..`. Reads every block, in the index or
+    /// not.
     pub fn is_empty(&self, blocks: &dyn DirBlocks) -> Result<bool> {
         let first = self.first_block(blocks)?;
         if let First::Linear { dots, bytes, site } = &first
@@ -205,7 +206,7 @@ impl<'a> Dir<'a> {
         Ok(true)
     }
 
-    /// What `..` points at.
+    /// The inode of `..`.
     pub fn parent(&self, blocks: &dyn DirBlocks) -> Result<Ino> {
         Ok(match self.first_block(blocks)? {
             First::Linear { dots, .. } => dots.parent,
@@ -230,7 +231,7 @@ impl<'a> Dir<'a> {
         h.create(first, self.format.first_block(self.ino, parent))
     }
 
-    fn locate(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<Option<Place>> {
+    fn locate(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<Option<FoundEntry>> {
         if self.indexed {
             return self.locate_indexed(blocks, name);
         }
@@ -239,13 +240,13 @@ impl<'a> Dir<'a> {
             let site = Site::Block(block);
             let from = if at == 0 { self.format.dots(&bytes, self.ino, site)?.parent_at } else { 0 };
             if let Some(found) = self.format.find(&bytes, from, name, site)? {
-                return Ok(Some(Place { block, found }));
+                return Ok(Some(FoundEntry { block, found }));
             }
         }
         Ok(None)
     }
 
-    /// Blocks of the directory, at least one.
+    /// The directory's size in blocks; an error if it has none.
     fn block_count(&self, blocks: &dyn DirBlocks) -> Result<u32> {
         match blocks.count() {
             0 => Err(Error::corrupt(Site::Inode(self.ino), "directory has no blocks")),
@@ -273,7 +274,7 @@ impl<'a> Dir<'a> {
         Ok((block, bytes))
     }
 
-    /// Reads a block of whatever kind, unchecked.
+    /// Reads a block of any kind, without checks.
     fn read(&self, blocks: &dyn DirBlocks, at: FileBlock) -> Result<(BlockNr, BlockRef)> {
         if at.0 >= blocks.count() {
             return Err(Error::corrupt(Site::Inode(self.ino), "hash index leads out of the directory"));
@@ -282,7 +283,7 @@ impl<'a> Dir<'a> {
     }
 }
 
-/// Names are checked where they come in (see [`crate::api::check_name`]).
+/// Asserts that a name is valid; front ends check names (see [`crate::api::check_name`]).
 fn assert_ordinary(name: &Name) {
     let fits = (1..=NAME_MAX_BYTES).contains(&name.len());
     assert!(fits && name != b"." && name != b"..", "an ordinary name");

@@ -1,9 +1,9 @@
-//! Remembers, for each thread, which nodes it has checked, so that a lookup need not check the
-//! checksum and all entries of the same nodes again and again.
+//! A cache, for each thread, of the nodes that it has checked: a lookup then does not repeat the
+//! checks of checksum and entries.
 //!
-//! A node is known by the place of its bytes in memory. The contents of a metadata block never
-//! change ([`BlockRef`]), and a weak reference keeps their place from being used for others. So
-//! nothing has to be told when a block changes: its new contents are in another place.
+//! A node is identified by the address of its bytes. The contents of a metadata block in memory
+//! never change ([`BlockRef`]), and a weak reference prevents reuse of their address. So no
+//! invalidation is needed when a block changes: its new contents have another address.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -14,8 +14,8 @@ use xact_types::{BlockNr, Result};
 
 use super::Owner;
 
-/// Nodes that a thread remembers: the upper ones of a few trees, and leaves in use. Each keeps the
-/// memory of one block.
+/// Number of nodes that a thread remembers: the upper ones of a few trees, and leaves in use. Each
+/// keeps the memory of one block.
 const SLOTS: usize = 32;
 
 struct Accepted {
@@ -28,7 +28,7 @@ thread_local! {
     static ACCEPTED: RefCell<[Option<Accepted>; SLOTS]> = const { RefCell::new([const { None }; SLOTS]) };
 }
 
-/// The node in `bytes`, checked by `check` unless this thread has done so before, for the same
+/// The node in `bytes`, checked by `check` unless this thread has already checked it for the same
 /// file and parent.
 pub(super) fn node<'b>(
     bytes: &'b BlockRef,

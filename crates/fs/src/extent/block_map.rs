@@ -1,6 +1,6 @@
-//! Inodes without an extent tree: twelve direct blocks, then blocks of block numbers, singly,
-//! doubly and triply indirect (ext2 and ext3). `insert` adds to them; here they are read and
-//! removed from.
+//! The block maps of inodes without an extent tree: twelve direct blocks, then arrays of block
+//! numbers, singly, doubly and triply indirect (ext2 and ext3). This file reads them and removes
+//! blocks; `insert` adds blocks.
 //!
 //! ```text
 //! i_block[0..12]   file blocks 0..12
@@ -9,13 +9,13 @@
 //! i_block[14]      -> array of N -> arrays of N -> arrays of N
 //! ```
 //!
-//! 0 in any place is a hole as large as what would be below it. No array is empty: one whose last
-//! place is cleared is freed in the same handle, and so is the place that led to it.
+//! A pointer of 0 is a hole for all file blocks below it. No array is empty: when the last pointer
+//! of an array is cleared, the same handle frees the array and clears the pointer to it.
 //!
-//! Crash argument of a removal: a handle clears places, frees what they led to and forgets freed
+//! Crash argument of a removal: a handle clears pointers, frees their blocks and forgets freed
 //! arrays (a revoke record, so that no replay writes an array over the block's next owner), all in
-//! one commit. A removal over several commits goes from the end of the file to its start, under the
-//! orphan list (`live/data/remove`), and each of them leaves a map without dangling pointers.
+//! one commit. A removal in several commits goes from the end of the file to its start, under the
+//! orphan list (`live/data/remove`), and each commit leaves a map without dangling pointers.
 
 pub(super) mod insert;
 
@@ -32,26 +32,26 @@ use super::{Extents, Mapping, Progress};
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 
 const DIRECT: u64 = 12;
-/// Arrays on the way to a block, at the most.
+/// Maximum number of arrays on the path to a block.
 pub(super) const MAX_LEVELS: usize = 3;
-/// Each array on the way is changed, or freed in its bitmap and descriptor.
+/// Credits of a step: each array on the path is changed, or freed in its bitmap and descriptor.
 pub(super) const STEP_CREDITS: u32 = MAX_LEVELS as u32 * (1 + CREDITS_PER_BLOCK);
 
-/// File blocks that twelve places and three levels of arrays reach.
+/// Number of file blocks that twelve pointers and three levels of arrays can map.
 pub(super) fn blocks_max(per_array: u64) -> u64 {
     DIRECT + per_array + per_array.pow(2) + per_array.pow(3)
 }
 
-/// The way to a file block: a place in `i_block`, then places in the arrays below it.
+/// The path to a file block: a slot in `i_block`, then slots in the arrays below it.
 struct Route {
     slots: [usize; MAX_LEVELS + 1],
     levels: usize,
-    /// First file block below each of the places.
+    /// First file block below each slot.
     starts: [u64; MAX_LEVELS + 1],
 }
 
 impl Route {
-    /// `None` beyond what three levels reach.
+    /// `None` for a file block that three levels cannot map.
     fn to(at: FileBlock, per_array: u64) -> Option<Route> {
         let mut route = Route { slots: [0; 4], levels: 0, starts: [0; 4] };
         let at = u64::from(at.0);
@@ -82,13 +82,13 @@ impl Route {
         None
     }
 
-    /// Number of file blocks below the place at `level`.
+    /// Number of file blocks below the slot at `level`.
     fn span(&self, level: usize, per_array: u64) -> u64 {
         per_array.pow((self.levels - level) as u32)
     }
 }
 
-/// Where a way ends: an array that has the file block's place, or a hole above it.
+/// The end of a path: an array with the file block's slot, or a hole above it.
 enum Reached<'r> {
     /// `None` for `i_block` itself.
     Array(Option<BlockNr>, ArrayBytes<'r>),
@@ -111,7 +111,7 @@ impl ArrayBytes<'_> {
         }
     }
 
-    /// Places that hold data blocks.
+    /// Number of slots for data blocks.
     fn len(&self) -> usize {
         match self {
             ArrayBytes::Root(_) => DIRECT as usize,
@@ -125,7 +125,7 @@ impl Extents<'_> {
         self.engine.block_size() as u64 / 4
     }
 
-    /// Follows a way down to its last array, and notes the arrays passed in `arrays`.
+    /// Follows a path down to its last array, and adds the arrays on it to `arrays`.
     fn follow<'r>(
         &self,
         inode: &'r Inode,
@@ -197,7 +197,7 @@ impl Extents<'_> {
         Ok(())
     }
 
-    /// As [`Extents::remove`].
+    /// See [`Extents::remove`].
     pub(super) fn remove_blocks(
         &self,
         handle: &mut Handle,
@@ -210,7 +210,7 @@ impl Extents<'_> {
         while end > start {
             let last = FileBlock((end - 1) as u32);
             let Some(route) = Route::to(last, self.per_array()) else {
-                // Nothing can be that far; go on where the last array ends.
+                // No block is mapped there: continue at the end of the last array.
                 end = blocks_max(self.per_array());
                 continue;
             };
@@ -226,7 +226,7 @@ impl Extents<'_> {
                 return Ok(Progress::Stopped(FileBlock(end as u32)));
             }
             let slot = route.slots[route.levels];
-            // How many places from `slot` down are in the range.
+            // Number of slots from `slot` down that are in the range.
             let places = (slot + 1).min((end - start) as usize);
             let (runs, cleared) = self.runs_down(handle, &array, slot, places)?;
             if cleared == 0 {
@@ -251,8 +251,8 @@ impl Extents<'_> {
         Ok(Progress::Done)
     }
 
-    /// The blocks in up to `places` places of an array from `slot` down, and for how many places
-    /// the handle has credits.
+    /// The blocks in up to `places` slots of an array from `slot` down, and the number of slots for
+    /// which the handle has credits.
     fn runs_down(
         &self,
         handle: &mut Handle,
@@ -282,8 +282,8 @@ impl Extents<'_> {
         Ok((runs, places))
     }
 
-    /// Frees the last array of a way, which has become empty, and the arrays above that it was the
-    /// last entry of. Returns how many.
+    /// Frees the last array of a path, which has become empty, and the arrays above of which it was
+    /// the last entry. Returns their number.
     fn free_arrays(
         &self,
         handle: &mut Handle,

@@ -1,4 +1,4 @@
-//! Unwritten blocks that got contents.
+//! Marks unwritten blocks as written.
 
 use std::ops::Range;
 
@@ -11,13 +11,12 @@ use super::path::Level;
 use super::{Extents, Progress, step_credits};
 
 impl Extents<'_> {
-    /// Marks what is unwritten in `range` as written, from its start on; the data must be on the
-    /// device by now. Written blocks and holes in the range stay as they are.
+    /// Marks the unwritten blocks in `range` as written, from its start on; the data must already
+    /// be on the device. Written blocks and holes in the range stay unchanged.
     ///
-    /// `Stopped(at)`: the handle's commit has no room left, and `range.start..at` is done. A handle
-    /// begun with [`Extents::credits_set_written`] always gets further. `NoSpace` where an extent
-    /// has to be split and there is no block for a new node; the step it happened in changed
-    /// nothing.
+    /// `Stopped(at)`: the handle's commit is full, and `range.start..at` is done. A handle begun
+    /// with [`Extents::credits_set_written`] always makes progress. `NoSpace` if an extent must be
+    /// split and no block is free for a new node; the step with the error changes nothing.
     pub fn set_written(
         &self,
         handle: &mut Handle,
@@ -40,8 +39,8 @@ impl Extents<'_> {
     }
 }
 
-/// The entries of a leaf that a conversion of `range` changes, and what they become; `None` where
-/// nothing in the range is unwritten.
+/// The entries of a leaf that a conversion of `range` changes, and their new values; `None` if no
+/// block in the range is unwritten.
 fn converted(leaf: &Level, range: Range<FileBlock>) -> Option<(Range<usize>, Vec<RawEntry>)> {
     let extents: Vec<Extent> = leaf.entries.iter().map(Extent::decode).collect();
     let first = extents.iter().position(|e| e.end() > range.start)?;
@@ -49,11 +48,11 @@ fn converted(leaf: &Level, range: Range<FileBlock>) -> Option<(Range<usize>, Vec
     if !extents.get(first..behind)?.iter().any(|e| e.unwritten) {
         return None;
     }
-    // The neighbours on both sides may join what is written now.
+    // The neighbours on both sides may join the written blocks.
     let (from, to) = (first.saturating_sub(1), (behind + 1).min(extents.len()));
     let mut result: Vec<Extent> = Vec::with_capacity(to - from + 2);
     let mut push = |extent: Extent| match result.last_mut() {
-        Some(last) if last.merged(&extent).is_some() => *last = last.merged(&extent).expect("just seen"),
+        Some(last) if last.merged(&extent).is_some() => *last = last.merged(&extent).expect("checked above"),
         _ => result.push(extent),
     };
     for extent in &extents[from..to] {

@@ -1,4 +1,4 @@
-//! Adding blocks to a file.
+//! Adds blocks to a file.
 
 use xact_consistency::Handle;
 use xact_layout::extent::{END_OF_FILES, Extent, max_len};
@@ -8,12 +8,12 @@ use xact_types::{Errno, FileBlock, Result, Run};
 use super::{Extents, has_extents};
 
 impl Extents<'_> {
-    /// Gives the file blocks from `at` on, which must be a hole, the blocks of `run`. Joins the
-    /// extents before and behind where they touch.
+    /// Maps the file blocks from `at` on, which must be a hole, to the blocks of `run`. Joins the
+    /// extents before and after if they are contiguous.
     ///
-    /// The run's own bitmap is the caller's. `EOPNOTSUPP` for unwritten blocks in a file without
-    /// extents. `NoSpace` when there is no block for a new node; nothing is changed then, unless
-    /// `run` is longer than one extent can be.
+    /// The caller changes the run's bitmap. `EOPNOTSUPP` for unwritten blocks in a file without
+    /// extents. `NoSpace` if no block is free for a new node; it changes nothing, unless `run` is
+    /// longer than one extent can be.
     pub fn insert(
         &self,
         handle: &mut Handle,
@@ -45,7 +45,7 @@ impl Extents<'_> {
         let path = self.path(inode, new.at)?;
         let leaf = path.leaf();
         let mut merged = new;
-        // The place between the entries before and behind; grows over those that are joined.
+        // The position between the neighbouring entries; grows over those that are joined.
         let place = leaf.entries.partition_point(|raw| Extent::decode(raw).at <= new.at);
         let mut range = place..place;
         if let Some(before) = place.checked_sub(1).map(|i| Extent::decode(&leaf.entries[i])) {

@@ -1,23 +1,24 @@
-//! Where the blocks of a file lie: lookups and changes of an inode's extent tree.
+//! The block map of a file: lookups and changes of an inode's extent tree.
 //!
 //! Layer: above the codec (`xact_layout::extent`) and the engine, below the live file system. The
-//! caller owns the inode in memory, holds its lock and writes it back; this module changes its
-//! `i_block` and `i_blocks`, and nodes outside of the inode through the caller's handle.
+//! caller owns the inode in memory, holds its lock and writes it back. This module changes its
+//! `i_block` and `i_blocks`, and nodes outside the inode through the caller's handle.
 //!
-//! - `path`: from the root to a leaf, for lookups (nothing allocated) and for changes;
-//! - `accepted`: which nodes were checked already;
-//! - `plan`: a change of one leaf and what follows from it above: splits, merges, depth. All
-//!   reading and all taking of blocks happens while planning, so what fails there has changed
-//!   nothing;
-//! - `insert`, `remove`, `convert`: the operations, each a few plans;
-//! - `block_map`: the same for inodes without the extents flag (ext2 and ext3).
+//! - `path`: from the root to a leaf, for lookups (without allocation) and for changes
+//! - `accepted`: nodes that were already checked
+//! - `plan`: a change of one leaf and its effects above: splits, merges, depth. All reads and all
+//!   taking of blocks happen during planning, so an error there changes nothing
+//! - `insert`, `remove`, `convert`: the operations, each a few plans
+//! - `block_map`: the same for inodes without the extents flag (ext2 and ext3)
 //!
-//! Invariants of what is written, beyond those that the codec checks:
+//! Invariants of written trees, beyond those that the codec checks:
 //! 1. An index entry starts where its child's first entry starts.
-//! 2. No node but the root is empty, and a root of depth > 0 has no only child that it could hold.
-//! 3. Neighbours within a leaf that can be one extent are one.
+//! 2. No node except the root is empty. If a root of depth > 0 has a single child, the child's
+//!    entries do not fit into the root.
+//! 3. Contiguous neighbours within a leaf are one extent.
 //!
-//! After a crash the tree is as some commit left it: a handle's changes come whole or not at all.
+//! After a crash the tree is as some commit left it: each handle's changes survive as a whole or
+//! not at all.
 
 mod accepted;
 mod block_map;
@@ -50,19 +51,19 @@ pub struct Owner {
     pub generation: u32,
 }
 
-/// What a file has from a file block on, up to where that changes. `len` counts blocks.
+/// The mapping of file blocks from a given one up to the next change. `len` counts blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapping {
-    /// Nothing; reads as zeros. The last hole ends at the end of all files.
+    /// No blocks; reads as zeros. The last hole ends at the maximum file size.
     Hole { len: u32 },
-    /// Contents from block `start` on.
+    /// Written blocks from `start` on.
     Written { start: BlockNr, len: u32 },
-    /// Blocks from `start` on that read as zeros.
+    /// Unwritten blocks from `start` on, which read as zeros.
     Unwritten { start: BlockNr, len: u32 },
 }
 
 impl Mapping {
-    /// File blocks to where it changes.
+    /// Number of file blocks up to the next change.
     pub fn blocks(&self) -> u32 {
         match *self {
             Mapping::Hole { len } | Mapping::Written { len, .. } | Mapping::Unwritten { len, .. } => len,
@@ -70,40 +71,40 @@ impl Mapping {
     }
 }
 
-/// What comes into a file and goes from it, each anywhere.
+/// Insertions into a file and removals from it, at any file blocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Replacement {
-    /// Runs that are inserted, and their blocks.
+    /// Inserted runs, and their blocks.
     pub runs: u64,
     pub blocks: u64,
-    /// Extents (of a block map: runs within an array) that go or are cut.
+    /// Extents (in a block map: runs within an array) that are removed or shortened.
     pub gone: u64,
-    /// The file block behind the last one that is inserted.
+    /// The file block after the last inserted one.
     pub end: u64,
 }
 
-/// Nodes of a file's map that a [`Replacement`] touches at the most.
+/// Upper bounds of the nodes of a file's map that a [`Replacement`] changes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MapChanges {
     /// Nodes whose contents change.
     pub changed: u64,
     /// Nodes in newly taken blocks.
     pub new: u64,
-    /// Nodes that may be freed, where `changed` does not stand for their bitmaps already.
+    /// Nodes that may be freed, without those whose bitmaps `changed` already includes.
     pub freed: u64,
 }
 
-/// How far a change came that may need more than one commit.
+/// The progress of a change that may need more than one commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
     Done,
-    /// The handle has no room left. What lies on the far side of this file block is done; see the
-    /// operation for its direction.
+    /// The handle's commit is full. The range is done up to this file block; the operation defines
+    /// the direction.
     Stopped(FileBlock),
 }
 
-/// The blocks of one file, as operations see them.
+/// The blocks of one file.
 #[derive(Clone, Copy)]
 pub struct Extents<'a> {
     engine: &'a Arc<Engine>,
@@ -122,8 +123,7 @@ impl<'a> Extents<'a> {
         Extents { engine, sb, blocks, owner }
     }
 
-    /// What the file has at `at`, and for how many blocks on. Extents that happen to touch each
-    /// other are not joined.
+    /// The mapping at `at`. Contiguous extents are not joined.
     pub fn map(&self, inode: &Inode, at: FileBlock) -> Result<Mapping> {
         assert!(at < END_OF_FILES, "file block beyond the end of files");
         if !has_extents(inode) {
@@ -148,7 +148,7 @@ impl<'a> Extents<'a> {
         })
     }
 
-    /// Calls `each` with all extents that overlap `range`, in order and whole, until it gives
+    /// Calls `each` with all extents that overlap `range`, in order and in full, until it returns
     /// false.
     pub fn iterate(
         &self,
@@ -176,8 +176,8 @@ impl<'a> Extents<'a> {
         Ok(())
     }
 
-    /// Reads the nodes into memory that a change at this file block will need: those on the way to
-    /// its leaf, and their neighbours.
+    /// Reads the nodes for a change at this file block into memory: those on the path to its leaf,
+    /// and their neighbours.
     pub fn read_ahead(&self, inode: &Inode, at: FileBlock) -> Result<()> {
         if !has_extents(inode) {
             return self.map(inode, at).map(|_| ());
@@ -186,9 +186,9 @@ impl<'a> Extents<'a> {
         Ok(())
     }
 
-    /// The same for a removal, which goes from the end of the range to its start; `each` gets the
-    /// runs that it will free. Gives the file block from which on all is in memory: of a large file
-    /// not the range's start.
+    /// Reads the nodes for a removal, which goes from the end of the range to its start; `each` is
+    /// called with the runs that it will free. Returns the file block from which on all nodes are
+    /// in memory; for a large file that is not the range's start.
     pub fn read_ahead_removal(
         &self,
         inode: &Inode,
@@ -220,7 +220,7 @@ impl<'a> Extents<'a> {
         Ok(end.max(range.start))
     }
 
-    /// Nodes that a node of the path may be joined with. Who needs them is told of errors.
+    /// Reads the nodes that a node of the path may be merged with. The change returns errors.
     fn read_neighbours(&self, path: &path::Path) {
         for level in path.levels.iter().filter(|level| level.depth > 0) {
             for i in [level.at.wrapping_sub(1), level.at + 1] {
@@ -231,9 +231,9 @@ impl<'a> Extents<'a> {
         }
     }
 
-    /// Upper bound of the metadata blocks that `runs` calls of [`Extents::insert`] in one handle,
-    /// with `blocks` blocks together, change: the bitmaps and descriptors of new nodes included,
-    /// those of the data excluded. A run longer than an extent can be counts as several.
+    /// Upper bound of the metadata blocks that `runs` calls of [`Extents::insert`] with a total of
+    /// `blocks` blocks change in one handle. It includes the bitmaps and descriptors of new nodes,
+    /// but not those of the data. A run longer than an extent can be counts as several.
     pub fn credits_insert(&self, inode: &Inode, runs: u32, blocks: u32) -> u32 {
         if !has_extents(inode) {
             let arrays = block_map::insert::arrays_touched(self.per_array(), runs.into(), blocks.into());
@@ -243,13 +243,13 @@ impl<'a> Extents<'a> {
         if depth == 0 && len + runs as usize <= ROOT_CAPACITY {
             return 0;
         }
-        // Inserts after one that deepened the tree meet one level more.
+        // After an insert that made the tree deeper, the others have one level more.
         let depth = if runs > 1 { (depth + 1).min(u32::from(MAX_DEPTH)) } else { depth };
         split_credits(depth).saturating_mul(runs)
     }
 
-    /// Credits with which [`Extents::remove`] gets at least one extent further, the freeing of the
-    /// data included (bitmap and descriptor of each group).
+    /// Credits with which [`Extents::remove`] removes at least one extent, including the freeing of
+    /// its data (bitmap and descriptor of each group).
     pub fn credits_remove(&self, inode: &Inode) -> u32 {
         let nodes =
             if has_extents(inode) { step_credits(self.root_shape(inode).0) } else { block_map::STEP_CREDITS };
@@ -257,7 +257,7 @@ impl<'a> Extents<'a> {
         nodes + groups * CREDITS_PER_BLOCK
     }
 
-    /// Upper bounds for any number of insertions and removals anywhere in the file.
+    /// Upper bounds for any number of insertions and removals at any file blocks.
     pub fn map_changes(&self, inode: &Inode, change: Replacement) -> MapChanges {
         let Replacement { runs, blocks, gone, end } = change;
         if !has_extents(inode) {
@@ -265,7 +265,7 @@ impl<'a> Extents<'a> {
             let end = end.max(inode.size().div_ceil(u64::from(self.sb.block_size())));
             let all = block_map::insert::arrays_before(per_array, end);
             let new = block_map::insert::arrays_touched(per_array, runs, blocks).min(all);
-            // A run that goes lies below one array of each level, and may be the last there.
+            // A removed run lies below one array of each level, and may be the last one there.
             let freed = (block_map::MAX_LEVELS as u64 * gone).min(all);
             return MapChanges { changed: freed, new, freed };
         }
@@ -274,12 +274,12 @@ impl<'a> Extents<'a> {
             return MapChanges::default();
         }
         let depth = u64::from(depth);
-        // A node is split in halves.
+        // A node is split in half.
         let half = block_capacity(self.engine.block_size()) as u64 / 2;
         MapChanges { changed: (runs + gone) * depth, new: depth + 2 + 2 * runs / half, freed: 0 }
     }
 
-    /// Credits with which [`Extents::set_written`] does at least one leaf of the tree.
+    /// Credits with which [`Extents::set_written`] completes at least one leaf of the tree.
     pub fn credits_set_written(&self, inode: &Inode) -> u32 {
         step_credits(self.root_shape(inode).0)
     }
@@ -288,7 +288,7 @@ impl<'a> Extents<'a> {
     fn root_shape(&self, inode: &Inode) -> (u32, usize) {
         match Node::root(inode.block_area(), self.sb, Site::Inode(self.owner.ino)) {
             Ok(root) => (u32::from(root.depth()), root.len()),
-            // The operation itself will say so.
+            // The operation itself will return the error.
             Err(_) => (u32::from(MAX_DEPTH), ROOT_CAPACITY),
         }
     }
@@ -301,27 +301,27 @@ impl<'a> Extents<'a> {
         u64::from(self.sb.block_size() / 512)
     }
 
-    /// Adjusts `i_blocks`, which a damaged inode may have too small.
+    /// Adjusts `i_blocks`, which may be too small in a corrupt inode.
     fn account(&self, inode: &mut Inode, added_blocks: u64, removed_blocks: u64) {
         let sectors = inode.sectors(self.sb) + added_blocks * self.sectors_per_block();
         inode.set_sectors(self.sb, sectors.saturating_sub(removed_blocks * self.sectors_per_block()));
     }
 }
 
-/// Leaves that are read ahead of one step of a removal.
+/// Number of leaves that are read before one step of a removal.
 const READ_AHEAD_LEAVES: usize = 8;
 
-/// Blocks of a file without extents at the most.
+/// Maximum blocks of a file without extents.
 pub fn mapped_blocks_max(block_size: u32) -> u64 {
     block_map::blocks_max(u64::from(block_size / 4))
 }
 
-/// Whether `i_block` of the inode is the root of an extent tree.
+/// Whether the inode's `i_block` is the root of an extent tree.
 fn has_extents(inode: &Inode) -> bool {
     inode.flags() & flag::EXTENTS != 0
 }
 
-/// One leaf's share of an iteration; where the next leaf starts, or `None` at the end.
+/// Iterates over one leaf. Returns the start of the next leaf, or `None` at the end.
 fn each_in_leaf(
     leaf: Node<'_>,
     end: FileBlock,
@@ -340,14 +340,14 @@ fn each_in_leaf(
     Ok(Some(end))
 }
 
-/// Blocks that a change of one leaf may touch when it grows: the path, and for each level and a
-/// new root a new node with its bitmap and descriptor.
+/// Blocks that a growing change of one leaf may change: the path, and for each level and a new root
+/// a new node with its bitmap and descriptor.
 fn split_credits(depth: u32) -> u32 {
     depth + (depth + 1) * (1 + CREDITS_PER_BLOCK)
 }
 
-/// As `split_credits`, or when it shrinks: the path, a neighbour for each level, and each of these
-/// freed.
+/// Blocks that any change of one leaf may change: as `split_credits`, or, when it shrinks, the path
+/// and a neighbour for each level, each of which may be freed.
 fn step_credits(depth: u32) -> u32 {
     split_credits(depth).max(2 * depth * (1 + CREDITS_PER_BLOCK))
 }

@@ -1,4 +1,4 @@
-//! From the root of an extent tree to the leaf for a file block.
+//! Paths from the root of an extent tree to the leaf for a file block.
 
 use xact_consistency::BlockRef;
 use xact_layout::extent::{END_OF_FILES, Expected, Node, RawEntry};
@@ -7,15 +7,15 @@ use xact_types::{BlockNr, Error, FileBlock, Result, Run, Site};
 
 use super::{Extents, accepted};
 
-/// A node on the way to a leaf, copied for a change.
+/// A node on the path to a leaf, copied for a change.
 pub(super) struct Level {
     /// `None` for the root, which lies in the inode.
     pub block: Option<BlockNr>,
     pub depth: u16,
     pub entries: Vec<RawEntry>,
-    /// The entry that the path goes on with; in the leaf the last one at or before the file block.
+    /// The entry on the path; in the leaf, the last one at or before the file block.
     pub at: usize,
-    /// Entries lie before this file block.
+    /// All entries lie before this file block.
     pub end: FileBlock,
 }
 
@@ -31,8 +31,8 @@ impl Path {
 }
 
 impl Extents<'_> {
-    /// Runs `look` on the leaf that has `at`, or would have it, and on the file block where the
-    /// next leaf starts. Allocates nothing.
+    /// Runs `look` on the leaf for `at`, and on the file block where the next leaf starts.
+    /// Allocates nothing.
     pub(super) fn with_leaf<R>(
         &self,
         inode: &Inode,
@@ -43,7 +43,7 @@ impl Extents<'_> {
         let mut node = self.root(inode)?;
         let mut end = END_OF_FILES;
         while node.depth() > 0 {
-            // What lies before the first entry would be added to the first leaf.
+            // A file block before the first entry belongs to the first leaf.
             let i = node.count_up_to(at).saturating_sub(1);
             let expected = node.expected_child(i, end);
             let child = node.index(i).child;
@@ -54,7 +54,7 @@ impl Extents<'_> {
         look(node, end)
     }
 
-    /// Copies of the nodes down to the leaf that has `at`, or would have it.
+    /// Copies of the nodes down to the leaf for `at`.
     pub(super) fn path(&self, inode: &Inode, at: FileBlock) -> Result<Path> {
         let mut levels = Vec::new();
         let mut bytes: BlockRef;
@@ -96,7 +96,7 @@ impl Extents<'_> {
         })
     }
 
-    /// Refuses a file's claim to blocks that cannot be a file's.
+    /// `Corrupt` for blocks that cannot belong to a file.
     pub(super) fn check_usable(&self, run: Run) -> Result<()> {
         if !self.blocks.is_usable(run)? {
             return Err(Error::corrupt(

@@ -1,17 +1,17 @@
-//! A change of one leaf and all that follows from it in the nodes above, planned, then applied.
+//! Plans and applies a change of one leaf, with its effects on the nodes above.
 //!
-//! Every change is a splice: some neighbouring entries of a node are replaced by others. What a
-//! splice does to a node is a splice of its parent's entries again, up to the root:
+//! Every change is a splice: some contiguous entries of a node are replaced by others. The effect
+//! on the parent is again a splice of its entries, and so on up to the root:
 //!
-//! | the node then has | what happens to it | splice of the parent |
+//! | entries of the node after the splice | change of the node | splice of the parent |
 //! |---|---|---|
-//! | no entry | freed | its entry goes |
-//! | few, and so has a neighbour | both become one, the other is freed | one entry for two |
+//! | none | freed | its entry is removed |
+//! | few, and a neighbour has few | merged with the neighbour, which is freed | one entry for two |
 //! | up to its capacity | written | its entry, if the first file block changed |
 //! | more | split in two | two entries for one |
 //!
-//! A root with more entries than it can hold moves into a new node below it; a root whose only
-//! child fits into it takes the child's entries.
+//! The entries of a root that overflows move into a new node below it. If a root's only child fits
+//! into it, the root takes the child's entries.
 
 use std::ops::Range;
 
@@ -34,27 +34,28 @@ struct NodeWrite {
     entries: Vec<RawEntry>,
 }
 
-/// What a change will write, as of one state of the tree.
+/// The writes of a change, planned for one state of the tree.
 #[derive(Default)]
-struct Plan {
+struct TreePlan {
     changed: Vec<NodeWrite>,
-    /// Nodes in blocks that were taken for them.
+    /// New nodes, in blocks taken for them.
     created: Vec<NodeWrite>,
     freed: Vec<BlockNr>,
     root: Option<(u16, Vec<RawEntry>)>,
 }
 
-/// A plan that has all it needs. Applied, or its blocks are given back.
+/// A complete plan. It is applied, or its drop gives the taken blocks back.
 pub(super) struct Change<'a> {
     extents: Extents<'a>,
-    plan: Plan,
+    plan: TreePlan,
 }
 
 impl<'a> Extents<'a> {
-    /// Plans to replace the entries `range` of the path's leaf. Changes nothing on the volume.
+    /// Plans the replacement of the entries `range` of the path's leaf. Changes nothing on the
+    /// volume.
     pub(super) fn plan(&self, path: &Path, range: Range<usize>, with: &[RawEntry]) -> Result<Change<'a>> {
-        // Dropped on an error, it gives back what was taken.
-        let mut change = Change { extents: *self, plan: Plan::default() };
+        // On an error its drop gives the taken blocks back.
+        let mut change = Change { extents: *self, plan: TreePlan::default() };
         change.splice(path, path.levels.len() - 1, range, with)?;
         change.pull_up(path)?;
         Ok(change)
@@ -100,7 +101,8 @@ impl Change<'_> {
             self.plan.changed.push(NodeWrite { block, depth: node.depth, entries });
             return self.splice(path, level - 1, own, &[index]);
         }
-        // A file that grows at its end leaves full nodes behind; elsewhere both get room.
+        // A file that grows at its end leaves full nodes behind; elsewhere both halves get free
+        // slots.
         let keep = if at_end { capacity } else { entries.len() / 2 };
         let right = entries.split_off(keep);
         let new = self.take(block)?;
@@ -125,8 +127,8 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Both nodes as one, if a neighbour under the same parent is about as empty. The left of the
-    /// two stays.
+    /// Merges the node with a neighbour under the same parent, if both have few entries. The left
+    /// one of the two stays.
     fn merge_with_neighbour(
         &self,
         parent: &Level,
@@ -166,7 +168,7 @@ impl Change<'_> {
         Ok(self.extents.child(&bytes, block, expected)?.raw_entries().to_vec())
     }
 
-    /// While the root has one child and could hold its entries, it takes them.
+    /// Moves the entries of the root's only child into the root, as long as they fit.
     fn pull_up(&mut self, path: &Path) -> Result<()> {
         let root = &path.levels[0];
         let (mut depth, mut entries) = match &self.plan.root {
@@ -177,7 +179,7 @@ impl Change<'_> {
             && let [only] = entries[..]
         {
             let index = Index::decode(&only);
-            // A node just created has more entries than a root can hold.
+            // A new node has more entries than a root can hold.
             if self.plan.created.iter().any(|node| node.block == index.child) {
                 break;
             }
@@ -209,7 +211,7 @@ impl Change<'_> {
         block_capacity(self.extents.engine.block_size())
     }
 
-    /// Writes the plan, and counts `added` and `removed` data blocks along with the nodes.
+    /// Writes the plan, and counts `added` and `removed` data blocks in addition to the nodes.
     pub(super) fn apply(
         mut self,
         handle: &mut Handle,
@@ -252,9 +254,9 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Two nodes that become one.
+/// The merge of two nodes.
 struct Merge {
-    /// The two nodes' entries in their parent.
+    /// The entries of the two nodes in their parent.
     parent_range: Range<usize>,
     /// The node that stays, with all entries.
     block: BlockNr,
@@ -267,8 +269,8 @@ fn index_of(entries: &[RawEntry], child: BlockNr) -> RawEntry {
 }
 
 impl Extents<'_> {
-    /// Where the first node outside of the inode should lie: in the inode's group, not behind
-    /// the data, which is to grow there.
+    /// Goal for the first node outside the inode: in the inode's group, but not directly after the
+    /// data, which will grow there.
     fn first_node_goal(&self) -> BlockNr {
         let group = (self.owner.ino.0.saturating_sub(1)) / self.sb.inodes_per_group();
         let start = u64::from(self.sb.first_data_block());

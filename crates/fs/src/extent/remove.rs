@@ -1,4 +1,4 @@
-//! Taking blocks from a file: truncation, deletion, punched holes.
+//! Removes blocks from a file: truncation, deletion, punched holes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,19 +12,18 @@ use xact_types::{FileBlock, Result, Run};
 use super::{Extents, Progress, has_extents, step_credits};
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 
-/// Receives the data blocks that a removal cut off, to free them in the same handle or keep them.
-/// The credits for freeing them are there.
+/// Called with the data blocks that a removal unmapped, to free them in the same handle or keep
+/// them. The handle has the credits for freeing them.
 pub type Freed<'f> = &'f mut dyn FnMut(&mut Handle, Run) -> Result<()>;
 
 impl Extents<'_> {
-    /// Makes `range` a hole, from its end towards its start, and passes the data blocks that were
-    /// there to `freed`. Frees nodes that it empties.
+    /// Turns `range` into a hole, from its end towards its start, and calls `freed` with the
+    /// removed data blocks. Frees nodes that become empty.
     ///
-    /// `Stopped(at)`: the handle's commit has no room left, and `at..range.end` is a hole by now.
-    /// Begin a new handle and go on with `range.start..at`. A handle that was begun with
-    /// [`Extents::credits_remove`] always gets further. `NoSpace` where a hole in the middle of an
-    /// extent needs a new node and there is no block for it; the step it happened in changed
-    /// nothing.
+    /// `Stopped(at)`: the handle's commit is full, and `at..range.end` is a hole. The caller begins
+    /// a new handle and continues with `range.start..at`. A handle begun with
+    /// [`Extents::credits_remove`] always makes progress. `NoSpace` if a hole in the middle of an
+    /// extent needs a new node and no block is free; the step with the error changes nothing.
     pub fn remove(
         &self,
         handle: &mut Handle,
@@ -46,7 +45,7 @@ impl Extents<'_> {
         Ok(Progress::Done)
     }
 
-    /// Removes what the last leaf with entries before `range.end` has of the range.
+    /// Removes the part of the range that is in the last leaf with entries before `range.end`.
     fn remove_in_leaf(
         &self,
         handle: &mut Handle,
@@ -71,7 +70,8 @@ impl Extents<'_> {
             if !handle.ensure(nodes + groups.credits())? {
                 break;
             }
-            // At most the last extent has a rest behind the range, and the first one before it.
+            // Only the last extent may extend past the range, and only the first one may begin
+            // before it.
             if extent.end() > cut.end() {
                 with.push(extent.part(cut.end(), extent.end()).encode());
             }
@@ -97,7 +97,7 @@ impl Extents<'_> {
 }
 
 enum Step {
-    /// From here to the end of the range there is nothing any more.
+    /// From here to the end of the range, all is removed.
     To(FileBlock),
     NothingLeft,
     NoRoom,

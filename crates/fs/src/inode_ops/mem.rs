@@ -1,8 +1,8 @@
-//! Inodes in memory, to test what is written over [`InodeOps`] without a volume.
+//! Inodes in memory, for tests of code over [`InodeOps`] without a volume.
 //!
-//! It asserts what callers promise (a name that is added is not there, a directory that goes is
-//! empty), so that an operation which breaks the contract fails here. A clone is a snapshot:
-//! inodes are shared until one side changes them.
+//! It asserts the contract of its callers (an added name does not exist yet, a removed directory is
+//! empty), so that an operation that breaks the contract fails. A clone is a snapshot: inodes are
+//! shared until one side changes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use xact_types::{Errno, Error, FileBlock, Ino, Result, Timestamp};
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::inode_ops::{AttrChange, InodeOps, NewInode};
 
-/// One inode. Blocks that are not in `blocks` are holes.
+/// One inode. Blocks missing in `blocks` are holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemNode {
     pub attr: Attr,
@@ -33,7 +33,7 @@ pub struct MemTree {
     block_size: usize,
     link_max: u32,
     dir_nlink: bool,
-    /// Clock of the tests: each look at it is a second later.
+    /// The clock of the tests: it advances by a second at each reading.
     clock: std::cell::Cell<i64>,
 }
 
@@ -94,7 +94,7 @@ impl MemTree {
         ino
     }
 
-    /// Makes an inode with a given number.
+    /// Creates an inode with a given number.
     pub fn adopt(&mut self, ino: Ino, parent: Ino, new: &NewInode) {
         let attr = Attr {
             ino,
@@ -206,7 +206,7 @@ impl MemTree {
         Ok(())
     }
 
-    /// Zeros what of a range lies in blocks that are there.
+    /// Zeroes the parts of a range that are not holes.
     fn zero(&mut self, ino: Ino, start: u64, end: u64) -> Result<()> {
         let bs = self.block_size as u64;
         let node = self.node_mut(ino)?;
@@ -369,7 +369,7 @@ impl InodeOps for MemTree {
     fn allocate(&mut self, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let end = offset + len;
         let size = self.node(ino)?.attr.size;
-        // Reserved blocks read as zeros and count as holes, so reserving leaves no trace here.
+        // Reserved blocks read as zeros and count as holes, so a reservation changes nothing here.
         match how {
             Allocate::Reserve { keep_size } => {
                 if !keep_size && end > size {
@@ -379,7 +379,7 @@ impl InodeOps for MemTree {
             }
             Allocate::PunchHole | Allocate::ZeroRange { .. } => {
                 let bs = self.block_size as u64;
-                // A hole that reaches behind the end of the file takes its last block whole.
+                // A hole that reaches past the end of the file includes the whole last block.
                 let end = match how {
                     Allocate::PunchHole if end > size => size.div_ceil(bs) * bs,
                     Allocate::PunchHole => end,

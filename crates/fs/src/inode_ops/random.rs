@@ -1,4 +1,4 @@
-//! Random operations on a small tree, through any [`View`], and what they told.
+//! Random operations on a small tree, through any [`View`], and their results.
 
 use std::collections::BTreeMap;
 
@@ -128,9 +128,9 @@ impl Op {
     }
 }
 
-/// What an operation told its caller.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum Outcome {
     Errno(Errno),
     Done,
     Attr(Attr),
@@ -139,24 +139,24 @@ pub enum Told {
     Names(Vec<(Vec<u8>, FileKind)>),
 }
 
-impl std::fmt::Debug for Told {
+impl std::fmt::Debug for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Told::Errno(errno) => write!(f, "{errno}"),
-            Told::Done => write!(f, "done"),
-            Told::Attr(attr) => write!(f, "{attr:?}"),
-            Told::Bytes(bytes) => write!(f, "{}", runs(bytes)),
-            Told::Number(number) => write!(f, "{number}"),
-            Told::Names(names) => write!(f, "{names:?}"),
+            Outcome::Errno(errno) => write!(f, "{errno}"),
+            Outcome::Done => write!(f, "done"),
+            Outcome::Attr(attr) => write!(f, "{attr:?}"),
+            Outcome::Bytes(bytes) => write!(f, "{}", runs(bytes)),
+            Outcome::Number(number) => write!(f, "{number}"),
+            Outcome::Names(names) => write!(f, "{names:?}"),
         }
     }
 }
 
-impl Told {
-    /// Without what a transaction does not answer for and what two runs cannot agree on: inode
-    /// numbers, times, estimates, and what is merged (link counts, sizes of directories).
-    pub fn comparable(mut self) -> Told {
-        if let Told::Attr(attr) = &mut self {
+impl Outcome {
+    /// Clears the values that a transaction does not validate or in which two runs differ: inode
+    /// numbers, times, estimates, and merged values (link counts, sizes of directories).
+    pub fn comparable(mut self) -> Outcome {
+        if let Outcome::Attr(attr) = &mut self {
             let zero = Default::default();
             *attr = Attr {
                 ino: Ino(0),
@@ -175,9 +175,9 @@ impl Told {
         self
     }
 
-    /// Without the space used, which is an estimate in a transaction, and the generation.
-    pub fn exact(mut self) -> Told {
-        if let Told::Attr(attr) = &mut self {
+    /// Clears the space used, which is an estimate in a transaction, and the generation.
+    pub fn exact(mut self) -> Outcome {
+        if let Outcome::Attr(attr) = &mut self {
             (attr.sectors, attr.generation) = (0, 0);
         }
         self
@@ -200,23 +200,22 @@ fn split<'a>(t: &dyn View, path: &'a str) -> Result<(Ino, &'a [u8])> {
     }
 }
 
-/// Runs an operation. Errors other than POSIX outcomes, and conflicts within transactions, are the
-/// test's failure.
-pub fn run(t: &dyn View, op: &Op) -> Told {
+/// Runs an operation. The test fails on errors other than POSIX outcomes and conflicts.
+pub fn run(t: &dyn View, op: &Op) -> Outcome {
     match try_run(t, op) {
         Ok(told) => told,
-        Err(Error::Posix(errno)) => Told::Errno(errno),
-        Err(conflict @ Error::Conflict { .. }) => Told::Errno(conflict.errno()),
+        Err(Error::Posix(errno)) => Outcome::Errno(errno),
+        Err(conflict @ Error::Conflict { .. }) => Outcome::Errno(conflict.errno()),
         Err(other) => panic!("{op:?}: {other}"),
     }
 }
 
-fn try_run(t: &dyn View, op: &Op) -> Result<Told> {
-    let done = |()| Told::Done;
+fn try_run(t: &dyn View, op: &Op) -> Result<Outcome> {
+    let done = |()| Outcome::Done;
     match op {
         Op::Stat(path) => {
             let (dir, name) = split(t, path)?;
-            t.lookup(dir, name).map(Told::Attr)
+            t.lookup(dir, name).map(Outcome::Attr)
         }
         Op::List(path) => {
             let dir = walk(t, path)?;
@@ -226,42 +225,42 @@ fn try_run(t: &dyn View, op: &Op) -> Result<Told> {
                 true
             })?;
             names.sort_by(|a, b| a.0.cmp(&b.0));
-            Ok(Told::Names(names))
+            Ok(Outcome::Names(names))
         }
         Op::Read(path, offset, len) => {
             let ino = walk(t, path)?;
             let mut out = Vec::new();
             t.read(ino, *offset, *len, &mut out)?;
-            Ok(Told::Bytes(out))
+            Ok(Outcome::Bytes(out))
         }
         Op::Seek(path, offset, to) => {
             let ino = walk(t, path)?;
-            t.seek(ino, *offset, *to).map(Told::Number)
+            t.seek(ino, *offset, *to).map(Outcome::Number)
         }
         Op::ReadLink(path) => {
             let ino = walk(t, path)?;
-            t.read_link(ino).map(Told::Bytes)
+            t.read_link(ino).map(Outcome::Bytes)
         }
         Op::Create(path) => {
             let (dir, name) = split(t, path)?;
-            t.make_node(&USER, dir, name, 0o100644, 0).map(Told::Attr)
+            t.make_node(&USER, dir, name, 0o100644, 0).map(Outcome::Attr)
         }
         Op::Fifo(path) => {
             let (dir, name) = split(t, path)?;
-            t.make_node(&USER, dir, name, 0o010600, 0).map(Told::Attr)
+            t.make_node(&USER, dir, name, 0o010600, 0).map(Outcome::Attr)
         }
         Op::MakeDir(path) => {
             let (dir, name) = split(t, path)?;
-            t.make_dir(&USER, dir, name, 0o755).map(Told::Attr)
+            t.make_dir(&USER, dir, name, 0o755).map(Outcome::Attr)
         }
         Op::Symlink(path, target) => {
             let (dir, name) = split(t, path)?;
-            t.make_symlink(&USER, dir, name, target.as_bytes()).map(Told::Attr)
+            t.make_symlink(&USER, dir, name, target.as_bytes()).map(Outcome::Attr)
         }
         Op::Link(from, to) => {
             let ino = walk(t, from)?;
             let (dir, name) = split(t, to)?;
-            t.link(&USER, ino, dir, name).map(Told::Attr)
+            t.link(&USER, ino, dir, name).map(Outcome::Attr)
         }
         Op::Unlink(path) => {
             let (dir, name) = split(t, path)?;
@@ -278,7 +277,7 @@ fn try_run(t: &dyn View, op: &Op) -> Result<Told> {
         }
         Op::Write(path, offset, data, how) => {
             let ino = walk(t, path)?;
-            t.write(ino, *offset, data, *how).map(Told::Number)
+            t.write(ino, *offset, data, *how).map(Outcome::Number)
         }
         Op::Truncate(path, size) => {
             let ino = walk(t, path)?;
@@ -292,7 +291,7 @@ fn try_run(t: &dyn View, op: &Op) -> Result<Told> {
         Op::Copy(from, from_offset, to, to_offset, len) => {
             let (from, to) = (walk(t, from)?, walk(t, to)?);
             let how = WriteHow::default();
-            t.copy_range((from, *from_offset), (to, *to_offset), *len, how).map(Told::Number)
+            t.copy_range((from, *from_offset), (to, *to_offset), *len, how).map(Outcome::Number)
         }
         Op::Chmod(path, perm) => {
             let ino = walk(t, path)?;
@@ -315,7 +314,7 @@ fn try_run(t: &dyn View, op: &Op) -> Result<Told> {
         }
         Op::GetXattr(path, name) => {
             let ino = walk(t, path)?;
-            t.xattr(ino, name.as_bytes()).map(Told::Bytes)
+            t.xattr(ino, name.as_bytes()).map(Outcome::Bytes)
         }
         Op::RemoveXattr(path, name) => {
             let ino = walk(t, path)?;
@@ -325,18 +324,17 @@ fn try_run(t: &dyn View, op: &Op) -> Result<Told> {
             let ino = walk(t, path)?;
             let mut names = t.list_xattrs(ino)?;
             names.sort();
-            Ok(Told::Names(names.into_iter().map(|name| (name, FileKind::Regular)).collect()))
+            Ok(Outcome::Names(names.into_iter().map(|name| (name, FileKind::Regular)).collect()))
         }
     }
 }
 
-fn done_attr(_: Attr) -> Told {
-    Told::Done
+fn done_attr(_: Attr) -> Outcome {
+    Outcome::Done
 }
 
-/// A tree by path: everything that a program can see of it but inode numbers, the space used,
-/// sizes of directories, and, unless asked for, times. Hard links show as the first path of their
-/// inode.
+/// A tree by path: all that a program can see except inode numbers, the space used, sizes of
+/// directories, and, unless asked for, times. A hard link has the first path of its inode.
 pub fn dump(view: &dyn View, times: bool) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut first: BTreeMap<Ino, String> = BTreeMap::new();
@@ -387,14 +385,14 @@ pub fn dump(view: &dyn View, times: bool) -> BTreeMap<String, String> {
             true
         })
         .unwrap();
-        // Whatever order the directory lists them in.
+        // Sorted: directories list names in any order.
         below.sort();
         todo.append(&mut below);
     }
     out
 }
 
-/// Bytes as runs of equal ones: what a failure prints stays readable.
+/// Bytes as runs of equal values, for readable failure messages.
 fn runs(bytes: &[u8]) -> String {
     let runs = bytes.chunk_by(|a, b| a == b).map(|run| format!("{}*{}", run.len(), run[0]));
     runs.collect::<Vec<_>>().join("+")

@@ -1,4 +1,4 @@
-//! The inodes that a new volume has, and the blocks of their contents.
+//! The inodes of a new volume, and their contents.
 
 use xact_layout::dirent::{DirEntry, DirFormat, Packer};
 use xact_layout::extent::{self, Extent, RawEntry};
@@ -7,15 +7,15 @@ use xact_layout::jbd2::{BlockType, Features, JOURNAL_SUPERBLOCK_BYTES, JournalSu
 use xact_layout::{get_u32, orphan, put_u32};
 use xact_types::{BlockNr, FileBlock, GroupNr, Ino, Result, Run, Timestamp};
 
-use super::plan::{LOST_FOUND, ORPHAN_FILE, Plan};
+use super::plan::{LOST_FOUND, ORPHAN_FILE, VolumePlan};
 use super::write::Writer;
 
 /// `EXT4_FT_DIR`.
 const TYPE_DIRECTORY: u8 = 2;
-/// Place of the doubly indirect block in `i_block`.
+/// Index of the doubly indirect block in `i_block`.
 const DOUBLY_INDIRECT: usize = 13;
 
-/// Writes all files and gives their inodes to the writer.
+/// Writes all files and passes their inodes to the writer.
 pub(super) fn write(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
     write_root(writer, now)?;
     write_lost_found(writer, now)?;
@@ -24,7 +24,7 @@ pub(super) fn write(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
     write_orphan_file(writer, now)
 }
 
-fn new_inode(plan: &Plan, mode: u16, links: u16, now: Timestamp) -> Inode {
+fn new_inode(plan: &VolumePlan, mode: u16, links: u16, now: Timestamp) -> Inode {
     let mut inode = Inode::zeroed(plan.sb.inode_size());
     inode.set_mode(mode);
     inode.set_links_count(links);
@@ -38,7 +38,7 @@ fn new_inode(plan: &Plan, mode: u16, links: u16, now: Timestamp) -> Inode {
     inode
 }
 
-/// Gives an inode the runs as its contents, through `node` where the inode has no room for them.
+/// Maps an inode's contents to the runs, through `node` if they do not fit into the inode.
 fn set_contents(
     writer: &mut Writer<'_>,
     ino: Ino,
@@ -87,7 +87,7 @@ fn write_root(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// lost+found has its blocks from the start: e2fsck puts names there when none can be allocated.
+/// Writes lost+found with all its blocks: e2fsck adds names there when it cannot allocate blocks.
 fn write_lost_found(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
     let format = DirFormat::new(&writer.plan.sb, LOST_FOUND, 0);
     let run = writer.place.lost_found;
@@ -102,8 +102,9 @@ fn write_lost_found(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// The resize inode owns the blocks that are reserved for further descriptors: its doubly indirect
-/// block names those of group 0, and each of these names its own copies in the backup groups.
+/// Writes the resize inode, which owns the blocks reserved for more descriptors: its doubly
+/// indirect block points at those of group 0, and each of these points at its copies in the backup
+/// groups.
 fn write_resize(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
     let Some(doubly) = writer.place.resize else { return Ok(()) };
     let sb = &writer.plan.sb;
@@ -142,7 +143,7 @@ fn write_journal(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
     let Some(first) = writer.place.journal.first().copied() else { return Ok(()) };
     let runs = writer.place.journal.clone();
     if !writer.plan.zeroed {
-        // Recovery must not take what a log of old left here for a transaction.
+        // Recovery must not mistake blocks of an old log for transactions.
         runs.iter().try_for_each(|run| writer.zero(*run))?;
     }
     let journal = JournalSuperblock {
@@ -170,7 +171,7 @@ fn write_journal(writer: &mut Writer<'_>, now: Timestamp) -> Result<()> {
 
     let mut inode = new_inode(writer.plan, mode::REGULAR | 0o600, 1, now);
     set_contents(writer, Ino::JOURNAL, &mut inode, &runs, writer.place.journal_node)?;
-    // The superblock keeps a copy of where the journal is, for the loss of the inode.
+    // The superblock has a copy of the journal's map, in case the inode is lost.
     let mut backup = [0; 17];
     for (i, word) in backup[..15].iter_mut().enumerate() {
         *word = get_u32(inode.as_bytes(), BLOCK_AREA_AT + 4 * i);

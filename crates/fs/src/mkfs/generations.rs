@@ -1,4 +1,4 @@
-//! A volume with generations: an ext4 volume without a journal, with the pool behind it.
+//! A volume with generations: an ext4 volume without a journal, followed by the pool.
 
 use std::sync::Arc;
 
@@ -8,20 +8,22 @@ use xact_types::{Error, Result};
 
 use super::{JournalSize, MkfsOptions, MkfsReport, mkfs};
 
-/// Makes a generations volume on the whole of `device`; what was on it is lost. `pool_bytes` are
-/// left for the pool (default: a sixteenth of the device, 4 MiB to 1 GiB), and what the volume's
-/// last group leaves over.
+/// Creates a volume with generations on the whole `device`; the old contents are lost. The pool
+/// gets `pool_bytes` (default: a sixteenth of the device, 4 MiB to 1 GiB), and the remainder after
+/// the volume's last group.
 ///
-/// Errors: as [`mkfs`], and `Usage` for a size of the journal, and for a pool that is too small
-/// for the volume or leaves no room for it. A crash leaves no volume or a plain ext4 one, until all
-/// is there.
+/// Errors: as [`mkfs`], and `Usage` for a journal size, and for a pool that is too small for the
+/// volume or leaves no space for it. A crash leaves no volume or a plain ext4 one, until the last
+/// write.
 pub fn mkfs_generations(
     device: &Arc<dyn BlockDevice>,
     options: &MkfsOptions,
     pool_bytes: Option<u64>,
 ) -> Result<MkfsReport> {
     if !matches!(options.journal, JournalSize::Default | JournalSize::None) {
-        return Err(Error::Usage("a volume with generations has no journal to be given a size".into()));
+        return Err(Error::Usage(
+            "a volume with generations has no journal, so its size cannot be set".into(),
+        ));
     }
     let device_bytes = device.size_bytes();
     let pool_bytes = pool_bytes.unwrap_or(default_pool_bytes(device_bytes));

@@ -1,19 +1,19 @@
-//! Which blocks everything gets: a map of what is used, and the choice of each part's place.
+//! Places all structures of a new volume: a map of used blocks, and the choice of each place.
 
 use std::collections::BTreeMap;
 
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, Error, GroupNr, Result, Run};
 
-use super::plan::Plan;
+use super::plan::VolumePlan;
 
-/// Used blocks as ranges `start → end` that neither touch nor overlap.
+/// UsedRanges blocks as ranges `start → end` that are neither adjacent nor overlapping.
 #[derive(Default)]
-pub(super) struct Used {
+pub(super) struct UsedRanges {
     ranges: BTreeMap<u64, u64>,
 }
 
-impl Used {
+impl UsedRanges {
     fn add(&mut self, start: u64, len: u64) {
         let (mut start, mut end) = (start, start + len);
         if let Some((&before, &before_end)) = self.ranges.range(..=start).next_back()
@@ -29,7 +29,7 @@ impl Used {
         self.ranges.insert(start, end);
     }
 
-    /// The parts of `start..end` that are used, as `start..end` pairs.
+    /// The used parts of a range, as pairs of start and end.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let before = self.ranges.range(..start).next_back().filter(|range| *range.1 > start);
         before
@@ -38,7 +38,7 @@ impl Used {
             .map(move |(&from, &to)| (from.max(start), to.min(end)))
     }
 
-    /// The first free stretch in `from..end`, as a `start..end` pair.
+    /// The first free part of a range, as a pair of start and end.
     fn gap(&self, from: u64, end: u64) -> Option<(u64, u64)> {
         let start = match self.ranges.range(..=from).next_back() {
             Some((_, &used_end)) if used_end > from => used_end,
@@ -57,23 +57,23 @@ pub(super) struct GroupPlace {
     pub inode_table: BlockNr,
 }
 
-pub(super) struct Placement {
-    pub used: Used,
+pub(super) struct BlockLayout {
+    pub used: UsedRanges,
     pub groups: Vec<GroupPlace>,
     pub root: BlockNr,
     pub lost_found: Run,
     /// The resize inode's doubly indirect block.
     pub resize: Option<BlockNr>,
     pub journal: Vec<Run>,
-    /// Node of the journal's extent tree, where the inode has no room for all extents.
+    /// Node of the journal's extent tree, if its extents do not fit into the inode.
     pub journal_node: Option<BlockNr>,
     pub orphan_file: Option<Run>,
 }
 
-impl Placement {
-    pub fn new(plan: &Plan) -> Result<Placement> {
+impl BlockLayout {
+    pub fn new(plan: &VolumePlan) -> Result<BlockLayout> {
         let sb = &plan.sb;
-        let mut space = Space { sb, used: Used::default() };
+        let mut space = FreeSpace { sb, used: UsedRanges::default() };
         for group in (0..sb.group_count()).map(GroupNr) {
             let base = sb.base_meta_blocks(group);
             if base > 0 {
@@ -101,7 +101,7 @@ impl Placement {
             ..=4 => None,
             _ => Some(space.run(journal[0].start, 1)?.start),
         };
-        Ok(Placement {
+        Ok(BlockLayout {
             used: space.used,
             groups,
             root,
@@ -114,13 +114,13 @@ impl Placement {
     }
 }
 
-struct Space<'a> {
+struct FreeSpace<'a> {
     sb: &'a Superblock,
-    used: Used,
+    used: UsedRanges,
 }
 
-impl Space<'_> {
-    /// The bitmaps and tables of a flex group, kind by kind, from its first group on.
+impl FreeSpace<'_> {
+    /// Places the bitmaps and tables of a flex group, kind by kind, from its first group on.
     fn place_flex(&mut self, first: GroupNr, count: u32, groups: &mut Vec<GroupPlace>) -> Result<()> {
         let mut goal = self.sb.group_start(first);
         let table_blocks = self.sb.inode_table_blocks();
@@ -146,7 +146,7 @@ impl Space<'_> {
         Ok(())
     }
 
-    /// `len` blocks in one piece, behind `goal` or else from the volume's start on.
+    /// `len` contiguous blocks, after `goal` or else from the volume's start on.
     fn run(&mut self, goal: BlockNr, len: u32) -> Result<Run> {
         let end = self.sb.blocks_count();
         let mut from = goal.0;
@@ -163,7 +163,7 @@ impl Space<'_> {
         Err(Error::Usage("the device is too small for a volume with these options".into()))
     }
 
-    /// `count` blocks in as many pieces as it takes, each no longer than an extent.
+    /// `count` blocks in as many runs as needed, each no longer than an extent.
     fn runs(&mut self, goal: BlockNr, count: u32) -> Result<Vec<Run>> {
         let end = self.sb.blocks_count();
         let mut left = u64::from(count);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn used_ranges_join_and_leave_gaps() {
-        let mut used = Used::default();
+        let mut used = UsedRanges::default();
         for (start, len) in [(10, 5), (20, 5), (15, 5), (40, 1), (38, 2), (50, 10), (52, 2), (49, 20)] {
             used.add(start, len);
         }

@@ -1,5 +1,4 @@
-//! The volume's numbers: sizes and counts follow mke2fs, so that a volume of ours is laid out for
-//! the same use as one of its.
+//! Sizes and counts of a new volume. They follow mke2fs, so that the volume suits the same use.
 
 use xact_layout::checksum::crc32c;
 use xact_layout::feature::{compat, incompat, ro_compat};
@@ -14,11 +13,11 @@ const MIB: u64 = 1 << 20;
 /// `EXT4_GOOD_OLD_FIRST_INO`; lost+found gets it.
 pub(super) const LOST_FOUND: Ino = Ino(11);
 pub(super) const ORPHAN_FILE: Ino = Ino(12);
-/// Groups whose bitmaps and tables lie together.
+/// Number of groups whose bitmaps and tables lie together, as a power of two.
 const LOG_GROUPS_PER_FLEX: u8 = 4;
-/// Blocks for data that the last group must have at least.
+/// Minimum data blocks of the last group.
 const LAST_GROUP_MIN: u32 = 50;
-/// `JBD2_MAX`: what mke2fs accepts.
+/// Maximum journal size that mke2fs accepts.
 const MAX_JOURNAL_BLOCKS: u32 = 10_240_000;
 /// `s_default_mount_opts`: user_xattr and acl.
 const MOUNT_OPTIONS: u32 = 0xC;
@@ -27,20 +26,20 @@ const SIGNED_HASH: u32 = 1;
 /// `s_def_hash_version`.
 const HALF_MD4: u8 = 1;
 
-pub(super) struct Plan {
-    /// Everything but the free counts.
+pub(super) struct VolumePlan {
+    /// The superblock without its free counts.
     pub sb: Superblock,
-    /// 0: no journal.
+    /// Blocks of the journal; 0 without one.
     pub journal_blocks: u32,
-    /// 0: no orphan file.
+    /// Blocks of the orphan file; 0 without one.
     pub orphan_blocks: u32,
     pub zeroed: bool,
     pub root_owner: (u32, u32),
 }
 
-impl Plan {
-    /// `random`: for the UUID, then for the hash seed.
-    pub fn new(size_bytes: u64, options: &MkfsOptions, random: [u8; 32]) -> Result<Plan> {
+impl VolumePlan {
+    /// `random`: bytes for the UUID, then for the hash seed.
+    pub fn new(size_bytes: u64, options: &MkfsOptions, random: [u8; 32]) -> Result<VolumePlan> {
         check_options(options)?;
         let default = usage(size_bytes);
         let block_size = options.block_size.unwrap_or(default.block_size);
@@ -51,7 +50,7 @@ impl Plan {
         // mke2fs rounds to whole pages of memory.
         let blocks = blocks - blocks % u64::from(4096 / block_size);
         let ratio = u64::from(options.inode_ratio.unwrap_or(default.inode_ratio));
-        // Asked of the size before blocks are cut off at the end, as mke2fs does.
+        // Computed from the size before blocks at the end are left out, as in mke2fs.
         let inodes = (blocks * u64::from(block_size) / ratio).max(u64::from(LOST_FOUND.0 + 1));
         set_geometry(&mut sb, blocks, inodes)?;
         if options.csum_seed {
@@ -66,7 +65,7 @@ impl Plan {
             sb.set_jnl_backup_type(1);
         }
         let mut orphan_blocks = 0;
-        // Without a journal there are no orphans to be recovered, and e2fsck wants no such file.
+        // Without a journal no orphans are recovered, and e2fsck expects no such file.
         if options.orphan_file && journal_blocks > 0 {
             orphan_blocks = match sb.blocks_count() {
                 ..0x2_0000 => 32,
@@ -81,21 +80,21 @@ impl Plan {
         let overhead = fixed + u64::from(sb.first_data_block()) + u64::from(journal_blocks);
         sb.set_overhead_clusters(u32::try_from(overhead).unwrap_or(0));
         let MkfsOptions { zeroed, root_owner, .. } = *options;
-        Ok(Plan { sb, journal_blocks, orphan_blocks, zeroed, root_owner })
+        Ok(VolumePlan { sb, journal_blocks, orphan_blocks, zeroed, root_owner })
     }
 
-    /// Inodes in use from the start: the reserved ones, lost+found, the orphan file.
+    /// Number of inodes in use: the reserved ones, lost+found, the orphan file.
     pub fn used_inodes(&self) -> u32 {
         if self.orphan_blocks > 0 { ORPHAN_FILE.0 } else { LOST_FOUND.0 }
     }
 
-    /// Blocks of lost+found: 16 KiB, and no more than an inode has direct blocks.
+    /// Blocks of lost+found: 16 KiB, but at most the number of direct blocks of an inode.
     pub fn lost_found_blocks(&self) -> u32 {
         ((16 << 10) / self.sb.block_size()).min(12)
     }
 
-    /// First block of the journal, if it can be there: in the middle of the volume, so that heads
-    /// of disks travel half as far.
+    /// Goal for the journal's first block: the middle of the volume, which halves the seek distance
+    /// of disks.
     pub fn journal_goal(&self) -> BlockNr {
         let flex = 1 << LOG_GROUPS_PER_FLEX;
         let middle = self.sb.group_count() / 2;
@@ -108,12 +107,12 @@ impl Plan {
 }
 
 /// Defaults by size (`floppy`, `small`, `big` and `huge` of mke2fs.conf).
-struct Usage {
+struct SizeDefaults {
     block_size: u32,
     inode_ratio: u32,
 }
 
-fn usage(size_bytes: u64) -> Usage {
+fn usage(size_bytes: u64) -> SizeDefaults {
     let (block_size, inode_ratio) = match size_bytes / MIB {
         0..3 => (1024, 8192),
         3..512 => (1024, 4096),
@@ -121,7 +120,7 @@ fn usage(size_bytes: u64) -> Usage {
         0x40_0000..0x100_0000 => (4096, 32768),
         _ => (4096, 65536),
     };
-    Usage { block_size, inode_ratio }
+    SizeDefaults { block_size, inode_ratio }
 }
 
 fn refuse<T>(why: impl Into<String>) -> Result<T> {
@@ -201,7 +200,7 @@ fn random_uuid(random: [u8; 32]) -> [u8; 16] {
     uuid
 }
 
-/// Groups and inodes. A last group too small to be of use is left off.
+/// Sets the numbers of groups and inodes. A last group that is too small is left out.
 fn set_geometry(sb: &mut Superblock, mut blocks: u64, inodes: u64) -> Result<()> {
     let per_group = sb.blocks_per_group();
     loop {
@@ -227,22 +226,22 @@ fn set_geometry(sb: &mut Superblock, mut blocks: u64, inodes: u64) -> Result<()>
         if fixed(GroupNr(0)) + LAST_GROUP_MIN > sb.blocks_in_group(GroupNr(0)) {
             return match last.0 {
                 0 => refuse("the device is too small for a volume with these options"),
-                _ => refuse("the volume's descriptors do not fit a group: use a larger block size"),
+                _ => refuse("the volume's descriptors do not fit into a group: use a larger block size"),
             };
         }
         return Ok(());
     }
 }
 
-/// Inodes for each group: as many as asked for, filling whole blocks of the table and whole bytes
-/// of the bitmap.
+/// Sets the number of inodes for each group: as requested, rounded to whole blocks of the table and
+/// whole bytes of the bitmap.
 fn set_inodes(sb: &mut Superblock, inodes: u64) -> Result<()> {
     let groups = u64::from(sb.group_count());
     let most = u64::from(8 * sb.block_size()).min(u64::from(u32::MAX) / groups);
     let mut per_group = inodes.div_ceil(groups).min(most);
     loop {
         let per_block = u64::from(sb.inodes_per_block());
-        // Group 0 has to hold all inodes that are made here.
+        // Group 0 must hold all inodes created here.
         let filled = (per_group.next_multiple_of(per_block) & !7).max(16);
         if filled <= most {
             sb.set_inodes_per_group(filled as u32);
@@ -256,7 +255,8 @@ fn set_inodes(sb: &mut Superblock, inodes: u64) -> Result<()> {
     }
 }
 
-/// Room for the descriptors of a volume 1024 times the size, as far as the resize inode reaches.
+/// Blocks reserved for the descriptors of a volume of 1024 times the size, limited by the resize
+/// inode.
 fn reserved_descriptors(sb: &Superblock) -> u16 {
     let most = (sb.blocks_count() * 1024).min(u64::from(u32::MAX));
     let groups =

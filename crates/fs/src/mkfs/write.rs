@@ -1,4 +1,4 @@
-//! Writing a volume's fixed metadata.
+//! Writes a volume's fixed metadata.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use xact_layout::inode::Inode;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Run};
 
-use super::place::Placement;
-use super::plan::Plan;
+use super::place::BlockLayout;
+use super::plan::VolumePlan;
 use crate::alloc::set_bits;
 
 /// Bytes that are zeroed in one write.
@@ -17,15 +17,15 @@ const ZERO_CHUNK_BYTES: usize = 1 << 20;
 
 pub(super) struct Writer<'a> {
     device: &'a dyn BlockDevice,
-    pub plan: &'a Plan,
-    pub place: &'a Placement,
+    pub plan: &'a VolumePlan,
+    pub place: &'a BlockLayout,
     inodes: BTreeMap<Ino, Inode>,
     journal_backup: [u32; 17],
     written_bytes: u64,
 }
 
 impl<'a> Writer<'a> {
-    pub fn new(device: &'a dyn BlockDevice, plan: &'a Plan, place: &'a Placement) -> Writer<'a> {
+    pub fn new(device: &'a dyn BlockDevice, plan: &'a VolumePlan, place: &'a BlockLayout) -> Writer<'a> {
         Writer { device, plan, place, inodes: BTreeMap::new(), journal_backup: [0; 17], written_bytes: 0 }
     }
 
@@ -61,17 +61,17 @@ impl<'a> Writer<'a> {
         self.journal_backup = words;
     }
 
-    /// Takes away what identifies the old contents: boot sector, superblock, and signatures of
+    /// Erases the identification of the old contents: boot sector, superblock, and signatures of
     /// other file systems near the start.
     ///
-    /// Flushed before anything else is written: else a crash could leave an old superblock that
-    /// looks sound over half of a new volume.
+    /// It is flushed before any other write; otherwise a crash could leave an old superblock that
+    /// looks valid over half of a new volume.
     pub fn wipe(&mut self) -> Result<()> {
         self.write_bytes(0, &[0; 4096])?;
         self.flush()
     }
 
-    /// Writes all that is left, the primary superblock last.
+    /// Writes the rest, the primary superblock last.
     pub fn finish(mut self) -> Result<()> {
         let (descs, free_blocks, free_inodes) = self.write_groups()?;
         self.write_inode_table()?;
@@ -91,7 +91,7 @@ impl<'a> Writer<'a> {
                 self.write_bytes(start.0 * u64::from(sb.block_size()), copy.as_bytes())?;
             }
         }
-        // All of the volume must be there before a superblock says that it is one.
+        // The whole volume must be durable before it has a superblock.
         self.flush()?;
         sb.set_kbytes_written(self.written_bytes.div_ceil(1024));
         let primary = superblock_for(&sb, GroupNr(0));
@@ -99,7 +99,8 @@ impl<'a> Writer<'a> {
         self.flush()
     }
 
-    /// Bitmaps of the groups in use, and all descriptors; free blocks and inodes.
+    /// Writes the bitmaps of the groups in use. Returns all descriptors, and the free blocks and
+    /// inodes.
     fn write_groups(&mut self) -> Result<(Vec<GroupDesc>, u64, u32)> {
         let sb = &self.plan.sb;
         let mut descs = Vec::with_capacity(sb.group_count() as usize);
@@ -128,8 +129,8 @@ impl<'a> Writer<'a> {
         let parts: Vec<(u64, u64)> = self.place.used.within(start, start + u64::from(len)).collect();
         let used: u64 = parts.iter().map(|(from, to)| to - from).sum();
         desc.set_free_blocks(len - used as u32);
-        // The flag stands for the copies of superblock and descriptors and nothing else; and the
-        // last group's bitmap has padding to show.
+        // The flag means that only the copies of superblock and descriptors are in use; and the
+        // last group's bitmap has padding bits.
         let last = group.0 + 1 == sb.group_count();
         if !last && used == u64::from(sb.base_meta_blocks(group)) {
             desc.set_flags(desc.flags() | BLOCK_UNINIT);
@@ -162,7 +163,7 @@ impl<'a> Writer<'a> {
         self.write(desc.inode_bitmap(), &bitmap)
     }
 
-    /// The part of group 0's table that has inodes in use.
+    /// Writes the part of group 0's table with inodes in use.
     fn write_inode_table(&mut self) -> Result<()> {
         let sb = &self.plan.sb;
         let size = usize::from(sb.inode_size());
@@ -187,7 +188,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The copy of the superblock that a group holds.
+/// The copy of the superblock in a group.
 fn superblock_for(sb: &Superblock, group: GroupNr) -> Superblock {
     let mut copy = sb.clone();
     copy.set_block_group_nr(group.0 as u16);

@@ -1,8 +1,8 @@
-//! The orphan file: a hidden file whose blocks hold the numbers of orphans, so that threads do not
-//! meet in the superblock and no inode is changed for its neighbour's sake.
+//! The orphan file: a hidden file whose blocks hold the numbers of orphans. With it, threads do not
+//! contend for the superblock, and no inode changes because of its neighbour in the list.
 //!
-//! The feature `orphan_present` is set while the volume is in use: only then is the file looked at
-//! by recovery, and systems that do not know the file keep to reading.
+//! The feature `orphan_present` is set while the volume is in use. Only then does recovery read the
+//! file, and systems that do not know the file mount the volume read-only.
 
 use std::collections::HashMap;
 
@@ -18,14 +18,14 @@ use crate::extent::{Extents, Owner};
 use crate::inode_table::InodeTable;
 use crate::superblock;
 
-/// What the kernel allows (`EXT4_MAX_ORPHAN_FILE_BLOCKS`), in bytes.
+/// The kernel's limit in bytes (`EXT4_MAX_ORPHAN_FILE_BLOCKS`).
 const MAX_BYTES: u64 = 8 << 20;
 
 pub(super) struct OrphanFile {
     sb: Superblock,
     seed: u32,
     blocks: Vec<Block>,
-    /// Block that the search for a free entry starts with.
+    /// Block at which the search for a free entry starts.
     cursor: usize,
 }
 
@@ -34,7 +34,7 @@ struct Block {
     free: usize,
 }
 
-/// Place of an orphan in the file.
+/// The entry of an orphan in the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     block: usize,
@@ -42,7 +42,7 @@ pub(super) struct Slot {
 }
 
 impl OrphanFile {
-    /// `None` on a volume without the feature. Also gives the orphans in the file.
+    /// The orphan file with its orphans; `None` on a volume without the feature.
     pub fn open(alloc: &Allocator, table: &InodeTable) -> Result<Option<(OrphanFile, HashMap<Ino, Slot>)>> {
         let sb = alloc.superblock().clone();
         if !sb.has_compat(compat::ORPHAN_FILE) {
@@ -109,7 +109,7 @@ impl OrphanFile {
         self.blocks[slot.block].at
     }
 
-    /// Where the next orphan goes; `None` when the file is full.
+    /// The block for the next orphan; `None` if the file is full.
     pub fn place_of_next(&self) -> Option<BlockNr> {
         self.next().map(|number| self.blocks[number].at)
     }
@@ -118,11 +118,11 @@ impl OrphanFile {
         (self.cursor..self.blocks.len()).chain(0..self.cursor).find(|&i| self.blocks[i].free > 0)
     }
 
-    /// `None` when the file is full, or the block that it would go to.
+    /// Adds an orphan; `None` if the file, or the block for it, is full.
     pub fn add(&mut self, h: &mut Handle, ino: Ino) -> Result<Option<Slot>> {
         let Some(number) = self.next() else { return Ok(None) };
         let at = self.blocks[number].at;
-        // In the handle's own commit an entry may be in use that a later one has freed.
+        // An entry that a later commit has freed may still be in use in the handle's own commit.
         let (newest, own) = (h.read(at)?, h.read_own(at)?);
         let is_free = |bytes: &[u8], entry| orphan::entry(bytes, entry).is_none();
         let Some(entry) = (0..orphan::entries_per_block(newest.len()))
@@ -150,7 +150,7 @@ impl OrphanFile {
             found
         })?;
         if !found.newest || found.draining == Some(false) {
-            return Err(Error::corrupt(Site::Block(at), "the orphan file changed behind our back"));
+            return Err(Error::corrupt(Site::Block(at), "the orphan file was changed by another writer"));
         }
         self.blocks[slot.block].free += 1;
         Ok(())

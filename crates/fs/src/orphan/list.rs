@@ -17,14 +17,14 @@ pub(super) struct OrphanList {
     links: HashMap<Ino, Links>,
 }
 
-/// An orphan's neighbours; towards the head is `previous`, which is not on disk.
+/// An orphan's neighbours. `previous`, towards the head, is not on disk.
 #[derive(Clone, Copy, Default)]
 struct Links {
     previous: Option<Ino>,
     next: Option<Ino>,
 }
 
-/// A place on disk that leads to an orphan.
+/// A pointer on disk to an orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum At {
     /// The link in this orphan.
@@ -32,7 +32,7 @@ pub(super) enum At {
     Head,
 }
 
-/// Where places lead to from now on.
+/// New targets of pointers.
 pub(super) type Changes = BTreeMap<At, Option<Ino>>;
 
 fn on_disk(ino: Option<Ino>) -> u32 {
@@ -72,7 +72,7 @@ impl OrphanList {
         self.links.contains_key(&ino)
     }
 
-    /// The orphan whose link leads to this one.
+    /// The orphan whose link points to this one.
     pub fn previous(&self, ino: Ino) -> Option<Ino> {
         self.links.get(&ino)?.previous
     }
@@ -86,7 +86,7 @@ impl OrphanList {
         self.links.get_mut(&ino).expect("a neighbour is on the list")
     }
 
-    /// What on disk makes an inode the first of the list.
+    /// The changes on disk that make an inode the first of the list.
     pub fn adds(&self, ino: Ino) -> Changes {
         Changes::from([(At::Link(ino), self.head), (At::Head, Some(ino))])
     }
@@ -99,7 +99,7 @@ impl OrphanList {
         }
     }
 
-    /// What on disk takes an inode off the list, if it is on it.
+    /// The changes on disk that take an inode off the list, if it is on it.
     pub fn removes(&self, ino: Ino) -> Changes {
         let Some(&Links { previous, next }) = self.links.get(&ino) else { return Changes::new() };
         Changes::from([(At::Link(ino), None), (previous.map_or(At::Head, At::Link), next)])
@@ -117,8 +117,8 @@ impl OrphanList {
     }
 }
 
-/// Writes changes of the list; `older` are those of the version that the handle's commit has, where
-/// the one after it has another list.
+/// Writes changes of the list. `older`: the changes for the version in the handle's commit, if the
+/// next commit has another list.
 pub(super) fn write(
     h: &mut Handle,
     sb: &Superblock,

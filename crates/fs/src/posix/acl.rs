@@ -1,9 +1,9 @@
-//! POSIX access control lists in the form of their extended attributes.
+//! POSIX access control lists in the format of their extended attributes.
 //!
-//! The form is that of Linux (`struct posix_acl_xattr_header` and `_entry`): a little-endian
-//! version 2, then entries of tag (16 bits), permissions (16) and user or group number (32).
-//! The permission bits of an inode and its access ACL say the same thing twice, so each change
-//! of one changes the other.
+//! The format is that of Linux (`struct posix_acl_xattr_header` and `_entry`): a little-endian
+//! version 2, then entries of tag (16 bits), permissions (16) and user or group number (32). The
+//! permission bits of an inode must agree with its access ACL, so each change of one changes the
+//! other.
 
 use xact_types::{Errno, Result};
 
@@ -16,7 +16,7 @@ pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// Number of entries that name nobody.
+/// The id of entries without a user or group.
 const NO_ID: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ impl Tag {
         })
     }
 
-    fn names_somebody(self) -> bool {
+    fn has_id(self) -> bool {
         matches!(self, Tag::User | Tag::NamedGroup)
     }
 }
@@ -55,15 +55,15 @@ struct Entry {
     id: u32,
 }
 
-/// A valid list: owner, group and other once each, a mask where users or groups are named.
+/// A valid list: owner, group and other once each, and a mask if there are named users or groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<Entry>,
 }
 
 impl Acl {
-    /// `EINVAL` for what is no valid list (`posix_acl_from_xattr`, `posix_acl_valid`),
-    /// `EOPNOTSUPP` for another version.
+    /// `EINVAL` for an invalid list (`posix_acl_from_xattr`, `posix_acl_valid`), `EOPNOTSUPP` for
+    /// another version.
     pub fn decode(value: &[u8]) -> Result<Acl> {
         let Some((header, rest)) = value.split_first_chunk::<HEADER_BYTES>() else {
             return fail(Errno::EINVAL);
@@ -81,7 +81,7 @@ impl Acl {
             let perm = u16::from_le_bytes([p0, p1]);
             match Tag::from_bits(u16::from_le_bytes([t0, t1])) {
                 Some(tag) if perm <= 7 => {
-                    let id = if tag.names_somebody() { u32::from_le_bytes(id) } else { NO_ID };
+                    let id = if tag.has_id() { u32::from_le_bytes(id) } else { NO_ID };
                     entries.push(Entry { tag, perm, id });
                 }
                 _ => return fail(Errno::EINVAL),
@@ -104,9 +104,9 @@ impl Acl {
     fn is_valid(&self) -> bool {
         let count = |tag| self.entries.iter().filter(|e| e.tag == tag).count();
         let ordered = self.entries.is_sorted_by_key(|e| e.tag);
-        let named = self.entries.iter().any(|e| e.tag.names_somebody());
+        let named = self.entries.iter().any(|e| e.tag.has_id());
         let masks = count(Tag::Mask);
-        let ids_given = self.entries.iter().all(|e| !e.tag.names_somebody() || e.id != NO_ID);
+        let ids_given = self.entries.iter().all(|e| !e.tag.has_id() || e.id != NO_ID);
         ordered
             && ids_given
             && count(Tag::Owner) == 1
@@ -115,7 +115,7 @@ impl Acl {
             && (masks == 1 || masks == 0 && !named)
     }
 
-    /// Whether the list gives a caller who does not own the inode this access
+    /// Whether the list grants this access to a caller that does not own the inode
     /// (`posix_acl_permission`).
     pub fn permits(&self, who: &Credentials, group: u32, access: Access) -> bool {
         let gives = |entry: &Entry| entry.perm & access.0 == access.0;
@@ -136,12 +136,12 @@ impl Acl {
         self.entries.iter().any(|entry| entry.tag == Tag::Other && gives(entry))
     }
 
-    /// A list that says no more than permission bits can.
+    /// Whether the list is equivalent to permission bits.
     pub fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// The nine permission bits that stand for this list: the group's are the mask's, if any.
+    /// The nine permission bits for this list: the group's bits are the mask, if there is one.
     pub fn mode(&self) -> u16 {
         let perm = |tag| self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm);
         let group = perm(Tag::Mask).or(perm(Tag::Group)).unwrap_or(0);
@@ -153,8 +153,8 @@ impl Acl {
         self.map_mode(|_, bits| bits, mode)
     }
 
-    /// The access list that something new of this mode gets from a folder's default list
-    /// (`posix_acl_create_masq`), and the nine permission bits that it ends up with.
+    /// The access list of a new inode with this mode in a folder with this default list
+    /// (`posix_acl_create_masq`), and the inode's nine permission bits.
     pub fn for_new(&self, mode: u16) -> (Acl, u16) {
         let acl = self.map_mode(|perm, bits| perm & bits, mode);
         let mode = acl.mode();

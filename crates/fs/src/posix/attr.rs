@@ -13,7 +13,7 @@ const NOT_FOR_FILES: u32 = flag::DIRSYNC | flag::TOPDIR | flag::PROJECT_INHERIT 
 /// The only flags of links and special files (`EXT4_OTHER_FLMASK`).
 const FOR_OTHERS: u32 = flag::NODUMP | flag::NOATIME;
 
-/// Those of `flags` that an inode of this kind can have (`ext4_mask_flags`).
+/// The flags in `flags` that an inode of this kind can have (`ext4_mask_flags`).
 pub(super) fn flags_for_kind(kind: FileKind, flags: u32) -> u32 {
     match kind {
         FileKind::Directory => flags,
@@ -22,12 +22,12 @@ pub(super) fn flags_for_kind(kind: FileKind, flags: u32) -> u32 {
     }
 }
 
-/// Changes attributes and returns them as they are then. Every change sets ctime, and a change
-/// of size mtime as well, even to the size that the file has. An empty change does nothing.
+/// Changes attributes and returns the new ones. Every change sets ctime, and a change of size also
+/// mtime, even if the size stays the same. An empty change does nothing.
 ///
-/// chown takes suid and sgid away from what is not a directory, whoever calls. That an
-/// unprivileged chmod may not set sgid for a foreign group is checked by the front end, which
-/// knows the caller's supplementary groups.
+/// chown removes suid and sgid, except from directories, for every caller. An unprivileged chmod
+/// may not set sgid for a foreign group; the front end checks that, because it knows the caller's
+/// supplementary groups.
 pub fn set_attr<T: InodeOps + ?Sized>(
     ops: &mut T,
     caller: &Caller,
@@ -42,7 +42,7 @@ pub fn set_attr<T: InodeOps + ?Sized>(
     check(ops, &old, change)?;
     let project = change.project.filter(|&project| project != old.project);
     let chown = change.uid.is_some() || change.gid.is_some();
-    // The caller is told all of them.
+    // The result has all of them.
     let mut depends = AttrSet::STAT;
     let mut new = AttrChange { uid: change.uid, gid: change.gid, project, ..AttrChange::default() };
 
@@ -57,7 +57,7 @@ pub fn set_attr<T: InodeOps + ?Sized>(
     let drops_capability = old.kind == FileKind::Regular
         && (chown || change.size.is_some() || change.kill_suidgid)
         && ops.xattr(ino, CAPABILITY)?.is_some();
-    // The access ACL and the permission bits say the same thing twice.
+    // The access ACL must agree with the permission bits.
     let acl = match new.perm {
         Some(perm) if old.kind != FileKind::Symlink => match ops.xattr(ino, acl::ACCESS)? {
             Some(value) => Some(Acl::decode(&value)?.with_mode(perm).encode()),
@@ -94,7 +94,7 @@ pub fn set_attr<T: InodeOps + ?Sized>(
     ops.attr(ino)
 }
 
-/// Whether the change is allowed at all.
+/// Checks that the change is valid and allowed.
 fn check<T: InodeOps + ?Sized>(ops: &mut T, old: &Attr, change: &SetAttr) -> Result<()> {
     let valid =
         |time: Option<TimeChange>| !matches!(time, Some(TimeChange::To(t)) if t.nanos >= 1_000_000_000);
@@ -113,7 +113,7 @@ fn check<T: InodeOps + ?Sized>(ops: &mut T, old: &Attr, change: &SetAttr) -> Res
     if sets {
         refuse_flags(ops, old, flag::IMMUTABLE | flag::APPEND)?;
     } else if change.atime.is_some() || change.mtime.is_some() {
-        // "Now" is what a write does, so an append-only file takes it.
+        // A write sets the present time, so an append-only file allows it.
         refuse_flags(ops, old, flag::IMMUTABLE)?;
     }
     if change.project.is_some_and(|project| project != 0) && !ops.has_projects() {
@@ -130,7 +130,7 @@ fn check<T: InodeOps + ?Sized>(ops: &mut T, old: &Attr, change: &SetAttr) -> Res
     Ok(())
 }
 
-/// The `i_flags` that `chattr` asks for, with those kept that it cannot change.
+/// The `i_flags` after `chattr`, which cannot change all of them.
 fn changed_flags(caller: &Caller, old: &Attr, asked: u32) -> Result<u32> {
     if asked & !flag::USER_VISIBLE != 0 {
         return fail(Errno::EOPNOTSUPP);
@@ -138,7 +138,7 @@ fn changed_flags(caller: &Caller, old: &Attr, asked: u32) -> Result<u32> {
     let asked = flags_for_kind(old.kind, asked & flag::USER_MODIFIABLE);
     let new = old.flags & !flag::USER_MODIFIABLE | asked;
     let changed = new ^ old.flags;
-    // CAP_LINUX_IMMUTABLE, as far as we can see it.
+    // The nearest check to CAP_LINUX_IMMUTABLE: capabilities are not known here.
     if changed & (flag::IMMUTABLE | flag::APPEND) != 0 && caller.uid != 0 {
         return fail(Errno::EPERM);
     }

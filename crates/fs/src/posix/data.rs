@@ -7,8 +7,8 @@ use super::{CAPABILITY, fail, refuse_flags, regular, without_privileges};
 use crate::api::{Allocate, Attr, Caller, FileKind, SeekTo, WriteHow};
 use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
-/// One `copy_range` copies at most this many bytes: the data of one operation is in memory at
-/// once. Callers go on where a short count tells them to, as with the system call.
+/// Maximum bytes of one `copy_range`, because the data of one operation is in memory at once.
+/// Callers continue after a short count, as with the system call.
 pub const COPY_MAX: u64 = 8 << 20;
 
 pub fn read<T: InodeOps + ?Sized>(
@@ -25,7 +25,7 @@ pub fn read<T: InodeOps + ?Sized>(
     ops.read(ino, offset, len, out)
 }
 
-/// What a change of contents takes from the inode, read before it.
+/// The privileges that a change of contents drops, read before the change.
 struct Modified {
     perm: Option<u16>,
     drops_capability: bool,
@@ -38,7 +38,8 @@ impl Modified {
             ops.depends_on(attr.ino, AttrSet::MODE);
             perm = Some(without_privileges(attr.perm)).filter(|&perm| perm != attr.perm);
         }
-        // As the kernel: a change of permissions, which an append-only file does not take.
+        // As in the kernel, this is a change of permissions, which an append-only file does not
+        // allow.
         if perm.is_some() {
             refuse_flags(ops, attr, flag::IMMUTABLE | flag::APPEND)?;
         }
@@ -56,7 +57,7 @@ impl Modified {
     }
 }
 
-/// Writes all of `data` and returns the offset at which it was placed.
+/// Writes all of `data` and returns its offset in the file.
 pub fn write<T: InodeOps + ?Sized>(
     ops: &mut T,
     ino: Ino,
@@ -84,7 +85,7 @@ pub fn write<T: InodeOps + ?Sized>(
     Ok(at)
 }
 
-/// `fallocate`. It takes suid and sgid away unless root calls.
+/// `fallocate`. It removes suid and sgid unless the caller is root.
 pub fn allocate<T: InodeOps + ?Sized>(
     ops: &mut T,
     caller: &Caller,
@@ -121,8 +122,8 @@ pub fn allocate<T: InodeOps + ?Sized>(
     modified.apply(ops, ino)
 }
 
-/// Copies within the volume and returns how much: less than asked at the end of the source, or
-/// where more than [`COPY_MAX`] is left.
+/// Copies within the volume and returns the number of bytes. It is less than `len` at the end of
+/// the source, and at most [`COPY_MAX`].
 pub fn copy_range<T: InodeOps + ?Sized>(
     ops: &mut T,
     (from, from_offset): (Ino, u64),

@@ -1,15 +1,15 @@
-//! Which inodes an operation will surely meet, which `LiveFs::run` locks before it starts.
-//! What else an operation turns out to need (the inode behind a name, the parents that a
-//! renamed directory's new place lies under) makes `LiveFs::run` restart it.
+//! Lock hints: the inodes that an operation certainly reads. `LiveFs::run` locks them before it
+//! starts the operation. Any other inode (the target of a name, the parents above a renamed
+//! directory's new place) may make `LiveFs::run` restart the operation.
 
 use xact_types::Ino;
 
-/// `lookup`, `read_dir`, `unlink`, `remove_dir`, and all that make a name: the directory.
+/// The directory, for `lookup`, `read_dir`, `unlink`, `remove_dir`, and operations that add a name.
 pub fn within(dir: Ino) -> [Ino; 1] {
     [dir]
 }
 
-/// Operations on one inode by number: attributes, data, extended attributes.
+/// The inode, for operations by number: attributes, data, extended attributes.
 pub fn on(ino: Ino) -> [Ino; 1] {
     [ino]
 }

@@ -11,16 +11,16 @@ use super::{
 use crate::api::{Attr, Caller, Entry, FileKind, Name, check_name};
 use crate::inode_ops::{AttrSet, InodeOps, NewInode};
 
-/// A new inode as its folder wants it: read completely before the first change.
-pub(super) struct Plan {
+/// A new inode with the properties that it inherits from its folder, read before the first change.
+pub(super) struct InodePlan {
     new: NewInode,
-    /// From the folder's default list.
+    /// Derived from the folder's default ACL.
     access_acl: Option<Vec<u8>>,
     default_acl: Option<Vec<u8>>,
 }
 
-impl Plan {
-    /// `perm` before the umask.
+impl InodePlan {
+    /// `perm`: permission bits before the umask.
     pub(super) fn in_dir<T: InodeOps + ?Sized>(
         ops: &mut T,
         caller: &Caller,
@@ -28,7 +28,7 @@ impl Plan {
         kind: FileKind,
         perm: u16,
         now: Timestamp,
-    ) -> Result<Plan> {
+    ) -> Result<InodePlan> {
         ops.depends_on(dir.ino, AttrSet::MODE | AttrSet::FLAGS);
         let mut perm = perm & PERM_MASK;
         let mut gid = caller.gid;
@@ -41,7 +41,7 @@ impl Plan {
         }
         let mut access_acl = None;
         let mut default_acl = None;
-        // A default list takes the umask's place; a symbolic link's bits mean nothing.
+        // A default ACL replaces the umask; the bits of a symbolic link have no effect.
         if kind == FileKind::Symlink {
             perm = 0o777;
         } else if let Some(value) = ops.xattr(dir.ino, acl::DEFAULT)? {
@@ -57,7 +57,7 @@ impl Plan {
         let flags = flags_for_kind(kind, dir.flags & flag::INHERITED) | map;
         let project = inherited_project(ops, dir).unwrap_or(0);
         let new = NewInode { kind, perm, uid: caller.uid, gid, project, rdev: 0, time: now, flags };
-        Ok(Plan { new, access_acl, default_acl })
+        Ok(InodePlan { new, access_acl, default_acl })
     }
 
     pub(super) fn make<T: InodeOps + ?Sized>(&self, ops: &mut T, dir: Ino) -> Result<Ino> {
@@ -72,7 +72,7 @@ impl Plan {
     }
 }
 
-/// The folder that takes a new name, which must not be there yet.
+/// The folder for a new name; `EEXIST` if the name exists.
 fn parent_of_new<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
     let parent = directory(ops, dir)?;
     check_name(name)?;
@@ -83,8 +83,8 @@ fn parent_of_new<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Re
     Ok(parent)
 }
 
-/// Puts the new inode into the folder; the last step of what makes a name.
-fn publish<T: InodeOps + ?Sized>(
+/// Adds the name of a new inode to the folder; the last step of each creation.
+fn add_new_entry<T: InodeOps + ?Sized>(
     ops: &mut T,
     dir: Ino,
     name: &Name,
@@ -115,13 +115,13 @@ pub fn make_node<T: InodeOps + ?Sized>(
     };
     let parent = parent_of_new(ops, dir, name)?;
     let now = ops.now();
-    let mut plan = Plan::in_dir(ops, caller, &parent, kind, bits, now)?;
+    let mut plan = InodePlan::in_dir(ops, caller, &parent, kind, bits, now)?;
     if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
         plan.new.rdev = rdev;
     }
     let ino = plan.make(ops, dir)?;
     ops.add_links(ino, 1)?;
-    publish(ops, dir, name, Entry { ino, kind }, now)
+    add_new_entry(ops, dir, name, Entry { ino, kind }, now)
 }
 
 pub fn make_dir<T: InodeOps + ?Sized>(
@@ -134,14 +134,14 @@ pub fn make_dir<T: InodeOps + ?Sized>(
     let parent = parent_of_new(ops, dir, name)?;
     may_add_subdir(ops, &parent)?;
     let now = ops.now();
-    // Of the bits above the nine, mkdir takes the sticky one alone.
-    let plan = Plan::in_dir(ops, caller, &parent, FileKind::Directory, perm & 0o1777, now)?;
+    // Of the bits above the nine, mkdir sets only the sticky bit.
+    let plan = InodePlan::in_dir(ops, caller, &parent, FileKind::Directory, perm & 0o1777, now)?;
     let ino = plan.make(ops, dir)?;
     ops.set_parent(ino, dir)?;
-    // Its name and its own `.`.
+    // One link for its name and one for its own `.`.
     ops.add_links(ino, 2)?;
     ops.add_subdirs(dir, 1)?;
-    publish(ops, dir, name, Entry { ino, kind: FileKind::Directory }, now)
+    add_new_entry(ops, dir, name, Entry { ino, kind: FileKind::Directory }, now)
 }
 
 pub fn make_symlink<T: InodeOps + ?Sized>(
@@ -162,15 +162,15 @@ pub fn make_symlink<T: InodeOps + ?Sized>(
     }
     let parent = parent_of_new(ops, dir, name)?;
     let now = ops.now();
-    let plan = Plan::in_dir(ops, caller, &parent, FileKind::Symlink, 0o777, now)?;
+    let plan = InodePlan::in_dir(ops, caller, &parent, FileKind::Symlink, 0o777, now)?;
     let ino = plan.make(ops, dir)?;
     ops.set_link(ino, target)?;
     ops.add_links(ino, 1)?;
-    publish(ops, dir, name, Entry { ino, kind: FileKind::Symlink }, now)
+    add_new_entry(ops, dir, name, Entry { ino, kind: FileKind::Symlink }, now)
 }
 
-/// See [`crate::View::make_unnamed`]. The folder gives group, flags and default list as to a
-/// named file; neither its contents nor its times change.
+/// See [`crate::View::make_unnamed`]. The inode inherits group, flags and default ACL like a named
+/// file; the folder's contents and times do not change.
 pub fn make_unnamed<T: InodeOps + ?Sized>(ops: &mut T, caller: &Caller, dir: Ino, perm: u16) -> Result<Attr> {
     let parent = directory(ops, dir)?;
     if parent.nlink == 0 {
@@ -178,18 +178,18 @@ pub fn make_unnamed<T: InodeOps + ?Sized>(ops: &mut T, caller: &Caller, dir: Ino
     }
     refuse_flags(ops, &parent, flag::IMMUTABLE)?;
     let now = ops.now();
-    let plan = Plan::in_dir(ops, caller, &parent, FileKind::Regular, perm, now)?;
+    let plan = InodePlan::in_dir(ops, caller, &parent, FileKind::Regular, perm, now)?;
     let ino = plan.make(ops, dir)?;
     ops.hold(ino)?;
     ops.attr(ino)
 }
 
-/// What `RENAME_WHITEOUT` leaves behind: a character device 0:0 without permissions.
+/// The whiteout of `RENAME_WHITEOUT`: a character device 0:0 without permissions.
 pub(super) fn plan_whiteout<T: InodeOps + ?Sized>(
     ops: &mut T,
     caller: &Caller,
     dir: &Attr,
     now: Timestamp,
-) -> Result<Plan> {
-    Plan::in_dir(ops, caller, dir, FileKind::CharDevice, 0, now)
+) -> Result<InodePlan> {
+    InodePlan::in_dir(ops, caller, dir, FileKind::CharDevice, 0, now)
 }

@@ -1,23 +1,24 @@
-//! The POSIX operations, each written once over a [`InodeOps`]: the live file system runs them on
-//! the volume, a transaction on its overlay.
+//! The POSIX operations, each written once over [`InodeOps`]: the live file system runs them on the
+//! volume, a transaction on its overlay.
 //!
-//! Rules that all of them keep:
-//! 1. Read everything first, then change (see [`crate::inode_ops`]). Errors of its reads are
-//!    passed on as they are: `LiveFs::run` uses them to restart an operation with more locks.
-//! 2. Outcomes and times are those of ext4 under Linux. Permission bits, sticky directories and
-//!    supplementary groups are the front end's (the kernel's, on a mount); the flags
-//!    `FS_IMMUTABLE_FL` and `FS_APPEND_FL` are checked here, since FUSE's kernel side has no
-//!    notion of them.
-//! 3. Each says by [`InodeOps::depends_on`] which attributes its outcome depends on.
+//! Rules for all operations:
+//! 1. Read everything first, then change (see [`crate::inode_ops`]). Errors of reads are returned
+//!    unchanged: `LiveFs::run` uses them to restart an operation with more locks.
+//! 2. Outcomes and times are those of ext4 under Linux. The front end (on a mount, the kernel)
+//!    checks permission bits, sticky directories and supplementary groups. The flags
+//!    `FS_IMMUTABLE_FL` and `FS_APPEND_FL` are checked here, because the kernel's FUSE module does
+//!    not know them.
+//! 3. Each operation declares by [`InodeOps::depends_on`] the attributes on which its outcome
+//!    depends.
 //!
-//! Reads set no access time here: that is the live file system's (`live/inode/access_time.rs`), and
-//! a transaction's set none.
+//! Reads set no access times here. The live file system does (`live/inode/access_time.rs`);
+//! transactions do not.
 
 pub(crate) mod acl;
 mod attr;
 mod data;
 pub mod lock_hint;
-mod look;
+mod lookup;
 mod make;
 mod names;
 mod permission;
@@ -35,7 +36,7 @@ use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 pub use attr::set_attr;
 pub use data::{COPY_MAX, allocate, copy_range, read, seek, write};
-pub use look::{attr, lookup, read_dir, read_link, resolve};
+pub use lookup::{attr, lookup, read_dir, read_link, resolve};
 pub use make::{make_dir, make_node, make_symlink, make_unnamed};
 pub use names::{link, remove_dir, unlink};
 pub use permission::{Access, Credentials, permits, permits_path};
@@ -46,26 +47,26 @@ pub use xattr::{list_xattrs, remove_xattr, set_xattr, xattr};
 const SUID: u16 = 0o4000;
 const SGID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o010;
-/// All that [`Attr::perm`] can hold.
+/// The bits of [`Attr::perm`].
 const PERM_MASK: u16 = 0o7777;
 
 /// Extended attributes that hold access control lists.
 pub const ACL_NAMES: [&[u8]; 2] = [acl::ACCESS, acl::DEFAULT];
 
-/// File capabilities, which go when a file's contents or owner change.
+/// File capabilities, which are dropped when a file's contents or owner change.
 const CAPABILITY: &[u8] = b"security.capability";
 
 fn fail<T>(errno: Errno) -> Result<T> {
     Err(Error::Posix(errno))
 }
 
-/// The attributes of what must be a directory.
+/// The attributes of a directory; `ENOTDIR` if the inode is not one.
 fn directory<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Attr> {
     let attr = ops.attr(ino)?;
     if attr.is_dir() { Ok(attr) } else { fail(Errno::ENOTDIR) }
 }
 
-/// The attributes of what must be a regular file.
+/// The attributes of a regular file; an error if the inode is not one.
 fn regular<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Attr> {
     let attr = ops.attr(ino)?;
     match attr.kind {
@@ -75,15 +76,15 @@ fn regular<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Attr> {
     }
 }
 
-/// `EPERM` where one of `refused` is set in the inode's `i_flags`.
+/// `EPERM` if one of the flags in `refused` is set in the inode's `i_flags`.
 fn refuse_flags<T: InodeOps + ?Sized>(ops: &mut T, attr: &Attr, refused: u32) -> Result<()> {
     ops.depends_on(attr.ino, AttrSet::FLAGS);
     if attr.flags & refused != 0 { fail(Errno::EPERM) } else { Ok(()) }
 }
 
-/// Whether `name` may be added to `dir` (`may_create` of the kernel, less the permission bits).
+/// Checks that `name` may be added to `dir` (the kernel's `may_create` without permission bits).
 fn may_add<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, name: &Name) -> Result<()> {
-    // A removed directory that somebody still holds takes no names.
+    // A removed directory that is still held accepts no names.
     if dir.nlink == 0 {
         return fail(Errno::ENOENT);
     }
@@ -91,19 +92,20 @@ fn may_add<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, name: &Name) -> Result
     ops.check_name_fits(dir.ino, name)
 }
 
-/// Whether the name of `victim` may be taken out of `dir` (`may_delete`, less permission bits).
+/// Checks that the name of `victim` may be removed from `dir` (`may_delete` without permission
+/// bits).
 fn may_remove<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, victim: &Attr) -> Result<()> {
     refuse_flags(ops, dir, flag::IMMUTABLE | flag::APPEND)?;
     refuse_flags(ops, victim, flag::IMMUTABLE | flag::APPEND)
 }
 
-/// The project that `dir` hands down to what is made in it.
+/// The project that new inodes in `dir` inherit.
 fn inherited_project<T: InodeOps + ?Sized>(ops: &T, dir: &Attr) -> Option<u32> {
     (ops.has_projects() && dir.flags & flag::PROJECT_INHERIT != 0).then_some(dir.project)
 }
 
-/// `EXDEV` where a name of `inode` in `dir` would take it out of the project that `dir` hands down:
-/// its usage cannot move with a name.
+/// `EXDEV` if new inodes in `dir` inherit another project than that of `inode`: its usage cannot
+/// move with a name.
 fn refuse_other_project<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, inode: &Attr) -> Result<()> {
     if let Some(project) = inherited_project(ops, dir) {
         ops.depends_on(dir.ino, AttrSet::FLAGS | AttrSet::OWNER);
@@ -115,23 +117,23 @@ fn refuse_other_project<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, inode: &A
     Ok(())
 }
 
-/// `EMLINK` where `dir` cannot count another subdirectory.
+/// `EMLINK` if `dir` cannot count another subdirectory.
 fn may_add_subdir<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr) -> Result<()> {
     if dir.nlink >= ops.link_max() && !ops.dir_nlink() { fail(Errno::EMLINK) } else { Ok(()) }
 }
 
-/// The contents of a directory changed.
+/// Sets the times of a directory whose contents changed.
 fn touch_dir<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, now: Timestamp) -> Result<()> {
     ops.set_attr(dir, &AttrChange { mtime: Some(now), ctime: Some(now), ..AttrChange::default() })
 }
 
-/// The inode changed (its link count, its name).
+/// Sets ctime of an inode whose link count or name changed.
 fn touch_inode<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, now: Timestamp) -> Result<()> {
     ops.set_attr(ino, &AttrChange { ctime: Some(now), ..AttrChange::default() })
 }
 
-/// Permission bits after a change by somebody who must not keep suid and sgid. Without group
-/// execution, sgid is no privilege (it once meant mandatory locking) and stays.
+/// Permission bits without suid and sgid. Without group execution, sgid is not a privilege (it once
+/// meant mandatory locking) and stays.
 fn without_privileges(perm: u16) -> u16 {
     if perm & GROUP_EXEC != 0 { perm & !(SUID | SGID) } else { perm & !SUID }
 }

@@ -1,4 +1,4 @@
-//! Names that come and go: link, unlink, rmdir.
+//! Adding and removing names: link, unlink, rmdir.
 
 use xact_layout::inode::flag;
 use xact_types::{Errno, Error, Ino, Result};
@@ -9,8 +9,8 @@ use super::{
 use crate::api::{Attr, Entry, Name, check_name};
 use crate::inode_ops::{AttrSet, InodeOps};
 
-/// A further name. An inode without any (`O_TMPFILE`) gets its first one by this; whether
-/// one that was unlinked may come back is the front end's to decide (the kernel says no).
+/// Adds a name to an inode. An inode without one (`O_TMPFILE`) gets its first name by this. The
+/// front end decides whether an unlinked inode may get a name again (the kernel refuses it).
 pub fn link<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, dir: Ino, name: &Name) -> Result<Attr> {
     let attr = ops.attr(ino)?;
     let parent = directory(ops, dir)?;
@@ -27,7 +27,7 @@ pub fn link<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, dir: Ino, name: &Name) 
     if attr.nlink >= ops.link_max() {
         return fail(Errno::EMLINK);
     }
-    // The caller is told all of them.
+    // The result has all of them.
     ops.depends_on(ino, AttrSet::STAT);
     let now = ops.now();
     ops.add_entry(dir, name, Entry { ino, kind: attr.kind })?;
@@ -65,7 +65,7 @@ pub fn remove_dir<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> R
     ops.add_subdirs(dir, -1)
 }
 
-/// The inode behind a name that is to go.
+/// The inode of a name that will be removed.
 fn victim<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Result<Attr> {
     let parent = directory(ops, dir)?;
     check_name(name)?;
@@ -75,7 +75,7 @@ fn victim<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Result<At
     Ok(victim)
 }
 
-/// Takes all links of a directory whose name is gone, its own `.` with them.
+/// Drops all links of a directory whose name was removed, including its own `.`.
 pub(super) fn drop_all_links<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr) -> Result<()> {
     // A link count is at most 65,000.
     ops.add_links(dir.ino, -(dir.nlink as i32))

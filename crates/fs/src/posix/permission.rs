@@ -1,16 +1,16 @@
-//! Permission bits and access control lists, for calls that no kernel has checked.
+//! Permission bits and access control lists, for calls that the kernel does not check.
 //!
 //! On a mount the kernel checks permissions at each call by name or descriptor
-//! (`default_permissions`). A call that names an inode by number, or walks folders by itself, has
-//! to check them here, by the same rules (`generic_permission`, `posix_acl_permission`).
-//! Capabilities are not known: only user 0 passes.
+//! (`default_permissions`). A call with an inode number, or one that walks folders in the daemon,
+//! must check them here, by the same rules (`generic_permission`, `posix_acl_permission`).
+//! Capabilities are not known: only user 0 bypasses the checks.
 
 use xact_types::{Ino, Result};
 
 use super::acl::{self, Acl};
 use crate::inode_ops::InodeOps;
 
-/// By what a kernel would decide on a caller's permission.
+/// The identity of a caller, on which its permissions depend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     pub uid: u32,
@@ -25,15 +25,15 @@ impl Credentials {
     }
 }
 
-/// What is wanted of an inode; the bits of one digit of a mode.
+/// Requested access to an inode: the bits of one digit of a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access(pub(super) u16);
 
 impl Access {
     pub const READ: Access = Access(4);
-    /// To look a name up in a folder, or to execute a file.
+    /// Look up a name in a folder, or execute a file.
     pub const SEARCH: Access = Access(1);
-    /// To list a folder with what its names stand for.
+    /// List a folder with the attributes of its entries.
     pub const LIST: Access = Access(4 | 1);
 }
 
@@ -51,8 +51,7 @@ pub fn permits<T: InodeOps + ?Sized>(
     if who.uid == attr.uid {
         return Ok(attr.perm >> 6 & access.0 == access.0);
     }
-    // With no bit for the group there is no list that could give somebody anything: its mask is
-    // these bits.
+    // These bits are the mask of an access list, so without any of them a list grants nothing.
     if attr.perm & 0o070 != 0
         && let Some(list) = ops.xattr(ino, acl::ACCESS)?
     {
@@ -62,7 +61,7 @@ pub fn permits<T: InodeOps + ?Sized>(
     Ok(digit & access.0 == access.0)
 }
 
-/// Whether the caller may have this access to `ino` by an absolute path, which has to lead there
+/// Whether the caller may have this access to `ino` by an absolute path, which must lead there
 /// without a symbolic link.
 pub fn permits_path<T: InodeOps + ?Sized>(
     ops: &mut T,
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_digit_of_the_mode_decides() {
+    fn the_first_matching_digit_of_the_mode_decides() {
         let (mut ops, _, file) = ops();
         let mut reads = |who: Credentials| permits(&mut ops, &who, file, Access::READ).unwrap();
         assert!(reads(who(0, 0, &[])) && reads(who(1, 99, &[])) && reads(who(2, 10, &[])));
@@ -116,13 +115,13 @@ mod tests {
         assert!(!reads(who(2, 20, &[30])));
         let change = SetAttr { perm: Some(0o044), ..SetAttr::default() };
         set_attr(&mut ops, &Caller::ROOT, file, &change).unwrap();
-        // The owner has the owner's digit, though others have more.
+        // The owner's digit counts for the owner, even if others have more.
         assert!(!permits(&mut ops, &who(1, 10, &[]), file, Access::READ).unwrap());
         assert!(permits(&mut ops, &who(2, 20, &[]), file, Access::READ).unwrap());
     }
 
     #[test]
-    fn a_list_decides_where_there_is_one() {
+    fn an_access_list_overrides_the_group_digit() {
         let (mut ops, _, file) = ops();
         // user::rw-, user:2:r--, user:3:---, group::---, group:30:r--, mask::r--, other::r--
         let list = encode_for_test(&[
@@ -137,7 +136,8 @@ mod tests {
         set_xattr(&mut ops, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
         let mut reads = |who: Credentials| permits(&mut ops, &who, file, Access::READ).unwrap();
         assert!(reads(who(2, 99, &[])) && !reads(who(3, 30, &[])));
-        // Of several groups one is enough; who is in one has none of the others' rights.
+        // One of several groups is enough; a member of a listed group does not get the rights of
+        // others.
         assert!(reads(who(4, 10, &[30])) && !reads(who(4, 10, &[])) && reads(who(4, 99, &[])));
     }
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_counts() {
+    fn a_path_needs_search_permission_on_each_folder() {
         let (mut ops, dir, file) = ops();
         let open = SetAttr { perm: Some(0o644), ..SetAttr::default() };
         set_attr(&mut ops, &Caller::ROOT, file, &open).unwrap();

@@ -2,7 +2,7 @@
 
 use xact_types::{Errno, Error, Ino, Result, Site, Timestamp};
 
-use super::make::{Plan, plan_whiteout};
+use super::make::{InodePlan, plan_whiteout};
 use super::names::drop_all_links;
 use super::{
     directory, fail, may_add, may_add_subdir, may_remove, refuse_other_project, touch_dir, touch_inode,
@@ -10,7 +10,7 @@ use super::{
 use crate::api::{Attr, Caller, Entry, FileKind, Name, RenameHow, check_name};
 use crate::inode_ops::InodeOps;
 
-/// One end of a rename: a name, its folder, and what is there.
+/// One end of a rename: a name, its folder, and its inode, if it exists.
 struct End<'a> {
     dir: Attr,
     name: &'a Name,
@@ -53,7 +53,7 @@ pub fn rename<T: InodeOps + ?Sized>(
         _ => {}
     }
     check_loops(ops, &from, &source, &to, how)?;
-    // Two names of one inode: nothing to do, both stay.
+    // Both are names of one inode: nothing to do, both stay.
     if to.inode.is_some_and(|target| target.ino == source.ino) {
         return Ok(());
     }
@@ -72,7 +72,8 @@ pub fn rename<T: InodeOps + ?Sized>(
     }
 }
 
-/// A directory must not move below itself, and what lies above the source is not empty.
+/// Checks that no directory moves below itself, and that the target is not a folder above the
+/// source, which is not empty.
 fn check_loops<T: InodeOps + ?Sized>(
     ops: &mut T,
     from: &End<'_>,
@@ -95,7 +96,7 @@ fn check_loops<T: InodeOps + ?Sized>(
     Ok(())
 }
 
-/// Whether the way from `start` up to the root meets `dir`.
+/// Whether `dir` is `start` or one of its parents.
 fn is_at_or_above<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, start: Ino) -> Result<bool> {
     let mut at = start;
     // Brent's cycle detection: a damaged volume may have a loop of `..`.
@@ -135,7 +136,7 @@ fn replace<T: InodeOps + ?Sized>(
         _ => {}
     }
     let now = ops.now();
-    let whiteout: Option<Plan> =
+    let whiteout: Option<InodePlan> =
         if whiteout { Some(plan_whiteout(ops, caller, &from.dir, now)?) } else { None };
 
     // From here on the volume changes.

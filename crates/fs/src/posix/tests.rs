@@ -1,4 +1,4 @@
-//! The operations over inodes in memory: outcomes, times and link counts as on ext4.
+//! The POSIX operations over inodes in memory give the outcomes, times and link counts of ext4.
 
 use xact_layout::inode::{flag, mode};
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
@@ -78,7 +78,7 @@ fn names_are_checked_in_the_kernels_order() {
 }
 
 #[test]
-fn what_is_made_takes_owner_mode_and_times() {
+fn new_inodes_get_owner_mode_and_times() {
     let mut t = tree();
     let before = t.attr(ROOT).unwrap();
     let a = make_node(&mut t, &USER, ROOT, b"dev", mode::BLOCK | 0o666, 0x803).unwrap();
@@ -95,7 +95,7 @@ fn what_is_made_takes_owner_mode_and_times() {
 }
 
 #[test]
-fn a_sgid_folder_hands_its_group_down() {
+fn inodes_in_a_sgid_folder_inherit_its_group() {
     let mut t = tree();
     let d = folder(&mut t, ROOT, "d");
     let change = SetAttr { gid: Some(7), perm: Some(0o2775), ..SetAttr::default() };
@@ -118,7 +118,7 @@ fn flags_are_inherited_by_kind() {
 }
 
 #[test]
-fn immutable_and_append_only() {
+fn immutable_and_append_only_files_refuse_changes() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
     write(&mut t, f, 0, b"abc", HOW).unwrap();
@@ -151,7 +151,7 @@ fn immutable_and_append_only() {
 }
 
 #[test]
-fn link_counts_and_their_limits() {
+fn link_counts_stop_at_their_limits() {
     let mut t = tree();
     t.set_link_max(3, true);
     let f = file(&mut t, ROOT, "f");
@@ -185,7 +185,7 @@ fn link_counts_and_their_limits() {
 }
 
 #[test]
-fn unnamed_files_get_a_name_or_go() {
+fn unnamed_files_live_until_release_unless_linked() {
     let mut t = tree();
     let a = make_unnamed(&mut t, &USER, ROOT, 0o600).unwrap();
     assert_eq!(a.nlink, 0);
@@ -198,7 +198,7 @@ fn unnamed_files_get_a_name_or_go() {
 }
 
 #[test]
-fn a_removed_folder_takes_no_names() {
+fn a_removed_folder_accepts_no_names() {
     let mut t = tree();
     let d = folder(&mut t, ROOT, "d");
     t.hold(d).unwrap();
@@ -210,7 +210,7 @@ fn a_removed_folder_takes_no_names() {
 }
 
 #[test]
-fn rename_replaces_by_kind() {
+fn rename_replaces_only_inodes_of_the_same_kind() {
     let mut t = tree();
     let (f, g) = (file(&mut t, ROOT, "f"), file(&mut t, ROOT, "g"));
     let (d, e) = (folder(&mut t, ROOT, "d"), folder(&mut t, ROOT, "e"));
@@ -228,7 +228,7 @@ fn rename_replaces_by_kind() {
     assert!(t.node(inner).is_err());
     assert_eq!((links(&mut t, ROOT), links(&mut t, e)), (3, 3));
     assert_eq!(t.parent(d).unwrap(), e);
-    // In one folder, over an empty one.
+    // Rename within one folder, over an empty folder.
     folder(&mut t, e, "other");
     mv(&mut t, (e, "inner"), (e, "other"), RenameHow::Replace).unwrap();
     assert_eq!(links(&mut t, e), 3);
@@ -257,14 +257,14 @@ fn a_folder_cannot_move_below_itself() {
     mv(&mut t, (a, "b"), (ROOT, "b"), RenameHow::Replace).unwrap();
     mv(&mut t, (ROOT, "a"), (c, "a"), RenameHow::Replace).unwrap();
     assert_eq!(t.parent(a).unwrap(), c);
-    // A loop, as only damage makes it, ends.
+    // A loop of parents, which only corruption can create, is detected.
     t.set_parent(b, a).unwrap();
     folder(&mut t, ROOT, "d");
     assert!(matches!(mv(&mut t, (ROOT, "d"), (a, "d"), RenameHow::Replace), Err(Error::Corrupt(_))));
 }
 
 #[test]
-fn exchange_and_whiteout() {
+fn exchange_swaps_and_whiteout_leaves_a_device() {
     let mut t = tree();
     let d = folder(&mut t, ROOT, "d");
     let e = folder(&mut t, ROOT, "e");
@@ -281,7 +281,7 @@ fn exchange_and_whiteout() {
 }
 
 #[test]
-fn listing_begins_with_dot_and_goes_on_at_cookies() {
+fn listings_begin_with_dot_and_continue_at_cookies() {
     let mut t = tree();
     let d = folder(&mut t, ROOT, "d");
     for name in ["a", "b", "c"] {
@@ -310,7 +310,7 @@ fn listing_begins_with_dot_and_goes_on_at_cookies() {
 }
 
 #[test]
-fn writes_set_times_and_take_privileges() {
+fn writes_set_times_and_drop_privileges() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
     chmod(&mut t, f, 0o6755);
@@ -334,7 +334,7 @@ fn writes_set_times_and_take_privileges() {
 }
 
 #[test]
-fn chown_takes_suid_and_truncate_sets_times() {
+fn chown_drops_suid_and_truncate_sets_times() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
     chmod(&mut t, f, 0o6755);
@@ -359,7 +359,7 @@ fn chown_takes_suid_and_truncate_sets_times() {
 }
 
 #[test]
-fn privileges_of_an_append_only_file() {
+fn calls_that_would_drop_privileges_fail_on_append_only_files() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
     let append = WriteHow { append: true, kill_suidgid: true, by: USER };
@@ -383,7 +383,7 @@ fn privileges_of_an_append_only_file() {
 }
 
 #[test]
-fn ranges() {
+fn allocate_copy_and_seek_check_their_ranges() {
     let mut t = tree();
     let (f, g) = (file(&mut t, ROOT, "f"), file(&mut t, ROOT, "g"));
     write(&mut t, f, 0, &[7; 5000], HOW).unwrap();
@@ -403,7 +403,7 @@ fn ranges() {
 }
 
 #[test]
-fn attribute_names_and_kinds() {
+fn attribute_names_are_checked_by_namespace_and_kind() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
     let l = make_symlink(&mut t, &USER, ROOT, b"l", b"f").unwrap().ino;
@@ -422,14 +422,14 @@ fn attribute_names_and_kinds() {
     assert_errno(remove_xattr(&mut t, f, b"user.a"), Errno::ENODATA);
 }
 
-/// Owner rwx, user 5 rw, group r, mask rw, other nothing.
+/// An access list: owner rwx, user 5 rw, group r, mask rw, other none.
 fn acl() -> Vec<u8> {
     let no = u32::MAX;
     encode_for_test(&[(1, 7, no), (2, 6, 5), (4, 4, no), (0x10, 6, no), (0x20, 0, no)])
 }
 
 #[test]
-fn access_lists_and_modes_stay_in_step() {
+fn access_lists_and_modes_agree_after_each_change() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
     set_xattr(&mut t, f, ACCESS, &acl(), XattrHow::Set).unwrap();
@@ -438,7 +438,7 @@ fn access_lists_and_modes_stay_in_step() {
     let no = u32::MAX;
     let expected = encode_for_test(&[(1, 6, no), (2, 6, 5), (4, 4, no), (0x10, 4, no), (0x20, 1, no)]);
     assert_eq!(xattr(&mut t, f, ACCESS).unwrap(), expected);
-    // A list that the bits can say is kept as bits.
+    // A list that is equivalent to the bits is stored as bits.
     let minimal = encode_for_test(&[(1, 7, no), (4, 5, no), (0x20, 0, no)]);
     set_xattr(&mut t, f, ACCESS, &minimal, XattrHow::Set).unwrap();
     assert_eq!(t.attr(f).unwrap().perm, 0o750);

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! Namespaces as in ext4: `user.`, `trusted.`, `security.` and the two POSIX ACLs of `system.`.
-//! Who may touch which (`trusted.` is root's, and hidden from others) is the front end's.
+//! Namespaces as in ext4: `user.`, `trusted.`, `security.` and the two POSIX ACLs of `system.`. The
+//! front end checks access to them (`trusted.` is for root, and hidden from others).
 
 use xact_layout::inode::flag;
 use xact_types::{Errno, Error, Ino, Result};
@@ -33,8 +33,8 @@ fn check_name(name: &[u8]) -> Result<()> {
     fail(Errno::EOPNOTSUPP)
 }
 
-/// Whether an inode of this kind can have attributes of users: only what users write to by
-/// permission, so neither links nor devices.
+/// Whether an inode of this kind can have user attributes: only files and folders, to which
+/// permission bits grant writes.
 fn has_user_attributes(attr: &Attr) -> bool {
     matches!(attr.kind, FileKind::Regular | FileKind::Directory)
 }
@@ -60,7 +60,7 @@ pub fn list_xattrs<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Vec<Ve
     ops.list_xattrs(ino)
 }
 
-/// Whether attributes of this inode, and of this name, may change.
+/// Checks that this attribute of this inode may change.
 fn changeable<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, name: &[u8]) -> Result<Attr> {
     let attr = ops.attr(ino)?;
     check_name(name)?;
@@ -99,11 +99,11 @@ pub fn set_xattr<T: InodeOps + ?Sized>(
     touch_inode(ops, ino, now)
 }
 
-/// Keeps permission bits and access list in step (`posix_acl_update_mode`): a list that says
-/// no more than the bits is kept as bits alone.
+/// Sets an access or default list. An access list and the permission bits must agree
+/// (`posix_acl_update_mode`); a list that is equivalent to the bits is stored as bits only.
 fn set_acl<T: InodeOps + ?Sized>(ops: &mut T, attr: &Attr, name: &[u8], value: &[u8]) -> Result<()> {
     let ino = attr.ino;
-    // A list without entries is how the kernel says "none".
+    // The kernel passes a list without entries to remove it.
     let list = if value.len() <= 4 { None } else { Some(Acl::decode(value)?) };
     let now = ops.now();
     if name == acl::DEFAULT {

@@ -1,4 +1,4 @@
-//! Reading the image: descriptors, inodes, the blocks of an inode.
+//! Reads the image: descriptors, inodes, the blocks of an inode.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Run, Site};
 
 use crate::alloc::set_bits;
 
-/// Pointers to data in an inode without extents.
+/// Number of direct pointers in an inode without extents.
 const DIRECT: usize = 12;
 
 pub(super) struct Image {
     device: Arc<dyn BlockDevice>,
     pub sb: Superblock,
     pub descs: Vec<GroupDesc>,
-    /// Sorted ranges of the metadata in fixed places.
+    /// Sorted ranges of the fixed metadata.
     fixed: Vec<(u64, u64)>,
 }
 
@@ -77,8 +77,8 @@ impl Image {
     pub fn set_fixed(&self, group: GroupNr, bits: &mut [u8]) {
         let start = self.sb.group_start(group).0;
         let end = start + u64::from(self.sb.blocks_in_group(group));
-        // Ranges do not overlap; the one before the first that begins behind `start` may reach into
-        // the group.
+        // Ranges do not overlap, but the last one that begins before `start` may reach into the
+        // group.
         let first = self.fixed.partition_point(|range| range.1 <= start);
         for &(from, to) in self.fixed[first..].iter().take_while(|range| range.0 < end) {
             let (from, to) = (from.max(start), to.min(end));
@@ -86,7 +86,7 @@ impl Image {
         }
     }
 
-    /// Passes on each run of blocks that an inode has: of its contents, and of its map.
+    /// Calls `found` with each run of blocks of an inode: its contents and its map.
     pub fn blocks_of(&self, ino: Ino, inode: &Inode, found: &mut dyn FnMut(Run) -> Result<()>) -> Result<()> {
         let fast_link = inode.is_symlink() && inode.size() < BLOCK_AREA_BYTES as u64;
         if inode.flags() & flag::INLINE_DATA != 0 {
@@ -98,7 +98,7 @@ impl Image {
             return self.of_node(root, END_OF_FILES, seed, found);
         }
         let has_map = inode.is_regular() || inode.is_directory() || inode.is_symlink() && !fast_link;
-        // That of bad blocks has no kind.
+        // The inode of bad blocks has no kind.
         if !has_map && ino.0 != 1 {
             return Ok(());
         }

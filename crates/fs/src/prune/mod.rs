@@ -1,27 +1,25 @@
-//! Cutting an image of the volume down to chosen files and folders: which blocks a snapshot of them
-//! has.
+//! Prunes an image of the volume to selected files and folders, for a partial snapshot.
 //!
-//! What comes of it is a volume of the same shape in which nothing else exists: the chosen as they
-//! are, with all below them; the folders that lead there, with no other names in them; an empty
-//! lost+found; and the reserved inodes. All else is free in its bitmaps and counts, so any
-//! reader of ext4 reads it (`xact_consistency::PartialSnapshot` says how it is kept).
+//! The result is a volume of the same geometry with nothing else in it: the selected files and
+//! folders unchanged, with all below them; their parent folders, without other names; an empty
+//! lost+found; and the reserved inodes. All other blocks are free in its bitmaps and counts, so any
+//! reader of ext4 can read it (`xact_consistency::PartialSnapshot` describes how it is stored).
 //!
-//! - `selection`: from paths to inodes, in the tree;
-//! - `image`: descriptors, inodes and the blocks of an inode, read from the image;
-//! - `used`: which blocks of it are in use;
-//! - `synthesize`: the metadata that it needs, synthesized.
+//! - `selection`: finds the inodes of paths
+//! - `image`: reads descriptors, inodes and the blocks of an inode from the image
+//! - `used`: the blocks in use in the partial image
+//! - `synthesize`: its metadata
 //!
-//! What is new: superblock, descriptors, bitmaps and blocks of inode tables with anything in them,
-//! the folders on the way (as few blocks as their names take, in places that are free in the
-//! partial image), counts of links and of the users of shared attribute blocks. What is not needed
-//! costs nothing: groups with nothing in them have the `*_UNINIT` flags, and blocks of inode tables
-//! without a chosen inode are zeros. So the cost is that of the chosen and of a descriptor for each
-//! group, whatever else there is.
+//! New metadata: superblock, descriptors, bitmaps and blocks of inode tables that are in use; the
+//! parent folders, in as few blocks as their names need, at places that are free in the partial
+//! image; link counts, and the user counts of shared attribute blocks. Unused parts cost nothing:
+//! empty groups have the `*_UNINIT` flags, and blocks of inode tables without a selected inode are
+//! zeros. So the cost depends only on the selected files and the number of groups.
 //!
-//! Needs checksums of groups, by which those flags count, and extents, by which folders are
-//! written. Quotas are left out: what was counted is not there.
+//! It needs checksums of groups, for those flags, and extents, for the new folders. Quotas are left
+//! out, because most of the counted files are missing.
 //!
-//! Nothing is written but what is returned; for the crash argument see `generations/partial.rs`.
+//! This module writes nothing; for the crash argument see `generations/partial.rs`.
 
 mod image;
 mod selection;
@@ -40,14 +38,14 @@ use image::Image;
 use selection::Selection;
 use synthesize::Synthesis;
 
-/// Memory for what is cached of the image, in bytes.
+/// Memory for the image's cache, in bytes.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// Cuts the volume on `image`, which does not change during the call, down to some paths from its
+/// Prunes the volume on `image`, which must not change during the call, to some paths from its
 /// root.
 ///
-/// Errors: `Usage` for a path that is not there, and for the root itself; `Unsupported` where the
-/// volume lacks a feature that this needs; `Corrupt`.
+/// Errors: `Usage` for a path that does not exist, and for the root itself; `Unsupported` if the
+/// volume lacks a required feature; `Corrupt`.
 pub fn prune(image: Arc<dyn BlockDevice>, paths: &[Vec<u8>]) -> Result<PartialSnapshot> {
     let overlay = Arc::new(Overlay::new(image));
     let options = |read_only| VolumeOptions {
@@ -56,12 +54,12 @@ pub fn prune(image: Arc<dyn BlockDevice>, paths: &[Vec<u8>]) -> Result<PartialSn
         flusher: false,
         ..VolumeOptions::default()
     };
-    // In memory: what was deleted while it was open goes, truncations end, and the volume is clean.
+    // In memory: deletes orphans, finishes truncations, and marks the volume clean.
     open(overlay.clone(), &options(false))?.close()?;
     let image = Image::open(overlay.clone())?;
     if !image.sb.has_group_csum() || !image.sb.has_incompat(incompat::EXTENTS) {
         return Err(Error::Unsupported(
-            "snapshots of chosen paths need a volume with checksums of groups (metadata_csum or uninit_bg) and extents"
+            "snapshots of selected paths need a volume with checksums of groups (metadata_csum or uninit_bg) and extents"
                 .into(),
         ));
     }

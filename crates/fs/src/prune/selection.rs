@@ -1,4 +1,4 @@
-//! From paths to inodes.
+//! Finds the inodes of the selected paths.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use xact_types::{Errno, Error, Ino, Result};
 
 use crate::api::{Attr, Entry, FileKind, View};
 
-/// A folder that leads to something chosen, and is not chosen itself.
+/// A folder above a selected inode that is not selected itself.
 pub(super) struct ParentDir {
     pub parent: Ino,
-    /// The names that it keeps.
+    /// The remaining names.
     pub entries: BTreeMap<Vec<u8>, Entry>,
 }
 
 #[derive(Default)]
 pub(super) struct Selection {
-    /// From the volume's root and without one; none is below another.
+    /// Paths from the volume's root, without a leading slash; no path is below another.
     pub paths: Vec<Vec<u8>>,
-    pub ways: BTreeMap<Ino, ParentDir>,
-    /// What is kept as it is, with its number of names here; 0 for a folder, which has one.
+    pub parents: BTreeMap<Ino, ParentDir>,
+    /// Inodes that stay unchanged, with their number of names here; 0 for a folder, which has one.
     pub whole: BTreeMap<Ino, u32>,
 }
 
@@ -26,27 +26,27 @@ const LOST_FOUND: &[u8] = b"lost+found";
 
 impl Selection {
     pub fn find(view: &dyn View, paths: &[Vec<u8>]) -> Result<Selection> {
-        let mut chosen = Selection { paths: tops(paths)?, ..Selection::default() };
-        chosen.way(Ino::ROOT, Ino::ROOT);
-        for path in chosen.paths.clone() {
-            chosen.follow(view, &path)?;
+        let mut selection = Selection { paths: tops(paths)?, ..Selection::default() };
+        selection.parent_dir(Ino::ROOT, Ino::ROOT);
+        for path in selection.paths.clone() {
+            selection.follow(view, &path)?;
         }
-        // Without it e2fsck has something to say.
+        // Without lost+found, e2fsck reports a problem.
         if let Ok(found) = view.lookup(Ino::ROOT, LOST_FOUND)
             && found.is_dir()
-            && !chosen.whole.contains_key(&found.ino)
+            && !selection.whole.contains_key(&found.ino)
         {
-            chosen.way(Ino::ROOT, Ino::ROOT).entries.insert(LOST_FOUND.to_vec(), entry_of(&found));
-            chosen.way(found.ino, Ino::ROOT);
+            selection.parent_dir(Ino::ROOT, Ino::ROOT).entries.insert(LOST_FOUND.to_vec(), entry_of(&found));
+            selection.parent_dir(found.ino, Ino::ROOT);
         }
-        Ok(chosen)
+        Ok(selection)
     }
 
-    fn way(&mut self, dir: Ino, parent: Ino) -> &mut ParentDir {
-        self.ways.entry(dir).or_insert(ParentDir { parent, entries: BTreeMap::new() })
+    fn parent_dir(&mut self, dir: Ino, parent: Ino) -> &mut ParentDir {
+        self.parents.entry(dir).or_insert(ParentDir { parent, entries: BTreeMap::new() })
     }
 
-    /// Goes the way from the root, and takes what is at its end.
+    /// Walks a path from the root, and selects the inode at its end.
     fn follow(&mut self, view: &dyn View, path: &[u8]) -> Result<()> {
         let shown = String::from_utf8_lossy(path);
         let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').collect();
@@ -54,11 +54,11 @@ impl Selection {
         for (index, name) in names.iter().enumerate() {
             let found = match view.lookup(dir, name) {
                 Err(Error::Posix(Errno::ENOENT)) => {
-                    return Err(Error::Usage(format!("there is no /{shown}")));
+                    return Err(Error::Usage(format!("/{shown} does not exist")));
                 }
                 found => found?,
             };
-            self.way(dir, parent).entries.insert(name.to_vec(), entry_of(&found));
+            self.parent_dir(dir, parent).entries.insert(name.to_vec(), entry_of(&found));
             if index + 1 == names.len() {
                 return self.take(view, &found);
             }
@@ -70,7 +70,7 @@ impl Selection {
         Ok(())
     }
 
-    /// Takes an inode, and all that is below it.
+    /// Selects an inode, and all below it.
     fn take(&mut self, view: &dyn View, top: &Attr) -> Result<()> {
         let mut folders = Vec::new();
         self.take_one(entry_of(top), &mut folders);
@@ -89,7 +89,7 @@ impl Selection {
         if entry.kind != FileKind::Directory {
             *self.whole.entry(entry.ino).or_default() += 1;
         } else if self.whole.insert(entry.ino, 0).is_none() {
-            // Once, also where a damaged volume has a folder within itself.
+            // Once, even if a corrupt volume has a folder within itself.
             folders.push(entry.ino);
         }
     }
@@ -99,14 +99,14 @@ fn entry_of(attr: &Attr) -> Entry {
     Entry { ino: attr.ino, kind: attr.kind }
 }
 
-/// The paths in order, each once, without those that are below others.
+/// The paths in order, each once, without those below others.
 fn tops(paths: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
     let mut sorted = Vec::new();
     for path in paths {
         let names: Vec<&[u8]> =
             path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && name != b".").collect();
         if names.is_empty() {
-            return Err(Error::Usage("the root is all of the volume: name no paths for that".into()));
+            return Err(Error::Usage("the root is the whole volume: give no paths for that".into()));
         }
         if names.contains(&&b".."[..]) {
             return Err(Error::Usage("no '..' in paths of a volume".into()));

@@ -1,4 +1,4 @@
-//! The metadata of a partial image, synthesized.
+//! Synthesizes the metadata of a partial image.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,20 +15,20 @@ use xact_types::{BlockNr, Error, FileBlock, GroupNr, Ino, Result, Run};
 
 use super::image::Image;
 use super::selection::{ParentDir, Selection};
-use super::used::Used;
+use super::used::UsedBlocks;
 use crate::alloc::set_bits;
 use crate::api::FileKind;
 
-/// `EXT4_LINK_MAX`: a folder with more folders in it says 1.
+/// `EXT4_LINK_MAX`: the link count of a folder with more subfolders is 1.
 const LINK_MAX: u32 = 65_000;
-/// Of what `i_block` has no room for, in an inode with its contents in itself (`system.data`).
+/// Name of the attribute with inline contents that do not fit into `i_block` (`system.data`).
 const REST: &[u8] = b"data";
 
 pub(super) struct Synthesis<'a> {
     image: &'a Image,
-    used: Used,
+    used: UsedBlocks,
     inodes: BTreeMap<Ino, Inode>,
-    /// Attribute blocks, with their users here.
+    /// Attribute blocks, with their number of users in the partial image.
     xattr_blocks: BTreeMap<BlockNr, u32>,
     partial: PartialSnapshot,
 }
@@ -37,31 +37,31 @@ impl<'a> Synthesis<'a> {
     pub fn new(image: &'a Image) -> Synthesis<'a> {
         Synthesis {
             image,
-            used: Used::default(),
+            used: UsedBlocks::default(),
             inodes: BTreeMap::new(),
             xattr_blocks: BTreeMap::new(),
             partial: PartialSnapshot::default(),
         }
     }
 
-    pub fn synthesize(&mut self, chosen: &Selection) -> Result<()> {
+    pub fn synthesize(&mut self, selection: &Selection) -> Result<()> {
         self.reserved_inodes()?;
-        for (&ino, &links) in &chosen.whole {
+        for (&ino, &links) in &selection.whole {
             let mut inode = self.image.inode(ino)?;
             if links > 0 {
                 inode.set_links_count(links as u16);
             }
             self.keep(ino, inode)?;
         }
-        // When all that stays in its place is known.
-        for (&ino, way) in &chosen.ways {
-            self.way(ino, way)?;
+        // Only now, when all blocks that stay in place are known.
+        for (&ino, parent) in &selection.parents {
+            self.write_parent(ino, parent)?;
         }
         self.shared_attributes()
     }
 
-    /// Those that are no files: the journal, the resize inode and the like; and the orphan file.
-    /// Those of quotas go.
+    /// Keeps the reserved inodes (the journal, the resize inode and the like) and the orphan file,
+    /// but not the quota files.
     fn reserved_inodes(&mut self) -> Result<()> {
         let sb = &self.image.sb;
         let quotas = [sb.usr_quota_inum(), sb.grp_quota_inum(), sb.prj_quota_inum()];
@@ -69,7 +69,7 @@ impl<'a> Synthesis<'a> {
         for ino in reserved.map(Ino) {
             let inode = self.image.inode(ino)?;
             if ino == Ino::RESIZE {
-                // All else in it is fixed metadata.
+                // All its other blocks are fixed metadata.
                 let block = BlockNr(xact_layout::get_u32(inode.block_area(), 4 * 13).into());
                 if block.0 != 0 {
                     self.used.add(sb, ino, Run { start: block, len: 1 })?;
@@ -107,7 +107,7 @@ impl<'a> Synthesis<'a> {
         if *users == 1 { self.used.add(&self.image.sb, ino, Run { start: block, len: 1 }) } else { Ok(()) }
     }
 
-    /// Attribute blocks that inodes share which are not here.
+    /// Sets the user counts of attribute blocks that are shared with inodes outside the selection.
     fn shared_attributes(&mut self) -> Result<()> {
         for (&block, &users) in &self.xattr_blocks {
             let mut bytes = self.image.block(block)?;
@@ -119,12 +119,12 @@ impl<'a> Synthesis<'a> {
         Ok(())
     }
 
-    /// A folder on the way: with the names that it keeps, in as many blocks as they take.
-    fn way(&mut self, ino: Ino, way: &ParentDir) -> Result<()> {
+    /// Writes a parent folder with its remaining names, in as few blocks as they need.
+    fn write_parent(&mut self, ino: Ino, parent: &ParentDir) -> Result<()> {
         let sb = &self.image.sb;
         let mut inode = self.image.inode(ino)?;
         self.attribute_block(ino, &inode)?;
-        let blocks = entries(&DirFormat::new(sb, ino, inode.generation()), ino, way);
+        let blocks = entries(&DirFormat::new(sb, ino, inode.generation()), ino, parent);
         let len = blocks.len() as u32;
         let start = self.free_run(ino, len)?;
         let run = Run { start, len };
@@ -142,24 +142,25 @@ impl<'a> Synthesis<'a> {
         inode.set_size(u64::from(len) * u64::from(sb.block_size()));
         let taken = u64::from(len) + u64::from(inode.xattr_block() != 0);
         inode.set_sectors(sb, taken * u64::from(sb.block_size() / 512));
-        let folders = way.entries.values().filter(|entry| entry.kind == FileKind::Directory).count() as u32;
+        let folders =
+            parent.entries.values().filter(|entry| entry.kind == FileKind::Directory).count() as u32;
         inode.set_links_count(if 2 + folders >= LINK_MAX { 1 } else { 2 + folders as u16 });
         self.inodes.insert(ino, inode);
         Ok(())
     }
 
-    /// Blocks next to each other that are free in the partial image, from the group of an inode on.
+    /// Contiguous blocks that are free in the partial image, from the group of an inode on.
     fn free_run(&self, ino: Ino, len: u32) -> Result<BlockNr> {
         let sb = &self.image.sb;
         let home = sb.inode_place(ino).map_or(0, |(group, _)| group.0);
         let found = (0..sb.group_count()).map(|n| GroupNr((home + n) % sb.group_count())).find_map(|group| {
             let taken = self.block_bitmap(group);
-            Used::find(sb, group, &taken, len)
+            UsedBlocks::find(sb, group, &taken, len)
         });
         found.ok_or(Error::NoSpace)
     }
 
-    /// A group's bitmap as it is now.
+    /// A group's bitmap at this point.
     fn block_bitmap(&self, group: GroupNr) -> Vec<u8> {
         let sb = &self.image.sb;
         let none = vec![0; sb.block_size() as usize];
@@ -215,7 +216,7 @@ impl<'a> Synthesis<'a> {
         let len = sb.blocks_in_group(group);
         let used: u32 = bits.iter().map(|byte| byte.count_ones()).sum();
         desc.set_free_blocks(8 * sb.block_size() - used);
-        // The flag stands for the group's own fixed metadata and nothing else.
+        // The flag means that only the group's own fixed metadata is in use.
         let start = sb.group_start(group).0;
         let within = |first: BlockNr, count: u32| {
             let first = first.0.wrapping_sub(start);
@@ -289,10 +290,10 @@ impl<'a> Synthesis<'a> {
 }
 
 /// The blocks of a folder with these names.
-fn entries(format: &DirFormat, own: Ino, way: &ParentDir) -> Vec<Vec<u8>> {
+fn entries(format: &DirFormat, own: Ino, parent: &ParentDir) -> Vec<Vec<u8>> {
     let folder = FileKind::Directory.dirent_type();
-    let dots = [(&b"."[..], own, folder), (&b".."[..], way.parent, folder)];
-    let names = way.entries.iter().map(|(name, entry)| (&name[..], entry.ino, entry.kind.dirent_type()));
+    let dots = [(&b"."[..], own, folder), (&b".."[..], parent.parent, folder)];
+    let names = parent.entries.iter().map(|(name, entry)| (&name[..], entry.ino, entry.kind.dirent_type()));
     let (mut blocks, mut packer, mut used) = (Vec::new(), Packer::new(format, &[]), 0);
     for (name, ino, file_type) in dots.into_iter().chain(names) {
         used += entry_bytes(name.len());
@@ -306,7 +307,7 @@ fn entries(format: &DirFormat, own: Ino, way: &ParentDir) -> Vec<Vec<u8>> {
     blocks
 }
 
-/// Takes the entries of a folder out of its inode.
+/// Removes the inline entries of a folder from its inode.
 fn drop_inline(inode: &mut Inode) {
     let area = inode.xattr_area();
     let mut list = Vec::new();

@@ -1,4 +1,4 @@
-//! Which blocks of files and folders a partial image has, by group.
+//! The blocks of files and folders in a partial image, by group.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,9 +8,9 @@ use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Run, Site};
 
 use crate::alloc::set_bits;
 
-/// A bitmap for each group with anything in it; of a block's size.
+/// A bitmap of one block for each group with blocks in use.
 #[derive(Default)]
-pub(super) struct Used {
+pub(super) struct UsedBlocks {
     groups: BTreeMap<GroupNr, Vec<u8>>,
 }
 
@@ -18,12 +18,12 @@ fn is_set(bits: &[u8], index: u32) -> bool {
     bits[(index / 8) as usize] & 1 << (index % 8) != 0
 }
 
-impl Used {
-    /// Adds blocks of an inode. `Corrupt` where another has one of them.
+impl UsedBlocks {
+    /// Adds blocks of an inode. `Corrupt` if another inode has one of them.
     pub fn add(&mut self, sb: &Superblock, ino: Ino, run: Run) -> Result<()> {
         let corrupt = |what| Err(Error::corrupt(Site::Inode(ino), what));
         if !sb.contains(run.start, run.len.into()) {
-            return corrupt("a block lies outside of the volume");
+            return corrupt("a block lies outside the volume");
         }
         let mut at = run.start;
         while at < run.end() {
@@ -40,13 +40,12 @@ impl Used {
         Ok(())
     }
 
-    /// The bits of a group; `None` where nothing is in it.
+    /// The bits of a group; `None` if no block is in use.
     pub fn group(&self, group: GroupNr) -> Option<&[u8]> {
         self.groups.get(&group).map(Vec::as_slice)
     }
 
-    /// A run of `len` blocks in a group that are not in `taken`, its bitmap with everything that is
-    /// in use.
+    /// A run of `len` free blocks in a group. `taken`: the group's bitmap with all blocks in use.
     pub fn find(sb: &Superblock, group: GroupNr, taken: &[u8], len: u32) -> Option<BlockNr> {
         let mut free = 0;
         for index in 0..sb.blocks_in_group(group) {
@@ -58,7 +57,7 @@ impl Used {
         None
     }
 
-    /// Sorted ranges.
+    /// The blocks as sorted ranges.
     pub fn ranges(&self, sb: &Superblock) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (&group, bits) in &self.groups {

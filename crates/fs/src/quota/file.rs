@@ -1,7 +1,8 @@
-//! One quota file: where the entry of each id lies, new entries, changes of entries.
+//! One quota file: finds, adds and changes the entries of ids.
 //!
-//! The blocks of the file are metadata: they change in the handle of whatever is counted. All of
-//! the tree is read when the volume is opened, so that damage is met before anything depends on it.
+//! The blocks of the file are metadata: they change in the handle of the counted change. The whole
+//! tree is read when the volume is opened, so that corruption is found before anything depends on
+//! it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,9 +21,9 @@ use crate::alloc::{Allocator, Purpose};
 use crate::extent::{Extents, Owner};
 use crate::inode_table::InodeTable;
 
-/// Where an entry lies.
+/// The place of an entry.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct EntryPlace {
     block: BlockNr,
     at: usize,
 }
@@ -33,24 +34,24 @@ pub(super) struct QuotaFile {
     engine: Arc<Engine>,
     allocator: Allocator,
     table: InodeTable,
-    /// Taken within a handle, and held while entries are added.
-    known: Mutex<Known>,
+    /// Locked within a handle, and held while entries are added.
+    known: Mutex<FileIndex>,
 }
 
-struct Known {
+struct FileIndex {
     /// The file's blocks in order.
     blocks: Vec<BlockNr>,
-    /// Every entry of the file.
-    places: HashMap<u32, Place>,
+    /// The places of all entries.
+    places: HashMap<u32, EntryPlace>,
 }
 
 impl QuotaFile {
-    /// Credits of [`QuotaFile::add`]: info, three new nodes, a new leaf and the one before it in
-    /// the list; each new one perhaps in a block of its own, with its bitmap and descriptor and a
-    /// split of the file's map.
+    /// Credits of [`QuotaFile::add`]: info, three new nodes, a new leaf and its predecessor in the
+    /// list. Each new node may need a block of its own, with its bitmap and descriptor and a split
+    /// of the file's map.
     pub const ADD_CREDITS: u32 = 48;
 
-    /// `Corrupt` where the file, or its tree, is not sound.
+    /// `Corrupt` if the file, or its tree, is invalid.
     pub fn open(allocator: &Allocator, table: &InodeTable, kind: QuotaKind, ino: Ino) -> Result<QuotaFile> {
         let mut file = QuotaFile {
             kind,
@@ -58,11 +59,11 @@ impl QuotaFile {
             engine: allocator.engine().clone(),
             allocator: allocator.clone(),
             table: table.clone(),
-            known: Mutex::new(Known { blocks: Vec::new(), places: HashMap::new() }),
+            known: Mutex::new(FileIndex { blocks: Vec::new(), places: HashMap::new() }),
         };
         let inode = table.read(ino)?;
         if !inode.is_regular() || inode.size() < 2 * PIECE_BYTES as u64 {
-            return Err(file.corrupt("is no quota file"));
+            return Err(file.corrupt("not a quota file"));
         }
         let mut blocks = Vec::new();
         let count = FileBlock(u32::try_from(file.blocks_of(inode.size())).unwrap_or(u32::MAX));
@@ -100,7 +101,7 @@ impl QuotaFile {
         &self.engine
     }
 
-    /// Blocks of the file.
+    /// Number of blocks of the file.
     pub fn blocks(&self) -> u64 {
         self.known.lock().blocks.len() as u64
     }
@@ -117,7 +118,7 @@ impl QuotaFile {
         let mut waiting = vec![(ROOT_PIECE, 0)];
         while let Some((piece, level)) = waiting.pop() {
             if piece < ROOT_PIECE || piece >= pieces || std::mem::replace(&mut met[piece as usize], true) {
-                return Err(self.corrupt("the tree of the quota file leads astray"));
+                return Err(self.corrupt("the tree of the quota file has an invalid pointer"));
             }
             let bytes = self.piece(&known, piece)?;
             if level == LEVELS {
@@ -125,13 +126,13 @@ impl QuotaFile {
                 for index in 0..LEAF_ENTRIES {
                     let Some(entry) = QuotaEntry::decode(&bytes[entry_at(index)..]) else { continue };
                     let at = place.at + entry_at(index);
-                    if places.insert(entry.id(), Place { at, ..place }).is_some() {
+                    if places.insert(entry.id(), EntryPlace { at, ..place }).is_some() {
                         return Err(self.corrupt("the quota file has two entries of one id"));
                     }
                 }
                 continue;
             }
-            // Several ids lead to one leaf: each is read once.
+            // Several ids lead to one leaf, which is read once.
             let mut below: Vec<u32> =
                 bytes.chunks_exact(4).map(|word| get_u32(word, 0)).filter(|&piece| piece != 0).collect();
             if level == LEVELS - 1 {
@@ -150,25 +151,25 @@ impl QuotaFile {
         (self.engine.block_size() / PIECE_BYTES) as u64
     }
 
-    fn place(&self, known: &Known, piece: u32, at: usize) -> Result<Place> {
+    fn place(&self, known: &FileIndex, piece: u32, at: usize) -> Result<EntryPlace> {
         let byte = u64::from(piece) * PIECE_BYTES as u64;
         let block_size = self.engine.block_size() as u64;
         match known.blocks.get((byte / block_size) as usize) {
-            Some(&block) => Ok(Place { block, at: (byte % block_size) as usize + at }),
-            None => Err(self.corrupt("the quota file leads behind its end")),
+            Some(&block) => Ok(EntryPlace { block, at: (byte % block_size) as usize + at }),
+            None => Err(self.corrupt("the quota file points past its end")),
         }
     }
 
-    fn piece(&self, known: &Known, piece: u32) -> Result<Vec<u8>> {
+    fn piece(&self, known: &FileIndex, piece: u32) -> Result<Vec<u8>> {
         let place = self.place(known, piece, 0)?;
         Ok(self.engine.read(place.block)?[place.at..place.at + PIECE_BYTES].to_vec())
     }
 
-    fn info(&self, known: &Known) -> Result<Info> {
+    fn info(&self, known: &FileIndex) -> Result<Info> {
         Info::decode(&self.piece(known, 0)?, self.kind, Site::Inode(self.ino))
     }
 
-    /// Seconds that space, and the number of inodes, may stay above their soft limits.
+    /// Grace times for space and for the number of inodes, in seconds.
     pub fn grace(&self) -> Result<(u64, u64)> {
         let info = self.info(&self.known.lock())?;
         Ok((info.bgrace().into(), info.igrace().into()))
@@ -180,7 +181,7 @@ impl QuotaFile {
         Ok(QuotaEntry::decode(&self.engine.read(place.block)?[place.at..place.at + ENTRY_BYTES]))
     }
 
-    /// Changes the entry of an id, which is added where there is none.
+    /// Changes the entry of an id; adds it if it does not exist.
     pub fn change(
         &self,
         handle: &mut Handle,
@@ -206,15 +207,15 @@ impl QuotaFile {
     }
 
     /// Adds an entry without usage (`qtree_write_dquot` of a new one). The tree is the same in all
-    /// versions: who adds to it in the later commit waits for those that may in the one before.
-    fn add(&self, handle: &mut Handle, id: u32) -> Result<Place> {
+    /// versions: an addition in a later commit waits until the previous commit has drained.
+    fn add(&self, handle: &mut Handle, id: u32) -> Result<EntryPlace> {
         handle.await_drained()?;
         let mut known = self.known.lock();
         if let Some(&place) = known.places.get(&id) {
             return Ok(place);
         }
         let mut info = self.info(&known)?;
-        // Down to the node above the leaf, whose slot for this id is empty.
+        // Walk down to the node above the leaf, whose slot for this id is empty.
         let mut node = ROOT_PIECE;
         for level in 0..LEVELS - 1 {
             let below = get_u32(&self.piece(&known, node)?, slot(id, level));
@@ -243,7 +244,7 @@ impl QuotaFile {
         let mut header = LeafHeader::decode(&bytes);
         header.entries += 1;
         if usize::from(header.entries) >= LEAF_ENTRIES {
-            // It was the first of the list.
+            // The leaf was the first of the list.
             info.set_free_entry(header.next_free);
             if header.next_free != 0 {
                 self.update(handle, &known, header.next_free, |bytes| {
@@ -270,7 +271,7 @@ impl QuotaFile {
     fn update(
         &self,
         handle: &mut Handle,
-        known: &Known,
+        known: &FileIndex,
         piece: u32,
         mut change: impl FnMut(&mut [u8]),
     ) -> Result<()> {
@@ -279,8 +280,8 @@ impl QuotaFile {
         Ok(())
     }
 
-    /// A piece of zeros: a free one, or one behind the last.
-    fn free_piece(&self, handle: &mut Handle, known: &mut Known, info: &mut Info) -> Result<u32> {
+    /// A piece of zeros: a free one, or a new one at the end.
+    fn free_piece(&self, handle: &mut Handle, known: &mut FileIndex, info: &mut Info) -> Result<u32> {
         let piece = match info.free_blk() {
             0 => {
                 let piece = info.blocks();
@@ -297,8 +298,8 @@ impl QuotaFile {
         Ok(piece)
     }
 
-    /// Makes the file so long, if it is shorter.
-    fn grow(&self, handle: &mut Handle, known: &mut Known, bytes: u64) -> Result<()> {
+    /// Extends the file to `bytes` bytes, if it is shorter.
+    fn grow(&self, handle: &mut Handle, known: &mut FileIndex, bytes: u64) -> Result<()> {
         let mut inode = self.table.read(self.ino)?;
         while (known.blocks.len() as u64) < self.blocks_of(bytes) {
             let at = FileBlock(known.blocks.len() as u32);

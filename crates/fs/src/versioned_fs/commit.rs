@@ -17,20 +17,20 @@ use crate::xattr::XattrChanges;
 /// The names that change in one directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirGrowth {
-    /// Size before, in bytes; 0 for a new directory.
+    /// Size before the commit, in bytes; 0 for a new directory.
     pub size: u64,
     pub added: u64,
     /// Bytes of the added names.
     pub added_bytes: u64,
-    /// Names that go or point elsewhere.
+    /// Names that are removed or get another inode.
     pub changed: u64,
 }
 
-/// What a commit changes, without the contents of files: those are announced file by file
+/// The size of a commit without the contents of files, which are reserved file by file
 /// ([`ReservationOps::reserve_install`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommitSize {
-    /// Inodes that are made, changed, or lose their last name.
+    /// Inodes that are created, changed, or lose their last name.
     pub inodes: BTreeSet<Ino>,
     pub made: u64,
     pub unlinked: u64,
@@ -39,26 +39,26 @@ pub struct CommitSize {
     pub xattrs: u64,
     /// New symbolic links.
     pub symlinks: u64,
-    /// The space reserved for root may be used.
+    /// The commit may use the space reserved for root.
     pub privileged: bool,
-    /// The view that the commit rests on.
+    /// Stamp of the transaction's view.
     pub begun: Stamp,
 }
 
 /// The transaction whose commit stages contents.
 #[derive(Debug, Clone, Copy)]
 pub struct Staging {
-    /// The space reserved for root may be used.
+    /// The commit may use the space reserved for root.
     pub privileged: bool,
-    /// The view that the commit rests on.
+    /// Stamp of the transaction's view.
     pub begun: Stamp,
 }
 
 /// A file system that commits transactions.
 pub trait CommitTarget: ReadAsOf + Sized {
-    /// New contents of a file, written to free places; given back when dropped.
+    /// New contents of a file, written to free blocks; the drop gives the blocks back.
     type Staged;
-    /// The file system within one commit, under locks.
+    /// The file system within one commit, under its locks.
     type Operation<'a>: CommitOps
         + ValidationOps<Fs = Self, ReadView = Self::ReadView>
         + ReservationOps<Staged = Self::Staged>
@@ -69,17 +69,17 @@ pub trait CommitTarget: ReadAsOf + Sized {
         Timestamp::now()
     }
 
-    /// `DoesNotFit` where an inode, a new one where none is named, cannot hold these changes.
+    /// `DoesNotFit` if the inode cannot hold these changes; `None` means a new inode.
     fn check_xattrs(&self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()>;
 
-    /// Writes new contents for a file that exists or will.
+    /// Stages new contents for an existing or a new file.
     fn stage(self: &Arc<Self>, ino: Ino, new: NewContents, by: Staging) -> Result<Self::Staged>;
-    /// Called before a commit with the files whose contents it changes.
+    /// Prepares a commit; called with the files whose contents it changes.
     fn prepare(&self, files: &[Ino]) -> Result<()>;
 
-    /// Runs `action` as one operation in one commit, under the locks of `inodes` and of what else
-    /// it reads; it may be run several times before its first change. Returns once the changes
-    /// are visible, which is before they are durable.
+    /// Runs `action` as one operation in one commit. It holds the locks of `inodes` and of all
+    /// other inodes that it reads. `action` may run several times before its first change. Returns
+    /// once the changes are visible, which is before they are durable.
     fn commit<R>(
         &self,
         inodes: &[Ino],
@@ -89,24 +89,24 @@ pub trait CommitTarget: ReadAsOf + Sized {
 
     fn wait_durable(&self, commit: CommitId) -> Result<()>;
 
-    /// For the tests of crashes: what keeps a transaction goes in a commit of its own, after the
-    /// changes.
+    /// For crash tests: the record of a persisted transaction is removed in a commit of its own,
+    /// after the changes.
     fn removes_persisted_apart(&self) -> bool {
         false
     }
 }
 
-/// All that a commit asks of the file system under its locks.
+/// The calls of a commit on the file system under its locks.
 pub trait CommitOps: InodeOps + ValidationOps + InstallOps {}
 
 impl<T: InodeOps + ValidationOps + InstallOps> CommitOps for T {}
 
-/// Whether what a transaction has read and changed is as it was.
+/// Validation: whether the items that a transaction read or changed are unchanged.
 pub trait ValidationOps {
     type Fs;
     type ReadView;
 
-    // Who has changed an item since a stamp whose view is open, if anybody has.
+    // The author of a change of an item since the stamp of an open view, if there is one.
     fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>>;
     fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>>;
     fn blocks_changed_since(
@@ -119,46 +119,45 @@ pub trait ValidationOps {
     fn any_xattr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>>;
     /// Any attribute, times and existence included.
     fn attr_changed_since(&mut self, ino: Ino, since: Stamp) -> Result<Option<ChangedBy>>;
-    /// `TooOld` where what changed since that stamp is not known any more.
+    /// `TooOld` if the changes since that stamp are no longer known, because its view has expired.
     fn check_view(&self, stamp: Stamp) -> Result<()>;
 
-    /// Says, before the first change, which transaction's commit this is.
+    /// Sets the user transaction whose commit this is, before the first change.
     fn set_transaction(&mut self, transaction: u64);
-    /// After the last change: a view of the file system as it is now, opened under the locks of all
-    /// that the commit has looked at, so that nobody can have changed that in between.
+    /// Opens a view after the last change, under the locks of all inodes that the commit has read,
+    /// so that no other thread can have changed them in between.
     fn open_view_after(&mut self, fs: &Arc<Self::Fs>) -> Self::ReadView;
 
-    /// `DoesNotFit` where an inode as it is now, or a new one, cannot hold these changes.
+    /// As [`CommitTarget::check_xattrs`], for the inode's state under the commit's locks.
     fn check_xattrs(&mut self, ino: Option<Ino>, changes: &XattrChanges) -> Result<()>;
 
     /// Whether the inode is in use now.
     fn exists(&mut self, ino: Ino) -> Result<bool>;
 }
 
-/// What a commit reserves before its first change.
+/// Reservations of a commit before its first change.
 pub trait ReservationOps {
     type Staged;
 
-    /// Before the first change: an inode of this number will be adopted, which was reserved for
-    /// this payer.
+    /// Reserves the adoption of an inode number that was reserved for this payer.
     fn reserve_adoption(&mut self, ino: Ino, payer: Payer) -> Result<()>;
-    /// Announces what will be charged to whom (quotas), before the first change.
+    /// Reserves a quota charge.
     fn reserve_charge(&mut self, payer: Payer, blocks: u64, inodes: u64);
-    /// The same for all that an inode is charged, which gets another owner, group or project.
+    /// Reserves the move of an inode's charge to another owner, group or project.
     fn reserve_payer_change(&mut self, ino: Ino, payer: Payer) -> Result<()>;
-    /// Announces an `install` into an existing file, before the first change.
+    /// Reserves an `install` into an existing file.
     fn reserve_install(&mut self, ino: Ino, staged: &Self::Staged) -> Result<()>;
-    /// Announces an `install` into a file that will be adopted, before the first change.
+    /// Reserves an `install` into a file that the commit creates.
     fn reserve_new_file(&mut self, staged: &Self::Staged);
 }
 
-/// Inodes and contents of a transaction that become the volume's.
+/// Installs inodes and contents of a transaction.
 pub trait InstallOps: ReservationOps {
-    /// As `new_inode`, with a number that was reserved.
+    /// As [`InodeOps::new_inode`], with a reserved number.
     fn adopt_inode(&mut self, ino: Ino, new: &NewInode) -> Result<()>;
-    /// Makes staged contents the file's and sets its size; as part of the commit, so that a crash
-    /// leaves all of it or nothing.
+    /// Links staged contents to the file and sets its size, as part of the commit: a crash leaves
+    /// all of it or nothing.
     fn install(&mut self, ino: Ino, staged: &mut Self::Staged, size: u64) -> Result<()>;
-    /// The commit that the changes belong to; `None` where no metadata changed.
+    /// The commit with the changes; `None` if no metadata changed.
     fn commit_id(&self) -> Option<CommitId>;
 }

@@ -16,7 +16,7 @@ pub enum BlockContents {
 }
 
 impl BlockContents {
-    /// The bytes; read, where they are not in memory.
+    /// The bytes, read from the volume if they are not in memory.
     pub fn bytes(&self) -> Result<Arc<[u8]>> {
         match self {
             BlockContents::Memory(bytes) => Ok(bytes.clone()),
@@ -33,7 +33,7 @@ impl BlockContents {
 }
 
 impl PartialEq for BlockContents {
-    /// Whether both are known to be the same; what is in memory is not compared with what is not.
+    /// Whether both are known to be equal. Contents in memory are not compared with spilled ones.
     fn eq(&self, other: &BlockContents) -> bool {
         match (self, other) {
             (BlockContents::Memory(one), BlockContents::Memory(two)) => one == two,
@@ -52,21 +52,20 @@ impl fmt::Debug for BlockContents {
     }
 }
 
-/// Blocks that were spilled together. Those that have not become a file's are given back when the
-/// last [`SpilledBlock`] of them is dropped.
+/// Blocks that were spilled together. When the last [`SpilledBlock`] of them is dropped, the blocks
+/// that belong to no file are given back.
 pub(crate) trait SpilledRun: Send + Sync {
     fn start(&self) -> BlockNr;
     fn block_bytes(&self) -> usize;
-    /// What a block of it is charged until it is a file's.
+    /// The charge for one block until it belongs to a file.
     fn charge(&self) -> Charge;
-    /// `SpaceRevoked` where the blocks were given to others.
+    /// `SpaceRevoked` if the blocks were revoked.
     fn read(&self, index: u32, buf: &mut [u8]) -> Result<()>;
-    /// A block is a file's: it is not given back any more, and its charge is the file's.
+    /// A block now belongs to a file, with its charge, and is not given back.
     fn set_linked(&self, index: u32);
 }
 
-/// One of the blocks that were spilled together. Its place is its own as long as a clone of it
-/// exists.
+/// One spilled block. Its place stays its own as long as a clone of it exists.
 #[derive(Clone)]
 pub struct SpilledBlock {
     run: Arc<dyn SpilledRun>,
@@ -92,37 +91,38 @@ impl SpilledBlock {
 
     fn read(&self) -> Result<Arc<[u8]>> {
         let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, self.run.block_bytes()).collect();
-        let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+        let buf = Arc::get_mut(&mut bytes).expect("the only reference");
         self.run.read(self.index, buf)?;
         Ok(bytes)
     }
 }
 
-/// Where contents are spilled to.
+/// The target of a spill.
 pub struct SpillPlace<'a> {
     pub ino: Ino,
     pub payer: Payer,
-    /// The block before them, if that was spilled.
+    /// The previous block of the file, if it was spilled.
     pub after: Option<&'a SpilledBlock>,
 }
 
 /// New contents of one file block; `None` makes it a hole.
 pub type BlockChange = (FileBlock, Option<BlockContents>);
 
-/// What a file's contents are to become.
+/// New contents of a file.
 #[derive(Debug, Clone, Default)]
 pub struct NewContents {
-    /// In rising order.
+    /// Changed blocks in rising order.
     pub blocks: Vec<BlockChange>,
-    /// All other blocks from here on go.
+    /// The file is truncated here first: all other blocks from here on are removed.
     pub cut: Option<FileBlock>,
-    /// Where these blocks have no place after that, they get one and read as zeros; in rising
-    /// order, and none of them in `blocks` with contents.
+    /// Blocks that are then holes in these ranges get a place and read as zeros. The ranges are in
+    /// rising order and contain no block with contents in `blocks`.
     pub reserved: Vec<Range<FileBlock>>,
-    /// The file is yet to be made.
+    /// The commit creates the file.
     pub is_new: bool,
-    /// Blocks with contents in all files of the commit: a few of them travel in the journal.
+    /// Number of blocks with contents in all files of the commit: small commits go through the
+    /// journal.
     pub in_commit: u64,
-    /// Later commits are going to replace them: more of them may wait in the journal for that.
+    /// Later commits will replace these contents, so larger ones may go through the journal.
     pub replaced_soon: bool,
 }

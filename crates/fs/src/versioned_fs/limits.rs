@@ -1,6 +1,6 @@
 //! Limits that the format of a volume sets for inodes.
 
-/// What each inode of a volume may be, as far as the volume decides over it.
+/// Limits of the volume for each of its inodes.
 pub trait InodeLimits {
     fn block_size(&self) -> u32;
     fn size_max(&self, flags: u32) -> u64;

@@ -1,13 +1,12 @@
-//! What a transaction needs of the file system under it, beside the operations of
+//! The interface between transactions and the file system under them, in addition to
 //! [`crate::InodeOps`].
 //!
-//! The live file system ([`crate::LiveFs`]) implements these traits where its parts are; a file
-//! system in memory does for the tests of transactions, so that semantics are tested without disk
-//! structures.
+//! The live file system ([`crate::LiveFs`]) implements these traits. For the tests of transactions,
+//! a file system in memory does, so that semantics are tested without disk structures.
 //!
-//! - `read_as_of`: the past, and what has changed since
-//! - `limits`: what inodes of the volume may be
-//! - `tx_space`: what a transaction holds before its commit; `contents`: what it has written
+//! - `read_as_of`: reads as of an instant, and changes since
+//! - `limits`: limits of inodes
+//! - `tx_space`: space that a transaction holds before its commit; `contents`: its file contents
 //! - `commit`: validation and changes, as one operation
 
 pub(crate) mod commit;

@@ -1,4 +1,4 @@
-//! Reads of the file system as of an instant, and what has changed since.
+//! Reads of the file system as of an instant, and changes since.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use xact_types::{FileBlock, Ino, Result};
 
 use crate::api::{Attr, DirItem, Entry, Name, SeekTo};
 
-/// A point in the order of changes of a volume. Not kept on disk.
+/// A point in the order of changes of a volume; in memory only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Stamp(pub u64);
 
-/// Who made a change: the user transaction with this number, or a call outside of any.
+/// The author of a change: the user transaction with this number, or a call outside transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangedBy(pub Option<u64>);
 
-/// The file system with its past: readable as of the stamp of every open view.
+/// A file system that is readable as of the stamp of every open view.
 pub trait ReadAsOf {
     /// Keeps the file system readable as of its stamp until it is dropped.
     type ReadView: Send + Sync;
@@ -24,8 +24,8 @@ pub trait ReadAsOf {
     fn open_view(self: &Arc<Self>) -> Self::ReadView;
     fn stamp(view: &Self::ReadView) -> Stamp;
 
-    // Reads as of a stamp. `ESTALE` for an inode that did not exist then; `TooOld` where the past
-    // is no longer kept as far back.
+    // Reads as of a stamp. `ESTALE` for an inode that did not exist then; `TooOld` if the view has
+    // expired.
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr>;
     fn entry_at(&self, dir: Ino, name: &Name, stamp: Stamp) -> Result<Option<Entry>>;
     fn list_at(
@@ -45,16 +45,17 @@ pub trait ReadAsOf {
     fn xattr_at(&self, ino: Ino, name: &[u8], stamp: Stamp) -> Result<Option<Vec<u8>>>;
     fn list_xattrs_at(&self, ino: Ino, stamp: Stamp) -> Result<Vec<Vec<u8>>>;
 
-    /// Who has changed any of these blocks of a file since a stamp whose view is open, if anybody
-    /// has; as far as it is visible now, without the locks of a commit. `TooOld` as for reads.
+    /// The author of a change of these blocks since the stamp of an open view, if there is one.
+    /// Without the locks of a commit, it covers only the changes visible now. `TooOld` as for
+    /// reads.
     fn blocks_changed_since(
         &self,
         ino: Ino,
         blocks: Range<FileBlock>,
         since: Stamp,
     ) -> Result<Option<ChangedBy>>;
-    /// The same of a file's blocks that are `wanted`, those that changed up to `after` perhaps left
-    /// out; and the stamp up to which all others were looked at.
+    /// The author of a change of a block for which `wanted` returns true, if there is one; and the
+    /// stamp up to which all changes were examined. Changes up to `after` may be left out.
     fn find_changed_block(
         &self,
         ino: Ino,

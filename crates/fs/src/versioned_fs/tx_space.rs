@@ -1,4 +1,4 @@
-//! What a transaction holds of a volume before its commit: inode numbers and spilled contents.
+//! Space that a transaction holds before its commit: inode numbers and spilled contents.
 
 use std::sync::Arc;
 
@@ -7,29 +7,29 @@ use xact_types::{Ino, Result};
 use super::contents::{SpillPlace, SpilledBlock};
 use crate::quota::Payer;
 
-/// Whether the user's limit and quotas count.
+/// Whether the user's limit and quotas apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpaceLimits {
-    Kept,
-    /// A transaction that is opened again after a stop had its space before that.
+    Enforced,
+    /// For a persisted transaction that is reopened: it had its space before.
     Exempt,
 }
 
-/// Space for transactions that are not committed yet.
+/// A file system with space for open transactions.
 pub trait HoldsTxSpace {
-    /// What one transaction holds; given back when dropped.
+    /// The space that one transaction holds; the drop gives it back.
     type Space: Send + Sync;
-    /// Keeps it from being revoked.
+    /// Prevents the revocation of a space.
     type Pinned;
 
-    /// Nothing yet, for a transaction with this number and owner.
+    /// An empty space, for a transaction with this number and owner.
     fn open_space(self: &Arc<Self>, id: u64, owner: u32) -> Self::Space;
-    /// `SpaceRevoked` where others needed what the transaction held.
+    /// `SpaceRevoked` if the space was revoked.
     fn check_space(space: &Self::Space) -> Result<()>;
-    /// Before a commit; it lasts until the result is dropped. Errors as `check_space`.
+    /// Pins the space for a commit, until the result is dropped. Errors: see `check_space`.
     fn pin_space(space: &Self::Space) -> Result<Self::Pinned>;
-    /// Takes an inode number in memory, near its parent's, charged to `payer`. `EDQUOT` where that
-    /// is more than the owner or the payer may have.
+    /// Takes an inode number in memory, near its parent's, charged to `payer`. `EDQUOT` if the
+    /// owner or the payer exceeds a limit.
     fn reserve_inode(
         &self,
         space: &Self::Space,
@@ -40,13 +40,13 @@ pub trait HoldsTxSpace {
     ) -> Result<Ino>;
     /// Gives back a number that no commit has adopted.
     fn unreserve_inode(&self, space: &Self::Space, ino: Ino);
-    /// A commit has adopted it.
+    /// Removes a number from the space because a commit has adopted it.
     fn adopted_inode(&self, space: &Self::Space, ino: Ino);
 
-    /// Bytes of contents that one transaction keeps in memory at the most, about.
+    /// Approximate limit of the contents that one transaction keeps in memory, in bytes.
     fn private_bytes_max(&self) -> u64;
-    /// Writes contents of consecutive blocks of a file to places that nobody knows of. `NoSpace`,
-    /// `EDQUOT`: nothing was written.
+    /// Writes contents of consecutive blocks of a file to free blocks. `NoSpace` and `EDQUOT` come
+    /// before the first write.
     fn spill(
         self: &Arc<Self>,
         space: &Self::Space,

@@ -38,7 +38,7 @@ fn base() -> std::sync::Arc<MemBase> {
         Op::SetXattr(s("a"), "user.x", vec![1], XattrHow::Set),
     ];
     for op in &ops {
-        assert!(!matches!(run(&*base, op), super::ops::Told::Errno(_)), "{op:?}");
+        assert!(!matches!(run(&*base, op), super::ops::Outcome::Errno(_)), "{op:?}");
     }
     base
 }

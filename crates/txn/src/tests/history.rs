@@ -5,20 +5,20 @@ use std::sync::Arc;
 use xact_fs::{VersionedFs, View};
 use xact_types::Error;
 
-use super::ops::{Op, Rng, Told, dump, run};
+use super::ops::{Op, Outcome, Rng, dump, run};
 use crate::mem_base::MemBase;
 use crate::{Isolation, Transaction, TxOptions};
 
 struct Open<B: VersionedFs> {
     tx: Transaction<B>,
-    done: Vec<(Op, Told)>,
+    done: Vec<(Op, Outcome)>,
     begun_at: usize,
 }
 
 /// What was done, in the order in which it took effect.
 struct Step {
     who: String,
-    ops: Vec<(Op, Told)>,
+    ops: Vec<(Op, Outcome)>,
 }
 
 /// Runs some transactions and outside operations at random in one thread, then replays on

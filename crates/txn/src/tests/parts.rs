@@ -18,7 +18,7 @@ fn s(text: &str) -> String {
 fn do_all(view: &dyn View, ops: &[Op]) {
     for op in ops {
         let told = run(view, op);
-        assert!(!matches!(told, super::ops::Told::Errno(_)), "{op:?}: {told:?}");
+        assert!(!matches!(told, super::ops::Outcome::Errno(_)), "{op:?}: {told:?}");
     }
 }
 
@@ -233,7 +233,7 @@ fn parts_and_others() {
     commit_only(&tx, "1").unwrap();
     // From the commit on it sees what others had done by then, and what they do to what it has
     // read or written still collides.
-    assert_eq!(run(&tx, &Op::Read(s("a"), 0, 3)), super::ops::Told::Bytes(b"oth".to_vec()));
+    assert_eq!(run(&tx, &Op::Read(s("a"), 0, 3)), super::ops::Outcome::Bytes(b"oth".to_vec()));
     do_all(&*base, &[write("d/y", "others")]);
     let refused = tx.try_commit(Durability::Durable, &mut ());
     assert!(matches!(refused, Err(Error::Conflict { path, .. }) if path == "/d/y"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::history::history;
-use super::ops::{Op, Rng, Told, dump, run};
+use super::ops::{Op, Outcome, Rng, dump, run};
 use crate::mem_base::MemBase;
 use crate::{Isolation, Transaction, TxOptions};
 use xact_types::Error;
@@ -133,7 +133,7 @@ fn counters_in_two_files_stay_equal() {
     let add = |base: &Arc<MemBase>| {
         let tx = Transaction::begin(base, TxOptions::default());
         for path in ["a", "b"] {
-            let Told::Bytes(bytes) = run(&tx, &Op::Read(path.into(), 0, 8)) else { panic!("no bytes") };
+            let Outcome::Bytes(bytes) = run(&tx, &Op::Read(path.into(), 0, 8)) else { panic!("no bytes") };
             let next = (u64::from_le_bytes(bytes.try_into().unwrap()) + 1).to_le_bytes().to_vec();
             run(&tx, &Op::Write(path.into(), 0, next, Default::default()));
         }
@@ -146,7 +146,7 @@ fn counters_in_two_files_stay_equal() {
     });
     for path in ["a", "b"] {
         let told = run(&*base, &Op::Read(path.into(), 0, 8));
-        assert_eq!(told, Told::Bytes(done.to_le_bytes().to_vec()));
+        assert_eq!(told, Outcome::Bytes(done.to_le_bytes().to_vec()));
     }
     assert!(done > 0);
     base.assert_idle();

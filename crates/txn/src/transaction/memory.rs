@@ -123,7 +123,7 @@ impl<B: VersionedFs> Transaction<B> {
 
     fn spill_to(&self, inner: &mut Inner<B>, blocks: usize) -> Result<()> {
         inner.overlay.spill(blocks, &mut |place, blocks| {
-            self.base.spill(&self.space, place, blocks, SpaceLimits::Kept)
+            self.base.spill(&self.space, place, blocks, SpaceLimits::Enforced)
         })
     }
 

@@ -221,7 +221,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
     fn new_inode(&mut self, parent: Ino, new: &NewInode) -> Result<Ino> {
         let is_dir = new.kind == FileKind::Directory;
         let payer = Payer { uid: new.uid, gid: new.gid, project: new.project };
-        let ino = self.base.reserve_inode(self.held(), parent, is_dir, payer, SpaceLimits::Kept)?;
+        let ino = self.base.reserve_inode(self.held(), parent, is_dir, payer, SpaceLimits::Enforced)?;
         let size = if is_dir { u64::from(self.base.block_size()) } else { 0 };
         let origin = Attr {
             ino,

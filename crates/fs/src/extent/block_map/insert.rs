@@ -1,12 +1,12 @@
-//! Adding blocks to a block map: the arrays on the way that are missing come with them.
+//! Adds blocks to a block map, with the missing arrays on the paths to them.
 //!
 //! Crash argument:
-//! 1. The data is on the device before the handle is begun (`live/data/writeback` 2, 3).
-//! 2. A new array gets its contents (`create`) and the pointer to it in one handle, so a commit has
-//!    both: no pointer ever leads to a block of old bytes.
-//! 3. Existing arrays change through the handle like every metadata block. What a crash leaves is
-//!    the map of some commit; blocks that it does not refer to are free by that commit's bitmaps
-//!    too.
+//! 1. The data is on the device before the handle begins (`live/data/writeback` 2, 3).
+//! 2. A new array's contents (`create`) and the pointer to it are in one handle, so in one commit:
+//!    no pointer ever leads to a block with old bytes.
+//! 3. Existing arrays change through the handle like every metadata block. After a crash, the map
+//!    is that of some commit; blocks that it does not refer to are also free in that commit's
+//!    bitmaps.
 
 use std::collections::BTreeMap;
 
@@ -18,38 +18,40 @@ use xact_types::{BlockNr, Error, FileBlock, Result, Run, Site};
 use super::{DIRECT, Extents, MAX_LEVELS, Route};
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 
-/// Arrays that one run touches at its ends: on each level one at either end, but the topmost.
+/// Number of arrays that one run changes at its ends: on each level one at either end, but only one
+/// at the top.
 const ARRAYS_PER_RUN: u64 = 2 * MAX_LEVELS as u64 - 1;
 
-/// Arrays that `runs` runs of `blocks` blocks together touch at the most, each of which may be new.
+/// Maximum number of arrays that `runs` runs with a total of `blocks` blocks change; each may be
+/// new.
 pub(in crate::extent) fn arrays_touched(per_array: u64, runs: u64, blocks: u64) -> u64 {
     blocks / per_array + blocks / (per_array * per_array) + ARRAYS_PER_RUN * runs
 }
 
-/// All arrays of a file whose last block is before `end`.
+/// Number of all arrays of a file whose last block is before `end`.
 pub(in crate::extent) fn arrays_before(per_array: u64, end: u64) -> u64 {
     let beyond = end.saturating_sub(DIRECT);
     if beyond == 0 { 0 } else { beyond / per_array + beyond / (per_array * per_array) + ARRAYS_PER_RUN }
 }
 
-/// Credits of as many arrays: each with its bitmap and descriptor.
+/// Credits for this number of arrays, each with its bitmap and descriptor.
 pub(in crate::extent) fn credits(arrays: u64) -> u32 {
     u32::try_from(arrays * u64::from(1 + CREDITS_PER_BLOCK)).unwrap_or(u32::MAX)
 }
 
-/// What an insertion will write, as of one state of the map. Applied, or its blocks are given back.
+/// The writes of an insertion, planned for one state of the map. It is applied, or its drop gives
+/// the taken blocks back.
 struct Insertion<'a> {
     extents: Extents<'a>,
     area: [u8; BLOCK_AREA_BYTES],
-    /// Arrays in blocks that were taken for them.
+    /// New arrays, in blocks taken for them.
     created: BTreeMap<BlockNr, Vec<u8>>,
-    /// Places of arrays that are there, with what they get.
+    /// Slots of existing arrays, with their new pointers.
     changed: BTreeMap<BlockNr, Vec<(usize, u32)>>,
 }
 
 impl<'a> Extents<'a> {
-    /// As [`Extents::insert`]; all that can fail for want of space or by damage comes before the
-    /// first change.
+    /// See [`Extents::insert`]. Errors by lack of space or corruption come before the first change.
     pub(in crate::extent) fn insert_blocks(
         &self,
         handle: &mut Handle,
@@ -75,13 +77,13 @@ impl Insertion<'_> {
         let mut done = 0;
         while done < run.len {
             let first = at.offset(done);
-            let route = Route::to(first, per_array).expect("callers keep to the largest size of a file");
+            let route = Route::to(first, per_array).expect("callers keep to the maximum size of a file");
             let array = self.array_for(&route, run.start)?;
             let slot = route.slots[route.levels];
             let places = if route.levels == 0 { DIRECT } else { per_array };
             let count = (places - slot as u64).min(u64::from(run.len - done)) as u32;
             for i in 0..count {
-                // Checked above to fit.
+                // It was checked above that this fits.
                 let block = run.start.0 as u32 + done + i;
                 self.set(array, slot + i as usize, block)?;
             }
@@ -90,8 +92,7 @@ impl Insertion<'_> {
         Ok(())
     }
 
-    /// The last array of a way, made with those above it where they are missing; `None` for
-    /// `i_block`.
+    /// The last array of a path. Missing arrays on the path are created. `None` for `i_block`.
     fn array_for(&mut self, route: &Route, goal: BlockNr) -> Result<Option<BlockNr>> {
         let mut array = None;
         for level in 0..route.levels {
@@ -132,7 +133,7 @@ impl Insertion<'_> {
             Some(block) => match self.created.get_mut(&block) {
                 Some(bytes) => put_u32(bytes, 4 * slot, value),
                 None => {
-                    // Read now, so that the change itself finds it in memory.
+                    // Read now, so that the block is in memory for the change.
                     let now = get_u32(&self.extents.engine.read(block)?, 4 * slot);
                     self.must_be_hole(now)?;
                     self.changed.entry(block).or_default().push((slot, value));
@@ -142,7 +143,9 @@ impl Insertion<'_> {
         Ok(())
     }
 
-    /// The caller has seen a hole here; only a map that leads to one array twice has none now.
+    /// Checks that the slot is a hole, as the caller has seen before. Only a map that leads to one
+    /// array
+    /// twice fails here.
     fn must_be_hole(&self, pointer: u32) -> Result<()> {
         if pointer == 0 {
             return Ok(());

@@ -177,7 +177,7 @@ fn spilled_parts(sb: &Superblock, new: &NewContents) -> Vec<SpilledPart> {
     parts
 }
 
-/// Number of contiguous blocks at the start of `blocks` that have contents in memory.
+/// Number of contiguous blocks at the start of `blocks` with contents in memory.
 fn run_length(blocks: &[BlockChange]) -> u32 {
     let follows = |pair: &[BlockChange]| in_memory(&pair[1].1).is_some() && pair[1].0.0 == pair[0].0.0 + 1;
     1 + blocks.windows(2).take_while(|pair| follows(pair)).count() as u32

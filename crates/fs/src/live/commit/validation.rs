@@ -1,6 +1,5 @@
-//! What a transaction's commit asks of the volume beyond the ordinary [`crate::InodeOps`] calls:
-//! validation item by item, and inode numbers that are reserved before. New file contents are in
-//! `commit::install`.
+//! Validation calls of a transaction's commit: they report, for each item, whether it has changed
+//! since the transaction began.
 
 use std::ops::Range;
 use std::sync::Arc;

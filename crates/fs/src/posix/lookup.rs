@@ -1,4 +1,4 @@
-//! Operations that only look: lookup, attr, read_link, read_dir.
+//! Read-only operations on names and attributes: lookup, attr, read_link, read_dir.
 
 use xact_types::{Errno, Error, Ino, Result};
 
@@ -6,11 +6,11 @@ use super::{directory, fail};
 use crate::api::{Attr, DirItem, Entry, FileKind, Name, check_name};
 use crate::inode_ops::{AttrSet, InodeOps};
 
-/// Cookies behind `.` and `..`; those of entries are larger.
+/// Cookies after `.` and `..`; those of entries are larger.
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
-/// What a name points at, without a look at that inode.
+/// The target of a name, without reading that inode.
 pub fn resolve<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Result<Entry> {
     directory(ops, dir)?;
     check_name(name)?;
@@ -24,7 +24,7 @@ pub fn lookup<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Resul
 
 pub fn attr<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Attr> {
     let attr = ops.attr(ino)?;
-    // The flags too: GETFLAGS and FSGETXATTR are answered from here.
+    // The flags count too, because GETFLAGS and FSGETXATTR return this result.
     ops.depends_on(ino, AttrSet::STAT | AttrSet::FLAGS);
     Ok(attr)
 }
