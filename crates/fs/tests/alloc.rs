@@ -1,4 +1,5 @@
-//! The allocator on volumes made by mke2fs, judged by a model and by e2fsck.
+//! The allocator on volumes of mke2fs never gives a block or inode to two owners, agrees with a
+//! model, and leaves volumes that e2fsck accepts.
 
 mod common;
 
@@ -67,7 +68,8 @@ impl Random {
     }
 }
 
-/// Makes a linked inode a regular file of these runs, which the test names with debugfs later.
+/// Turns a linked inode into a regular file of these runs; the test later gives it a name with
+/// debugfs.
 fn make_file(volume: &Volume, h: &mut Handle, ino: Ino, runs: &[Run]) {
     let sb = volume.alloc.superblock();
     let mut inode = Inode::zeroed(sb.inode_size());
@@ -159,7 +161,7 @@ fn random_operations_agree_with_a_model_and_with_e2fsck() {
                 _ => {}
             }
         }
-        // debugfs does not grow a directory by itself.
+        // debugfs does not extend a directory automatically.
         let mut names = vec!["expand_dir /".to_string(); 12];
         for (i, ino) in inodes_linked.iter().enumerate() {
             if i % 3 == 0 {
@@ -199,7 +201,7 @@ fn random_operations_agree_with_a_model_and_with_e2fsck() {
         debugfs(&image, &names.iter().map(String::as_str).collect::<Vec<_>>());
         image.assert_clean();
 
-        // What is on disk is what the allocator sees when it opens the volume anew.
+        // After another opening, the allocator agrees with the disk.
         let volume = Volume::open(image);
         let reopened = volume.alloc.space().unwrap();
         assert_eq!(reopened.free_inodes, after.free_inodes, "{}", options.0);
@@ -248,7 +250,7 @@ fn freed_blocks_wait_for_the_commit_and_for_holds() {
 }
 
 #[test]
-fn reservations_keep_space_and_reserves_stay_for_their_owners() {
+fn reservations_and_reserves_keep_space_from_others() {
     let volume = Volume::open(Image::mke2fs(16 << 20, &["-b", "1024", "-m", "5"]));
     let alloc = &volume.alloc;
     let data = Purpose::Data { privileged: false };
@@ -261,7 +263,7 @@ fn reservations_keep_space_and_reserves_stay_for_their_owners() {
     let roots = alloc.reserve(reserved, root).unwrap();
     assert!(matches!(alloc.reserve(1, root), Err(Error::NoSpace)));
     let last = alloc.take(BlockNr(0), 1, Purpose::Metadata, None).unwrap();
-    // Everything that was reserved is there.
+    // All reserved blocks can be taken.
     let mut runs = vec![last];
     let mut part = all.split(100);
     assert_eq!(part.left(), 100);
@@ -294,8 +296,8 @@ fn fixed_metadata_and_foreign_blocks_are_never_freed() {
     refused(1, 1, "superblock");
     refused(2, 1, "descriptors");
     refused(2, u32::MAX, "everything");
-    refused(sb.blocks_count(), 1, "behind the end");
-    refused(sb.blocks_count() - 1, 2, "over the end");
+    refused(sb.blocks_count(), 1, "after the end");
+    refused(sb.blocks_count() - 1, 2, "across the end");
     refused(u64::MAX, 1, "nowhere");
     let (block, at) = sb.desc_place(GroupNr(0));
     let desc = xact_layout::group::GroupDesc::new(&volume.engine.read(block).unwrap()[at..at + 64]);
@@ -308,14 +310,15 @@ fn fixed_metadata_and_foreign_blocks_are_never_freed() {
     }
 }
 
-/// What a file cannot have is known of each block, whether the allocator has read all groups or is asked before.
+/// For each block, the allocator knows whether it is fixed metadata, both before and after it has
+/// read all groups.
 #[test]
 fn fixed_metadata_is_known_before_all_groups_are() {
     let packed = ("packed", 80 << 20, ["-b", "1024", "-G", "2", "-E", "packed_meta_blocks=1"].as_slice());
     let narrow = ("narrow", 80 << 20, ["-b", "1024", "-G", "2"].as_slice());
     for options in OPTIONS.iter().chain([&packed, &narrow]).filter(|options| options.1 < 1 << 30) {
         let image = image(options);
-        // After a line with the command.
+        // The first line repeats the command.
         let journal: Vec<u64> = debugfs(&image, &["blocks <8>"])
             .split_whitespace()
             .filter_map(|word| word.parse().ok())
@@ -348,9 +351,10 @@ fn fixed_metadata_is_known_before_all_groups_are() {
     }
 }
 
-/// Damage of a group that nobody needs is no obstacle; that of one that tells what is free is told.
+/// A corrupt descriptor of an unused group does not prevent reads; calls that need the count of
+/// free space return the error.
 #[test]
-fn a_damaged_descriptor_is_told_when_it_is_needed() {
+fn a_damaged_descriptor_is_reported_when_it_is_needed() {
     let image = Image::mke2fs(80 << 20, &["-b", "1024", "-G", "2", "-O", "^has_journal,^resize_inode"]);
     let sb = image.superblock();
     let group = GroupNr(sb.group_count() - 3);
@@ -364,22 +368,22 @@ fn a_damaged_descriptor_is_told_when_it_is_needed() {
             .is_usable(Run { start: BlockNr(sb.group_start(group).0 - 3 * 8192 + 500), len: 1 })
             .is_ok()
     );
-    let told = |result: xact_types::Result<()>| {
+    let reports_corruption = |result: xact_types::Result<()>| {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(&format!("group {}", group.0)) && error.contains("checksum"), "{error}");
     };
-    told(volume.alloc.is_usable(Run { start: sb.group_start(group), len: 1 }).map(|_| ()));
-    told(volume.inodes.read(sb.inode_at(group, 0)).map(|_| ()));
-    told(volume.alloc.space().map(|_| ()));
-    told(volume.alloc.reserve(1, Purpose::Metadata).map(|_| ()));
-    told(volume.alloc.take(BlockNr(0), 1, Purpose::Metadata, None).map(|_| ()));
-    told(volume.alloc.take_inode(Ino::ROOT, false).map(|_| ()));
+    reports_corruption(volume.alloc.is_usable(Run { start: sb.group_start(group), len: 1 }).map(|_| ()));
+    reports_corruption(volume.inodes.read(sb.inode_at(group, 0)).map(|_| ()));
+    reports_corruption(volume.alloc.space().map(|_| ()));
+    reports_corruption(volume.alloc.reserve(1, Purpose::Metadata).map(|_| ()));
+    reports_corruption(volume.alloc.take(BlockNr(0), 1, Purpose::Metadata, None).map(|_| ()));
+    reports_corruption(volume.alloc.take_inode(Ino::ROOT, false).map(|_| ()));
     assert!(!volume.alloc.can_reserve(1, Purpose::Metadata));
     volume.close_unchecked();
 }
 
 #[test]
-fn a_damaged_group_is_named_and_left_alone() {
+fn a_damaged_group_is_named_and_not_used() {
     let image = image(&OPTIONS[1]);
     let sb = image.superblock();
     // The last group always has a bitmap of its own.
@@ -389,7 +393,7 @@ fn a_damaged_group_is_named_and_left_alone() {
     let mut bytes = vec![0; 1024];
     device.read_at(&mut bytes, block.0 * 1024).unwrap();
     let desc = xact_layout::group::GroupDesc::new(&bytes[at..at + 64]);
-    // Every block of it is free, says its bitmap.
+    // Mark every block of it free.
     device.write_at(&[0; 1024], desc.block_bitmap().0 * 1024).unwrap();
     drop(device);
     let volume = Volume::open(image);
@@ -404,8 +408,8 @@ fn a_damaged_group_is_named_and_left_alone() {
 }
 
 #[test]
-fn numbers_kept_by_a_transaction_leave_no_old_bytes_in_the_table() {
-    // A volume whose unwritten inode tables hold junk, as a reused disk's would.
+fn numbers_held_by_a_transaction_leave_no_old_bytes_in_the_table() {
+    // A volume whose unwritten inode tables have junk, like those of a reused disk.
     let image = Image::empty(64 << 20);
     image.device().write_at(&vec![0xA5; 64 << 20], 0).unwrap();
     common::tool(
@@ -449,7 +453,7 @@ fn files_stay_near_their_folder_and_top_level_folders_spread() {
         assert_eq!(sb.group_of(run.start), group(file));
         assert_eq!(run.len, 100);
         let next = take(&volume, run.end().0, 50);
-        assert_eq!(next.start, run.end(), "an appended run goes on where the last ended");
+        assert_eq!(next.start, run.end(), "an appended run continues where the last one ended");
     }
 }
 
@@ -495,7 +499,7 @@ fn threads_never_share_a_block_or_an_inode() {
                             continue;
                         }
                         alloc.link(&mut volume.begin(alloc.credits_for(run.len)), run).unwrap();
-                        // Disowned before the commit that makes it available to others.
+                        // Clear the owner before the commit that makes the run available to others.
                         let mut h = volume.begin(alloc.credits_for(run.len));
                         disown(run);
                         alloc.free(&mut h, run, None).unwrap();

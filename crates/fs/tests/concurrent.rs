@@ -1,5 +1,5 @@
-//! Many threads on one volume, through a small journal: no deadlock, no damage, and each
-//! thread's own files as it left them.
+//! Many threads on one volume with a small journal: no deadlock, no corruption, and each thread's
+//! own files have the contents that it wrote.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn check(image: &Path) {
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
 }
 
-/// A small random generator, so that a failing seed can be run again.
+/// A small random generator: a failure is repeated from its seed.
 struct Random(u64);
 
 impl Random {
@@ -39,83 +39,83 @@ impl Random {
     }
 }
 
-/// Outcomes that racing threads may meet.
+/// Whether an error is a legal outcome of a race between threads.
 fn is_race(error: &Error) -> bool {
     let Error::Posix(errno) = error else { return false };
-    // EPERM: a link to what is a directory by now.
+    // EPERM: the target of a link has become a directory.
     let outcomes =
         [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::ESTALE, Errno::EISDIR, Errno::ENOTDIR];
     outcomes.contains(errno) || [Errno::EINVAL, Errno::EPERM].contains(errno)
 }
 
 /// One random operation on names that all threads share.
-fn shared_step(base: &LiveFs, dirs: &[Ino], random: &mut Random) -> Result<(), Error> {
+fn shared_step(fs: &LiveFs, dirs: &[Ino], random: &mut Random) -> Result<(), Error> {
     let dir = dirs[random.next(dirs.len() as u64) as usize];
     let other = dirs[random.next(dirs.len() as u64) as usize];
     let name = format!("n{}", random.next(40));
     let name2 = format!("n{}", random.next(40));
     match random.next(9) {
         0 | 1 => {
-            let ino = base.make_node(&ROOT, dir, name.as_bytes(), 0o100644, 0)?.ino;
-            base.write(ino, 0, &vec![7; random.next(9000) as usize], WriteHow::default())?;
+            let ino = fs.make_node(&ROOT, dir, name.as_bytes(), 0o100644, 0)?.ino;
+            fs.write(ino, 0, &vec![7; random.next(9000) as usize], WriteHow::default())?;
         }
-        2 => base.unlink(&ROOT, dir, name.as_bytes())?,
-        3 => base.rename(&ROOT, (dir, name.as_bytes()), (other, name2.as_bytes()), RenameHow::Replace)?,
-        4 => base.rename(&ROOT, (dir, name.as_bytes()), (other, name2.as_bytes()), RenameHow::Exchange)?,
+        2 => fs.unlink(&ROOT, dir, name.as_bytes())?,
+        3 => fs.rename(&ROOT, (dir, name.as_bytes()), (other, name2.as_bytes()), RenameHow::Replace)?,
+        4 => fs.rename(&ROOT, (dir, name.as_bytes()), (other, name2.as_bytes()), RenameHow::Exchange)?,
         5 => {
-            let ino = base.lookup(dir, name.as_bytes())?.ino;
-            base.link(&ROOT, ino, other, name2.as_bytes())?;
+            let ino = fs.lookup(dir, name.as_bytes())?.ino;
+            fs.link(&ROOT, ino, other, name2.as_bytes())?;
         }
         6 => {
-            base.make_dir(&ROOT, dir, name.as_bytes(), 0o755)?;
+            fs.make_dir(&ROOT, dir, name.as_bytes(), 0o755)?;
         }
-        7 => base.remove_dir(&ROOT, dir, name.as_bytes())?,
+        7 => fs.remove_dir(&ROOT, dir, name.as_bytes())?,
         _ => {
-            let ino = base.lookup(dir, name.as_bytes())?.ino;
-            base.hold(ino)?;
+            let ino = fs.lookup(dir, name.as_bytes())?.ino;
+            fs.hold(ino)?;
             let size = Some(random.next(20_000));
-            let result = base.set_attr(&ROOT, ino, &SetAttr { size, ..SetAttr::default() });
-            base.sync_file(ino, false)?;
-            base.release(ino, 1);
+            let result = fs.set_attr(&ROOT, ino, &SetAttr { size, ..SetAttr::default() });
+            fs.sync_file(ino, false)?;
+            fs.release(ino, 1);
             result?;
         }
     }
     Ok(())
 }
 
-fn worker(base: &LiveFs, dirs: &[Ino], thread: u64, steps: u64) {
+fn worker(fs: &LiveFs, dirs: &[Ino], thread: u64, steps: u64) {
     let mut random = Random(thread + 1);
-    let own = base.make_dir(&ROOT, Ino::ROOT, format!("own-{thread}").as_bytes(), 0o755).unwrap().ino;
+    let own = fs.make_dir(&ROOT, Ino::ROOT, format!("own-{thread}").as_bytes(), 0o755).unwrap().ino;
     let mut files: Vec<(String, Ino, Vec<u8>)> = Vec::new();
     for step in 0..steps {
-        match shared_step(base, dirs, &mut random) {
+        match shared_step(fs, dirs, &mut random) {
             Ok(()) => {}
             Err(error) => assert!(is_race(&error), "{error}"),
         }
         if files.len() < 30 {
             let name = format!("f{step}");
-            let ino = base.make_node(&ROOT, own, name.as_bytes(), 0o100600, 0).unwrap().ino;
+            let ino = fs.make_node(&ROOT, own, name.as_bytes(), 0o100600, 0).unwrap().ino;
             files.push((name, ino, Vec::new()));
         }
         let which = random.next(files.len() as u64) as usize;
         let (name, ino, content) = &mut files[which];
         let at = random.next(30_000) as usize;
         let data = vec![(step % 251) as u8; random.next(6000) as usize + 1];
-        base.write(*ino, at as u64, &data, WriteHow::default()).unwrap();
+        fs.write(*ino, at as u64, &data, WriteHow::default()).unwrap();
         content.resize(content.len().max(at + data.len()), 0);
         content[at..at + data.len()].copy_from_slice(&data);
         if random.next(10) == 0 {
-            base.sync_file(*ino, true).unwrap();
+            fs.sync_file(*ino, true).unwrap();
         }
         if random.next(8) == 0 {
-            base.unlink(&ROOT, own, name.as_bytes()).unwrap();
+            fs.unlink(&ROOT, own, name.as_bytes()).unwrap();
             files.swap_remove(which);
         }
     }
     for (name, ino, content) in files {
-        assert_eq!(base.lookup(own, name.as_bytes()).unwrap().ino, ino);
+        assert_eq!(fs.lookup(own, name.as_bytes()).unwrap().ino, ino);
         let mut found = Vec::new();
-        base.read(ino, 0, 1 << 20, &mut found).unwrap();
+        fs.read(ino, 0, 1 << 20, &mut found).unwrap();
         assert!(found == content, "contents of {name} of thread {thread}");
     }
 }
@@ -124,24 +124,24 @@ fn storm(options: &[&str], threads: u64, steps: u64, with_views: bool) {
     let dir = tempfile::TempDir::new().unwrap();
     let image = dir.path().join("volume");
     make_volume(&image, 64, options);
-    let base = open(&image);
+    let fs = open(&image);
     let dirs: Vec<Ino> = (0..4)
-        .map(|i| base.make_dir(&ROOT, Ino::ROOT, format!("shared-{i}").as_bytes(), 0o755).unwrap().ino)
+        .map(|i| fs.make_dir(&ROOT, Ino::ROOT, format!("shared-{i}").as_bytes(), 0o755).unwrap().ino)
         .collect();
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            let (base, dirs) = (&base, &dirs);
-            scope.spawn(move || worker(base, dirs, thread, steps));
+            let (fs, dirs) = (&fs, &dirs);
+            scope.spawn(move || worker(fs, dirs, thread, steps));
         }
         if with_views {
-            let base = &base;
+            let fs = &fs;
             scope.spawn(move || {
                 for _ in 0..steps / 4 {
-                    let view = base.open_view();
+                    let view = fs.open_view();
                     let mut count = 0;
                     for _ in 0..2 {
                         let mut now = 0;
-                        base.list_at(Ino::ROOT, 0, view.stamp(), &mut |_| {
+                        fs.list_at(Ino::ROOT, 0, view.stamp(), &mut |_| {
                             now += 1;
                             true
                         })
@@ -153,8 +153,8 @@ fn storm(options: &[&str], threads: u64, steps: u64, with_views: bool) {
             });
         }
     });
-    base.close().unwrap();
-    drop(base);
+    fs.close().unwrap();
+    drop(fs);
     check(&image);
 }
 

@@ -1,7 +1,7 @@
-//! Damaged and crafted extent trees and block maps: an error that names the place, or some answer,
-//! but no panic, no endless walk, and no claim to the volume's own metadata.
+//! Damaged and crafted extent trees and block maps give an error with the place, or some result,
+//! but no panic, no endless walk, and no access to the volume's own metadata.
 //!
-//! On volumes without checksums, so that damage gets past them.
+//! The volumes have no checksums, which would detect the damage first.
 
 mod common;
 
@@ -103,7 +103,7 @@ impl Copy {
         result.map(|_| ())
     }
 
-    /// Every operation once; what they say does not matter.
+    /// Calls every operation once; any result is allowed.
     fn use_all(&mut self, random: &mut Random) {
         let mut hole = None;
         for _ in 0..50 {
@@ -134,12 +134,12 @@ impl Copy {
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        // Ends the engine's threads; a test that fails does so for another reason.
+        // Ends the engine's threads; its errors are not what the tests check.
         let _ = self.engine.close();
     }
 }
 
-fn expect_damage<T: std::fmt::Debug>(result: Result<T>, what: &str) {
+fn assert_corrupt<T: std::fmt::Debug>(result: Result<T>, what: &str) {
     assert!(matches!(result, Err(Error::Corrupt(_))), "{what}: {result:?}");
 }
 
@@ -179,7 +179,7 @@ fn tree() -> Template {
 }
 
 #[test]
-fn random_damage_of_trees_is_survived() {
+fn random_damage_of_trees_causes_no_panic_or_hang() {
     let template = tree();
     assert!(template.nodes.len() > 24, "the tree has two levels of nodes");
     for seed in 0..400 {
@@ -214,9 +214,9 @@ fn crafted_trees_are_refused() {
     let node = template.nodes[0];
     copy.damage(Some(node), |bytes| write_block(bytes, &sb, 0, 1, &[index(0, node)]));
     copy.damage(None, |area| write_root(area.try_into().unwrap(), 2, &[index(0, node)]));
-    expect_damage(copy.map(5), "a node that is its own child");
-    expect_damage(copy.iterate(), "a node that is its own child");
-    expect_damage(copy.remove(0..u32::MAX), "a node that is its own child");
+    assert_corrupt(copy.map(5), "a node that is its own child");
+    assert_corrupt(copy.iterate(), "a node that is its own child");
+    assert_corrupt(copy.remove(0..u32::MAX), "a node that is its own child");
 
     // One leaf under many entries would be walked a million times.
     let mut copy = template.copy();
@@ -228,7 +228,7 @@ fn crafted_trees_are_refused() {
     let many: Vec<[u8; 12]> = (0..80).map(|i| index(first + i, leaf)).collect();
     copy.damage(Some(node), |bytes| write_block(bytes, &sb, 0, 1, &many));
     copy.damage(None, |area| write_root(area.try_into().unwrap(), 2, &[index(first, node)]));
-    expect_damage(copy.iterate(), "one leaf under many entries");
+    assert_corrupt(copy.iterate(), "one leaf under many entries");
 
     // A node in the inode table; data in a bitmap.
     for (at, depth) in [(5, 1), (0, 0)] {
@@ -243,14 +243,14 @@ fn crafted_trees_are_refused() {
             raw
         };
         copy.damage(None, |area| write_root(area.try_into().unwrap(), depth, &[entry]));
-        expect_damage(copy.map(at), "a claim to the volume's metadata");
-        expect_damage(copy.iterate(), "a claim to the volume's metadata");
-        expect_damage(copy.remove(0..u32::MAX), "a claim to the volume's metadata");
+        assert_corrupt(copy.map(at), "a claim to the volume's metadata");
+        assert_corrupt(copy.iterate(), "a claim to the volume's metadata");
+        assert_corrupt(copy.remove(0..u32::MAX), "a claim to the volume's metadata");
     }
 }
 
 #[test]
-fn damaged_block_maps_are_survived() {
+fn damaged_block_maps_cause_no_panic_or_hang() {
     let image = Image::mke2fs(8 << 20, &["-b", "1024", "-O", "^extents,^64bit,^metadata_csum,^has_journal"]);
     let contents = image.dir.path().join("contents");
     std::fs::write(&contents, vec![7; 3000 * 1024]).unwrap();
@@ -285,12 +285,12 @@ fn damaged_block_maps_are_survived() {
     }
     let mut copy = template.copy();
     copy.damage(None, |area| put_u32(area, 0, 3));
-    expect_damage(copy.map(0), "data in the volume's metadata");
-    // Triply indirect through the doubly indirect array, itself being its own first entry.
+    assert_corrupt(copy.map(0), "data in the volume's metadata");
+    // Triply indirect blocks through the doubly indirect array, which is its own first entry.
     let mut copy = template.copy();
     copy.damage(None, |area| put_u32(area, 4 * 14, arrays[1].0 as u32));
     copy.damage(Some(arrays[1]), |bytes| {
         bytes.as_chunks_mut::<4>().0.fill((arrays[1].0 as u32).to_le_bytes())
     });
-    expect_damage(copy.remove(0..u32::MAX), "an array within itself");
+    assert_corrupt(copy.remove(0..u32::MAX), "an array within itself");
 }

@@ -1,4 +1,5 @@
-//! Large directories through the whole stack, judged by e2fsck and the kernel.
+//! Large directories through the whole stack are valid for e2fsck and the kernel, and a full index
+//! refuses names without other effects.
 
 mod common;
 
@@ -18,13 +19,13 @@ fn open(image: &Image) -> Arc<LiveFs> {
     xact_fs::open(image.device(), &VolumeOptions::default()).unwrap()
 }
 
-/// Names as a listing in portions gives them, without `.` and `..`.
-fn list(base: &LiveFs, dir: Ino) -> BTreeSet<Vec<u8>> {
+/// The names of a listing in portions, without `.` and `..`.
+fn list(fs: &LiveFs, dir: Ino) -> BTreeSet<Vec<u8>> {
     let mut names = BTreeSet::new();
     let (mut cookie, mut count) = (0, 0);
     loop {
         let mut portion = 0;
-        base.read_dir(dir, cookie, &mut |item| {
+        fs.read_dir(dir, cookie, &mut |item| {
             if portion == 100 {
                 return false;
             }
@@ -45,22 +46,22 @@ fn list(base: &LiveFs, dir: Ino) -> BTreeSet<Vec<u8>> {
 }
 
 #[test]
-fn fifty_thousand_files() {
+fn fifty_thousand_files_are_listed_once_here_and_by_the_kernel() {
     for block_size in ["1024", "4096"] {
         let image = Image::mke2fs(256 << 20, &["-b", block_size, "-N", "60000"]);
-        let base = open(&image);
-        let dir = base.make_dir(&ROOT, Ino::ROOT, b"large", 0o755).unwrap().ino;
+        let fs = open(&image);
+        let dir = fs.make_dir(&ROOT, Ino::ROOT, b"large", 0o755).unwrap().ino;
         let name = |i: u32| format!("datei-für-den-großen-ordner-{i}").into_bytes();
         for i in 0..50_000 {
-            base.make_node(&ROOT, dir, &name(i), 0o100644, 0).unwrap();
+            fs.make_node(&ROOT, dir, &name(i), 0o100644, 0).unwrap();
         }
         for i in (0..50_000).step_by(5) {
-            base.unlink(&ROOT, dir, &name(i)).unwrap();
+            fs.unlink(&ROOT, dir, &name(i)).unwrap();
         }
         let expected: BTreeSet<_> = (0..50_000).filter(|i| i % 5 != 0).map(name).collect();
-        assert!(list(&base, dir) == expected);
-        base.close().unwrap();
-        drop(base);
+        assert!(list(&fs, dir) == expected);
+        fs.close().unwrap();
+        drop(fs);
         image.assert_clean();
 
         let mount = Mount::new(&image);
@@ -77,17 +78,16 @@ fn fifty_thousand_files() {
     }
 }
 
-/// An index that can grow no more refuses names before anything is done, so that the volume
-/// stays in use.
+/// An index that cannot grow refuses names before any change, so the volume stays usable.
 #[test]
-fn a_full_index_refuses_names_and_no_more() {
+fn a_full_index_refuses_names_without_poisoning_the_volume() {
     let image = Image::mke2fs(64 << 20, &["-b", "1024"]);
-    let base = open(&image);
-    let dir = base.make_dir(&ROOT, Ino::ROOT, b"full", 0o755).unwrap().ino;
-    let file = base.make_node(&ROOT, Ino::ROOT, b"file", 0o100644, 0).unwrap().ino;
+    let fs = open(&image);
+    let dir = fs.make_dir(&ROOT, Ino::ROOT, b"full", 0o755).unwrap().ino;
+    let file = fs.make_node(&ROOT, Ino::ROOT, b"file", 0o100644, 0).unwrap().ino;
     let tail = "x".repeat(245);
     let name = |i: u32| format!("{i:010}{tail}").into_bytes();
-    let full = (0..).find(|&i| match base.link(&ROOT, file, dir, &name(i)) {
+    let full = (0..).find(|&i| match fs.link(&ROOT, file, dir, &name(i)) {
         Ok(_) => false,
         Err(Error::DoesNotFit(_)) => true,
         Err(error) => panic!("{error}"),
@@ -96,18 +96,18 @@ fn a_full_index_refuses_names_and_no_more() {
     assert!(full > 10_000, "{full} names");
     let refused =
         |result: Result<(), Error>| assert!(matches!(result, Err(Error::DoesNotFit(_))), "{result:?}");
-    refused(base.make_node(&ROOT, dir, &name(full), 0o100644, 0).map(drop));
-    refused(base.make_dir(&ROOT, dir, &name(full), 0o755).map(drop));
-    refused(base.make_symlink(&ROOT, dir, &name(full), b"target").map(drop));
-    refused(base.rename(&ROOT, (Ino::ROOT, b"file"), (dir, &name(full)), RenameHow::Replace));
-    assert!(list(&base, Ino::ROOT).contains(&b"file"[..]));
+    refused(fs.make_node(&ROOT, dir, &name(full), 0o100644, 0).map(drop));
+    refused(fs.make_dir(&ROOT, dir, &name(full), 0o755).map(drop));
+    refused(fs.make_symlink(&ROOT, dir, &name(full), b"target").map(drop));
+    refused(fs.rename(&ROOT, (Ino::ROOT, b"file"), (dir, &name(full)), RenameHow::Replace));
+    assert!(list(&fs, Ino::ROOT).contains(&b"file"[..]));
 
-    // It takes names where there is room, and gives names back.
-    base.unlink(&ROOT, dir, &name(0)).unwrap();
-    base.link(&ROOT, file, dir, &name(0)).unwrap();
-    base.make_node(&ROOT, Ino::ROOT, b"elsewhere", 0o100644, 0).unwrap();
-    assert_eq!(list(&base, dir).len(), full as usize);
-    base.close().unwrap();
-    drop(base);
+    // It still accepts names that fit, and removes names.
+    fs.unlink(&ROOT, dir, &name(0)).unwrap();
+    fs.link(&ROOT, file, dir, &name(0)).unwrap();
+    fs.make_node(&ROOT, Ino::ROOT, b"elsewhere", 0o100644, 0).unwrap();
+    assert_eq!(list(&fs, dir).len(), full as usize);
+    fs.close().unwrap();
+    drop(fs);
     image.assert_clean();
 }

@@ -1,4 +1,5 @@
-//! Extent trees and block maps on real volumes: ours for e2fsck and the kernel, the kernel's for us.
+//! Extent trees and block maps of xact are valid for e2fsck and the kernel, and those of the kernel
+//! are read and changed by xact.
 
 mod common;
 
@@ -64,7 +65,7 @@ impl<'v> Opened<'v> {
         u16::from_le_bytes(self.inode.block_area()[6..8].try_into().unwrap())
     }
 
-    /// Takes, links and inserts blocks from `at` on, with contents if they are to be written.
+    /// Takes, links and inserts blocks from `at` on; written ones get contents.
     fn insert(&mut self, at: u32, len: u32, unwritten: bool) {
         let (alloc, mut at, end) = (&self.volume.alloc, at, at + len);
         while at < end {
@@ -100,7 +101,7 @@ impl<'v> Opened<'v> {
         assert_eq!(progress, Progress::Done);
     }
 
-    /// Reads the first `len` bytes by way of the mappings.
+    /// Reads the first `len` bytes through the mappings.
     fn read(&self, len: usize) -> Vec<u8> {
         let block_size = self.block_size();
         let mut bytes = vec![0; len.next_multiple_of(block_size)];
@@ -124,13 +125,13 @@ impl<'v> Opened<'v> {
     }
 }
 
-/// Contents of a block that tell which it is.
+/// Contents that identify a block.
 fn contents(at: u32, block_size: usize) -> Vec<u8> {
     (at + 1).to_le_bytes().repeat(block_size / 4)
 }
 
 #[test]
-fn trees_of_ours_are_good_to_e2fsck_and_the_kernel() {
+fn trees_of_xact_are_valid_for_e2fsck_and_the_kernel() {
     for (seed, (name, options)) in OPTIONS.iter().enumerate() {
         println!("{name}");
         let image = Image::mke2fs(64 << 20, options);
@@ -139,7 +140,7 @@ fn trees_of_ours_are_good_to_e2fsck_and_the_kernel() {
         let mut file = Opened::open(&volume, ino_of(&volume.image, "file"));
         let block_size = file.block_size();
         let mut random = Random(seed as u64);
-        // By file block, whether it is written.
+        // For each mapped file block, whether it is written.
         let mut model: BTreeMap<u32, bool> = BTreeMap::new();
         for _ in 0..4000 {
             let from = random.below(8000);
@@ -187,7 +188,7 @@ fn trees_of_ours_are_good_to_e2fsck_and_the_kernel() {
 
         let mount = Mount::new(&image);
         assert!(std::fs::read(mount.path("file")).unwrap() == expected, "the kernel reads what we wrote");
-        // The kernel goes on with our tree.
+        // The kernel changes the tree.
         let kernel = File::options().write(true).open(mount.path("file")).unwrap();
         for at in (0..8000).step_by(7) {
             kernel.write_all_at(&contents(at, block_size), u64::from(at) * block_size as u64).unwrap();
@@ -209,7 +210,7 @@ fn trees_of_ours_are_good_to_e2fsck_and_the_kernel() {
     }
 }
 
-/// What a file of the kernel's is made of, and what it reads as.
+/// Creates a fragmented file with the kernel, and returns its contents.
 fn fragmented_by_the_kernel(image: &Image, block_size: usize, blocks: u32) -> Vec<u8> {
     let mount = Mount::new(image);
     let mut file = File::options().read(true).write(true).create_new(true).open(mount.path("file")).unwrap();
@@ -228,7 +229,7 @@ fn fragmented_by_the_kernel(image: &Image, block_size: usize, blocks: u32) -> Ve
         }
     }
     file.sync_all().unwrap();
-    // Unwritten extents, in holes and beyond the end.
+    // Unwritten extents, in holes and past the end.
     for at in (0..blocks).step_by(30) {
         fallocate(0, at, 1);
     }
@@ -239,7 +240,7 @@ fn fragmented_by_the_kernel(image: &Image, block_size: usize, blocks: u32) -> Ve
 }
 
 #[test]
-fn fragmented_trees_of_the_kernel_are_read_and_taken_apart() {
+fn fragmented_trees_of_the_kernel_are_read_and_removed() {
     for (options, blocks, depth) in [
         (&["-b", "1024"][..], 40_000, 2),
         (&["-b", "4096"][..], 6000, 1),
@@ -272,7 +273,7 @@ fn fragmented_trees_of_the_kernel_are_read_and_taken_apart() {
         let in_tree = u64::from(count) * block_size as u64 / 512;
         assert!(file.inode.sectors(volume.sb()) > in_tree, "i_blocks counts the nodes too");
 
-        // A hole of ours in the middle, then cut to a third.
+        // Punch a hole in the middle, then truncate to a third.
         let (hole, cut) = (blocks / 10..blocks / 5, blocks / 3);
         file.remove(hole.start, hole.end);
         expected[hole.start as usize * block_size..hole.end as usize * block_size].fill(0);
@@ -290,7 +291,7 @@ fn fragmented_trees_of_the_kernel_are_read_and_taken_apart() {
 }
 
 #[test]
-fn block_maps_are_read_added_to_and_taken_apart() {
+fn block_maps_are_read_extended_and_removed() {
     for options in [&["-b", "1024", "-O", "^extents,^64bit"][..], &["-b", "4096", "-O", "^extents,^64bit"]] {
         let image = Image::mke2fs(160 << 20, options);
         let block_size = image.superblock().block_size() as usize;
@@ -321,7 +322,7 @@ fn block_maps_are_read_added_to_and_taken_apart() {
         let refused = file.extents().insert(&mut handle, &mut file.inode, FileBlock(7), one, true);
         assert!(matches!(refused, Err(Error::Posix(Errno::EOPNOTSUPP))), "{refused:?}");
         drop(handle);
-        // In the inode, below an array that is there, and below new ones.
+        // In the inode, below an existing array, and below new ones.
         for (at, len) in [(5, 5), (50, 100), (double + 4 * per_array - 7, 50)] {
             file.insert(at, len, false);
             let data: Vec<u8> = (at..at + len).flat_map(|at| contents(at, block_size)).collect();

@@ -1,5 +1,5 @@
-//! Volumes made by `mkfs`: e2fsck has nothing to say about them, they have the sizes of mke2fs's,
-//! and the kernel mounts and fills them.
+//! Volumes of `mkfs` are clean for e2fsck, have the sizes and counts of mke2fs, and are mounted and
+//! filled by the kernel.
 
 mod common;
 
@@ -22,13 +22,13 @@ fn make(size_bytes: u64, options: &MkfsOptions) -> (Image, MkfsReport) {
     (image, report)
 }
 
-/// A sparse file is known to hold zeros.
+/// Options for a sparse file, which reads as zeros.
 fn sparse() -> MkfsOptions {
     MkfsOptions { zeroed: true, ..MkfsOptions::default() }
 }
 
 #[test]
-fn e2fsck_has_nothing_to_say_for_any_size_and_block_size() {
+fn volumes_of_any_size_and_block_size_are_clean_for_e2fsck() {
     let sizes = [
         64 * KIB,
         700 * KIB,
@@ -58,9 +58,9 @@ fn e2fsck_has_nothing_to_say_for_any_size_and_block_size() {
     }
 }
 
-/// e2fsck reads the time of the last tick, which the exact clock is ahead of.
+/// e2fsck reads the time of the last clock tick, and the exact clock is ahead of it.
 #[test]
-fn made_as_a_second_begins_it_is_not_of_the_future() {
+fn a_volume_made_at_the_start_of_a_second_has_no_future_times() {
     for _ in 0..3 {
         let part = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
         thread::sleep(Duration::from_nanos(1_000_000_000 - u64::from(part)));
@@ -81,7 +81,7 @@ fn a_sparse_tebibyte_is_made_with_little_io() {
 }
 
 #[test]
-fn options_make_what_they_say() {
+fn options_change_the_volume_as_documented() {
     let all = [
         MkfsOptions { csum_seed: false, orphan_file: false, ..sparse() },
         MkfsOptions { inode_size: 128, ..sparse() },
@@ -119,7 +119,7 @@ fn options_make_what_they_say() {
 }
 
 #[test]
-fn what_was_on_the_device_does_not_matter() {
+fn old_contents_of_the_device_have_no_effect() {
     for block_size in [1024, 4096] {
         let image = Image::empty(48 * MIB);
         image.device().write_at(&vec![0xA5; 48 << 20], 0).unwrap();
@@ -131,7 +131,7 @@ fn what_was_on_the_device_does_not_matter() {
     }
 }
 
-/// Lines of `dumpe2fs -h` that do not differ by chance.
+/// The lines of `dumpe2fs -h` that are the same in every run.
 fn dump(image: &Image) -> Vec<String> {
     let by_chance = [
         "Filesystem UUID",
@@ -184,7 +184,7 @@ fn kernel_fills(image: &Image) {
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     };
     let (path, at) = (image.path_str(), mount.to_str().unwrap());
-    // The mount is in a namespace of its own: it goes away with the shell, whatever happens.
+    // The mount is in a namespace of its own, which always ends with the shell.
     let work = format!(
         "mount --make-rprivate /; mount -o loop {path} {at}; cd {at}; \
          mkdir -p a/b/c; for i in $(seq 300); do echo $i > a/b/file$i; done; \
@@ -206,7 +206,7 @@ fn the_kernel_mounts_and_fills_it() {
 }
 
 #[test]
-fn impossible_wishes_are_refused_before_anything_is_written() {
+fn impossible_options_are_refused_before_anything_is_written() {
     let refused = |size: u64, options: MkfsOptions, why: &str| {
         let device = MemoryDevice::from_bytes(vec![7; size as usize]);
         match mkfs(&device, &options) {

@@ -1,4 +1,4 @@
-//! Orphans on volumes made by mke2fs: what is recorded is what e2fsck cleans up.
+//! Orphans on volumes of mke2fs: e2fsck cleans up exactly those that were recorded.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn open_orphans(volume: &Volume) -> Orphans {
     Orphans::open(&volume.alloc, &volume.inodes).unwrap()
 }
 
-/// A regular file that has no name any more.
+/// A regular file without a name.
 fn nameless(volume: &Volume) -> Ino {
     let ino = volume.alloc.take_inode(Ino::ROOT, false).unwrap();
     let mut h = volume.begin(Allocator::LINK_INODE_CREDITS);
@@ -60,7 +60,7 @@ fn recorded_orphans_are_found_again_and_cleaned_up_by_e2fsck() {
             add(&volume, &orphans, *ino);
             add(&volume, &orphans, *ino);
         }
-        // First, last, middle, and a whole stretch.
+        // The first, the last, one in the middle, and several in a row.
         let gone = [0, 11, 5, 6, 7].map(|i| inodes[i]);
         for ino in gone {
             remove(&volume, &orphans, ino);
@@ -73,7 +73,7 @@ fn recorded_orphans_are_found_again_and_cleaned_up_by_e2fsck() {
         let left: Vec<Ino> = inodes.iter().copied().filter(|ino| !gone.contains(ino)).collect();
         assert_eq!(sorted(orphans.list()), left);
 
-        // A write of the whole inode by its owner keeps the list whole.
+        // A write of the whole inode by its owner does not break the list.
         let mut owner = volume.inodes.read(left[3]).unwrap();
         owner.set_dtime(77);
         owner.set_size(5);
@@ -103,7 +103,7 @@ fn the_feature_orphan_present_is_set_while_in_use() {
     let ino = nameless(&volume);
     add(&volume, &orphans, ino);
     orphans.end_use(&mut volume.begin(1)).unwrap();
-    assert!(present(), "an orphan is still there");
+    assert!(present(), "an orphan still exists");
     remove(&volume, &orphans, ino);
     let mut h = volume.begin(10);
     volume.inodes.update(&mut h, ino, |inode| inode.set_dtime(1_700_000_000)).unwrap();
@@ -120,7 +120,7 @@ fn a_full_orphan_file_leaves_the_rest_to_the_list() {
     let orphans = open_orphans(&volume);
     let real = nameless(&volume);
     let mut added = HashSet::new();
-    // The file alone does not look at the inodes themselves.
+    // The orphan file does not check the inodes themselves.
     let mut number = real.0;
     loop {
         number += 1;

@@ -1,4 +1,5 @@
-//! Extended attributes on real volumes: ours for e2fsck and the kernel, the kernel's for us.
+//! Extended attributes of xact are valid for e2fsck and the kernel, and those of the kernel are
+//! read and changed by xact.
 
 mod common;
 
@@ -21,7 +22,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("1 KiB inodes", &["-b", "4096", "-I", "1024"]),
 ];
 
-/// user::rw-, user:1000:r--, group::r--, mask::rw-, other::---, as system calls have it.
+/// user::rw-, user:1000:r--, group::r--, mask::rw-, other::---, in the format of system calls.
 const ACL: [u8; 44] = [
     2, 0, 0, 0, //
     1, 0, 6, 0, 0xFF, 0xFF, 0xFF, 0xFF, //
@@ -71,13 +72,13 @@ impl<'v> Opened<'v> {
         self.volume.write_inode(self.ino, &self.inode);
     }
 
-    /// Users of the attribute block.
+    /// Number of users of the attribute block.
     fn users(&self) -> u32 {
         get_u32(&self.volume.engine.read(xact_types::BlockNr(self.inode.xattr_block())).unwrap(), 4)
     }
 }
 
-/// All attributes of a file on a mounted volume, as getfattr tells.
+/// All attributes of a file on a mounted volume, from getfattr.
 fn by_getfattr(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let path = path.to_str().unwrap();
     let args = ["--absolute-names", "-d", "-m", "-", "-e", "hex", "-h", path];
@@ -107,7 +108,7 @@ fn value(seed: u32, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn attributes_of_ours_are_good_to_e2fsck_and_the_kernel() {
+fn attributes_of_xact_are_valid_for_e2fsck_and_the_kernel() {
     for (name, options) in OPTIONS {
         println!("{name}");
         let image = Image::mke2fs(32 << 20, options);
@@ -144,7 +145,7 @@ fn attributes_of_ours_are_good_to_e2fsck_and_the_kernel() {
                 assert_eq!(file.all(), model);
             }
         }
-        // Room for what the kernel adds below.
+        // Leave space for the attributes that the kernel adds below.
         for name in (1..=6).map(|len| format!("user.{}", "n".repeat(len))) {
             file.set(&name, None).unwrap();
             model.remove(&name);
@@ -157,7 +158,7 @@ fn attributes_of_ours_are_good_to_e2fsck_and_the_kernel() {
         let mut folder = Opened::open(&volume, "folder");
         folder.set("system.posix_acl_default", Some(&ACL)).unwrap();
         folder.save();
-        // A block that only comes and goes.
+        // A block that is added and removed again.
         let mut other = Opened::open(&volume, "other");
         other.set("user.large", Some(&value(1, 900))).unwrap();
         assert_eq!(other.get("user.large"), Some(value(1, 900)));
@@ -172,7 +173,7 @@ fn attributes_of_ours_are_good_to_e2fsck_and_the_kernel() {
         assert_eq!(acl.trim(), "user::rw-\nuser:1000:r--\ngroup::r--\nmask::rw-\nother::---");
         let acl = tool("getfacl", &["-cpnd", mount.path("folder").to_str().unwrap()], |code| code == 0);
         assert_eq!(acl.trim(), "user::rw-\nuser:1000:r--\ngroup::r--\nmask::rw-\nother::---");
-        // The kernel goes on with them.
+        // The kernel changes them.
         setfattr(&mount.path("file"), "user.n", b"kernel");
         setfattr(&mount.path("file"), "trusted.kernel", b"");
         model.insert("user.n".into(), b"kernel".into());
@@ -243,7 +244,7 @@ fn attributes_of_the_kernel_are_read_and_changed() {
 }
 
 #[test]
-fn a_shared_block_is_left_alone_until_its_last_user() {
+fn only_the_last_user_changes_a_shared_block() {
     let image = Image::mke2fs(32 << 20, &["-b", "1024"]);
     let mount = Mount::new(&image);
     for name in ["a", "b", "c"] {
@@ -300,7 +301,7 @@ fn impossible_names_and_values_are_refused() {
 }
 
 #[test]
-fn damaged_attributes_are_named_and_touch_nothing() {
+fn damaged_attributes_are_named_and_not_written() {
     let image = Image::mke2fs(32 << 20, &["-b", "1024"]);
     debugfs(&image, &["write /dev/null file"]);
     let volume = Volume::open(image);
@@ -311,7 +312,7 @@ fn damaged_attributes_are_named_and_touch_nothing() {
     let error = file.xattrs().get(&file.inode, b"user.large").unwrap_err();
     assert!(matches!(error, Error::Corrupt(c) if c.site == xact_types::Site::Block(block)), "{error}");
     assert!(matches!(file.set("user.other", Some(&value(1, 200))), Err(Error::Corrupt(_))));
-    // Into the inode table.
+    // Points into the inode table.
     file.inode.set_xattr_block(volume.sb().first_data_block().into());
     assert!(matches!(file.xattrs().list(&file.inode), Err(Error::Corrupt(_))));
     let mut handle = volume.begin(Xattrs::DROP_CREDITS);

@@ -182,7 +182,7 @@ impl Allocator {
             Some(reservation) => {
                 let want = u64::from(max.max(1)).min(reservation.left()) as u32;
                 let run = shared.take_near(goal, want)?;
-                reservation.draw(u64::from(run.len));
+                reservation.consume(u64::from(run.len));
                 Ok(run)
             }
             None => {

@@ -210,7 +210,7 @@ impl Reservation {
         self.left += std::mem::take(&mut other.left);
     }
 
-    pub(super) fn draw(&mut self, blocks: u64) {
+    pub(super) fn consume(&mut self, blocks: u64) {
         self.left -= blocks;
     }
 }

@@ -203,7 +203,7 @@ fn split<'a>(t: &dyn View, path: &'a str) -> Result<(Ino, &'a [u8])> {
 /// Runs an operation. The test fails on errors other than POSIX outcomes and conflicts.
 pub fn run(t: &dyn View, op: &Op) -> Outcome {
     match try_run(t, op) {
-        Ok(told) => told,
+        Ok(outcome) => outcome,
         Err(Error::Posix(errno)) => Outcome::Errno(errno),
         Err(conflict @ Error::Conflict { .. }) => Outcome::Errno(conflict.errno()),
         Err(other) => panic!("{op:?}: {other}"),

@@ -134,7 +134,7 @@ pub fn make_dir<T: InodeOps + ?Sized>(
     let parent = parent_of_new(ops, dir, name)?;
     may_add_subdir(ops, &parent)?;
     let now = ops.now();
-    // Of the bits above the nine, mkdir sets only the sticky bit.
+    // mkdir ignores the bits above the nine, except the sticky bit.
     let plan = InodePlan::in_dir(ops, caller, &parent, FileKind::Directory, perm & 0o1777, now)?;
     let ino = plan.make(ops, dir)?;
     ops.set_parent(ino, dir)?;

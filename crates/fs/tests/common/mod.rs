@@ -1,4 +1,4 @@
-//! Volumes made by mke2fs, changed by the modules under test and judged by e2fsck.
+//! Volumes of mke2fs, which the modules under test change and e2fsck checks.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod mount;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
-/// Runs a tool of e2fsprogs; a missing tool or a status that `ok` refuses fails the test.
+/// Runs a tool of e2fsprogs; the test fails if it is missing or `ok` rejects its status.
 pub fn tool(name: &str, args: &[&str], ok: impl FnOnce(i32) -> bool) -> String {
     let output = Command::new(name)
         .args(args)
@@ -63,13 +63,14 @@ impl Image {
         read_superblock(&*self.device())
     }
 
-    /// e2fsck finds nothing: status 0 and no complaint among its output.
+    /// Asserts that e2fsck finds no problem: status 0 and no complaint in its output.
     pub fn assert_clean(&self) {
         assert_clean(&self.path);
     }
 }
 
-/// Without its advice on extent trees with room in their nodes, which the kernel's have as well.
+/// As [`Image::assert_clean`]. Its advice on extent trees with few entries does not count: the
+/// kernel's trees get it, too.
 pub fn assert_clean(path: &Path) {
     let args = ["-fn", "-E", "no_optimize_extents", path.to_str().unwrap()];
     let text = tool("e2fsck", &args, |_| true);

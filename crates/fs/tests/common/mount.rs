@@ -1,4 +1,4 @@
-//! Volumes mounted by the kernel, for comparing what it does with what xact does.
+//! Volumes mounted by the kernel, for comparisons with xact.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Image, tool};
 
-/// An image that the kernel has mounted; unmounted when dropped, whatever the test came to.
+/// An image that the kernel has mounted; the drop unmounts it, also after a failed test.
 pub struct Mount {
     dir: tempfile::TempDir,
 }
@@ -31,8 +31,8 @@ impl Drop for Mount {
     }
 }
 
-/// A process that another test's thread is just starting has our descriptors open until its exec:
-/// "busy" is tried again for a while.
+/// Unmounts, and retries for a while if busy: a process that another test's thread starts has our
+/// descriptors open until its exec.
 fn unmount(path: &Path) {
     for _ in 0..100 {
         let output = Command::new("umount").arg(path).output().expect("umount is needed for this test");
@@ -46,6 +46,6 @@ fn unmount(path: &Path) {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    // A test that has failed already must not end in a second panic.
+    // A failed test must not end in a second panic.
     assert!(std::thread::panicking(), "{} cannot be unmounted", path.display());
 }

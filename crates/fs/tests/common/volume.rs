@@ -1,4 +1,4 @@
-//! A volume opened with the modules under test, and closed for others to judge.
+//! A volume opened with the modules under test, and closed for a check by other programs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens it with the engine that it is made for. Nothing is committed but by the test.
+    /// Opens the volume with its engine. Only the test commits.
     pub fn open(image: Image) -> Volume {
         let options = EngineOptions { commit_interval: Duration::from_secs(3600), ..Default::default() };
         let device = image.device();
@@ -43,7 +43,7 @@ impl Volume {
         self.inodes.write(&mut self.begin(InodeTable::CREDITS), ino, inode).unwrap();
     }
 
-    /// Writes everything, closes, and lets e2fsck look.
+    /// Writes everything, closes, and checks the volume with e2fsck.
     pub fn close(self) -> Image {
         self.alloc.write_counts(&mut self.begin(1)).unwrap();
         let image = self.close_unchecked();

@@ -1,4 +1,4 @@
-//! Damaged directories: a clear error or the right answer, never a panic or a hang.
+//! A damaged directory gives a clear error or the right result, never a panic or a hang.
 
 use xact_consistency::{BlockRef, Handle};
 use xact_layout::feature::compat;
@@ -11,7 +11,7 @@ use super::support::{DEFAULT, GENERATION, Kind, OWN, Random, SMALL, Sample};
 use crate::api::{Entry, FileKind};
 
 const ENTRY: Entry = Entry { ino: Ino(5), kind: FileKind::Regular };
-/// No checksum stands between the damage and its reader.
+/// A volume without checksums, which would detect the damage first.
 const OPEN: Kind = Kind { csum: false, ..SMALL };
 
 fn name(i: usize) -> Vec<u8> {
@@ -26,7 +26,7 @@ fn filled(kind: Kind, names: usize) -> Sample {
     sample
 }
 
-/// Contents to go back to.
+/// Contents to restore later.
 fn save(sample: &Sample) -> Vec<(BlockNr, BlockRef)> {
     sample.blocks.map.iter().map(|&block| (block, sample.engine.read(block).unwrap())).collect()
 }
@@ -53,7 +53,7 @@ fn what<T: std::fmt::Debug>(result: Result<T>) -> &'static str {
     }
 }
 
-/// With checksums no changed bit of a block that is in use goes unseen.
+/// With checksums, every changed bit of a block in use is detected or has no effect.
 #[test]
 fn every_flipped_bit_is_seen_or_without_effect() {
     for names in [10, 800] {
@@ -77,16 +77,16 @@ fn every_flipped_bit_is_seen_or_without_effect() {
     }
 }
 
-/// Without checksums anything may come of damage but a panic, a hang or another kind of error.
+/// Without checksums, damage may have any result except a panic, a hang or another kind of error.
 #[test]
-fn random_damage_does_no_harm() {
+fn random_damage_causes_no_panic_or_hang() {
     for (names, seed) in [(20, 1), (400, 2), (6000, 3)] {
         let mut sample = filled(OPEN, names);
         let (saved, indexed) = (save(&sample), sample.blocks.indexed);
         let mut random = Random::new(seed);
         for round in 0..600 {
             for _ in 0..1 + random.below(6) {
-                // The index and the first entries of a block are hit the most.
+                // Most damage hits the index and the first entries of a block.
                 let at = if random.below(2) == 0 { 0 } else { random.below(saved.len() as u32) };
                 let limit = if random.below(2) == 0 { 48 } else { 1024 };
                 let byte = random.below(limit) as usize;
@@ -156,11 +156,11 @@ fn a_bad_root_is_refused() {
 }
 
 #[test]
-fn branches_that_lead_astray() {
+fn branches_to_wrong_blocks_are_refused() {
     let leads = |sample: &Sample, i: usize, block: u32| {
         damage(sample, 0, |bytes| put_u32(bytes, branch(i) + 4, block));
     };
-    // Root to leaves.
+    // An index of one level.
     let mut sample = filled(OPEN, 300);
     let saved = save(&sample);
     leads(&sample, 0, 5000);
@@ -183,7 +183,7 @@ fn branches_that_lead_astray() {
     ));
     restore(&mut sample, &saved, true);
 
-    // With a level between.
+    // An index of two levels.
     let mut sample = filled(OPEN, 6000);
     assert_eq!(sample.depth(), 2);
     let saved = save(&sample);
@@ -217,8 +217,7 @@ fn branches_that_lead_astray() {
     }
 }
 
-/// Leaves that are empty pass for right anywhere; so an index can lead to one of them again and
-/// again, and a walk must end by itself.
+/// An empty leaf is valid anywhere, so an index can point at it many times; a walk must still end.
 #[test]
 fn endless_walks_end() {
     let mut sample = filled(Kind { hash_version: 0, flags: 2, ..OPEN }, 6000);
@@ -247,7 +246,7 @@ fn endless_walks_end() {
 }
 
 #[test]
-fn entries_that_must_not_be_listed() {
+fn entries_with_invalid_names_are_not_listed() {
     for bad in [&b".."[..], b"a/b", b"a\0b"] {
         let mut sample = Sample::new(OPEN, 10);
         sample.add(&vec![b'n'; bad.len()], ENTRY).unwrap();
@@ -257,7 +256,7 @@ fn entries_that_must_not_be_listed() {
 }
 
 #[test]
-fn directories_without_what_they_need() {
+fn directories_without_blocks_or_entries_are_refused() {
     let mut sample = Sample::new(DEFAULT, 10);
     sample.blocks.map.clear();
     for result in [sample.lookup(b"a").map(drop), sample.list().map(drop), sample.add(b"a", ENTRY)] {

@@ -1,4 +1,5 @@
-//! Real volumes: made by mke2fs, mounted by the kernel, touched up by debugfs, judged by e2fsck.
+//! Real volumes for the tests: made by mke2fs, mounted by the kernel, changed by debugfs, checked
+//! by e2fsck.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -23,15 +24,15 @@ use crate::metadata_blocks::MetadataBlocks;
 /// Blocks that a rehearsed change may append.
 const REHEARSAL_BLOCKS: u64 = 5000;
 
-/// Runs a program, which must succeed.
+/// Runs a program; the test fails if it fails.
 fn run(program: &str, args: &[&str]) -> Output {
     let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
     assert!(output.status.success(), "{program} {args:?}: {output:#?}");
     output
 }
 
-/// A process that another test's thread is just starting has our descriptors open until its exec,
-/// and with them our mounts busy and our images locked: what fails is tried again for a while.
+/// Retries an action for a while. A process that another test's thread starts has our descriptors
+/// open until its exec, which keeps mounts busy and images locked.
 fn patiently<R>(action: impl Fn() -> Option<R>) -> Option<R> {
     (0..100).find_map(|_| {
         let result = action();
@@ -42,7 +43,7 @@ fn patiently<R>(action: impl Fn() -> Option<R>) -> Option<R> {
     })
 }
 
-/// An image file that is gone with its value.
+/// An image file; the drop deletes it.
 pub struct Image {
     folder: TempDir,
     path: PathBuf,
@@ -58,8 +59,8 @@ impl Drop for Mounted<'_> {
     fn drop(&mut self) {
         let succeeds = |output: &Output| output.status.success();
         let unmounted = patiently(|| Command::new("umount").arg(self.point).output().ok().filter(succeeds));
-        // A mount namespace that a process made meanwhile keeps the mount, and the image, for
-        // longer.
+        // A mount namespace that a process has created in between keeps the mount, and the image,
+        // for longer.
         let detached = patiently(|| {
             let devices = Command::new("losetup").args(["-j", self.image]).output().ok()?;
             devices.stdout.is_empty().then_some(())
@@ -69,7 +70,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// For reading extents: nothing is taken.
+/// A source of blocks for reading extents, which takes none.
 struct NoBlocks;
 
 impl MetadataBlocks for NoBlocks {
@@ -113,7 +114,7 @@ impl Image {
         let script = self.folder.path().join("requests");
         std::fs::write(&script, requests.join("\n")).expect("requests");
         let output = run("debugfs", &["-w", "-f", script.to_str().expect("UTF-8"), self.path()]);
-        // It prints errors and carries on.
+        // debugfs prints errors and continues.
         let errors: Vec<String> = String::from_utf8_lossy(&output.stderr)
             .lines()
             .filter(|line| !line.starts_with("debugfs 1."))
@@ -126,7 +127,7 @@ impl Image {
         run("e2fsck", &["-fn", self.path()]);
     }
 
-    /// What the kernel does with the volume while it is mounted.
+    /// Runs `work` while the kernel has the volume mounted.
     pub fn mounted<R>(&self, work: impl FnOnce(&Path) -> R) -> R {
         let point = self.folder.path().join("mount");
         run("mount", &["-o", "loop", self.path(), point.to_str().expect("UTF-8")]);
@@ -136,7 +137,7 @@ impl Image {
         result
     }
 
-    /// The directory `ino`, on the image itself.
+    /// Opens the directory `ino` on the image itself.
     pub fn open(&self, ino: Ino) -> Sample {
         let device = patiently(|| FileDevice::open(&self.path, OpenMode::ReadWrite).ok()).expect("image");
         open(Arc::new(device), ino)
@@ -147,8 +148,8 @@ impl Image {
         self.open(Ino::ROOT).lookup(name.as_bytes()).expect("lookup").expect("name in the root").ino
     }
 
-    /// Has `work` change the directory. There is no allocator in these tests: a rehearsal on a copy
-    /// tells how many blocks are appended, and debugfs provides them.
+    /// Changes the directory with `work`. These tests have no allocator: a rehearsal on a copy
+    /// finds the number of appended blocks, and debugfs provides them.
     pub fn change(&self, ino: Ino, work: impl Fn(&mut Sample)) {
         let bytes = std::fs::read(&self.path).expect("image");
         let block_size = self.open(ino).sb.block_size() as usize;

@@ -1,4 +1,5 @@
-//! Directories of the kernel read and changed by us, and ours by the kernel; e2fsck is silent.
+//! xact reads and changes directories of the kernel, and the kernel those of xact; e2fsck finds no
+//! problem.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,7 +15,8 @@ use crate::api::{Entry, FileKind};
 
 type Names = BTreeSet<Vec<u8>>;
 
-/// Names of all lengths, some with bytes above 127: they tell the signed hash from the unsigned.
+/// Names of all lengths, some with bytes above 127: these distinguish the signed from the unsigned
+/// hash.
 fn name(number: usize) -> Vec<u8> {
     match number % 4 {
         0 => format!("{number}"),
@@ -25,7 +27,7 @@ fn name(number: usize) -> Vec<u8> {
     .into_bytes()
 }
 
-/// One directory `d` whose names are all links of the file `target` beside it.
+/// One directory `d`. All its names are links to the file `target` in the root.
 struct Trial {
     image: Image,
     dir: Ino,
@@ -35,7 +37,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// The kernel makes `count` names.
+    /// Lets the kernel create `count` names.
     fn new(image: Image, count: usize, types: bool) -> Trial {
         let names: Names = (0..count).map(name).collect();
         image.mounted(|root| {
@@ -47,7 +49,7 @@ impl Trial {
         Trial { image, dir, target, names, types }
     }
 
-    /// We find what is there, by listing and by name.
+    /// xact finds all names, by listing and by look-up.
     fn read(&self) {
         let sample = self.image.open(self.dir);
         let listed = sample.list().expect("listing");
@@ -64,7 +66,7 @@ impl Trial {
         }
     }
 
-    /// We remove and add names.
+    /// xact removes and adds names.
     fn change(&mut self, remove: usize, add: impl Iterator<Item = usize>) {
         let gone: Names = self.names.iter().step_by(3).take(remove).cloned().collect();
         let new: Names = add.map(name).filter(|name| !self.names.contains(name)).collect();
@@ -85,7 +87,7 @@ impl Trial {
         }
     }
 
-    /// The kernel finds what is there, by listing and by name, and then changes it too.
+    /// The kernel finds all names, by listing and by look-up, and then removes and adds names.
     fn kernel(&mut self, remove: usize, add: impl Iterator<Item = usize>) {
         let gone: Names = self.names.iter().step_by(2).take(remove).cloned().collect();
         let new: Names = add.map(name).filter(|name| !self.names.contains(name)).collect();
@@ -130,7 +132,7 @@ fn fifty_thousand_names_of_ours() {
     trial.kernel(10_000, 50_000..60_000);
 }
 
-/// Volumes of many kinds, names of both sides in turn.
+/// xact and the kernel change a directory in turns.
 fn both_sides(options: &[&str], tune: impl Fn(&Image), count: usize, types: bool) {
     for first in [0, count] {
         let image = Image::make(64, options);
@@ -179,10 +181,10 @@ fn unsigned_hashes() {
     both_sides(&["-b", "4096"], |image| image.debugfs(&["ssv flags 2".into()]), 1000, true);
 }
 
-/// With neither flag the kernel takes `char` for unsigned, and e2fsck for what it is where it was
-/// built; so the kernel alone is asked. It then sets the flag.
+/// With neither flag, the kernel uses unsigned `char`, and e2fsck that of its build; so only the
+/// kernel checks this one. It then sets the flag.
 #[test]
-fn hashes_of_no_stated_sign() {
+fn hashes_without_a_sign_flag() {
     let image = Image::make(64, &["-b", "1024"]);
     image.debugfs(&["ssv flags 0".into()]);
     let mut trial = Trial::new(image, 0, true);
@@ -202,10 +204,10 @@ fn tea_hashes() {
     both_sides(&["-b", "1024"], |image| image.tune2fs(&["-E", "hash_alg=tea"]), 2000, true);
 }
 
-/// An index made under `dir_index`, which was then taken away: read as the linear directory that
-/// it looks like, and changed into one.
+/// An index made before the feature `dir_index` was removed: it is read as the linear directory
+/// that it looks like, and a change converts it to one.
 #[test]
-fn an_index_that_is_not_to_be_used() {
+fn an_index_without_the_feature_is_read_as_a_linear_directory() {
     let mut trial = Trial::new(Image::make(64, &["-b", "1024", "-O", "^metadata_csum"]), 500, true);
     assert!(trial.image.open(trial.dir).blocks.indexed);
     trial.image.tune2fs(&["-O", "^dir_index"]);

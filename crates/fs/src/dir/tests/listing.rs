@@ -1,4 +1,4 @@
-//! Listings that are interrupted and go on while the directory changes.
+//! An interrupted listing lists each name once, while the directory changes in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::api::{Entry, FileKind};
 
 const ENTRY: Entry = Entry { ino: Ino(5), kind: FileKind::Regular };
 
-/// Lists in portions; between them, names that are not `kept` come and go.
+/// Lists in portions; between them, names that are not in `kept` are added and removed.
 fn interrupted(kind: Kind, names: u32, seed: u64) {
     let mut random = Random::new(seed);
     let mut sample = Sample::new(kind, 4000);
@@ -31,7 +31,7 @@ fn interrupted(kind: Kind, names: u32, seed: u64) {
     loop {
         let portion = sample.list_some(cookie, 1 + random.below(40) as usize).unwrap();
         let Some((_, _, next)) = portion.last() else { break };
-        assert!(*next > cookie, "a listing goes on");
+        assert!(*next > cookie, "a listing advances");
         cookie = *next;
         for (name, ..) in portion {
             *listed.entry(name).or_default() += 1;
@@ -53,7 +53,7 @@ fn interrupted(kind: Kind, names: u32, seed: u64) {
         }
     }
     for name in &kept {
-        assert_eq!(listed.get(name), Some(&1), "a name that was there all the time");
+        assert_eq!(listed.get(name), Some(&1), "a name that existed throughout");
     }
     assert!(listed.values().all(|&count| count == 1), "no name is listed twice");
 }
@@ -65,12 +65,12 @@ fn interrupted_listings_while_the_directory_changes() {
         interrupted(Kind { hash_version: 0, ..SMALL }, 1500, seed);
         interrupted(Kind { hash_version: 2, csum: false, flags: 2, ..SMALL }, 1500, seed);
         interrupted(Kind { dir_index: false, ..SMALL }, 300, seed);
-        // Becomes an indexed one in mid-listing.
+        // The directory gets an index during the listing.
         interrupted(DEFAULT, 40, seed);
     }
 }
 
-/// `rm -r` as a program does it: list some, remove them, go on.
+/// As `rm -r` does: list some names, remove them, continue.
 #[test]
 fn removing_while_listing_leaves_nothing() {
     for kind in [SMALL, Kind { dir_index: false, ..SMALL }] {
@@ -91,7 +91,8 @@ fn removing_while_listing_leaves_nothing() {
     }
 }
 
-/// The refused entry is not consumed, the order is that of the keys, and cookies lead to them.
+/// A refused entry is not consumed, names come in the order of their keys, and a cookie leads to
+/// its key.
 #[test]
 fn cookies_are_keys() {
     for kind in [SMALL, Kind { dir_index: false, ..SMALL }] {

@@ -1,4 +1,5 @@
-//! Directories in memory against a model and under damage; real volumes, both ways.
+//! Tests of directories: against a model, under damage, and on real volumes together with the
+//! kernel.
 
 mod damage;
 mod image;

@@ -1,4 +1,4 @@
-//! Random changes against a map in memory.
+//! Random changes of a directory agree with a map in memory.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Trial {
         self.model.insert(name, entry);
     }
 
-    /// `growth` of ten steps add a name.
+    /// One random change; `growth` of ten steps add a name.
     fn step(&mut self, growth: u32) {
         if self.random.below(10) < growth {
             let name = self.random.name(self.longest);
@@ -112,7 +112,7 @@ fn random_changes_of_long_names_two_levels_deep() {
     let mut trial = Trial::new(SMALL, 5, 255);
     trial.run(6000);
     assert_eq!(trial.sample.depth(), 2);
-    // Index nodes were split as well.
+    // Index nodes were split, too.
     assert!(trial.sample.dir().probe(&trial.sample.blocks, |_| 0).unwrap().1.step(0).index.count() > 2);
 }
 
@@ -126,8 +126,8 @@ fn random_changes_without_an_index() {
     Trial::new(DEFAULT, 4, 20).run(100);
 }
 
-/// Names of length 31 and 32 that the hash cannot tell apart: what the shorter one is filled up
-/// with, the longer one has. So splits fall between names of one hash all the time.
+/// Names of length 31 and 32 with the same hash: the longer one ends with the byte that pads the
+/// shorter one. So splits often fall between names of one hash.
 #[test]
 fn pairs_of_names_with_one_hash() {
     for csum in [true, false] {
@@ -152,8 +152,8 @@ fn pairs_of_names_with_one_hash() {
     }
 }
 
-/// Names that all have one legacy hash: the state after all but the last two bytes is known, so
-/// the last byte can be computed from the last but one.
+/// Names with the same legacy hash. The state before the last two bytes is known, so the last byte
+/// is computed from the last but one.
 fn names_of_one_legacy_hash(target: u32, count: usize) -> Vec<Vec<u8>> {
     const FACTOR: u32 = 7_152_373;
     let step = |(h0, h1): (u32, u32), byte: u8| {
@@ -211,7 +211,7 @@ fn one_hash_over_many_leaves() {
     trial.check();
 }
 
-/// The largest hash is the kernel's mark for the end, and is given to no name.
+/// The largest hash is the kernel's end mark, and no name has it.
 #[test]
 fn no_name_has_the_hash_of_the_end() {
     let hasher = DirHasher::from_parts(HashVersion::Legacy, true, [0; 4]);
@@ -221,7 +221,7 @@ fn no_name_has_the_hash_of_the_end() {
 }
 
 #[test]
-fn a_name_that_is_not_there() {
+fn a_missing_name_gives_enoent() {
     for blocks in [3, 2000] {
         let mut trial = Trial::new(SMALL, 8, 30);
         for _ in 0..blocks {
@@ -236,7 +236,7 @@ fn a_name_that_is_not_there() {
 }
 
 #[test]
-fn the_parent_changes() {
+fn the_parent_can_be_changed() {
     for names in [0, 500] {
         let mut trial = Trial::new(SMALL, 9, 30);
         for _ in 0..names {
@@ -249,7 +249,7 @@ fn the_parent_changes() {
     }
 }
 
-/// Whatever append fails, the directory is sound and has the names it had.
+/// Whichever append fails, the directory stays consistent and keeps its names.
 #[test]
 fn without_space_nothing_changes() {
     let mut failures = 0;
@@ -272,9 +272,9 @@ fn without_space_nothing_changes() {
     assert_eq!(failures, 199);
 }
 
-/// With 1 KiB blocks and two levels there is an end, as the kernel has it.
+/// With 1 KiB blocks, an index of two levels is limited, as in the kernel.
 #[test]
-fn a_full_index_says_no_space() {
+fn a_full_index_returns_does_not_fit() {
     let mut sample = Sample::new(SMALL, 20_000);
     let entry = Entry { ino: Ino(5), kind: FileKind::Regular };
     let tail = "x".repeat(245);
@@ -285,11 +285,11 @@ fn a_full_index_says_no_space() {
         match sample.add(name.as_bytes(), entry) {
             Ok(()) => count += 1,
             Err(error) => {
-                assert!(matches!(room, Err(Error::DoesNotFit(_))), "it was foreseen");
+                assert!(matches!(room, Err(Error::DoesNotFit(_))), "the check predicts it");
                 break error;
             }
         }
-        assert!(room.is_ok(), "and not too soon");
+        assert!(room.is_ok(), "the check is not too early");
     };
     assert!(matches!(error, Error::DoesNotFit(_)), "{error}");
     assert!(!sample.blocks.spare.is_empty() && count > 15_000, "{count} names");
@@ -297,7 +297,7 @@ fn a_full_index_says_no_space() {
     assert_eq!(sample.list().unwrap().len(), count);
 }
 
-/// With `large_dir` it goes on where the index of two levels ends.
+/// With `large_dir`, the index grows beyond two levels.
 #[test]
 fn an_index_three_levels_deep() {
     let mut sample = Sample::new(Kind { large: true, ..SMALL }, 60_000);
@@ -317,7 +317,7 @@ fn an_index_three_levels_deep() {
     }
 }
 
-/// Many names must not cost more and more each.
+/// The cost of a name does not grow with their number.
 #[test]
 fn a_hundred_thousand_names() {
     let mut sample = Sample::new(DEFAULT, 3000);
@@ -334,6 +334,6 @@ fn a_hundred_thousand_names() {
     }
     sample.check_index();
     assert_eq!(sample.list().unwrap().len(), 100_000);
-    // The index has two levels by then, and had one.
-    assert!(blocks[9] <= blocks[1] * 2, "blocks looked at for each 10,000 names: {blocks:?}");
+    // The index now has two levels, and had one before.
+    assert!(blocks[9] <= blocks[1] * 2, "blocks read for each 10,000 names: {blocks:?}");
 }

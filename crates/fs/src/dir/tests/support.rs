@@ -21,7 +21,7 @@ pub const PARENT: Ino = Ino(2);
 pub const GENERATION: u32 = 77;
 pub const INODES: u32 = 1_000_000;
 
-/// A small generator, so that a failure repeats from its seed.
+/// A small random generator: a failure is repeated from its seed.
 pub struct Random(u64);
 
 impl Random {
@@ -36,7 +36,7 @@ impl Random {
         (self.0 >> 16) as u32 % limit
     }
 
-    /// A name of up to `longest` bytes, of any that may be in names.
+    /// A name of up to `longest` bytes, of all bytes that names may have.
     pub fn name(&mut self, longest: u32) -> Vec<u8> {
         let len = 1 + self.below(longest);
         let mut name: Vec<u8> = (0..len).map(|_| self.below(256) as u8).collect();
@@ -50,7 +50,7 @@ impl Random {
     }
 }
 
-/// What a test volume is like.
+/// The properties of a test volume.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
     pub block_size: u32,
@@ -92,12 +92,12 @@ impl Kind {
     }
 }
 
-/// A directory's blocks: file block `i` is `map[i]`, and `spare` are there to append.
+/// A directory's blocks: file block `i` is `map[i]`; blocks in `spare` can be appended.
 pub struct TestBlocks {
     pub map: Vec<BlockNr>,
     pub spare: Vec<BlockNr>,
     pub indexed: bool,
-    /// How often a block was asked for.
+    /// Number of look-ups of blocks.
     pub looked_up: Cell<u64>,
 }
 
@@ -123,7 +123,7 @@ impl DirBlocks for TestBlocks {
     }
 }
 
-/// A directory with the volume around it.
+/// A directory on a volume of its own.
 pub struct Sample {
     pub sb: Superblock,
     pub engine: Arc<Engine>,
@@ -138,7 +138,8 @@ impl Sample {
         let size = u64::from(kind.block_size) * u64::from(blocks + 1);
         let device = MemoryDevice::new(size);
         let engine: Arc<Engine> = TestEngine::new(Arc::new(device), kind.block_size as usize).engine;
-        // From the end, so that the first blocks are the lowest: damage is easier to aim.
+        // Taken from the end, so that the first blocks have the lowest numbers, which simplifies
+        // damage.
         let mut spare: Vec<BlockNr> = (1..=u64::from(blocks)).rev().map(BlockNr).collect();
         let map = vec![spare.pop().expect("at least one block")];
         let blocks = TestBlocks { map, spare, indexed: false, looked_up: Cell::new(0) };
@@ -164,7 +165,7 @@ impl Sample {
         let flags = flag::EXTENTS | if self.blocks.indexed { flag::INDEX } else { 0 };
         let mut dir = Dir::new(&self.sb, &self.engine, self.ino, self.generation, flags)?;
         dir.add(&mut self.blocks, &mut h, name, entry)?;
-        assert!(self.blocks.count() <= before + ADD_APPENDS, "appended more than announced");
+        assert!(self.blocks.count() <= before + ADD_APPENDS, "appended more blocks than ADD_APPENDS");
         Ok(())
     }
 
@@ -209,7 +210,7 @@ impl Sample {
         Ok(map)
     }
 
-    /// Index blocks from the root down to a leaf; 0 without an index.
+    /// Number of index blocks from the root down to a leaf; 0 without an index.
     pub fn depth(&self) -> usize {
         if !self.blocks.indexed {
             return 0;
@@ -217,8 +218,8 @@ impl Sample {
         self.dir().probe(&self.blocks, |_| 0).unwrap().1.depth()
     }
 
-    /// Reads the whole index and checks that it has every block once and every name where its
-    /// hash belongs. Returns the number of leaves that go on with the hash of the leaf before.
+    /// Reads the whole index, and checks that it has every block once and every name in the leaf of
+    /// its hash. Returns the number of leaves that continue the hash of the previous leaf.
     pub fn check_index(&self) -> usize {
         let dir = self.dir();
         let (_, mut path) = dir.probe(&self.blocks, |_| 0).unwrap();
@@ -228,7 +229,7 @@ impl Sample {
             let was = std::mem::replace(&mut seen[at.0 as usize], true);
             assert_eq!(was, again, "{at} in the index");
         };
-        // The index blocks of the way before.
+        // The index blocks of the previous path.
         let mut before: Vec<FileBlock> = Vec::new();
         loop {
             let way: Vec<FileBlock> = (0..path.depth()).map(|level| path.step(level).file_block).collect();

@@ -1,4 +1,4 @@
-//! Block maps written by hand, taken apart with hardly any credits.
+//! Block maps agree with a model; their removal takes many handles with few credits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::metadata_blocks::CREDITS_PER_BLOCK;
 
 const N: u32 = BLOCK_SIZE as u32 / 4;
 
-/// A volume whose file has direct blocks and blocks below each kind of array, and what it has.
+/// A volume whose file has direct blocks and blocks below each kind of array; and those blocks.
 fn volume() -> (Volume, BTreeMap<u32, u64>) {
     let mut volume = Volume::new();
     volume.inode.set_flags(0);
     let mut next_array = 100;
-    // By place: in `i_block` (array 0), or in an array.
+    // Pointers by array and slot; array 0 is `i_block`.
     let mut places: BTreeMap<(u64, u32), u64> = BTreeMap::new();
     let mut model = BTreeMap::new();
     let files = (0..8).chain(12 + 3..12 + 60).chain(12 + N + N - 20..12 + N + N + 30).chain([
@@ -84,13 +84,13 @@ fn all_kinds_of_places_are_mapped() {
     assert_eq!(map(8), Mapping::Hole { len: 4 });
     assert_eq!(map(12 + 60), Mapping::Hole { len: N - 60 });
     assert_eq!(map(12 + N), Mapping::Hole { len: N - 20 });
-    // A hole ends where the place above it does.
+    // A hole ends with the slot above it.
     assert_eq!(map(12 + N + 2 * N), Mapping::Hole { len: N });
     let end = 12 + N + N * N + N * N * N;
     assert_eq!(map(end), Mapping::Hole { len: u32::MAX - end });
 }
 
-/// The inode's arrays and places are what the blocks of the model need, and no more.
+/// The number of arrays that the blocks of the model need.
 fn arrays_needed(model: &BTreeMap<u32, u64>) -> usize {
     let mut arrays = BTreeSet::new();
     for &at in model.keys() {
@@ -114,7 +114,7 @@ fn arrays_needed(model: &BTreeMap<u32, u64>) -> usize {
 }
 
 #[test]
-fn insertions_and_removals_against_a_model() {
+fn insertions_and_removals_agree_with_the_model() {
     for seed in 1..20u64 {
         let mut volume = Volume::new();
         volume.inode.set_flags(0);
@@ -127,7 +127,7 @@ fn insertions_and_removals_against_a_model() {
             state ^= state << 17;
             (state >> 16) as u32 % limit
         };
-        // Borders between the kinds of places, and their surroundings.
+        // The borders between the kinds of slots, and their surroundings.
         let places = [0, 12, 12 + N, 12 + 2 * N, 12 + N + N * N, 12 + N + 2 * N * N];
         let mut next_data = 10 * DATA_FROM;
         for _ in 0..120 {
@@ -171,7 +171,7 @@ fn a_full_volume_changes_nothing() {
     volume.inode.set_block_area(&[0; 60]);
     *volume.blocks.limit.borrow_mut() = Some(2);
     let before = volume.inode.clone();
-    // Needs the single array, the double one, and one below it.
+    // The run needs the single array, the double one, and one below it.
     let run = Run { start: BlockNr(10 * DATA_FROM), len: N + 30 };
     let credits = volume.extents().credits_insert(&volume.inode, 1, run.len);
     let result = volume
@@ -187,14 +187,14 @@ fn a_full_volume_changes_nothing() {
 }
 
 #[test]
-fn removal_goes_on_over_many_handles() {
+fn a_removal_continues_over_many_handles() {
     let everything = 0..u32::MAX;
     for range in [everything, 5..12 + N + N, 12 + 10..12 + 20, 12 + N + N..u32::MAX] {
         let (mut volume, mut model) = volume();
         let (start, mut end) = (FileBlock(range.start), FileBlock(range.end));
         let (mut freed, mut stops) = (Vec::new(), 0);
         loop {
-            // Less than `credits_remove`, as no extent is longer than a block here.
+            // Fewer than `credits_remove`, because every extent here has one block.
             let credits = STEP_CREDITS + CREDITS_PER_BLOCK;
             assert!(credits <= volume.extents().credits_remove(&volume.inode));
             volume.test_engine.set_max_credits(credits);
@@ -212,7 +212,7 @@ fn removal_goes_on_over_many_handles() {
                 }
             }
         }
-        assert!(stops > 0 || range.end == 12 + 20, "it did not fit one handle");
+        assert!(stops > 0 || range.end == 12 + 20, "it did not fit into one handle");
         let mut expected: Vec<u64> = model.range(range.clone()).map(|(_, &block)| block).collect();
         freed.sort_unstable();
         expected.sort_unstable();

@@ -1,4 +1,4 @@
-//! Random changes against a model of one entry a block; real volumes, both ways.
+//! Tests of extent trees and block maps against models with one entry for each block.
 
 mod block_map;
 mod model;

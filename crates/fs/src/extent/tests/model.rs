@@ -1,4 +1,4 @@
-//! Random changes against a model of one entry a block.
+//! Random changes of an extent tree agree with a model with one entry for each block.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use xact_types::{BlockNr, Error, FileBlock, Run};
 use super::super::{Mapping, Progress};
 use super::support::{DATA_FROM, Volume};
 
-/// A small generator, so that a failure repeats from its seed.
+/// A small random generator: a failure is repeated from its seed.
 struct Random(u64);
 
 impl Random {
@@ -20,14 +20,14 @@ impl Random {
     }
 }
 
-/// By file block: the block, and whether it is unwritten.
+/// For each file block, its block, and whether it is unwritten.
 type Model = BTreeMap<u32, (u64, bool)>;
 
 struct Trial {
     volume: Volume,
     model: Model,
     random: Random,
-    /// File blocks in play.
+    /// Number of file blocks used in the test.
     space: u32,
     next_data: u64,
 }
@@ -45,7 +45,7 @@ impl Trial {
 
     fn insert(&mut self, longest: u32) {
         let mut range = self.range(longest);
-        // Cut to the hole at its start.
+        // Limited to the hole at its start.
         if let Some((&used, _)) = self.model.range(range.clone()).next() {
             range.end = used;
         }
@@ -53,7 +53,7 @@ impl Trial {
             return;
         }
         let len = range.len() as u32;
-        // Sometimes right behind the block before, so that extents join.
+        // Sometimes directly after the previous block, so that extents join.
         let before = range.start.checked_sub(1).and_then(|b| self.model.get(&b)).copied();
         let (start, unwritten) = match before {
             Some((block, unwritten)) if self.random.below(2) == 0 && self.is_free(block + 1, len) => {
@@ -224,10 +224,10 @@ fn random_changes_agree_with_the_model() {
 }
 
 #[test]
-fn trees_get_deep_and_flat_again() {
+fn trees_grow_deep_and_become_flat_again() {
     let mut run = Trial::new(1, 80_000);
     let mut deepest = 0;
-    // Every second block, in three orders: the end, the start, and everywhere.
+    // Every second block, in three orders: at the end, at the start, and scattered.
     let orders: [&dyn Fn(u32) -> u32; 3] = [&|i| i, &|i| 39_999 - i, &|i| i * 7919 % 40_000];
     for order in orders {
         for i in 0..40_000 {

@@ -17,21 +17,21 @@ use super::super::{Extents, Owner};
 use crate::metadata_blocks::MetadataBlocks;
 
 pub const BLOCK_SIZE: usize = 1024;
-/// Nodes come from blocks below this one, data from those above. So a tree of one-block extents
-/// can get deep on a small device, of which only the lower part exists.
+/// Nodes use blocks below this one, data those above. So a tree of one-block extents can get deep
+/// on a small device, of which only the lower part exists.
 pub const DATA_FROM: u64 = 20_000;
 pub const BLOCKS: u64 = 4_000_000_000;
 
-/// Hands out node blocks and knows which are linked.
+/// Provides node blocks, and tracks the linked ones.
 #[derive(Default)]
 pub struct TestBlocks {
     pub taken: RefCell<BTreeSet<BlockNr>>,
     pub linked: RefCell<BTreeSet<BlockNr>>,
-    /// No more than these at a time.
+    /// Maximum number of blocks in use.
     pub limit: RefCell<Option<usize>>,
 }
 
-/// Stand-ins for the bitmap and descriptor of a group of eight blocks, to have credits spent.
+/// Substitutes for the bitmap and descriptor of a group of eight blocks, so that credits are used.
 fn bitmap_of(block: BlockNr) -> (BlockNr, BlockNr) {
     let group = block.0 / 8;
     (BlockNr(DATA_FROM + 2 * group), BlockNr(DATA_FROM + 2 * group + 1))

@@ -1,5 +1,5 @@
-//! Volumes made by `mkfs` in use: filled, emptied and filled again through [`LiveFs`], judged by
-//! e2fsck and read by the kernel.
+//! Volumes of `mkfs` in use: after they are filled, emptied and filled again through [`LiveFs`],
+//! they are clean for e2fsck and read by the kernel.
 
 mod common;
 
@@ -27,8 +27,8 @@ fn make_file(view: &dyn View, dir: Ino, number: usize, len: usize) -> xact_types
 }
 
 /// Closes the volume and its device.
-fn close(base: Arc<LiveFs>) {
-    base.close().unwrap();
+fn close(fs: Arc<LiveFs>) {
+    fs.close().unwrap();
 }
 
 fn all_options() -> Vec<(u64, MkfsOptions)> {
@@ -53,20 +53,20 @@ fn fresh(size_bytes: u64, options: &MkfsOptions) -> Image {
 }
 
 #[test]
-fn trees_are_made_emptied_and_read_by_the_kernel() {
+fn trees_are_created_removed_and_read_by_the_kernel() {
     for (size, options) in all_options() {
         let image = fresh(size, &options);
-        let base = open(image.device(), &VolumeOptions::default()).unwrap();
+        let fs = open(image.device(), &VolumeOptions::default()).unwrap();
         for folder in 0..5 {
-            let dir = base.make_dir(&ME, Ino::ROOT, format!("d{folder}").as_bytes(), 0o755).unwrap().ino;
+            let dir = fs.make_dir(&ME, Ino::ROOT, format!("d{folder}").as_bytes(), 0o755).unwrap().ino;
             for file in 0..80 {
-                make_file(&*base, dir, file, file * 300).unwrap();
+                make_file(&*fs, dir, file, file * 300).unwrap();
             }
             for file in (0..80).step_by(3) {
-                base.unlink(&ME, dir, &name(file)).unwrap();
+                fs.unlink(&ME, dir, &name(file)).unwrap();
             }
         }
-        close(base);
+        close(fs);
         image.assert_clean();
 
         let mount = Mount::new(&image);
@@ -76,69 +76,69 @@ fn trees_are_made_emptied_and_read_by_the_kernel() {
         mount.unmount();
         image.assert_clean();
 
-        let base = open(image.device(), &VolumeOptions::default()).unwrap();
-        let dir = base.lookup(Ino::ROOT, b"d3").unwrap().ino;
-        assert_eq!(base.lookup(dir, b"by-the-kernel").unwrap().size, 1);
-        assert!(base.lookup(dir, &name(39)).is_err());
-        close(base);
+        let fs = open(image.device(), &VolumeOptions::default()).unwrap();
+        let dir = fs.lookup(Ino::ROOT, b"d3").unwrap().ino;
+        assert_eq!(fs.lookup(dir, b"by-the-kernel").unwrap().size, 1);
+        assert!(fs.lookup(dir, &name(39)).is_err());
+        close(fs);
         image.assert_clean();
     }
 }
 
 #[test]
-fn a_full_volume_deletes_and_takes_as_much_again() {
+fn a_full_volume_deletes_and_can_be_filled_again() {
     for options in [MkfsOptions::default(), MkfsOptions { block_size: Some(4096), ..Default::default() }] {
         let image = fresh(12 << 20, &options);
-        let base = open(image.device(), &VolumeOptions::default()).unwrap();
-        let empty = base.space().unwrap();
+        let fs = open(image.device(), &VolumeOptions::default()).unwrap();
+        let empty = fs.space().unwrap();
         let mut counts = Vec::new();
         for _ in 0..3 {
-            let dir = base.make_dir(&ME, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+            let dir = fs.make_dir(&ME, Ino::ROOT, b"dir", 0o755).unwrap().ino;
             let mut count = 0;
             let full = loop {
-                match make_file(&*base, dir, count, 20_000) {
+                match make_file(&*fs, dir, count, 20_000) {
                     Ok(()) => count += 1,
                     Err(error) => break error,
                 }
             };
             assert!(matches!(full, Error::NoSpace), "{full}");
             counts.push(count);
-            base.sync_all().unwrap();
+            fs.sync_all().unwrap();
             for file in 0..=count {
-                match base.unlink(&ME, dir, &name(file)) {
+                match fs.unlink(&ME, dir, &name(file)) {
                     Ok(()) => {}
                     Err(error) => assert!(file == count, "file {file} of {count}: {error}"),
                 }
             }
-            base.remove_dir(&ME, Ino::ROOT, b"dir").unwrap();
+            fs.remove_dir(&ME, Ino::ROOT, b"dir").unwrap();
         }
         assert!(counts[0] > 100 && counts.iter().all(|count| count.abs_diff(counts[0]) <= 2), "{counts:?}");
-        base.sync_all().unwrap();
-        let after = base.space().unwrap();
+        fs.sync_all().unwrap();
+        let after = fs.space().unwrap();
         assert_eq!((after.free_blocks, after.free_inodes), (empty.free_blocks, empty.free_inodes));
-        close(base);
+        close(fs);
         image.assert_clean();
     }
 }
 
 #[test]
-fn a_volume_without_inodes_left_says_so_and_recovers() {
+fn a_volume_without_free_inodes_returns_no_space_and_recovers() {
     let options = MkfsOptions { inode_ratio: Some(64 << 10), ..Default::default() };
     let image = fresh(16 << 20, &options);
-    let base = open(image.device(), &VolumeOptions::default()).unwrap();
-    let before = base.space().unwrap().free_inodes;
+    let fs = open(image.device(), &VolumeOptions::default()).unwrap();
+    let before = fs.space().unwrap().free_inodes;
     for round in 0..2 {
         let mut count = 0;
         let error = loop {
-            match make_file(&*base, Ino::ROOT, count, 0) {
+            match make_file(&*fs, Ino::ROOT, count, 0) {
                 Ok(()) => count += 1,
                 Err(error) => break error,
             }
         };
         assert!(matches!(error, Error::NoSpace), "{error}");
         assert_eq!(count as u64, before, "round {round}");
-        (0..count).for_each(|file| base.unlink(&ME, Ino::ROOT, &name(file)).unwrap());
+        (0..count).for_each(|file| fs.unlink(&ME, Ino::ROOT, &name(file)).unwrap());
     }
-    close(base);
+    close(fs);
     image.assert_clean();
 }
