@@ -131,7 +131,7 @@ fn a_conflict_says_where_and_undoes_everything() {
     let error = channel.commit(0).unwrap_err();
     assert_eq!((error.errno, error.reason), (libc::EAGAIN, Reason::Conflict));
     assert_eq!(error.path.unwrap().to_str(), Some("/theirs"));
-    assert_eq!(error.why, "the name was changed meanwhile, by a program outside of any transaction");
+    assert_eq!(error.why, "the name was changed concurrently, by a program outside of any transaction");
     assert_eq!(sh(&mount.path(), "ls -A -I lost+found"), "theirs\n");
 }
 

@@ -1,14 +1,13 @@
-//! What one user may use up of the process that serves him, and what he uses: the one place where
-//! that is charged.
+//! Accounting of the process's resources by user: usage and limits.
 //!
-//! Every user (uid) has one [`Account`], looked up once when something is opened or begun for him
-//! and held by an `Arc` from then on; a [`Charge`] is a share of it that is given back when it is
-//! dropped. So hot paths add to an atomic, and mostly not even that: memory is charged in steps of
-//! [`STEP`].
+//! Every user (uid) has one [`Account`]. It is looked up once, when a resource is opened for the
+//! user, and then held by an `Arc`. A [`Charge`] is a share of the account, which its drop gives
+//! back. So frequent calls only add to an atomic, and mostly not even that, because memory is
+//! charged in steps of [`STEP`].
 //!
-//! All users with limits together have a limit too, [`ALL_USERS`] times that of one, since one
-//! person may have any number of uids (a user namespace). Root and the user who mounted the volume
-//! have none.
+//! All users with limits together also have a limit, [`ALL_USERS`] times that of one user, because
+//! one person may have any number of uids (in a user namespace). Root and the user who mounted the
+//! volume have no limits.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,26 +19,26 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use xact_types::{Errno, Result};
 
-/// Memory is charged in steps of this many bytes.
+/// Step in which memory is charged, in bytes.
 const STEP: u64 = 16 << 10;
-/// Limits of all users together, as a multiple of those of one.
+/// Limits of all users together, as a multiple of those of one user.
 const ALL_USERS: u64 = 4;
-/// Seconds between two reports that a user is at a limit.
+/// Minimum interval between two reports about one user, in seconds.
 const REPORT_EVERY: u64 = 60;
-/// Accounts above which those that are not in use are dropped.
+/// Number of accounts above which unused ones are dropped.
 const ACCOUNTS_MAX: usize = 256;
 
-/// What is limited.
+/// A limited resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     /// Open control channels.
     Channels,
-    /// Open transactions, running and kept.
+    /// Open transactions, running or left open.
     Transactions,
-    /// Those of them that are kept on the volume.
+    /// Open transactions that are persisted on the volume.
     Persisted,
     Savepoints,
-    /// Bytes of memory: what transactions have read and changed, lists of changes, selections.
+    /// Bytes of memory for read sets and changes of transactions, lists of changes, selections.
     Memory,
     /// File descriptors of the process.
     Descriptors,
@@ -58,7 +57,7 @@ impl Resource {
         Resource::Descriptors,
     ];
 
-    /// What a call gets that would need more than the limit.
+    /// The error of a call that would exceed the limit.
     pub fn errno(self) -> Errno {
         match self {
             Resource::Channels | Resource::Savepoints | Resource::Descriptors => Errno::EMFILE,
@@ -80,14 +79,14 @@ impl Resource {
     }
 }
 
-/// How much of each resource one user may have.
+/// Limits of each resource for one user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits([u64; RESOURCES]);
 
 impl Limits {
     pub const NONE: Limits = Limits([u64::MAX; RESOURCES]);
 
-    /// From the two that people set; the others follow from the number of transactions.
+    /// Limits from the two settings; the others follow from the number of transactions.
     pub fn new(transactions: u64, memory_bytes: u64) -> Limits {
         let times = |n: u64| transactions.saturating_mul(n);
         let mut limits = Limits::NONE;
@@ -108,12 +107,12 @@ impl Limits {
         self.0[of as usize]
     }
 
-    /// Of each resource, in the order of [`Resource::ALL`].
+    /// The limits, in the order of [`Resource::ALL`].
     pub fn each(&self) -> [u64; RESOURCES] {
         self.0
     }
 
-    /// With no more than this of one resource.
+    /// These limits, with at most `limit` of one resource.
     pub fn at_most(mut self, of: Resource, limit: u64) -> Limits {
         self.set(of, self.get(of).min(limit));
         self
@@ -128,7 +127,7 @@ impl Limits {
 struct Used([AtomicU64; RESOURCES]);
 
 impl Used {
-    /// False, and nothing changes, where that would be more than `limit`.
+    /// Adds an amount; false, without a change, if that would exceed `limit`.
     fn add(&self, of: Resource, amount: u64, limit: u64) -> bool {
         let used = &self.0[of as usize];
         let before = used.fetch_add(amount, Relaxed);
@@ -148,20 +147,20 @@ impl Used {
     }
 }
 
-/// That a user is at a limit, for the log.
+/// A report that a user has reached a limit, for the log.
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal {
     pub uid: u32,
     pub resource: Resource,
     /// The limit of one user.
     pub limit: u64,
-    /// It is the limit of all users together that was met.
+    /// The limit of all users together was reached, not that of this user.
     pub all_users: bool,
 }
 
 type Reporter = Box<dyn Fn(&Refusal) + Send + Sync>;
 
-/// What all accounts have in common.
+/// The state that all accounts share.
 struct Common {
     started: Instant,
     used: Used,
@@ -174,13 +173,13 @@ impl Common {
     }
 }
 
-/// What one user may use, and uses.
+/// Usage and limits of one user.
 pub struct Account {
     uid: u32,
     limits: Limits,
     used: Used,
     refused: AtomicU64,
-    /// When a refusal was reported last, in seconds since the start; 0: never.
+    /// Time of the last report, in seconds since the start; 0: never.
     reported: AtomicU64,
     common: Arc<Common>,
 }
@@ -197,7 +196,7 @@ impl Account {
         }
     }
 
-    /// One without limits that is nobody's.
+    /// An account without limits and without a user.
     pub fn unlimited() -> Arc<Account> {
         Arc::new(Account::new(0, Limits::NONE, Arc::new(Common::new())))
     }
@@ -214,35 +213,35 @@ impl Account {
         self.used.get(of)
     }
 
-    /// Calls that were refused for a limit.
+    /// Number of calls refused because of a limit.
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
 
-    /// Charges the user; the resource's errno where that is more than he may have.
+    /// Charges the user; fails with the resource's errno if that exceeds a limit.
     pub fn charge(self: &Arc<Self>, of: Resource, amount: u64) -> Result<Charge> {
         let mut charge = Charge { account: self.clone(), of, amount: 0 };
         charge.grow(amount)?;
         Ok(charge)
     }
 
-    /// Charges the user for what is there already, whatever his limit.
+    /// Charges the user for a resource that exists already, without checking limits.
     pub fn charge_anyway(self: &Arc<Self>, of: Resource, amount: u64) -> Charge {
         self.add(of, amount, &Limits::NONE);
         Charge { account: self.clone(), of, amount }
     }
 
-    /// An empty share, to be grown.
+    /// An empty charge, which can grow.
     pub fn nothing(self: &Arc<Self>, of: Resource) -> Charge {
         Charge { account: self.clone(), of, amount: 0 }
     }
 
-    /// Whether it is the limit of all users that is in the way; `None`: nothing is.
+    /// Adds an amount. `None` on success; otherwise whether the limit of all users prevented it.
     fn add(&self, of: Resource, amount: u64, limits: &Limits) -> Option<bool> {
         if !self.used.add(of, amount, limits.get(of)) {
             return Some(false);
         }
-        // What has no limit does not count among those that have.
+        // Users without limits do not count against the limit of all users.
         if self.limits.get(of) == u64::MAX {
             return None;
         }
@@ -274,12 +273,12 @@ impl Account {
     }
 
     fn is_idle(self: &Arc<Self>) -> bool {
-        // The table's own reference is one.
+        // One reference is the table's own.
         Arc::strong_count(self) == 1
     }
 }
 
-/// A share of an account, given back when it is dropped.
+/// A share of an account; the drop gives it back.
 pub struct Charge {
     account: Arc<Account>,
     of: Resource,
@@ -295,7 +294,7 @@ impl Charge {
         &self.account
     }
 
-    /// Adds to it; where that is refused it stays as it was.
+    /// Adds to the charge; an error leaves it unchanged.
     pub fn grow(&mut self, by: u64) -> Result<()> {
         if let Some(all_users) = self.account.add(self.of, by, &self.account.limits) {
             self.account.note_refusal(self.of, all_users);
@@ -305,8 +304,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Makes it cover `amount`, in steps: so most calls change nothing. Where more is refused it
-    /// stays as it was.
+    /// Makes the charge cover `amount`, in steps, so that most calls change nothing. An error
+    /// leaves it unchanged.
     pub fn cover(&mut self, amount: u64) -> Result<()> {
         if amount > self.amount {
             return self.grow((amount - self.amount).next_multiple_of(STEP));
@@ -346,7 +345,7 @@ pub struct Accounts {
 }
 
 impl Default for Accounts {
-    /// Without limits, as for the users of a library.
+    /// Accounts without limits, as for the users of a library.
     fn default() -> Accounts {
         let table = Table { limits: Limits::NONE, exempt: Vec::new(), accounts: HashMap::new() };
         Accounts { table: Mutex::new(table), common: Arc::new(Common::new()) }
@@ -354,17 +353,17 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// Sets limits for everybody but `exempt` and root; to be called before anybody has an account.
-    /// `report` is called when a user is refused something, once a minute for each at most.
+    /// Sets limits for all users except `exempt` and root; called before the first account exists.
+    /// `report` is called when a call is refused, at most once a minute for each user.
     pub fn limit(&self, limits: Limits, exempt: u32, report: impl Fn(&Refusal) + Send + Sync + 'static) {
         let mut table = self.table.lock();
         table.limits = limits;
         table.exempt = vec![0, exempt];
-        // Set once; a second caller's would tell the same.
+        // Set once; a second caller passes the same function.
         let _ = self.common.report.set(Box::new(report));
     }
 
-    /// What a user may have who is not exempt.
+    /// The limits of a user who is not exempt.
     pub fn limits(&self) -> Limits {
         self.table.lock().limits
     }
@@ -384,7 +383,7 @@ impl Accounts {
         account
     }
 
-    /// Those that are known, by uid.
+    /// All accounts, by uid.
     pub fn all(&self) -> Vec<Arc<Account>> {
         let mut all: Vec<_> = self.table.lock().accounts.values().cloned().collect();
         all.sort_by_key(|account| account.uid);
@@ -435,7 +434,7 @@ mod tests {
         }
         let late = accounts.of(2000);
         assert!(late.charge(Resource::Transactions, 1).is_err());
-        assert_eq!(late.used(Resource::Transactions), 0, "what was refused is not charged");
+        assert_eq!(late.used(Resource::Transactions), 0, "a refused amount is not charged");
         held.pop();
         late.charge(Resource::Transactions, 1).unwrap();
     }

@@ -1,27 +1,26 @@
 //! User transactions: private views of the volume, conflicts, commit.
 //!
-//! A [`Transaction`] is a [`xact_fs::View`] like the base itself: all POSIX operations, written
+//! A [`Transaction`] is a [`xact_fs::View`], like the live volume: all POSIX operations, written
 //! once in [`xact_fs::posix`], run on it unchanged.
 //!
-//! - `options`: how it runs, and its states; `transaction`: its life and its calls;
+//! - `options`: options and states; `transaction`: its life cycle and its calls;
 //!   `transaction/view`: its operations
-//! - `overlay`: what it has changed, by inode; `tx_tree`: the overlay over the base as of the
-//!   transaction's instant, as a [`xact_fs::InodeOps`]
-//! - `validation`: what it has read, what its permissions rested on, and how conflicts are reported
-//! - `commit`: which inodes are locked, and how the changes are applied, as one operation on the
-//!   base; its net effect for caches of the base (`changes`), and how these are notified
-//!   (`observer`)
-//! - `savepoint`: what a rollback within it undoes
-//! - `diff`: its net effect by path, for people and for patches; `partial`: some of it apart from
-//!   the rest
-//! - `persisted`: outliving the process
-//! - `contention`: precedence after many conflicts
-//! - `account`: what one user may use up of the process
+//! - `overlay`: its changes, by inode; `tx_tree`: the overlay over the base as of the transaction's
+//!   stamp, as an [`xact_fs::InodeOps`]
+//! - `validation`: its read set, the permissions that it depends on, and the report of conflicts
+//! - `commit`: locks the inodes and applies the changes, as one operation on the base; the net
+//!   effect for caches of the base (`changes`), and their notification (`observer`)
+//! - `savepoint`: savepoints and rollback
+//! - `diff`: the net effect by path, for users and for patches; `partial`: partial commits and
+//!   aborts
+//! - `persisted`: transactions that survive the process
+//! - `contention`: precedence after repeated conflicts
+//! - `account`: resource limits of users
 //!
-//! What a transaction needs of the volume under it, its *base*, is [`xact_fs::versioned_fs`].
+//! The *base* is the file system under a transaction; [`xact_fs::versioned_fs`] is its interface.
 //!
-//! The words: a *transaction* here is always the user's. What the journal commits is a *jbd2
-//! transaction*, or just a *commit*; many transactions may share one.
+//! A *transaction* here is always the user's. The journal commits *jbd2 transactions*, or just
+//! *commits*; many transactions may share one.
 
 mod account;
 mod commit;
@@ -38,7 +37,7 @@ mod tx_tree;
 mod validation;
 
 #[cfg(test)]
-mod mem_base;
+mod mem_fs;
 #[cfg(test)]
 mod tests;
 

@@ -1,46 +1,49 @@
-//! How a transaction runs, and in which states it can be.
+//! Options and states of a transaction.
 
-/// What a commit checks.
+/// The checks of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// Nothing that the transaction has read or written was changed by others: the result is as
-    /// if it had run alone, at the moment of its commit.
+    /// No item that the transaction has read or written was changed by others. The result is as if
+    /// the transaction had run alone, at the moment of its commit.
     #[default]
     Serializable,
-    /// Only what it has written. Two transactions may then each read what the other writes.
+    /// No item that it has written was changed by others. Two transactions may each read items that
+    /// the
+    /// other one writes.
     Snapshot,
 }
 
-/// When `commit` returns.
+/// The point at which `commit` returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When a crash cannot undo it any more.
+    /// Once a crash can no longer undo the commit.
     #[default]
     Durable,
-    /// When it is visible. It becomes durable together with the next durable commit, `fsync` or
-    /// `sync`, or by itself within seconds; a crash before that undoes it as a whole, and with it
-    /// all that came after.
+    /// Once the commit is visible. It becomes durable with the next durable commit, `fsync` or
+    /// `sync`, at the latest within seconds. A crash before that undoes it as a whole, with all
+    /// later commits.
     Ordered,
-    /// As `Ordered`, of contents that later commits are going to replace (TX-10): as far as the
-    /// volume's mode lets data into the journal and there is room, they wait there for the next
-    /// durable commit, and what has been replaced by then is never written.
+    /// As `Ordered`, for contents that later commits will replace (TX-10). If the volume's mode
+    /// puts data into the journal and they fit, they wait there for the next durable commit, and
+    /// contents that were replaced before are never written.
     Consolidated,
 }
 
-/// How a transaction runs.
+/// Options of a transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TxOptions {
-    /// Its number, which those that lose a conflict to it are given.
+    /// Its number, which is reported to transactions that conflict with it.
     pub id: u64,
     pub isolation: Isolation,
-    /// It is a kernel that looks at attributes, and it asks for all of a file that is opened: where
-    /// the transaction writes to the file itself, the time of modification does not count as read.
+    /// Attributes are read by a kernel, which asks for all attributes of a file when it is opened.
+    /// If the transaction itself writes to the file, the time of modification does not count as
+    /// read.
     pub mounted: bool,
-    /// Whose it is: the user on whose behalf space is used.
+    /// The user on whose behalf space is used.
     pub owner: u32,
 }
 
-/// Where a transaction stands; see [`Transaction`](crate::Transaction).
+/// The state of a transaction; see [`Transaction`](crate::Transaction).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TxState {
     Active,

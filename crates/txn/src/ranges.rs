@@ -1,4 +1,4 @@
-//! Sets of numbers kept as ranges: block numbers that were read, bytes that were reserved.
+//! Sets of numbers, stored as ranges: block numbers that were read, bytes that were reserved.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ impl Ranges {
             return;
         }
         let Range { mut start, mut end } = range;
-        // Takes in every range that overlaps or touches the new one, from its end downwards.
+        // Merge every range that overlaps or touches the new one, from its end downwards.
         while let Some((&s, &e)) = self.0.range(..=end).next_back()
             && e >= start
         {
@@ -54,7 +54,7 @@ impl Ranges {
         self.0.len()
     }
 
-    /// Makes one range of all, with what lies between them.
+    /// Replaces all ranges by the one from the first to the last number.
     pub fn fill(&mut self) {
         if let (Some((&start, _)), Some((_, &end))) = (self.0.first_key_value(), self.0.last_key_value()) {
             self.0 = [(start, end)].into();

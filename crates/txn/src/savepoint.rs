@@ -1,12 +1,12 @@
-//! Savepoints: earlier states of the overlay, and what a rollback to one undoes.
+//! Savepoints: earlier states of the overlay, and rollback to them.
 //!
 //! A savepoint is a copy of the overlay, which shares the blocks of files with it. Savepoints nest:
-//! a rollback to one, or its release, ends those that came after it too.
+//! a rollback to one, or its release, also ends all later ones.
 //!
-//! What was read stays recorded after a rollback, since it may have led to the rollback. And a
-//! number of an inode that was born in the transaction is not given back while a savepoint might
-//! bring the inode back, or the kernel may know it: it waits in `Overlay::unlinked_numbers` until
-//! the transaction ends.
+//! A rollback does not shrink the read set, because the reads may have led to the rollback. The
+//! number of an inode created in the transaction is not given back while a savepoint might restore
+//! the inode, or the kernel may know it: it stays in `Overlay::unlinked_numbers` until the
+//! transaction ends.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::overlay::{Node, Overlay};
 /// The savepoints of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Savepoints {
-    /// In rising order of their numbers.
+    /// Open savepoints, in rising order of their numbers.
     open: Vec<Saved>,
     last: u64,
 }
@@ -27,9 +27,9 @@ pub(crate) struct Savepoints {
 #[derive(Debug)]
 struct Saved {
     number: u64,
-    /// As it was.
+    /// The overlay at the savepoint.
     overlay: Overlay,
-    /// Bytes that it takes.
+    /// Memory of the copy in bytes.
     bytes: usize,
     _charge: Charge,
 }
@@ -39,7 +39,8 @@ impl Savepoints {
         self.open.is_empty()
     }
 
-    /// `block_size`: what each block of contents in memory takes. `EMFILE`: the user has too many.
+    /// Makes a savepoint; `block_size`: memory of each block of contents. `EMFILE`: the user has
+    /// too many.
     pub fn make(&mut self, overlay: &Overlay, block_size: u32, account: &Arc<Account>) -> Result<u64> {
         let charge = account.charge(Resource::Savepoints, 1)?;
         self.last += 1;
@@ -48,12 +49,12 @@ impl Savepoints {
         Ok(self.last)
     }
 
-    /// Bytes that all of them take.
+    /// Memory of all savepoints in bytes.
     pub fn bytes(&self) -> usize {
         self.open.iter().map(|saved| saved.bytes).sum()
     }
 
-    /// Takes a savepoint and all later ones off.
+    /// Removes a savepoint and all later ones, and returns its overlay.
     pub fn take(&mut self, number: u64) -> Result<Overlay> {
         let at = self.open.iter().position(|open| open.number == number).ok_or_else(|| {
             Error::Usage(format!("savepoint {number} is not open: it was rolled back to or released"))
@@ -68,7 +69,7 @@ impl Savepoints {
 }
 
 impl Overlay {
-    /// Goes back to `saved`; returns what differs for those who cache the view.
+    /// Restores `saved`; returns the differences, for caches of the view.
     pub fn roll_back(&mut self, saved: Overlay, link_max: u32) -> Changes {
         let left = std::mem::replace(self, saved);
         // Numbers that were dropped since stay reserved, whether their inodes come back or not.

@@ -1,5 +1,4 @@
-//! Application: the net effect of a transaction brought into the base, under the locks of the
-//! commit.
+//! Applies the net effect of a transaction to the base, under the locks of the commit.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use super::{Commit, user_flags};
 use crate::overlay::Node;
 
 impl Commit<'_> {
-    /// The changes, in the same operation.
+    /// Applies the changes, in the operation that has validated them.
     pub fn apply<T: CommitOps>(&self, tree: &mut T, staged: &mut BTreeMap<Ino, T::Staged>) -> Result<()> {
         for (ino, node) in self.born() {
             adopt(tree, ino, node)?;
@@ -21,7 +20,7 @@ impl Commit<'_> {
                 apply_file(tree, ino, node, staged)?;
             }
             for (name, value) in &node.xattrs {
-                // What the base does not have need not be removed.
+                // An attribute that the base does not have need not be removed.
                 if value.is_some() || tree.xattr(ino, name)?.is_some() {
                     tree.set_xattr(ino, name, value.as_deref())?;
                 }
@@ -75,14 +74,14 @@ fn adopt<T: CommitOps>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
 
 fn apply_file<T: CommitOps>(tree: &mut T, ino: Ino, node: &Node, staged: &mut T::Staged) -> Result<()> {
     let file = &node.file;
-    // Where the transaction has not changed the size, what it is now stays.
+    // If the transaction has not changed the size, the present one stays.
     let was = if node.born { 0 } else { node.origin.size };
     let size = if file.sets_size(was) { file.size } else { tree.attr(ino)?.size };
     tree.install(ino, staged, size)
 }
 
-/// Attributes that the transaction has set. Times that others have moved on since do not go
-/// back, and those of directories never do.
+/// Applies the attributes that the transaction has set. Times never go back: later times set by
+/// others stay.
 fn apply_attr<T: InodeOps>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
     let new = &node.changed;
     if *new == AttrChange::default() {
@@ -104,7 +103,7 @@ fn apply_attr<T: InodeOps>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
 }
 
 fn apply_links<T: InodeOps>(tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
-    // Link counts fit 16 bits, and so do their differences.
+    // Link counts have 16 bits, so their differences fit.
     let by = |delta: i64| i32::try_from(delta).expect("link counts are small");
     if node.born {
         return tree.add_links(ino, by(i64::from(node.nlink(0, tree.link_max()))));

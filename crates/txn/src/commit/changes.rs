@@ -1,18 +1,18 @@
-//! What a transaction's commit will change in the base, for caches of the base.
+//! The net effect of a commit on the base, for caches of the base.
 
 use xact_fs::FileKind;
 use xact_types::Ino;
 
 use crate::overlay::Overlay;
 
-/// The net effect on what the base has; what is new in it is reached through `names`.
+/// The net effect on existing items of the base; new inodes are reached through `names`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Inodes whose attributes or contents differ, directories with changed names included.
     pub inodes: Vec<Ino>,
-    /// Of those, the regular files whose contents or size differ.
+    /// Regular files in `inodes` whose contents or size differ.
     pub files: Vec<Ino>,
-    /// Names that are new, gone, or point at something else.
+    /// Names that were added, removed, or point at another inode.
     pub names: Vec<(Ino, Vec<u8>)>,
 }
 

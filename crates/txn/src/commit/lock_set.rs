@@ -1,6 +1,5 @@
-//! Which inodes a commit locks, and in which order: all of them before it validates, in rising
-//! order of their numbers. That is the base's total order, so any number of commits can be under
-//! way without a deadlock.
+//! The inodes that a commit locks: all of them before it validates, in rising order of their
+//! numbers. That is the base's total order, so any number of commits can run without a deadlock.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use crate::validation::permission::PermissionBasis;
 use xact_fs::ChangedBy;
 
 impl Commit<'_> {
-    /// Every inode of the base that the commit looks at or changes, in rising order.
+    /// Every inode of the base that the commit reads or changes, in rising order.
     pub fn inodes(&self) -> Vec<Ino> {
         let mut all: BTreeSet<Ino> = self.changed().map(|(ino, _)| ino).collect();
         self.reads.inodes(&mut all);
@@ -21,12 +20,12 @@ impl Commit<'_> {
         all.into_iter().collect()
     }
 
-    /// A conflict where an inode was deleted that the transaction knew before it was reopened. To
-    /// be asked before the locks are taken: what never existed cannot be locked.
+    /// A conflict if an inode was deleted that the transaction knew before it was reopened. Called
+    /// before the locks are taken, because such an inode cannot be locked.
     pub fn check_gone(&self) -> Result<()> {
         let gone = &self.reads.offline.gone;
         let met =
             if gone.is_empty() { None } else { self.inodes().into_iter().find(|ino| gone.contains(ino)) };
-        met.map_or(Ok(()), |ino| self.conflict(ino, "it was deleted meanwhile", ChangedBy(None)))
+        met.map_or(Ok(()), |ino| self.conflict(ino, "it was deleted concurrently", ChangedBy(None)))
     }
 }

@@ -1,22 +1,24 @@
-//! Committing: what a transaction looked at and changed, held against the base as it is now, and
-//! its net effect brought into the base, as one operation in one jbd2 transaction.
+//! Commit: validates a transaction's reads and changes against the present base, and applies its
+//! net effect, as one operation in one jbd2 transaction.
 //!
-//! Order within the operation:
-//! 0. Before it, without locks: new contents of files are written to free places (staged).
-//! 1. All locks, in the base's total order (rising inode number, see `lock_set`); so any number of
-//!    commits can be under way without a deadlock.
-//! 2. Validation ([`crate::validation`]), and room in the journal: nothing has changed yet, so a
-//!    conflict, or a commit that is too large, leaves no trace.
-//! 3. Application (`apply`). It cannot meet a conflict any more. Each name, block, attribute and
-//!    link count is brought straight from the base's state to the transaction's last one, so the
-//!    order among them does not matter, with three exceptions: an inode is made before anything is
-//!    said about it; attributes are set before links go, since the last link takes the inode with
-//!    it; and the links of an inode change once, by their sum, so that none passes through 0.
+//! Steps of a commit:
+//! 0. Before the operation, without locks, new contents of files are written to free blocks
+//!    (staged).
+//! 1. All locks are taken in the base's total order (rising inode number, see `lock_set`), so any
+//!    number of commits can run without a deadlock.
+//! 2. Validation ([`crate::validation`]) and the reservation of journal space. Nothing has changed
+//!    yet, so a conflict, or a commit that is too large, leaves no trace.
+//! 3. Application (`apply`), which can no longer conflict. Each name, block, attribute and link
+//!    count changes directly from the base's state to the transaction's last state. So their order
+//!    does not matter, with three exceptions: an inode is created before its other changes;
+//!    attributes are set before links are removed, because the removal of the last link deletes the
+//!    inode; and the link count of an inode changes once, by the sum, so that it never passes
+//!    through 0.
 //!
-//! Why validation is enough for serializability: all that the transaction saw of the base is as
-//! it was, so running it now would have taken the same way and come to the same end. What is not
-//! compared is merged instead: times, sizes and link counts of directories, and link counts of
-//! files, are changed by differences, not set.
+//! Validation is enough for serializability: all that the transaction has read of the base is
+//! unchanged, so a run at this moment would have done the same. Items that are not compared are
+//! merged instead: times, sizes and link counts of directories, and link counts of files, change by
+//! differences.
 
 mod apply;
 pub(crate) mod changes;
@@ -37,26 +39,26 @@ use crate::validation::read_set::ReadSet;
 
 pub(crate) struct Commit<'a> {
     pub overlay: &'a Overlay,
-    /// All changes of the transaction, of which `overlay` may be a part.
+    /// All changes of the transaction; `overlay` may be a part of them.
     pub whole: &'a Overlay,
     pub reads: &'a ReadSet,
     pub stamp: Stamp,
     /// The transaction's number.
     pub id: u64,
-    /// Validate what was read too, not only what was written.
+    /// Validate reads, too, not only writes.
     pub serializable: bool,
-    /// Looks at attributes were asked for by a kernel, which asks for more than programs do.
+    /// Attributes were read by a kernel, which reads more of them than programs do.
     pub mounted: bool,
 }
 
 impl<'a> Commit<'a> {
-    /// Inodes born in the transaction that somebody will be able to reach.
+    /// Inodes created in the transaction that will be reachable.
     fn born(&self) -> impl Iterator<Item = (Ino, &'a Node)> {
         let nodes = &self.overlay.nodes;
         nodes.iter().filter(|(_, node)| self.survives(node)).map(|(ino, node)| (*ino, node))
     }
 
-    /// A born inode without a name is dropped: it is only held in the transaction, which ends.
+    /// Whether a new inode survives. One without a name does not: only the transaction holds it.
     fn survives(&self, node: &Node) -> bool {
         node.born && node.nlink(0, u32::MAX) > 0
     }
@@ -67,23 +69,23 @@ impl<'a> Commit<'a> {
         nodes.iter().filter(|(_, node)| !node.born && node.is_changed()).map(|(ino, node)| (*ino, node))
     }
 
-    /// Both: everything that the commit brings into the base.
+    /// All nodes that the commit applies.
     fn nodes(&self) -> impl Iterator<Item = (Ino, &'a Node)> {
         self.born().chain(self.changed())
     }
 
-    /// Whether the net effect is nothing, or only times of directories in which names came and
-    /// went again: a log file written and deleted is no reason to write to the device.
+    /// Whether the net effect is empty, or only times of directories in which names were added and
+    /// removed again: a log file that was written and deleted is no reason to write to the device.
     pub fn is_empty(&self) -> bool {
         self.born().next().is_none() && self.changed().all(|(_, node)| node.changes_dir_times_only())
     }
 
-    /// Numbers that the base will know after the commit.
+    /// Whether the base will use this number after the commit.
     pub fn adopts(&self, ino: Ino) -> bool {
         self.overlay.nodes.get(&ino).is_some_and(|node| self.survives(node))
     }
 
-    /// Files whose contents change, with what they become.
+    /// Files whose contents change, with the new contents.
     pub fn files(&self, block_size: u32, durability: Durability) -> impl Iterator<Item = (Ino, NewContents)> {
         let replaced_soon = durability == Durability::Consolidated;
         let block_size = u64::from(block_size);
@@ -105,7 +107,7 @@ impl<'a> Commit<'a> {
         })
     }
 
-    /// Adds to what the operation takes.
+    /// Adds this commit to the size of the operation.
     pub fn add_size(&self, size: &mut CommitSize) {
         for (ino, node) in self.nodes() {
             size.inodes.insert(ino);
@@ -117,7 +119,7 @@ impl<'a> Commit<'a> {
                 let mut dir = DirGrowth::default();
                 if !node.born {
                     dir.size = node.origin.size;
-                    // Where `..` points is in its first block.
+                    // `..` is in the first block.
                     dir.changed += u64::from(node.parent.is_some());
                 }
                 for (name, change) in node.names.iter() {
@@ -133,15 +135,14 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Within one operation on the base, before its first change: whether it may be, and what it
-    /// needs.
+    /// Validates and reserves, within one operation on the base, before its first change.
     pub fn prepare<T: CommitOps>(&self, tree: &mut T, staged: &BTreeMap<Ino, T::Staged>) -> Result<()> {
         self.validate(tree)?;
         tree.set_transaction(self.id);
         for (ino, node) in self.nodes().filter(|(_, node)| !node.xattrs.is_empty()) {
             tree.check_xattrs((!node.born).then_some(ino), &node.xattrs)?;
         }
-        self.announce_charges(tree)?;
+        self.reserve_charges(tree)?;
         self.born().try_for_each(|(ino, node)| tree.reserve_adoption(ino, node.first_payer()))?;
         for (ino, node) in self.nodes() {
             match staged.get(&ino) {
@@ -153,8 +154,8 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Says to whom new inodes, and those that change hands, will be charged.
-    fn announce_charges<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
+    /// Reserves the quota charges of new inodes, and of those that get another payer.
+    fn reserve_charges<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         for (ino, node) in self.nodes() {
             let payer = node.payer();
             if node.born {
@@ -169,12 +170,12 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Flags that people set; the rest is the file system's own bookkeeping.
+/// Flags that users set; the others are internal to the file system.
 pub(crate) fn user_flags(flags: u32) -> u32 {
     flags & flag::USER_MODIFIABLE
 }
 
-/// Block numbers that come of offsets in files, so they are below the largest file block.
+/// Converts block numbers from offsets in files, which are below the largest file block.
 pub(crate) fn file_blocks(range: Range<u64>) -> Range<FileBlock> {
     FileBlock(range.start as u32)..FileBlock(range.end as u32)
 }

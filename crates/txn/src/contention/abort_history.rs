@@ -1,4 +1,4 @@
-//! What an application lost that tries the same again: the base of a claim.
+//! The history of lost attempts of an application that retries: the basis of a claim.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use xact_types::Ino;
 
-/// Attempts that are lost before the next one has a claim.
+/// Number of lost attempts after which the next one has a claim.
 pub const LOSSES_BEFORE_PRIORITY: u32 = 3;
-/// Files and folders of lost attempts that are remembered. A command that has to do with more has a
-/// claim on these.
+/// Maximum number of files and folders of lost attempts that are remembered. A command that uses
+/// more has a claim on these.
 const INODES_MAX: usize = 1 << 16;
 
-/// An attempt that was lost to a conflict: what it had to do with, and how long it took.
+/// An attempt that was lost to a conflict: the inodes that it used, and its duration.
 #[derive(Debug, Clone, Default)]
 pub struct LostAttempt {
     pub id: u64,
@@ -20,11 +20,11 @@ pub struct LostAttempt {
     pub took: Duration,
 }
 
-/// The attempts that were lost in a row before the next one.
+/// Attempts lost in a row before the next one.
 #[derive(Debug, Clone, Default)]
 pub struct AbortHistory {
     count: u32,
-    /// Number of the first one's transaction: numbers rise with time.
+    /// Number of the first attempt's transaction; numbers rise with time.
     pub(super) age: u64,
     pub(super) inodes: Arc<BTreeSet<Ino>>,
     pub(super) longest: Duration,
@@ -42,12 +42,12 @@ impl AbortHistory {
         self.longest = self.longest.max(lost.took);
     }
 
-    /// Whether the next attempt has a claim. Its begin waits for the commits that run.
+    /// Whether the next attempt has a claim. Its begin then waits for running commits.
     pub fn gives_priority(&self) -> bool {
         self.count >= LOSSES_BEFORE_PRIORITY
     }
 
-    /// Bytes that it takes in memory.
+    /// Memory in bytes.
     pub fn bytes(&self) -> usize {
         self.inodes.len() * 16
     }

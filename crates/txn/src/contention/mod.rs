@@ -1,39 +1,39 @@
-//! Contention management: precedence for a transaction that was aborted again and again (TX-21).
+//! Contention management: precedence for a transaction that was aborted several times (TX-21).
 //!
-//! The first to commit wins, so one of those that collide always commits. But a long transaction
-//! may lose to a stream of short ones without end. A transaction that is tried again after
-//! [`abort_history::LOSSES_BEFORE_PRIORITY`] conflicts in a row has a [`PriorityClaim`] while it is
-//! open: on all files and folders that its lost attempts had to do with. A commit that would change
-//! any of these waits until the transaction with the claim has ended, but no longer than the
-//! claim's term, which is twice the longest of the lost attempts and a second. Then it continues as
-//! usual, and mostly finds a conflict.
+//! The first transaction to commit wins, so one of several conflicting transactions always commits.
+//! But a long transaction may lose to a stream of short ones again and again. A transaction that is
+//! retried after [`abort_history::LOSSES_BEFORE_PRIORITY`] conflicts in a row has a
+//! [`PriorityClaim`] while it is open, on all files and folders that its lost attempts used. A
+//! commit that would change any of these waits until the transaction with the claim has ended, but
+//! at most for the claim's term, which is twice the longest lost attempt plus a second. Then it
+//! continues as usual, and mostly finds a conflict.
 //!
-//! **Between users** a claim counts for less. Any user can lose attempts on purpose, and claim what
-//! he may only read. So commits of one user wait for claims of all other users together for
-//! [`wait_budget::WAIT_FOR_OTHERS_MAX`] at a time, and for a tenth of the time in the long run
-//! (`SHARE`): a commit that has waited that long continues. In the same way a begin with a claim
-//! waits for running commits only as long as its user has wait budget left, since later commits
-//! wait behind it; then it begins without a claim.
+//! **Between users** a claim has less effect, because any user can lose attempts on purpose, and
+//! claim files that are only readable. So commits of one user wait for the claims of all other
+//! users together at most [`wait_budget::WAIT_FOR_OTHERS_MAX`] at a time, and a tenth of the time
+//! in the long run (`SHARE`); then they continue. Similarly, a begin with a claim waits for running
+//! commits only while its user has wait budget left, because later commits wait for this begin;
+//! then it begins without a claim.
 //!
-//! Why this cannot livelock, among the transactions of one user. Claims have an age, that of the
-//! first lost attempt, which is kept from attempt to attempt, so there is always an oldest one.
-//! Claims are made, and the view of their transaction opened, while no commit runs, and commits
-//! look at the claims before they begin: so no commit of that user that would change what is
-//! claimed comes between the begin and the end of the oldest one's transaction. It can lose only
-//! 1. to a call outside of any transaction, which waits for no claim;
-//! 2. on something that none of its lost attempts had to do with: what is claimed grows with each
-//!    such loss, and a command that does the same again has to do with the same things;
+//! *No livelock* among the transactions of one user. A claim has an age, that of the first lost
+//! attempt, which later attempts inherit; so one claim is always the oldest. A claim is made, and
+//! the view of its transaction opened, while no commit runs, and a commit checks the claims before
+//! it begins. So no commit of that user that would change claimed inodes comes between the begin
+//! and the end of the transaction with the oldest claim. That transaction can lose only
+//! 1. to a call outside transactions, which waits for no claim;
+//! 2. on an inode that none of its lost attempts used: the claimed set grows with each such loss,
+//!    and a command that does the same again uses the same inodes;
 //! 3. because it took longer than the term, which doubles with each such loss;
-//! 4. to a commit of another user, where it took longer than that user's wait budget: a second, if
-//!    nothing has made him wait in the ten seconds before;
-//! 5. because it has no claim, where commits that ran at its begin took longer than a second.
+//! 4. to a commit of another user, if it took longer than that user's wait budget: a second, if the
+//!    user has not waited in the ten seconds before;
+//! 5. because it has no claim, if commits that ran at its begin took longer than a second.
 //!
-//! So a command that is run again on the same things in bounded time gets through, unless others
-//! change them all the time; and beside others too, if it takes less than a second. Then the next
-//! one is the oldest.
+//! So a command that is retried on the same inodes in bounded time succeeds, unless calls outside
+//! transactions change them all the time. Other users do not prevent that if the command takes less
+//! than a second. Then the next claim is the oldest.
 //!
-//! Why no commit waits without end. A commit waits only for claims older than its own
-//! transaction's, holds nothing that others wait for in that time, and claims have terms.
+//! *No endless wait.* A commit waits only for claims older than that of its own transaction, holds
+//! no lock for which others wait, and claims have terms.
 
 pub(crate) mod abort_history;
 pub(crate) mod wait_budget;
@@ -49,25 +49,25 @@ use xact_types::Ino;
 pub use abort_history::{AbortHistory, LostAttempt};
 use wait_budget::WaitBudgets;
 
-/// Added to a claim's term, for attempts that take next to no time.
+/// Minimum term of a claim, which is added to it, for very short attempts.
 const TERM_MIN: Duration = Duration::from_secs(1);
 
-/// Which transactions of a volume have precedence over others.
+/// The claims of a volume's transactions.
 #[derive(Debug, Default)]
 pub struct ContentionManager {
-    /// Shared: by a commit from its look at the claims on. Exclusive: by a begin that makes a
-    /// claim.
+    /// Held shared by a commit from its check of the claims on, and exclusively by a begin that
+    /// makes a claim.
     commit_gate: RwLock<()>,
     claims: Mutex<Claims>,
     ended: Condvar,
-    /// Commits that wait.
+    /// Number of waiting commits.
     waiting: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Claims {
     open: Vec<OpenClaim>,
-    /// How many have ended.
+    /// Number of claims that have ended.
     ended: u64,
     wait_budgets: WaitBudgets,
 }
@@ -80,7 +80,7 @@ struct OpenClaim {
     inodes: Arc<BTreeSet<Ino>>,
 }
 
-/// A claim, open until it is dropped.
+/// A claim, which ends with its drop.
 #[derive(Debug)]
 pub(crate) struct PriorityClaim {
     manager: Arc<ContentionManager>,
@@ -97,7 +97,7 @@ impl Drop for PriorityClaim {
 }
 
 impl ContentionManager {
-    /// Makes the claim that the lost attempts give to a user's transaction, if any, and runs
+    /// Makes the claim to which the lost attempts entitle a user's transaction, if any, and runs
     /// `begin` while no commit runs.
     pub(crate) fn claim_priority<R>(
         self: &Arc<Self>,
@@ -122,9 +122,9 @@ impl ContentionManager {
         (Some(PriorityClaim { manager: self.clone(), age: history.age }), begin())
     }
 
-    /// Waits until there is no older claim on what a commit of `owner` would change, or until that
-    /// user has waited long enough for others; claims that come later wait until the result is
-    /// dropped. `own`: the age of the claim of the committing transaction itself.
+    /// Waits until there is no older claim on the inodes that a commit of `owner` would change, or
+    /// until that user's wait budget is used up. Later claims wait until the result is dropped.
+    /// `own`: the age of the committing transaction's own claim.
     pub(crate) fn wait_for_claims(
         &self,
         own: Option<u64>,
@@ -137,7 +137,7 @@ impl ContentionManager {
             if claims.open.is_empty() {
                 return gate;
             }
-            // Looking at the transaction takes its lock, which a long call in it may have.
+            // Reading the transaction takes its lock, which a long call in it may hold.
             drop(claims);
             let changed = changed();
             let mut claims = self.claims.lock();
@@ -166,7 +166,7 @@ impl ContentionManager {
         }
     }
 
-    /// Commits that wait now for a transaction with a claim.
+    /// Number of commits that are waiting for a transaction with a claim.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }

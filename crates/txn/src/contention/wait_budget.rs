@@ -1,21 +1,21 @@
-//! How long commits of one user wait for claims of others: a budget that is used up by waiting and
-//! comes back with time.
+//! Wait budgets: the time that commits of one user may wait for claims of others. Waiting uses the
+//! budget up, and it refills with time.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long commits of one user wait, at a time, for claims of others.
+/// Maximum budget: the time that commits of one user wait at once for claims of others.
 pub const WAIT_FOR_OTHERS_MAX: Duration = Duration::from_secs(1);
-/// They wait one part in this many of the time in the long run.
+/// In the long run they wait for one part in `SHARE` of the time.
 const SHARE: u32 = 10;
-/// Users above which those whose budget is whole are not remembered.
+/// Number of users above which those with a full budget are forgotten.
 const USERS_MAX: usize = 64;
 
-/// The budget that a user has left.
+/// The remaining budget of a user.
 #[derive(Debug, Clone, Copy)]
 struct WaitBudget {
     left: Duration,
-    /// When that was so.
+    /// Time at which `left` was computed.
     at: Instant,
 }
 
@@ -24,7 +24,8 @@ impl WaitBudget {
         (self.left + now.saturating_duration_since(self.at) / SHARE).min(WAIT_FOR_OTHERS_MAX)
     }
 
-    /// As `now`, or nothing where a wait would be so short that many would follow each other.
+    /// The budget at `now`, or zero if the wait would be so short that many would follow each
+    /// other.
     fn worth_waiting(self, now: Instant) -> Duration {
         Some(self.now(now)).filter(|left| *left >= WAIT_FOR_OTHERS_MAX / 20).unwrap_or_default()
     }
@@ -37,15 +38,15 @@ pub(super) struct WaitBudgets {
 }
 
 impl WaitBudgets {
-    /// How much longer commits of a user wait for claims of others.
+    /// The time that commits of a user may still wait for claims of others.
     pub fn left(&self, user: u32, now: Instant) -> Duration {
         self.by_user.get(&user).map_or(WAIT_FOR_OTHERS_MAX, |budget| budget.worth_waiting(now))
     }
 
-    /// The user has waited since `from`.
+    /// Charges a wait of the user since `from`.
     pub fn note_wait(&mut self, user: u32, from: Instant) {
         let now = Instant::now();
-        // What came back during the wait is not counted.
+        // The budget does not refill during the wait.
         let before = self.by_user.get(&user).map_or(WAIT_FOR_OTHERS_MAX, |budget| budget.now(from));
         let left = before.saturating_sub(now - from);
         if self.by_user.len() >= USERS_MAX {

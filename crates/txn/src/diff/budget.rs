@@ -1,4 +1,4 @@
-//! The memory of a list of differences, charged to the user for whom the list is made.
+//! The memory of a list of differences, charged to the user who requests the list.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use xact_types::Result;
 
 use crate::account::{Account, Charge, Resource};
 
-/// The memory that a list takes while it is made, charged to the user for whom it is made.
+/// The memory of a list under construction, charged to the user who requests it.
 pub(crate) struct Budget {
     used: u64,
     charge: Charge,
@@ -17,7 +17,7 @@ impl Budget {
         Budget { used: 0, charge: account.nothing(Resource::Memory) }
     }
 
-    /// `ENOMEM` where the user may not have so much more.
+    /// Charges more memory; `ENOMEM` beyond the user's limit.
     pub fn add(&mut self, bytes: usize) -> Result<()> {
         self.used += bytes as u64;
         self.charge.cover(self.used)

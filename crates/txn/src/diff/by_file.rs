@@ -1,9 +1,9 @@
-//! The net effect of a transaction file by file, for tools that know neither renamed folders nor
-//! renames over something, as those that apply patches.
+//! The net effect of a transaction file by file, for tools that support neither renamed folders nor
+//! renames over existing files, like those that apply patches.
 //!
-//! Each path at which the two sides have different files, or the same one changed, is put on record
-//! with what is there on either side; renamed folders are walked on both. So no two differences are
-//! about one path, and they may be applied in any order that removes before it makes.
+//! Each path at which the two sides have different files, or a changed file, is listed with both
+//! sides; renamed folders are walked on both sides. So each path has one difference, and the
+//! differences may be applied in any order in which removals come before creations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,14 +15,14 @@ use super::budget::Budget;
 use super::by_path::Found;
 use super::{Difference, Side, What};
 
-/// Files by path.
-type Files = BTreeMap<Vec<u8>, Attr>;
+/// FilesByPath by path.
+type FilesByPath = BTreeMap<Vec<u8>, Attr>;
 
-/// What a file takes in memory, its path apart: on both sides, and in the list that comes of them.
+/// Memory of a file on both sides and in the list, without its path.
 const FILE_BYTES: usize = 3 * size_of::<Attr>() + 256;
 
-/// The list of differences by file; `old` and `new` are the two sides, to be looked at. A folder
-/// that `who` may not list is not walked, and a renamed one stays one difference then.
+/// The list of differences by file between the sides `old` and `new`. A folder that `who` may not
+/// list is not walked; if it was renamed, it stays one difference.
 pub(crate) fn of(
     found: Vec<Found>,
     who: Option<&Credentials>,
@@ -30,8 +30,8 @@ pub(crate) fn of(
     new: &mut (impl InodeOps + ?Sized),
     budget: &mut Budget,
 ) -> Result<Vec<Difference>> {
-    let (mut before, mut after) = (Files::new(), Files::new());
-    // Where nothing but attributes differs.
+    let (mut before, mut after) = (FilesByPath::new(), FilesByPath::new());
+    // Paths at which only attributes differ.
     let mut attributes = HashSet::new();
     let mut folders = Vec::new();
     for Found { difference, replaced, .. } in found {
@@ -61,19 +61,19 @@ pub(crate) fn of(
     Ok(all)
 }
 
-fn put(files: &mut Files, path: &[u8], attr: Option<Attr>) {
+fn put(files: &mut FilesByPath, path: &[u8], attr: Option<Attr>) {
     if let Some(attr) = attr.filter(|attr| attr.kind != FileKind::Directory) {
         files.insert(path.to_vec(), attr);
     }
 }
 
-/// Puts all files below a folder on record; false where `who` may not list one of the folders.
+/// Lists all files below a folder; false if `who` may not list one of the folders.
 fn walk(
     tree: &mut (impl InodeOps + ?Sized),
     who: Option<&Credentials>,
     folder: Ino,
     path: &[u8],
-    files: &mut Files,
+    files: &mut FilesByPath,
     budget: &mut Budget,
 ) -> Result<bool> {
     let mut whole = true;
@@ -109,9 +109,9 @@ fn walk(
     Ok(whole)
 }
 
-/// A path on both sides is a modification; a file that is at one path before and at another after,
-/// a rename.
-fn pair(before: Files, mut after: Files, attributes: &HashSet<Vec<u8>>) -> Vec<Difference> {
+/// Pairs the two sides: a path on both sides is a modification; a file at two different paths is a
+/// rename.
+fn pair(before: FilesByPath, mut after: FilesByPath, attributes: &HashSet<Vec<u8>>) -> Vec<Difference> {
     let mut all = Vec::new();
     let mut gone: HashMap<Ino, Vec<(Vec<u8>, Attr)>> = HashMap::new();
     for (path, old) in before {

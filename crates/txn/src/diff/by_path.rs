@@ -16,22 +16,22 @@ use crate::validation::paths::Paths;
 /// A name in a directory.
 pub(crate) type NameAt = (Ino, Vec<u8>);
 
-/// A difference with what of the overlay it consists of.
+/// A difference, with the parts of the overlay that it consists of.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub difference: Difference,
     pub names: Vec<NameAt>,
     pub ino: Option<Ino>,
-    /// What a renamed one has taken the name of.
+    /// The inode that a rename has replaced.
     pub replaced: Option<Attr>,
-    /// Where it is, and where it was, as far as the paths of the difference are too long to say it.
+    /// The present and old paths, as far as the paths of the difference are too long to show them.
     pub deep: Vec<Rc<[u8]>>,
 }
 
-/// What a difference takes in memory while the list is made, its paths and names apart.
+/// Memory of a difference while the list is built, without its paths and names.
 const FOUND_BYTES: usize = size_of::<Found>() + size_of::<Difference>() + 128;
 
-/// All differences, by path. `ENOMEM` where they take more than `budget` has.
+/// All differences, by path. `ENOMEM` beyond `budget`.
 pub(crate) fn all(overlay: &Overlay, met: &Paths, budget: &mut Budget) -> Result<Vec<Found>> {
     let (old, new) = (Places::of(overlay, Side::Old, met), Places::of(overlay, Side::New, met));
     let gone = nameless(overlay);
@@ -55,7 +55,7 @@ pub(crate) fn all(overlay: &Overlay, met: &Paths, budget: &mut Budget) -> Result
     Ok(found)
 }
 
-/// A list while it is made.
+/// A list under construction.
 pub(super) struct List<'b> {
     found: Vec<Found>,
     budget: &'b mut Budget,
@@ -64,7 +64,7 @@ pub(super) struct List<'b> {
 impl List<'_> {
     pub fn push(&mut self, found: Found) -> Result<()> {
         let path = |path: &Option<Vec<u8>>| path.as_ref().map_or(0, Vec::len);
-        // What is said by name is looked up by it, too.
+        // Names are also keys of a map.
         let names: usize = found.names.iter().map(|(_, name)| 2 * name.len() + 64).sum();
         let paths =
             found.difference.path.len() + path(&found.difference.from) + path(&found.difference.was_at);
@@ -74,7 +74,7 @@ impl List<'_> {
     }
 }
 
-/// How an inode of the base differs by itself, names apart.
+/// The change of an inode of the base itself, without its names.
 pub(crate) fn own_change(node: &Node) -> Option<What> {
     if node.born {
         return None;
@@ -83,13 +83,13 @@ pub(crate) fn own_change(node: &Node) -> Option<What> {
         return Some(What::Modified);
     }
     let set = &node.changed;
-    let told = set.perm.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some();
-    // Names that come and go move the times of their folder, but for that of the last access.
+    let text = set.perm.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some();
+    // Changes of names set the times of their folder, except the access time.
     let timed = set.atime.is_some() || set.mtime.is_some() && node.origin.kind != FileKind::Directory;
-    (told || timed || !node.xattrs.is_empty()).then_some(What::Attributes)
+    (text || timed || !node.xattrs.is_empty()).then_some(What::Attributes)
 }
 
-/// Inodes of the base that the transaction has left without a name, as far as it knows of names.
+/// Inodes of the base that the transaction has left without a name, as far as it knows their names.
 fn nameless(overlay: &Overlay) -> BTreeSet<Ino> {
     let left = |(ino, node): (&Ino, &Node)| {
         let gone = node.removed_dir || i64::from(node.origin.nlink) + node.links <= 0;
@@ -104,6 +104,6 @@ pub(super) fn was(overlay: &Overlay, entry: Entry) -> Option<Attr> {
 }
 
 pub(super) fn now(overlay: &Overlay, ino: Ino) -> Option<Attr> {
-    // Limits of link counts and the block size matter to fields that nobody is told here.
+    // The limit of link counts and the block size affect only fields that are not shown here.
     overlay.nodes.get(&ino).map(|node| node.attr(u32::MAX, 4096))
 }

@@ -1,4 +1,4 @@
-//! The net effect of a transaction by path, as people see it when they decide over the transaction.
+//! The net effect of a transaction by path, for users who decide about the transaction.
 
 pub(crate) mod budget;
 pub(crate) mod by_file;
@@ -8,16 +8,17 @@ mod renames;
 
 use xact_fs::Attr;
 
-/// What happened to a path.
+/// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     Added,
     Deleted,
-    /// Its contents, or what the name stands for (as by "write a new file, rename it over").
+    /// The contents changed, or the name has another inode (as after "write a new file, rename it
+    /// over").
     Modified,
-    /// From another path, which is gone or stands for something else.
+    /// Renamed from another path, which no longer exists or has another inode.
     Renamed,
-    /// Permissions, owner, times, flags or extended attributes, and nothing else.
+    /// Only permissions, owner, times, flags or extended attributes changed.
     Attributes,
 }
 
@@ -25,36 +26,36 @@ pub enum What {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     pub what: What,
-    /// From the root of the volume, with a leading `/`; of what is deleted, where it was.
+    /// Path from the root of the volume, with a leading `/`; for a deletion, the old path.
     pub path: Vec<u8>,
-    /// Where a renamed one was.
+    /// The old path of a rename.
     pub from: Option<Vec<u8>>,
-    /// Where what is not renamed itself was, if a folder above it was.
+    /// The old path if a folder above was renamed.
     pub was_at: Option<Vec<u8>>,
-    /// What was there as of the transaction's begin, and what is there now.
+    /// Attributes as of the transaction's begin, and present ones.
     pub old: Option<Attr>,
     pub new: Option<Attr>,
 }
 
 impl Difference {
-    /// Where this is in one of the two states.
+    /// The path in one of the two states.
     pub fn path_on(&self, side: Side) -> &[u8] {
         let old = self.from.as_ref().or(self.was_at.as_ref());
         if side == Side::Old { old.unwrap_or(&self.path) } else { &self.path }
     }
 }
 
-/// The two states of the volume that a difference is between.
+/// The two states of the volume that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// As of the transaction's begin (or its last partial commit).
+    /// The state as of the transaction's begin (or its last partial commit).
     Old,
-    /// As the transaction sees it.
+    /// The state in the transaction's view.
     New,
 }
 
 impl Difference {
-    /// Bytes that it takes in memory.
+    /// Memory in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Difference>()
             + self.path.len()

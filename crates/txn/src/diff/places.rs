@@ -1,4 +1,4 @@
-//! Where things are in one of the two states that are compared: paths of inodes and names.
+//! Paths of inodes and names in one of the two compared states.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -10,16 +10,16 @@ use super::Side;
 use crate::overlay::Overlay;
 use crate::validation::paths::Paths;
 
-/// Longest path of a difference, in bytes: no call takes a longer one. What is deeper is shown by
-/// the number of its folder, and selected by this much of its path. Else a list of folders in
-/// folders took memory in the square of their number.
+/// Maximum length of a path in a difference, in bytes: no call accepts a longer one. A deeper name
+/// is shown with the number of its folder, and selected by this part of its path. Otherwise a list
+/// of nested folders would use memory in the square of their number.
 const PATH_KEPT: usize = 4096;
 
-/// Where things are in one of the two states: directory and name by inode.
+/// The directory and name of each inode in one of the two states.
 pub(crate) struct Places<'a> {
     changed: HashMap<Ino, (Ino, &'a [u8])>,
     met: &'a Paths,
-    /// Paths that were asked for, and of all folders above.
+    /// Requested paths, and those of all folders above.
     known: RefCell<HashMap<Ino, Rc<[u8]>>>,
 }
 
@@ -53,8 +53,8 @@ impl<'a> Places<'a> {
         self.changed.get(&ino).copied().or_else(|| self.met.place(ino))
     }
 
-    /// The inode's path, as far as it is known; an inode that was only met by number begins it.
-    /// Each step is gone once for all paths, so that all of them together cost what there is of
+    /// The inode's path, as far as it is known; it begins with an inode that was only used by
+    /// number. Each folder is visited once for all paths, so their total cost is the number of
     /// folders.
     pub fn path(&self, ino: Ino) -> Rc<[u8]> {
         let mut known = self.known.borrow_mut();
@@ -68,7 +68,7 @@ impl<'a> Places<'a> {
                 break path.clone();
             }
             match self.place(at) {
-                // What was met has changed since, so it might go round.
+                // Names have changed since they were found, so they might form a loop.
                 Some((dir, name)) if seen.insert(at) => {
                     below.push((at, name));
                     at = dir;
@@ -85,8 +85,8 @@ impl<'a> Places<'a> {
         path
     }
 
-    /// The path of a name, as it is shown. Where that is by number, `deep` gets what can be said of
-    /// the path.
+    /// The path of a name, as shown. If it is shown by number, the known part of the path is added
+    /// to `deep`.
     pub fn path_in(&self, dir: Ino, name: &[u8], deep: &mut Vec<Rc<[u8]>>) -> Vec<u8> {
         let folder = self.path(dir);
         if folder.len() + 1 + name.len() <= PATH_KEPT {
@@ -96,7 +96,7 @@ impl<'a> Places<'a> {
         joined(format!("/<{dir}>").as_bytes(), name)
     }
 
-    /// The same of an inode.
+    /// The path of an inode, as shown.
     pub fn path_of(&self, ino: Ino, deep: &mut Vec<Rc<[u8]>>) -> Vec<u8> {
         let path = self.path(ino);
         if path.len() < PATH_KEPT {
@@ -106,7 +106,7 @@ impl<'a> Places<'a> {
         format!("/<{ino}>").into_bytes()
     }
 
-    /// Bytes that the paths of folders take.
+    /// Memory of the paths of folders in bytes.
     pub fn bytes(&self) -> usize {
         self.known.borrow().values().map(|path| path.len() + 64).sum()
     }

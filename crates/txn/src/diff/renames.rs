@@ -1,5 +1,5 @@
-//! Changes of names as additions, deletions, modifications and renames: a name that an inode has
-//! lost and one that it has gained make one rename.
+//! Classifies changes of names as additions, deletions, modifications and renames: a name that an
+//! inode has lost and one that it has gained are one rename.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(super) fn of_names(
             node.names.iter().filter(|(_, c)| c.base != c.now).map(move |(name, c)| (dir, name, *c))
         })
     };
-    // Names that no longer stand for an inode of the base, which may have another now.
+    // Names that no longer have their inode of the base, which may have another name now.
     let mut sources: BTreeMap<Ino, Vec<NameAt>> = BTreeMap::new();
     for (dir, name, change) in changes() {
         if let Some(base) = change.base
@@ -71,7 +71,7 @@ pub(super) fn of_names(
             let old = was(overlay, base);
             let difference =
                 Difference { what: What::Deleted, path, from: None, was_at: None, old, new: None };
-            // What was done to it before goes with it.
+            // Its other changes belong to the deletion.
             let ino = gone.contains(&base.ino).then_some(base.ino);
             list.push(Found { difference, names: vec![at], ino, replaced: None, deep })?;
         }

@@ -1,4 +1,4 @@
-//! Blocks of a file as a transaction has left them.
+//! Changed blocks of a file in a transaction.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -6,9 +6,8 @@ use std::ops::Deref;
 use xact_fs::BlockContents;
 use xact_types::FileBlock;
 
-/// Whole blocks by their place in the file; `None` is a hole. How many have contents is known
-/// without counting: each look at the file's attributes wants it, and a file may have a million of
-/// them.
+/// Whole blocks by file block; `None` is a hole. The number of blocks with contents is stored,
+/// because each read of the file's attributes needs it, and a file may have a million blocks.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Blocks {
     map: BTreeMap<FileBlock, Option<BlockContents>>,
@@ -28,7 +27,7 @@ impl Blocks {
         self.with_contents
     }
 
-    /// Returns what was there before.
+    /// Inserts a block; returns the previous one.
     pub fn insert(&mut self, at: FileBlock, block: Option<BlockContents>) -> Option<Option<BlockContents>> {
         self.with_contents += u64::from(block.is_some());
         let before = self.map.insert(at, block);
@@ -48,7 +47,7 @@ impl Blocks {
         before
     }
 
-    /// Drops everything from a block on.
+    /// Drops all blocks from `end` on.
     pub fn cut(&mut self, end: FileBlock) {
         for block in self.map.split_off(&end).values() {
             self.note_gone(Some(block));

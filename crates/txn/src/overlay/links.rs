@@ -1,4 +1,4 @@
-//! What follows from the names of an overlay: link counts, subdirectories, where `..` points.
+//! Values that follow from the names of an overlay: link counts, subdirectories, targets of `..`.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use xact_types::Ino;
 use super::Overlay;
 
 impl Overlay {
-    /// Derives all of it from the names again.
+    /// Derives these values from the names again.
     pub fn derive_links(&mut self) {
         let mut gained: Vec<(Ino, Ino)> = Vec::new();
         let mut lost: Vec<(Ino, Ino)> = Vec::new();
@@ -42,7 +42,7 @@ impl Overlay {
             }
         }
         for node in self.nodes.values_mut().filter(|node| node.origin.kind == FileKind::Directory) {
-            // A directory has one name, and its own `.` on top.
+            // A directory has one name, and its own `.`.
             node.links = if node.born && !node.removed_dir { 2 } else { 0 };
         }
     }

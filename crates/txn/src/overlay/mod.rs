@@ -1,8 +1,9 @@
 //! The private changes of a transaction, by inode.
 //!
-//! An overlay says how the transaction's state of the volume differs from the base as of its
-//! stamp; where it says nothing, the base holds. It keeps the net effect, not the history: a
-//! name that was made and removed again, or an inode that was born and died, leaves nothing.
+//! An overlay holds the differences between the transaction's state of the volume and the base as
+//! of its stamp; without a difference, the base's value counts. It has the net effect, not the
+//! history: a name that was added and removed again, or an inode that was created and deleted,
+//! leaves no trace.
 
 mod blocks;
 mod links;
@@ -20,16 +21,18 @@ pub(crate) use node::{FileChange, Node};
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Overlay {
     pub nodes: BTreeMap<Ino, Node>,
-    /// Numbers of inodes that were born here and are gone, but must not be used by others yet.
+    /// Numbers of inodes that were created and deleted in the transaction, and must not be reused
+    /// yet.
     pub unlinked_numbers: BTreeSet<Ino>,
-    /// Blocks whose contents came to memory, in this order; some may have left since. See `spill`.
+    /// Blocks in the order in which their contents came to memory; some may have left since. See
+    /// `spill`.
     pub in_memory: VecDeque<(Ino, FileBlock)>,
-    /// What the nodes take in memory, contents of files apart.
+    /// Memory of the nodes in bytes, without contents of files.
     pub bytes: usize,
 }
 
 impl Overlay {
-    /// A node has changed that took `before` bytes, or came or went.
+    /// Updates `bytes` after a node was changed, added or removed; it used `before` bytes.
     pub fn note_bytes(&mut self, ino: Ino, before: usize) {
         let now = self.nodes.get(&ino).map_or(0, Node::bytes);
         self.bytes = self.bytes + now - before;

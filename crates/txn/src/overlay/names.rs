@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use xact_fs::Entry;
 
-/// Cookies of added names lie above all that the base has (its keys are hashes, of which the
-/// largest does not occur; the top bit stays clear).
+/// The first cookie of added names, above all cookies of the base (those are hashes, and the
+/// largest hash does not occur; the top bit stays clear).
 pub(crate) const ADDED_COOKIES: u64 = 0x7FFF_FFFF_0000_0001;
 
-/// Bytes in memory of a changed name, the share of the tree's nodes and of the allocator's rounding
-/// included; one that the base does not have is kept twice.
+/// Memory of a changed name in bytes, including its share of the tree's nodes and of the
+/// allocator's rounding. A name that the base does not have is stored twice.
 const NAME_BYTES: usize = 160;
 
-/// A name that the transaction has made, removed or pointed elsewhere.
+/// A name that the transaction has added, removed or pointed at another inode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NameChange {
     /// `None`: removed.
     pub now: Option<Entry>,
-    /// In the base as of the stamp. Where this is `None`, the name has a cookie of its own.
+    /// The entry in the base as of the stamp. If `None`, the name has a cookie of its own.
     pub base: Option<Entry>,
     cookie: u64,
 }
@@ -26,14 +26,14 @@ pub(crate) struct NameChange {
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Names {
     by_name: BTreeMap<Vec<u8>, NameChange>,
-    /// Names that the base does not have, in the order in which they were made.
+    /// Names that the base does not have, in the order in which they were added.
     added: BTreeMap<u64, Vec<u8>>,
     next_cookie: u64,
-    /// What all this takes in memory.
+    /// Memory of all names in bytes.
     pub(super) bytes: usize,
 }
 
-/// What a changed name takes in memory.
+/// Memory of a changed name in bytes.
 fn name_bytes(name: &[u8], base: Option<Entry>) -> usize {
     NAME_BYTES + name.len() * if base.is_none() { 2 } else { 1 }
 }
@@ -51,14 +51,14 @@ impl Names {
         self.by_name.iter()
     }
 
-    /// Names in an order in which they may be set again: those that were added keep theirs.
+    /// Names in an order in which they may be set again: added names keep their order.
     pub fn in_order(&self) -> impl Iterator<Item = (&Vec<u8>, &NameChange)> {
         let others = self.by_name.iter().filter(|(_, change)| change.base.is_some());
         let added = self.added.values().filter_map(|name| self.by_name.get_key_value(name));
         others.chain(added)
     }
 
-    /// Added names from a cookie on, with the cookie behind each.
+    /// Added names from a cookie on, each with the cookie after it.
     pub fn added_from(&self, cookie: u64) -> impl Iterator<Item = (u64, &Vec<u8>, Entry)> {
         self.added.range(cookie..).filter_map(|(cookie, name)| {
             let entry = self.by_name.get(name)?.now?;
@@ -66,7 +66,7 @@ impl Names {
         })
     }
 
-    /// Drops the changes of which `keep` says false.
+    /// Drops the changes for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
         let Names { by_name, added, bytes, .. } = self;
         by_name.retain(|name, change| {
@@ -81,7 +81,7 @@ impl Names {
         });
     }
 
-    /// The name is `now`; `base` is what it is in the base as of the stamp.
+    /// Sets a name's entry to `now`; `base` is its entry in the base as of the stamp.
     pub fn set(&mut self, name: &[u8], now: Option<Entry>, base: Option<Entry>) {
         if let Some(change) = self.by_name.get_mut(name) {
             change.now = now;

@@ -1,5 +1,4 @@
-//! What is different about one inode: attributes, links, names in it, contents, extended
-//! attributes.
+//! The changes of one inode: attributes, links, names in it, contents, extended attributes.
 
 use xact_fs::inode_ops::links_with_subdirs;
 use xact_fs::quota::Payer;
@@ -10,35 +9,36 @@ use super::blocks::Blocks;
 use super::names::Names;
 use crate::ranges::Ranges;
 
-// Bytes in memory, the share of the tree's nodes and of the allocator's rounding included.
+// Memory in bytes, including the share of the tree's nodes and of the allocator's rounding.
 const NODE_BYTES: usize = 720;
 const XATTR_BYTES: usize = 96;
 const BLOCK_BYTES: usize = 64;
 const RESERVED_BYTES: usize = 32;
 
-/// What is different about one inode.
+/// The changes of one inode.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
-    /// Made in the transaction: the base has no such inode, and `origin` is how it was made.
+    /// Created in the transaction: the base has no such inode, and `origin` has its initial
+    /// attributes.
     pub born: bool,
     /// The attributes as of the stamp.
     pub origin: Attr,
     pub changed: AttrChange,
-    /// Links gained and lost, without those of subdirectories.
+    /// Change of the link count, without those of subdirectories.
     pub links: i64,
-    /// Subdirectories gained and lost.
+    /// Change of the number of subdirectories.
     pub subdirs: i64,
-    /// A directory whose name is gone.
+    /// A directory whose name was removed.
     pub removed_dir: bool,
-    /// Holds of an inode born here; the base's are kept by the view.
+    /// Holds of an inode created in the transaction; the view keeps those of the base.
     pub holds: u64,
     pub names: Names,
-    /// New place of `..`.
+    /// New target of `..`.
     pub parent: Option<Ino>,
     /// Target of a new symbolic link.
     pub target: Option<Vec<u8>>,
     pub file: FileChange,
-    /// `None`: removed.
+    /// Changed attributes; `None`: removed.
     pub xattrs: XattrChanges,
 }
 
@@ -60,7 +60,7 @@ impl Node {
         }
     }
 
-    /// What it takes in memory, contents of files apart.
+    /// Memory in bytes, without contents of files.
     pub fn bytes(&self) -> usize {
         let value = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
         let xattrs = self.xattrs.iter().map(|(name, new)| name.len() + value(new) + XATTR_BYTES);
@@ -101,13 +101,13 @@ impl Node {
         }
     }
 
-    /// The same when it was made, or as of the stamp.
+    /// The payer at its creation, or as of the stamp.
     pub fn first_payer(&self) -> Payer {
         let Attr { uid, gid, project, .. } = self.origin;
         Payer { uid, gid, project }
     }
 
-    /// The link count that comes of `old` by the changes made here.
+    /// The link count after these changes, if it was `old`.
     pub fn nlink(&self, old: u32, link_max: u32) -> u32 {
         if self.removed_dir {
             return 0;
@@ -119,7 +119,7 @@ impl Node {
         }
     }
 
-    /// An estimate: what the overlay adds over holes and what it replaces look alike.
+    /// The space used, an estimate: blocks over holes and replaced blocks are not distinguished.
     fn sectors(&self, block_size: u32) -> u64 {
         if self.origin.kind != FileKind::Regular {
             return self.origin.sectors;
@@ -134,17 +134,18 @@ impl Node {
         (kept + added).min(whole.max(kept))
     }
 
-    /// Nothing is left of an inode born here once it has neither name nor holder.
+    /// Whether an inode created in the transaction has neither a name nor a hold left.
     pub fn is_gone(&self, link_max: u32) -> bool {
         self.born && self.holds == 0 && self.nlink(self.origin.nlink, link_max) == 0
     }
 
-    /// Whether the node says anything at all.
+    /// Whether the node has any change.
     pub fn is_changed(&self) -> bool {
         self.changed != AttrChange::default() || self.changes_more_than_attributes()
     }
 
-    /// Whether all that is left is that names in a directory came and went again.
+    /// Whether the only change is in the times of a directory, after names were added and removed
+    /// again.
     pub fn changes_dir_times_only(&self) -> bool {
         let AttrChange { perm, uid, gid, project, atime, mtime: _, ctime: _, flags } = self.changed;
         self.origin.kind == FileKind::Directory
@@ -159,7 +160,7 @@ impl Node {
             || self.file.is_changed(self.origin.size)
     }
 
-    /// Whether names in it or of it come or go.
+    /// Whether names in it, or its own names, are added or removed.
     pub fn changes_structure(&self) -> bool {
         self.links != 0
             || self.subdirs != 0
@@ -169,21 +170,22 @@ impl Node {
     }
 }
 
-/// What is different about a file's contents.
+/// The changes of a file's contents.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct FileChange {
     /// Size in the view, in bytes.
     pub size: u64,
-    /// The file was cut: the base's blocks from here on are gone, whatever came after.
+    /// The file was truncated: the base's blocks from here on no longer count.
     pub base_end: Option<FileBlock>,
-    /// What it has written. A block that is cut by the end of the file is zero behind it.
+    /// Written blocks. A block that contains the end of the file is zero after it.
     pub blocks: Blocks,
-    /// Bytes that were given space by fallocate: they read as the rest of the file says.
+    /// Ranges of bytes with space reserved by fallocate; their contents follow from the other
+    /// fields.
     pub reserved: Ranges,
 }
 
 impl FileChange {
-    /// Whether the size is the transaction's own and not just the base's.
+    /// Whether the size is the transaction's own, not the base's.
     pub fn sets_size(&self, base_size: u64) -> bool {
         self.size != base_size || self.base_end.is_some()
     }
@@ -192,7 +194,7 @@ impl FileChange {
         self.sets_size(base_size) || !self.blocks.is_empty() || !self.reserved.is_empty()
     }
 
-    /// Whether the base holds for this block where `blocks` says nothing.
+    /// Whether the base's block counts if `blocks` does not have this block.
     pub fn base_has(&self, at: FileBlock) -> bool {
         self.base_end.is_none_or(|end| at < end)
     }

@@ -1,9 +1,9 @@
-//! What a transaction has written goes to the volume where it is more than memory should hold
+//! Spills written contents of a transaction to the volume when they exceed a limit of memory
 //! (TX-16).
 //!
-//! The contents that came to memory first go, those of each file in its order, until half of the
-//! limit is left. What was dropped before (a file that was born and died, TX-8) is not written.
-//! Contents that a savepoint shares stay in memory for it.
+//! The oldest contents are spilled first, in file order for each file, until half of the limit is
+//! left. Contents that were dropped before (of a file that was created and deleted, TX-8) are not
+//! written. Contents that a savepoint shares stay in memory for it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ impl Overlay {
         block.is_some_and(|block| block.in_memory().is_some())
     }
 
-    /// Keeps no more than `limit` blocks in memory. Where writing fails, what was not written
-    /// stays.
+    /// Spills until at most `limit` blocks are in memory. After an error, unwritten blocks stay in
+    /// memory.
     pub fn spill(&mut self, limit: usize, write: Write<'_>) -> Result<()> {
         if self.in_memory.len() <= limit {
             return Ok(());
         }
         let mut known = std::mem::take(&mut self.in_memory);
         known.retain(|&(ino, at)| self.is_in_memory(ino, at));
-        // What came twice, with a time in between in which it was gone, counts once.
+        // A block that was dropped and came again counts once.
         let mut seen = BTreeSet::new();
         known.retain(|block| seen.insert(*block));
         if known.len() <= limit / 2 {
@@ -58,7 +58,7 @@ impl Overlay {
 
     fn spill_run(&mut self, run: &[(Ino, FileBlock)], write: Write<'_>) -> Result<()> {
         let (ino, first) = run[0];
-        let node = self.nodes.get_mut(&ino).expect("was just looked at");
+        let node = self.nodes.get_mut(&ino).expect("found above");
         let payer = node.payer();
         let blocks = &mut node.file.blocks;
         let contents: Vec<Arc<[u8]>> = run

@@ -1,4 +1,4 @@
-//! Which changes a path selects, with what has to stay together with them.
+//! The changes that paths select, with all changes that must stay together with them.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ use crate::diff::places::Places;
 use crate::overlay::Overlay;
 use crate::validation::paths::Paths;
 
-/// What is to happen with the selected changes.
+/// The purpose of a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Commit,
     Drop,
 }
 
-/// Some of an overlay's changes.
+/// A selection of an overlay's changes.
 #[derive(Debug, Default)]
 pub(crate) struct Selection {
     pub(super) names: BTreeSet<NameAt>,
@@ -27,8 +27,8 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// The changes at and below `paths` (from the volume's root, with or without a leading `/`),
-    /// with what has to stay together with them.
+    /// Selects the changes at and below `paths` (from the volume's root, with or without a leading
+    /// `/`), with all changes that must stay together with them.
     pub fn of(
         overlay: &Overlay,
         met: &Paths,
@@ -62,7 +62,7 @@ impl Selection {
         before != (self.names.len(), self.inodes.len())
     }
 
-    /// One round of the rules in the module's head; false when nothing came of it.
+    /// Applies the rules of the module's head once; false if they added nothing.
     fn close_over(&mut self, overlay: &Overlay, met: &Paths, all: &[Found], purpose: Purpose) -> bool {
         let mut grown = false;
         for found in all {
@@ -90,7 +90,7 @@ impl Selection {
             {
                 more.push((parent, name.to_vec()));
             }
-            // A folder that goes takes all that changed in it along.
+            // The deletion of a folder includes all changes in it.
             if let Some(gone) = leaves.and_then(|entry| overlay.nodes.get(&entry.ino)) {
                 let goes = match purpose {
                     Purpose::Commit => gone.removed_dir,
@@ -108,7 +108,8 @@ impl Selection {
     }
 }
 
-/// Without slashes at the ends, and with one at the start: `a/b/` as `/a/b`. Empty for the root.
+/// Normalizes a path to one slash at the start and none at the end: `a/b/` to `/a/b`. Empty for the
+/// root.
 fn clean(path: &[u8]) -> Vec<u8> {
     let parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     parts.fold(Vec::new(), |mut clean, part| {

@@ -1,5 +1,4 @@
-//! An overlay taken apart: the selected changes or all others, and what is left after a partial
-//! commit.
+//! Splits an overlay: into the selected changes or all others, and the rest after a partial commit.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use crate::diff::by_path::own_change;
 use crate::overlay::{FileChange, Node, Overlay};
 use crate::validation::paths::Paths;
 
-/// Which side of a selection a part is.
+/// The side of a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     Selected,
@@ -19,7 +18,7 @@ pub(crate) enum Keep {
 }
 
 impl Overlay {
-    /// The selected changes alone, or all others.
+    /// The selected changes only, or all others.
     pub fn part(&self, selection: &Selection, keep: Keep) -> Overlay {
         let kept = |selected: bool| selected == (keep == Keep::Selected);
         let mut part = self.clone();
@@ -33,15 +32,15 @@ impl Overlay {
         part
     }
 
-    /// The attributes of an inode after the commit of this part; `ESTALE` for one that it has
-    /// deleted, which may be there for a while.
+    /// The attributes of an inode after the commit of this part; `ESTALE` if the part has deleted
+    /// it, even if the base still has it for a while.
     pub fn still_has(&self, now: Attr) -> Result<Attr> {
         let deleted = now.nlink == 0 && self.nodes.contains_key(&now.ino);
         if deleted { Err(Error::Posix(Errno::ESTALE)) } else { Ok(now) }
     }
 
-    /// After the commit of `part`, which was selected: the base has that now. `attr` tells the
-    /// attributes of an inode as of the view opened with that commit.
+    /// Removes the selected `part` after its commit, because the base has it now. `attr` returns
+    /// the attributes of an inode as of the view opened with that commit.
     pub fn absorb(&mut self, selection: &Selection, part: &Overlay, attr: impl Fn(Ino) -> Result<Attr>) {
         for (&ino, node) in &mut self.nodes {
             node.names.retain(|name| !selection.names.contains(&(ino, name.to_vec())));
@@ -59,7 +58,7 @@ impl Overlay {
                 return true;
             }
             let changes_contents = node.file.is_changed(node.origin.size);
-            // What the part has deleted has no rest.
+            // An inode that the part has deleted has no remaining changes.
             let Ok(now) = attr(ino) else { return false };
             node.origin = now;
             if !changes_contents {
@@ -69,7 +68,7 @@ impl Overlay {
         });
     }
 
-    /// Derives what follows from the names again, and drops nodes that say nothing any more.
+    /// Derives the values that follow from the names again, and drops nodes without changes.
     fn normalize(&mut self) {
         self.derive_links();
         self.nodes.retain(|_, node| {
@@ -77,7 +76,7 @@ impl Overlay {
                 return node.holds > 0 || node.nlink(0, u32::MAX) > 0;
             }
             if own_change(node).is_none() && !node.changes_structure() {
-                // Times that moved in passing have nothing left to go with.
+                // Times that were changed by other changes are dropped with them.
                 node.changed = AttrChange::default();
             }
             node.is_changed()
@@ -85,7 +84,8 @@ impl Overlay {
         self.recount();
     }
 
-    /// Refuses folders that would lie in each other. `parent` tells where a folder is in the base.
+    /// Refuses folders that would contain each other. `parent` returns a folder's parent in the
+    /// base.
     pub fn check_shape(&self, parent: impl Fn(Ino) -> Result<Ino>, met: &Paths) -> Result<()> {
         for (&dir, node) in self.nodes.iter().filter(|(_, node)| node.parent.is_some()) {
             let mut at = dir;
@@ -94,7 +94,7 @@ impl Overlay {
                 if !seen.insert(at) {
                     let path = met.of(dir);
                     return Err(Error::Usage(format!(
-                        "{path} cannot be taken apart from the rest: folders would lie in each other"
+                        "{path} cannot be separated from the other changes: folders would contain each other"
                     )));
                 }
                 let own = self.nodes.get(&at).and_then(|node| node.parent);
@@ -107,7 +107,7 @@ impl Overlay {
 }
 
 impl Node {
-    /// Everything that is not a matter of names.
+    /// Drops the changes of the inode itself, and keeps those of names.
     fn forget_own_change(&mut self) {
         self.changed = AttrChange { ctime: self.changed.ctime, ..AttrChange::default() };
         self.xattrs.clear();

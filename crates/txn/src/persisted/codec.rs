@@ -1,4 +1,4 @@
-//! A persisted transaction as bytes: the head of its file (`docs/FORMAT.md`).
+//! The encoding of a persisted transaction: the head of its file (`docs/FORMAT.md`).
 //!
 //! ```text
 //!   0   "XACTKEPT"    version u32    block size u32    length of the body u64
@@ -6,10 +6,9 @@
 //!   32  body
 //!       zeros up to a multiple of the block size, then the blocks of contents
 //! ```
-//! Numbers are little-endian, checksums crc32c as ext4 has it. A list is its length and its
-//! elements, what may be missing a byte (0 or 1) and the value. What follows from the rest (link
-//! counts, `..`) is not in it. Nothing that is read is believed: each decoder takes any bytes and
-//! returns a value or says no.
+//! Numbers are little-endian, checksums are crc32c as in ext4. A list is its length and its
+//! elements, an optional value a byte (0 or 1) and the value. Derived values (link counts, `..`)
+//! are not stored. Decoders accept any bytes, and return a value or an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,21 +27,21 @@ use super::info::PersistedInfo;
 const MAGIC: &[u8; 8] = b"XACTKEPT";
 const VERSION: u32 = 1;
 pub(super) const HEADER_BYTES: usize = 32;
-/// Longest body: a million new files need about half of it.
+/// Maximum length of the body; a million new files need about half of it.
 pub(super) const BODY_MAX: u64 = 1 << 30;
-/// Links that one inode may gain: as many as it has bits for.
+/// Maximum number of links that one inode may gain, limited by its bits.
 const NAMES_OF_ONE_MAX: u32 = 65_535;
 
-/// Why bytes are no persisted transaction.
+/// The reason why bytes are not a persisted transaction.
 pub(super) type Bad = &'static str;
 
-const ENDS_EARLY: Bad = "a kept transaction ends early";
-const NO_VALUE: Bad = "a kept transaction has a value that cannot be";
+const ENDS_EARLY: Bad = "a persisted transaction ends early";
+const NO_VALUE: Bad = "a persisted transaction has an impossible value";
 
-/// Why a transaction can never commit.
+/// The reason why a transaction can never commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Doom {
-    /// On contents, at this path.
+    /// A conflict on contents, at this path.
     Conflict {
         path: Vec<u8>,
         conflicting_tx: Option<u64>,
@@ -50,8 +49,7 @@ pub(super) enum Doom {
     TooOld,
 }
 
-/// All that is known of a persisted transaction but its contents, in the numbers of inodes that it
-/// had.
+/// A persisted transaction without file contents, with the inode numbers that it had.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     pub id: u64,
@@ -60,16 +58,16 @@ pub(super) struct Body {
     pub mounted: bool,
     pub info: PersistedInfo,
     pub doom: Option<Doom>,
-    /// Without contents: these are told by `contents`.
+    /// The overlay without file contents, which are listed in `contents`.
     pub overlay: Overlay,
     pub reads: ReadSet,
-    /// What the base looked like: the values of the items of [`super::fingerprint`].
+    /// Values of the items of [`super::fingerprint`] in the base.
     pub fingerprint: Vec<u64>,
     /// Blocks of contents in the order of the file, each with its checksum.
     pub contents: Vec<((Ino, FileBlock), u32)>,
 }
 
-/// The file's first bytes, and the body's length from them.
+/// Encodes the file's header.
 pub(super) fn header(block_size: u32, body: &[u8]) -> [u8; HEADER_BYTES] {
     let mut out = Vec::with_capacity(HEADER_BYTES);
     out.extend(MAGIC);
@@ -81,19 +79,19 @@ pub(super) fn header(block_size: u32, body: &[u8]) -> [u8; HEADER_BYTES] {
     out.try_into().expect("the fields add up")
 }
 
-/// Length and checksum of the body.
+/// Decodes the header: length and checksum of the body.
 pub(super) fn parse_header(bytes: &[u8], block_size: u32) -> Result<(u64, u32), Bad> {
     let mut from = Reader(bytes);
     if bytes.len() < HEADER_BYTES || from.take(8)? != MAGIC {
-        return Err("a kept transaction does not begin as one");
+        return Err("a persisted transaction has an invalid header");
     }
     let (version, size, len, sum) =
         (u32::get(&mut from)?, u32::get(&mut from)?, u64::get(&mut from)?, u32::get(&mut from)?);
     if u32::get(&mut from)? != crc32c(!0, &bytes[..HEADER_BYTES - 4]) {
-        return Err("the checksum of a kept transaction's first bytes does not match");
+        return Err("the checksum of a persisted transaction's first bytes does not match");
     }
     if version != VERSION {
-        return Err("a kept transaction is of a version that this xact does not know");
+        return Err("a persisted transaction has a version that this xact does not know");
     }
     if size != block_size || len > BODY_MAX {
         return Err(NO_VALUE);
@@ -113,7 +111,7 @@ impl<'a> Reader<'a> {
 
 pub(super) trait Code: Sized {
     fn put(&self, out: &mut Vec<u8>);
-    /// Takes at least one byte, so that no count can make much of little.
+    /// Decodes a value from at least one byte, so that a short list cannot claim a large count.
     fn get(from: &mut Reader<'_>) -> Result<Self, Bad>;
 }
 
@@ -125,7 +123,7 @@ macro_rules! number {
             }
             fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
                 let bytes = from.take(size_of::<Self>())?;
-                Ok(Self::from_le_bytes(bytes.try_into().expect("as many as were asked for")))
+                Ok(Self::from_le_bytes(bytes.try_into().expect("the requested number of bytes")))
             }
         }
     )*};
@@ -360,11 +358,11 @@ impl Code for Node {
 }
 
 impl Code for Overlay {
-    /// Without inodes that nobody will be able to reach.
+    /// Leaves out inodes that will not be reachable.
     fn put(&self, out: &mut Vec<u8>) {
-        let told: Vec<_> = self.nodes.iter().filter(|(_, node)| is_told(node)).collect();
-        (told.len() as u64).put(out);
-        for (ino, node) in told {
+        let stored: Vec<_> = self.nodes.iter().filter(|(_, node)| is_stored(node)).collect();
+        (stored.len() as u64).put(out);
+        for (ino, node) in stored {
             ino.put(out);
             node.put(out);
         }
@@ -377,12 +375,12 @@ impl Code for Overlay {
     }
 }
 
-/// Whether a node is put on record.
-pub(super) fn is_told(node: &Node) -> bool {
+/// Whether a node is stored.
+pub(super) fn is_stored(node: &Node) -> bool {
     !node.born || node.nlink(0, u32::MAX) > 0
 }
 
-/// Each inode whose link count changes by its names has a node of the right kind.
+/// Checks that each inode whose link count changes by its names has a node of the right kind.
 fn check_names(overlay: &Overlay) -> Result<(), Bad> {
     let mut links: BTreeMap<Ino, (i64, FileKind)> = BTreeMap::new();
     for (ino, node) in &overlay.nodes {
@@ -421,7 +419,7 @@ impl Body {
         out
     }
 
-    /// Takes any bytes.
+    /// Decodes a body from any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Body, Bad> {
         let mut from = Reader(bytes);
         let body = Body::get(&mut from)?;
@@ -439,12 +437,12 @@ impl Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem_base::MemBase;
+    use crate::mem_fs::MemFs;
     use crate::tests::ops::{Op, Rng, run};
     use crate::{Transaction, TxOptions};
 
     fn body(rng: &mut Rng) -> Body {
-        let base = MemBase::new(1024);
+        let base = MemFs::new(1024);
         for _ in 0..40 {
             run(&*base, &Op::random(rng));
         }

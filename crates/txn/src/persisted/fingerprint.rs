@@ -1,11 +1,11 @@
-//! Fingerprints (CRC32C) of what a persisted transaction rests on, to detect changes made while the
-//! volume was not mounted by xact (another mount, the kernel).
+//! Fingerprints (CRC32C) of the items that a persisted transaction depends on, to detect changes
+//! made while the volume was not mounted by xact (another mount, the kernel).
 //!
-//! The items are those that a running transaction has validated by their versions: names, listings,
-//! contents, extended attributes, and that an inode is the same one. (Attributes, sizes and places
-//! of folders are compared by value at each commit anyway.) Each has a number, which differs for
-//! another value except in one case in four thousand million. An item that changed and changed back
-//! is the same, and the commit is as good.
+//! The items are those that a running transaction validates by their versions: names, listings,
+//! contents, extended attributes, and the identity of inodes. (Attributes, sizes and parents of
+//! folders are always compared by value.) Each item has a number, which differs for another value
+//! except in one case in four thousand million. An item that changed and changed back counts as
+//! unchanged, and the commit is just as valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,13 @@ use crate::validation::offline_changes::OfflineChanges;
 use crate::validation::permission::PermissionBasis;
 use crate::validation::read_set::ReadSet;
 
-/// Stands for a value that is not known beforehand, and is not compared.
+/// A value that is not known in advance, and is not compared.
 pub(super) const UNKNOWN: u64 = 0;
-/// Stands for what cannot be looked at, such as a name in a folder that is gone.
+/// The value of an item that cannot be read, such as a name in a deleted folder.
 const NONE: u64 = 1;
-/// Set in all others.
+/// Set in all other values.
 const SOME: u64 = 1 << 63;
-/// Blocks that are looked at together.
+/// Number of blocks that are read together.
 const STEP_BLOCKS: u64 = 64;
 
 #[derive(Debug, Clone)]
@@ -33,15 +33,15 @@ pub(super) enum Item<'a> {
     Inode(Ino),
     Name(Ino, &'a [u8]),
     Listing(Ino),
-    /// These blocks of it.
+    /// These blocks of a file.
     Contents(Ino, Ranges),
-    /// A file of which some is cut off: its size and times.
+    /// A file that the transaction truncates: its size and times.
     Cut(Ino),
     Xattr(Ino, &'a [u8]),
     Xattrs(Ino),
 }
 
-/// All items, in an order that follows from what is on record.
+/// All items, in an order that the stored overlay and read set define.
 pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a ReadSet, serializable: bool) -> Vec<Item<'a>> {
     let nothing = ReadSet::default();
     let old = || overlay.nodes.iter().filter(|(_, node)| !node.born);
@@ -85,15 +85,15 @@ pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a ReadSet, serializable: 
     inodes.map(Item::Inode).chain(items).collect()
 }
 
-/// The item's value in `tree`. An error is one of the device.
+/// The item's value in `tree`. Errors come from the device only.
 pub(super) fn value(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Result<u64> {
-    match told(item, tree, block_size) {
+    match read_value(item, tree, block_size) {
         Err(Error::Posix(_) | Error::Corrupt(_)) => Ok(NONE),
-        told => told,
+        value => value,
     }
 }
 
-fn told(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Result<u64> {
+fn read_value(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Result<u64> {
     let mut sum = Sum::default();
     match item {
         Item::Inode(ino) => {
@@ -168,7 +168,7 @@ fn told(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Result<u6
 #[derive(Default)]
 struct Sum {
     crc: u32,
-    /// In bytes; as much of it as there is room for.
+    /// Length in bytes; its low bits become part of the value.
     len: u64,
 }
 
@@ -183,7 +183,7 @@ impl Sum {
     }
 }
 
-/// Adds what has changed.
+/// Compares the values, and adds changed items to `offline`.
 pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], offline: &mut OfflineChanges) {
     let changed =
         items.iter().zip(then.iter().zip(now)).filter(|(_, (then, now))| **then != UNKNOWN && then != now);
@@ -199,8 +199,7 @@ pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], offline: &m
     }
 }
 
-/// The value of an item before a commit of `part` was made, which it will have after: unknown where
-/// the commit gives the inode what cannot be told beforehand.
+/// Whether the value of an item after a commit of `part` is known in advance.
 pub(super) fn is_foreseen(item: &Item<'_>, part: &Overlay) -> bool {
     !matches!(item, Item::Inode(ino) if part.nodes.get(ino).is_some_and(|node| node.born))
 }

@@ -1,4 +1,4 @@
-//! The folder of persisted transactions, and the transactions that change it.
+//! The folder of persisted transactions, and the internal transactions that change it.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use xact_types::{Errno, Error, Ino, Result};
 use crate::options::{Durability, Isolation, TxOptions};
 use crate::transaction::Transaction;
 
-/// The folder, if it is there. `Usage` where others than root may have filled it: what is in it is
-/// committed in the name of the user that it names.
+/// The folder, if it exists. `Usage` if users other than root may have written to it: its contents
+/// would be committed on behalf of the users that they name.
 pub(super) fn find_folder(view: &dyn View) -> Result<Option<Ino>> {
     match view.lookup(Ino::ROOT, FOLDER.as_bytes()) {
         Ok(attr) if attr.is_dir() && attr.uid == 0 && attr.perm & 0o077 == 0 => Ok(Some(attr.ino)),
-        Ok(_) => Err(Error::Usage(format!(
-            "/{FOLDER} on the volume is not the folder in which transactions are kept"
-        ))),
+        Ok(_) => {
+            Err(Error::Usage(format!("/{FOLDER} on the volume is not the folder of persisted transactions")))
+        }
         Err(Error::Posix(Errno::ENOENT)) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Kept transactions of a volume, by number.
+/// The numbers of the persisted transactions of a volume.
 pub fn persisted_transactions(base: &dyn View) -> Result<Vec<u64>> {
     let Some(folder) = find_folder(base)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
@@ -35,7 +35,7 @@ pub fn persisted_transactions(base: &dyn View) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// Removes the folder if nothing is in it. Where that fails it stays, empty, for the next time.
+/// Removes the folder if it is empty. After an error it stays, empty, until the next attempt.
 pub(super) fn tidy<B: VersionedFs>(base: &Arc<B>) {
     let tx = note_transaction(base, 0, 0);
     if tx.remove_dir(&Caller::ROOT, Ino::ROOT, FOLDER.as_bytes()).is_ok() {
@@ -43,7 +43,7 @@ pub(super) fn tidy<B: VersionedFs>(base: &Arc<B>) {
     }
 }
 
-/// A transaction that changes what is on record, in the name of `id` and on its owner's account.
+/// An internal transaction that changes the record of transaction `id`, on its owner's account.
 pub(super) fn note_transaction<B: VersionedFs>(base: &Arc<B>, id: u64, owner: u32) -> Transaction<B> {
     let options = TxOptions { id, owner, isolation: Isolation::Snapshot, mounted: false };
     let mut note = Transaction::begin(base, options);

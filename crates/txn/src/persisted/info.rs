@@ -1,25 +1,25 @@
-//! What is known of a persisted transaction beside its changes.
+//! Properties of a persisted transaction other than its changes.
 
-/// Kept with the transaction in its file.
+/// Properties that are stored in the transaction's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PersistedInfo {
-    /// Group of the user that it belongs to.
+    /// Group of its owner.
     pub gid: u32,
-    /// What people know it by.
+    /// The user's label.
     pub label: Vec<u8>,
-    /// When it began, in seconds since 1970.
+    /// Time of its begin, in seconds since 1970.
     pub begun: u64,
-    /// When it is to be dropped, in seconds since 1970; `None`: never.
+    /// Time at which it will be aborted, in seconds since 1970; `None`: never.
     pub deadline: Option<u64>,
 }
 
-/// That a transaction is in a file, too.
+/// The state of a transaction's file on the volume.
 #[derive(Debug, Clone)]
 pub(crate) struct OnVolume {
     pub info: PersistedInfo,
-    /// What had been read when it was written, as
-    /// [`ReadSet::weight`](crate::validation::read_set::ReadSet::weight) has it.
+    /// Size of the read set when the file was written, see
+    /// [`ReadSet::weight`](crate::validation::read_set::ReadSet::weight).
     pub(super) weight: usize,
-    /// Whether something was changed since.
+    /// Whether the transaction has changed since.
     pub outdated: bool,
 }

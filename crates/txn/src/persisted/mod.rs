@@ -1,30 +1,31 @@
-//! Transactions that outlive the process: undecided, and kept in a file of the volume (TX-18).
+//! Open transactions that survive the process, each stored in a file of the volume (TX-18).
 //!
 //! ```text
-//!   /.xact-kept        0700 root   there as long as something is in it
+//!   /.xact-kept        0700 root   exists as long as it is not empty
 //!   /.xact-kept/ID     one persisted transaction: its head (see `codec`), its contents by block
 //! ```
-//! To the kernel and to e2fsck these are a folder and files like others. Only the name `ID` decides
+//! To the kernel and to e2fsck these are an ordinary folder and files. Only the name `ID` decides
 //! whether a persisted transaction exists.
 //!
-//! Crash argument. Each step is one ordinary transaction on the base, so that a crash leaves all or
+//! Crash argument. Each step is one ordinary transaction on the base, so a crash leaves all or
 //! nothing of it ([`crate::commit`]):
-//! 1. [`Transaction::persist`] makes the file, whole and under its name, in one commit, and returns
-//!    when that is durable. So it exists from then on.
-//! 2. A commit removes the name in the same operation, and so in the same jbd2 transaction, in
-//!    which it brings the changes into the base: [`Transaction::apply`] prepares both, then applies
-//!    both. So a crash leaves the changes or the file, never both and never neither.
-//!    (`Fault::PersistedRemovedApart` leaves that out.)
-//! 3. A partial commit puts a file with the rest in the place of the old one, in the same way. How
-//!    the base looks after that commit is foreseen, as it can only be known when it is made; what
-//!    others change at the same moment may be taken for a conflict after a crash. The file is
-//!    written once more at once, as it came out.
+//! 1. [`Transaction::persist`] creates the whole file under its name in one commit, and returns
+//!    when that is durable. The persisted transaction exists from then on.
+//! 2. A commit removes the name in the operation that applies the changes to the base, so in the
+//!    same jbd2 transaction: [`Transaction::apply`] prepares both, then applies both. So a crash
+//!    leaves either the changes or the file, never both or neither. (`Fault::PersistedRemovedApart`
+//!    omits that.)
+//! 3. A partial commit replaces the file by one with the remaining changes, in the same way. The
+//!    new file must contain the base's state after that commit, which is predicted, because it is
+//!    only known once the commit is made. After a crash, a concurrent change of another caller may
+//!    therefore look like a conflict. After the commit, the file is written again with the actual
+//!    state.
 //! 4. An abort removes the name, and returns when that is durable.
 //!
-//! The process continues with what it has in memory, and reads the file only when the volume is
-//! reopened ([`Transaction::reopen`]). Inodes that were born in the transaction get other numbers
-//! then. Its view is of that moment; what others have changed since its begin is found by value
-//! (`fingerprint`) and stays a conflict.
+//! The process continues with its state in memory; the file is read only when the volume is
+//! reopened ([`Transaction::reopen`]). Inodes created in the transaction then get other numbers.
+//! Its view is of that moment; changes made by others since its begin are found by value
+//! (`fingerprint`) and remain conflicts.
 
 mod codec;
 mod fingerprint;
@@ -54,31 +55,31 @@ use record::{Image, Record};
 /// Type and permissions of the folder and of the files in it.
 const FOLDER_PERM: u16 = 0o700;
 const FILE_MODE: u16 = 0o100_600;
-/// Attempts, where others make or remove the folder at the same time.
+/// Maximum attempts, if other threads create or remove the folder at the same time.
 const TRIES: u32 = 16;
 
 impl<B: VersionedFs> Transaction<B> {
-    /// Keeps the transaction as it is now in a file of the volume too, from which
-    /// [`Transaction::reopen`] restores it after a stop or a crash, until it is committed or
-    /// aborted. Returns when that is durable. To be called again when it has changed since.
+    /// Stores the transaction's present state in a file of the volume. [`Transaction::reopen`]
+    /// restores it from there after a stop or a crash, until it is committed or aborted. Returns
+    /// when the file is durable. Called again after further changes.
     ///
-    /// `NoSpace` where its contents do not fit the volume a second time, `SpaceRevoked` where
-    /// others got its space, `Usage` where it has savepoints, and where something else is in the
-    /// way: then what was kept before stays.
+    /// Errors, which leave an earlier file in place: `NoSpace` if its contents do not fit on the
+    /// volume a second time, `SpaceRevoked` if its space was revoked, `Usage` if it has savepoints
+    /// or cannot be stored for another reason.
     pub fn persist(&self, info: PersistedInfo) -> Result<()> {
-        // What it has seen is there after a crash, too: else that would be a conflict.
+        // Makes all that it has read durable: otherwise a crash could cause conflicts.
         self.base.sync_all()?;
         let mut inner = self.inner.write();
         inner.check_divisible()?;
-        self.put_on_record(&mut inner, info)
+        self.write_record(&mut inner, info)
     }
 
-    /// What it is kept with, if it is in a file.
+    /// Its properties, if it is persisted.
     pub fn persisted_info(&self) -> Option<PersistedInfo> {
         self.inner.read().on_volume.as_ref().map(|persisted| persisted.info.clone())
     }
 
-    /// As [`Transaction::persist`], for one that is in a file, if it has changed since.
+    /// Updates the file of a persisted transaction, if the transaction has changed since.
     pub fn update_persisted(&self) -> Result<()> {
         let mut inner = self.inner.write();
         let Some(persisted) = inner.on_volume.clone() else { return Ok(()) };
@@ -86,11 +87,11 @@ impl<B: VersionedFs> Transaction<B> {
         if !persisted.outdated && persisted.weight == self.reads.lock().weight() {
             return Ok(());
         }
-        self.put_on_record(&mut inner, persisted.info)
+        self.write_record(&mut inner, persisted.info)
     }
 
-    /// Drops the transaction's changes, those in its file too, durably: it ends, whatever happens.
-    /// On an error it may be there again when the volume is reopened.
+    /// Discards the transaction's changes and its file, durably. The transaction ends in any case;
+    /// after an error it may exist again when the volume is reopened.
     pub fn abort_persisted(&self) -> Result<()> {
         let mut inner = self.inner.write();
         if inner.state != TxState::Active {
@@ -107,23 +108,23 @@ impl<B: VersionedFs> Transaction<B> {
         removed
     }
 
-    /// The file is gone by a commit.
-    pub(crate) fn off_record(&self) {
+    /// Records that a commit has removed the file.
+    pub(crate) fn note_record_removed(&self) {
         tidy(&self.base);
     }
 
-    /// Takes the file of a transaction away that ends since its commit was refused. Where that
-    /// fails it is open again when the volume is reopened, which does no harm.
-    pub(crate) fn forget_record(&self, inner: &mut Inner<B>) {
+    /// Removes the file of a transaction that ends because its commit was refused. After an error
+    /// the transaction is open again when the volume is reopened, which is harmless.
+    pub(crate) fn remove_record(&self, inner: &mut Inner<B>) {
         if inner.on_volume.take().is_some() {
             let _ = self.note(None).and_then(|note| note.commit());
             tidy(&self.base);
         }
     }
 
-    /// Puts the transaction on record by itself.
-    pub(crate) fn put_on_record(&self, inner: &mut Inner<B>, info: PersistedInfo) -> Result<()> {
-        // What it had is lost in part: it stays as it was kept before.
+    /// Stores the transaction, in a commit of its own.
+    pub(crate) fn write_record(&self, inner: &mut Inner<B>, info: PersistedInfo) -> Result<()> {
+        // Part of its contents is lost: the earlier file stays.
         B::check_space(&self.space)?;
         let reads = self.reads.lock();
         let nothing = Overlay::default();
@@ -140,8 +141,8 @@ impl<B: VersionedFs> Transaction<B> {
         Ok(())
     }
 
-    /// The change of the record that goes with a commit: the file goes, or another comes in its
-    /// place.
+    /// The internal transaction that changes the record along with a commit: it removes or replaces
+    /// the file.
     pub(crate) fn note_of_commit(
         &self,
         inner: &Inner<B>,
@@ -158,7 +159,7 @@ impl<B: VersionedFs> Transaction<B> {
         self.note(image).map(Some)
     }
 
-    /// What stays of the transaction, as it will be when `part` is in the base.
+    /// The remaining transaction, once `part` is in the base.
     pub(crate) fn rest_after(
         &self,
         inner: &Inner<B>,
@@ -186,7 +187,7 @@ impl<B: VersionedFs> Transaction<B> {
             None if image.is_some() => {
                 note.make_dir(&Caller::ROOT, Ino::ROOT, FOLDER.as_bytes(), FOLDER_PERM)?.ino
             }
-            // Somebody who has the volume mounted otherwise has removed it: that is a drop.
+            // Another mount of the volume has removed the file: that counts as an abort.
             None => return Ok(note),
         };
         match note.unlink(&Caller::ROOT, folder, name.as_bytes()) {
@@ -204,7 +205,7 @@ impl<B: VersionedFs> Transaction<B> {
     }
 }
 
-/// What a commit of a part leaves.
+/// The remaining changes after a partial commit.
 pub(crate) struct Rest {
     overlay: Overlay,
     reads: ReadSet,

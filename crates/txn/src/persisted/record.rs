@@ -1,4 +1,4 @@
-//! The file of a persisted transaction: what is put on record, as bytes.
+//! Writes the file of a persisted transaction.
 
 use parking_lot::Mutex;
 use xact_fs::{BlockContents, VersionedFs};
@@ -14,15 +14,15 @@ use crate::transaction::{Inner, Transaction};
 use crate::tx_tree::{Access, TxTree};
 use crate::validation::read_set::ReadSet;
 
-/// Bytes that are written at once.
+/// Bytes in one write.
 const STEP_BYTES: usize = 1 << 20;
 
-/// What is to be put on record.
+/// The state to store.
 pub(super) struct Record<'a> {
     pub overlay: &'a Overlay,
     pub reads: &'a ReadSet,
-    /// What the base will show by the time the record counts, over what it shows at the
-    /// transaction's stamp: the part that is committed with it.
+    /// The part that is committed together with the record: the base will have it when the record
+    /// takes effect.
     pub beside: &'a Overlay,
     pub info: &'a PersistedInfo,
 }
@@ -48,8 +48,8 @@ impl<B: VersionedFs> Transaction<B> {
             }
             Some(_) => Some(Doom::TooOld),
         };
-        let told = record.overlay.nodes.iter().filter(|(_, node)| codec::is_told(node));
-        let blocks: Vec<_> = told
+        let stored = record.overlay.nodes.iter().filter(|(_, node)| codec::is_stored(node));
+        let blocks: Vec<_> = stored
             .flat_map(|(ino, node)| node.file.blocks.iter().map(move |(at, block)| ((*ino, *at), block)))
             .filter_map(|(at, block)| Some((at, block.clone()?)))
             .collect();
@@ -68,7 +68,7 @@ impl<B: VersionedFs> Transaction<B> {
         };
         let body = body.encode();
         if body.len() as u64 > codec::BODY_MAX {
-            return Err(Error::Usage("the transaction changes too much to be kept over a stop".into()));
+            return Err(Error::Usage("the transaction has too many changes to be persisted".into()));
         }
         let mut head = codec::header(block_size, &body).to_vec();
         head.extend(body);
@@ -78,7 +78,7 @@ impl<B: VersionedFs> Transaction<B> {
     }
 }
 
-/// A file to be written.
+/// The contents of a file to write.
 pub(super) struct Image {
     pub gid: u32,
     head: Vec<u8>,

@@ -1,5 +1,5 @@
-//! A persisted transaction reopened: its file is read and compared with the base as it is now, and
-//! its new inodes get numbers.
+//! Reopens a persisted transaction: reads its file, compares it with the present base, and gives
+//! its new inodes numbers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,9 +23,8 @@ use crate::validation::offline_changes::OfflineChanges;
 use crate::validation::read_set::ReadSet;
 
 impl<B: VersionedFs> Transaction<B> {
-    /// Opens a persisted transaction again, on a volume that was reopened: with its number, its
-    /// changes and what it had read. `Corrupt` where the file is not what was written,
-    /// `Unsupported` where it is of a later version.
+    /// Reopens a persisted transaction with its number, its changes and its read set. `Corrupt` if
+    /// the file has changed, `Unsupported` if it has a later version.
     pub fn reopen(base: &Arc<B>, id: u64, contention: &Arc<ContentionManager>) -> Result<Transaction<B>> {
         let (claim, hold) = contention.claim_priority(&AbortHistory::default(), 0, || base.open_view());
         let stamp = B::stamp(&hold);
@@ -37,7 +36,7 @@ impl<B: VersionedFs> Transaction<B> {
         let Body { overlay, reads, fingerprint, serializable, .. } = &loaded.body;
         let items = fingerprint::items(overlay, reads, *serializable);
         if items.len() != fingerprint.len() {
-            return Err(loaded.corrupt("a kept transaction does not say what it rests on"));
+            return Err(loaded.corrupt("a persisted transaction lacks its fingerprints"));
         }
         let now = items.iter().map(|item| fingerprint::value(item, &mut tree, block_size));
         fingerprint::compare(&items, fingerprint, &now.collect::<Result<Vec<_>>>()?, &mut offline);
@@ -79,11 +78,11 @@ impl<B: VersionedFs> Transaction<B> {
     }
 }
 
-/// A file that was read.
+/// The contents of a file.
 struct Loaded<B: VersionedFs> {
     ino: Ino,
     body: Body,
-    /// What its contents hold again.
+    /// The space that its contents hold again.
     space: B::Space,
 }
 
@@ -102,21 +101,21 @@ impl<B: VersionedFs> Loaded<B> {
         let read = |offset: u64, len: usize| {
             let mut bytes = Vec::new();
             view.read(ino, offset, len, &mut bytes)?;
-            if bytes.len() == len { Ok(bytes) } else { Err(bad("a kept transaction ends early")) }
+            if bytes.len() == len { Ok(bytes) } else { Err(bad("a persisted transaction ends early")) }
         };
         let (len, sum) = codec::parse_header(&read(0, HEADER_BYTES)?, block_size).map_err(bad)?;
         let past = HEADER_BYTES as u64 + len;
         if past > attr.size {
-            return Err(bad("a kept transaction ends early"));
+            return Err(bad("a persisted transaction ends early"));
         }
         let bytes = read(HEADER_BYTES as u64, len as usize)?;
         if crc32c(!0, &bytes) != sum {
-            return Err(bad("the checksum of a kept transaction does not match"));
+            return Err(bad("the checksum of a persisted transaction does not match"));
         }
         let mut body = Body::decode(&bytes).map_err(bad)?;
         drop(bytes);
         if (body.id, body.owner) != (id, attr.uid) {
-            return Err(bad("a kept transaction has another's name or owner"));
+            return Err(bad("a persisted transaction has another's name or owner"));
         }
         let space = base.open_space(id, body.owner);
         let limit = base.private_bytes_max() / u64::from(block_size);
@@ -124,10 +123,10 @@ impl<B: VersionedFs> Loaded<B> {
         for (count, ((of, at), sum)) in std::mem::take(&mut body.contents).into_iter().enumerate() {
             let bytes = read(offset, block_size as usize)?;
             if crc32c(!0, &bytes) != sum {
-                return Err(bad("the checksum of a block of a kept transaction does not match"));
+                return Err(bad("the checksum of a block of a persisted transaction does not match"));
             }
             offset += u64::from(block_size);
-            let node = body.overlay.nodes.get_mut(&of).expect("the decoder has looked");
+            let node = body.overlay.nodes.get_mut(&of).expect("the decoder has checked");
             node.file.blocks.insert(at, Some(BlockContents::Memory(bytes.into())));
             body.overlay.in_memory.push_back((of, at));
             if count % 256 == 255 {
@@ -145,7 +144,7 @@ impl<B: VersionedFs> Loaded<B> {
             if node.origin.kind == FileKind::Regular && (node.file.size > size_max || past || reserved)
                 || target
             {
-                return Err(bad("a kept transaction has a file that is too large"));
+                return Err(bad("a persisted transaction has a file that is too large"));
             }
         }
         Ok(Loaded { ino, body, space })
@@ -156,8 +155,8 @@ fn corrupt(ino: Ino, what: Bad) -> Error {
     Error::Corrupt(Corruption { site: Site::Inode(ino), what })
 }
 
-/// Gives what was born in the transaction numbers that nobody has now. Inodes that are gone get
-/// numbers that no volume has: theirs may be another's by now, or become it.
+/// Gives inodes created in the transaction new numbers. Deleted inodes get numbers that no volume
+/// has, because their old numbers may be reused.
 fn renumber<B: VersionedFs>(
     base: &Arc<B>,
     space: &B::Space,

@@ -4,7 +4,7 @@ use xact_fs::{Allocate, Caller, RenameHow, SeekTo, TimeChange, WriteHow, XattrHo
 use xact_types::Error;
 
 use super::ops::{Op, dump, run};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Isolation, Transaction, TxOptions};
 
 fn s(text: &str) -> String {
@@ -24,8 +24,8 @@ fn mv(from: &str, to: &str) -> Op {
 }
 
 /// `a` with 8 KiB of data, `b` empty, folders `d` (with `d/x`) and `e` (empty) and `e/..`.
-fn base() -> std::sync::Arc<MemBase> {
-    let base = MemBase::new(1024);
+fn base() -> std::sync::Arc<MemFs> {
+    let base = MemFs::new(1024);
     let ops = [
         Op::Create(s("a")),
         Op::Write(s("a"), 0, vec![1; 8192], WriteHow::default()),

@@ -9,7 +9,7 @@ use xact_types::{Error, Ino};
 
 use crate::contention::abort_history::LOSSES_BEFORE_PRIORITY;
 use crate::contention::wait_budget::WAIT_FOR_OTHERS_MAX;
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{AbortHistory, ContentionManager, LostAttempt, Transaction, TxOptions};
 
 const SHORT_ONES: u64 = 2;
@@ -17,7 +17,7 @@ const SHORT_ONES: u64 = 2;
 const LONG: Duration = Duration::from_secs(3600);
 
 struct Volume {
-    base: Arc<MemBase>,
+    base: Arc<MemFs>,
     manager: Arc<ContentionManager>,
     files: [Ino; 2],
     last: AtomicU64,
@@ -25,7 +25,7 @@ struct Volume {
 
 impl Volume {
     fn new() -> Volume {
-        let base = MemBase::new(1024);
+        let base = MemFs::new(1024);
         let files =
             [b"a", b"b"].map(|name| base.make_node(&Caller::ROOT, Ino::ROOT, name, 0o100644, 0).unwrap().ino);
         for file in files {
@@ -34,11 +34,11 @@ impl Volume {
         Volume { base, manager: Arc::default(), files, last: AtomicU64::new(0) }
     }
 
-    fn begin(&self, history: &AbortHistory) -> Transaction<MemBase> {
+    fn begin(&self, history: &AbortHistory) -> Transaction<MemFs> {
         self.begin_of(0, history)
     }
 
-    fn begin_of(&self, owner: u32, history: &AbortHistory) -> Transaction<MemBase> {
+    fn begin_of(&self, owner: u32, history: &AbortHistory) -> Transaction<MemFs> {
         let id = self.last.fetch_add(1, SeqCst) + 1;
         let options = TxOptions { id, owner, ..TxOptions::default() };
         Transaction::begin_after(&self.base, options, &self.manager, history)
@@ -74,8 +74,8 @@ fn write(view: &dyn View, file: Ino, number: u64) -> Result<u64, Error> {
     view.write(file, 0, &number.to_le_bytes(), WriteHow::default())
 }
 
-/// One that copies `a` to `b`, slowly, while others raise `a` all the time. Returns its tries, `None`
-/// where it lost all of them.
+/// One that copies `a` to `b`, slowly, while others raise `a` all the time. Returns its tries,
+/// `None` where it lost all of them.
 fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
     let volume = Volume::new();
     let [a, b] = volume.files;
@@ -97,8 +97,8 @@ fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
         let won = (1..=tries_max).find(|_| {
             let tx = volume.begin(&history);
             let seen = read(&tx, a);
-            // Until one that began later has committed, each of them may have one that is not counted
-            // yet; or until they wait.
+            // Until one that began later has committed, each of them may have one that is not
+            // counted yet; or until they wait.
             let before = raised.load(SeqCst);
             while raised.load(SeqCst) <= before + SHORT_ONES && volume.manager.waiting() == 0 {
                 std::thread::yield_now();
@@ -185,7 +185,8 @@ fn nobody_waits_longer_than_a_claims_term() {
     assert!(matches!(write(&holder, a, 2), Err(Error::Conflict { .. })));
 }
 
-/// Another user's commits wait for a claim, whose term is an hour, for a second in a row; so do those of a third one.
+/// Another user's commits wait for a claim, whose term is an hour, for a second in a row; so do
+/// those of a third one.
 #[test]
 fn claims_of_others_take_little_of_the_time() {
     let volume = Volume::new();

@@ -7,7 +7,7 @@ use xact_types::{Error, Ino};
 
 use super::ops::{Op, dump, run};
 use super::real::Volume;
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Durability, Isolation, Side, Transaction, TxOptions, TxState};
 
 const BLOCK: u64 = 1024;
@@ -41,9 +41,9 @@ fn begin<B: VersionedFs>(base: &Arc<B>, id: u64, isolation: Isolation) -> Transa
 }
 
 /// Runs a test on both bases. The real one knows who won.
-fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemBase>), on_real: impl Fn(&dyn Fn() -> Arc<xact_fs::LiveFs>)) {
+fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemFs>), on_real: impl Fn(&dyn Fn() -> Arc<xact_fs::LiveFs>)) {
     test(&|| {
-        let base = MemBase::new(BLOCK as u32);
+        let base = MemFs::new(BLOCK as u32);
         filled(&*base);
         base
     });
@@ -111,7 +111,8 @@ fn a_write_on_changed_contents_fails_at_once() {
     on_both(|fresh| told_at_once(fresh), |fresh| told_at_once(fresh));
 }
 
-/// Others may change what it does not, as often as they like, and what it only reads is the commit's.
+/// Others may change what it does not, as often as they like, and what it only reads is the
+/// commit's.
 fn left_alone<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>) {
     let base = fresh();
     let tx = begin(&base, 0, Isolation::Serializable);
@@ -163,10 +164,11 @@ fn of_two_that_write_one_block_the_second_is_told() {
     on_both(|fresh| overtaken(fresh, false), |fresh| overtaken(fresh, true));
 }
 
-/// A doomed transaction can be looked at and undone, and is never committed, whatever of it is taken back.
+/// A doomed transaction can be looked at and undone, and is never committed, whatever of it is
+/// taken back.
 #[test]
 fn doom_is_for_good() {
-    let base = MemBase::new(BLOCK as u32);
+    let base = MemFs::new(BLOCK as u32);
     filled(&*base);
     let tx = begin(&base, 0, Isolation::Serializable);
     run(&tx, &Op::Create("new".into()));
@@ -188,7 +190,8 @@ fn doom_is_for_good() {
     assert_eq!(diff.iter().map(|one| &*one.path).collect::<Vec<_>>(), [b"/new"]);
     assert!(tx.peek_attr(Side::New, a).is_ok());
     tx.abort_only(&["/new"]).unwrap();
-    // Without any effect it would be a reader, which always commits; but it was told that a write failed.
+    // Without any effect it would be a reader, which always commits; but it was told that a write
+    // failed.
     assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     base.assert_idle();
 }

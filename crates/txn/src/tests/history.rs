@@ -6,7 +6,7 @@ use xact_fs::{VersionedFs, View};
 use xact_types::Error;
 
 use super::ops::{Op, Outcome, Rng, dump, run};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Isolation, Transaction, TxOptions};
 
 struct Open<B: VersionedFs> {
@@ -29,7 +29,7 @@ pub(crate) fn history<B: VersionedFs + View>(
     seed: u64,
     rng: &mut Rng,
     base: &Arc<B>,
-    replay: &Arc<MemBase>,
+    replay: &Arc<MemFs>,
     isolation: Isolation,
     usable: impl Fn(&Op) -> bool,
 ) -> Result<(usize, usize), String> {
@@ -48,8 +48,8 @@ pub(crate) fn history<B: VersionedFs + View>(
                 open.push(Open { tx, done: Vec::new(), begun_at: steps.len() });
             }
             1 if usable(&op) => {
-                let told = run(&**base, &op);
-                steps.push(Step { who: format!("outside in turn {turn}"), ops: vec![(op, told)] });
+                let outcome = run(&**base, &op);
+                steps.push(Step { who: format!("outside in turn {turn}"), ops: vec![(op, outcome)] });
             }
             2 if !open.is_empty() => {
                 let Open { tx, done, begun_at } = open.remove(rng.below(open.len() as u64) as usize);
@@ -68,8 +68,8 @@ pub(crate) fn history<B: VersionedFs + View>(
             }
             _ if !open.is_empty() && usable(&op) => {
                 let at = rng.below(open.len() as u64) as usize;
-                let told = run(&open[at].tx, &op);
-                open[at].done.push((op, told));
+                let outcome = run(&open[at].tx, &op);
+                open[at].done.push((op, outcome));
             }
             _ => {}
         }
@@ -78,7 +78,7 @@ pub(crate) fn history<B: VersionedFs + View>(
 
     for at in 0..=steps.len() {
         for (_, reader) in readers.iter().filter(|(begun, _)| *begun == at) {
-            check(seed, &MemBase::with(replay.tree()), reader)?;
+            check(seed, &MemFs::with(replay.tree()), reader)?;
         }
         if let Some(step) = steps.get(at) {
             check(seed, replay, step)?;
@@ -94,11 +94,11 @@ pub(crate) fn history<B: VersionedFs + View>(
     Ok((committed, conflicts))
 }
 
-fn check(seed: u64, replay: &Arc<MemBase>, step: &Step) -> Result<(), String> {
-    for (op, told) in &step.ops {
-        let (told, again) = (told.clone().comparable(), run(&**replay, op).comparable());
-        if told != again {
-            return Err(format!("seed {seed}, {}: {op:?} told {told:?}, replayed {again:?}", step.who));
+fn check(seed: u64, replay: &Arc<MemFs>, step: &Step) -> Result<(), String> {
+    for (op, outcome) in &step.ops {
+        let (outcome, again) = (outcome.clone().comparable(), run(&**replay, op).comparable());
+        if outcome != again {
+            return Err(format!("seed {seed}, {}: {op:?} outcome {outcome:?}, replayed {again:?}", step.who));
         }
     }
     Ok(())

@@ -13,8 +13,8 @@ fn make_dirs(tx: &Transaction<LiveFs>, count: u32) {
     }
 }
 
-/// More metadata than the journal takes: it gets longer for that, and is as it was made after a clean
-/// end, and after a crash.
+/// More metadata than the journal takes: it gets longer for that, and is as it was made after a
+/// clean end, and after a crash.
 #[test]
 fn a_commit_larger_than_the_journal() {
     let volume = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
@@ -26,8 +26,8 @@ fn a_commit_larger_than_the_journal() {
     tx.commit().unwrap();
     let long = base.engine().journal().unwrap().size();
     assert!(long.blocks > 4 * made.blocks && long.made_with == Some(made.blocks), "{long:?}");
-    // All that a commit wrote is in the log of a crashed volume; what it left of the journal's length
-    // is put right by the next opening.
+    // All that a commit wrote is in the log of a crashed volume; what it left of the journal's
+    // length is put right by the next opening.
     let crashed = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
     std::fs::copy(&volume.image, &crashed.image).unwrap();
     // Another one, which takes them all away again.
@@ -52,8 +52,8 @@ fn a_commit_larger_than_the_journal() {
     crashed.check("after a crash with a long journal");
 }
 
-/// Folders that are empty by now, but have more blocks than the journal can revoke in one commit: one
-/// transaction removes them all, over several commits where that is needed.
+/// Folders that are empty by now, but have more blocks than the journal can revoke in one commit:
+/// one transaction removes them all, over several commits where that is needed.
 #[test]
 fn large_folders_are_removed_whatever_the_journal_can_revoke() {
     let volume = Volume::new(128, &["-b", "1024", "-J", "size=1"]);
@@ -125,8 +125,8 @@ fn write(tx: &dyn View, ino: Ino, offset: u64, byte: u8, len: u64) {
     tx.write(ino, offset, &vec![byte; len as usize], WriteHow::default()).unwrap();
 }
 
-/// Contents beyond a share of the cache are on the volume before the commit, which does not write them
-/// again; they read the same at every time, also where they were changed since.
+/// Contents beyond a share of the cache are on the volume before the commit, which does not write
+/// them again; they read the same at every time, also where they were changed since.
 #[test]
 fn contents_beyond_memory_are_spilled() {
     let volume = Volume::new(128, &["-b", "4096"]);
@@ -202,8 +202,8 @@ fn spilled_and_not_committed() {
     crashed.check("after a crash");
 }
 
-/// A file that dies inside is not written by what is spilled after it, and a full volume is told by the
-/// write that it has no space for.
+/// A file that dies inside is not written by what is spilled after it, and a full volume is told by
+/// the write that it has no space for.
 #[test]
 fn spilling_on_a_full_volume() {
     let volume = Volume::new(32, &["-b", "4096"]);

@@ -6,7 +6,7 @@ use xact_fs::{Caller, RenameHow, View, WriteHow, XattrHow};
 use xact_types::{Errno, Error, Ino};
 
 use crate::account::Accounts;
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::validation::read_set::ReadSet;
 use crate::{Account, Limits, Resource, Transaction, TxOptions};
 
@@ -19,7 +19,7 @@ fn account(bytes: u64) -> Arc<Account> {
     accounts.of(USER)
 }
 
-fn begin(base: &Arc<MemBase>, account: &Arc<Account>) -> Transaction<MemBase> {
+fn begin(base: &Arc<MemFs>, account: &Arc<Account>) -> Transaction<MemFs> {
     Transaction::begin(base, TxOptions { owner: USER, ..TxOptions::default() }).charged_to(account)
 }
 
@@ -31,11 +31,11 @@ fn is_short<R>(result: Result<R, Error>) -> bool {
     result.is_err_and(|error| error.errno() == Errno::ENOMEM)
 }
 
-/// Looking for a million names takes no more than is allowed, and a name that came meanwhile is a conflict: of a
-/// folder, though not of each name.
+/// Looking for a million names takes no more than is allowed, and a name that came meanwhile is a
+/// conflict: of a folder, though not of each name.
 #[test]
 fn absent_names_become_a_listing_where_memory_is_short() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let account = account(1 << 20);
     let tx = begin(&base, &account);
     for n in 0..100_000_u32 {
@@ -54,7 +54,7 @@ fn absent_names_become_a_listing_where_memory_is_short() {
 /// The same without anything that came meanwhile: it commits.
 #[test]
 fn what_is_coarser_is_no_conflict_by_itself() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let other = base.make_dir(&Caller::ROOT, Ino::ROOT, b"other", 0o755).unwrap().ino;
     let tx = begin(&base, &account(1 << 20));
     for n in 0..20_000_u32 {
@@ -69,7 +69,7 @@ fn what_is_coarser_is_no_conflict_by_itself() {
 #[test]
 fn single_blocks_become_a_range_where_memory_is_short() {
     for (written, conflicts) in [(0, false), (1, true), (3, true), (9_999, false)] {
-        let base = MemBase::new(1024);
+        let base = MemFs::new(1024);
         let file = make(&*base, b"file").unwrap();
         base.write(file, 0, &vec![1; 10_000 << 10], WriteHow::default()).unwrap();
         let account = account(256 << 10);
@@ -86,10 +86,11 @@ fn single_blocks_become_a_range_where_memory_is_short() {
     }
 }
 
-/// Where nothing can be made coarser, calls fail before they do anything; what was done stays, and commits.
+/// Where nothing can be made coarser, calls fail before they do anything; what was done stays, and
+/// commits.
 #[test]
 fn changes_beyond_the_limit_fail_and_those_before_commit() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let account = account(256 << 10);
     let tx = begin(&base, &account);
     let made = (0..10_000_u32).find(|n| is_short(make(&tx, format!("{n:0100}").as_bytes()))).unwrap();
@@ -112,7 +113,7 @@ fn changes_beyond_the_limit_fail_and_those_before_commit() {
 /// Each savepoint keeps a copy of what was changed.
 #[test]
 fn savepoints_are_counted_and_their_copies_charged() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let account = account(1 << 20);
     let tx = begin(&base, &account);
     for n in 0..100_u32 {
@@ -135,7 +136,7 @@ fn savepoints_are_counted_and_their_copies_charged() {
 /// What is counted as it grows is what a count of everything finds, whatever was done.
 #[test]
 fn what_is_counted_is_what_is_there() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let kept = make(&*base, b"kept").unwrap();
     base.set_xattr(&Caller::ROOT, kept, b"user.a", b"1", XattrHow::Set).unwrap();
     let tx = begin(&base, &account(1 << 30));
@@ -175,12 +176,12 @@ fn what_is_counted_is_what_is_there() {
     check("dropped in part");
 }
 
-/// A chain of folders: each path is made once for all, and what is deeper than any call goes is shown by number. It is
-/// selected by the part of its path that is known.
+/// A chain of folders: each path is made once for all, and what is deeper than any call goes is
+/// shown by number. It is selected by the part of its path that is known.
 #[test]
 fn differences_of_deep_folders_take_no_time_in_the_square() {
     const DEPTH: usize = 20_000;
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let account = account(256 << 20);
     let tx = begin(&base, &account);
     let top = tx.make_dir(&Caller::ROOT, Ino::ROOT, b"top", 0o755).unwrap().ino;

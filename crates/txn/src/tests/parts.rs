@@ -6,10 +6,10 @@ use xact_fs::{RenameHow, SetAttr, TimeChange, View, WriteHow, XattrHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, USER, dump, run};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Difference, Durability, Reader, Side, Transaction, TxOptions, TxState};
 
-type Tx = Transaction<MemBase>;
+type Tx = Transaction<MemFs>;
 
 fn s(text: &str) -> String {
     text.to_string()
@@ -17,8 +17,8 @@ fn s(text: &str) -> String {
 
 fn do_all(view: &dyn View, ops: &[Op]) {
     for op in ops {
-        let told = run(view, op);
-        assert!(!matches!(told, super::ops::Outcome::Errno(_)), "{op:?}: {told:?}");
+        let outcome = run(view, op);
+        assert!(!matches!(outcome, super::ops::Outcome::Errno(_)), "{op:?}: {outcome:?}");
     }
 }
 
@@ -30,13 +30,13 @@ fn write(path: &str, text: &str) -> Op {
     Op::Write(s(path), 0, text.as_bytes().to_vec(), WriteHow::default())
 }
 
-fn begin(base: &Arc<MemBase>) -> Tx {
+fn begin(base: &Arc<MemFs>) -> Tx {
     Transaction::begin(base, TxOptions::default())
 }
 
 /// Files `a` (with "old"), `b`, `d/x`, `d/y`, and folders `d`, `e` and `e/f`.
-fn base() -> Arc<MemBase> {
-    let base = MemBase::new(1024);
+fn base() -> Arc<MemFs> {
+    let base = MemFs::new(1024);
     do_all(
         &*base,
         &[
@@ -265,7 +265,7 @@ fn all_parts_are_the_whole() {
     let mut parts = 0;
     for seed in 0..400 {
         let mut rng = Rng(70_000 + seed);
-        let base = MemBase::new(1024);
+        let base = MemFs::new(1024);
         for _ in 0..60 {
             run(&*base, &Op::random(&mut rng));
         }
@@ -311,7 +311,7 @@ fn all_parts_are_the_whole() {
 fn all_parts_dropped_are_nothing() {
     for seed in 0..400 {
         let mut rng = Rng(90_000 + seed);
-        let base = MemBase::new(1024);
+        let base = MemFs::new(1024);
         for _ in 0..60 {
             run(&*base, &Op::random(&mut rng));
         }
@@ -342,7 +342,7 @@ fn all_parts_dropped_are_nothing() {
 }
 
 /// Link counts are the numbers of names, and nothing is without one.
-fn check_links(base: &Arc<MemBase>, seed: u64) {
+fn check_links(base: &Arc<MemFs>, seed: u64) {
     let tree = base.tree();
     let mut names = std::collections::BTreeMap::<Ino, u32>::new();
     for (_, node) in tree.inodes() {

@@ -1,12 +1,12 @@
-//! The right to make a change is taken away between the change and its commit: the commit is refused, under every
-//! isolation, in one mount and over a stop.
+//! The right to make a change is taken away between the change and its commit: the commit is
+//! refused, under every isolation, in one mount and over a stop.
 
 use xact_fs::{Caller, FileKind, SetAttr, View, WriteHow, XattrHow};
 use xact_layout::inode::flag;
 use xact_types::Error;
 
 use super::ops::{Op, run};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Isolation, PersistedInfo, Transaction, TxOptions};
 
 const ID: u64 = 7;
@@ -50,7 +50,7 @@ fn denying_list() -> Vec<u8> {
 }
 
 impl Outside {
-    fn run(&self, base: &MemBase) {
+    fn run(&self, base: &MemFs) {
         match self {
             Outside::Op(op) => drop(run(base, op)),
             Outside::Flags(path, flags) => {
@@ -68,8 +68,8 @@ impl Outside {
 }
 
 /// `top/d` with the files `x` and `y`, and `else`.
-fn base() -> std::sync::Arc<MemBase> {
-    let base = MemBase::new(1024);
+fn base() -> std::sync::Arc<MemFs> {
+    let base = MemFs::new(1024);
     for op in [
         Op::MakeDir(s("top")),
         Op::MakeDir(s("top/d")),
@@ -84,7 +84,7 @@ fn base() -> std::sync::Arc<MemBase> {
 }
 
 /// As a kernel does: it looks at all on the way, and at their access lists.
-fn look(tx: &Transaction<MemBase>, path: &str) {
+fn look(tx: &Transaction<MemFs>, path: &str) {
     let mut dir = xact_types::Ino::ROOT;
     for name in path.split('/') {
         let Ok(attr) = tx.lookup(dir, name.as_bytes()) else { return };
@@ -111,7 +111,7 @@ fn outcome(
         tx.persist(info).unwrap();
         drop(tx);
         outside.iter().for_each(|one| one.run(&base));
-        base = MemBase::with(base.tree());
+        base = MemFs::with(base.tree());
         tx = Transaction::reopen(&base, ID, &std::sync::Arc::default()).unwrap();
     } else {
         outside.iter().for_each(|one| one.run(&base));
@@ -119,7 +119,7 @@ fn outcome(
     match tx.commit() {
         Ok(()) => true,
         Err(Error::Conflict { path, why, .. }) => {
-            assert!(!path.is_empty() && why.contains("meanwhile"), "{path}: {why}");
+            assert!(!path.is_empty() && why.contains("concurrently"), "{path}: {why}");
             false
         }
         Err(other) => panic!("{other}"),
@@ -179,7 +179,8 @@ fn what_no_right_rests_on_is_not_compared() {
     fn snapshot(inside: &Op, path: &str, outside: Outside) -> bool {
         outcome(Isolation::Snapshot, true, false, inside, path, &[outside])
     }
-    // Another file, a folder that is not on the way, names beside it, and contents that were only read.
+    // Another file, a folder that is not on the way, names beside it, and contents that were only
+    // read.
     assert!(snapshot(&write("top/d/x"), "top/d/x", Outside::Op(Op::Chmod(s("top/d/y"), 0o600))));
     assert!(snapshot(&write("top/d/x"), "top/d/x", Outside::Op(Op::Chmod(s("else"), 0o700))));
     assert!(snapshot(&write("top/d/x"), "top/d/x", Outside::Op(Op::Create(s("top/d/z")))));
@@ -191,7 +192,8 @@ fn what_no_right_rests_on_is_not_compared() {
     assert!(outcome(Isolation::Snapshot, false, false, &write("top/d/x"), "top/d/x", &chmod));
 }
 
-/// A commit of a part takes the state of the volume for its own from then on, so it validates for the rest as well.
+/// A commit of a part takes the state of the volume for its own from then on, so it validates for
+/// the rest as well.
 #[test]
 fn a_part_is_not_committed_past_a_lost_right_of_the_rest() {
     let base = base();
@@ -222,7 +224,7 @@ fn a_way_that_was_forgotten_is_compared() {
         }
         run(&*base, &Op::Chmod(s("top"), 0o700));
         if kept {
-            base = MemBase::with(base.tree());
+            base = MemFs::with(base.tree());
             tx = Transaction::reopen(&base, ID, &std::sync::Arc::default()).unwrap();
         }
         assert!(matches!(tx.commit(), Err(Error::Conflict { .. })), "kept {kept}");

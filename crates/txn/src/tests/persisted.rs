@@ -1,4 +1,5 @@
-//! Transactions that are kept on the volume: reopened they are what they were, and decided over once.
+//! Transactions that are kept on the volume: reopened they are what they were, and decided over
+//! once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, dump, run};
 use super::real::{Volume, spilled_blocks};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Durability, Isolation, PersistedInfo, Transaction, TxOptions, TxState, persisted_transactions};
 
 const ID: u64 = 7;
@@ -35,8 +36,8 @@ fn info() -> PersistedInfo {
 }
 
 /// The same volume, reopened: nothing is known of its past.
-fn again(base: &Arc<MemBase>) -> Arc<MemBase> {
-    MemBase::with(base.tree())
+fn again(base: &Arc<MemFs>) -> Arc<MemFs> {
+    MemFs::with(base.tree())
 }
 
 fn reopen<B: VersionedFs>(base: &Arc<B>) -> Transaction<B> {
@@ -60,8 +61,8 @@ fn diff<B: VersionedFs>(tx: &Transaction<B>) -> Vec<String> {
         .collect()
 }
 
-fn grown(rng: &mut Rng) -> Arc<MemBase> {
-    let base = MemBase::new(1024);
+fn grown(rng: &mut Rng) -> Arc<MemFs> {
+    let base = MemFs::new(1024);
     for _ in 0..60 {
         run(&*base, &Op::random(rng));
     }
@@ -81,8 +82,8 @@ fn folder_is_gone(base: &dyn View) {
     assert!(base.lookup(Ino::ROOT, PERSISTED_FOLDER.as_bytes()).is_err(), "the folder stays");
 }
 
-/// Random transactions: with a stop in between they show the same differences and the same view, and
-/// commit to the same tree.
+/// Random transactions: with a stop in between they show the same differences and the same view,
+/// and commit to the same tree.
 #[test]
 fn a_stop_makes_no_difference() {
     let mut effects = 0;
@@ -152,8 +153,8 @@ fn parts_with_a_stop_before_each() {
     assert!(parts > 300, "{parts} parts");
 }
 
-/// A crash just after the commit of a part has what was foreseen of the rest, which must be as good as what
-/// came out.
+/// A crash just after the commit of a part has what was foreseen of the rest, which must be as good
+/// as what came out.
 #[test]
 fn what_is_foreseen_of_the_rest_is_what_comes() {
     let mut rests = 0;
@@ -189,8 +190,8 @@ fn what_is_foreseen_of_the_rest_is_what_comes() {
 }
 
 /// Files `a` (with "old"), `b`, and `d/x`.
-fn small() -> Arc<MemBase> {
-    let base = MemBase::new(1024);
+fn small() -> Arc<MemFs> {
+    let base = MemFs::new(1024);
     for op in
         [Op::Create(s("a")), write("a", "old"), Op::Create(s("b")), Op::MakeDir(s("d")), Op::Create(s("d/x"))]
     {
@@ -199,8 +200,8 @@ fn small() -> Arc<MemBase> {
     base
 }
 
-/// What `inside` does is kept, `outside` is done by another before the volume is reopened, and then it is
-/// committed.
+/// What `inside` does is kept, `outside` is done by another before the volume is reopened, and then
+/// it is committed.
 fn commit_after(inside: &[Op], outside: &[Op], isolation: Isolation) -> xact_types::Result<()> {
     let base = small();
     let tx = Transaction::begin(&base, TxOptions { id: ID, isolation, ..TxOptions::default() });
@@ -247,9 +248,9 @@ fn what_others_change_meanwhile_is_a_conflict() {
         ),
     ];
     for (inside, outside, at) in conflicts {
-        let told = commit_after(inside, outside, Isolation::Serializable);
-        let told_at = if let Err(Error::Conflict { path, .. }) = &told { path } else { "no conflict" };
-        assert!(told_at.starts_with(at), "{inside:?}, {outside:?}: {told:?}");
+        let outcome = commit_after(inside, outside, Isolation::Serializable);
+        let conflict_at = if let Err(Error::Conflict { path, .. }) = &outcome { path } else { "no conflict" };
+        assert!(conflict_at.starts_with(at), "{inside:?}, {outside:?}: {outcome:?}");
     }
     let free: &[(&[Op], &[Op])] = &[
         (&[read("a")], &[write("b", "new")]),
@@ -258,8 +259,8 @@ fn what_others_change_meanwhile_is_a_conflict() {
         (&[read("a")], &[write("a", "new"), write("a", "old")]),
     ];
     for (inside, outside) in free {
-        let told = commit_after(inside, outside, Isolation::Serializable);
-        assert!(told.is_ok(), "{inside:?}, {outside:?}: {told:?}");
+        let outcome = commit_after(inside, outside, Isolation::Serializable);
+        assert!(outcome.is_ok(), "{inside:?}, {outside:?}: {outcome:?}");
     }
     commit_after(&[read("a")], &[write("a", "new")], Isolation::Snapshot).unwrap();
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::history::history;
 use super::ops::{Op, Outcome, Rng, dump, run};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Isolation, Transaction, TxOptions};
 use xact_types::Error;
 
 /// A volume with a tree made by some random operations.
-fn grown(rng: &mut Rng, ops: u64) -> Arc<MemBase> {
-    let base = MemBase::new(1024);
+fn grown(rng: &mut Rng, ops: u64) -> Arc<MemFs> {
+    let base = MemFs::new(1024);
     for _ in 0..ops {
         run(&*base, &Op::random(rng));
     }
@@ -24,7 +24,7 @@ fn inside_and_commit_is_the_same_as_outside() {
     'seeds: for seed in 0..600 {
         let mut rng = Rng(seed);
         let plain = grown(&mut rng, 60);
-        let base = MemBase::with(plain.tree());
+        let base = MemFs::with(plain.tree());
         // Several transactions one after the other, of all sizes.
         for round in 0..4 {
             let tx = Transaction::begin(&base, TxOptions::default());
@@ -93,7 +93,7 @@ fn the_checker_rejects_histories_of_snapshot_isolation() {
 fn history_in_memory(seed: u64, isolation: Isolation) -> Result<(usize, usize), String> {
     let mut rng = Rng(seed);
     let base = grown(&mut rng, 80);
-    let replay = MemBase::with(base.tree());
+    let replay = MemFs::with(base.tree());
     let outcome = history(seed, &mut rng, &base, &replay, isolation, |_| true);
     base.assert_idle();
     outcome
@@ -102,7 +102,7 @@ fn history_in_memory(seed: u64, isolation: Isolation) -> Result<(usize, usize), 
 /// The checker finds what it is for: with only writes validated, histories are not serializable.
 #[test]
 fn snapshot_isolation_lets_two_read_what_the_other_writes() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let write = |path: &str, byte: u8| Op::Write(path.into(), 0, vec![byte; 10], Default::default());
     for path in ["a", "b"] {
         run(&*base, &Op::Create(path.into()));
@@ -125,12 +125,12 @@ fn snapshot_isolation_lets_two_read_what_the_other_writes() {
 /// Commits from many threads: none is lost, none is half there, nothing hangs.
 #[test]
 fn counters_in_two_files_stay_equal() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     for path in ["a", "b"] {
         run(&*base, &Op::Create(path.into()));
         run(&*base, &Op::Write(path.into(), 0, vec![0; 8], Default::default()));
     }
-    let add = |base: &Arc<MemBase>| {
+    let add = |base: &Arc<MemFs>| {
         let tx = Transaction::begin(base, TxOptions::default());
         for path in ["a", "b"] {
             let Outcome::Bytes(bytes) = run(&tx, &Op::Read(path.into(), 0, 8)) else { panic!("no bytes") };

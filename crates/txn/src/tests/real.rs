@@ -13,7 +13,7 @@ use xact_types::{Error, Ino};
 
 use super::history::history;
 use super::ops::{Op, Rng, USER, dump, run};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Durability, Isolation, Transaction, TxOptions};
 
 pub(super) struct Volume {
@@ -135,7 +135,7 @@ fn histories_are_serializable() {
         let volume = Volume::new(32, &["-b", "1024"]);
         let base = volume.open();
         base.remove_dir(&USER, Ino::ROOT, b"lost+found").unwrap();
-        let replay = MemBase::new(1024);
+        let replay = MemFs::new(1024);
         for seed in 0..40 {
             let mut rng = Rng(1000 * round + seed);
             for _ in 0..20 {
@@ -387,8 +387,8 @@ fn an_open_transaction_does_not_make_the_volume_full() {
     volume.check("after a snapshot that was too old");
 }
 
-/// Old versions that take more memory than they may make the oldest snapshot too old, and the memory
-/// is given back.
+/// Old versions that take more memory than they may make the oldest snapshot too old, and the
+/// memory is given back.
 #[test]
 fn old_versions_have_a_limit() {
     let volume = Volume::new(64, &["-b", "4096"]);
@@ -421,7 +421,8 @@ fn old_versions_have_a_limit() {
     volume.check("after a limit on old versions");
 }
 
-/// A file that is born and dies in a transaction causes no I/O at all, whatever was written and synced.
+/// A file that is born and dies in a transaction causes no I/O at all, whatever was written and
+/// synced.
 #[test]
 fn a_file_born_and_dead_inside_reaches_no_device() {
     let volume = Volume::new(16, &["-b", "1024"]);
@@ -445,8 +446,8 @@ fn a_file_born_and_dead_inside_reaches_no_device() {
     base.close().unwrap();
 }
 
-/// Attributes that an inode cannot hold are refused at the call, and where another commit has used the
-/// room meanwhile, at the commit; never half-way through it, which would stop the volume.
+/// Attributes that an inode cannot hold are refused at the call, and where another commit has used
+/// the room meanwhile, at the commit; never half-way through it, which would stop the volume.
 #[test]
 fn attributes_that_do_not_fit_are_refused_and_stop_nothing() {
     let volume = Volume::new(16, &["-b", "1024"]);

@@ -6,20 +6,20 @@ use xact_fs::{View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, USER, dump, run};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Durability, Transaction, TxOptions};
 
-fn grown(rng: &mut Rng) -> Arc<MemBase> {
-    let base = MemBase::new(1024);
+fn grown(rng: &mut Rng) -> Arc<MemFs> {
+    let base = MemFs::new(1024);
     for _ in 0..60 {
         run(&*base, &Op::random(rng));
     }
     base
 }
 
-/// Random operations with savepoints among them, nested at will: the view after a rollback is what it
-/// was at the savepoint, times included, a release changes nothing, and what is committed in the end
-/// is the view.
+/// Random operations with savepoints among them, nested at will: the view after a rollback is what
+/// it was at the savepoint, times included, a release changes nothing, and what is committed in the
+/// end is the view.
 #[test]
 fn a_rollback_undoes_the_inner_part_only() {
     let mut rolled_back = 0;
@@ -63,7 +63,7 @@ fn a_rollback_undoes_the_inner_part_only() {
 
 #[test]
 fn what_was_read_in_an_undone_part_still_counts() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     run(&*base, &Op::Create("a".into()));
     let tx = Transaction::begin(&base, TxOptions::default());
     run(&tx, &Op::Create("new".into()));
@@ -78,7 +78,7 @@ fn what_was_read_in_an_undone_part_still_counts() {
 /// Files that somebody has open when the part that made them is undone.
 #[test]
 fn an_undone_file_is_gone_for_those_who_hold_it() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let tx = Transaction::begin(&base, TxOptions::default());
     let unnamed = tx.make_unnamed(&USER, Ino::ROOT, 0o600).unwrap();
     let savepoint = tx.savepoint().unwrap();
@@ -99,7 +99,7 @@ fn an_undone_file_is_gone_for_those_who_hold_it() {
 
 #[test]
 fn parts_wait_for_savepoints() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let tx = Transaction::begin(&base, TxOptions::default());
     run(&tx, &Op::Create("a".into()));
     let savepoint = tx.savepoint().unwrap();

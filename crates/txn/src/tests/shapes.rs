@@ -6,12 +6,12 @@ use xact_fs::{RenameHow, View, WriteHow};
 use xact_types::{Errno, Error, Ino};
 
 use super::ops::{USER, dump};
-use crate::mem_base::MemBase;
+use crate::mem_fs::MemFs;
 use crate::{Durability, Transaction, TxOptions, TxState};
 
 const ROOT: Ino = Ino::ROOT;
 
-fn begin(base: &Arc<MemBase>) -> Transaction<MemBase> {
+fn begin(base: &Arc<MemFs>) -> Transaction<MemFs> {
     Transaction::begin(base, TxOptions::default())
 }
 
@@ -44,7 +44,7 @@ fn mv(view: &dyn View, from: &str, to: &str, how: RenameHow) {
 
 /// What an observer hears, and whether the base showed the change just then.
 #[derive(Default)]
-struct Heard(Vec<(&'static str, Vec<Vec<u8>>, bool)>, Option<Arc<MemBase>>);
+struct Heard(Vec<(&'static str, Vec<Vec<u8>>, bool)>, Option<Arc<MemFs>>);
 
 impl Heard {
     fn note(&mut self, what: &'static str, changes: &crate::Changes) {
@@ -66,8 +66,8 @@ impl crate::CommitObserver for Heard {
 
 #[test]
 fn an_audience_hears_before_and_after() {
-    let base = MemBase::new(1024);
-    let heard = |tx: &Transaction<MemBase>| {
+    let base = MemFs::new(1024);
+    let heard = |tx: &Transaction<MemFs>| {
         let mut heard = Heard(Vec::new(), Some(base.clone()));
         let done = tx.commit_with_observer(Durability::Durable, &mut heard).is_ok();
         (done, heard.0)
@@ -87,7 +87,7 @@ fn an_audience_hears_before_and_after() {
 
 #[test]
 fn visible_inside_at_once_and_outside_after_the_commit() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     create(&*base, "old", b"old");
     let tx = begin(&base);
     let ino = create(&tx, "new", b"new");
@@ -110,7 +110,7 @@ fn visible_inside_at_once_and_outside_after_the_commit() {
 
 #[test]
 fn a_view_is_of_one_instant() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let a = create(&*base, "a", b"first");
     let tx = begin(&base);
     base.write(a, 0, b"later", WriteHow::default()).unwrap();
@@ -126,7 +126,7 @@ fn a_view_is_of_one_instant() {
 
 #[test]
 fn what_is_born_and_dies_inside_costs_nothing() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let tx = begin(&base);
     for _ in 0..100 {
         create(&tx, "log", &[1; 5000]);
@@ -144,8 +144,8 @@ fn what_is_born_and_dies_inside_costs_nothing() {
 
 #[test]
 fn calls_after_the_end_say_so() {
-    let base = MemBase::new(1024);
-    let ended = |tx: &Transaction<MemBase>| {
+    let base = MemFs::new(1024);
+    let ended = |tx: &Transaction<MemFs>| {
         assert!(matches!(tx.attr(ROOT), Err(Error::Ended)));
         assert!(matches!(tx.unlink(&USER, ROOT, b"x"), Err(Error::Ended)));
         assert!(matches!(tx.hold(ROOT), Err(Error::Ended)));
@@ -169,7 +169,7 @@ fn calls_after_the_end_say_so() {
 
 #[test]
 fn ordered_commits_do_not_wait() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let tx = begin(&base);
     create(&tx, "a", b"a");
     tx.commit_with(Durability::Ordered).unwrap();
@@ -182,7 +182,7 @@ fn ordered_commits_do_not_wait() {
 
 #[test]
 fn renames_in_a_ring_and_over_each_other() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     for name in ["a", "b", "c"] {
         create(&*base, name, name.as_bytes());
     }
@@ -203,7 +203,7 @@ fn renames_in_a_ring_and_over_each_other() {
 
 #[test]
 fn a_name_removed_and_made_again_is_another_inode() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let old = create(&*base, "a", b"old");
     let tx = begin(&base);
     tx.unlink(&USER, ROOT, b"a").unwrap();
@@ -216,7 +216,7 @@ fn a_name_removed_and_made_again_is_another_inode() {
 
 #[test]
 fn unnamed_files_are_linked_or_dropped() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let tx = begin(&base);
     let [kept, dropped] = [(); 2].map(|()| tx.make_unnamed(&USER, ROOT, 0o600).unwrap().ino);
     tx.write(kept, 0, b"kept", WriteHow::default()).unwrap();
@@ -235,7 +235,7 @@ fn unnamed_files_are_linked_or_dropped() {
 
 #[test]
 fn an_unlinked_file_stays_while_it_is_held() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let tx = begin(&base);
     let ino = create(&tx, "a", b"data");
     tx.hold(ino).unwrap();
@@ -251,7 +251,7 @@ fn an_unlinked_file_stays_while_it_is_held() {
 
 #[test]
 fn hard_links_add_up_with_those_of_others() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let a = create(&*base, "a", b"data");
     let tx = begin(&base);
     tx.link(&USER, a, ROOT, b"b").unwrap();
@@ -266,7 +266,7 @@ fn hard_links_add_up_with_those_of_others() {
 
 #[test]
 fn subdirectories_add_up_and_times_do_not_go_back() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let tx = begin(&base);
     tx.make_dir(&USER, ROOT, b"inside", 0o755).unwrap();
     base.make_dir(&USER, ROOT, b"outside", 0o755).unwrap();
@@ -279,7 +279,7 @@ fn subdirectories_add_up_and_times_do_not_go_back() {
 
 #[test]
 fn a_listing_in_portions_meets_every_name_once() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     for i in 0..40 {
         create(&*base, &format!("old-{i}"), b"");
     }
@@ -322,7 +322,7 @@ fn a_listing_in_portions_meets_every_name_once() {
 
 #[test]
 fn no_inode_left_is_told_in_the_call_and_harms_nothing() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     base.limit_inodes(2);
     let tx = begin(&base);
     create(&tx, "a", b"a");
@@ -343,7 +343,7 @@ fn no_inode_left_is_told_in_the_call_and_harms_nothing() {
 
 #[test]
 fn a_tree_removed_and_made_anew() {
-    let base = MemBase::new(1024);
+    let base = MemFs::new(1024);
     let dir = base.make_dir(&USER, ROOT, b"dir", 0o755).unwrap().ino;
     for i in 0..5 {
         let sub = base.make_dir(&USER, dir, format!("sub-{i}").as_bytes(), 0o755).unwrap().ino;

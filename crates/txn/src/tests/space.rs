@@ -1,4 +1,5 @@
-//! Space that open transactions hold: its limit, whom it is charged to, and that it never makes the volume full for others.
+//! Space that open transactions hold: its limit, whom it is charged to, and that it never makes the
+//! volume full for others.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -72,7 +73,8 @@ fn close(base: Arc<LiveFs>, volume: &Volume, what: &str) {
     volume.check(what);
 }
 
-/// Each user gets a share of what is free, with all of his transactions together; the rest stays for calls outside.
+/// Each user gets a share of what is free, with all of his transactions together; the rest stays
+/// for calls outside.
 #[test]
 fn users_have_a_share() {
     let volume = Volume::new(128, &["-b", "4096", "-N", "4000"]);
@@ -112,7 +114,8 @@ fn users_have_a_share() {
     close(base, &volume, "after shares");
 }
 
-/// The blocks reserved for root are not for transactions of others, and a share of 100 % is all but these.
+/// The blocks reserved for root are not for transactions of others, and a share of 100 % is all but
+/// these.
 #[test]
 fn the_reserve_is_roots() {
     let volume = Volume::new(64, &["-b", "4096", "-m", "30"]);
@@ -174,7 +177,8 @@ fn the_largest_gives_way() {
     }
 }
 
-/// Inodes too; their numbers are others' from then on, and the transaction does not give them back again.
+/// Inodes too; their numbers are others' from then on, and the transaction does not give them back
+/// again.
 #[test]
 fn inodes_give_way() {
     let volume = Volume::new(32, &["-b", "4096", "-N", "512"]);
@@ -229,8 +233,8 @@ fn hopeless_requests_take_nothing() {
     close(base, &volume, "after hopeless requests");
 }
 
-/// What is deleted beside a transaction that only looked is free for who asks; the oldest views go first, and what they
-/// kept goes although a younger view is open.
+/// What is deleted beside a transaction that only looked is free for who asks; the oldest views go
+/// first, and what they kept goes although a younger view is open.
 #[test]
 fn deleted_space_is_free_for_others() {
     for cache in [SMALL_CACHE, 256 * MIB] {
@@ -254,7 +258,8 @@ fn deleted_space_is_free_for_others() {
                     write(&*base, BOB, new, part * MIB, MIB).unwrap();
                 }
                 base.sync_all().unwrap();
-                // With the small cache what is remembered of 40 MiB of new blocks ends the younger view, too.
+                // With the small cache what is remembered of 40 MiB of new blocks ends the younger
+                // view, too.
                 if round == 0 && cache > SMALL_CACHE {
                     let gone = looks.lookup(Ino::ROOT, b"old");
                     assert!(matches!(gone, Err(Error::TooOld)), "{gone:?}");
@@ -348,8 +353,8 @@ fn limit(volume: &Volume, file: &str, id: u32, at: u64, value: u64) {
     panic!("no entry of {id}");
 }
 
-/// What is spilled counts against the quotas of the file that it is for, as a write outside would, and only until it
-/// is given back or committed; the files on disk never have it.
+/// What is spilled counts against the quotas of the file that it is for, as a write outside would,
+/// and only until it is given back or committed; the files on disk never have it.
 #[test]
 fn spilled_contents_are_charged() {
     let projects = with_quotas();
@@ -454,8 +459,9 @@ fn born_inodes_are_charged() {
     close(base, &volume, "after inodes");
 }
 
-/// Threads that commit large transactions, write and delete outside, on a volume that is too small for all: outside
-/// nothing is refused that fits, and nothing is lost, taken twice, or read wrongly.
+/// Threads that commit large transactions, write and delete outside, on a volume that is too small
+/// for all: outside nothing is refused that fits, and nothing is lost, taken twice, or read
+/// wrongly.
 #[test]
 fn giving_way_beside_commits() {
     for kind in [&["-b", "1024", "-m", "0"][..], &["-b", "4096", "-m", "0", "-O", "^has_journal"]] {

@@ -1,4 +1,4 @@
-//! The calls that commit: waiting for claims, validating and applying, and waiting for durability.
+//! The calls that commit: they wait for claims, validate and apply, and wait for durability.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::validation::read_set::ReadSet;
 use xact_fs::{CommitSize, InstallOps, Staging, VersionedFs};
 
 impl<B: VersionedFs> Transaction<B> {
-    /// Commits and waits until that is durable. Whatever the outcome, the transaction has ended.
+    /// Commits, and waits until the commit is durable. The transaction ends in any case.
     pub fn commit(&self) -> Result<()> {
         self.commit_with(Durability::Durable)
     }
@@ -28,7 +28,7 @@ impl<B: VersionedFs> Transaction<B> {
         self.commit_with_observer(durability, &mut ())
     }
 
-    /// As [`Transaction::commit_with`]; `observer` is notified before and after.
+    /// As [`Transaction::commit_with`], and notifies `observer` before and after.
     pub fn commit_with_observer(
         &self,
         durability: Durability,
@@ -45,7 +45,7 @@ impl<B: VersionedFs> Transaction<B> {
                 Some(LostAttempt { id: self.options.id, inodes, took: self.begun.elapsed() });
         }
         if commit.is_err() && inner.state == TxState::Active {
-            self.forget_record(&mut inner);
+            self.remove_record(&mut inner);
             self.end_aborted(&mut inner);
         }
         drop(inner);
@@ -53,7 +53,7 @@ impl<B: VersionedFs> Transaction<B> {
     }
 
     /// As [`Transaction::commit_with_observer`], but a transaction whose commit is refused stays
-    /// open as it was: it can be looked at, and part of it may still be committed.
+    /// open and unchanged: it can be read, and part of it may still be committed.
     pub fn try_commit(&self, durability: Durability, observer: &mut dyn CommitObserver) -> Result<()> {
         let admitted = self.wait_for_claims();
         let commit = self.make_visible(&mut self.inner.write(), durability, observer)?;
@@ -61,12 +61,12 @@ impl<B: VersionedFs> Transaction<B> {
         self.finish(commit, durability)
     }
 
-    /// After a commit that was refused for a conflict: what another attempt has to know.
+    /// The lost attempt after a commit that was refused for a conflict, for the next attempt.
     pub fn take_lost_attempt(&self) -> Option<LostAttempt> {
         self.lost_attempt.lock().take()
     }
 
-    /// Waits for transactions with a claim on what this would change.
+    /// Waits for transactions with a claim on inodes that this one would change.
     pub(super) fn wait_for_claims(&self) -> RwLockReadGuard<'_, ()> {
         let own = self.inner.read().claim.as_ref().map(|claim| claim.age);
         self.contention.wait_for_claims(own, self.options.owner, || {
@@ -76,7 +76,7 @@ impl<B: VersionedFs> Transaction<B> {
         })
     }
 
-    /// No lock is held while the device works.
+    /// Waits for durability, without locks.
     pub(super) fn finish(&self, commit: Option<CommitId>, durability: Durability) -> Result<()> {
         match (commit, durability) {
             (Some(commit), Durability::Durable) => self.base.wait_durable(commit),
@@ -84,8 +84,8 @@ impl<B: VersionedFs> Transaction<B> {
         }
     }
 
-    /// Validates and applies; `None` where there is nothing to apply. Where that is refused the
-    /// transaction is as it was.
+    /// Validates and applies; `None` if there is nothing to apply. A refusal leaves the transaction
+    /// unchanged.
     fn make_visible(
         &self,
         inner: &mut Inner<B>,
@@ -98,7 +98,7 @@ impl<B: VersionedFs> Transaction<B> {
         let mut reads = self.reads.lock();
         let commit = self.as_commit(inner, &inner.overlay, &reads);
         let result = self.note_of_commit(inner, None).and_then(|note| match note {
-            // Without a net effect it is a reader, which saw one instant: it always commits.
+            // Without a net effect it is a reader of one instant, which always commits.
             None if commit.is_empty() => Ok(None),
             Some(note) if commit.is_empty() => note.commit().map(|()| None),
             note => self.apply_with(&commit, note.as_ref(), durability, observer, |_| ()),
@@ -112,7 +112,7 @@ impl<B: VersionedFs> Transaction<B> {
         inner.end(&self.base, &self.space, TxState::Committed, |ino| adopted.binary_search(&ino).is_ok());
         *reads = ReadSet::default();
         if inner.on_volume.take().is_some() {
-            self.off_record();
+            self.note_record_removed();
         }
         result
     }
@@ -128,19 +128,19 @@ impl<B: VersionedFs> Transaction<B> {
         Commit { overlay, whole: &inner.overlay, reads, stamp: inner.stamp, id, serializable, mounted }
     }
 
-    /// Whether a commit would change the base at all.
+    /// Whether a commit would change the base.
     pub fn has_effect(&self) -> bool {
         let inner = self.inner.read();
         !self.as_commit(&inner, &inner.overlay, &self.reads.lock()).is_empty()
     }
 
-    /// What a commit would change now; nothing in a transaction that has ended.
+    /// The changes that a commit would make now; none for a transaction that has ended.
     pub fn changes(&self) -> Changes {
         self.with_overlay(Changes::of)
     }
 
-    /// Applies a commit, and in the same operation that of `note`, which changes what is on record
-    /// of the transaction.
+    /// Applies a commit, and in the same operation that of `note`, which changes the record of the
+    /// transaction.
     pub(super) fn apply_with(
         &self,
         commit: &Commit<'_>,
@@ -168,7 +168,7 @@ impl<B: VersionedFs> Transaction<B> {
         Ok(id)
     }
 
-    /// All of the commits, in one operation; the observer is notified of the first.
+    /// Applies all commits in one operation; the observer is notified of the first.
     fn apply(
         &self,
         commits: &[(&Commit<'_>, &B::Space)],
@@ -176,7 +176,7 @@ impl<B: VersionedFs> Transaction<B> {
         observer: &mut dyn CommitObserver,
         mut applied: impl FnMut(&mut B::Operation<'_>),
     ) -> Result<Option<CommitId>> {
-        // What is committed is not revoked any more.
+        // Pinned space is not revoked during the commit.
         let _pinned =
             commits.iter().map(|(_, space)| B::pin_space(space)).collect::<Result<Vec<B::Pinned>>>()?;
         let commits: Vec<&Commit<'_>> = commits.iter().map(|(commit, _)| *commit).collect();
@@ -202,7 +202,7 @@ impl<B: VersionedFs> Transaction<B> {
         inodes.dedup();
         observer.before(&Changes::of(commits[0].overlay));
         let result = self.base.commit(&inodes, &size, |tree| {
-            // Nothing changes before all of them may.
+            // All of them are prepared before the first change.
             for (commit, staged) in commits.iter().zip(&staged) {
                 commit.prepare(tree, staged)?;
             }

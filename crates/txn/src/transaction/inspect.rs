@@ -1,4 +1,4 @@
-//! Looking at the changes of a transaction from outside: differences by path and by file, and both
+//! Inspection of a transaction's changes from outside: differences by path and by file, and both
 //! sides of each.
 
 use parking_lot::Mutex;
@@ -12,10 +12,10 @@ use crate::diff::{Difference, Side, by_file, by_path};
 use crate::overlay::Overlay;
 use crate::tx_tree::{Access, TxTree};
 
-/// On whose behalf contents are read by an inode's number.
+/// The reader of contents by an inode's number.
 #[derive(Debug, Clone, Copy)]
 pub enum Reader<'a> {
-    /// A caller that may read anything.
+    /// A caller that may read all files.
     Anybody,
     /// A user of a mount, and the paths by which this inode may be reached.
     User(&'a Credentials, &'a [&'a [u8]]),
@@ -41,8 +41,8 @@ impl<B: VersionedFs> Transaction<B> {
         Budget::of(&self.memory.account())
     }
 
-    /// What a commit would change, by path, in the order of the paths. `ENOMEM`: that is more than
-    /// the user may have in memory.
+    /// The changes that a commit would make, by path, in the order of the paths. `ENOMEM` if the
+    /// list exceeds the user's memory limit.
     pub fn diff(&self) -> Result<Vec<Difference>> {
         let inner = self.inner.read();
         inner.check_active()?;
@@ -51,9 +51,10 @@ impl<B: VersionedFs> Transaction<B> {
         Ok(found.into_iter().map(|found| found.difference).collect())
     }
 
-    /// What a commit would change, file by file: renamed folders as their files, what a rename has
-    /// replaced as modified, and each path once. In the order of the paths; nothing of it counts as
-    /// read. What `who` may not list in a renamed folder is left out, and the folder named instead.
+    /// The changes that a commit would make, file by file, in the order of the paths: a renamed
+    /// folder is shown as its files, a file replaced by a rename as modified, and each path appears
+    /// once. Nothing of it counts as read. A renamed folder that `who` may not list is shown as one
+    /// difference.
     pub fn diff_by_file(&self, who: Option<&Credentials>) -> Result<Vec<Difference>> {
         let inner = self.inner.read();
         inner.check_active()?;
@@ -64,7 +65,7 @@ impl<B: VersionedFs> Transaction<B> {
         by_file::of(found, who, &mut side(&nothing), &mut side(&inner.overlay), &mut budget)
     }
 
-    /// Looks at one side of the differences without that counting as read.
+    /// Reads one side of the differences without recording reads.
     fn peek<R>(&self, side: Side, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let inner = self.inner.read();
         inner.check_active()?;
@@ -74,14 +75,14 @@ impl<B: VersionedFs> Transaction<B> {
         action(&mut TxTree::new(&self.base, inner.stamp, Access::Shared(overlay), &reads))
     }
 
-    /// Attributes of an inode on one side of a difference, without that counting as read.
+    /// Attributes of an inode on one side of a difference, without recording a read.
     pub fn peek_attr(&self, side: Side, ino: Ino) -> Result<Attr> {
         self.peek(side, |tree| posix::attr(tree, ino))
     }
 
     /// Contents of a file, or the target of a symbolic link, on one side of a difference, without
-    /// that counting as read; as [`View::read`](xact_fs::View::read). `EACCES` where `by` may not
-    /// read it on that side.
+    /// recording a read; see [`View::read`](xact_fs::View::read). `EACCES` if `by` may not read it
+    /// on that side.
     pub fn peek_contents(
         &self,
         by: &Reader<'_>,

@@ -1,10 +1,10 @@
-//! What a transaction takes of its user's memory.
+//! Memory accounting of a transaction.
 //!
-//! What it has read and changed is counted as it grows, and charged after each operation. Where the
-//! user's limit does not allow it, what was read is recorded in a coarser way
-//! ([`ReadSet::coarsen`]). Where that is not enough, the operation stands, so that nothing that it
-//! has read is forgotten, and the *next* ones fail with `ENOMEM` before they do anything, until
-//! there is memory again. Commit, abort and rollback still work.
+//! The memory of the read set and the changes is counted as it grows, and charged to the user after
+//! each operation. If the user's limit is exceeded, the read set is coarsened
+//! ([`ReadSet::coarsen`]). If that is not enough, the operation still succeeds, so that no read is
+//! forgotten, but the *next* operations fail with `ENOMEM` before they do anything, until there is
+//! memory again. Commit, abort and rollback still work.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,17 +18,17 @@ use crate::account::{Account, Charge, Resource};
 use crate::validation::read_set::ReadSet;
 use xact_fs::{SpaceLimits, VersionedFs};
 
-/// A number of an inode that waits for the transaction's end takes this much.
+/// Memory of an inode number that is held until the transaction's end, in bytes.
 const UNLINKED_NUMBER_BYTES: usize = 32;
-/// What is charged beyond this, and not needed, is given back.
+/// Maximum charge beyond the memory in use; the excess is given back.
 const SPARE_BYTES: u64 = 128 << 10;
 
 /// The transaction's share of its user's memory.
 pub(crate) struct Memory {
     charge: Mutex<Charge>,
-    /// What is charged; looked at by each operation, so without the lock.
+    /// The charged amount, which each operation reads without the lock.
     charged: AtomicU64,
-    /// It needs more than it could have.
+    /// The transaction needs more than its user may have.
     short: AtomicBool,
 }
 
@@ -70,7 +70,7 @@ impl<B: VersionedFs> Transaction<B> {
     #[must_use]
     pub fn charged_to(mut self, account: &Arc<Account>) -> Transaction<B> {
         self.memory = Memory::of(account);
-        // What was reopened is there, whatever its user may have.
+        // A reopened transaction is charged without checking limits.
         self.charge_memory(&self.inner.read());
         self
     }
@@ -85,7 +85,7 @@ impl<B: VersionedFs> Transaction<B> {
         contents + rest as u64
     }
 
-    /// After an operation: charges what has come, or makes do with less.
+    /// Charges the growth after an operation, or coarsens the read set.
     pub(crate) fn charge_memory(&self, inner: &Inner<B>) {
         let mut reads = self.reads.lock();
         let mut covered = self.memory.cover(self.bytes(inner, &reads));
@@ -98,7 +98,7 @@ impl<B: VersionedFs> Transaction<B> {
         }
     }
 
-    /// Before an operation that may need memory: `ENOMEM` where there is none.
+    /// `ENOMEM` if no memory is left; called before an operation that may need some.
     pub(crate) fn check_memory(&self, inner: &Inner<B>) -> Result<()> {
         if self.memory.is_short() {
             self.charge_memory(inner);
@@ -106,13 +106,13 @@ impl<B: VersionedFs> Transaction<B> {
         if self.memory.is_short() { Err(Errno::ENOMEM.into()) } else { Ok(()) }
     }
 
-    /// Blocks of contents that may be in memory.
+    /// Maximum number of blocks of contents in memory.
     fn contents_max(&self) -> usize {
         let share = self.memory.charge.lock().account().limit(Resource::Memory) / 4;
         (self.base.private_bytes_max().min(share) / u64::from(self.base.block_size())) as usize
     }
 
-    /// Before an operation that adds contents: makes room for them in memory.
+    /// Frees memory for contents by spilling; called before an operation that adds some.
     pub(crate) fn make_room(&self, inner: &mut Inner<B>) -> Result<()> {
         self.spill_to(inner, self.contents_max())?;
         if self.memory.is_short() {
@@ -127,7 +127,7 @@ impl<B: VersionedFs> Transaction<B> {
         })
     }
 
-    /// Before a copy of the overlay is made, for a savepoint.
+    /// Frees memory for a copy of the overlay, for a savepoint.
     pub(crate) fn make_room_for_copy(&self, inner: &mut Inner<B>) -> Result<()> {
         self.check_memory(inner)?;
         let with_copy = |inner: &Inner<B>| {
@@ -135,7 +135,7 @@ impl<B: VersionedFs> Transaction<B> {
             self.bytes(inner, &self.reads.lock()) + inner.overlay.bytes as u64 + contents
         };
         if self.memory.cover(with_copy(inner)).is_err() {
-            // Contents that the copy shares stay in memory for it, whatever comes in their place.
+            // Contents that the copy shares stay in memory for it, even if they are replaced.
             self.spill_to(inner, 0)?;
             self.memory.cover(with_copy(inner))?;
         }

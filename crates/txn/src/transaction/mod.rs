@@ -1,4 +1,4 @@
-//! A user transaction: its life. Its [`xact_fs::View`] is in `view`.
+//! The life cycle of a user transaction. Its [`xact_fs::View`] is in `view`.
 //!
 //! ```text
 //!              begin              commit()              applied: visible to all
@@ -8,23 +8,23 @@
 //!                       └─────────────────────▶ Aborted
 //!                         a call that failed half-way
 //! ```
-//! [`Transaction::try_commit`] goes back to Active where the commit is refused, and
-//! [`Transaction::commit_only`] does in any case, with the part that it did not commit.
+//! [`Transaction::try_commit`] returns to Active if the commit is refused, and
+//! [`Transaction::commit_only`] always does, with the changes that it did not commit.
 //!
-//! - **Active**: calls read and change the overlay. The base keeps what the view may read.
-//! - **Committing**: under the transaction's exclusive lock, so no call is under way and none
-//!   starts. Performed by the thread that commits.
-//! - **Committed**: the base has the changes; the overlay is gone. They are durable once `commit`
-//!   has returned (unless it was asked only to keep the order).
-//! - **Aborted**: nothing is left: overlay, view and reserved inode numbers are given back.
+//! - **Active**: calls read and change the overlay. The base keeps the versions that the view
+//!   needs.
+//! - **Committing**: the committing thread holds the transaction's exclusive lock, so no call runs
+//!   and none starts.
+//! - **Committed**: the base has the changes; the overlay is empty. They are durable once `commit`
+//!   has returned (except with weaker durability).
+//! - **Aborted**: overlay, view and reserved inode numbers were given back.
 //!
-//! Calls in any state but Active fail with [`Error::Ended`].
+//! Calls in any state except Active fail with [`Error::Ended`].
 //!
-//! An active transaction is **doomed** once a change in it has met contents that others have
-//! changed since its begin (TX-4), or a snapshot that is too old, or once others needed the space
-//! that it held: that change, all later ones and every commit fail with the same error, which has
-//! the path. It stays doomed whatever is rolled back, as what was done after the failure may have
-//! come of it. Reads still work.
+//! An active transaction is **doomed** once a change in it has found contents that others have
+//! changed since its begin (TX-4), or its view is too old, or its space was revoked: that change,
+//! all later ones and every commit fail with the same error, which has the path. It stays doomed
+//! after a rollback, because later calls may have depended on the failure. Reads still work.
 
 mod commit;
 mod inspect;
@@ -52,22 +52,22 @@ use xact_fs::{Stamp, VersionedFs};
 
 /// A private view of the volume as of one instant, with the changes made in it.
 ///
-/// Everything in it is done through its [`View`](xact_fs::View). Dropping an active transaction
-/// aborts it.
+/// Its operations are those of its [`View`](xact_fs::View). Dropping an active transaction aborts
+/// it.
 pub struct Transaction<B: VersionedFs> {
     pub(crate) base: Arc<B>,
     pub(crate) options: TxOptions,
     pub(crate) begun: Instant,
-    /// What it holds of the volume before its commit.
+    /// The space on the volume that it holds before its commit.
     pub(crate) space: B::Space,
     pub(crate) inner: RwLock<Inner<B>>,
     /// Locked after `inner`.
     pub(crate) reads: Mutex<ReadSet>,
     /// Taken before `inner`.
     pub(crate) contention: Arc<ContentionManager>,
-    /// After a commit that was refused for a conflict.
+    /// Set after a commit that was refused for a conflict.
     pub(crate) lost_attempt: Mutex<Option<LostAttempt>>,
-    /// It changes what is on record of persisted transactions, and nothing else.
+    /// It is internal, and changes only the records of persisted transactions.
     pub(crate) is_note: bool,
     /// It was begun with a claim.
     pub(crate) has_claim: bool,
@@ -80,13 +80,13 @@ pub(crate) struct Inner<B: VersionedFs> {
     pub stamp: Stamp,
     pub overlay: Overlay,
     pub savepoints: Savepoints,
-    /// Why it can never commit.
+    /// The reason why it can never commit.
     pub doom: Option<Error>,
-    /// Its precedence on what its earlier attempts lost.
+    /// Its claim on the inodes of earlier lost attempts.
     pub claim: Option<PriorityClaim>,
-    /// That it is in a file of the volume too (see `persisted`).
+    /// Its file on the volume, if it is persisted (see `persisted`).
     pub on_volume: Option<OnVolume>,
-    /// Only while the transaction is active.
+    /// The view; only while the transaction is active.
     pub hold: Option<B::ReadView>,
 }
 
@@ -101,7 +101,7 @@ impl<B: VersionedFs> Inner<B> {
         if self.state == TxState::Active { Ok(()) } else { Err(Error::Ended) }
     }
 
-    /// Whether it may change anything, and be committed.
+    /// The error of a doomed transaction, for changes and commits.
     fn check_not_doomed(&self, space: &B::Space) -> Result<()> {
         self.check_active()?;
         self.doom.clone().map_or_else(|| B::check_space(space), Err)
@@ -115,7 +115,8 @@ impl<B: VersionedFs> Inner<B> {
         Err(Error::Usage("the transaction has open savepoints: release them, or roll back to them".into()))
     }
 
-    /// Drops everything; born inodes that `adopted` says the base took over keep their number.
+    /// Drops all state. Numbers for which `adopted` returns true belong to the base and are not
+    /// given back.
     fn end(&mut self, base: &B, space: &B::Space, state: TxState, adopted: impl Fn(Ino) -> bool) {
         let overlay = std::mem::take(&mut self.overlay);
         for (ino, _) in overlay.nodes.iter().filter(|(_, node)| node.born) {
@@ -137,13 +138,13 @@ impl<B: VersionedFs> Inner<B> {
 }
 
 impl<B: VersionedFs> Transaction<B> {
-    /// Begins a transaction that sees the base as of now.
+    /// Begins a transaction with a view of the present base.
     pub fn begin(base: &Arc<B>, options: TxOptions) -> Transaction<B> {
         Transaction::begin_after(base, options, &Arc::default(), &AbortHistory::default())
     }
 
-    /// As [`Transaction::begin`] on a volume with this contention manager, after attempts that were
-    /// lost: where these give it priority it has a claim, and waits for the commits that run now.
+    /// As [`Transaction::begin`] on a volume with this contention manager, after lost attempts. If
+    /// these give it priority, it has a claim, and first waits for running commits.
     pub fn begin_after(
         base: &Arc<B>,
         options: TxOptions,
@@ -182,17 +183,17 @@ impl<B: VersionedFs> Transaction<B> {
         self.inner.read().state
     }
 
-    /// Whether it can never commit; the commit says why.
+    /// Whether it can never commit; a commit returns the reason.
     pub fn is_doomed(&self) -> bool {
         self.inner.read().doom.is_some() || B::check_space(&self.space).is_err()
     }
 
-    /// Whether the commit will make this inode: it was born here and has a name.
+    /// Whether the commit will create this inode: it was created in the transaction and has a name.
     pub fn will_make(&self, ino: Ino) -> bool {
         self.inner.read().overlay.nodes.get(&ino).is_some_and(|node| node.born && node.nlink(0, u32::MAX) > 0)
     }
 
-    /// Whether it has lost so often that commits wait for its end.
+    /// Whether it has a claim, so that commits of others wait for its end.
     pub fn has_claim(&self) -> bool {
         self.has_claim
     }
@@ -205,8 +206,8 @@ impl<B: VersionedFs> Transaction<B> {
         self.begun
     }
 
-    /// Drops the transaction's changes, but for what is kept of it in a file
-    /// ([`Transaction::abort_persisted`]). Nothing happens where it has ended already.
+    /// Discards the transaction's changes, but not its file on the volume
+    /// ([`Transaction::abort_persisted`]). Has no effect if it has already ended.
     pub fn abort(&self) {
         let mut inner = self.inner.write();
         if inner.state == TxState::Active {
@@ -223,12 +224,12 @@ impl<B: VersionedFs> Transaction<B> {
         look(&self.inner.read().overlay)
     }
 
-    /// A path by which an inode was met in this transaction, for messages.
+    /// A path by which an inode was found in this transaction, for messages.
     pub fn path_of(&self, ino: Ino) -> String {
         self.reads.lock().paths.of(ino)
     }
 
-    /// Runs an operation that changes nothing.
+    /// Runs a read-only operation.
     fn look<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let inner = self.inner.read();
         inner.check_active()?;
@@ -240,8 +241,8 @@ impl<B: VersionedFs> Transaction<B> {
         result
     }
 
-    /// Runs an operation that may change the overlay. One that fails after its first change has
-    /// left half of itself behind, so the transaction cannot go on.
+    /// Runs an operation that may change the overlay. An operation that fails after its first
+    /// change is half done, so the transaction cannot continue.
     fn change<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
         inner.check_not_doomed(&self.space)?;
@@ -249,7 +250,7 @@ impl<B: VersionedFs> Transaction<B> {
         self.change_in(&mut inner, action)
     }
 
-    /// As `change`, for an operation that adds contents, for which it makes room in memory first.
+    /// As `change`, for an operation that adds contents; first frees memory for them.
     fn add_contents<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
         inner.check_not_doomed(&self.space)?;
@@ -271,7 +272,7 @@ impl<B: VersionedFs> Transaction<B> {
         let (changed, touched) = (tree.changed, std::mem::take(&mut tree.touched));
         touched.into_iter().for_each(|(ino, before)| inner.overlay.note_bytes(ino, before));
         match &result {
-            // Half-way or not: it is never committed, and can be looked at.
+            // Half done or not, it is never committed, but can be read.
             Err(error @ (Error::Conflict { .. } | Error::TooOld | Error::SpaceRevoked)) => {
                 inner.doom = Some(error.clone())
             }

@@ -1,4 +1,4 @@
-//! Partial commits and aborts: some of the changes by path, while the transaction stays open.
+//! Partial commits and aborts of changes selected by path; the transaction stays open.
 
 use xact_types::{Ino, Result};
 
@@ -9,14 +9,14 @@ use crate::partial::{Keep, Purpose, Selection};
 use xact_fs::{ValidationOps, VersionedFs};
 
 impl<B: VersionedFs> Transaction<B> {
-    /// Commits the changes at and below `paths`, with what cannot be had without them: the new
-    /// folders above, and both ends of a rename. The transaction goes on with the rest, and from
-    /// then on sees the volume as of this commit. All that it has read so far is validated, since
-    /// any of it may have led to these changes. Where the commit is refused nothing has happened,
-    /// and the transaction goes on as it was.
+    /// Commits the changes at and below `paths`, with the changes that they need: new folders
+    /// above, and both ends of a rename. The transaction continues with the other changes, and then
+    /// has a view of the volume as of this commit. All of its reads are validated, because any of
+    /// them may have led to these changes. A refused commit changes nothing, and the transaction
+    /// continues.
     ///
-    /// `Usage`: nothing at or below one of the paths was changed, or the part is none that a volume
-    /// could have without the rest.
+    /// `Usage` if nothing at or below one of the paths was changed, or the part is impossible
+    /// without the other changes.
     pub fn commit_only(
         &self,
         paths: &[impl AsRef<[u8]>],
@@ -52,17 +52,17 @@ impl<B: VersionedFs> Transaction<B> {
         inner.overlay.recount();
         (inner.stamp, inner.hold) = (stamp, Some(hold));
         if let Some(info) = inner.on_volume.as_ref().map(|persisted| persisted.info.clone()) {
-            // As it came out. Where that fails, what was foreseen is on record.
-            let _ = self.put_on_record(&mut inner, info);
+            // Store the actual state. After an error, the record has the predicted one.
+            let _ = self.write_record(&mut inner, info);
         }
         drop(inner);
         drop(admitted);
         self.finish(commit, durability)
     }
 
-    /// Drops the changes at and below `paths`, with what cannot stay without them: the deletion of
-    /// a folder in which something is restored, and both ends of a rename. The rest stays open.
-    /// `Usage` as for [`Transaction::commit_only`].
+    /// Discards the changes at and below `paths`, with the changes that depend on them: the
+    /// deletion of a folder in which a name is restored, and both ends of a rename. The other
+    /// changes stay open. `Usage`: see [`Transaction::commit_only`].
     pub fn abort_only(&self, paths: &[impl AsRef<[u8]>]) -> Result<()> {
         let mut inner = self.inner.write();
         inner.check_divisible()?;
@@ -73,7 +73,7 @@ impl<B: VersionedFs> Transaction<B> {
         drop(reads);
         let before = std::mem::replace(&mut inner.overlay, rest);
         if let Some(info) = inner.on_volume.as_ref().map(|persisted| persisted.info.clone()) {
-            let recorded = self.put_on_record(&mut inner, info);
+            let recorded = self.write_record(&mut inner, info);
             if recorded.is_err() {
                 inner.overlay = before;
                 return recorded;

@@ -1,4 +1,4 @@
-//! The calls of savepoints; what they undo is in [`crate::savepoint`].
+//! The calls for savepoints; [`crate::savepoint`] describes their effect.
 
 use xact_types::Result;
 
@@ -7,9 +7,9 @@ use crate::commit::changes::Changes;
 use xact_fs::VersionedFs;
 
 impl<B: VersionedFs> Transaction<B> {
-    /// Marks the state of the transaction as it is now, to go back to; a begin within it. Returns
-    /// the savepoint's number, which is not given again. `EMFILE`, `ENOMEM`: its user has too many,
-    /// or too large ones.
+    /// Makes a savepoint at the transaction's present state, like a nested begin. Returns its
+    /// number, which is not reused. `EMFILE`, `ENOMEM`: the user has too many savepoints, or too
+    /// large ones.
     pub fn savepoint(&self) -> Result<u64> {
         let mut guard = self.inner.write();
         guard.check_active()?;
@@ -18,9 +18,9 @@ impl<B: VersionedFs> Transaction<B> {
         inner.savepoints.make(&inner.overlay, self.base.block_size(), &self.memory.account())
     }
 
-    /// Undoes everything since a savepoint, which is gone with all later ones: the inner part is
-    /// aborted. Returns what differs now, for those who cache the view. `Usage`: there is none of
-    /// this number.
+    /// Undoes all changes since a savepoint, and ends it and all later ones, like a nested abort.
+    /// Returns the differences, for caches of the view. `Usage` if there is no savepoint with this
+    /// number.
     pub fn roll_back(&self, savepoint: u64) -> Result<Changes> {
         let mut guard = self.inner.write();
         guard.check_active()?;
@@ -31,8 +31,8 @@ impl<B: VersionedFs> Transaction<B> {
         Ok(changes)
     }
 
-    /// Makes what was done since a savepoint part of what is around it; the savepoint is gone with
-    /// all later ones. `Usage`: there is none of this number.
+    /// Ends a savepoint and all later ones, and keeps the changes since, like a nested commit.
+    /// `Usage` if there is no savepoint with this number.
     pub fn release_savepoint(&self, savepoint: u64) -> Result<()> {
         let mut inner = self.inner.write();
         inner.check_active()?;

@@ -1,4 +1,4 @@
-//! The operations of a transaction, each of which is the same code as outside ([`xact_fs::posix`]).
+//! The operations of a transaction; each runs the same code as outside ([`xact_fs::posix`]).
 
 use parking_lot::RwLockUpgradableReadGuard;
 use xact_fs::posix;
@@ -73,7 +73,7 @@ impl<B: VersionedFs> View for Transaction<B> {
         inner.check_active()?;
         if inner.overlay.nodes.get(&ino).is_some_and(|node| node.born) {
             let mut inner = RwLockUpgradableReadGuard::upgrade(inner);
-            let node = inner.overlay.nodes.get_mut(&ino).expect("it was there a moment ago");
+            let node = inner.overlay.nodes.get_mut(&ino).expect("found above");
             node.holds += 1;
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl<B: VersionedFs> View for Transaction<B> {
     }
 
     fn release(&self, ino: Ino, count: u64) {
-        // In a transaction that has ended, nothing is held any more.
+        // A transaction that has ended has no holds.
         let _ = self.change_in(&mut self.inner.write(), |tree| {
             tree.release(ino, count);
             Ok(())
@@ -110,7 +110,7 @@ impl<B: VersionedFs> View for Transaction<B> {
     }
 
     fn sync_file(&self, _ino: Ino, _data_only: bool) -> Result<()> {
-        // The commit makes everything durable, and nothing before it can be.
+        // Only the commit makes changes durable.
         self.inner.read().check_active()
     }
 

@@ -1,4 +1,4 @@
-//! File contents in a transaction: whole blocks over the base's, in memory or spilled.
+//! File contents in a transaction: whole blocks that replace the base's, in memory or spilled.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::TxTree;
 use crate::overlay::Node;
 use crate::validation::conflict::CONTENTS_CHANGED;
 
-/// What the base says of a block.
+/// The contents of a block; `None` for a hole.
 type Block = Option<Arc<[u8]>>;
 
-/// A block that becomes the transaction's own.
+/// A block as the transaction's own.
 fn own(block: Option<(FileBlock, Block)>) -> Option<(FileBlock, Option<BlockContents>)> {
     block.map(|(at, bytes)| (at, bytes.map(BlockContents::Memory)))
 }
@@ -27,8 +27,8 @@ impl<B: VersionedFs> TxTree<'_, B> {
         Ok(self.attr(ino)?.size)
     }
 
-    /// A block of the view; `None` for a hole. Behind the end of the file it is zero. `base_size`
-    /// is the size of the base's file as of the stamp.
+    /// A block of the view; `None` for a hole. After the end of the file it is zero. `base_size`:
+    /// the size of the base's file as of the stamp.
     fn block(&self, ino: Ino, at: FileBlock, base_size: u64) -> Result<Block> {
         let node = self.node(ino);
         if let Some(node) = node {
@@ -40,8 +40,8 @@ impl<B: VersionedFs> TxTree<'_, B> {
             }
         }
         let Some(mut block) = self.base.read_block_at(ino, at, self.stamp)? else { return Ok(None) };
-        // The base says nothing of bytes behind the end that the file had then; the view may
-        // have made it longer since.
+        // Bytes past the end of the base's file are undefined, and the view may have made the file
+        // longer.
         let start = u64::from(at.0) * self.block_bytes();
         if base_size < start + self.block_bytes() {
             Arc::make_mut(&mut block)[base_size.saturating_sub(start) as usize..].fill(0);
@@ -49,10 +49,9 @@ impl<B: VersionedFs> TxTree<'_, B> {
         Ok(Some(block))
     }
 
-    /// Before the transaction makes blocks of a file its own (TX-4): a conflict where others have
-    /// changed one of them since the stamp, or one that it has made its own before. Its commit
-    /// would be refused for either, so this only says it earlier; what else changes while it goes
-    /// on is left to the commit.
+    /// Checks blocks before the transaction writes them (TX-4): a conflict if others have changed
+    /// one of them, or one that it has written before, since the stamp. The commit would be refused
+    /// for either, so this only reports it earlier. Later changes are left to the commit.
     fn check_not_overtaken(&self, ino: Ino, blocks: Range<FileBlock>) -> Result<()> {
         if self.is_born(ino) || blocks.is_empty() {
             return Ok(());
@@ -70,12 +69,12 @@ impl<B: VersionedFs> TxTree<'_, B> {
         }
         let Some(by) = changed else { return Ok(()) };
         let mut reads = self.reads.lock();
-        // The write that failed is one of what the transaction has to do with.
+        // The failed write counts among the blocks that the transaction uses.
         reads.blocks(ino, blocks.start.0.into()..blocks.end.0.into());
         Err(Error::Conflict { path: reads.paths.of(ino), why: CONTENTS_CHANGED, conflicting_tx: by.0 })
     }
 
-    /// Notes that the base's blocks in a range of bytes were looked at.
+    /// Records a read of the base's blocks in a range of bytes.
     fn note_read(&self, ino: Ino, bytes: Range<u64>) {
         if self.is_born(ino) || bytes.is_empty() {
             return;
@@ -85,7 +84,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
         reads.blocks(ino, bytes.start / bs..bytes.end.div_ceil(bs));
     }
 
-    /// Notes that the base's file has to reach as far as this, where it did as of the stamp.
+    /// Records that the base's file must be at least this long, if it was as of the stamp.
     fn note_reach(&self, ino: Ino, end: u64, base_size: u64) {
         if !self.is_born(ino) && self.node(ino).is_none_or(|node| node.file.base_end.is_none()) {
             self.reads.lock().min_size(ino, end.min(base_size));
@@ -135,7 +134,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
         let base_size = self.base_size(ino)?;
         let (first, last) = (offset / bs, (end - 1) / bs);
         self.check_not_overtaken(ino, FileBlock(first as u32)..FileBlock(last as u32 + 1))?;
-        // Blocks that are written in part, read before anything changes: the first and the last.
+        // The first and the last block may be written in part: they are read before any change.
         let mut partial: Vec<(u64, Block)> = Vec::new();
         for at in [first, last] {
             let whole = offset <= at * bs && end >= (at + 1) * bs;
@@ -155,7 +154,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
             let key = FileBlock(at as u32);
             let block = match partial.iter_mut().find(|(known, _)| *known == at) {
                 Some((_, old)) => {
-                    // The overlay's own block is changed in place unless a reader has it.
+                    // The overlay's own block is changed in place unless a reader refers to it.
                     let old = match node.file.blocks.remove(key).flatten() {
                         Some(BlockContents::Memory(own)) => {
                             *old = None;
@@ -184,9 +183,9 @@ impl<B: VersionedFs> TxTree<'_, B> {
         Ok(())
     }
 
-    /// The base's last block, where the file is about to grow past the end that it has within
-    /// that block: what lies behind the end there is undefined, so the transaction takes the
-    /// block over with zeros in their place.
+    /// The base's last block, if the file is about to grow past an end within that block. Bytes
+    /// after the end are undefined there, so the transaction takes the block over with zeros in
+    /// their place.
     fn tail_before_growth(&mut self, ino: Ino, new_size: u64) -> Result<Option<(FileBlock, Block)>> {
         let (bs, size) = (self.block_bytes(), self.size(ino)?);
         let tail = FileBlock((size / bs) as u32);
@@ -206,7 +205,8 @@ impl<B: VersionedFs> TxTree<'_, B> {
         let bs = self.block_bytes();
         let old = self.size(ino)?;
         if size >= old {
-            // Where it changes nothing here, it might where others have moved the end.
+            // Without a change here, the result still depends on the size, which others may have
+            // changed.
             self.depends_on(ino, AttrSet::SIZE);
             let tail = self.tail_before_growth(ino, size)?;
             let file = &mut self.node_mut(ino)?.file;
@@ -214,8 +214,8 @@ impl<B: VersionedFs> TxTree<'_, B> {
             file.size = size;
             return Ok(());
         }
-        // The block in which the file now ends: kept as the transaction's own, zero behind the
-        // end. So a commit takes whole blocks off the base's file and changes none in place.
+        // The block in which the file now ends becomes the transaction's own, with zeros after the
+        // end. So a commit removes whole blocks from the base's file and changes none in place.
         let tail = FileBlock((size / bs) as u32);
         let tail_block = if size % bs == 0 { None } else { self.block(ino, tail, self.base_size(ino)?)? };
         let end = FileBlock(u32::try_from(size.div_ceil(bs)).unwrap_or(u32::MAX));
@@ -244,7 +244,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
         match how {
             Allocate::Reserve { .. } => {}
             Allocate::ZeroRange { .. } => self.clear_range(ino, range.start..range.end.min(size))?,
-            // A hole that reaches behind the end takes the last block whole, as in ext4.
+            // A hole that reaches past the end includes the whole last block, as in ext4.
             Allocate::PunchHole if range.end > size => {
                 self.clear_range(ino, range.start..size.div_ceil(bs) * bs)?;
             }
@@ -264,7 +264,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
         Ok(())
     }
 
-    /// Makes a range read as zeros: whole blocks become holes, parts are written over.
+    /// Makes a range read as zeros: whole blocks become holes, partial blocks are overwritten.
     fn clear_range(&mut self, ino: Ino, range: Range<u64>) -> Result<()> {
         let bs = self.block_bytes();
         let size = self.size(ino)?;
@@ -274,7 +274,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
         }
         let base_size = self.base_size(ino)?;
         let (first, past) = (range.start.div_ceil(bs), end / bs);
-        // Everything is read first: parts of blocks with data at the edges, data in between.
+        // Everything is read first: partial blocks with data at the edges, and data in between.
         let edges = if first > past {
             [range.start..end, end..end]
         } else {
@@ -327,12 +327,12 @@ impl<B: VersionedFs> TxTree<'_, B> {
             (Some(block), _) => (u64::from(block.0) * bs).max(offset).min(size),
             (None, _) => size,
         };
-        // The block that was found too, since it might be a hole (or data) later.
+        // The found block is recorded, too, because it might become a hole (or data).
         self.note_read(ino, offset..(at + 1).min(size).max(offset + 1));
         if to == SeekTo::Data && found.is_none() { Err(Error::Posix(Errno::ENXIO)) } else { Ok(at) }
     }
 
-    /// The first block from `from` on, below `past`, that is data (or a hole) in the view.
+    /// The first block in `from..past` that is data (or a hole) in the view.
     fn next_block(&self, ino: Ino, from: FileBlock, to: SeekTo, past: u64) -> Result<Option<FileBlock>> {
         let mut at = u64::from(from.0);
         while at < past {
@@ -345,7 +345,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
             if is_data == (to == SeekTo::Data) {
                 return Ok(Some(block));
             }
-            // A long run of the base: on to its end, or to the overlay's next block within it.
+            // Skip a long run of the base, up to its end or the overlay's next block within it.
             at = self.next_own(ino, at + 1).map_or(end, |own| end.min(own));
         }
         Ok(None)
@@ -357,8 +357,8 @@ impl<B: VersionedFs> TxTree<'_, B> {
         self.node(ino)?.file.blocks.range(from..).next().map(|(at, _)| u64::from(at.0))
     }
 
-    /// Whether the base has data in a block that the overlay says nothing of, and the block
-    /// after the run of data or of holes that it lies in.
+    /// Whether the base has data in a block that the overlay does not have, and the block after the
+    /// run of data or of holes that contains it.
     fn base_run(&self, ino: Ino, at: FileBlock) -> Result<(bool, u64)> {
         let end = match self.node(ino) {
             Some(node) if node.born => return Ok((false, u64::MAX)),
@@ -376,7 +376,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
         let run_end = run_end.map_or(u64::MAX, |end| u64::from(end.0));
         Ok(match end {
             Some(end) if is_data => (true, run_end.min(u64::from(end.0))),
-            // Behind the cut there is nothing either: the hole goes on.
+            // After the truncation there is no data either: the hole continues.
             Some(end) if run_end >= u64::from(end.0) => (false, u64::MAX),
             _ => (is_data, run_end.max(u64::from(at.0) + 1)),
         })

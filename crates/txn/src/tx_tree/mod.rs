@@ -1,5 +1,5 @@
-//! The transaction's state of the volume as a [`InodeOps`]: its overlay over the base as of its
-//! stamp. What it takes from the base it records.
+//! [`InodeOps`] of a transaction: its overlay over the base as of its stamp. Reads of the base are
+//! recorded.
 
 mod contents;
 
@@ -14,7 +14,7 @@ use xact_types::{Errno, Error, Ino, Result, Timestamp};
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
 use crate::validation::read_set::ReadSet;
 
-/// The overlay, to look at or to change.
+/// The overlay, for reading or for changes.
 pub(crate) enum Access<'a> {
     Shared(&'a Overlay),
     Exclusive(&'a mut Overlay),
@@ -22,22 +22,23 @@ pub(crate) enum Access<'a> {
 
 pub(crate) struct TxTree<'a, B: VersionedFs> {
     pub base: &'a B,
-    /// What the transaction holds, where it may change.
+    /// The space that the transaction holds, if the operation may change it.
     pub space: Option<&'a B::Space>,
     pub stamp: Stamp,
     pub overlay: Access<'a>,
     pub reads: &'a Mutex<ReadSet>,
     /// Whether this operation has changed the overlay.
     pub changed: bool,
-    /// Nodes that it may have changed, with the bytes that each took before.
+    /// Nodes that the operation may have changed, with the bytes that each used before.
     pub touched: Vec<(Ino, usize)>,
-    /// What is dropped may be wanted again.
+    /// A rollback may restore dropped items.
     pub has_savepoints: bool,
-    /// Whether the folder of persisted transactions is there: for those that keep them.
+    /// Whether the folder of persisted transactions is visible, for internal transactions that
+    /// change it.
     pub sees_persisted: bool,
 }
 
-/// The folder of persisted transactions, which is no part of anybody's view.
+/// Whether this is the folder of persisted transactions, which no view shows.
 fn is_persisted_folder(dir: Ino, name: &Name) -> bool {
     dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes()
 }
@@ -58,7 +59,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
     }
 
     fn held(&self) -> &'a B::Space {
-        self.space.expect("an operation that changes something has it")
+        self.space.expect("a changing operation has it")
     }
 
     pub(crate) fn overlay(&self) -> &Overlay {
@@ -70,7 +71,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
 
     pub(crate) fn overlay_mut(&mut self) -> &mut Overlay {
         match &mut self.overlay {
-            Access::Shared(_) => unreachable!("an operation that only looks has tried to change something"),
+            Access::Shared(_) => unreachable!("a reading operation has tried to change something"),
             Access::Exclusive(overlay) => overlay,
         }
     }
@@ -83,7 +84,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
         self.node(ino).is_some_and(|node| node.born)
     }
 
-    /// The inode's node, to change it. The only way to the overlay's inside for changes.
+    /// The inode's node, for a change. All changes of the overlay use this function.
     pub(crate) fn node_mut(&mut self, ino: Ino) -> Result<&mut Node> {
         self.touch(ino);
         if self.node(ino).is_none() {
@@ -91,10 +92,10 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
             self.overlay_mut().nodes.insert(ino, Node::new(origin, false));
         }
         self.changed = true;
-        Ok(self.overlay_mut().nodes.get_mut(&ino).expect("it was there or has just been put there"))
+        Ok(self.overlay_mut().nodes.get_mut(&ino).expect("inserted above if it was missing"))
     }
 
-    /// Before a node changes, comes or goes.
+    /// Call before a node is changed, added or removed.
     fn touch(&mut self, ino: Ino) {
         if self.touched.iter().all(|(touched, _)| *touched != ino) {
             let before = self.node(ino).map_or(0, Node::bytes);
@@ -102,7 +103,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
         }
     }
 
-    /// Drops an inode that was born here when nothing keeps it any more.
+    /// Drops an inode created in the transaction if nothing keeps it.
     fn drop_if_gone(&mut self, ino: Ino) {
         let link_max = self.base.link_max();
         if self.node(ino).is_some_and(|node| node.is_gone(link_max)) {
@@ -126,7 +127,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
         }
     }
 
-    /// What the base says of a name as of the stamp.
+    /// The base's entry of a name as of the stamp.
     fn base_entry(&self, dir: Ino, name: &Name) -> Result<Option<Entry>> {
         if self.is_born(dir) { Ok(None) } else { self.base.entry_at(dir, name, self.stamp) }
     }
@@ -169,7 +170,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
             Some(node) => Ok(node.origin),
             None => self.base.attr_at(ino, self.stamp),
         };
-        // Operations name inodes that they have just read, so this one is there.
+        // Operations use inodes that they have just read, so this one exists.
         if let Ok(origin) = origin {
             reads.attrs.insert(ino, (attrs, origin));
         }
@@ -312,7 +313,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         })?;
         let mut reads = self.reads.lock();
         match &left {
-            // That this one name is there is all that it depends on.
+            // The result depends only on the existence of this one name.
             Some(name) => reads.name(dir, name),
             None => {
                 reads.emptied.insert(dir);
@@ -335,16 +336,16 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         Ok(())
     }
 
-    /// The base's names in its order, then those that were added. A name keeps its cookie while
-    /// it lasts, so a listing in portions meets each that stays exactly once.
+    /// Lists the base's names in its order, then the added names. A name keeps its cookie while it
+    /// exists, so a listing in portions lists each remaining name exactly once.
     fn list(&mut self, dir: Ino, cookie: u64, each: &mut dyn FnMut(DirItem<'_>) -> bool) -> Result<()> {
         let node = self.node(dir);
         let mut stopped = false;
         if !node.is_some_and(|node| node.born) {
             self.reads.lock().listings.insert(dir);
             if cookie < ADDED_COOKIES {
-                // A kernel may never look a name up that it was told here.
-                let mut told = Vec::new();
+                // A kernel may use a name from this listing without a look-up.
+                let mut listed = Vec::new();
                 self.base.list_at(dir, cookie, self.stamp, &mut |item| {
                     if self.hides(dir, item.name) {
                         return true;
@@ -358,12 +359,12 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
                     let (name, ino) = (item.name.to_vec(), item.ino);
                     stopped = !each(item);
                     if !stopped && name != b"." && name != b".." {
-                        told.push((name, ino));
+                        listed.push((name, ino));
                     }
                     !stopped
                 })?;
                 let mut reads = self.reads.lock();
-                told.iter().for_each(|(name, ino)| reads.paths.met(dir, name, *ino));
+                listed.iter().for_each(|(name, ino)| reads.paths.met(dir, name, *ino));
             }
         }
         if stopped {
@@ -457,8 +458,8 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
 
     fn set_xattr(&mut self, ino: Ino, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         if let Some(value) = value {
-            // Told here, not at the commit; which asks again, since others may set attributes as
-            // well.
+            // Reported here, not at the commit. The commit checks again, because others may set
+            // attributes, too.
             let mut changes = self.node(ino).map(|node| node.xattrs.clone()).unwrap_or_default();
             changes.insert(name.to_vec(), Some(value.to_vec()));
             let existing = (!self.is_born(ino)).then_some(ino);

@@ -1,5 +1,5 @@
-//! What others have changed since the transaction's begin: by the versions that the volume keeps in
-//! memory, or by fingerprints where it was not mounted for a time.
+//! Changes by others since the transaction's begin, found by the versions that the volume keeps in
+//! memory, or by fingerprints if the volume was not mounted for some time.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use super::conflict::CONTENTS_CHANGED;
 use crate::commit::{Commit, user_flags};
 
 impl Commit<'_> {
-    /// An inode as it is now; a conflict where it is gone, or has lost its last name.
-    pub(super) fn still_there<T: CommitOps>(&self, tree: &mut T, ino: Ino, was: &Attr) -> Result<Attr> {
+    /// The present attributes of an inode; a conflict if it was deleted or has lost its last name.
+    pub(super) fn check_exists<T: CommitOps>(&self, tree: &mut T, ino: Ino, was: &Attr) -> Result<Attr> {
         if !tree.exists(ino)? {
-            return self.attr_conflict(tree, ino, "it was deleted meanwhile");
+            return self.attr_conflict(tree, ino, "it was deleted concurrently");
         }
         let now = tree.attr(ino)?;
         if now.nlink == 0 && was.nlink > 0 {
-            return self.attr_conflict(tree, ino, "it was deleted meanwhile");
+            return self.attr_conflict(tree, ino, "it was deleted concurrently");
         }
         Ok(now)
     }
@@ -44,7 +44,7 @@ impl Commit<'_> {
         dir: Ino,
         name: &[u8],
     ) -> Result<Option<ChangedBy>> {
-        // Most transactions were never closed, and then the name need not be copied.
+        // Most transactions were never persisted, and then the name need not be copied.
         let offline = &self.reads.offline.names;
         if !offline.is_empty() && offline.contains(&(dir, name.to_vec())) {
             return Ok(Some(ChangedBy(None)));
@@ -88,23 +88,23 @@ impl Commit<'_> {
         now: &Attr,
     ) -> Result<()> {
         if attrs.has(AttrSet::MODE) && was.perm != now.perm {
-            return self.attr_conflict(tree, ino, "its permissions were changed meanwhile");
+            return self.attr_conflict(tree, ino, "its permissions were changed concurrently");
         }
         if attrs.has(AttrSet::OWNER) && (was.uid, was.gid, was.project) != (now.uid, now.gid, now.project) {
-            return self.attr_conflict(tree, ino, "its owner was changed meanwhile");
+            return self.attr_conflict(tree, ino, "its owner was changed concurrently");
         }
         if attrs.has(AttrSet::FLAGS) && user_flags(was.flags) != user_flags(now.flags) {
-            return self.attr_conflict(tree, ino, "its flags were changed meanwhile");
+            return self.attr_conflict(tree, ino, "its flags were changed concurrently");
         }
-        // Size and times of a directory are the sum of what everybody does in it.
+        // Size and times of a directory are merged from all changes in it.
         if was.kind == FileKind::Directory {
             return Ok(());
         }
         if attrs.has(AttrSet::SIZE) && was.size != now.size {
-            return self.attr_conflict(tree, ino, "its size was changed meanwhile");
+            return self.attr_conflict(tree, ino, "its size was changed concurrently");
         }
         if attrs.has(AttrSet::MTIME) && was.mtime != now.mtime {
-            return self.attr_conflict(tree, ino, "it was written meanwhile");
+            return self.attr_conflict(tree, ino, "it was written concurrently");
         }
         Ok(())
     }

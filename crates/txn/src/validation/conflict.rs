@@ -1,12 +1,12 @@
-//! How conflicts are reported: with the path, what happened there, and the transaction that did it.
+//! Reports conflicts with the path, the change, and the conflicting transaction.
 
 use xact_types::{Error, Ino, Result};
 
 use crate::commit::Commit;
 use xact_fs::{ChangedBy, CommitOps};
 
-/// Why a commit is refused, and a write before it.
-pub(crate) const CONTENTS_CHANGED: &str = "its contents were changed meanwhile";
+/// The reason of a conflict on contents, at a commit or at an earlier write.
+pub(crate) const CONTENTS_CHANGED: &str = "its contents were changed concurrently";
 
 impl Commit<'_> {
     pub(crate) fn conflict<R>(&self, ino: Ino, why: &'static str, by: ChangedBy) -> Result<R> {
@@ -15,17 +15,18 @@ impl Commit<'_> {
 
     pub(crate) fn conflict_name<R>(&self, dir: Ino, name: &[u8], by: ChangedBy) -> Result<R> {
         let path = self.reads.paths.of_name(dir, name);
-        Err(Error::Conflict { path, why: "the name was changed meanwhile", conflicting_tx: by.0 })
+        Err(Error::Conflict { path, why: "the name was changed concurrently", conflicting_tx: by.0 })
     }
 
-    /// As `conflict`, on attributes of an inode.
+    /// A conflict on attributes of an inode.
     pub(crate) fn attr_conflict<R, T: CommitOps>(
         &self,
         tree: &mut T,
         ino: Ino,
         why: &'static str,
     ) -> Result<R> {
-        // Where the inode is gone, or the change is not the attributes' own, nobody is named.
+        // If the inode was deleted, or the change is not one of attributes, the author is not
+        // known.
         let by = tree.attr_changed_since(ino, self.stamp)?.unwrap_or(ChangedBy(None));
         self.conflict(ino, why, by)
     }

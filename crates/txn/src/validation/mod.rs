@@ -1,8 +1,8 @@
-//! Validation: what a transaction looked at and changed, held against the base as it is now.
+//! Validation: compares a transaction's reads and changes with the present base.
 //!
-//! A commit does this under its locks and before its first change, so a conflict leaves no trace.
-//! The order of the checks decides which conflict is reported where there are several: changes of
-//! the transaction first, then the shape of the tree, then what was read.
+//! A commit validates under its locks and before its first change, so a conflict leaves no trace.
+//! The order of the checks decides which of several conflicts is reported: first changes of the
+//! transaction, then the shape of the tree, then reads.
 
 mod changed_since;
 pub(crate) mod conflict;
@@ -19,7 +19,7 @@ use crate::commit::{Commit, file_blocks};
 use crate::overlay::Node;
 use permission::PermissionBasis;
 
-/// Flags that forbid changes to everybody.
+/// Flags that forbid changes to all users.
 fn guard_flags(flags: u32) -> u32 {
     flags & (flag::IMMUTABLE | flag::APPEND)
 }
@@ -34,22 +34,22 @@ impl Commit<'_> {
         if self.serializable { self.validate_reads(tree) } else { self.validate_permission(tree) }
     }
 
-    /// What the right to make the changes rested on (see [`permission`]). Permission bits are the
-    /// front end's, so they are compared where there is one.
+    /// Validates the basis of the permission to make the changes (see [`permission`]). The front
+    /// end checks permission bits, so they are compared only if there is one.
     fn validate_permission<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
-        const WHO: AttrSet = AttrSet::MODE.with(AttrSet::OWNER);
+        const PERMISSION: AttrSet = AttrSet::MODE.with(AttrSet::OWNER);
         let basis = PermissionBasis::of(self.whole, self.reads);
         for (&ino, was) in &basis.changed {
-            let now = self.still_there(tree, ino, was)?;
+            let now = self.check_exists(tree, ino, was)?;
             if guard_flags(was.flags) != guard_flags(now.flags) && AccessCheck::CommitFlags.is_made() {
                 return self.attr_conflict(
                     tree,
                     ino,
-                    "its immutable or append-only flag was changed meanwhile",
+                    "its immutable or append-only flag was changed concurrently",
                 );
             }
             if self.mounted && AccessCheck::CommitMode.is_made() {
-                self.compare(tree, ino, WHO, was, &now)?;
+                self.compare(tree, ino, PERMISSION, was, &now)?;
             }
         }
         if !self.mounted {
@@ -57,8 +57,8 @@ impl Commit<'_> {
         }
         if AccessCheck::CommitWay.is_made() {
             for (&folder, was) in &basis.folders {
-                let now = self.still_there(tree, folder, was)?;
-                self.compare(tree, folder, WHO, was, &now)?;
+                let now = self.check_exists(tree, folder, was)?;
+                self.compare(tree, folder, PERMISSION, was, &now)?;
             }
             for &(folder, name) in &basis.names {
                 if let Some(by) = self.name_changed(tree, folder, name)? {
@@ -68,21 +68,21 @@ impl Commit<'_> {
         }
         for &(ino, name) in basis.lists.iter().filter(|_| AccessCheck::CommitAcl.is_made()) {
             if let Some(by) = self.xattr_changed(tree, ino, name)? {
-                return self.conflict(ino, "its access control list was changed meanwhile", by);
+                return self.conflict(ino, "its access control list was changed concurrently", by);
             }
         }
         Ok(())
     }
 
     fn validate_write<T: CommitOps>(&self, tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
-        // Names first: who loses a race for a name wants to hear of the name.
+        // Names first: after a race for a name, the conflict should report the name.
         for (name, _) in node.names.iter() {
             if let Some(by) = self.name_changed(tree, ino, name)? {
                 return self.conflict_name(ino, name, by);
             }
         }
         let was = &node.origin;
-        let now = self.still_there(tree, ino, was)?;
+        let now = self.check_exists(tree, ino, was)?;
         let mut written = AttrSet::NONE;
         if node.changed.perm.is_some() {
             written |= AttrSet::MODE;
@@ -105,7 +105,7 @@ impl Commit<'_> {
         }
         for name in node.xattrs.keys() {
             if let Some(by) = self.xattr_changed(tree, ino, name)? {
-                return self.conflict(ino, "an extended attribute was changed meanwhile", by);
+                return self.conflict(ino, "an extended attribute was changed concurrently", by);
             }
         }
         let limit = tree.link_max();
@@ -116,31 +116,31 @@ impl Commit<'_> {
             _ => i64::from(now.nlink) + node.links > i64::from(limit),
         };
         if too_many {
-            return self.attr_conflict(tree, ino, "it was given so many links meanwhile that no more fit");
+            return self.attr_conflict(tree, ino, "so many links were added concurrently that no more fit");
         }
         Ok(())
     }
 
-    /// What keeps the tree a tree, under every isolation: directories that were removed are still
-    /// empty, and no directory above a moved one has moved itself.
+    /// Validates the shape of the tree, under every isolation: removed directories are still empty,
+    /// and no directory above a moved one has moved.
     fn validate_shape<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         for &dir in &self.reads.emptied {
             if let Some(by) = self.listing_changed(tree, dir)? {
-                return self.conflict(dir, "names in it were changed meanwhile", by);
+                return self.conflict(dir, "names in it were changed concurrently", by);
             }
         }
         for (&dir, &was) in &self.reads.parents {
             if !tree.exists(dir)? || tree.parent(dir)? != was {
-                return self.attr_conflict(tree, dir, "it was moved meanwhile");
+                return self.attr_conflict(tree, dir, "it was moved concurrently");
             }
         }
         Ok(())
     }
 
-    /// A kernel asks for all attributes of a file that is opened. Where the transaction writes to
-    /// the file, its time of modification is the transaction's own in the end, and that it was
-    /// told the old one before says nothing about what it did: else two that write different
-    /// pages of one file would collide.
+    /// Whether only the kernel may have read the time of modification of a file. A kernel reads all
+    /// attributes of a file when it is opened. If the transaction writes to the file, that time
+    /// becomes its own in the end, and a read of the old time does not count: otherwise two
+    /// transactions that write different pages of one file would conflict.
     fn kernel_stat_only(&self, ino: Ino) -> bool {
         let writes =
             |node: &Node| node.origin.kind == FileKind::Regular && node.file.is_changed(node.origin.size);
@@ -158,17 +158,17 @@ impl Commit<'_> {
         }
         for &dir in &reads.listings {
             if let Some(by) = self.listing_changed(tree, dir)? {
-                return self.conflict(dir, "it was listed, and names in it were changed meanwhile", by);
+                return self.conflict(dir, "it was listed, and names in it were changed concurrently", by);
             }
         }
         for (&ino, (attrs, was)) in &reads.attrs {
-            let now = self.still_there(tree, ino, was)?;
+            let now = self.check_exists(tree, ino, was)?;
             let attrs = if self.kernel_stat_only(ino) { attrs.without(AttrSet::MTIME) } else { *attrs };
             self.compare(tree, ino, attrs, was, &now)?;
         }
         for (&ino, &size) in &reads.min_sizes {
             if !tree.exists(ino)? || tree.attr(ino)?.size < size {
-                return self.attr_conflict(tree, ino, "it was cut shorter meanwhile");
+                return self.attr_conflict(tree, ino, "it was truncated concurrently");
             }
         }
         for (&ino, blocks) in &reads.blocks {
@@ -179,13 +179,13 @@ impl Commit<'_> {
         for (&ino, names) in &reads.xattrs {
             for name in names {
                 if let Some(by) = self.xattr_changed(tree, ino, name)? {
-                    return self.conflict(ino, "an extended attribute was changed meanwhile", by);
+                    return self.conflict(ino, "an extended attribute was changed concurrently", by);
                 }
             }
         }
         for &ino in &reads.xattr_lists {
             if let Some(by) = self.xattrs_changed(tree, ino)? {
-                return self.conflict(ino, "its extended attributes were changed meanwhile", by);
+                return self.conflict(ino, "its extended attributes were changed concurrently", by);
             }
         }
         Ok(())

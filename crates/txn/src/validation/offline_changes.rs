@@ -1,5 +1,5 @@
-//! What others changed while the volume was not mounted by xact: found by the fingerprints of a
-//! persisted transaction when it is reopened.
+//! Changes made while the volume was not mounted by xact, found by the fingerprints of a persisted
+//! transaction when it is reopened.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use xact_types::Ino;
 /// Changes between the end of one mount and the next.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct OfflineChanges {
-    /// Inodes that were deleted, whether or not another has their number now.
+    /// Deleted inodes, whether or not their numbers were reused.
     pub gone: BTreeSet<Ino>,
     pub names: BTreeSet<(Ino, Vec<u8>)>,
     pub listings: BTreeSet<Ino>,
-    /// Files of whose contents that the transaction knows some have changed.
+    /// Files with changes in blocks that the transaction has read or written.
     pub contents: BTreeSet<Ino>,
     pub xattrs: BTreeSet<(Ino, Vec<u8>)>,
     pub xattr_lists: BTreeSet<Ino>,

@@ -1,17 +1,17 @@
-//! Names by which inodes were met: for the paths that conflicts and differences show.
+//! Names by which inodes were found, for the paths in conflicts and differences.
 
 use std::collections::HashMap;
 
 use xact_types::Ino;
 
-/// Bytes in memory of one name that is recorded, without the name itself.
+/// Memory of one recorded name in bytes, without the name itself.
 pub(super) const NAME_BYTES: usize = 80;
 
-/// Names by which inodes were met.
+/// Names by which inodes were found.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Paths {
     met: HashMap<Ino, (Ino, Vec<u8>)>,
-    /// Bytes that all this takes in memory.
+    /// Memory of all names in bytes.
     pub(super) bytes: usize,
 }
 
@@ -28,11 +28,11 @@ impl Paths {
         }
     }
 
-    /// Forgets all names but those of some inodes, and of the folders above them.
+    /// Forgets all names except those of some inodes, and of the folders above them.
     pub fn keep_above(&mut self, wanted: impl Iterator<Item = Ino>) {
         let mut kept = HashMap::new();
         for mut ino in wanted {
-            // One that was kept before has all that is above it.
+            // For a name that was already kept, the folders above are kept, too.
             while let Some(place) = self.met.remove(&ino) {
                 let above = place.0;
                 kept.insert(ino, place);
@@ -47,17 +47,17 @@ impl Paths {
         self.met.iter().map(|(ino, (dir, name))| (*ino, *dir, name.as_slice()))
     }
 
-    /// The directory and the name by which an inode was met last.
+    /// The directory and the name by which an inode was last found.
     pub fn place(&self, ino: Ino) -> Option<(Ino, &[u8])> {
         self.met.get(&ino).map(|(dir, name)| (*dir, name.as_slice()))
     }
 
-    /// A path from the root of the volume, as far as it is known: an inode that was only met by
+    /// A path from the root of the volume, as far as it is known: an inode that was only used by
     /// number is shown as `<inode N>`.
     pub fn of(&self, ino: Ino) -> String {
         let mut parts: Vec<String> = Vec::new();
         let mut at = ino;
-        // Renames may have left a loop of old names.
+        // After renames, old names may form a loop.
         while at != Ino::ROOT && parts.len() < 4096 {
             match self.met.get(&at) {
                 Some((dir, name)) => {

@@ -1,18 +1,16 @@
-//! What the permission to make the changes of a transaction rested on.
+//! The basis of the permission to make a transaction's changes.
 //!
 //! The front end checks permissions at each call, in the view. A commit makes the changes later, so
-//! it must not make one to which the right was taken away in between: it compares, under every
-//! isolation,
+//! it must not make a change for which the permission was withdrawn in between. It compares, under
+//! every isolation,
 //! 1. mode, owner, access control lists, and the immutable and append-only flags of every inode
 //!    that it changes;
-//! 2. mode, owner and access control lists of the folders on the way to these, and the names on
-//!    that way.
+//! 2. mode, owner and access control lists of the folders above these, and the names on the paths.
 //!
-//! A serializable transaction has recorded all of that as read. Under snapshot isolation what was
-//! only read is not validated, but this is, and all reads are once they had to be recorded in a
-//! coarser way. A change of any of it is a conflict, even one that would still permit the
-//! change: a new attempt is checked again by the kernel, which knows all groups and capabilities of
-//! the caller.
+//! A serializable transaction has recorded all of this as read. Under snapshot isolation, reads are
+//! not validated, except these; once the read set was coarsened, all reads are. A change of any of
+//! it is a conflict, even if it would still permit the change: the kernel, which knows all groups
+//! and capabilities of the caller, checks a new attempt again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,13 +24,13 @@ use crate::overlay::Overlay;
 /// The inodes, names and lists to compare.
 #[derive(Debug, Default)]
 pub(crate) struct PermissionBasis<'a> {
-    /// Inodes that are changed, with their attributes as of the view.
+    /// Changed inodes, with their attributes as of the view.
     pub changed: BTreeMap<Ino, &'a Attr>,
-    /// Folders on the way to these, those that the front end has looked at.
+    /// Folders above these that the front end has read.
     pub folders: BTreeMap<Ino, &'a Attr>,
-    /// Names on the way, but for those that the transaction has changed itself.
+    /// Names on the paths, except those that the transaction has changed itself.
     pub names: BTreeSet<(Ino, &'a [u8])>,
-    /// Access control lists that the front end has looked at, there or not.
+    /// Access control lists that the front end has read, present or not.
     pub lists: BTreeSet<(Ino, &'a [u8])>,
 }
 
@@ -46,9 +44,10 @@ impl<'a> PermissionBasis<'a> {
             if !node.born {
                 basis.changed.insert(ino, &node.origin);
             }
-            basis.add_way(ino, overlay, reads, &mut met);
+            basis.add_path(ino, overlay, reads, &mut met);
         }
-        // Inodes that lose or get a name too: a rename within one folder changes only times of a folder.
+        // Inodes that lose or get a name count, too: a rename within one folder changes only its
+        // times.
         let names = overlay.nodes.values().flat_map(|node| node.names.iter());
         let ends = names.filter(|(_, change)| change.base != change.now).flat_map(|(_, c)| [c.base, c.now]);
         for ino in ends.flatten().map(|entry| entry.ino) {
@@ -65,9 +64,9 @@ impl<'a> PermissionBasis<'a> {
         basis
     }
 
-    /// The folders above an inode, by the names by which they were met last; `met`: those that were
-    /// added before.
-    fn add_way(&mut self, mut at: Ino, overlay: &'a Overlay, reads: &'a ReadSet, met: &mut BTreeSet<Ino>) {
+    /// Adds the folders above an inode, by the names by which they were last found. `met`: folders
+    /// that were already added.
+    fn add_path(&mut self, mut at: Ino, overlay: &'a Overlay, reads: &'a ReadSet, met: &mut BTreeSet<Ino>) {
         while at != Ino::ROOT
             && met.insert(at)
             && let Some((folder, name)) = reads.paths.place(at)

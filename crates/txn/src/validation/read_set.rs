@@ -1,7 +1,7 @@
-//! What a transaction has looked at: validated at commit, item by item.
+//! The read set of a transaction, which its commit validates item by item.
 //!
-//! Only what came from the base is recorded; what a transaction reads of its own changes depends
-//! on nobody else.
+//! Only reads of the base are recorded; reads of the transaction's own changes do not depend on
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -15,59 +15,59 @@ use crate::ranges::Ranges;
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ReadSet {
-    /// Attributes that mattered, with all as they were.
+    /// Attributes on which results depended, with the values of all attributes.
     pub attrs: BTreeMap<Ino, (AttrSet, Attr)>,
-    /// Files that must still be at least this long (bytes): data was read or written up to there.
+    /// Minimum sizes of files in bytes: data was read or written up to there.
     pub min_sizes: BTreeMap<Ino, u64>,
-    /// File blocks.
+    /// Blocks of files that were read.
     pub blocks: BTreeMap<Ino, Ranges>,
-    /// Names, there or not.
+    /// Names that were looked up, present or not.
     pub names: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
     /// Directories that were listed.
     pub listings: BTreeSet<Ino>,
-    /// Directories that had to be empty. As with `parents`, the shape of the tree rests on it,
-    /// so it is validated under snapshot isolation too.
+    /// Directories that had to be empty. Like `parents`, the shape of the tree depends on them, so
+    /// they are validated under snapshot isolation, too.
     pub emptied: BTreeSet<Ino>,
-    /// Where `..` pointed.
+    /// The target of `..` of folders.
     pub parents: BTreeMap<Ino, Ino>,
     pub xattrs: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
     pub xattr_lists: BTreeSet<Ino>,
-    /// Of files that the transaction has written to: up to where the changes of others were held
-    /// against its own. Those are no reads.
+    /// For written files, the stamp up to which the changes of others were compared with the
+    /// transaction's own. These comparisons are not reads.
     pub compared: HashMap<Ino, Stamp>,
-    /// The name by which an inode was met last, to show people a path.
+    /// The names by which inodes were last found, for paths in messages.
     pub paths: Paths,
-    /// What was found changed when the transaction was reopened (see `persisted`).
+    /// Changes found when the transaction was reopened (see `persisted`).
     pub offline: OfflineChanges,
-    /// Bytes that `names` and `xattrs` take, and number of ranges in `blocks`.
+    /// Memory of `names` and `xattrs` in bytes, and the number of ranges in `blocks`.
     pub name_bytes: usize,
     pub block_ranges: usize,
-    /// Folders whose names, and inodes whose attributes by name, were too many to be kept apart.
+    /// Folders and inodes with too many names or attributes to record each.
     pub coarse_names: BTreeSet<Ino>,
     pub coarse_xattrs: BTreeSet<Ino>,
-    /// It was made coarser. The names by which inodes were met are not all there then, so what the
-    /// right to a change rested on cannot be told from the rest: all is validated, under every
-    /// isolation.
+    /// The read set was coarsened. Then some names by which inodes were found are missing, so the
+    /// basis of permissions cannot be separated from other reads: all reads are validated, under
+    /// every isolation.
     pub is_coarse: bool,
-    /// Bytes that were left when it was made coarser last.
+    /// Memory after the last coarsening, in bytes.
     pub coarse_bytes: usize,
 }
 
-// Bytes that an entry takes in memory, its share of the tree's nodes and of the allocator's
-// rounding included.
+// Memory of an entry in bytes, including its share of the tree's nodes and of the allocator's
+// rounding.
 const ATTR_BYTES: usize = 320;
 const NUMBER_BYTES: usize = 32;
 const RANGES_BYTES: usize = 96;
 
-/// Names of one folder, attributes of one inode and ranges of one file that are kept apart where
-/// memory is short.
+/// Maximum number of names of one folder, attributes of one inode or ranges of one file that a
+/// coarsening keeps separate.
 const FEW: usize = 16;
-/// Bytes that must have come since it was made coarser, for another time.
+/// Growth in bytes after which the read set may be coarsened again.
 const GROWTH: usize = 64 << 10;
 
 impl ReadSet {
     pub fn name(&mut self, dir: Ino, name: &[u8]) {
-        // That nothing in the folder has changed says it of each name.
+        // The folder counts as listed, which includes each name.
         if self.coarse_names.contains(&dir) {
             return;
         }
@@ -89,7 +89,7 @@ impl ReadSet {
         }
     }
 
-    /// File blocks were looked at.
+    /// Records reads of file blocks.
     pub fn blocks(&mut self, ino: Ino, range: Range<u64>) {
         let ranges = self.blocks.entry(ino).or_default();
         let before = ranges.len();
@@ -97,7 +97,7 @@ impl ReadSet {
         self.block_ranges = self.block_ranges + ranges.len() - before;
     }
 
-    /// Bytes that this takes in memory, about.
+    /// Approximate memory in bytes.
     pub fn bytes(&self) -> usize {
         let numbers = self.min_sizes.len()
             + self.listings.len()
@@ -116,18 +116,18 @@ impl ReadSet {
             + self.paths.bytes
     }
 
-    /// Says the same, or more, in less memory: more of what others do is a conflict then, and never
-    /// less.
+    /// Coarsens the read set to use less memory: then more changes of others are conflicts, but
+    /// never fewer.
     ///
-    /// - Many names of one folder: it counts as listed. A listing is held against any change of a
-    ///   name in it.
-    /// - Many attributes by name of one inode: all of them.
-    /// - Many ranges of one file: everything from the first to the last block.
-    /// - Names by which inodes were met are for messages, but for those of `wanted` and what is
-    ///   above these.
+    /// - Many names of one folder: the folder counts as listed, and any change of a name in it is a
+    ///   conflict.
+    /// - Many attributes of one inode: all of its attributes.
+    /// - Many ranges of one file: all blocks from the first to the last.
+    /// - Names by which inodes were found: only those of `wanted` and of the folders above stay,
+    ///   because the others are only for messages.
     ///
-    /// What was found changed when the transaction was reopened is said by name; so it is for the
-    /// whole, too.
+    /// Changes found when the transaction was reopened are recorded by name; they then count for
+    /// the whole folder or inode, too.
     pub fn coarsen(&mut self, wanted: impl Iterator<Item = Ino>) {
         let many = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> Vec<Ino> {
             names.iter().filter(|(_, names)| names.len() > FEW).map(|(ino, _)| *ino).collect()
@@ -157,8 +157,7 @@ impl ReadSet {
         self.coarse_bytes = self.bytes();
     }
 
-    /// Whether there is enough more than when it was made coarser last for that to be worth its
-    /// while.
+    /// Whether the read set has grown enough since the last coarsening for another one.
     pub fn may_coarsen(&self) -> bool {
         self.bytes() > self.coarse_bytes + (self.coarse_bytes / 4).max(GROWTH)
     }
@@ -176,9 +175,9 @@ impl ReadSet {
         *min = size.max(*min);
     }
 
-    /// After a part was committed: what was read was validated just then, under the locks under
-    /// which the new view was opened, so it holds as of that view with the attributes of then.
-    /// What that commit has deleted is nobody's concern any more.
+    /// Moves the read set to a new view after a partial commit. The commit has validated all reads
+    /// under the locks under which the view was opened, so they are valid as of that view, with its
+    /// attributes. Items that the commit has deleted are dropped.
     pub fn rebase(&mut self, attr: impl Fn(Ino) -> Result<Attr>, parent: impl Fn(Ino) -> Result<Ino>) {
         let there = |ino: &Ino| attr(*ino).is_ok();
         self.attrs.retain(|ino, (_, was)| attr(*ino).map(|now| *was = now).is_ok());
@@ -193,7 +192,7 @@ impl ReadSet {
         self.recount();
     }
 
-    /// A number that grows with whatever is recorded.
+    /// A number that grows with every recorded item.
     pub fn weight(&self) -> usize {
         let names = |map: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| map.values().map(BTreeSet::len).sum::<usize>();
         let attrs = self.attrs.values().map(|(attrs, _)| attrs.bits().count_ones() as usize).sum::<usize>();
@@ -210,7 +209,7 @@ impl ReadSet {
             + self.xattr_lists.len()
     }
 
-    /// Inodes whose state decides over the commit.
+    /// Inodes whose state is validated.
     pub fn inodes(&self, out: &mut BTreeSet<Ino>) {
         out.extend(self.attrs.keys());
         out.extend(self.min_sizes.keys());
@@ -228,9 +227,9 @@ impl ReadSet {
 mod tests {
     use super::*;
 
-    /// A load of everything that is counted, and what the counters say of it.
+    /// The counters of all kinds of items agree with a recount.
     #[test]
-    fn what_is_counted_is_what_a_recount_finds() {
+    fn counters_agree_with_a_recount() {
         let mut reads = ReadSet::default();
         for n in 0..500_u32 {
             let name = vec![b'n'; 1 + n as usize % 200];
@@ -269,12 +268,12 @@ mod tests {
         assert!(reads.xattr_lists.contains(&Ino(12)));
         let one = 10..2009;
         assert!(reads.blocks[&Ino(13)].iter().eq([one]));
-        // What is little stays exact.
+        // Small sets stay exact.
         assert!(reads.names[&Ino(14)].contains(&b"alone"[..]) && !reads.listings.contains(&Ino(14)));
         assert_eq!(reads.blocks[&Ino(15)].len(), 2);
         assert_eq!(reads.paths.of(Ino(105)), format!("/a/{}", String::from_utf8_lossy(&5_u32.to_le_bytes())));
         assert_eq!(reads.paths.of(Ino(106)), "<inode 106>");
-        // The names of a folder that counts as listed are not counted again.
+        // Names of a folder that counts as listed are not recorded again.
         let after = reads.bytes();
         reads.name(Ino(11), b"another");
         assert_eq!(reads.bytes(), after);

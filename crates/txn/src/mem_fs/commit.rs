@@ -1,4 +1,4 @@
-//! The base in memory within one commit.
+//! The file system in memory within one commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,9 +12,9 @@ use xact_fs::{
 };
 use xact_types::{CommitId, Error, FileBlock, Ino, Result};
 
-use super::{MemBase, MemReadView};
+use super::{MemFs, MemReadView};
 
-/// The base within one commit.
+/// The file system within one commit.
 pub(crate) struct MemCommit<'a> {
     pub(super) tree: MemTree,
     pub(super) views: &'a BTreeMap<u64, MemTree>,
@@ -23,7 +23,7 @@ pub(crate) struct MemCommit<'a> {
     pub(super) changed: bool,
     pub(super) reads_left: Option<u64>,
     pub(super) missing: bool,
-    /// The stamp that a view opened after the commit has, and whether one was.
+    /// The stamp of a view opened after the commit, and whether one was opened.
     pub(super) next_stamp: u64,
     pub(super) opens_view: bool,
 }
@@ -47,7 +47,7 @@ impl MemCommit<'_> {
         &mut self.tree
     }
 
-    /// An item of an inode then and now.
+    /// Compares an item of an inode as of a stamp with the present one.
     fn differs<R: PartialEq>(
         &mut self,
         ino: Ino,
@@ -57,13 +57,13 @@ impl MemCommit<'_> {
         self.look()?;
         let now = self.tree.node(ino).ok().map(&item);
         let then = self.views[&since.0].node(ino).ok().map(&item);
-        // Who it was is not kept here.
+        // The author is not recorded here.
         Ok((now != then).then_some(ChangedBy(None)))
     }
 }
 
 impl ValidationOps for MemCommit<'_> {
-    type Fs = MemBase;
+    type Fs = MemFs;
     type ReadView = MemReadView;
 
     fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>> {
@@ -112,7 +112,7 @@ impl ValidationOps for MemCommit<'_> {
 
     fn set_transaction(&mut self, _: u64) {}
 
-    fn open_view_after(&mut self, base: &Arc<MemBase>) -> MemReadView {
+    fn open_view_after(&mut self, base: &Arc<MemFs>) -> MemReadView {
         self.opens_view = true;
         MemReadView { base: base.clone(), stamp: self.next_stamp }
     }

@@ -1,4 +1,4 @@
-//! The base in memory itself, for operations outside transactions.
+//! [`View`] of the file system in memory, for operations outside transactions.
 
 use xact_fs::posix;
 use xact_fs::{
@@ -7,10 +7,10 @@ use xact_fs::{
 };
 use xact_types::{Ino, Result};
 
-use super::MemBase;
+use super::MemFs;
 
-/// The base itself, for operations outside transactions.
-impl View for MemBase {
+/// Operations outside transactions.
+impl View for MemFs {
     fn lookup(&self, dir: Ino, name: &Name) -> Result<Attr> {
         self.outside(|t| posix::lookup(t, dir, name))
     }

@@ -1,8 +1,8 @@
-//! A volume in memory with its past, to test transactions without disk structures.
+//! A versioned file system in memory, for tests of transactions without disk structures.
 //!
-//! Every open view has a copy of the tree (inodes are shared until they change). A commit runs
-//! on a copy too, which replaces the tree if it succeeds; the first attempt of each is broken off
-//! at some read, as the base does when it needs more locks.
+//! Every open view has a copy of the tree (inodes are shared until they change). A commit runs on a
+//! copy, too, which replaces the tree if it succeeds. The first attempt of each commit is aborted
+//! at some read, as in the live file system when it needs more locks.
 
 mod commit;
 mod view;
@@ -23,7 +23,7 @@ use xact_types::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
 use commit::MemCommit;
 
 #[derive(Debug)]
-pub(crate) struct MemBase {
+pub(crate) struct MemFs {
     state: Mutex<MemState>,
     block_size: u32,
 }
@@ -34,17 +34,17 @@ struct MemState {
     clock: u64,
     views: BTreeMap<u64, MemTree>,
     reserved: BTreeSet<Ino>,
-    /// Commits that changed something, and the last one that was waited for.
+    /// Number of commits with changes, and the last one that was waited for.
     commits: u64,
     durable: u64,
-    /// Inodes that the next reservation refuses with `NoSpace`.
+    /// Number of inodes after which reservations fail with `NoSpace`.
     inodes_left: u64,
     /// The last commit for which there is space.
     last_commit: u64,
 }
 
 pub(crate) struct MemReadView {
-    base: Arc<MemBase>,
+    base: Arc<MemFs>,
     stamp: u64,
 }
 
@@ -54,12 +54,12 @@ impl Drop for MemReadView {
     }
 }
 
-impl MemBase {
-    pub fn new(block_size: u32) -> Arc<MemBase> {
-        MemBase::with(MemTree::new(block_size as usize))
+impl MemFs {
+    pub fn new(block_size: u32) -> Arc<MemFs> {
+        MemFs::with(MemTree::new(block_size as usize))
     }
 
-    pub fn with(tree: MemTree) -> Arc<MemBase> {
+    pub fn with(tree: MemTree) -> Arc<MemFs> {
         let block_size = tree.block_size() as u32;
         let state = MemState {
             tree,
@@ -71,7 +71,7 @@ impl MemBase {
             inodes_left: u64::MAX,
             last_commit: u64::MAX,
         };
-        Arc::new(MemBase { state: Mutex::new(state), block_size })
+        Arc::new(MemFs { state: Mutex::new(state), block_size })
     }
 
     /// An operation outside any transaction.
@@ -95,12 +95,12 @@ impl MemBase {
         self.state.lock().inodes_left = left;
     }
 
-    /// From the commit after this one on there is no space.
+    /// Makes all commits after this one fail for lack of space.
     pub fn fail_commits_after(&self, last: u64) {
         self.state.lock().last_commit = last;
     }
 
-    /// Nothing of any transaction is left.
+    /// Asserts that no transaction has left any state.
     pub fn assert_idle(&self) {
         let state = self.state.lock();
         assert!(state.views.is_empty(), "views are open");
@@ -114,7 +114,7 @@ impl MemBase {
     }
 }
 
-impl ReadAsOf for MemBase {
+impl ReadAsOf for MemFs {
     type ReadView = MemReadView;
 
     fn open_view(self: &Arc<Self>) -> MemReadView {
@@ -156,7 +156,7 @@ impl ReadAsOf for MemBase {
         self.past(stamp, |tree| tree.read_link(ino))
     }
 
-    /// With rubbish behind the end of the file, as a real block may have.
+    /// Returns junk after the end of the file, as a real block may have.
     fn read_block_at(&self, ino: Ino, at: FileBlock, stamp: Stamp) -> Result<Option<Arc<[u8]>>> {
         let (size, block) =
             self.past(stamp, |tree| Ok::<_, Error>((tree.attr(ino)?.size, tree.block(ino, at)?)))?;
@@ -195,7 +195,7 @@ impl ReadAsOf for MemBase {
         self.find_changed_block(ino, since, since, &mut |at| blocks.contains(&at)).map(|(by, _)| by)
     }
 
-    /// Who it was, and in which order, is not kept here.
+    /// Neither authors nor the order of changes are recorded here.
     fn find_changed_block(
         &self,
         ino: Ino,
@@ -211,7 +211,7 @@ impl ReadAsOf for MemBase {
     }
 }
 
-impl InodeLimits for MemBase {
+impl InodeLimits for MemFs {
     fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -241,7 +241,7 @@ impl InodeLimits for MemBase {
     }
 }
 
-impl HoldsTxSpace for MemBase {
+impl HoldsTxSpace for MemFs {
     type Space = ();
     type Pinned = ();
 
@@ -288,7 +288,7 @@ impl HoldsTxSpace for MemBase {
     }
 }
 
-impl CommitTarget for MemBase {
+impl CommitTarget for MemFs {
     type Staged = NewContents;
     type Operation<'a> = MemCommit<'a>;
 
@@ -296,7 +296,7 @@ impl CommitTarget for MemBase {
         self.state.lock().tree.now()
     }
 
-    /// Any number of any size.
+    /// Accepts any number of attributes of any size.
     fn check_xattrs(&self, _ino: Option<Ino>, _changes: &XattrChanges) -> Result<()> {
         Ok(())
     }
