@@ -83,10 +83,10 @@ pub(crate) fn own_change(node: &Node) -> Option<What> {
         return Some(What::Modified);
     }
     let set = &node.changed;
-    let text = set.perm.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some();
+    let set_values = set.perm.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some();
     // Changes of names set the times of their folder, except the access time.
     let timed = set.atime.is_some() || set.mtime.is_some() && node.origin.kind != FileKind::Directory;
-    (text || timed || !node.xattrs.is_empty()).then_some(What::Attributes)
+    (set_values || timed || !node.xattrs.is_empty()).then_some(What::Attributes)
 }
 
 /// Inodes of the base that the transaction has left without a name, as far as it knows their names.

@@ -1,4 +1,5 @@
-//! What collides and what does not, call by call, and what the loser is told.
+//! Pairs of calls inside and outside a transaction conflict exactly if they must, and the refused
+//! commit reports the path.
 
 use xact_fs::{Allocate, Caller, RenameHow, SeekTo, TimeChange, WriteHow, XattrHow};
 use xact_types::Error;
@@ -23,7 +24,7 @@ fn mv(from: &str, to: &str) -> Op {
     Op::Rename(s(from), s(to), RenameHow::Replace)
 }
 
-/// `a` with 8 KiB of data, `b` empty, folders `d` (with `d/x`) and `e` (empty) and `e/..`.
+/// A tree with `a` (8 KiB), `b` (empty), and the folders `d` (with `d/x`) and `e` (empty).
 fn base() -> std::sync::Arc<MemFs> {
     let base = MemFs::new(1024);
     let ops = [
@@ -82,7 +83,7 @@ fn passes(inside: &[Op], outside: &[Op]) {
 }
 
 #[test]
-fn names() {
+fn changes_of_names_that_were_read_conflict() {
     let create = |path: &str| Op::Create(s(path));
     passes(&[create("d/new")], &[create("d/other")]);
     passes(&[Op::MakeDir(s("d/new"))], &[Op::MakeDir(s("d/other"))]);
@@ -93,27 +94,27 @@ fn names() {
     collides(&[Op::Unlink(s("a"))], &[mv("b", "a")], "/a");
     collides(&[mv("a", "d/a")], &[mv("a", "e/a")], "/a");
     collides(&[mv("a", "d/a")], &[create("d/a")], "/d/a");
-    // A name that was looked for and is there now.
+    // A name that was missing at the look-up and exists now.
     collides(&[Op::Stat(s("d/new")), create("e/new")], &[create("d/new")], "/d/new");
     passes(&[Op::Stat(s("d/new")), create("e/new")], &[create("d/other")]);
-    // A name that came and went leaves its look behind.
+    // A name that was added and removed still counts as looked up.
     collides(&[create("d/n"), Op::Unlink(s("d/n")), create("e/n")], &[create("d/n")], "/d/n");
 }
 
 #[test]
-fn listings_and_empty_folders() {
+fn changes_of_listed_or_emptied_folders_conflict() {
     let create = |path: &str| Op::Create(s(path));
     collides(&[Op::List(s("d")), create("e/new")], &[create("d/new")], "/d");
     passes(&[Op::List(s("d")), create("e/new")], &[write("d/x", 0, 5)]);
     collides(&[Op::RemoveDir(s("e"))], &[create("e/new")], "/e");
-    // That it was not empty is a matter of the one name that was seen.
+    // The failed removal depends only on the one name that was found.
     passes(&[Op::RemoveDir(s("d")), create("b2")], &[create("d/new")]);
     collides(&[Op::RemoveDir(s("d")), create("b2")], &[Op::Unlink(s("d/x"))], "/d/x");
 }
 
 #[test]
-fn contents() {
-    // Different blocks of one file, the same block, and what lies behind the end.
+fn changes_of_the_same_blocks_conflict() {
+    // Different blocks of one file, the same block, and blocks past the end.
     passes(&[write("a", 0, 1024)], &[write("a", 4096, 1024)]);
     passes(&[write("a", 0, 10)], &[write("a", 1024, 10)]);
     collides(&[write("a", 0, 10)], &[write("a", 100, 10)], "/a");
@@ -137,7 +138,7 @@ fn contents() {
 }
 
 #[test]
-fn attributes() {
+fn changes_of_attributes_that_were_read_conflict() {
     let chmod = |path: &str| Op::Chmod(s(path), 0o600);
     passes(&[write("a", 0, 1)], &[chmod("a")]);
     collides(&[chmod("a")], &[Op::Chmod(s("a"), 0o640)], "/a");
@@ -145,16 +146,16 @@ fn attributes() {
     collides(&[Op::Stat(s("a")), append("b")], &[write("a", 0, 1)], "/a");
     collides(&[Op::Utimens(s("a"), TimeChange::Now)], &[write("a", 0, 1)], "/a");
     collides(&[Op::Chown(s("a"), 1, 1)], &[Op::Chown(s("a"), 2, 2)], "/a");
-    // A folder's times, size and link count are everybody's sum.
+    // A folder's times, size and link count are merged from all changes.
     passes(&[Op::Stat(s("d")), append("b")], &[Op::MakeDir(s("d/new"))]);
     collides(&[Op::Stat(s("d")), append("b")], &[chmod("d")], "/d");
-    // The mode of a folder is where a new name's group comes from.
+    // The mode of a folder decides the group of a new name.
     collides(&[Op::Create(s("d/new"))], &[Op::Chmod(s("d"), 0o2755)], "/d");
     passes(&[Op::Link(s("b"), s("d/b"))], &[Op::Link(s("b"), s("e/b"))]);
 }
 
 #[test]
-fn extended_attributes() {
+fn changes_of_extended_attributes_conflict_by_name() {
     let set = |name, value| Op::SetXattr(s("a"), name, vec![value], XattrHow::Set);
     passes(&[set("user.y", 2)], &[write("a", 0, 1)]);
     passes(&[set("user.x", 2)], &[set("user.y", 3)]);
@@ -165,7 +166,7 @@ fn extended_attributes() {
     collides(&[Op::GetXattr(s("a"), "user.y"), append("b")], &[set("user.y", 3)], "/a");
 }
 
-/// Each alone is allowed; both together would put `d` and `e` below each other.
+/// Each move alone is allowed; both together would put `d` and `e` below each other.
 #[test]
 fn two_moves_cannot_make_a_loop() {
     for isolation in [Isolation::Serializable, Isolation::Snapshot] {
@@ -181,16 +182,16 @@ fn two_moves_cannot_make_a_loop() {
 #[test]
 fn readers_always_commit() {
     passes(&[Op::Read(s("a"), 0, 8192), Op::List(s("d"))], &[write("a", 0, 9), Op::Unlink(s("d/x"))]);
-    // What was made and dropped again leaves nothing to commit.
+    // An item that was created and removed leaves nothing to commit.
     passes(
         &[Op::Read(s("a"), 0, 8192), Op::Create(s("tmp")), append("tmp"), Op::Unlink(s("tmp"))],
         &[write("a", 0, 9)],
     );
 }
 
-/// `lsattr` in a transaction, `chattr` outside.
+/// `lsattr` in a transaction conflicts with `chattr` outside.
 #[test]
-fn flags_that_were_read() {
+fn changes_of_flags_that_were_read_conflict() {
     use xact_fs::{SetAttr, View};
     let base = base();
     let tx = Transaction::begin(&base, TxOptions::default());

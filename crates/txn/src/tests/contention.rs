@@ -1,4 +1,4 @@
-//! A transaction that has lost again and again goes first.
+//! A transaction that has lost several attempts gets precedence, without long waits for others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -13,7 +13,7 @@ use crate::mem_fs::MemFs;
 use crate::{AbortHistory, ContentionManager, LostAttempt, Transaction, TxOptions};
 
 const SHORT_ONES: u64 = 2;
-/// A term that no test sees the end of: where a commit waited for it, the test would hang.
+/// A term longer than any test: a commit that waited for its end would hang the test.
 const LONG: Duration = Duration::from_secs(3600);
 
 struct Volume {
@@ -44,7 +44,7 @@ impl Volume {
         Transaction::begin_after(&self.base, options, &self.manager, history)
     }
 
-    /// How long a commit of this user takes that changes the file.
+    /// Duration of a commit of this user that changes the file.
     fn commit_of(&self, owner: u32, file: Ino) -> Duration {
         let tx = self.begin_of(owner, &AbortHistory::default());
         write(&tx, file, 1).unwrap();
@@ -53,7 +53,7 @@ impl Volume {
         began.elapsed()
     }
 
-    /// As many lost attempts as give a claim, on one file.
+    /// A history with enough lost attempts on one file for a claim.
     fn lost_often(&self, file: Ino, took: Duration) -> AbortHistory {
         let mut history = AbortHistory::default();
         for _ in 0..LOSSES_BEFORE_PRIORITY {
@@ -74,8 +74,8 @@ fn write(view: &dyn View, file: Ino, number: u64) -> Result<u64, Error> {
     view.write(file, 0, &number.to_le_bytes(), WriteHow::default())
 }
 
-/// One that copies `a` to `b`, slowly, while others raise `a` all the time. Returns its tries,
-/// `None` where it lost all of them.
+/// Runs a transaction that slowly copies `a` to `b` while others increment `a` all the time.
+/// Returns the number of attempts, or `None` if all were lost.
 fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
     let volume = Volume::new();
     let [a, b] = volume.files;
@@ -97,8 +97,8 @@ fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
         let won = (1..=tries_max).find(|_| {
             let tx = volume.begin(&history);
             let seen = read(&tx, a);
-            // Until one that began later has committed, each of them may have one that is not
-            // counted yet; or until they wait.
+            // Wait until an increment that began later has committed (each thread may have one that
+            // is not counted yet), or until they wait.
             let before = raised.load(SeqCst);
             while raised.load(SeqCst) <= before + SHORT_ONES && volume.manager.waiting() == 0 {
                 std::thread::yield_now();
@@ -125,18 +125,18 @@ fn long_against_short_ones(tries_max: u32, remembers: bool) -> Option<u32> {
 }
 
 #[test]
-fn a_long_one_gets_through_between_short_ones() {
+fn a_long_transaction_commits_between_short_ones() {
     let tries = long_against_short_ones(LOSSES_BEFORE_PRIORITY + 20, true).expect("it never got through");
     assert!(
         tries > LOSSES_BEFORE_PRIORITY,
         "it goes first only after {LOSSES_BEFORE_PRIORITY} losses, not in try {tries}"
     );
-    // Without precedence it would lose for good, so the above is worth something.
+    // Without precedence it loses every time, so the check above is meaningful.
     assert_eq!(long_against_short_ones(20, false), None);
 }
 
 #[test]
-fn the_older_claim_waits_for_nobody() {
+fn the_oldest_claim_does_not_wait() {
     let volume = Volume::new();
     let [a, b] = volume.files;
     let (old, young) = (volume.lost_often(a, LONG), volume.lost_often(a, LONG));
@@ -144,7 +144,7 @@ fn the_older_claim_waits_for_nobody() {
     let first = volume.begin(&old);
     write(&second, a, 2).unwrap();
     write(&first, a, 1).unwrap();
-    // What nobody has claimed, and what only reads, goes on as ever.
+    // Commits on unclaimed files, and readers, do not wait.
     let other = volume.begin(&AbortHistory::default());
     write(&other, b, 3).unwrap();
     other.commit().unwrap();
@@ -154,7 +154,7 @@ fn the_older_claim_waits_for_nobody() {
     first.commit().unwrap();
     assert!(matches!(second.commit(), Err(Error::Conflict { conflicting_tx: None, .. })));
     assert_eq!(read(&*volume.base, a), 1);
-    // An end of any kind is the end of the claim.
+    // A commit and an abort both end the claim.
     for commits in [false, true] {
         let again = volume.begin(&old);
         if commits {
@@ -173,20 +173,19 @@ fn the_older_claim_waits_for_nobody() {
 }
 
 #[test]
-fn nobody_waits_longer_than_a_claims_term() {
+fn no_commit_waits_longer_than_a_claims_term() {
     let volume = Volume::new();
     let [a, _] = volume.files;
     let holder = volume.begin(&volume.lost_often(a, Duration::ZERO));
     let short = volume.begin(&AbortHistory::default());
     write(&short, a, 1).unwrap();
-    // On the thread that would have to end the other one.
+    // Runs on the thread that would have to end the other transaction.
     short.commit().unwrap();
     assert_eq!(read(&*volume.base, a), 1);
     assert!(matches!(write(&holder, a, 2), Err(Error::Conflict { .. })));
 }
 
-/// Another user's commits wait for a claim, whose term is an hour, for a second in a row; so do
-/// those of a third one.
+/// The commits of each other user wait at most a second for a claim whose term is an hour.
 #[test]
 fn claims_of_others_take_little_of_the_time() {
     let volume = Volume::new();
@@ -194,8 +193,8 @@ fn claims_of_others_take_little_of_the_time() {
     let claimant = volume.begin_of(1, &volume.lost_often(a, LONG));
     let first = volume.commit_of(2, a);
     assert!(first > WAIT_FOR_OTHERS_MAX / 2 && first < WAIT_FOR_OTHERS_MAX * 3, "{first:?}");
-    assert!(volume.commit_of(2, b) < WAIT_FOR_OTHERS_MAX / 2, "nobody has claimed that");
-    // Many claims of many users are no more than one.
+    assert!(volume.commit_of(2, b) < WAIT_FOR_OTHERS_MAX / 2, "that file is not claimed");
+    // Many claims of many users cost no more than one.
     let more: Vec<_> = (10..30).map(|user| volume.begin_of(user, &volume.lost_often(a, LONG))).collect();
     let began = Instant::now();
     let mut commits = 0;
@@ -204,7 +203,10 @@ fn claims_of_others_take_little_of_the_time() {
         commits += 1;
     }
     assert!(commits > 20, "{commits} commits in {:?}", began.elapsed());
-    assert!(volume.commit_of(3, a) > WAIT_FOR_OTHERS_MAX / 2, "a user who has not waited yet has patience");
+    assert!(
+        volume.commit_of(3, a) > WAIT_FOR_OTHERS_MAX / 2,
+        "a user who has not waited yet has a full budget"
+    );
     drop((claimant, more));
     volume.base.assert_idle();
 }
@@ -224,7 +226,7 @@ fn claims_of_the_same_user_are_waited_for() {
     });
 }
 
-/// One who begins with a claim while a commit takes long does not hold up those that come after it.
+/// A begin with a claim during a long commit does not delay later commits for long.
 #[test]
 fn a_claim_does_not_wait_long_for_commits_that_run() {
     let volume = Volume::new();
@@ -236,7 +238,7 @@ fn a_claim_does_not_wait_long_for_commits_that_run() {
         assert!(volume.commit_of(2, b) < WAIT_FOR_OTHERS_MAX * 2);
         let without = begun.join().unwrap();
         let began = Instant::now();
-        // It has no claim, and no patience for another try.
+        // It gets no claim, and has no budget left for another attempt.
         drop(volume.begin_of(1, &volume.lost_often(a, LONG)));
         assert!(
             began.elapsed() < WAIT_FOR_OTHERS_MAX / 2 && volume.commit_of(2, a) < WAIT_FOR_OTHERS_MAX / 2

@@ -1,4 +1,4 @@
-//! Concurrent histories, and the check that they are serializable.
+//! Runs concurrent histories, and checks that they are serializable.
 
 use std::sync::Arc;
 
@@ -15,16 +15,17 @@ struct Open<B: VersionedFs> {
     begun_at: usize,
 }
 
-/// What was done, in the order in which it took effect.
+/// The operations of one transaction or outside call, in the order in which they took effect.
 struct Step {
-    who: String,
+    name: String,
     ops: Vec<(Op, Outcome)>,
 }
 
-/// Runs some transactions and outside operations at random in one thread, then replays on
-/// `replay` (a volume of the same state) the committed ones alone, in the order of their commits:
-/// each call must tell the same again, and the tree must be the same. What had no effect takes
-/// effect where it began. Returns the numbers of commits and of conflicts, or what is wrong.
+/// Runs random transactions and outside operations in one thread. Then it replays only the
+/// committed ones on `replay` (a volume with the same state), in the order of their commits: each
+/// call must have the same result, and the tree must be the same. A transaction without an effect
+/// is replayed at its begin. Returns the numbers of commits and of conflicts, or a description of
+/// the difference.
 pub(crate) fn history<B: VersionedFs + View>(
     seed: u64,
     rng: &mut Rng,
@@ -34,7 +35,7 @@ pub(crate) fn history<B: VersionedFs + View>(
     usable: impl Fn(&Op) -> bool,
 ) -> Result<(usize, usize), String> {
     let mut open: Vec<Open<B>> = Vec::new();
-    // Effects by position: readers share the position of what had happened before them.
+    // Effects by position: a reader has the position of the last effect before it.
     let mut steps: Vec<Step> = Vec::new();
     let mut readers: Vec<(usize, Step)> = Vec::new();
     let (mut committed, mut conflicts) = (0, 0);
@@ -49,7 +50,7 @@ pub(crate) fn history<B: VersionedFs + View>(
             }
             1 if usable(&op) => {
                 let outcome = run(&**base, &op);
-                steps.push(Step { who: format!("outside in turn {turn}"), ops: vec![(op, outcome)] });
+                steps.push(Step { name: format!("outside in turn {turn}"), ops: vec![(op, outcome)] });
             }
             2 if !open.is_empty() => {
                 let Open { tx, done, begun_at } = open.remove(rng.below(open.len() as u64) as usize);
@@ -57,10 +58,10 @@ pub(crate) fn history<B: VersionedFs + View>(
                 match tx.commit() {
                     Ok(()) if has_effect => {
                         committed += 1;
-                        steps.push(Step { who: format!("transaction in turn {turn}"), ops: done });
+                        steps.push(Step { name: format!("transaction in turn {turn}"), ops: done });
                     }
                     Ok(()) => {
-                        readers.push((begun_at, Step { who: format!("reader in turn {turn}"), ops: done }));
+                        readers.push((begun_at, Step { name: format!("reader in turn {turn}"), ops: done }));
                     }
                     Err(Error::Conflict { .. }) => conflicts += 1,
                     Err(other) => return Err(format!("seed {seed}: {other}")),
@@ -98,7 +99,10 @@ fn check(seed: u64, replay: &Arc<MemFs>, step: &Step) -> Result<(), String> {
     for (op, outcome) in &step.ops {
         let (outcome, again) = (outcome.clone().comparable(), run(&**replay, op).comparable());
         if outcome != again {
-            return Err(format!("seed {seed}, {}: {op:?} outcome {outcome:?}, replayed {again:?}", step.who));
+            return Err(format!(
+                "seed {seed}, {}: {op:?} outcome {outcome:?}, replayed {again:?}",
+                step.name
+            ));
         }
     }
     Ok(())

@@ -1,18 +1,18 @@
-//! Transactions over a base in memory.
+//! Tests of transactions over a file system in memory and over real volumes.
 
 mod conflicts;
 mod contention;
-mod eager;
+mod early_conflicts;
 mod history;
-mod large;
-mod memory;
-mod parts;
+mod large_transactions;
+mod memory_limits;
+mod partial_commits;
 mod permission;
 mod persisted;
-mod random;
-mod real;
+mod real_volumes;
 mod savepoints;
-mod shapes;
+mod serializability;
 mod space;
+mod visibility;
 
 pub(crate) use xact_fs::inode_ops::random as ops;

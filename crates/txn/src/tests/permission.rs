@@ -1,5 +1,5 @@
-//! The right to make a change is taken away between the change and its commit: the commit is
-//! refused, under every isolation, in one mount and over a stop.
+//! If the permission for a change is withdrawn before its commit, the commit is refused, under
+//! every isolation, in one mount and after a reopening.
 
 use xact_fs::{Caller, FileKind, SetAttr, View, WriteHow, XattrHow};
 use xact_layout::inode::flag;
@@ -19,12 +19,12 @@ fn write(path: &str) -> Op {
     Op::Write(s(path), 0, b"mine".to_vec(), WriteHow::default())
 }
 
-/// What happens outside between the change and the commit.
+/// A change outside, between the transaction's change and its commit.
 enum Outside {
     Op(Op),
-    /// `i_flags` of a path.
+    /// Sets the `i_flags` of a path.
     Flags(&'static str, u32),
-    /// An access list of a path that gives one user nothing.
+    /// Sets an access list that denies one user all access.
     Deny(&'static str),
 }
 
@@ -83,7 +83,7 @@ fn base() -> std::sync::Arc<MemFs> {
     base
 }
 
-/// As a kernel does: it looks at all on the way, and at their access lists.
+/// Walks a path as a kernel does: it reads all folders above, and their access lists.
 fn look(tx: &Transaction<MemFs>, path: &str) {
     let mut dir = xact_types::Ino::ROOT;
     for name in path.split('/') {
@@ -127,7 +127,7 @@ fn outcome(
 }
 
 #[test]
-fn a_right_that_was_taken_away_refuses_the_commit() {
+fn a_withdrawn_permission_refuses_the_commit() {
     let chmod = |path: &str, perm| Outside::Op(Op::Chmod(s(path), perm));
     let chown = |path: &str| Outside::Op(Op::Chown(s(path), 1001, 1001));
     let moved = |from: &str, to: &str| Outside::Op(Op::Rename(s(from), s(to), xact_fs::RenameHow::Replace));
@@ -139,7 +139,7 @@ fn a_right_that_was_taken_away_refuses_the_commit() {
         (write_x(), Outside::Flags("top/d/x", flag::IMMUTABLE)),
         (write_x(), Outside::Flags("top/d/x", flag::APPEND)),
         (write_x(), Outside::Deny("top/d/x")),
-        // The way to it.
+        // The path to the file.
         (write_x(), chmod("top/d", 0o700)),
         (write_x(), chmod("top", 0o700)),
         (write_x(), chown("top")),
@@ -155,10 +155,10 @@ fn a_right_that_was_taken_away_refuses_the_commit() {
         ((Op::Unlink(s("top/d/x")), "top/d/x"), Outside::Flags("top/d", flag::APPEND)),
         ((Op::Unlink(s("top/d/x")), "top/d/x"), Outside::Flags("top/d/x", flag::IMMUTABLE)),
         ((Op::Link(s("other"), s("top/d/n")), "top/d/n"), chown("top/d")),
-        // A folder that is renamed where it is, of which only times change otherwise.
+        // A folder renamed within its parent; its own changes are only times.
         ((rename_d(), "top/d"), Outside::Flags("top/d", flag::IMMUTABLE)),
         ((rename_d(), "top/d"), chown("top/d")),
-        // Attributes, which are the owner's to change.
+        // Attributes, which only the owner may change.
         ((Op::Chmod(s("top/d/x"), 0o666), "top/d/x"), chown("top/d/x")),
         ((Op::Utimens(s("top/d/x"), xact_fs::TimeChange::Now), "top/d/x"), chown("top/d/x")),
         ((Op::SetXattr(s("top/d/x"), "user.x", vec![1], XattrHow::Set), "top/d/x"), chmod("top/d/x", 0o400)),
@@ -175,27 +175,26 @@ fn a_right_that_was_taken_away_refuses_the_commit() {
 }
 
 #[test]
-fn what_no_right_rests_on_is_not_compared() {
+fn items_without_effect_on_permissions_are_not_compared() {
     fn snapshot(inside: &Op, path: &str, outside: Outside) -> bool {
         outcome(Isolation::Snapshot, true, false, inside, path, &[outside])
     }
-    // Another file, a folder that is not on the way, names beside it, and contents that were only
-    // read.
+    // Another file, a folder not on the path, names next to it, and contents that were only read.
     assert!(snapshot(&write("top/d/x"), "top/d/x", Outside::Op(Op::Chmod(s("top/d/y"), 0o600))));
     assert!(snapshot(&write("top/d/x"), "top/d/x", Outside::Op(Op::Chmod(s("else"), 0o700))));
     assert!(snapshot(&write("top/d/x"), "top/d/x", Outside::Op(Op::Create(s("top/d/z")))));
     assert!(snapshot(&write("top/d/x"), "top/d/y", Outside::Op(write("top/d/y"))));
     // A flag that forbids nothing.
     assert!(snapshot(&write("top/d/x"), "top/d/x", Outside::Flags("top/d/x", flag::NODUMP)));
-    // Without a front end that checks permission bits they are nobody's matter.
+    // Without a front end that checks permission bits, they are not compared.
     let chmod = [Outside::Op(Op::Chmod(s("top/d/x"), 0o600))];
     assert!(outcome(Isolation::Snapshot, false, false, &write("top/d/x"), "top/d/x", &chmod));
 }
 
-/// A commit of a part takes the state of the volume for its own from then on, so it validates for
-/// the rest as well.
+/// A partial commit moves the view to the present state, so it also validates permissions of the
+/// rest.
 #[test]
-fn a_part_is_not_committed_past_a_lost_right_of_the_rest() {
+fn a_partial_commit_validates_permissions_of_the_rest() {
     let base = base();
     let options = TxOptions { id: ID, isolation: Isolation::Snapshot, mounted: true, owner: 1000 };
     let tx = Transaction::begin(&base, options);
@@ -207,9 +206,9 @@ fn a_part_is_not_committed_past_a_lost_right_of_the_rest() {
     assert!(matches!(part, Err(Error::Conflict { path, .. }) if path == "/top/d/x"));
 }
 
-/// A file that is met, and the way to it forgotten for want of memory, before it is written.
+/// A path that was forgotten for lack of memory before the file was written is still compared.
 #[test]
-fn a_way_that_was_forgotten_is_compared() {
+fn a_forgotten_path_is_still_compared() {
     for kept in [false, true] {
         let mut base = base();
         let options = TxOptions { id: ID, isolation: Isolation::Snapshot, mounted: true, owner: 1000 };

@@ -1,5 +1,4 @@
-//! Transactions that are kept on the volume: reopened they are what they were, and decided over
-//! once.
+//! A persisted transaction is the same after a reopening, and takes effect at most once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use xact_fs::{Caller, PERSISTED_FOLDER, RenameHow, VersionedFs, View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, dump, run};
-use super::real::{Volume, spilled_blocks};
+use super::real_volumes::{Volume, spilled_blocks};
 use crate::mem_fs::MemFs;
 use crate::{Durability, Isolation, PersistedInfo, Transaction, TxOptions, TxState, persisted_transactions};
 
@@ -35,7 +34,7 @@ fn info() -> PersistedInfo {
     }
 }
 
-/// The same volume, reopened: nothing is known of its past.
+/// The same volume, reopened, without old versions.
 fn again(base: &Arc<MemFs>) -> Arc<MemFs> {
     MemFs::with(base.tree())
 }
@@ -44,14 +43,14 @@ fn reopen<B: VersionedFs>(base: &Arc<B>) -> Transaction<B> {
     Transaction::reopen(base, ID, &Arc::default()).unwrap()
 }
 
-/// All but what keeps transactions.
+/// The whole tree without the folder of persisted transactions.
 fn visible(view: &dyn View, times: bool) -> BTreeMap<String, String> {
     let mut all = dump(view, times);
     all.retain(|path, _| path != "/" && !path.starts_with(&format!("/{PERSISTED_FOLDER}")));
     all
 }
 
-/// The list, and which attributes changed by it; inode numbers apart.
+/// The differences with the changed attributes, without inode numbers.
 fn diff<B: VersionedFs>(tx: &Transaction<B>) -> Vec<String> {
     let attr = |attr: Option<xact_fs::Attr>| {
         attr.map(|a| (a.kind, a.perm, a.uid, a.gid, a.nlink, a.size, a.mtime, a.ctime))
@@ -82,8 +81,7 @@ fn folder_is_gone(base: &dyn View) {
     assert!(base.lookup(Ino::ROOT, PERSISTED_FOLDER.as_bytes()).is_err(), "the folder stays");
 }
 
-/// Random transactions: with a stop in between they show the same differences and the same view,
-/// and commit to the same tree.
+/// Random transactions have the same differences, view and committed tree with a stop in between.
 #[test]
 fn a_stop_makes_no_difference() {
     let mut effects = 0;
@@ -116,7 +114,7 @@ fn a_stop_makes_no_difference() {
     assert!(effects > 300, "{effects} transactions with an effect");
 }
 
-/// The same, decided over in parts, with a stop before each.
+/// The same with partial commits and aborts, with a stop before each.
 #[test]
 fn parts_with_a_stop_before_each() {
     let mut parts = 0;
@@ -153,10 +151,9 @@ fn parts_with_a_stop_before_each() {
     assert!(parts > 300, "{parts} parts");
 }
 
-/// A crash just after the commit of a part has what was foreseen of the rest, which must be as good
-/// as what came out.
+/// After a crash just after a partial commit, the predicted rest is as good as the actual one.
 #[test]
-fn what_is_foreseen_of_the_rest_is_what_comes() {
+fn the_predicted_rest_equals_the_actual_one() {
     let mut rests = 0;
     for seed in 0..200 {
         let mut rng = Rng(130_000 + seed);
@@ -179,7 +176,7 @@ fn what_is_foreseen_of_the_rest_is_what_comes() {
             Err(Error::Usage(_)) => continue,
             Err(other) => panic!("seed {seed}: {other}"),
         }
-        assert_eq!(base.commits(), commits + 1, "the record was written once more");
+        assert_eq!(base.commits(), commits + 1, "the record was written again");
         let stopped = again(&base);
         let other = reopen(&stopped);
         assert_eq!(visible(&other, false), in_view, "seed {seed}");
@@ -189,7 +186,7 @@ fn what_is_foreseen_of_the_rest_is_what_comes() {
     assert!(rests > 100, "{rests} rests");
 }
 
-/// Files `a` (with "old"), `b`, and `d/x`.
+/// A tree with the files `a` (with "old"), `b`, and `d/x`.
 fn small() -> Arc<MemFs> {
     let base = MemFs::new(1024);
     for op in
@@ -200,8 +197,8 @@ fn small() -> Arc<MemFs> {
     base
 }
 
-/// What `inside` does is kept, `outside` is done by another before the volume is reopened, and then
-/// it is committed.
+/// Persists a transaction with the calls `inside`, runs `outside` before the volume is reopened,
+/// and then commits.
 fn commit_after(inside: &[Op], outside: &[Op], isolation: Isolation) -> xact_types::Result<()> {
     let base = small();
     let tx = Transaction::begin(&base, TxOptions { id: ID, isolation, ..TxOptions::default() });
@@ -228,7 +225,7 @@ fn commit_after(inside: &[Op], outside: &[Op], isolation: Isolation) -> xact_typ
 }
 
 #[test]
-fn what_others_change_meanwhile_is_a_conflict() {
+fn offline_changes_of_items_that_were_read_conflict() {
     let read = |path: &str| Op::Read(s(path), 0, 10);
     let conflicts: &[(&[Op], &[Op], &str)] = &[
         (&[read("a")], &[write("a", "new")], "/a"),
@@ -265,9 +262,9 @@ fn what_others_change_meanwhile_is_a_conflict() {
     commit_after(&[read("a")], &[write("a", "new")], Isolation::Snapshot).unwrap();
 }
 
-/// A file that was deleted, whose number is another's by now: the other is not touched by looking.
+/// If the number of a deleted file was reused, the new file is not changed by the comparison.
 #[test]
-fn a_number_that_is_anothers_by_now() {
+fn a_reused_number_is_a_conflict_and_not_touched() {
     let base = small();
     let tx = begin(&base);
     run(&tx, &write("a", "mine"));
@@ -293,9 +290,9 @@ fn a_number_that_is_anothers_by_now() {
     base.assert_idle();
 }
 
-/// What is told at a write stays so.
+/// A conflict at a write dooms the transaction after a reopening, too.
 #[test]
-fn a_doomed_one_stays_doomed() {
+fn a_doomed_transaction_stays_doomed() {
     let base = small();
     let tx = begin(&base);
     run(&tx, &Op::Create(s("mine")));
@@ -312,7 +309,7 @@ fn a_doomed_one_stays_doomed() {
 }
 
 #[test]
-fn dropped_is_dropped_and_left_is_left() {
+fn an_abort_removes_the_file_and_a_drop_does_not() {
     let base = small();
     for decided in [true, false] {
         let tx = begin(&base);
@@ -322,7 +319,7 @@ fn dropped_is_dropped_and_left_is_left() {
         let durable = base.durable();
         if decided {
             tx.abort_persisted().unwrap();
-            assert!(base.durable() > durable, "a drop is durable");
+            assert!(base.durable() > durable, "an abort is durable");
             folder_is_gone(&*base);
         } else {
             tx.abort();
@@ -336,9 +333,9 @@ fn dropped_is_dropped_and_left_is_left() {
     assert!(again.lookup(Ino::ROOT, b"new").is_ok());
 }
 
-/// What is done later is there when it is kept once more, and not before.
+/// Later changes are persisted by the next call, and not before.
 #[test]
-fn it_is_as_it_was_kept_last() {
+fn a_reopening_restores_the_last_persisted_state() {
     let base = small();
     let tx = begin(&base);
     list_root(&tx);
@@ -356,7 +353,7 @@ fn it_is_as_it_was_kept_last() {
     assert_eq!(reopen(&again(&base)).diff().unwrap().len(), 2);
     tx.abort_only(&["one"]).unwrap();
     assert_eq!(reopen(&again(&base)).diff().unwrap().len(), 1);
-    // A transaction that was there before neither sees the folder come nor minds.
+    // An earlier transaction neither sees the new folder nor conflicts with it.
     let other = Transaction::begin(&base, TxOptions::default());
     list_root(&other);
     run(&other, &Op::Create(s("three")));
@@ -371,7 +368,7 @@ fn it_is_as_it_was_kept_last() {
 }
 
 #[test]
-fn something_else_in_the_way_is_left_alone() {
+fn a_foreign_folder_of_that_name_is_refused_and_not_changed() {
     let base = small();
     base.make_dir(&Caller::ROOT, Ino::ROOT, PERSISTED_FOLDER.as_bytes(), 0o755).unwrap();
     let tx = begin(&base);
@@ -380,13 +377,13 @@ fn something_else_in_the_way_is_left_alone() {
     assert_eq!(tx.persisted_info(), None);
     tx.commit().unwrap();
     let folder = base.lookup(Ino::ROOT, PERSISTED_FOLDER.as_bytes()).unwrap().ino;
-    // Whoever may write to it could commit in anybody's name.
+    // A user who may write to the folder could commit on behalf of any user.
     base.make_node(&Caller::ROOT, folder, b"7", 0o100_600, 0).unwrap();
     assert!(matches!(persisted_transactions(&*base), Err(Error::Usage(_))));
     assert!(matches!(Transaction::reopen(&base, ID, &Arc::default()), Err(Error::Usage(_))));
 }
 
-/// A file that says it is somebody else's is not taken.
+/// A file with another owner in its head is refused.
 #[test]
 fn it_belongs_to_the_owner_of_its_file() {
     let base = small();
@@ -403,9 +400,10 @@ fn it_belongs_to_the_owner_of_its_file() {
     assert!(matches!(Transaction::reopen(&base, ID, &Arc::default()), Err(Error::Corrupt(_))));
 }
 
-/// Real volumes with each engine below, more contents than memory takes, and e2fsck in the end.
+/// Persisted transactions on real volumes with each engine, with more contents than fit in memory;
+/// e2fsck finds the volumes consistent.
 #[test]
-fn on_real_volumes() {
+fn persisted_transactions_work_on_real_volumes() {
     for options in [&["-b", "1024"][..], &["-b", "4096"], &["-b", "1024", "-O", "^has_journal"]] {
         for seed in 0..4 {
             let volumes = [Volume::new(48, options), Volume::new(48, options)];
@@ -438,7 +436,7 @@ fn on_real_volumes() {
                     drop(tx);
                     base.close().unwrap();
                     drop(base);
-                    volume.check("while one is kept");
+                    volume.check("while one is persisted");
                     base = volume.open_with(8 << 20);
                     tx = reopen(&base);
                     assert!(spilled_blocks(&tx) > 0);
@@ -459,7 +457,7 @@ fn on_real_volumes() {
     }
 }
 
-/// Bytes that are not what was written are not taken.
+/// A file with changed bytes is refused.
 #[test]
 fn a_damaged_file_is_refused() {
     let base = small();
@@ -477,7 +475,7 @@ fn a_damaged_file_is_refused() {
         base.write(file.ino, at, &wrong, WriteHow::default()).unwrap();
         let opened = Transaction::reopen(&base, ID, &Arc::default());
         base.write(file.ino, at, &byte, WriteHow::default()).unwrap();
-        // Between the head and the contents there is nothing.
+        // Only padding lies between the head and the contents.
         let padding = opened.is_ok();
         assert!(padding || matches!(opened, Err(Error::Corrupt(_))), "at {at}");
         assert!(!padding || byte == [0], "at {at}");

@@ -1,4 +1,4 @@
-//! Savepoints: what was done since one is undone, and nothing else.
+//! A rollback undoes exactly the changes since its savepoint.
 
 use std::sync::Arc;
 
@@ -17,9 +17,8 @@ fn grown(rng: &mut Rng) -> Arc<MemFs> {
     base
 }
 
-/// Random operations with savepoints among them, nested at will: the view after a rollback is what
-/// it was at the savepoint, times included, a release changes nothing, and what is committed in the
-/// end is the view.
+/// Random operations with nested savepoints: after a rollback the view is as at the savepoint,
+/// including times; a release changes nothing; and in the end the view is committed.
 #[test]
 fn a_rollback_undoes_the_inner_part_only() {
     let mut rolled_back = 0;
@@ -37,7 +36,10 @@ fn a_rollback_undoes_the_inner_part_only() {
                     let before = dump(&tx, true);
                     let changes = tx.roll_back(number).unwrap();
                     assert_eq!(dump(&tx, true), was, "seed {seed}");
-                    assert!(before == was || !changes.inodes.is_empty(), "seed {seed}: nobody is told");
+                    assert!(
+                        before == was || !changes.inodes.is_empty(),
+                        "seed {seed}: caches are not notified"
+                    );
                     rolled_back += 1;
                 }
                 2 if !open.is_empty() => {
@@ -62,7 +64,7 @@ fn a_rollback_undoes_the_inner_part_only() {
 }
 
 #[test]
-fn what_was_read_in_an_undone_part_still_counts() {
+fn reads_in_an_undone_part_are_still_validated() {
     let base = MemFs::new(1024);
     run(&*base, &Op::Create("a".into()));
     let tx = Transaction::begin(&base, TxOptions::default());
@@ -75,9 +77,9 @@ fn what_was_read_in_an_undone_part_still_counts() {
     base.assert_idle();
 }
 
-/// Files that somebody has open when the part that made them is undone.
+/// Held files are deleted when the part that created them is undone.
 #[test]
-fn an_undone_file_is_gone_for_those_who_hold_it() {
+fn an_undone_file_is_deleted_even_if_held() {
     let base = MemFs::new(1024);
     let tx = Transaction::begin(&base, TxOptions::default());
     let unnamed = tx.make_unnamed(&USER, Ino::ROOT, 0o600).unwrap();
@@ -86,11 +88,11 @@ fn an_undone_file_is_gone_for_those_who_hold_it() {
     tx.hold(made.ino).unwrap();
     tx.roll_back(savepoint).unwrap();
     assert!(tx.attr(made.ino).is_err());
-    // Its number is nobody else's while the transaction lasts: the kernel may still know it.
+    // Its number is not reused during the transaction, because the kernel may still know it.
     let next = tx.make_node(&USER, Ino::ROOT, b"next", 0o100600, 0).unwrap();
     assert_ne!(next.ino, made.ino);
     tx.release(made.ino, 1);
-    // What was there before still is.
+    // Earlier files still exist.
     assert_eq!(tx.attr(unnamed.ino).unwrap().nlink, 0);
     tx.release(unnamed.ino, 1);
     tx.commit().unwrap();
@@ -98,7 +100,7 @@ fn an_undone_file_is_gone_for_those_who_hold_it() {
 }
 
 #[test]
-fn parts_wait_for_savepoints() {
+fn partial_commits_are_refused_with_open_savepoints() {
     let base = MemFs::new(1024);
     let tx = Transaction::begin(&base, TxOptions::default());
     run(&tx, &Op::Create("a".into()));

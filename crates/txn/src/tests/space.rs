@@ -1,5 +1,5 @@
-//! Space that open transactions hold: its limit, whom it is charged to, and that it never makes the
-//! volume full for others.
+//! Space that open transactions hold is limited and charged, and never makes the volume full for
+//! others.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -13,14 +13,14 @@ use xact_fs::{Allocate, Caller, LiveFs, QuotaLimits, SetAttr, View, WriteHow, Xa
 use xact_types::{Errno, Error, Ino, Result};
 
 use super::ops::Rng;
-use super::real::Volume;
+use super::real_volumes::Volume;
 use crate::{Transaction, TxOptions};
 
 const MIB: u64 = 1 << 20;
 const ALICE: Caller = Caller { uid: 1001, gid: 2001, umask: 0 };
 const BOB: Caller = Caller { uid: 1002, gid: 2002, umask: 0 };
 
-/// Of which a transaction's contents get an eighth.
+/// A cache of which a transaction's contents may use an eighth.
 const SMALL_CACHE: u64 = 4 * MIB;
 
 fn open(volume: &Volume) -> Arc<LiveFs> {
@@ -40,7 +40,7 @@ fn write(view: &dyn View, by: Caller, ino: Ino, offset: u64, len: u64) -> Result
     view.write(ino, offset, &vec![by.uid as u8; len as usize], how).map(drop)
 }
 
-/// Writes a new file up to an error, which is the result, with the bytes that were written.
+/// Writes a new file until an error; returns the number of written bytes and the error.
 fn fill(view: &dyn View, by: Caller, name: &str) -> (u64, Error) {
     let ino = new_file(view, by, name).unwrap();
     let mut at = 0;
@@ -73,8 +73,8 @@ fn close(base: Arc<LiveFs>, volume: &Volume, what: &str) {
     volume.check(what);
 }
 
-/// Each user gets a share of what is free, with all of his transactions together; the rest stays
-/// for calls outside.
+/// All transactions of a user together get a share of the free space; the rest stays for calls
+/// outside.
 #[test]
 fn users_have_a_share() {
     let volume = Volume::new(128, &["-b", "4096", "-N", "4000"]);
@@ -96,13 +96,13 @@ fn users_have_a_share() {
     base.sync_all().unwrap();
     let held = base.tx_space_use();
     assert!(held.bytes > taken + others - 3 * MIB && held.inodes == 3 && held.revoked == 0, "{held:?}");
-    // Of inodes as well.
+    // A share of inodes, too.
     let count = (0..).find(|i| new_file(&two, ALICE, &format!("file{i}")).is_err()).unwrap();
     assert!(count > before.1 / 2 - 10 && count < before.1 / 2 + 10, "{count} of {}", before.1);
     is_quota(new_file(&one, ALICE, "file"));
     new_file(&other, BOB, "file").unwrap();
     new_file(&*base, ALICE, "another").unwrap();
-    // A write that is refused harms nothing, and an abort gives everything back.
+    // After a refused write the transaction commits, and an abort gives all space back.
     one.commit().unwrap();
     drop((two, other));
     assert_eq!(base.tx_space_use(), xact_fs::TxSpaceUse { limit_percent: 50, ..Default::default() });
@@ -114,8 +114,8 @@ fn users_have_a_share() {
     close(base, &volume, "after shares");
 }
 
-/// The blocks reserved for root are not for transactions of others, and a share of 100 % is all but
-/// these.
+/// Transactions of other users cannot use the blocks reserved for root, and a share of 100 % is all
+/// the others.
 #[test]
 fn the_reserve_is_roots() {
     let volume = Volume::new(64, &["-b", "4096", "-m", "30"]);
@@ -135,7 +135,7 @@ fn the_reserve_is_roots() {
     close(base, &volume, "after all but the reserve");
 }
 
-/// A transaction of root has no limit, and gives way as all do, without a trace.
+/// A transaction of root has no limit, and is revoked like all others, without a trace.
 #[test]
 fn the_largest_gives_way() {
     for options in [&["-b", "4096", "-m", "0"][..], &["-b", "4096", "-m", "0", "-O", "^has_journal"]] {
@@ -177,8 +177,8 @@ fn the_largest_gives_way() {
     }
 }
 
-/// Inodes too; their numbers are others' from then on, and the transaction does not give them back
-/// again.
+/// Inodes are revoked, too; their numbers are then reused, and the transaction does not give them
+/// back again.
 #[test]
 fn inodes_give_way() {
     let volume = Volume::new(32, &["-b", "4096", "-N", "512"]);
@@ -196,7 +196,7 @@ fn inodes_give_way() {
     close(base, &volume, "after inodes");
 }
 
-/// The commit of a transaction has others give way, and never itself.
+/// The commit of a transaction revokes others, and never itself.
 #[test]
 fn a_commit_finds_space() {
     let volume = Volume::new(64, &["-b", "4096", "-m", "0"]);
@@ -211,7 +211,7 @@ fn a_commit_finds_space() {
     close(base, &volume, "after a commit");
 }
 
-/// Nobody loses anything for what could not be done with it.
+/// A request that no revocation could meet revokes nothing.
 #[test]
 fn hopeless_requests_take_nothing() {
     let volume = Volume::new(64, &["-b", "4096", "-m", "0"]);
@@ -233,8 +233,8 @@ fn hopeless_requests_take_nothing() {
     close(base, &volume, "after hopeless requests");
 }
 
-/// What is deleted beside a transaction that only looked is free for who asks; the oldest views go
-/// first, and what they kept goes although a younger view is open.
+/// Space deleted outside while a transaction only reads is available on demand. The oldest views
+/// expire first, and their space is freed although a younger view is open.
 #[test]
 fn deleted_space_is_free_for_others() {
     for cache in [SMALL_CACHE, 256 * MIB] {
@@ -258,7 +258,7 @@ fn deleted_space_is_free_for_others() {
                     write(&*base, BOB, new, part * MIB, MIB).unwrap();
                 }
                 base.sync_all().unwrap();
-                // With the small cache what is remembered of 40 MiB of new blocks ends the younger
+                // With the small cache, the old versions of 40 MiB of new blocks expire the younger
                 // view, too.
                 if round == 0 && cache > SMALL_CACHE {
                     let gone = looks.lookup(Ino::ROOT, b"old");
@@ -275,7 +275,7 @@ fn deleted_space_is_free_for_others() {
     }
 }
 
-/// Numbers of deleted inodes that only a view keeps are found as well.
+/// Numbers of deleted inodes that only a view keeps are freed, too.
 #[test]
 fn deleted_inodes_are_free_for_others() {
     let volume = Volume::new(32, &["-b", "4096", "-N", "256"]);
@@ -297,7 +297,7 @@ fn deleted_inodes_are_free_for_others() {
     close(base, &volume, "after deleted inodes");
 }
 
-/// A volume of mke2fs with quotas, on which everybody has an entry.
+/// A volume of mke2fs with quotas, on which every user of the test has an entry.
 fn with_quotas() -> Volume {
     let kinds =
         ["-b", "4096", "-O", "quota,project", "-I", "256", "-E", "quotatype=usrquota:grpquota:prjquota"];
@@ -331,7 +331,7 @@ fn debugfs(volume: &Volume, request: &str) -> String {
     String::from_utf8(out.expect("debugfs is needed (package e2fsprogs)").stdout).unwrap()
 }
 
-/// Writes a limit into a quota file as quota tools do.
+/// Writes a limit into a quota file, like quota tools.
 fn limit(volume: &Volume, file: &str, id: u32, at: u64, value: u64) {
     let image = OpenOptions::new().read(true).write(true).open(&volume.image).unwrap();
     let size = 4096;
@@ -353,8 +353,8 @@ fn limit(volume: &Volume, file: &str, id: u32, at: u64, value: u64) {
     panic!("no entry of {id}");
 }
 
-/// What is spilled counts against the quotas of the file that it is for, as a write outside would,
-/// and only until it is given back or committed; the files on disk never have it.
+/// Spilled contents count against the quotas of their file, like a write outside, until they are
+/// given back or committed; the quota files on disk never include them.
 #[test]
 fn spilled_contents_are_charged() {
     let projects = with_quotas();
@@ -387,12 +387,12 @@ fn spilled_contents_are_charged() {
             base.sync_all().unwrap();
             std::fs::copy(&volume.image, &crashed.image).unwrap();
             close(open_limited(&crashed), &crashed, "after a crash in the midst");
-            // It counts for calls outside as well: it is used.
+            // It counts for calls outside, too.
             let outside = new_file(&*base, ALICE, "outside").unwrap();
             let refused = (0..8).find_map(|at| write(&*base, ALICE, outside, at * MIB, MIB).err());
-            is_quota::<()>(Err(refused.expect("the limit is met")));
+            is_quota::<()>(Err(refused.expect("the limit is reached")));
             base.unlink(&ALICE, Ino::ROOT, b"outside").unwrap();
-            // Others have their own.
+            // Other users have their own quotas.
             let others = begin(&base, Caller { uid: 1002, gid: 2002, umask: 0 });
             if file == format!("<{USERS}>") || file == format!("<{GROUPS}>") {
                 let (taken, _) = fill(&others, BOB, "others");
@@ -400,7 +400,7 @@ fn spilled_contents_are_charged() {
             }
             drop(others);
             if ends == "commit" {
-                // What is in memory counts at the commit.
+                // Contents in memory count at the commit.
                 let ino = tx.lookup(Ino::ROOT, b"inside").unwrap().ino;
                 let cut = SetAttr { size: Some(7 * MIB), ..SetAttr::default() };
                 tx.set_attr(&ALICE, ino, &cut).unwrap();
@@ -421,7 +421,7 @@ fn spilled_contents_are_charged() {
     }
 }
 
-/// So do inodes that are born in a transaction, whatever becomes of them.
+/// Inodes created in a transaction are charged until they are deleted or given back.
 #[test]
 fn born_inodes_are_charged() {
     let volume = with_quotas();
@@ -435,11 +435,11 @@ fn born_inodes_are_charged() {
     is_quota(make(&tx, 19));
     is_quota(new_file(&*base, ALICE, "outside"));
     new_file(&tx, BOB, "bobs").unwrap();
-    // One that is gone is charged no more.
+    // A deleted inode is no longer charged.
     tx.unlink(&ALICE, Ino::ROOT, b"file3").unwrap();
     make(&tx, 19).unwrap();
     is_quota(make(&tx, 20));
-    // A part is committed: the charge is counted once.
+    // After a partial commit the charge counts once.
     tx.commit_only(&["/file0", "/file1"], crate::Durability::Durable, &mut ()).unwrap();
     is_quota(make(&tx, 21));
     is_quota(new_file(&*base, ALICE, "outside"));
@@ -448,19 +448,19 @@ fn born_inodes_are_charged() {
     base.unlink(&ALICE, Ino::ROOT, b"file0").unwrap();
     base.sync_all().unwrap();
     new_file(&*base, ALICE, "outside").unwrap();
-    // Another user's commit over the limit is refused, and leaves the charge as it was.
+    // A commit over the limit is refused, and leaves the charge unchanged.
     let tx = begin(&base, ALICE);
     is_quota(make(&tx, 30));
     drop(tx);
-    // Root is above quotas, and his transactions are counted all the same.
+    // Quotas do not limit root, but its transactions are charged.
     let tx = begin(&base, Caller::ROOT);
     make(&tx, 40).unwrap();
     tx.commit().unwrap();
     close(base, &volume, "after inodes");
 }
 
-/// Threads that commit large transactions, write and delete outside, on a volume that is too small
-/// for all: outside nothing is refused that fits, and nothing is lost, taken twice, or read
+/// Threads commit large transactions, and write and delete outside, on a volume that is too small
+/// for all: outside, no request that fits is refused, and no data is lost, taken twice, or read
 /// wrongly.
 #[test]
 fn giving_way_beside_commits() {

@@ -1,4 +1,4 @@
-//! Shapes of transactions: what a program does in one, seen from inside and outside.
+//! Effects of a transaction's calls, as seen inside it and outside, before and after its commit.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn mv(view: &dyn View, from: &str, to: &str, how: RenameHow) {
     view.rename(&USER, (ROOT, from.as_bytes()), (ROOT, to.as_bytes()), how).unwrap();
 }
 
-/// What an observer hears, and whether the base showed the change just then.
+/// The notifications of an observer, each with whether the base showed the change at that time.
 #[derive(Default)]
 struct Heard(Vec<(&'static str, Vec<Vec<u8>>, bool)>, Option<Arc<MemFs>>);
 
@@ -65,7 +65,7 @@ impl crate::CommitObserver for Heard {
 }
 
 #[test]
-fn an_audience_hears_before_and_after() {
+fn an_observer_is_notified_before_and_after_a_commit() {
     let base = MemFs::new(1024);
     let heard = |tx: &Transaction<MemFs>| {
         let mut heard = Heard(Vec::new(), Some(base.clone()));
@@ -79,14 +79,14 @@ fn an_audience_hears_before_and_after() {
     }
     let names = vec![b"new".to_vec()];
     assert_eq!(heard(&writer), (true, vec![("before", names.clone(), false), ("after", vec![], true)]));
-    // A commit that is refused ends what it has begun.
+    // After a refused commit, `after` is still called.
     assert_eq!(heard(&loser), (false, vec![("before", names, true), ("after", vec![], true)]));
     assert_eq!(heard(&reader), (true, vec![]));
     base.assert_idle();
 }
 
 #[test]
-fn visible_inside_at_once_and_outside_after_the_commit() {
+fn changes_are_visible_inside_at_once_and_outside_after_the_commit() {
     let base = MemFs::new(1024);
     create(&*base, "old", b"old");
     let tx = begin(&base);
@@ -118,14 +118,14 @@ fn a_view_is_of_one_instant() {
     create(&*base, "b", b"b");
     assert_eq!(content(&tx, "a").unwrap(), b"first");
     assert_eq!(names(&tx, ROOT), ["a"]);
-    // It only read, so it commits, and without a commit of the base.
+    // It has only read, so it commits, without a commit of the base.
     let commits = base.commits();
     tx.commit().unwrap();
     assert_eq!(base.commits(), commits);
 }
 
 #[test]
-fn what_is_born_and_dies_inside_costs_nothing() {
+fn a_file_created_and_deleted_inside_needs_no_commit() {
     let base = MemFs::new(1024);
     let tx = begin(&base);
     for _ in 0..100 {
@@ -143,7 +143,7 @@ fn what_is_born_and_dies_inside_costs_nothing() {
 }
 
 #[test]
-fn calls_after_the_end_say_so() {
+fn calls_after_the_end_fail_with_ended() {
     let base = MemFs::new(1024);
     let ended = |tx: &Transaction<MemFs>| {
         assert!(matches!(tx.attr(ROOT), Err(Error::Ended)));
@@ -168,7 +168,7 @@ fn calls_after_the_end_say_so() {
 }
 
 #[test]
-fn ordered_commits_do_not_wait() {
+fn ordered_commits_do_not_wait_for_durability() {
     let base = MemFs::new(1024);
     let tx = begin(&base);
     create(&tx, "a", b"a");
@@ -202,7 +202,7 @@ fn renames_in_a_ring_and_over_each_other() {
 }
 
 #[test]
-fn a_name_removed_and_made_again_is_another_inode() {
+fn a_name_removed_and_added_again_has_another_inode() {
     let base = MemFs::new(1024);
     let old = create(&*base, "a", b"old");
     let tx = begin(&base);
@@ -222,7 +222,7 @@ fn unnamed_files_are_linked_or_dropped() {
     tx.write(kept, 0, b"kept", WriteHow::default()).unwrap();
     tx.link(&USER, kept, ROOT, b"kept").unwrap();
     tx.release(kept, 1);
-    // Still held when the transaction ends: whoever held it did so inside.
+    // Still held when the transaction ends: only a holder inside had it.
     tx.write(dropped, 0, b"dropped", WriteHow::default()).unwrap();
     let gone = tx.make_unnamed(&USER, ROOT, 0o600).unwrap().ino;
     tx.release(gone, 1);
@@ -278,7 +278,7 @@ fn subdirectories_add_up_and_times_do_not_go_back() {
 }
 
 #[test]
-fn a_listing_in_portions_meets_every_name_once() {
+fn a_listing_in_portions_lists_every_name_once() {
     let base = MemFs::new(1024);
     for i in 0..40 {
         create(&*base, &format!("old-{i}"), b"");
@@ -304,7 +304,7 @@ fn a_listing_in_portions_meets_every_name_once() {
         if seen.len() == before {
             break;
         }
-        // Names come and go while the listing is under way; they may be in it or not.
+        // Names are added and removed during the listing; they may be in it or not.
         if portion < 10 {
             create(&tx, &format!("meanwhile-{portion}"), b"");
         }
@@ -321,7 +321,7 @@ fn a_listing_in_portions_meets_every_name_once() {
 }
 
 #[test]
-fn no_inode_left_is_told_in_the_call_and_harms_nothing() {
+fn a_volume_without_inodes_fails_the_call_and_nothing_else() {
     let base = MemFs::new(1024);
     base.limit_inodes(2);
     let tx = begin(&base);
@@ -333,7 +333,7 @@ fn no_inode_left_is_told_in_the_call_and_harms_nothing() {
     create(&tx, "c", b"c");
     tx.commit().unwrap();
     assert_eq!(names(&*base, ROOT), ["b", "c"]);
-    // Reserved numbers come back with an abort.
+    // An abort gives reserved numbers back.
     base.limit_inodes(1);
     let tx = begin(&base);
     create(&tx, "d", b"d");
@@ -342,7 +342,7 @@ fn no_inode_left_is_told_in_the_call_and_harms_nothing() {
 }
 
 #[test]
-fn a_tree_removed_and_made_anew() {
+fn a_tree_can_be_removed_and_created_again() {
     let base = MemFs::new(1024);
     let dir = base.make_dir(&USER, ROOT, b"dir", 0o755).unwrap().ino;
     for i in 0..5 {

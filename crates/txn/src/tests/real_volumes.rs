@@ -1,4 +1,4 @@
-//! Transactions on real volumes of mke2fs, checked by e2fsck.
+//! Transactions on real volumes of mke2fs behave as in memory; e2fsck finds the volumes consistent.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub(super) fn begin(base: &Arc<LiveFs>) -> Transaction<LiveFs> {
     Transaction::begin(base, TxOptions::default())
 }
 
-/// Blocks of a transaction that are on the volume already.
+/// Number of spilled blocks of a transaction.
 pub(super) fn spilled_blocks(tx: &Transaction<LiveFs>) -> usize {
     tx.with_overlay(|overlay| {
         let blocks = overlay.nodes.values().flat_map(|node| node.file.blocks.values().flatten());
@@ -62,7 +62,7 @@ pub(super) fn spilled_blocks(tx: &Transaction<LiveFs>) -> usize {
     })
 }
 
-/// All inodes of a view by path, with what must not change by a commit.
+/// All inodes of a view by path, with the attributes that a commit must not change.
 fn attributes(view: &dyn View) -> BTreeMap<String, Attr> {
     let mut out = BTreeMap::new();
     let mut todo = vec![(String::new(), Ino::ROOT)];
@@ -83,9 +83,9 @@ fn attributes(view: &dyn View) -> BTreeMap<String, Attr> {
     out
 }
 
-/// Random operations in transactions on one volume and without on another: the same told, the
-/// same tree, also after the volumes were closed and opened; inode numbers, times and owners are
-/// after the commit what they were in the transaction; e2fsck has nothing to say.
+/// Random operations in transactions on one volume and outside on another have the same results and
+/// leave the same tree, also after both were reopened. Inode numbers, times and owners are the same
+/// in the transaction and after its commit. e2fsck finds no problem.
 #[test]
 fn inside_and_commit_is_the_same_as_outside() {
     let kinds: [&[&str]; 3] = [&["-b", "1024"], &["-b", "4096"], &["-b", "1024", "-O", "^has_journal"]];
@@ -106,7 +106,7 @@ fn inside_and_commit_is_the_same_as_outside() {
                 let outside = run(&*two, &op).comparable();
                 assert_eq!(inside, outside, "seed {seed}, round {round}, step {step}: {op:?}");
             }
-            // Something always is left, so that times of directories are not left out.
+            // A net effect always remains, so that times of directories are committed.
             let last = Op::Create(format!("round-{round}"));
             assert_eq!(run(&tx, &last).comparable(), run(&*two, &last).comparable());
             let in_view = attributes(&tx);
@@ -127,7 +127,7 @@ fn inside_and_commit_is_the_same_as_outside() {
     }
 }
 
-/// Concurrent histories on a real volume, replayed on a tree in memory.
+/// Concurrent histories on a real volume are serializable: they are replayed on a tree in memory.
 #[test]
 fn histories_are_serializable() {
     let (mut committed, mut conflicts) = (0, 0);
@@ -158,8 +158,8 @@ fn histories_are_serializable() {
     assert!(conflicts > 50, "{conflicts} conflicts");
 }
 
-/// Two counters in two files, raised together by threads in transactions, while readers look in
-/// transactions of their own: no reader sees them differ, and no raise is lost.
+/// Threads increment counters in two files together in transactions, while other transactions read
+/// them: no reader sees them differ, and no increment is lost.
 #[test]
 fn counters_in_two_files_stay_equal() {
     let volume = Volume::new(32, &["-b", "4096"]);
@@ -206,15 +206,15 @@ fn counters_in_two_files_stay_equal() {
         }
         writers.into_iter().map(|writer| writer.join().unwrap()).sum()
     });
-    assert!(raised >= 200, "somebody always wins");
+    assert!(raised >= 200, "one transaction always commits");
     assert_eq!(look(&*base), [raised; 2]);
     base.close().unwrap();
     drop(base);
     volume.check("after counters");
 }
 
-/// Concurrent transactions in threads that each work in a folder of their own never conflict,
-/// also with outside work going on.
+/// Concurrent transactions in different folders never conflict, even with concurrent changes
+/// outside.
 #[test]
 fn different_folders_never_conflict() {
     let volume = Volume::new(64, &["-b", "4096"]);
@@ -255,10 +255,9 @@ fn different_folders_never_conflict() {
     volume.check("after threads");
 }
 
-/// A commit that finds no space leaves volume and transaction without a trace, and the volume
-/// usable.
+/// A commit without enough space leaves no trace, and the volume usable.
 #[test]
-fn a_full_volume_refuses_a_commit_and_lives_on() {
+fn a_full_volume_refuses_a_commit_and_stays_usable() {
     let volume = Volume::new(16, &["-b", "1024", "-m", "0"]);
     let base = volume.open();
     let keep = base.make_node(&USER, Ino::ROOT, b"keep", 0o100644, 0).unwrap().ino;
@@ -281,8 +280,8 @@ fn a_full_volume_refuses_a_commit_and_lives_on() {
     volume.check("after a full volume");
 }
 
-/// Space that fallocate promises in a transaction is there after the commit, or the commit says
-/// that it is not; nothing is taken twice.
+/// Space reserved by fallocate in a transaction is allocated by the commit, or the commit fails; no
+/// block is taken twice.
 #[test]
 fn fallocate_finds_its_space_at_the_commit() {
     let volume = Volume::new(32, &["-b", "1024", "-m", "0"]);
@@ -311,7 +310,7 @@ fn fallocate_finds_its_space_at_the_commit() {
     tx.commit().unwrap();
     assert_eq!(dump(&*base, true), in_view);
     assert_eq!(base.attr(new).unwrap().sectors / 2, 1025);
-    // With a node of its extent tree.
+    // One more for a node of its extent tree.
     assert_eq!(base.attr(old).unwrap().sectors / 2, 301);
     base.sync_all().unwrap();
     let taken = free - base.space().unwrap().free_blocks;
@@ -322,7 +321,7 @@ fn fallocate_finds_its_space_at_the_commit() {
     assert_eq!(dump(&*volume.open(), true), in_view);
 }
 
-/// Thousands of files and random places of one file fit a journal of ordinary size.
+/// Thousands of files, and random blocks of one file, fit into a journal of ordinary size.
 #[test]
 fn large_commits_fit() {
     let volume = Volume::new(256, &["-b", "4096"]);
@@ -353,8 +352,8 @@ fn large_commits_fit() {
     assert_eq!(dump(&*volume.open(), true), in_view);
 }
 
-/// What an open transaction may still read does not make the volume full for others: then its
-/// snapshot is too old, and it alone is told.
+/// Deleted space that an open transaction may still read does not make the volume full for others:
+/// that transaction's view then becomes too old, and only it fails.
 #[test]
 fn an_open_transaction_does_not_make_the_volume_full() {
     let volume = Volume::new(16, &["-b", "1024", "-m", "0"]);
@@ -378,7 +377,7 @@ fn an_open_transaction_does_not_make_the_volume_full() {
     fill(b"two").unwrap();
     assert!(matches!(tx.read(one.ino, 0, 100, &mut read), Err(Error::TooOld)));
     assert!(matches!(tx.commit(), Err(Error::TooOld)));
-    // One that has changed nothing commits even so.
+    // A transaction without changes still commits.
     reader.commit().unwrap();
     let next = begin(&base);
     run(&next, &Op::Create("next".into()));
@@ -387,13 +386,13 @@ fn an_open_transaction_does_not_make_the_volume_full() {
     volume.check("after a snapshot that was too old");
 }
 
-/// Old versions that take more memory than they may make the oldest snapshot too old, and the
-/// memory is given back.
+/// If old versions exceed their memory limit, the oldest view becomes too old, and the memory is
+/// freed.
 #[test]
 fn old_versions_have_a_limit() {
     let volume = Volume::new(64, &["-b", "4096"]);
     let device = Arc::new(FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap());
-    // An eighth for old versions.
+    // An eighth of this is for old versions.
     let options = VolumeOptions { flusher: false, cache_bytes: 16 << 20, ..VolumeOptions::default() };
     let base = xact_fs::open(device, &options).unwrap();
     let file = base.make_node(&USER, Ino::ROOT, b"f", 0o100644, 0).unwrap();
@@ -421,10 +420,9 @@ fn old_versions_have_a_limit() {
     volume.check("after a limit on old versions");
 }
 
-/// A file that is born and dies in a transaction causes no I/O at all, whatever was written and
-/// synced.
+/// A file created and deleted in a transaction causes no I/O, even if it was written and synced.
 #[test]
-fn a_file_born_and_dead_inside_reaches_no_device() {
+fn a_file_created_and_deleted_inside_causes_no_io() {
     let volume = Volume::new(16, &["-b", "1024"]);
     let file = Arc::new(FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap());
     let device = Arc::new(CountingDevice::new(file));
@@ -446,8 +444,8 @@ fn a_file_born_and_dead_inside_reaches_no_device() {
     base.close().unwrap();
 }
 
-/// Attributes that an inode cannot hold are refused at the call, and where another commit has used
-/// the room meanwhile, at the commit; never half-way through it, which would stop the volume.
+/// Attributes that an inode cannot hold are refused at the call; if another commit has used the
+/// space since, at the commit. They never fail half-way through it, which would poison the volume.
 #[test]
 fn attributes_that_do_not_fit_are_refused_and_stop_nothing() {
     let volume = Volume::new(16, &["-b", "1024"]);
@@ -464,7 +462,7 @@ fn attributes_that_do_not_fit_are_refused_and_stop_nothing() {
         assert!(matches!(set(&tx, ino, b"user.three", 5000), Err(Error::DoesNotFit(_))));
         set(&tx, ino, b"user.four", 100).unwrap();
     }
-    // Another attribute: no conflict, but there is no room for both.
+    // Another attribute is not a conflict, but both do not fit.
     set(&*base, old, b"user.five", 700).unwrap();
     let refused = tx.commit();
     assert!(matches!(refused, Err(Error::DoesNotFit(_))), "{refused:?}");

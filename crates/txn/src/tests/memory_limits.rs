@@ -1,4 +1,4 @@
-//! What a transaction may take of its user's memory, and what it does with less.
+//! A transaction stays within its user's memory limit, and coarsens its read set before it fails.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{Account, Limits, Resource, Transaction, TxOptions};
 
 const USER: u32 = 1000;
 
-/// An account with so much memory.
+/// An account with this limit of memory.
 fn account(bytes: u64) -> Arc<Account> {
     let accounts = Accounts::default();
     accounts.limit(Limits::new(100, bytes), 1, |_| ());
@@ -31,8 +31,8 @@ fn is_short<R>(result: Result<R, Error>) -> bool {
     result.is_err_and(|error| error.errno() == Errno::ENOMEM)
 }
 
-/// Looking for a million names takes no more than is allowed, and a name that came meanwhile is a
-/// conflict: of a folder, though not of each name.
+/// Look-ups of a million names stay within the limit, and a name that was added concurrently is a
+/// conflict on the folder, though not on each name.
 #[test]
 fn absent_names_become_a_listing_where_memory_is_short() {
     let base = MemFs::new(1024);
@@ -47,13 +47,13 @@ fn absent_names_become_a_listing_where_memory_is_short() {
     make(&*base, format!("{:0200}", 17).as_bytes()).unwrap();
     assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     drop(tx);
-    assert_eq!(account.used(Resource::Memory), 0, "what has ended takes nothing");
+    assert_eq!(account.used(Resource::Memory), 0, "an ended transaction has no charge");
     base.assert_idle();
 }
 
-/// The same without anything that came meanwhile: it commits.
+/// The same without a concurrent change commits.
 #[test]
-fn what_is_coarser_is_no_conflict_by_itself() {
+fn a_coarser_read_set_alone_is_not_a_conflict() {
     let base = MemFs::new(1024);
     let other = base.make_dir(&Caller::ROOT, Ino::ROOT, b"other", 0o755).unwrap().ino;
     let tx = begin(&base, &account(1 << 20));
@@ -86,8 +86,8 @@ fn single_blocks_become_a_range_where_memory_is_short() {
     }
 }
 
-/// Where nothing can be made coarser, calls fail before they do anything; what was done stays, and
-/// commits.
+/// If nothing can be coarsened, calls fail before they do anything; earlier changes stay, and
+/// commit.
 #[test]
 fn changes_beyond_the_limit_fail_and_those_before_commit() {
     let base = MemFs::new(1024);
@@ -97,7 +97,7 @@ fn changes_beyond_the_limit_fail_and_those_before_commit() {
     assert!((50..1000).contains(&made), "{made} files in 256 KiB");
     assert!(is_short(tx.lookup(Ino::ROOT, b"another")) && is_short(tx.savepoint()));
     assert!(account.used(Resource::Memory) <= 256 << 10 && account.refused() > 0);
-    // Others of the same user have nothing left either, and those of other users have.
+    // Other transactions of the same user have no memory left either; those of other users have.
     let second = begin(&base, &account);
     let _ = make(&second, b"second");
     assert!(is_short(make(&second, b"third")));
@@ -107,10 +107,13 @@ fn changes_beyond_the_limit_fail_and_those_before_commit() {
         base.lookup(Ino::ROOT, format!("{n:0100}").as_bytes()).unwrap();
     }
     begin(&base, &account).lookup(Ino::ROOT, b"another").unwrap_err();
-    assert!(!is_short(make(&begin(&base, &account), b"fourth")), "what has ended is given back");
+    assert!(
+        !is_short(make(&begin(&base, &account), b"fourth")),
+        "the memory of an ended transaction is given back"
+    );
 }
 
-/// Each savepoint keeps a copy of what was changed.
+/// Each savepoint has a copy of the changes, which is charged.
 #[test]
 fn savepoints_are_counted_and_their_copies_charged() {
     let base = MemFs::new(1024);
@@ -125,7 +128,7 @@ fn savepoints_are_counted_and_their_copies_charged() {
     tx.roll_back(2).unwrap();
     assert_eq!(account.used(Resource::Savepoints), 1);
     tx.savepoint().unwrap();
-    // Small ones, up to their number.
+    // Small ones are limited by their number.
     let many = begin(&base, &self::account(1 << 30));
     let open = std::iter::from_fn(|| many.savepoint().ok()).count();
     assert_eq!(open, 1000);
@@ -133,9 +136,9 @@ fn savepoints_are_counted_and_their_copies_charged() {
     assert!(make(&many, b"goes on").is_ok());
 }
 
-/// What is counted as it grows is what a count of everything finds, whatever was done.
+/// The counters agree with a recount after any sequence of operations.
 #[test]
-fn what_is_counted_is_what_is_there() {
+fn counters_agree_with_a_recount() {
     let base = MemFs::new(1024);
     let kept = make(&*base, b"kept").unwrap();
     base.set_xattr(&Caller::ROOT, kept, b"user.a", b"1", XattrHow::Set).unwrap();
@@ -176,10 +179,10 @@ fn what_is_counted_is_what_is_there() {
     check("dropped in part");
 }
 
-/// A chain of folders: each path is made once for all, and what is deeper than any call goes is
-/// shown by number. It is selected by the part of its path that is known.
+/// In a chain of folders each path is built once, and a folder deeper than any call accepts is
+/// shown by number. It is selected by the known part of its path.
 #[test]
-fn differences_of_deep_folders_take_no_time_in_the_square() {
+fn differences_of_deep_folders_take_linear_time() {
     const DEPTH: usize = 20_000;
     let base = MemFs::new(1024);
     let account = account(256 << 20);
@@ -199,7 +202,7 @@ fn differences_of_deep_folders_take_no_time_in_the_square() {
     assert!(matches!(tx.abort_only(&["/elsewhere"]), Err(Error::Usage(_))));
     tx.abort_only(&["/top"]).unwrap();
     assert!(tx.diff().unwrap().is_empty());
-    // A list that does not fit is refused, and the transaction goes on.
+    // A list that exceeds the limit is refused, and the transaction continues.
     let small = begin(&base, &self::account(1 << 20));
     for n in 0..600_u32 {
         make(&small, format!("{n:0200}").as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Conflicts on contents are told at the write that meets them (TX-4), on both bases.
+//! A conflict on contents is reported at the write that finds it (TX-4), on both file systems.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use xact_fs::{Allocate, Caller, VersionedFs, View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{Op, dump, run};
-use super::real::Volume;
+use super::real_volumes::Volume;
 use crate::mem_fs::MemFs;
 use crate::{Durability, Isolation, Side, Transaction, TxOptions, TxState};
 
@@ -28,7 +28,7 @@ fn allocate(path: &str, at: u64, len: u64, how: Allocate) -> Op {
     Op::Allocate(path.into(), at, len, how)
 }
 
-/// `a` with eight blocks and a half, `b` empty.
+/// Creates `a` with eight and a half blocks, and an empty `b`.
 fn filled<B: View>(base: &B) {
     let long = Op::Write("a".into(), 0, vec![1; 8704], WriteHow::default());
     for op in [Op::Create("a".into()), long, Op::Create("b".into())] {
@@ -40,7 +40,7 @@ fn begin<B: VersionedFs>(base: &Arc<B>, id: u64, isolation: Isolation) -> Transa
     Transaction::begin(base, TxOptions { id, isolation, ..TxOptions::default() })
 }
 
-/// Runs a test on both bases. The real one knows who won.
+/// Runs a test on both file systems. Only the real one knows the conflicting transaction.
 fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemFs>), on_real: impl Fn(&dyn Fn() -> Arc<xact_fs::LiveFs>)) {
     test(&|| {
         let base = MemFs::new(BLOCK as u32);
@@ -58,15 +58,15 @@ fn on_both(test: impl Fn(&dyn Fn() -> Arc<MemFs>), on_real: impl Fn(&dyn Fn() ->
     });
 }
 
-/// Runs `inside`, whose last call alone meets what `outside` has changed after the begin.
-fn told_at_once<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>) {
+/// Runs the calls `inside`, of which only the last one finds the changes that `outside` has made.
+fn conflicts_at_once<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>) {
     let zero = Allocate::ZeroRange { keep_size: true };
     let reserve = Allocate::Reserve { keep_size: false };
     let pairs: &[(&[Op], Op)] = &[
         (&[write("a", 1024, 1024)], write("a", 1024, 1)),
         (&[write("a", 1030, 10)], write("a", 2047, 1)),
         (&[write("a", 0, 4096)], write("a", 3000, 1)),
-        // Of a page in which the file ends, and of what lies behind.
+        // In the page with the end of the file, and after it.
         (&[append("a")], append("a")),
         (&[write("a", 9216, 1024)], write("a", 8192, 4)),
         (&[truncate("a", 20_000)], write("a", 8192, 4)),
@@ -81,7 +81,7 @@ fn told_at_once<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>) {
         (&[allocate("a", 1024, 2048, zero)], write("a", 2500, 1)),
         (&[write("a", 1024, 1)], allocate("a", 1024, 1024, Allocate::PunchHole)),
         (&[write("b", 0, 100), Op::Copy("b".into(), 0, "a".into(), 0, 100)], write("a", 0, 1)),
-        // What it has made its own before, at its next write to the file.
+        // A block that it has written before, at its next write to the file.
         (&[write("a", 0, 10), write("a", 4096, 10)], write("a", 4096, 1)),
     ];
     for isolation in [Isolation::Serializable, Isolation::Snapshot] {
@@ -108,11 +108,11 @@ fn told_at_once<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>) {
 
 #[test]
 fn a_write_on_changed_contents_fails_at_once() {
-    on_both(|fresh| told_at_once(fresh), |fresh| told_at_once(fresh));
+    on_both(|fresh| conflicts_at_once(fresh), |fresh| conflicts_at_once(fresh));
 }
 
-/// Others may change what it does not, as often as they like, and what it only reads is the
-/// commit's.
+/// Changes of other blocks do not conflict, and changes of blocks that were only read are left to
+/// the commit.
 fn left_alone<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>) {
     let base = fresh();
     let tx = begin(&base, 0, Isolation::Serializable);
@@ -141,11 +141,12 @@ fn changes_of_other_blocks_do_not_collide() {
     on_both(|fresh| left_alone(fresh), |fresh| left_alone(fresh));
 }
 
-/// What the transaction wrote first and others changed then: told when it writes to the file again.
-fn overtaken<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>, knows_who: bool) {
+/// A block that the transaction wrote first and others changed later is reported at the next write
+/// to the file.
+fn overtaken<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>, knows_author: bool) {
     let base = fresh();
     let [one, two] = [71, 72].map(|id| begin(&base, id, Isolation::Serializable));
-    // Both may write the same block: as long as neither commits, nobody has lost.
+    // Both may write the same block: as long as neither commits, there is no conflict.
     for tx in [&one, &two, &one, &two] {
         run(tx, &write("a", 4096, 10));
         run(tx, &write("b", 0, 10));
@@ -156,18 +157,17 @@ fn overtaken<B: VersionedFs + View>(fresh: &dyn Fn() -> Arc<B>, knows_who: bool)
     run(&two, &write("a", 2048, 10));
     assert!(two.is_doomed());
     let Err(Error::Conflict { path, conflicting_tx, .. }) = two.commit() else { panic!("both committed") };
-    assert_eq!((&*path, conflicting_tx), ("/a", knows_who.then_some(71)));
+    assert_eq!((&*path, conflicting_tx), ("/a", knows_author.then_some(71)));
 }
 
 #[test]
-fn of_two_that_write_one_block_the_second_is_told() {
+fn the_second_of_two_writers_of_one_block_conflicts() {
     on_both(|fresh| overtaken(fresh, false), |fresh| overtaken(fresh, true));
 }
 
-/// A doomed transaction can be looked at and undone, and is never committed, whatever of it is
-/// taken back.
+/// A doomed transaction can be read and rolled back, but never committed, whatever is rolled back.
 #[test]
-fn doom_is_for_good() {
+fn a_doomed_transaction_never_commits() {
     let base = MemFs::new(BLOCK as u32);
     filled(&*base);
     let tx = begin(&base, 0, Isolation::Serializable);
@@ -176,7 +176,7 @@ fn doom_is_for_good() {
     run(&*base, &write("a", 0, 1));
     let a = tx.lookup(Ino::ROOT, b"a").unwrap().ino;
     assert!(matches!(tx.write(a, 0, b"x", WriteHow::default()), Err(Error::Conflict { .. })));
-    // All that changes anything fails with it, reads do not.
+    // All changes fail with the conflict, reads do not.
     let made = tx.make_dir(&Caller::ROOT, Ino::ROOT, b"dir", 0o755);
     assert!(matches!(made, Err(Error::Conflict { path, .. }) if path == "/a"));
     let mut out = Vec::new();
@@ -190,13 +190,13 @@ fn doom_is_for_good() {
     assert_eq!(diff.iter().map(|one| &*one.path).collect::<Vec<_>>(), [b"/new"]);
     assert!(tx.peek_attr(Side::New, a).is_ok());
     tx.abort_only(&["/new"]).unwrap();
-    // Without any effect it would be a reader, which always commits; but it was told that a write
+    // Without a net effect it would be a reader, which always commits; but one of its writes
     // failed.
     assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     base.assert_idle();
 }
 
-/// A part of it that was committed is not what others have changed.
+/// Changes of its own partial commit do not count as changes of others.
 #[test]
 fn its_own_commit_dooms_nothing() {
     let volume = Volume::new(16, &["-b", "1024"]);

@@ -1,10 +1,10 @@
-//! Transactions larger than the journal, and larger than memory should hold (TX-16).
+//! Transactions larger than the journal, or than the limit of memory, commit as a whole (TX-16).
 
 use xact_fs::{Allocate, LiveFs, View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{USER, dump};
-use super::real::{Volume, begin, spilled_blocks};
+use super::real_volumes::{Volume, begin, spilled_blocks};
 use crate::Transaction;
 
 fn make_dirs(tx: &Transaction<LiveFs>, count: u32) {
@@ -13,8 +13,8 @@ fn make_dirs(tx: &Transaction<LiveFs>, count: u32) {
     }
 }
 
-/// More metadata than the journal takes: it gets longer for that, and is as it was made after a
-/// clean end, and after a crash.
+/// For more metadata than the journal holds, the journal gets longer; it has its original length
+/// again after a clean close, and after a crash.
 #[test]
 fn a_commit_larger_than_the_journal() {
     let volume = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
@@ -26,11 +26,10 @@ fn a_commit_larger_than_the_journal() {
     tx.commit().unwrap();
     let long = base.engine().journal().unwrap().size();
     assert!(long.blocks > 4 * made.blocks && long.made_with == Some(made.blocks), "{long:?}");
-    // All that a commit wrote is in the log of a crashed volume; what it left of the journal's
-    // length is put right by the next opening.
+    // After a crash the log has the whole commit; the next opening restores the journal's length.
     let crashed = Volume::new(64, &["-b", "1024", "-J", "size=1", "-N", "16000"]);
     std::fs::copy(&volume.image, &crashed.image).unwrap();
-    // Another one, which takes them all away again.
+    // Another transaction, which removes them all again.
     drop(tx);
     let tx = begin(&base);
     for i in 0..4000 {
@@ -52,13 +51,13 @@ fn a_commit_larger_than_the_journal() {
     crashed.check("after a crash with a long journal");
 }
 
-/// Folders that are empty by now, but have more blocks than the journal can revoke in one commit:
-/// one transaction removes them all, over several commits where that is needed.
+/// One transaction removes empty folders that have more blocks than the journal can revoke in one
+/// commit; it takes several commits if needed.
 #[test]
 fn large_folders_are_removed_whatever_the_journal_can_revoke() {
     let volume = Volume::new(128, &["-b", "1024", "-J", "size=1"]);
     let base = volume.open();
-    // With blocks of 1 KiB each holds three names of this length.
+    // A block of 1 KiB has three names of this length.
     const NAMES: u32 = 12_000;
     let file = base.make_node(&USER, Ino::ROOT, b"file", 0o100644, 0).unwrap().ino;
     let dirs: Vec<String> = (0..5).map(|i| format!("dir-{i}")).collect();
@@ -87,7 +86,7 @@ fn large_folders_are_removed_whatever_the_journal_can_revoke() {
     volume.check("after the removal of large folders");
 }
 
-/// A journal can get longer only where there is space for it, and extents to say where.
+/// A journal can get longer only if the volume has space, and its inode has extents.
 #[test]
 fn a_commit_that_no_journal_takes_is_refused() {
     let refused = |options: &[&str], filled: usize| {
@@ -114,7 +113,7 @@ fn a_commit_that_no_journal_takes_is_refused() {
 }
 
 const MIB: u64 = 1 << 20;
-/// Of which a transaction's contents get an eighth.
+/// A cache of which a transaction's contents may use an eighth.
 const SMALL_CACHE: u64 = 4 * MIB;
 
 fn new_file(tx: &dyn View, name: &str) -> Ino {
@@ -125,8 +124,8 @@ fn write(tx: &dyn View, ino: Ino, offset: u64, byte: u8, len: u64) {
     tx.write(ino, offset, &vec![byte; len as usize], WriteHow::default()).unwrap();
 }
 
-/// Contents beyond a share of the cache are on the volume before the commit, which does not write
-/// them again; they read the same at every time, also where they were changed since.
+/// Contents beyond a share of the cache are spilled to the volume before the commit, which does not
+/// write them again. They always read correctly, also after changes.
 #[test]
 fn contents_beyond_memory_are_spilled() {
     let volume = Volume::new(128, &["-b", "4096"]);
@@ -145,7 +144,7 @@ fn contents_beyond_memory_are_spilled() {
     let in_memory = tx.with_overlay(|overlay| overlay.in_memory.len() as u64 * 4096);
     assert!(in_memory <= 2 * MIB, "{in_memory} bytes are in memory");
     assert!(spilled_blocks(&tx) > 28 * 256);
-    // Spilled blocks are changed in part, cut off, and made holes.
+    // Spilled blocks are changed in part, truncated, and punched out.
     write(&tx, new, 3 * MIB + 10, 99, 5000);
     let how = Allocate::PunchHole;
     tx.allocate(&USER, new, 5 * MIB + 100, MIB, how).unwrap();
@@ -164,9 +163,9 @@ fn contents_beyond_memory_are_spilled() {
     assert_eq!(dump(&*volume.open(), false), in_view);
 }
 
-/// What was spilled and not committed leaves no trace: after an abort, a rollback, or a crash.
+/// Spilled contents that were not committed leave no trace after an abort, a rollback, or a crash.
 #[test]
-fn spilled_and_not_committed() {
+fn spilled_contents_leave_no_trace_without_a_commit() {
     let volume = Volume::new(64, &["-b", "1024"]);
     let base = volume.open_with(SMALL_CACHE);
     let kept = new_file(&*base, "kept");
@@ -202,8 +201,8 @@ fn spilled_and_not_committed() {
     crashed.check("after a crash");
 }
 
-/// A file that dies inside is not written by what is spilled after it, and a full volume is told by
-/// the write that it has no space for.
+/// A file deleted inside is not spilled later, and a full volume is reported by the write that does
+/// not fit.
 #[test]
 fn spilling_on_a_full_volume() {
     let volume = Volume::new(32, &["-b", "4096"]);
@@ -217,7 +216,7 @@ fn spilling_on_a_full_volume() {
     let parts = (0..64).map(|part| tx.write(new, part * MIB, &vec![3; MIB as usize], WriteHow::default()));
     let refused = parts.filter_map(Result::err).next().unwrap();
     assert!(matches!(refused, Error::NoSpace), "{refused:?}");
-    // Nothing is lost by that: what fits is committed.
+    // The transaction continues: a part that fits is committed.
     let cut = xact_fs::SetAttr { size: Some(4 * MIB), ..xact_fs::SetAttr::default() };
     tx.set_attr(&USER, new, &cut).unwrap();
     tx.commit().unwrap();

@@ -1,4 +1,5 @@
-//! Random sequences: inside and outside come to the same; concurrent histories are serializable.
+//! Random operations have the same results inside and outside a transaction; concurrent histories
+//! are serializable.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::mem_fs::MemFs;
 use crate::{Isolation, Transaction, TxOptions};
 use xact_types::Error;
 
-/// A volume with a tree made by some random operations.
+/// A volume with a tree from random operations.
 fn grown(rng: &mut Rng, ops: u64) -> Arc<MemFs> {
     let base = MemFs::new(1024);
     for _ in 0..ops {
@@ -17,15 +18,15 @@ fn grown(rng: &mut Rng, ops: u64) -> Arc<MemFs> {
     base
 }
 
-/// The same operations in a transaction and without one tell the same, step by step, and leave
-/// the same tree: contents, attributes, times, owners, inode numbers.
+/// The same operations in a transaction and outside return the same results and leave the same
+/// tree: contents, attributes, times, owners, inode numbers.
 #[test]
 fn inside_and_commit_is_the_same_as_outside() {
     'seeds: for seed in 0..600 {
         let mut rng = Rng(seed);
         let plain = grown(&mut rng, 60);
         let base = MemFs::with(plain.tree());
-        // Several transactions one after the other, of all sizes.
+        // Several transactions of different sizes, one after the other.
         for round in 0..4 {
             let tx = Transaction::begin(&base, TxOptions::default());
             for step in 0..rng.below(40) {
@@ -51,7 +52,7 @@ fn inside_and_commit_is_the_same_as_outside() {
     }
 }
 
-/// An abort leaves everything as it was.
+/// An abort leaves everything unchanged.
 #[test]
 fn an_abort_leaves_no_trace() {
     for seed in 0..100 {
@@ -78,12 +79,12 @@ fn histories_are_serializable() {
         committed += c;
         conflicts += f;
     }
-    // Both ways out must have been taken often for this to mean anything.
+    // The test is meaningful only with many commits and many conflicts.
     assert!(committed > 1000, "{committed} commits");
     assert!(conflicts > 1000, "{conflicts} conflicts");
 }
 
-/// The checker finds what it is for: where only writes are validated, it finds faults.
+/// If only writes are validated, the checker finds histories that are not serializable.
 #[test]
 fn the_checker_rejects_histories_of_snapshot_isolation() {
     let rejected = (0..500).filter(|&seed| history_in_memory(seed, Isolation::Snapshot).is_err()).count();
@@ -99,7 +100,7 @@ fn history_in_memory(seed: u64, isolation: Isolation) -> Result<(usize, usize), 
     outcome
 }
 
-/// The checker finds what it is for: with only writes validated, histories are not serializable.
+/// If only writes are validated, two transactions may each read items that the other one writes.
 #[test]
 fn snapshot_isolation_lets_two_read_what_the_other_writes() {
     let base = MemFs::new(1024);
@@ -122,7 +123,7 @@ fn snapshot_isolation_lets_two_read_what_the_other_writes() {
     assert!(matches!(attempt(Isolation::Serializable, 3), Err(Error::Conflict { .. })));
 }
 
-/// Commits from many threads: none is lost, none is half there, nothing hangs.
+/// Commits from many threads: none is lost or half visible, and no thread hangs.
 #[test]
 fn counters_in_two_files_stay_equal() {
     let base = MemFs::new(1024);

@@ -1,4 +1,5 @@
-//! Looking at a transaction's differences, committing and dropping parts of it.
+//! Differences are reported by path; partial commits and aborts take exactly the selected changes
+//! and those that must stay with them.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ fn begin(base: &Arc<MemFs>) -> Tx {
     Transaction::begin(base, TxOptions::default())
 }
 
-/// Files `a` (with "old"), `b`, `d/x`, `d/y`, and folders `d`, `e` and `e/f`.
+/// A tree with the files `a` (with "old"), `b`, `d/x`, `d/y`, and the folders `d`, `e` and `e/f`.
 fn base() -> Arc<MemFs> {
     let base = MemFs::new(1024);
     do_all(
@@ -68,7 +69,7 @@ fn commit_only(tx: &Tx, path: &str) -> xact_types::Result<()> {
 }
 
 #[test]
-fn a_diff_names_what_happened() {
+fn a_diff_lists_each_change_by_path() {
     let base = base();
     let tx = begin(&base);
     assert_eq!(diff(&tx), [""; 0]);
@@ -93,7 +94,7 @@ fn a_diff_names_what_happened() {
         [
             "Modified /a",
             "Added /also-b",
-            // One of its two names.
+            // It has two names; one is shown.
             "Attributes /also-b",
             "Deleted /d/x",
             "Attributes /e/f",
@@ -130,7 +131,7 @@ fn writing_a_new_file_over_an_old_one_is_a_modification() {
 }
 
 #[test]
-fn to_look_at_a_diff_is_not_to_read() {
+fn a_diff_does_not_count_as_read() {
     let base = base();
     let tx = begin(&base);
     let a = tx.lookup(Ino::ROOT, b"b").unwrap();
@@ -165,7 +166,7 @@ fn a_part_is_committed_with_what_it_needs() {
     let names: Vec<String> = dump(&*base, false).into_keys().collect();
     assert_eq!(names, ["/", "/a", "/b", "/d", "/d/x", "/d/y", "/e", "/e/f", "/n", "/n/m", "/n/m/1"]);
     assert_eq!(diff(&tx), ["Modified /a", "Deleted /b", "Added /n/2", "Renamed /d/x -> /n/m/x"]);
-    // By where it was.
+    // Selected by the old path.
     commit_only(&tx, "/d/x/").unwrap();
     assert_eq!(diff(&tx), ["Modified /a", "Deleted /b", "Added /n/2"]);
     assert_eq!(dump(&tx, false), in_view, "the view has changed");
@@ -182,7 +183,7 @@ fn a_part_is_committed_with_what_it_needs() {
 }
 
 #[test]
-fn what_is_dropped_is_as_it_was() {
+fn aborted_parts_are_restored() {
     let base = base();
     let before = dump(&*base, false);
     let tx = begin(&base);
@@ -197,7 +198,7 @@ fn what_is_dropped_is_as_it_was() {
             Op::Create(s("e/new")),
         ],
     );
-    // The folder comes back with the file, but not the other file.
+    // The folder is restored with the file, but without the other file.
     tx.abort_only(&["d/x"]).unwrap();
     assert_eq!(diff(&tx), ["Attributes /a", "Deleted /d/y", "Added /e/new"]);
     tx.abort_only(&["d", "a", "e"]).unwrap();
@@ -223,21 +224,21 @@ fn folders_moved_into_each_other_stay_together() {
     base.assert_idle();
 }
 
-/// A part is validated with all that was read, and the rest goes on as of that commit.
+/// A part is validated with all reads, and the rest continues with a view as of that commit.
 #[test]
-fn parts_and_others() {
+fn a_partial_commit_validates_all_reads() {
     let base = base();
     let tx = begin(&base);
     do_all(&tx, &[Op::Read(s("b"), 0, 10), Op::Create(s("1")), Op::Create(s("2")), write("d/y", "mine")]);
     do_all(&*base, &[write("a", "others")]);
     commit_only(&tx, "1").unwrap();
-    // From the commit on it sees what others had done by then, and what they do to what it has
-    // read or written still collides.
+    // After the commit it sees the changes of others up to then, and their later changes of items
+    // that it has read or written still conflict.
     assert_eq!(run(&tx, &Op::Read(s("a"), 0, 3)), super::ops::Outcome::Bytes(b"oth".to_vec()));
     do_all(&*base, &[write("d/y", "others")]);
     let refused = tx.try_commit(Durability::Durable, &mut ());
     assert!(matches!(refused, Err(Error::Conflict { path, .. }) if path == "/d/y"));
-    // The part that nobody has touched can still be had; dropping the other would not help, as it
+    // The part without a conflict is still listed; an abort of the other would not help, because it
     // was read.
     assert_eq!(diff(&tx), ["Added /2", "Modified /d/y"]);
     tx.abort();
@@ -258,8 +259,8 @@ fn a_refused_commit_leaves_the_transaction_as_it_was() {
     base.assert_idle();
 }
 
-/// Random transactions, committed in parts in random order: the view stays the same throughout,
-/// each part leaves a sound tree, and in the end the base is the view.
+/// Random transactions, committed in parts in random order: the view never changes, each part
+/// leaves a valid tree, and in the end the base equals the view.
 #[test]
 fn all_parts_are_the_whole() {
     let mut parts = 0;
@@ -296,7 +297,7 @@ fn all_parts_are_the_whole() {
                     shown(&all[at])
                 );
             }
-            assert!(tx.diff().unwrap().len() < all.len(), "seed {seed}: nothing came of {}", shown(&all[at]));
+            assert!(tx.diff().unwrap().len() < all.len(), "seed {seed}: no effect of {}", shown(&all[at]));
             check_links(&base, seed);
         }
         tx.commit().unwrap();
@@ -306,9 +307,9 @@ fn all_parts_are_the_whole() {
     assert!(parts > 1000, "{parts} parts");
 }
 
-/// The same, dropped: in the end nothing was done.
+/// Random transactions, aborted in parts: in the end no change is left.
 #[test]
-fn all_parts_dropped_are_nothing() {
+fn all_parts_aborted_leave_no_change() {
     for seed in 0..400 {
         let mut rng = Rng(90_000 + seed);
         let base = MemFs::new(1024);
@@ -331,7 +332,7 @@ fn all_parts_dropped_are_nothing() {
                 Err(Error::Usage(_)) => tx.abort_only(&[b"/"]).unwrap(),
                 Err(other) => panic!("seed {seed}: {other}"),
             }
-            // What is left could be committed: the view is a sound tree.
+            // The rest could be committed: the view is a valid tree.
             dump(&tx, false);
         }
         assert_eq!(dump(&tx, false), before, "seed {seed}");
@@ -341,7 +342,7 @@ fn all_parts_dropped_are_nothing() {
     }
 }
 
-/// Link counts are the numbers of names, and nothing is without one.
+/// Checks that each link count is the number of names, and no inode is without a name.
 fn check_links(base: &Arc<MemFs>, seed: u64) {
     let tree = base.tree();
     let mut names = std::collections::BTreeMap::<Ino, u32>::new();
