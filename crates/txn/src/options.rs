@@ -20,8 +20,8 @@ pub enum Durability {
     #[default]
     Durable,
     /// Once the commit is visible. It becomes durable with the next durable commit, `fsync` or
-    /// `sync`, at the latest within seconds. A crash before that undoes it as a whole, with all
-    /// later commits.
+    /// `sync`, and no later than a few seconds after. A crash before that undoes it as a whole,
+    /// with all later commits.
     Ordered,
     /// As `Ordered`, for contents that later commits will replace (TX-10). If the volume's mode
     /// puts data into the journal and they fit, they wait there for the next durable commit, and

@@ -75,7 +75,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Whether the net effect is empty, or only times of directories in which names were added and
-    /// removed again: a log file that was written and deleted is no reason to write to the device.
+    /// removed again: a log file that was written and deleted need not be written to the device.
     pub fn is_empty(&self) -> bool {
         self.born().next().is_none() && self.changed().all(|(_, node)| node.changes_dir_times_only())
     }

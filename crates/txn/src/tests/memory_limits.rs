@@ -133,7 +133,7 @@ fn savepoints_are_counted_and_their_copies_charged() {
     let open = std::iter::from_fn(|| many.savepoint().ok()).count();
     assert_eq!(open, 1000);
     assert_eq!(many.savepoint().unwrap_err().errno(), Errno::EMFILE);
-    assert!(make(&many, b"goes on").is_ok());
+    assert!(make(&many, b"continues").is_ok());
 }
 
 /// The counters agree with a recount after any sequence of operations.

@@ -98,7 +98,7 @@ fn inside_and_commit_is_the_same_as_outside() {
             let tx = begin(&one);
             for step in 0..rng.below(50) {
                 let op = Op::random(&mut rng);
-                // What fallocate reserves is data to one and a hole to the other.
+                // Blocks reserved by fallocate are data to one and a hole to the other.
                 if matches!(op, Op::Seek(..)) {
                     continue;
                 }
@@ -143,7 +143,7 @@ fn histories_are_serializable() {
                 run(&*base, &op);
                 run(&*replay, &op);
             }
-            // What fallocate reserves is data to one and a hole to the other.
+            // Blocks reserved by fallocate are data to one and a hole to the other.
             let usable = |op: &Op| !matches!(op, Op::Seek(..));
             let seed = rng.0;
             let (c, f) = history(seed, &mut rng, &base, &replay, Isolation::Serializable, usable).unwrap();

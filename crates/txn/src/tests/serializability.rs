@@ -146,8 +146,8 @@ fn counters_in_two_files_stay_equal() {
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     for path in ["a", "b"] {
-        let told = run(&*base, &Op::Read(path.into(), 0, 8));
-        assert_eq!(told, Outcome::Bytes(done.to_le_bytes().to_vec()));
+        let outcome = run(&*base, &Op::Read(path.into(), 0, 8));
+        assert_eq!(outcome, Outcome::Bytes(done.to_le_bytes().to_vec()));
     }
     assert!(done > 0);
     base.assert_idle();

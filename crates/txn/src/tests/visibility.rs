@@ -306,13 +306,13 @@ fn a_listing_in_portions_lists_every_name_once() {
         }
         // Names are added and removed during the listing; they may be in it or not.
         if portion < 10 {
-            create(&tx, &format!("meanwhile-{portion}"), b"");
+            create(&tx, &format!("later-{portion}"), b"");
         }
         if (1..10).contains(&portion) {
-            tx.unlink(&USER, ROOT, format!("meanwhile-{}", portion - 1).as_bytes()).unwrap();
+            tx.unlink(&USER, ROOT, format!("later-{}", portion - 1).as_bytes()).unwrap();
         }
     }
-    seen.retain(|name| !name.starts_with('.') && !name.starts_with("meanwhile"));
+    seen.retain(|name| !name.starts_with('.') && !name.starts_with("later"));
     let mut unique = seen.clone();
     unique.sort();
     unique.dedup();

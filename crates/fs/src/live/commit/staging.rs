@@ -144,7 +144,7 @@ impl LiveFs {
     }
 }
 
-/// Adds a block behind those that are there, to the last run where it follows that.
+/// Adds a block after all others, to the last run if it is contiguous.
 fn add_to_runs(runs: &mut Vec<(u32, u32)>, at: u32) {
     match runs.last_mut() {
         Some((first, len)) if *first + *len == at => *len += 1,
