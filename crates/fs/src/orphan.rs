@@ -32,10 +32,10 @@ use list::OrphanList;
 /// The orphans of one volume.
 pub struct Orphans {
     table: InodeTable,
-    state: Mutex<State>,
+    state: Mutex<OrphanState>,
 }
 
-struct State {
+struct OrphanState {
     list: OrphanList,
     /// The list in a closed commit that is not drained, once a later commit has changed the list.
     older: Option<(CommitId, OrphanList)>,
@@ -44,7 +44,7 @@ struct State {
     slots: HashMap<Ino, Slot>,
 }
 
-impl State {
+impl OrphanState {
     /// The list in the handle's commit, if the newest list is another one. Once that commit is
     /// drained, only the newest list counts.
     fn older_of(&mut self, h: &Handle) -> Option<&mut OrphanList> {
@@ -83,11 +83,14 @@ impl Orphans {
         let list = OrphanList::open(alloc, table)?;
         let (file, slots) = OrphanFile::open(alloc, table)?.unzip();
         let slots = slots.unwrap_or_default();
-        Ok(Orphans { table: table.clone(), state: Mutex::new(State { list, older: None, file, slots }) })
+        Ok(Orphans {
+            table: table.clone(),
+            state: Mutex::new(OrphanState { list, older: None, file, slots }),
+        })
     }
 
     /// The lock. A thread that adds or removes an orphan may wait for the device under it.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OrphanState> {
         lock_within(self.table.engine(), &self.state)
     }
 

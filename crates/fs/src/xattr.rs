@@ -45,7 +45,7 @@ pub struct Xattrs<'a> {
 }
 
 /// A change of an inode's attribute block.
-enum BlockChange {
+enum XattrBlockChange {
     None,
     /// Write this list.
     Write(Vec<Attribute>),
@@ -129,9 +129,9 @@ impl<'a> Xattrs<'a> {
         let mut after = before.clone();
         self.place(&mut after, inode, name, value)?;
         let block_change = match after.block {
-            listed if listed == before.block => BlockChange::None,
-            listed if listed.is_empty() => BlockChange::Drop,
-            listed => BlockChange::Write(listed),
+            listed if listed == before.block => XattrBlockChange::None,
+            listed if listed.is_empty() => XattrBlockChange::Drop,
+            listed => XattrBlockChange::Write(listed),
         };
         let old_block = Some(BlockNr(inode.xattr_block())).filter(|block| block.0 != 0);
         self.change_block(handle, inode, old_block, block_change)?;
@@ -199,7 +199,7 @@ impl<'a> Xattrs<'a> {
             return Ok(());
         };
         self.in_block(block, &bytes)?;
-        self.change_block(handle, inode, Some(block), BlockChange::Drop)
+        self.change_block(handle, inode, Some(block), XattrBlockChange::Drop)
     }
 
     /// The attribute in its format on disk.
@@ -293,11 +293,11 @@ impl<'a> Xattrs<'a> {
         handle: &mut Handle,
         inode: &mut Inode,
         old: Option<BlockNr>,
-        change: BlockChange,
+        change: XattrBlockChange,
     ) -> Result<()> {
         let mut list = match change {
-            BlockChange::None => return Ok(()),
-            BlockChange::Drop => {
+            XattrBlockChange::None => return Ok(()),
+            XattrBlockChange::Drop => {
                 if let Some(old) = old {
                     self.release(handle, old)?;
                     inode.set_xattr_block(0);
@@ -306,7 +306,7 @@ impl<'a> Xattrs<'a> {
                 }
                 return Ok(());
             }
-            BlockChange::Write(list) => list,
+            XattrBlockChange::Write(list) => list,
         };
         if let Some(old) = old {
             self.await_other_users(handle, old)?;

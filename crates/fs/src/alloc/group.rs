@@ -31,11 +31,11 @@ pub(super) struct Group {
     /// Inodes at the start of the table whose blocks were written; the rest of the table has old
     /// bytes.
     pub table_ready: AtomicU32,
-    pub state: Mutex<State>,
+    pub state: Mutex<GroupMaps>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct GroupMaps {
     blocks: Option<Map>,
     inodes: Option<Map>,
     block_damage: Option<Error>,
@@ -95,9 +95,9 @@ pub(super) enum Prefetch {
 impl AllocatorCore {
     /// Locks a group, after reading the blocks of `prefetch` into the engine's cache: no thread
     /// waits for the device under this lock.
-    pub(super) fn lock(&self, number: GroupNr, prefetch: Prefetch) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self, number: GroupNr, prefetch: Prefetch) -> MutexGuard<'_, GroupMaps> {
         let group = self.group(number);
-        let has_map = |state: &State| match prefetch {
+        let has_map = |state: &GroupMaps| match prefetch {
             Prefetch::BlockMap => state.blocks.is_some() || state.block_damage.is_some(),
             Prefetch::InodeMap => state.inodes.is_some() || state.inode_damage.is_some(),
             Prefetch::BlockBitmap | Prefetch::InodeBitmap => false,
@@ -125,7 +125,7 @@ impl AllocatorCore {
     }
 
     /// The block map of a group; reads and checks the bitmap if it is not in memory.
-    pub(super) fn block_map<'a>(&self, number: GroupNr, state: &'a mut State) -> Result<&'a mut Map> {
+    pub(super) fn block_map<'a>(&self, number: GroupNr, state: &'a mut GroupMaps) -> Result<&'a mut Map> {
         if let Some(damage) = &state.block_damage {
             return Err(damage.clone());
         }
@@ -147,7 +147,7 @@ impl AllocatorCore {
     }
 
     /// The inode map of a group; see `block_map`.
-    pub(super) fn inode_map<'a>(&self, number: GroupNr, state: &'a mut State) -> Result<&'a mut Map> {
+    pub(super) fn inode_map<'a>(&self, number: GroupNr, state: &'a mut GroupMaps) -> Result<&'a mut Map> {
         if let Some(damage) = &state.inode_damage {
             return Err(damage.clone());
         }

@@ -7,7 +7,7 @@ use xact_layout::feature::compat;
 use xact_layout::htree::{self, Branch, MAX_DEPTH};
 use xact_types::{BlockNr, Error, FileBlock, Result, Site};
 
-use super::index::Path;
+use super::index::IndexPath;
 use super::{Dir, DirBlocks};
 use crate::api::{Entry, Name};
 
@@ -180,7 +180,7 @@ impl Dir<'_> {
         &self,
         blocks: &mut dyn DirBlocks,
         h: &mut Handle,
-        path: &Path,
+        path: &IndexPath,
         new: Hashed<'_>,
     ) -> Result<()> {
         let (block, bytes) = self.read_leaf(blocks, path)?;
@@ -216,7 +216,7 @@ impl Dir<'_> {
     /// Adds space to the index, whose block above the leaf is full: below the lowest block with a
     /// free slot, the upper half of a full block moves to a new node. If all are full, the root's
     /// entries move to a new level below it.
-    fn grow_index(&self, blocks: &mut dyn DirBlocks, h: &mut Handle, path: &Path) -> Result<()> {
+    fn grow_index(&self, blocks: &mut dyn DirBlocks, h: &mut Handle, path: &IndexPath) -> Result<()> {
         let Some(above) = (0..path.depth() - 1).rev().find(|&level| !path.step(level).index.is_full()) else {
             if path.depth() >= self.format.index_depth_max() {
                 // The kernel fails in the same way ("Directory index full").

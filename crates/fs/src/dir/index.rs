@@ -9,7 +9,7 @@ use super::{Dir, DirBlocks, FoundEntry};
 use crate::api::Name;
 
 /// An index block on a path, and the branch taken.
-pub(super) struct Step {
+pub(super) struct IndexStep {
     pub file_block: FileBlock,
     pub block: BlockNr,
     pub bytes: BlockRef,
@@ -17,7 +17,7 @@ pub(super) struct Step {
     pub at: usize,
 }
 
-impl Step {
+impl IndexStep {
     fn target(&self) -> FileBlock {
         self.index.block(&self.bytes, self.at)
     }
@@ -30,26 +30,26 @@ impl Step {
 }
 
 /// The path from the root to one leaf.
-pub(super) struct Path {
+pub(super) struct IndexPath {
     /// The hash function given by the root.
     pub hasher: DirHasher,
     /// Steps from the root on; `None` after the last.
-    steps: [Option<Step>; MAX_DEPTH],
+    steps: [Option<IndexStep>; MAX_DEPTH],
     depth: usize,
 }
 
-impl Path {
+impl IndexPath {
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    pub fn step(&self, level: usize) -> &Step {
+    pub fn step(&self, level: usize) -> &IndexStep {
         assert!(level < self.depth, "level of an index");
         self.steps[level].as_ref().expect("steps above the depth")
     }
 
     /// The index block directly above the leaf.
-    pub fn last(&self) -> &Step {
+    pub fn last(&self) -> &IndexStep {
         self.step(self.depth - 1)
     }
 
@@ -80,14 +80,14 @@ impl Path {
 
 impl Dir<'_> {
     /// Reads the root. The path is complete after `descend`.
-    fn open_index(&self, blocks: &dyn DirBlocks) -> Result<Path> {
+    fn open_index(&self, blocks: &dyn DirBlocks) -> Result<IndexPath> {
         self.block_count(blocks)?;
         let file_block = FileBlock(0);
         let (block, bytes) = self.read(blocks, file_block)?;
         let (info, index) = Index::root(&self.format, &bytes, self.ino, Site::Block(block))?;
         let hasher = DirHasher::new(self.sb, info.hash_version);
-        let root = Step { file_block, block, bytes, index, at: 0 };
-        let mut path = Path { hasher, steps: Default::default(), depth: 1 + usize::from(info.levels) };
+        let root = IndexStep { file_block, block, bytes, index, at: 0 };
+        let mut path = IndexPath { hasher, steps: Default::default(), depth: 1 + usize::from(info.levels) };
         path.steps[0] = Some(root);
         Ok(path)
     }
@@ -102,7 +102,7 @@ impl Dir<'_> {
         &self,
         blocks: &dyn DirBlocks,
         hash_of: impl FnOnce(&DirHasher) -> u32,
-    ) -> Result<(u32, Path)> {
+    ) -> Result<(u32, IndexPath)> {
         let mut path = self.open_index(blocks)?;
         let hash = hash_of(&path.hasher);
         let root = path.steps[0].as_mut().expect("an open index has a root");
@@ -116,7 +116,7 @@ impl Dir<'_> {
     }
 
     /// Moves to the next leaf, which must exist.
-    pub(super) fn advance(&self, blocks: &dyn DirBlocks, path: &mut Path) -> Result<()> {
+    pub(super) fn advance(&self, blocks: &dyn DirBlocks, path: &mut IndexPath) -> Result<()> {
         let level = (0..path.depth)
             .rev()
             .find(|&level| path.step(level).next_hash().is_some())
@@ -130,10 +130,10 @@ impl Dir<'_> {
 
     /// Reads an index node. A root or a leaf in its place does not look like a node, or has another
     /// checksum. The depth is limited, so a loop of nodes ends.
-    fn read_step(&self, blocks: &dyn DirBlocks, file_block: FileBlock) -> Result<Step> {
+    fn read_step(&self, blocks: &dyn DirBlocks, file_block: FileBlock) -> Result<IndexStep> {
         let (block, bytes) = self.read(blocks, file_block)?;
         let index = Index::node(&self.format, &bytes, Site::Block(block))?;
-        Ok(Step { file_block, block, bytes, index, at: 0 })
+        Ok(IndexStep { file_block, block, bytes, index, at: 0 })
     }
 
     pub(super) fn locate_indexed(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<Option<FoundEntry>> {
@@ -162,7 +162,7 @@ impl Dir<'_> {
     }
 
     /// Reads the leaf at the end of a path.
-    pub(super) fn read_leaf(&self, blocks: &dyn DirBlocks, path: &Path) -> Result<(BlockNr, BlockRef)> {
+    pub(super) fn read_leaf(&self, blocks: &dyn DirBlocks, path: &IndexPath) -> Result<(BlockNr, BlockRef)> {
         let leaf = path.leaf();
         if (0..path.depth).any(|level| path.step(level).file_block == leaf) {
             return Err(Error::corrupt(Site::Block(path.last().block), "hash index leads to itself"));

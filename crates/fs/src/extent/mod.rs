@@ -221,7 +221,7 @@ impl<'a> Extents<'a> {
     }
 
     /// Reads the nodes that a node of the path may be merged with. The change returns errors.
-    fn read_neighbours(&self, path: &path::Path) {
+    fn read_neighbours(&self, path: &path::TreePath) {
         for level in path.levels.iter().filter(|level| level.depth > 0) {
             for i in [level.at.wrapping_sub(1), level.at + 1] {
                 if let Some(entry) = level.entries.get(i) {

@@ -20,11 +20,11 @@ pub(super) struct Level {
 }
 
 /// Levels from the root to a leaf.
-pub(super) struct Path {
+pub(super) struct TreePath {
     pub levels: Vec<Level>,
 }
 
-impl Path {
+impl TreePath {
     pub fn leaf(&self) -> &Level {
         self.levels.last().expect("a path has a root")
     }
@@ -55,7 +55,7 @@ impl Extents<'_> {
     }
 
     /// Copies of the nodes down to the leaf for `at`.
-    pub(super) fn path(&self, inode: &Inode, at: FileBlock) -> Result<Path> {
+    pub(super) fn path(&self, inode: &Inode, at: FileBlock) -> Result<TreePath> {
         let mut levels = Vec::new();
         let mut bytes: BlockRef;
         let mut node = self.root(inode)?;
@@ -70,7 +70,7 @@ impl Extents<'_> {
                 end,
             });
             if node.depth() == 0 {
-                return Ok(Path { levels });
+                return Ok(TreePath { levels });
             }
             let expected = node.expected_child(i, end);
             let child = node.index(i).child;

@@ -25,7 +25,7 @@ use xact_layout::inode::Inode;
 use xact_types::{BlockNr, Errno, FileBlock, Result};
 
 use super::Extents;
-use super::path::{Level, Path};
+use super::path::{Level, TreePath};
 
 /// New contents of a node.
 struct NodeWrite {
@@ -53,7 +53,7 @@ pub(super) struct Change<'a> {
 impl<'a> Extents<'a> {
     /// Plans the replacement of the entries `range` of the path's leaf. Changes nothing on the
     /// volume.
-    pub(super) fn plan(&self, path: &Path, range: Range<usize>, with: &[RawEntry]) -> Result<Change<'a>> {
+    pub(super) fn plan(&self, path: &TreePath, range: Range<usize>, with: &[RawEntry]) -> Result<Change<'a>> {
         // On an error its drop gives the taken blocks back.
         let mut change = Change { extents: *self, plan: TreePlan::default() };
         change.splice(path, path.levels.len() - 1, range, with)?;
@@ -63,7 +63,13 @@ impl<'a> Extents<'a> {
 }
 
 impl Change<'_> {
-    fn splice(&mut self, path: &Path, level: usize, range: Range<usize>, with: &[RawEntry]) -> Result<()> {
+    fn splice(
+        &mut self,
+        path: &TreePath,
+        level: usize,
+        range: Range<usize>,
+        with: &[RawEntry],
+    ) -> Result<()> {
         let node = &path.levels[level];
         if node.entries[range.clone()] == *with {
             return Ok(());
@@ -169,7 +175,7 @@ impl Change<'_> {
     }
 
     /// Moves the entries of the root's only child into the root, as long as they fit.
-    fn pull_up(&mut self, path: &Path) -> Result<()> {
+    fn pull_up(&mut self, path: &TreePath) -> Result<()> {
         let root = &path.levels[0];
         let (mut depth, mut entries) = match &self.plan.root {
             Some((depth, entries)) => (*depth, entries.clone()),

@@ -37,9 +37,9 @@ impl Extents<'_> {
         let mut end = range.end;
         while end > range.start {
             match self.remove_in_leaf(handle, inode, range.start..end, freed)? {
-                Step::To(at) => end = at,
-                Step::NothingLeft => break,
-                Step::NoRoom => return Ok(Progress::Stopped(end)),
+                RemovalStep::To(at) => end = at,
+                RemovalStep::AllRemoved => break,
+                RemovalStep::CommitFull => return Ok(Progress::Stopped(end)),
             }
         }
         Ok(Progress::Done)
@@ -52,7 +52,7 @@ impl Extents<'_> {
         inode: &mut Inode,
         range: Range<FileBlock>,
         freed: Freed<'_>,
-    ) -> Result<Step> {
+    ) -> Result<RemovalStep> {
         let path = self.path(inode, FileBlock(range.end.0 - 1))?;
         let leaf = path.leaf();
         let nodes = step_credits(path.levels.len() as u32 - 1);
@@ -84,7 +84,7 @@ impl Extents<'_> {
         }
         if runs.is_empty() {
             let nothing = first == 0 || Extent::decode(&leaf.entries[first - 1]).end() <= range.start;
-            return Ok(if nothing { Step::NothingLeft } else { Step::NoRoom });
+            return Ok(if nothing { RemovalStep::AllRemoved } else { RemovalStep::CommitFull });
         }
         let removed = runs.iter().map(|run| u64::from(run.len)).sum();
         let change = self.plan(&path, first..before_end, &with)?;
@@ -92,15 +92,15 @@ impl Extents<'_> {
             freed(handle, run)?;
         }
         change.apply(handle, inode, 0, removed)?;
-        Ok(Step::To(done_to))
+        Ok(RemovalStep::To(done_to))
     }
 }
 
-enum Step {
+enum RemovalStep {
     /// From here to the end of the range, all is removed.
     To(FileBlock),
-    NothingLeft,
-    NoRoom,
+    AllRemoved,
+    CommitFull,
 }
 
 /// The groups whose bitmaps a step changes by freeing data.

@@ -16,14 +16,14 @@ use crate::live::{LiveFs, LiveOptions};
 use crate::versioned_fs::ReadAsOf;
 use crate::volume::VolumeOptions;
 
-struct Volume {
+struct TestVolume {
     _dir: TempDir,
     image: PathBuf,
 }
 
-impl Volume {
+impl TestVolume {
     /// A volume of `size_mib` made by mke2fs with `options`.
-    fn new(size_mib: u64, options: &[&str]) -> Volume {
+    fn new(size_mib: u64, options: &[&str]) -> TestVolume {
         let dir = TempDir::new().unwrap();
         let image = dir.path().join("volume");
         std::fs::File::create(&image).unwrap().set_len(size_mib << 20).unwrap();
@@ -34,7 +34,7 @@ impl Volume {
             .output()
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        Volume { _dir: dir, image }
+        TestVolume { _dir: dir, image }
     }
 
     fn open(&self) -> Arc<LiveFs> {
@@ -71,7 +71,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 #[test]
 fn changes_survive_a_close_and_satisfy_e2fsck() {
     for options in [&["-b", "4096"][..], &["-b", "1024"], &["-b", "2048", "-O", "^has_journal"]] {
-        let volume = Volume::new(32, options);
+        let volume = TestVolume::new(32, options);
         let fs = volume.open();
         let dir = fs.make_dir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
         let mut inos = Vec::new();
@@ -132,7 +132,7 @@ fn changes_survive_a_close_and_satisfy_e2fsck() {
 #[test]
 fn an_operation_that_fails_half_way_poisons_the_volume() {
     for fails_at in 0..8 {
-        let volume = Volume::new(8, &["-b", "1024"]);
+        let volume = TestVolume::new(8, &["-b", "1024"]);
         let device = FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap();
         let mut bytes = [0; 1024];
         device.read_at(&mut bytes, 1024).unwrap();
@@ -151,7 +151,7 @@ fn an_operation_that_fails_half_way_poisons_the_volume() {
 
 #[test]
 fn a_held_file_lives_until_it_is_released() {
-    let volume = Volume::new(16, &[]);
+    let volume = TestVolume::new(16, &[]);
     let fs = volume.open();
     let ino = file(&fs, Ino::ROOT, "held");
     fs.write(ino, 0, b"still here", WriteHow::default()).unwrap();
@@ -169,7 +169,7 @@ fn a_held_file_lives_until_it_is_released() {
 
 #[test]
 fn a_view_sees_one_instant() {
-    let volume = Volume::new(16, &["-b", "4096"]);
+    let volume = TestVolume::new(16, &["-b", "4096"]);
     let fs = volume.open();
     let ino = file(&fs, Ino::ROOT, "a");
     fs.write(ino, 0, &pattern(10_000, 1), WriteHow::default()).unwrap();
@@ -214,7 +214,7 @@ fn a_view_sees_one_instant() {
 /// the kernel then clears the orphan list.
 #[test]
 fn a_name_within_a_file_is_not_corruption() {
-    let volume = Volume::new(16, &[]);
+    let volume = TestVolume::new(16, &[]);
     let fs = volume.open();
     let (a, b): (&[u8], &[u8]) = (b"a", b"b");
     let ino = file(&fs, Ino::ROOT, "a");
@@ -233,7 +233,7 @@ fn a_name_within_a_file_is_not_corruption() {
 
 #[test]
 fn times_keep_their_nanoseconds() {
-    let volume = Volume::new(16, &[]);
+    let volume = TestVolume::new(16, &[]);
     let fs = volume.open();
     let ino = file(&fs, Ino::ROOT, "a");
     let time = Timestamp { secs: 5_000_000_000, nanos: 123_456_789 };
@@ -248,7 +248,7 @@ fn times_keep_their_nanoseconds() {
 
 #[test]
 fn a_full_volume_returns_no_space_and_can_delete() {
-    let volume = Volume::new(8, &["-b", "1024"]);
+    let volume = TestVolume::new(8, &["-b", "1024"]);
     let fs = volume.open();
     let ino = file(&fs, Ino::ROOT, "big");
     let chunk = pattern(64 << 10, 3);
@@ -275,7 +275,7 @@ fn a_full_volume_returns_no_space_and_can_delete() {
 #[test]
 fn operations_without_new_blocks_work_on_a_full_volume() {
     for options in [&["-b", "1024", "-I", "256"][..], &["-b", "1024", "-I", "256", "-O", "^dir_index"]] {
-        let volume = Volume::new(8, options);
+        let volume = TestVolume::new(8, options);
         let fs = volume.open();
         let ino = file(&fs, Ino::ROOT, "attributes");
         let set = |name: &str, len: usize| {
@@ -329,7 +329,7 @@ fn operations_without_new_blocks_work_on_a_full_volume() {
 fn large_reads_bypass_the_cache_and_see_cached_pages() {
     const LEN: usize = 5 << 20;
     for block_bytes in ["1024", "4096"] {
-        let volume = Volume::new(64, &["-b", block_bytes]);
+        let volume = TestVolume::new(64, &["-b", block_bytes]);
         let mut model = pattern(LEN, 3);
         model[2 << 20..3 << 20].fill(0);
         let fs = volume.open();

@@ -48,7 +48,7 @@ impl Tag {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct AclEntry {
     tag: Tag,
     /// Three bits: read, write, execute.
     perm: u16,
@@ -58,7 +58,7 @@ struct Entry {
 /// A valid list: owner, group and other once each, and a mask if there are named users or groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
-    entries: Vec<Entry>,
+    entries: Vec<AclEntry>,
 }
 
 impl Acl {
@@ -82,7 +82,7 @@ impl Acl {
             match Tag::from_bits(u16::from_le_bytes([t0, t1])) {
                 Some(tag) if perm <= 7 => {
                     let id = if tag.has_id() { u32::from_le_bytes(id) } else { NO_ID };
-                    entries.push(Entry { tag, perm, id });
+                    entries.push(AclEntry { tag, perm, id });
                 }
                 _ => return fail(Errno::EINVAL),
             }
@@ -118,13 +118,13 @@ impl Acl {
     /// Whether the list grants this access to a caller that does not own the inode
     /// (`posix_acl_permission`).
     pub fn permits(&self, who: &Credentials, group: u32, access: Access) -> bool {
-        let gives = |entry: &Entry| entry.perm & access.0 == access.0;
+        let gives = |entry: &AclEntry| entry.perm & access.0 == access.0;
         let mask = self.entries.iter().find(|entry| entry.tag == Tag::Mask);
         let passes_mask = mask.is_none_or(gives);
         if let Some(user) = self.entries.iter().find(|e| e.tag == Tag::User && e.id == who.uid) {
             return gives(user) && passes_mask;
         }
-        let is_of = |entry: &&Entry| match entry.tag {
+        let is_of = |entry: &&AclEntry| match entry.tag {
             Tag::Group => who.in_group(group),
             Tag::NamedGroup => who.in_group(entry.id),
             _ => false,

@@ -15,7 +15,7 @@ use crate::alloc::set_bits;
 /// Number of direct pointers in an inode without extents.
 const DIRECT: usize = 12;
 
-pub(super) struct Image {
+pub(super) struct SourceImage {
     device: Arc<dyn BlockDevice>,
     pub sb: Superblock,
     pub descs: Vec<GroupDesc>,
@@ -23,12 +23,12 @@ pub(super) struct Image {
     fixed: Vec<(u64, u64)>,
 }
 
-impl Image {
-    pub fn open(device: Arc<dyn BlockDevice>) -> Result<Image> {
+impl SourceImage {
+    pub fn open(device: Arc<dyn BlockDevice>) -> Result<SourceImage> {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         device.read_at(&mut bytes, SUPERBLOCK_OFFSET).map_err(|e| Error::io("reading a snapshot", e))?;
         let sb = Superblock::decode(&bytes)?;
-        let mut image = Image { device, sb, descs: Vec::new(), fixed: Vec::new() };
+        let mut image = SourceImage { device, sb, descs: Vec::new(), fixed: Vec::new() };
         image.read_descs()?;
         Ok(image)
     }

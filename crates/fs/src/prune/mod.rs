@@ -34,7 +34,7 @@ use xact_layout::feature::incompat;
 use xact_types::{Error, Result};
 
 use crate::volume::{VolumeOptions, open};
-use image::Image;
+use image::SourceImage;
 use selection::Selection;
 use synthesize::Synthesis;
 
@@ -56,7 +56,7 @@ pub fn prune(image: Arc<dyn BlockDevice>, paths: &[Vec<u8>]) -> Result<PartialSn
     };
     // In memory: deletes orphans, finishes truncations, and marks the volume clean.
     open(overlay.clone(), &options(false))?.close()?;
-    let image = Image::open(overlay.clone())?;
+    let image = SourceImage::open(overlay.clone())?;
     if !image.sb.has_group_csum() || !image.sb.has_incompat(incompat::EXTENTS) {
         return Err(Error::Unsupported(
             "snapshots of selected paths need a volume with checksums of groups (metadata_csum or uninit_bg) and extents"

@@ -13,7 +13,7 @@ use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_layout::xattr::{self, Attribute, Value};
 use xact_types::{BlockNr, Error, FileBlock, GroupNr, Ino, Result, Run};
 
-use super::image::Image;
+use super::image::SourceImage;
 use super::selection::{ParentDir, Selection};
 use super::used::UsedBlocks;
 use crate::alloc::set_bits;
@@ -25,7 +25,7 @@ const LINK_MAX: u32 = 65_000;
 const REST: &[u8] = b"data";
 
 pub(super) struct Synthesis<'a> {
-    image: &'a Image,
+    image: &'a SourceImage,
     used: UsedBlocks,
     inodes: BTreeMap<Ino, Inode>,
     /// Attribute blocks, with their number of users in the partial image.
@@ -34,7 +34,7 @@ pub(super) struct Synthesis<'a> {
 }
 
 impl<'a> Synthesis<'a> {
-    pub fn new(image: &'a Image) -> Synthesis<'a> {
+    pub fn new(image: &'a SourceImage) -> Synthesis<'a> {
         Synthesis {
             image,
             used: UsedBlocks::default(),

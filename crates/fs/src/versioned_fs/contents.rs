@@ -54,7 +54,7 @@ impl fmt::Debug for BlockContents {
 
 /// Blocks that were spilled together. When the last [`SpilledBlock`] of them is dropped, the blocks
 /// that belong to no file are given back.
-pub(crate) trait SpilledRun: Send + Sync {
+pub(crate) trait SpilledStorage: Send + Sync {
     fn start(&self) -> BlockNr;
     fn block_bytes(&self) -> usize;
     /// The charge for one block until it belongs to a file.
@@ -68,12 +68,12 @@ pub(crate) trait SpilledRun: Send + Sync {
 /// One spilled block. Its place stays its own as long as a clone of it exists.
 #[derive(Clone)]
 pub struct SpilledBlock {
-    run: Arc<dyn SpilledRun>,
+    run: Arc<dyn SpilledStorage>,
     index: u32,
 }
 
 impl SpilledBlock {
-    pub(crate) fn new(run: Arc<dyn SpilledRun>, index: u32) -> SpilledBlock {
+    pub(crate) fn new(run: Arc<dyn SpilledStorage>, index: u32) -> SpilledBlock {
         SpilledBlock { run, index }
     }
 

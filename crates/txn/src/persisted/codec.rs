@@ -81,7 +81,7 @@ pub(super) fn header(block_size: u32, body: &[u8]) -> [u8; HEADER_BYTES] {
 
 /// Decodes the header: length and checksum of the body.
 pub(super) fn parse_header(bytes: &[u8], block_size: u32) -> Result<(u64, u32), Bad> {
-    let mut from = Reader(bytes);
+    let mut from = Decoder(bytes);
     if bytes.len() < HEADER_BYTES || from.take(8)? != MAGIC {
         return Err("a persisted transaction has an invalid header");
     }
@@ -99,9 +99,9 @@ pub(super) fn parse_header(bytes: &[u8], block_size: u32) -> Result<(u64, u32), 
     Ok((len, sum))
 }
 
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(super) struct Decoder<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> Decoder<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], Bad> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(ENDS_EARLY)?;
         self.0 = rest;
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
 pub(super) trait Code: Sized {
     fn put(&self, out: &mut Vec<u8>);
     /// Decodes a value from at least one byte, so that a short list cannot claim a large count.
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad>;
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad>;
 }
 
 macro_rules! number {
@@ -121,7 +121,7 @@ macro_rules! number {
             fn put(&self, out: &mut Vec<u8>) {
                 out.extend(self.to_le_bytes());
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+            fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
                 let bytes = from.take(size_of::<Self>())?;
                 Ok(Self::from_le_bytes(bytes.try_into().expect("the requested number of bytes")))
             }
@@ -134,7 +134,7 @@ impl Code for bool {
     fn put(&self, out: &mut Vec<u8>) {
         u8::from(*self).put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         match u8::get(from)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -150,7 +150,7 @@ impl<T: Code> Code for Option<T> {
             value.put(out);
         }
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         if bool::get(from)? { T::get(from).map(Some) } else { Ok(None) }
     }
 }
@@ -160,7 +160,7 @@ impl<A: Code, B: Code> Code for (A, B) {
         self.0.put(out);
         self.1.put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         Ok((A::get(from)?, B::get(from)?))
     }
 }
@@ -170,7 +170,7 @@ fn put_list<'a, T: Code + 'a>(list: impl ExactSizeIterator<Item = &'a T>, out: &
     list.for_each(|value| value.put(out));
 }
 
-fn get_list<T: Code>(from: &mut Reader<'_>, mut each: impl FnMut(T)) -> Result<(), Bad> {
+fn get_list<T: Code>(from: &mut Decoder<'_>, mut each: impl FnMut(T)) -> Result<(), Bad> {
     for _ in 0..u64::get(from)? {
         each(T::get(from)?);
     }
@@ -181,7 +181,7 @@ impl<T: Code> Code for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         put_list(self.iter(), out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let mut list = Vec::new();
         get_list(from, |value| list.push(value))?;
         Ok(list)
@@ -192,7 +192,7 @@ impl<T: Code + Ord> Code for BTreeSet<T> {
     fn put(&self, out: &mut Vec<u8>) {
         put_list(self.iter(), out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let mut set = BTreeSet::new();
         get_list(from, |value| _ = set.insert(value))?;
         Ok(set)
@@ -207,7 +207,7 @@ impl<K: Code + Ord, V: Code> Code for BTreeMap<K, V> {
             value.put(out);
         }
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let mut map = BTreeMap::new();
         get_list::<(K, V)>(from, |(key, value)| _ = map.insert(key, value))?;
         Ok(map)
@@ -218,7 +218,7 @@ impl Code for Ino {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let number = u32::get(from)?;
         if number == 0 { Err(NO_VALUE) } else { Ok(Ino(number)) }
     }
@@ -228,7 +228,7 @@ impl Code for FileBlock {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         u32::get(from).map(FileBlock)
     }
 }
@@ -237,7 +237,7 @@ impl Code for FileKind {
     fn put(&self, out: &mut Vec<u8>) {
         self.dirent_type().put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         FileKind::from_dirent_type(u8::get(from)?).ok_or(NO_VALUE)
     }
 }
@@ -246,7 +246,7 @@ impl Code for AttrSet {
     fn put(&self, out: &mut Vec<u8>) {
         self.bits().put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         u8::get(from).map(AttrSet::from_bits)
     }
 }
@@ -255,7 +255,7 @@ impl Code for Ranges {
     fn put(&self, out: &mut Vec<u8>) {
         self.iter().map(|range| (range.start, range.end)).collect::<Vec<_>>().put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let mut ranges = Ranges::default();
         get_list::<(u64, u64)>(from, |(start, end)| ranges.insert(start..end))?;
         Ok(ranges)
@@ -268,7 +268,7 @@ impl Code for Paths {
             self.iter().map(|(ino, dir, name)| (ino, (dir, name.to_vec()))).collect();
         all.put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let mut paths = Paths::default();
         get_list::<(Ino, (Ino, Vec<u8>))>(from, |(ino, (dir, name))| paths.met(dir, &name, ino))?;
         Ok(paths)
@@ -281,7 +281,7 @@ macro_rules! fields {
             fn put(&self, out: &mut Vec<u8>) {
                 $(self.$name.put(out);)*
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+            fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
                 $(let $name = Code::get(from)?;)*
                 Ok(Self { $($name,)* $($($rest)*)? })
             }
@@ -305,7 +305,7 @@ impl Code for Doom {
         }
         .put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let conflict: Option<(Vec<u8>, Option<u64>)> = Code::get(from)?;
         Ok(conflict.map_or(Doom::TooOld, |(path, conflicting_tx)| Doom::Conflict { path, conflicting_tx }))
     }
@@ -330,7 +330,7 @@ impl Code for Node {
         holes.map(|(at, _)| *at).collect::<Vec<_>>().put(out);
     }
 
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let born = bool::get(from)?;
         let mut node = Node::new(Attr::get(from)?, born);
         node.changed = Code::get(from)?;
@@ -367,7 +367,7 @@ impl Code for Overlay {
             node.put(out);
         }
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         let mut overlay = Overlay { nodes: Code::get(from)?, ..Overlay::default() };
         check_names(&overlay)?;
         overlay.derive_links();
@@ -421,7 +421,7 @@ impl Body {
 
     /// Decodes a body from any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Body, Bad> {
-        let mut from = Reader(bytes);
+        let mut from = Decoder(bytes);
         let body = Body::get(&mut from)?;
         let there = |ino: &Ino| body.overlay.nodes.get(ino);
         let fits = |(ino, _): &(Ino, FileBlock)| {

@@ -49,7 +49,7 @@ use xact_types::{BlockNr, Errno, Error, Ino, Result, Run};
 
 use crate::live::LiveFs;
 use crate::quota::{Charge, Payer};
-use crate::versioned_fs::contents::{self, SpilledRun as _};
+use crate::versioned_fs::contents::SpilledStorage;
 use crate::versioned_fs::tx_space::SpaceLimits;
 
 /// Statistics of the space that open transactions hold.
@@ -132,7 +132,7 @@ struct RunState {
     given_back: bool,
 }
 
-impl contents::SpilledRun for SpilledRun {
+impl SpilledStorage for SpilledRun {
     fn start(&self) -> BlockNr {
         self.run.start
     }
