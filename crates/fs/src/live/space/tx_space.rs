@@ -4,8 +4,8 @@
 //! taken in memory only, so a crash leaves no trace of them, and nothing in this module is on disk.
 //!
 //! Crash argument of spilled contents: their blocks are taken in memory only, so a crash finds them
-//! free. A transaction that ends without them gives them back. Its commit links them to its files
-//! at the place where they are, without another write: from then on they are like staged contents
+//! free. A transaction that does not commit gives them back. Its commit links them to its files
+//! where they are, without another write: from then on they are like staged contents
 //! (`commit::install`). The commit's own flush covers them, as it covers all data written before
 //! it.
 //!
@@ -37,7 +37,7 @@
 //! before the blocks become free: so no transaction reads blocks that were handed out again.
 //!
 //! Locks: `Space::giving_way` → the list of spaces → a space's `holdings`, or a run's state → a
-//! group of the allocator. A thread that holds one of them locks no inode. The exceptions are a
+//! group of the allocator. A thread never holds one of them together with an inode lock, except a
 //! run's state and `holdings`, under which no thread waits.
 
 use std::collections::{BTreeMap, HashMap};
