@@ -250,7 +250,7 @@ test_generations_snapshots_of_paths() {
     cp -a mnt/d1/41 mnt/d2/78 .
     "$XACT" snapshot create mnt two d1/41 /d2/78
     "$XACT" snapshot create mnt tree kept
-    exits 64 'there is no /none' -- "$XACT" snapshot create mnt other d1/41 none
+    exits 64 '/none does not exist' -- "$XACT" snapshot create mnt other d1/41 none
     exits 64 'the root is all' -- "$XACT" snapshot create mnt other /
     exits 64 'there is a snapshot' -- "$XACT" snapshot create mnt two d1
     exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside d1

@@ -322,7 +322,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
         made.unwrap_err().to_string()
     };
     for (of, says) in [
-        (&["/a", "/none"][..], "there is no /none"),
+        (&["/a", "/none"][..], "/none does not exist"),
         (&["/a/file/x"], "no folder leads there"),
         (&["/"], "the root is all of the volume"),
         (&["/a/../a"], "no '..'"),

@@ -265,7 +265,7 @@ impl TxSpace {
         let (id, owner) = (self.id, self.owner);
         log::warn!(
             "the volume was full: transaction {id} of user {owner} lost the {blocks} blocks and {count} inodes that \
-             it held, and can only be dropped"
+             it held, and can only be aborted"
         );
         true
     }
@@ -300,8 +300,8 @@ impl TxSpace {
             if !self.limit_logged.swap(true, Relaxed) {
                 let (id, owner) = (self.id, self.owner);
                 log::warn!(
-                    "transaction {id}: the open transactions of user {owner} hold {percent}% of the free space, which \
-                     is all that they may (mount option tx_space)"
+                    "transaction {id}: the open transactions of user {owner} hold {percent}% of the free space, \
+                     the limit for one user (mount option tx_space)"
                 );
             }
             return Err(Errno::EDQUOT.into());
