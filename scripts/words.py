@@ -94,7 +94,7 @@ NAMES = [
     (r"\bmod (?:behind|direct)\b|\bWaits\b|\bpass_on\b", "write_behind, direct_io, WriteHint, flush_page_cache_range"),
     (r"\b(?:mod|crate::|testkit::)\s*(?:late|gate|sittings|session)\b|\bLane\b|held_back",
      "draining_ops, stall, resume, driver, ThreadHistory, stalled", r"crates/testkit/|crates/fs/tests/"),
-    (r"(?<!thread::)(?<!scope\.)\bspawn(?:ed|s)?\b(?!ed by)", "close_and_open_next", r"crates/consistency/"),
+    (r"(?<!thread::)(?<!\.)\bspawn(?:ed|s)?\b(?!ed by)", "close_and_open_next", r"crates/consistency/"),
     (r"\bdeclined\b", "aborted", r"crates/"),
 ]
 

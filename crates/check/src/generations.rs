@@ -101,7 +101,7 @@ pub(crate) fn generations(
         for group in (0..sb.group_count()).map(GroupNr).filter(|&group| group.0 == 0 || sb.has_backup(group))
         {
             let block = if group.0 == 0 { sb.own_block() } else { sb.group_start(group) };
-            if image.place(block.0).is_none() {
+            if image.locate(block.0).is_none() {
                 report.problem(Site::Block(block), "a copy of the superblock is not in the pool");
             }
         }
@@ -189,7 +189,7 @@ fn all_in_the_map(image: &Arc<GenerationDevice>, report: &mut Report) -> Result<
             blocks.extend(table.map(|index| desc.inode_table().offset(index)));
         }
         if let Some(&block) =
-            blocks.iter().find(|&&block| sb.contains(block, 1) && image.place(block.0).is_none())
+            blocks.iter().find(|&&block| sb.contains(block, 1) && image.locate(block.0).is_none())
         {
             let what =
                 format!("metadata of {group} is where nothing keeps it for a snapshot of chosen paths");
@@ -212,17 +212,17 @@ fn logged_blocks(image: &GenerationDevice, root: &Root) -> Result<BTreeMap<Block
 }
 
 impl Walk<'_> {
-    fn block(&self, place: BlockNr) -> Result<Vec<u8>> {
+    fn block(&self, pool_block: BlockNr) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.shape.block_size as usize];
-        read(&**self.device, &mut bytes, place.0 * u64::from(self.shape.block_size))?;
+        read(&**self.device, &mut bytes, pool_block.0 * u64::from(self.shape.block_size))?;
         Ok(bytes)
     }
 
     /// Notes what a place is used for; whether it was not known before.
-    fn claim(&mut self, place: BlockNr, this: Use) -> bool {
-        let before = self.used.insert(place.0, this);
+    fn claim(&mut self, pool_block: BlockNr, this: Use) -> bool {
+        let before = self.used.insert(pool_block.0, this);
         if before.is_some_and(|before| before != this) {
-            self.report.problem(Site::Block(place), "a place of the pool is used for two things");
+            self.report.problem(Site::Block(pool_block), "a place of the pool is used for two things");
         }
         before.is_none()
     }
@@ -231,9 +231,9 @@ impl Walk<'_> {
         let Some((first, blocks)) = root.snapshots else { return Ok(Vec::new()) };
         let mut bytes = Vec::new();
         for n in 0..u64::from(blocks) {
-            let place = first.place.offset(n);
-            self.claim(place, Use::List);
-            bytes.extend(self.block(place)?);
+            let pool_block = first.pool_block.offset(n);
+            self.claim(pool_block, Use::List);
+            bytes.extend(self.block(pool_block)?);
         }
         if contents_sum(BlockNr(0), &bytes) != first.sum {
             return Err(Error::corrupt(Site::Root, "checksum of the list of snapshots does not match"));
@@ -266,67 +266,68 @@ impl Walk<'_> {
 
     fn map(&mut self, node: Option<Pointer>, level: u32, first: u64) -> Result<()> {
         let Some(at) = node else { return Ok(()) };
-        if !self.claim(at.place, Use::Node { level, first, sum: at.sum }) {
+        if !self.claim(at.pool_block, Use::Node { level, first, sum: at.sum }) {
             return Ok(());
         }
-        let bytes = self.block(at.place)?;
+        let bytes = self.block(at.pool_block)?;
         if contents_sum(BlockNr(first), &bytes) != at.sum {
-            self.report.problem(Site::Block(at.place), "checksum of a node of the map does not match");
+            self.report.problem(Site::Block(at.pool_block), "checksum of a node of the map does not match");
             return Ok(());
         }
-        let decoded = MapNode::decode(&bytes, at.place, level, BlockNr(first), &self.shape);
+        let decoded = MapNode::decode(&bytes, at.pool_block, level, BlockNr(first), &self.shape);
         let Some(node) = self.report.note(decoded)? else { return Ok(()) };
         if node.generation > self.generation {
             self.report
-                .problem(Site::Block(at.place), "a node of the map is of a generation that is to come");
+                .problem(Site::Block(at.pool_block), "a node of the map is of a generation that is to come");
         }
         let span = span(&self.shape, level);
         for (index, pointer) in node.pointers.iter().enumerate() {
             let Some(pointer) = *pointer else { continue };
             let number = first + index as u64 * span;
             if number >= self.shape.volume_blocks {
-                self.report.problem(Site::Block(at.place), "a node of the map has blocks outside the volume");
+                self.report
+                    .problem(Site::Block(at.pool_block), "a node of the map has blocks outside the volume");
             } else if pointer.is_zeros() {
                 // Takes no place; that it leads to no node was seen when this one was read.
             } else if level > 0 {
                 self.map(Some(pointer), level - 1, number)?;
-            } else if self.claim(pointer.place, Use::Block { number, sum: pointer.sum })
-                && contents_sum(BlockNr(number), &self.block(pointer.place)?) != pointer.sum
+            } else if self.claim(pointer.pool_block, Use::Block { number, sum: pointer.sum })
+                && contents_sum(BlockNr(number), &self.block(pointer.pool_block)?) != pointer.sum
             {
                 let what = format!("checksum of what is there for block {number} does not match");
-                self.report.problem(Site::Block(pointer.place), what);
+                self.report.problem(Site::Block(pointer.pool_block), what);
             }
         }
-        self.nodes.insert(at.place.0, node);
+        self.nodes.insert(at.pool_block.0, node);
         Ok(())
     }
 
     fn bitmap(&mut self, root: &Root) -> Result<()> {
         let mut bits = Vec::new();
         for (index, &(sum, copy)) in root.bitmaps.iter().enumerate() {
-            let place = self.shape.bitmap_block(index as u64, copy);
-            let bytes = self.block(place)?;
+            let pool_block = self.shape.bitmap_block(index as u64, copy);
+            let bytes = self.block(pool_block)?;
             if crc32c(!0, &bytes) != sum {
-                self.report.problem(Site::Block(place), "checksum of the pool's bitmap does not match");
+                self.report.problem(Site::Block(pool_block), "checksum of the pool's bitmap does not match");
             }
             bits.extend(bytes);
         }
         let (mut counted, mut lost, mut missing) = (0, Vec::new(), Vec::new());
         for index in 0..8 * bits.len() as u64 {
             let set = bits[(index / 8) as usize] >> (index % 8) & 1 != 0;
-            let place = self.shape.volume_blocks + index;
+            let pool_block = self.shape.volume_blocks + index;
             counted += u64::from(set);
-            match (set, self.used.contains_key(&place)) {
-                (true, false) => lost.push(place),
-                (false, true) => missing.push(place),
+            match (set, self.used.contains_key(&pool_block)) {
+                (true, false) => lost.push(pool_block),
+                (false, true) => missing.push(pool_block),
                 _ => {}
             }
         }
-        for (places, what) in
+        for (pool_blocks, what) in
             [(lost, "marked as in use and used by nothing"), (missing, "used and marked as free")]
         {
-            if let Some(&first) = places.first() {
-                let what = format!("{} places of the pool are {what}, this is the first", places.len());
+            if let Some(&first) = pool_blocks.first() {
+                let what = format!("{} places of the pool are {what}, this is the first", pool_blocks.len());
                 self.report.problem(Site::Block(BlockNr(first)), what);
             }
         }
@@ -367,11 +368,11 @@ struct GenerationDevice {
 
 impl GenerationDevice {
     /// Where a block is that is not at home.
-    fn place(&self, block: u64) -> Option<BlockNr> {
-        let mut at = self.map?.place;
+    fn locate(&self, block: u64) -> Option<BlockNr> {
+        let mut at = self.map?.pool_block;
         for level in (0..self.levels).rev() {
             let node = self.nodes.get(&at.0)?;
-            at = node.pointers[((block - node.first.0) / span(&self.shape, level)) as usize]?.place;
+            at = node.pointers[((block - node.first.0) / span(&self.shape, level)) as usize]?.pool_block;
         }
         Some(at)
     }
@@ -398,11 +399,11 @@ impl BlockDevice for GenerationDevice {
                 Some(Some(logged)) => out.copy_from_slice(&logged.bytes[within as usize..][..part as usize]),
                 // Freed: the file that has it now has it in its own place.
                 Some(None) => self.device.read_at(out, at)?,
-                None => match self.place(home) {
-                    Some(place) if place == Pointer::ZEROS.place => out.fill(0),
-                    place => {
-                        let place = place.map_or(home, |place| place.0);
-                        self.device.read_at(out, place * block_size + within)?;
+                None => match self.locate(home) {
+                    Some(pool_block) if pool_block == Pointer::ZEROS.pool_block => out.fill(0),
+                    pool_block => {
+                        let pool_block = pool_block.map_or(home, |pool_block| pool_block.0);
+                        self.device.read_at(out, pool_block * block_size + within)?;
                     }
                 },
             }

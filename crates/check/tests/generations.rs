@@ -150,7 +150,8 @@ fn what_nothing_keeps_for_a_part_is_told() {
     let relabelled = |of: SnapshotOf| {
         let mut bytes = good.clone();
         let (mut first, blocks) = root.snapshots.unwrap();
-        let list = first.place.0 as usize * BLOCK..(first.place.0 + u64::from(blocks)) as usize * BLOCK;
+        let list =
+            first.pool_block.0 as usize * BLOCK..(first.pool_block.0 + u64::from(blocks)) as usize * BLOCK;
         let mut records = decode_snapshots(&bytes[list.clone()], &shape).unwrap();
         records[0].of = of;
         let encoded = encode_snapshots(&records, BLOCK);

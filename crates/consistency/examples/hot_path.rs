@@ -1,9 +1,9 @@
-//! What one call of the engine costs, and what group commit gives.
+//! Measures one call of the engine, and the effect of group commit.
 //!
 //!     cargo run --release -p xact-consistency --example hot_path -- IMAGE
 //!
-//! IMAGE is an ext4 image with a journal and free space in its last 1000 blocks; they are scribbled on.
-//! The figures are for looking at changes of the engine, not for comparing machines.
+//! IMAGE is an ext4 image with a journal and free space in its last 1000 blocks, which are
+//! overwritten. The figures compare two versions of the engine on one machine, not two machines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! The engine: one handle on a volume for everything above, whatever mechanism it is made with.
+//! The engine: one handle on a volume for all code above, whatever its mechanism.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::snapshots::Snapshots;
 /// A consistency engine: with the jbd2 journal, with generations, or with neither.
 ///
 /// All methods may be called from many threads. After a failed write or flush the engine is
-/// poisoned: reads go on, everything else gives [`xact_types::Error::Poisoned`].
+/// poisoned: reads continue, everything else fails with [`xact_types::Error::Poisoned`].
 pub struct Engine {
     core: Arc<Core>,
     mechanism: Arc<dyn Mechanism>,
@@ -57,7 +57,7 @@ impl Engine {
         self.core.volume.block_size
     }
 
-    /// Size of the ext4 volume in bytes, and so of images of it.
+    /// Size of the ext4 volume, and of images of it, in bytes.
     pub fn volume_bytes(&self) -> u64 {
         self.core.volume.blocks * self.core.volume.block_size as u64
     }
@@ -66,7 +66,7 @@ impl Engine {
         self.core.read_only
     }
 
-    /// What the replay at opening did.
+    /// The report of the replay at opening.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
@@ -76,45 +76,45 @@ impl Engine {
         self.core.blocks.read(block)
     }
 
-    /// Joins the running commit, with room for changes to `credits` distinct blocks. May wait for
-    /// a commit to give room. `TooLarge` where no commit could ever take that many.
+    /// Joins the running commit, with credits to change `credits` distinct blocks. May wait until a
+    /// commit has made space. `TooLarge` if no commit could ever take that many.
     pub fn start(&self, credits: u32) -> Result<CommitId> {
         self.start_for(credits, ReserveClass::Any)
     }
 
-    /// As `start`, with what the operation may use of the space that is left.
+    /// As `start`, with the class of space that the operation may use.
     pub fn start_for(&self, credits: u32, class: ReserveClass) -> Result<CommitId> {
         self.core.check_open()?;
         self.mechanism.start(credits, class)
     }
 
-    /// Whether commits can use up their space for as long as the engine runs, so that what is
-    /// accepted now and committed later needs a reservation.
+    /// Whether commits can use up their space while the engine runs, so that data that is accepted
+    /// now and committed later needs a reservation.
     pub fn limits_space(&self) -> bool {
         self.mechanism.space().is_some()
     }
 
-    /// Reserves space for `blocks` blocks of file data and of the metadata that will map it. The
+    /// Reserves space for `blocks` blocks of file data and for the metadata that will map them. The
     /// caller reports the data as accepted, and [`ReserveClass::Upkeep`] writes it later. `NoSpace`
-    /// where the space is too small; then nothing is reserved.
+    /// if the space is too small; then nothing is reserved.
     pub fn reserve_space(&self, blocks: u64) -> Result<()> {
         self.mechanism.space().map_or(Ok(()), |space| space.reserve(blocks))
     }
 
-    /// So many reserved blocks are part of a commit, or no longer needed.
+    /// Releases `blocks` reserved blocks, which are part of a commit now or no longer needed.
     pub fn release_space(&self, blocks: u64) {
         if let Some(space) = self.mechanism.space() {
             space.release(blocks);
         }
     }
 
-    /// Blocks that are reserved, where that leaves others less.
+    /// Reserved blocks, if they reduce the space of other operations.
     pub fn reserved_space(&self) -> u64 {
         self.mechanism.space().map_or(0, |space| space.reserved())
     }
 
-    /// Gives an open handle room for `more` blocks; false (and no change) where the running
-    /// commit has none left, in which case the operation must end and start over.
+    /// Gives an open handle `more` credits. False, without a change, if the running commit has none
+    /// left; then the operation must end and start over.
     pub fn extend(&self, commit: CommitId, more: u32) -> Result<bool> {
         self.core.pipeline.extend(commit, more)
     }
@@ -124,9 +124,9 @@ impl Engine {
         self.core.pipeline.stop(commit, unused);
     }
 
-    /// Changes a block within an open handle. `change` sees and edits the newest contents, runs
-    /// exactly once, under the block's own short lock, and must not call the engine.
-    /// Returns whether the block was new to this commit (and so used a credit).
+    /// Changes a block within an open handle. `change` gets the newest contents, runs exactly once,
+    /// under the block's own short lock, and must not call the engine. Returns whether the block
+    /// was new to this commit, and so used a credit.
     pub fn update(
         &self,
         commit: CommitId,
@@ -136,15 +136,15 @@ impl Engine {
         self.core.blocks.update(commit, block, change)
     }
 
-    /// As `update` for a block that several inodes share. The commit of the handle may be closed
-    /// while those of the next have begun (SNAP-4) and have changed the block: then `change` runs
-    /// on the newest contents, and after that on those of its own commit. The closure runs once per
-    /// version and must be idempotent across versions: it sets values that do not depend on what
-    /// others have done, adds to counts, and seals what it changed. With `per_version` it may be
-    /// another one for each version, and where there is but one yet, of a handle whose commit is
-    /// closed, that becomes two.
+    /// As `update`, for a block that several inodes share. The handle's commit may be closed while
+    /// handles of the next commit have begun (SNAP-4) and have changed the block. Then `change`
+    /// runs on the newest contents, and after that on those of its own commit. The closure runs
+    /// once per version and must be idempotent across versions: it sets values that do not depend
+    /// on other changes, adds to counts, and seals the result. With `per_version` it may make a
+    /// different change to each version; if the handle's commit is closed and the block has only
+    /// one version, it gets a second one.
     ///
-    /// Returns how many credits that took: 0 to 2, of which one is with `per_version` alone.
+    /// Returns the number of credits used: 0 to 2. Only `per_version` can use two.
     pub fn update_shared(
         &self,
         commit: CommitId,
@@ -157,32 +157,32 @@ impl Engine {
         Ok(added.own + added.next)
     }
 
-    /// What the commit of an open handle has of a block: the newest contents, unless the commit
-    /// after it has changed them.
+    /// The block's contents in the commit of an open handle: the newest ones, unless the next
+    /// commit has changed the block.
     pub fn read_own(&self, commit: CommitId, block: BlockNr) -> Result<BlockRef> {
         self.core.blocks.read_own(commit, block)
     }
 
-    /// As `update` for a block whose old contents are of no interest (just allocated): `contents`
-    /// replaces them without a read.
+    /// As `update`, for a block whose old contents do not matter because it was just allocated:
+    /// `contents` replaces them without a read.
     pub fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
         self.core.blocks.create(commit, block, contents)
     }
 
-    /// As `create` for a block that several inodes share, with contents that hold nothing of any
+    /// As `create`, for a block that several inodes share, with contents that belong to no inode
     /// yet.
     pub fn create_shared(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
         self.core.blocks.create_shared(commit, block, contents)
     }
 
-    /// What file data may go through the log, by `journal_data`.
+    /// The file data that may go through the log, by `journal_data`.
     pub fn data_in_log(&self) -> DataInLog {
         self.mechanism.data_log().map_or(DataInLog::None, DataLog::data_in_log)
     }
 
-    /// As `create`, for a block of file data: these contents are durable with the commit, go to
-    /// their place later, and are what `read_data` gives from now on. Only where `data_in_log` says
-    /// so.
+    /// As `create`, for a block of file data. These contents are durable with the commit and go to
+    /// their place later; `read_data` returns them from now on. Allowed only as far as
+    /// `data_in_log` says.
     pub fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
         match self.mechanism.data_log() {
             Some(log) => log.journal_data(commit, block, new),
@@ -197,31 +197,33 @@ impl Engine {
         self.mechanism.data_log().is_some_and(|log| log.holds_data(start, blocks))
     }
 
-    /// Blocks of file data were freed: what `forget` does for those of them that the log holds.
+    /// Blocks of file data were freed: does what `forget` does, for those of them that the log
+    /// holds.
     pub fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
         self.mechanism.data_log().map_or(Ok(()), |log| log.forget_data(commit, start, blocks))
     }
 
-    /// The block was freed and is no longer metadata: it is dropped from the running commit, it
-    /// is not written to its place any more, and a replay of earlier commits must not bring it
-    /// back (revoke). Its new owner may write it only after `commit` is durable.
+    /// The block was freed and is no longer metadata. It is dropped from the running commit and no
+    /// longer written to its place, and a replay of earlier commits must not bring it back
+    /// (revoke). Its new owner may write it only after `commit` is durable.
     ///
-    /// A log takes a limited number of these in a commit; handles begin while it has half of it. So
-    /// one handle forgets no more than [`crate::FORGOTTEN_AT_ONCE`] blocks on top of those that it
-    /// has credits for. `TooLarge` where they do more.
+    /// A log takes a limited number of revokes in one commit; handles begin while half of it is
+    /// left. So one handle forgets no more than [`crate::FORGOTTEN_AT_ONCE`] blocks on top of those
+    /// that it has credits for. `TooLarge` if it forgets more.
     pub fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
         self.core.blocks.forget(commit, block)
     }
 
-    /// `commit`, which a handle is open in, must not be durable before all data whose `write_data`
-    /// has returned, wherever that is not so anyway (`data=writeback`): it takes old contents away
-    /// that only those replace.
+    /// Makes `commit`, in which a handle is open, wait for all data whose `write_data` has
+    /// returned, in modes that do not order data anyway (`data=writeback`): the commit removes old
+    /// contents that only this data replaces.
     pub fn order_data(&self, commit: CommitId) {
         self.core.pipeline.order_data(commit);
     }
 
-    /// Runs `action` once the commit is durable, before the threads that wait for it are woken. It
-    /// is dropped unrun if the engine is poisoned first. It must not wait for a commit.
+    /// Runs `action` once the commit is durable, before the threads that wait for it are woken. If
+    /// the engine is poisoned first, the action is dropped without a run. It must not wait for a
+    /// commit.
     pub fn on_durable(&self, commit: CommitId, action: Action) {
         if self.core.faults.has(Fault::ActionsAtOnce) {
             return action();
@@ -230,7 +232,7 @@ impl Engine {
     }
 
     /// Makes `commit` (running or older) durable and waits for it. Also makes all data durable
-    /// whose `write_data` returned before the call, where it is durable already too.
+    /// whose `write_data` returned before the call, even if the commit was durable already.
     pub fn commit(&self, commit: CommitId) -> Result<()> {
         self.mechanism.commit(commit)
     }
@@ -269,19 +271,20 @@ impl Engine {
         self.mechanism.read_data(start, buf)
     }
 
-    /// Writes file data to its place, from `start` on; each buffer is a multiple of the block size.
+    /// Writes file data to its place, from `start` on; the length of each buffer is a multiple of
+    /// the block size.
     pub fn write_data(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
         self.write_data_as(start, bufs, DataWrite::default())
     }
 
-    /// The same in a way that is chosen. What makes data durable covers it in any.
+    /// The same, in a chosen way. `flush_data`, `commit` and `sync` cover the data in every case.
     pub fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
         self.check_write(start, bufs)?;
         self.wrote(self.mechanism.write_data(start, bufs, write))
     }
 
-    /// As `write_data`, for blocks that are in use in every state of the volume and that none has
-    /// ever read (tables that are not initialised yet). May be called within a handle.
+    /// As `write_data`, for blocks that are in use in every state of the volume and that no code
+    /// has read yet (tables that are not initialised). May be called within a handle.
     pub fn write_unread(&self, start: BlockNr, bufs: &[IoSlice<'_>]) -> Result<()> {
         self.check_write(start, bufs)?;
         self.wrote(self.mechanism.write_unread(start, bufs))
@@ -293,7 +296,7 @@ impl Engine {
         volume.check_writable(start, volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?)
     }
 
-    /// File data was written, or was to be.
+    /// File data was written, or its write failed.
     fn wrote(&self, written: Result<()>) -> Result<()> {
         self.core.volume.note_data();
         if self.core.volume.poison.is_set() {
@@ -302,13 +305,13 @@ impl Engine {
         written
     }
 
-    /// Data that was written to the range is on the device when this returns, though not durable:
-    /// what makes it so has less to wait for.
+    /// Data written to the range is on the device when this returns, though not durable. A later
+    /// flush has less to wait for.
     pub fn flush_page_cache_range(&self, start: BlockNr, blocks: u64) -> Result<()> {
         self.core.guard(self.core.volume.flush_page_cache_range(start, blocks))
     }
 
-    /// The range holds nothing any more (fstrim, `-o discard`).
+    /// The range holds no data any more (fstrim, `-o discard`).
     pub fn discard(&self, start: BlockNr, blocks: u64) -> Result<()> {
         self.core.check_open()?;
         self.core.volume.poison.check()?;
@@ -325,8 +328,9 @@ impl Engine {
         self.core.volume.poison.check()
     }
 
-    /// Syncs, empties the log, marks the volume clean, ends the engine's threads. Nothing may use
-    /// the engine afterwards. On a poisoned engine: ends the threads, leaves the log for recovery.
+    /// Syncs, empties the log, marks the volume clean, and ends the engine's threads. The engine
+    /// must not be used afterwards. On a poisoned engine: ends the threads and leaves the log for
+    /// recovery.
     pub fn close(&self) -> Result<()> {
         if self.core.read_only {
             return Ok(());
@@ -354,46 +358,44 @@ impl Engine {
         self.core.pipeline.times.snapshot()
     }
 
-    /// How long operations that were to begin had to wait at each commit, until the next one was
-    /// open.
+    /// How long operations had to wait at each commit until the next one was open.
     pub fn held_up_times(&self) -> LatencySnapshot {
         self.core.pipeline.held_up.snapshot()
     }
 
-    /// How often an operation waited within its handle, for the device or for a thread that did:
-    /// what a commit cannot be closed for at that time.
+    /// How often an operation waited within its handle, for the device or for a thread that did. A
+    /// commit cannot be closed during such a wait.
     pub fn waits_in_handles(&self) -> u64 {
         self.core.pipeline.waits_in_handles()
     }
 
-    /// The commit that was closed and in which handles are still open, while others begin in the
-    /// next.
+    /// The commit that was closed while handles are still open in it and others begin in the next.
     pub fn draining(&self) -> Option<CommitId> {
         let commit = self.core.blocks.draining();
         (commit.0 > 0).then_some(commit)
     }
 
-    /// Waits until no handle of an earlier commit than this one, in which the caller has one, is
-    /// open: for changes of shared blocks that cannot be made in two versions. The caller holds no
-    /// lock that is taken within handles.
+    /// Waits until no handle is open in a commit before `commit`, in which the caller has a handle.
+    /// Needed before a change of shared blocks that cannot be made in two versions. The caller must
+    /// hold no lock that is taken within handles.
     pub fn await_drained(&self, commit: CommitId) -> Result<()> {
         self.core.pipeline.await_drained(commit)
     }
 
-    /// To be held by a thread while it waits for a lock under which others may wait for the device,
-    /// or works for long: no commit is closed at that time in which it has a handle, so that no
-    /// other thread is held up for it. `None` where it has none.
+    /// A guard for a thread that waits for a lock whose holders may wait for the device, or that
+    /// works for long. While it is held, no commit in which the thread has a handle is closed, so
+    /// that no other thread has to wait for it too. `None` if the thread has no handle.
     pub fn waits(&self) -> Option<Waiting> {
         self.core.pipeline.clone().begin_wait()
     }
 
-    /// Says what `commit` does from now on, where the mechanism has a choice: the volume's own
-    /// settings are known when it is open.
+    /// Sets what `commit` does from now on, if the mechanism has a choice. The volume's own
+    /// settings become known only after it is open.
     pub fn set_fsync(&self, fsync: Fsync, ordered_data: bool) {
         self.mechanism.set_fsync(fsync, ordered_data);
     }
 
-    /// The journal, whose length can change, if the volume has one.
+    /// The journal, if the volume has one. Its length can change.
     pub fn journal(&self) -> Option<&dyn ResizableJournal> {
         self.mechanism.journal()
     }
@@ -410,7 +412,7 @@ impl Drop for Engine {
     }
 }
 
-/// Body of the thread that commits what has become old or crowded; ends with the pipeline.
+/// Body of the thread that commits when the running commit is old or full; ends with the pipeline.
 fn commit_when_due(core: &Core, mechanism: &dyn Mechanism) {
     while let Some(due) = core.pipeline.wait_due(core.commit_interval) {
         if !due.crowded && core.blocks.is_unchanged() && !core.pipeline.has_actions() {
@@ -422,7 +424,7 @@ fn commit_when_due(core: &Core, mechanism: &dyn Mechanism) {
     }
 }
 
-/// Takes a lock under which others may wait for the device; see [`Engine::waits`].
+/// Locks a mutex whose holders may wait for the device; see [`Engine::waits`].
 pub fn lock_within<'a, T>(engine: &Engine, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
     mutex.try_lock().unwrap_or_else(|| {
         let _waits = engine.waits();

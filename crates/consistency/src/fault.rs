@@ -1,9 +1,10 @@
-//! Ordering rules that can be left out, so that the crash explorer can show that it would notice.
+//! Ordering rules that can be left out, so that the crash explorer can show that it finds each of
+//! them.
 //!
-//! Without the cargo feature `faults` nothing of this is in the program: [`Faults::has`] is then
-//! the constant `false`.
+//! Without the cargo feature `faults` none of this is compiled: [`Faults::has`] is then the
+//! constant `false`.
 
-/// One rule, broken on purpose.
+/// An ordering rule to leave out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "faults"), allow(dead_code))]
 pub enum Fault {
@@ -13,7 +14,7 @@ pub enum Fault {
     NoFlushOfData,
     /// A transaction that goes to the log in a single write has no checksum.
     NoTransactionChecksum,
-    /// Waiters are told before the commit block is durable.
+    /// Waiters are woken before the commit block is durable.
     NoFlushAfterCommitBlock,
     /// Freed blocks are not revoked.
     NoRevoke,
@@ -25,71 +26,72 @@ pub enum Fault {
     NoEscape,
     /// File data is written to its place although the log holds an older copy of it.
     DataBesideItsCopy,
-    /// The log's tail passes the copy that later patches of a block rest on.
+    /// The log's tail passes the copy that later patches of a block need.
     TailPastBase,
     /// Freed blocks are discarded before the commit that frees them is durable.
     DiscardAtOnce,
-    /// What waits for a commit (the reuse of freed blocks) does not wait.
+    /// Actions that must wait for a commit (the reuse of freed blocks) run at once.
     ActionsAtOnce,
     /// Recovery marks the log empty before the replayed blocks are durable.
     NoFlushAfterReplay,
     /// Checkpoints write the newest contents instead of the committed ones.
     CheckpointUncommitted,
-    /// Generations: a block is written to the place that the generation before has it in.
+    /// Generations: a block is written to the pool block that the previous generation has it in.
     OverwritePlace,
     /// Generations: no flush between a generation's blocks and its root.
     NoFlushBeforeRoot,
-    /// Generations: waiters are told before the root is durable.
+    /// Generations: waiters are woken before the root is durable.
     NoFlushAfterRoot,
     /// Generations: all roots go to the same slot.
     OneRootSlot,
-    /// Generations: a root is taken from its slot as it is, torn or not.
+    /// Generations: a root is accepted from its slot whether it is torn or not.
     AcceptTornRoot,
-    /// Generations: what a crash has left of a root is not wiped before another is written over it.
+    /// Generations: a torn root that a crash left is not wiped before another is written over it.
     KeepTornRoot,
-    /// Generations: blocks are moved home while the generation before has them there.
-    SweepOverHome,
-    /// Generations: data is written over what a snapshot has in its own place.
-    OverwriteHeld,
-    /// Generations: places are freed that the newest snapshot has.
-    FreeHeld,
-    /// Generations: a snapshot that is still to be cut down to chosen paths is one of the volume
-    /// meanwhile.
-    UncutUnmarked,
-    /// The log gets longer before the journal's inode is, at home.
+    /// Generations: blocks are written home while the previous generation has them there.
+    WritebackOverHome,
+    /// Generations: data is written over blocks that a snapshot has in their own place.
+    OverwriteSnapshotData,
+    /// Generations: pool blocks of the newest snapshot are freed.
+    FreeSnapshotBlocks,
+    /// Generations: a snapshot that is still to be pruned to chosen paths looks like one of the
+    /// volume.
+    UnprunedUnmarked,
+    /// The log gets longer before the journal's inode at home does.
     LongerBeforeInode,
     /// Files: the journal's inode gets shorter before the log does.
     ShorterAfterInode,
-    /// Generations: waiters are told before the record in the log is durable.
+    /// Generations: waiters are woken before the record in the log is durable.
     NoFlushAfterRecord,
-    /// Generations: a record of the log is taken as it is, torn or not.
+    /// Generations: a record of the log is accepted whether it is torn or not.
     AcceptTornRecord,
-    /// Generations: a record of the log is taken whatever generation and record it continues.
+    /// Generations: a record of the log is accepted whatever generation and record it continues.
     AcceptStaleRecord,
     /// Generations: records of the log do not say which blocks were freed.
     NoFreedEntry,
-    /// Generations: the first record of a block of file data rests on what its own place holds.
+    /// Generations: the first record of a block of file data builds on the contents of its own
+    /// place.
     DataOnItsPlace,
-    /// Generations: what an operation does in a generation that is closed already reaches the
-    /// newest contents alone.
-    LateInNewestOnly,
-    /// No journal: waiters are told before what is at home is durable.
+    /// Generations: a change by an operation in a draining generation reaches the newest contents
+    /// alone.
+    DrainingInNewestOnly,
+    /// No journal: waiters are woken before the blocks at home are durable.
     NoFlushAfterHome,
     /// Files: a file is renamed over another while its data is only in memory.
     RenameBeforeData,
-    /// Files: whatever stores an inode stores its size, whether what it covers is written or not.
+    /// Files: every write of an inode stores its size, whether the data up to there is written or
+    /// not.
     SizeBeforeData,
-    /// Transactions: a block that keeps its place under new contents is written there before the
-    /// commit.
+    /// Transactions: a block that keeps its place is overwritten there before the commit.
     PlaceBeforeCommit,
-    /// Transactions: the file that keeps one goes in a commit of its own, after that of the
-    /// changes.
+    /// Transactions: the file of a persisted transaction is removed in a commit of its own, after
+    /// that of the changes.
     PersistedRemovedApart,
 }
 
 #[cfg(feature = "faults")]
 impl Fault {
-    /// Every fault of the journal engine, for a test that goes through them.
+    /// Every fault of the journal engine.
     pub const JOURNAL: [Fault; 14] = [
         Fault::LongerBeforeInode,
         Fault::DataBesideItsCopy,
@@ -109,7 +111,7 @@ impl Fault {
 
     /// Every fault of the generations engine.
     pub const GENERATIONS: [Fault; 19] = [
-        Fault::LateInNewestOnly,
+        Fault::DrainingInNewestOnly,
         Fault::DataBesideItsCopy,
         Fault::DataOnItsPlace,
         Fault::ActionsAtOnce,
@@ -123,17 +125,17 @@ impl Fault {
         Fault::NoFlushAfterRoot,
         Fault::OneRootSlot,
         Fault::AcceptTornRoot,
-        Fault::SweepOverHome,
-        Fault::OverwriteHeld,
-        Fault::FreeHeld,
-        Fault::UncutUnmarked,
+        Fault::WritebackOverHome,
+        Fault::OverwriteSnapshotData,
+        Fault::FreeSnapshotBlocks,
+        Fault::UnprunedUnmarked,
         Fault::KeepTornRoot,
     ];
 
     /// Every fault of the engine without a journal.
     pub const NONE: [Fault; 1] = [Fault::NoFlushAfterHome];
 
-    /// Every fault of what is above the engines.
+    /// Every fault of the code above the engines.
     pub const FILES: [Fault; 6] = [
         Fault::PlaceBeforeCommit,
         Fault::SizeBeforeData,
@@ -143,7 +145,7 @@ impl Fault {
         Fault::PersistedRemovedApart,
     ];
 
-    /// All faults, those that two engines have twice.
+    /// All faults. A fault of two engines comes twice.
     pub fn all() -> impl Iterator<Item = Fault> {
         Fault::JOURNAL.into_iter().chain(Fault::GENERATIONS).chain(Fault::NONE).chain(Fault::FILES)
     }
@@ -151,13 +153,13 @@ impl Fault {
 
 #[cfg(feature = "faults")]
 thread_local! {
-    /// What this thread does when it has begun a handle, and before each change of a block within
-    /// it.
+    /// The action of this thread when it has begun a handle, and before each change of a block
+    /// within it.
     static BEFORE_STEP: std::cell::RefCell<Option<Box<dyn FnMut()>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Has this thread do something when it has begun a handle, and before each change of a block
-/// within it, for tests that hold it back there.
+/// Sets this thread's action when it has begun a handle, and before each change of a block within
+/// it, for tests that stall the thread there.
 #[cfg(feature = "faults")]
 pub fn on_each_step(action: Option<Box<dyn FnMut()>>) {
     BEFORE_STEP.set(action);
@@ -165,14 +167,14 @@ pub fn on_each_step(action: Option<Box<dyn FnMut()>>) {
 
 #[cfg(feature = "faults")]
 pub(crate) fn before_step() {
-    // Taken out meanwhile: what it does may change blocks itself.
+    // Taken out during the call, since the action may change blocks itself.
     if let Some(mut action) = BEFORE_STEP.take() {
         action();
         BEFORE_STEP.set(Some(action));
     }
 }
 
-/// Which rules are left out: none, without the cargo feature.
+/// The rules that are left out: none, without the cargo feature.
 #[cfg(feature = "faults")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
@@ -190,7 +192,7 @@ impl Faults {
     }
 }
 
-/// Which rules are left out: none, without the cargo feature.
+/// The rules that are left out: none, without the cargo feature.
 #[cfg(not(feature = "faults"))]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults;

@@ -1,4 +1,4 @@
-//! An operation's part of a commit, through which it changes blocks.
+//! Handles: an operation's part of a commit, through which it changes blocks.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::core::waits::Waiting;
 use crate::engine::Engine;
 use crate::mechanism::ReserveClass;
 
-/// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs has room
-/// for 15,000 in a commit.
+/// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs takes
+/// 15,000 in a commit.
 pub const FORGOTTEN_AT_ONCE: u32 = 64;
 
-/// A handle of more credits than this is at work for long (ten thousand new files: some hundred
+/// A handle with more credits than this works for long (ten thousand new files take some hundred
 /// milliseconds). Ordinary operations, quotas included, ask for fewer.
 const LONG_WORK_CREDITS: u32 = 256;
 
@@ -24,8 +24,8 @@ pub struct Handle {
     class: ReserveClass,
     /// Blocks that may still be added.
     credits: u32,
-    /// Where it is large, the leader alone waits for it, as for one that waits for the device:
-    /// other operations begin in the same commit until it ends.
+    /// For a large handle: only the leader waits for it, as for one that waits for the device.
+    /// Other operations begin in the same commit until it ends.
     long_work: Option<Waiting>,
     /// False only after a `renew` that failed.
     open: bool,
@@ -34,12 +34,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Joins the running commit with room for `credits` distinct blocks.
+    /// Joins the running commit with credits for `credits` distinct blocks.
     pub fn begin(engine: &Arc<Engine>, credits: u32) -> Result<Handle> {
         Handle::begin_for(engine, credits, ReserveClass::Any)
     }
 
-    /// As `begin`, with what the operation may use of the space that is left.
+    /// As `begin`, with the class of space that the operation may use.
     pub fn begin_for(engine: &Arc<Engine>, credits: u32, class: ReserveClass) -> Result<Handle> {
         let commit = engine.start_for(credits, class)?;
         let mut handle = Handle {
@@ -73,12 +73,13 @@ impl Handle {
         self.credits
     }
 
-    /// Whether a block was changed through this handle: what fails after that is half done.
+    /// Whether a block was changed through this handle. An operation that fails after that is half
+    /// done.
     pub fn has_changed(&self) -> bool {
         self.changed
     }
 
-    /// Makes sure that `credits` blocks may still be added; false where this commit is too full.
+    /// Makes sure that `credits` blocks may still be added; false if this commit is too full.
     pub fn ensure(&mut self, credits: u32) -> Result<bool> {
         if self.credits >= credits {
             return Ok(true);
@@ -91,8 +92,8 @@ impl Handle {
         Ok(extended)
     }
 
-    /// Ends this part and begins another, perhaps of a later commit. The caller has left the
-    /// volume in a state that stands by itself.
+    /// Ends this part and begins another, perhaps of a later commit. The caller has left the volume
+    /// in a consistent state.
     pub fn renew(&mut self, credits: u32) -> Result<()> {
         self.long_work = None;
         self.engine.stop(self.commit, std::mem::take(&mut self.credits));
@@ -104,7 +105,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Newest contents, this handle's changes included.
+    /// Newest contents, with this handle's changes.
     pub fn read(&self, block: BlockNr) -> Result<BlockRef> {
         self.engine.read(block)
     }
@@ -131,7 +132,7 @@ impl Handle {
         self.update_versions(block, false, change)
     }
 
-    /// The same with another change for each version.
+    /// The same, with a different change for each version.
     pub fn update_per_version<R>(
         &mut self,
         block: BlockNr,
@@ -159,7 +160,7 @@ impl Handle {
         Ok(PerVersion { newest: newest.expect("engine runs every change"), draining })
     }
 
-    /// What this handle's commit has of a block; see [`Engine::read_own`].
+    /// The contents of a block in this handle's commit; see [`Engine::read_own`].
     pub fn read_own(&self, block: BlockNr) -> Result<BlockRef> {
         self.engine.read_own(self.commit, block)
     }
@@ -177,13 +178,13 @@ impl Handle {
         Ok(())
     }
 
-    /// For tests that hold an operation back between its changes.
+    /// For tests that stall an operation between its changes.
     fn before_step(&self) {
         #[cfg(feature = "faults")]
         crate::fault::before_step();
     }
 
-    /// The same before a change, and for tests in which one fails.
+    /// The same before a change, and for tests in which a change fails.
     fn before_change(&self) -> Result<()> {
         self.before_step();
         #[cfg(feature = "faults")]

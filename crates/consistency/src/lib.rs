@@ -1,14 +1,14 @@
-//! What is written to the volume when.
+//! The order of writes to the volume.
 //!
 //! An [`Engine`] owns every dirty metadata block and all ordering of writes. Operations open a
-//! [`Handle`], change blocks through it, and drop it; they never ask which mechanism or which mode
-//! they run on. `read_data`/`write_data` pass file data through, since its order against the
-//! metadata is the engine's business too.
+//! [`Handle`], change blocks through it, and drop it; they never ask for the mechanism or mode.
+//! File data passes through `read_data` and `write_data`, since its order against the metadata is
+//! the engine's business too.
 //!
 //! ```text
-//!   handle, engine          what operations use
+//!   handle, engine          the interface of operations
 //!   mechanism               the seam: how a commit becomes durable
-//!   journal | generations | unjournaled     know `core` and never each other
+//!   journal | generations | unjournaled     import `core` and never each other
 //!   core                    volume, cache, dirty blocks, pipeline of commits
 //!   recovery                replays a journal, before there is an engine
 //! ```
@@ -56,8 +56,9 @@ pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};
 pub use recovery::{RecoveryReport, recover};
 pub use snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots, UnprunedSnapshot};
 
-/// The superblock once what a crash left is replayed, for what must be known before opening. (That
-/// of a volume with generations is in its map; this is an older one.)
+/// The superblock after a replay of the log that a crash left, for properties that must be known
+/// before opening. (The current superblock of a volume with generations is in its map; this is an
+/// older one.)
 ///
 /// Errors: `Unsupported`, before anything is replayed, for features that xact does not know; else
 /// as [`recover`].
@@ -67,9 +68,10 @@ pub fn recovered_superblock(device: &Arc<dyn BlockDevice>, options: &EngineOptio
     Ok(superblock_io::read(&**device)?.superblock)
 }
 
-/// Opens a volume with the mechanism that it is made for, after replaying what a crash left.
+/// Opens a volume with the mechanism that it was made for, after replaying the log that a crash
+/// left.
 ///
-/// Errors: `Unsupported`, before anything is replayed, for features that xact does not know. Where
+/// Errors: `Unsupported`, before anything is replayed, for features that xact does not know. If
 /// they allow reading, the engine is read-only ([`Engine::is_read_only`]).
 pub fn open(device: Arc<dyn BlockDevice>, mut options: EngineOptions) -> Result<Arc<Engine>> {
     let home = superblock_io::read(&*device)?;
@@ -85,20 +87,20 @@ pub fn open(device: Arc<dyn BlockDevice>, mut options: EngineOptions) -> Result<
     }
 }
 
-/// Opens a volume that has a journal, after replaying what a crash left in it.
+/// Opens a volume that has a journal, after replaying the log that a crash left.
 ///
-/// Errors: `Usage` where there is no journal, or where the log must be replayed and the
-/// device is read-only; `Unsupported` for journals on another device and fast commits that
-/// are not replayed; `Corrupt`.
+/// Errors: `Usage` if there is no journal, or if the log must be replayed and the device is
+/// read-only; `Unsupported` for journals on another device and fast commits that are not replayed;
+/// `Corrupt`.
 pub fn open_journal(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<Engine>> {
     let report = recover(&device, &options)?;
     let (core, journal) = Journal::open(device, &options)?;
     Engine::new(core, journal, report)
 }
 
-/// Opens a volume with generations, at the newest one that is whole.
+/// Opens a volume with generations, at the newest whole one.
 ///
-/// Errors: `Usage` for a volume without generations; `Corrupt` where there is no whole root.
+/// Errors: `Usage` for a volume without generations; `Corrupt` if there is no whole root.
 pub fn open_generations(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<Engine>> {
     let (core, generations) = Generations::open(device, &options)?;
     Engine::new(core, generations, RecoveryReport::default())
@@ -106,7 +108,7 @@ pub fn open_generations(device: Arc<dyn BlockDevice>, options: EngineOptions) ->
 
 /// Opens a volume without a journal.
 ///
-/// Errors: `Usage` where there is one; `Corrupt`.
+/// Errors: `Usage` if there is one; `Corrupt`.
 pub fn open_unjournaled(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<Engine>> {
     let (core, unjournaled) = Unjournaled::open(device, &options)?;
     Engine::new(core, unjournaled, RecoveryReport::default())

@@ -1,9 +1,9 @@
-//! The seam between the engine and what decides when which block is written.
+//! The seam between the engine and the decision about when each block is written.
 //!
-//! A [`Mechanism`] is one such decision: the jbd2 journal, generations, or no order at all. It has
-//! the [`Core`](crate::core::Core) that the engine has, and adds to it what a commit writes, how
-//! file data goes to the volume, and how a volume is left cleanly. What only some mechanisms can do
-//! they offer as a trait of its own, none by default.
+//! A [`Mechanism`] is one such decision: the jbd2 journal, generations, or no order at all. It
+//! shares the engine's [`Core`](crate::core::Core), and adds how a commit is written, how file data
+//! goes to the volume, and how a volume is left cleanly. Features of only some mechanisms are
+//! traits of their own, which a mechanism does not offer by default.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -15,47 +15,47 @@ use crate::core::block::NewData;
 use crate::options::Fsync;
 use crate::snapshots::Snapshots;
 
-/// Figures of a running engine.
+/// Statistics of a running engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineStats {
     /// Commits that became durable.
     pub commits: u64,
     /// Blocks in those commits.
     pub committed_blocks: u64,
-    /// Of those, blocks of file data.
+    /// The blocks of file data among those.
     pub journaled_data_blocks: u64,
     /// Blocks that checkpoints wrote to their own place.
     pub checkpoint_writes: u64,
     /// Blocks that never went to their place, since a later commit changed or freed them (JOJ-6).
     pub checkpoint_writes_saved: u64,
-    /// Metadata blocks that were looked for: found in memory, and read.
+    /// Lookups of metadata blocks: those found in memory, and those read.
     pub metadata_hits: u64,
     pub metadata_misses: u64,
     pub device: DeviceCounts,
 }
 
-/// What an operation may use of the space that is left for commits. Only a mechanism whose commits
-/// can use up their space for as long as it runs tells the classes apart: generations, whose pool
-/// snapshots keep full.
+/// The share of the remaining space for commits that an operation may use. Only a mechanism whose
+/// commits can use up their space at run time treats the classes differently: generations, whose
+/// pool is kept full by snapshots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReserveClass {
-    /// What any operation may use.
+    /// The space that any operation may use.
     #[default]
     Any,
-    /// What is kept so that files can be deleted on a full volume.
+    /// The space reserved so that files can be deleted on a full volume.
     Removal,
-    /// The last of it: for the rest of what has begun, for what was reserved
+    /// The last of the space: for the rest of operations that have begun, for reserved data
     /// ([`crate::Engine::reserve_space`]), and for unmounting.
     Upkeep,
 }
 
-/// What file data may go through the log.
+/// The file data that may go through the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataInLog {
     None,
-    /// What a caller waits for, a little at a time.
+    /// Data that a caller waits for, a little at a time.
     Synced,
-    /// Any, as much as fits; and what has to be there with its commit or not at all.
+    /// Any data, as much as fits, and data that must be all there with its commit or not at all.
     All,
 }
 
@@ -66,16 +66,15 @@ pub struct DataWrite {
     pub class: ReserveClass,
 }
 
-/// What decides when which block is written. Each call is documented at the method of
-/// [`crate::Engine`] with the same name, if there is one. The engine has checked ranges, and that
-/// the volume may be written.
+/// Decides when each block is written. Each call is documented at the method of [`crate::Engine`]
+/// with the same name, if there is one. The engine has checked ranges, and that the volume may be
+/// written.
 pub(crate) trait Mechanism: Send + Sync {
     fn start(&self, credits: u32, class: ReserveClass) -> Result<CommitId>;
 
     fn commit(&self, commit: CommitId) -> Result<()>;
 
-    /// As `commit`, not only for the callers that wait for it: without a shorter way that it may
-    /// have for them.
+    /// As `commit`, but without a shorter way that the mechanism may have for callers that wait.
     fn commit_wholly(&self, commit: CommitId) -> Result<()> {
         self.commit(commit)
     }
@@ -90,26 +89,26 @@ pub(crate) trait Mechanism: Send + Sync {
 
     fn flush_data(&self) -> Result<()>;
 
-    /// Whether no snapshot has anything in blocks that are free now.
+    /// Whether no snapshot has data in blocks that are free now.
     fn may_discard(&self) -> bool {
         true
     }
 
-    /// Starts the threads that it needs beside the one that commits what is due.
+    /// Starts the threads that it needs in addition to the one that commits due commits.
     fn start_threads(self: Arc<Self>) -> Result<()> {
         Ok(())
     }
 
-    /// Has them end soon. The engine waits for them.
+    /// Asks them to end soon. The engine waits for them.
     fn stop_threads(&self) {}
 
-    /// Leader, when all is durable and no thread runs any more: leaves the volume as a clean
+    /// Leader, when everything is durable and no thread runs any more: leaves the volume as a clean
     /// unmount does.
     fn leave_clean(&self) -> Result<()>;
 
     fn stats(&self) -> EngineStats;
 
-    /// The settings that the volume itself keeps are known when it is open.
+    /// Applies the settings that the volume itself keeps, which are known when it is open.
     fn set_fsync(&self, _fsync: Fsync, _ordered_data: bool) {}
 
     fn data_log(&self) -> Option<&dyn DataLog> {
@@ -140,8 +139,8 @@ pub(crate) trait DataLog {
     fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()>;
 }
 
-/// Space for commits that can be used up, and so is reserved for what is accepted now and committed
-/// later. Documented at the methods of [`crate::Engine`].
+/// Space for commits that can be used up, and so is reserved for data that is accepted now and
+/// committed later. Documented at the methods of [`crate::Engine`].
 pub(crate) trait SpaceReservation {
     fn reserve(&self, blocks: u64) -> Result<()>;
 
@@ -154,7 +153,7 @@ pub(crate) trait SpaceReservation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalSize {
     pub blocks: u32,
-    /// What it was made with, where it is longer than that or was until a crash.
+    /// The length that it was made with, if it is longer now or was until a crash.
     pub made_with: Option<u32>,
 }
 
@@ -162,20 +161,24 @@ pub struct JournalSize {
 pub trait ResizableJournal: Send + Sync {
     fn size(&self) -> JournalSize;
 
-    /// Blocks of a journal in which one handle may have `credits`. `TooLarge` where none could be
-    /// as long.
+    /// The journal length at which one handle may have `credits`. `TooLarge` if no journal could be
+    /// that long.
     fn blocks_for(&self, credits: u32) -> Result<u32>;
 
-    /// Notes on the volume, durably, what the journal was made with: before its inode gets longer.
+    /// Notes on the volume, durably, the length that the journal was made with, before its inode
+    /// gets longer.
     fn note_size(&self) -> Result<()>;
 
-    /// Lets the log have all of these blocks, which the journal's inode has by a durable commit.
+    /// Extends the log to all of these blocks, which a durable commit has given to the journal's
+    /// inode.
     fn lengthen(&self, runs: &[Run]) -> Result<()>;
 
-    /// Takes the log back to what the journal was made with; its inode keeps the blocks for now.
+    /// Shortens the log to the length that the journal was made with; its inode keeps the blocks
+    /// for now.
     fn shorten(&self) -> Result<()>;
 
-    /// The journal's inode is at home as it was made: nothing is left to be done after a crash.
+    /// The journal's inode is at home with its original length: nothing is left to do after a
+    /// crash.
     fn forget_size(&self) -> Result<()>;
 
     /// Writes everything committed home and empties the log.

@@ -1,13 +1,13 @@
 //! Multi-mount protection (feature `mmp`), for volumes on devices that several machines reach: the
 //! kernel's `fs/ext4/mmp.c`.
 //!
-//! Whoever has the volume for writing keeps a number in the MMP block changing. To get it, one
-//! looks whether the number says "nobody"; if not, whether it changes within the interval that the
-//! block gives. Then one writes a number of one's own and looks once more, since two may have
-//! tried.
+//! The owner of the volume keeps changing a number in the MMP block. To acquire the volume, a
+//! machine reads the number. If it does not say that the volume is free, the machine checks whether
+//! it changes within the interval that the block gives. Then it writes a number of its own and
+//! reads the block once more, since two machines may have tried at the same time.
 //!
-//! The block belongs to nobody's commit and is not journaled: it says something about the present
-//! only. A crash leaves a number that changes no more, and the next mount waits for that long.
+//! The block belongs to no commit and is not journaled, since it describes only the present. A
+//! crash leaves a number that changes no more, and the next mount waits for that interval.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -26,11 +26,11 @@ use crate::engine::Engine;
 /// `EXT4_MMP_MIN_CHECK_INTERVAL` and `EXT4_MMP_MAX_CHECK_INTERVAL`, in seconds.
 const CHECK_INTERVAL_MIN_S: u16 = 5;
 const CHECK_INTERVAL_MAX_S: u16 = 300;
-/// How xact calls the device in the block.
+/// The device name that xact writes to the block.
 const DEVICE_NAME: &[u8] = b"xact";
 
-/// The volume is ours while this lives. Dropped without [`Mmp::release`], it leaves what a crash
-/// leaves.
+/// The volume is ours while this lives. If it is dropped without [`Mmp::release`], the block stays
+/// as after a crash.
 pub struct Mmp {
     place: Arc<Place>,
     beat: Arc<Beat>,
@@ -52,16 +52,16 @@ struct Beat {
 #[derive(Default)]
 struct BeatState {
     stopping: bool,
-    /// Poisoned where the volume turns out to be another's too.
+    /// Poisoned if another machine uses the volume too.
     engine: Option<Arc<Engine>>,
 }
 
 impl Mmp {
-    /// Claims the volume on `device`; `None` where it has no such protection. May wait, as the
-    /// kernel does, where it looks as if somebody had it (about twice the interval in the block,
-    /// 11 seconds at the least).
+    /// Claims the volume on `device`; `None` if it has no such protection. May wait, as the kernel
+    /// does, if another machine seems to have it (about twice the interval in the block, at least
+    /// 11 seconds).
     ///
-    /// Errors: `Usage` where another machine, or e2fsck, has it; `Corrupt` for the block.
+    /// Errors: `Usage` if another machine, or e2fsck, has it; `Corrupt` for the block.
     pub fn acquire(device: &Arc<dyn BlockDevice>) -> Result<Option<Mmp>> {
         let sb = superblock_io::read(&**device)?.superblock;
         if !sb.has_incompat(incompat::MMP) {
@@ -101,17 +101,17 @@ impl Mmp {
         Ok(Some(Mmp { place, beat, thread: Some(thread) }))
     }
 
-    /// Names the engine that is to be poisoned if the volume turns out to be another's too.
+    /// Sets the engine to poison if another machine uses the volume too.
     pub fn guard(&self, engine: Arc<Engine>) {
         self.beat.state.lock().engine = Some(engine);
     }
 
-    /// Says that nobody has the volume any more; after the last write to it.
+    /// Marks the volume as free, after the last write to it.
     pub fn release(mut self) -> Result<()> {
         self.stop();
         let mut block = self.place.read()?;
         block.set_sequence(SEQUENCE_CLEAN);
-        // As mke2fs sets it; a longer one would have the next user told that it may have to wait.
+        // As mke2fs sets it. With a longer one the next user would be warned of a longer wait.
         block.set_check_interval(self.place.sb.mmp_update_interval());
         self.place.write(&mut block)
     }
@@ -123,7 +123,7 @@ impl Mmp {
         drop(state);
         self.beat.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It only keeps the block fresh; what it panicked of is in the log.
+            // The thread only refreshes the block; if it panicked, the reason is in the log.
             let _ = thread.join();
         }
     }
@@ -156,7 +156,7 @@ impl Place {
         self.device.flush().map_err(failed)
     }
 
-    /// Waits and sees whether the number is still the same.
+    /// Waits, and checks that the number is still the same.
     fn must_stay(&self, expected: &MmpBlock, patience: Duration) -> Result<()> {
         std::thread::sleep(patience);
         let now = self.read()?;

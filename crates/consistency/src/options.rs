@@ -1,8 +1,8 @@
-//! How an engine is opened.
+//! The options with which an engine is opened.
 
 use std::time::Duration;
 
-/// How a transaction reaches the journal (JOJ-2, JOJ-3).
+/// How a transaction is written to the journal (JOJ-2, JOJ-3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CommitWrites {
     /// As jbd2 by default: descriptors and copies, flush, commit block, flush.
@@ -13,21 +13,21 @@ pub enum CommitWrites {
     Single,
 }
 
-/// What a transaction says of a block that it changed (JOJ-9).
+/// How a transaction records a changed block (JOJ-9).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogRecords {
     /// As jbd2: a copy of it.
     #[default]
     Block,
-    /// The bytes that changed, where they are few. The log can be replayed by xact alone until it
-    /// is empty, as it is after a clean close.
+    /// The changed bytes, if they are few. Only xact can replay the log until it is empty, as it is
+    /// after a clean close.
     SubBlock,
 }
 
-/// What an fsync does on a volume with generations (SNAP-12).
+/// The effect of an fsync on a volume with generations (SNAP-12).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fsync {
-    /// Writes what changed to the intent log. `sync`, age and a full log make a generation.
+    /// Writes the changes to the intent log. `sync`, age and a full log make a generation.
     #[default]
     Log,
     /// Makes a generation, as the paper does.
@@ -37,7 +37,7 @@ pub enum Fsync {
 /// Settings of an engine. The defaults are those of a stock ext4 mount.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// The running commit becomes durable at the latest after this time.
+    /// The running commit becomes durable after this time at most.
     pub commit_interval: Duration,
     /// With generations: the number of dirty metadata blocks, those in the intent log included, at
     /// which the next one is made at once (SNAP-5). By default half of what a commit can take, so
@@ -46,14 +46,15 @@ pub struct EngineOptions {
     pub commit_writes: CommitWrites,
     pub log_records: LogRecords,
     pub fsync: Fsync,
-    /// What a commit refers to is on the device before it (ext4's `data=ordered`). Without it, a
-    /// crash may show what the blocks of new data held before (`data=writeback`).
+    /// File data is on the device before the commit that refers to it (ext4's `data=ordered`).
+    /// Without it, a crash may show the previous contents of newly allocated blocks
+    /// (`data=writeback`).
     pub ordered_data: bool,
-    /// Memory for cached metadata blocks. Blocks that are dirty, or committed and not yet in
-    /// their own place, stay in memory and may exceed it for a while.
+    /// Memory for cached metadata blocks. Blocks that are dirty, or committed and not yet in their
+    /// own place, stay in memory and may exceed it for a while.
     pub cache_bytes: usize,
-    /// Nothing is ever changed, but a log that a crash left is replayed first if the device can
-    /// be written, as the kernel does for a read-only mount.
+    /// Nothing is ever changed, except that the log that a crash left is replayed first if the
+    /// device can be written, as the kernel does for a read-only mount.
     pub read_only: bool,
     /// Leaves out one ordering rule; for the crash explorer's canaries only.
     #[cfg(feature = "faults")]

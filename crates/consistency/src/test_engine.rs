@@ -1,8 +1,8 @@
-//! An engine for unit tests of what is above it, on a device that need not hold a volume.
+//! An engine for unit tests of the code above it, on a device that need not hold a volume.
 //!
-//! Every handle is a commit of its own, so that credits are counted as strictly as they can be: the
-//! next one writes what the one before has changed. Nothing is flushed, nothing survives a crash,
-//! and what waits for a commit happens at once. One thread uses it, with one handle at a time.
+//! Every handle is a commit of its own, so that credits are counted as strictly as possible: the
+//! next handle writes the changes of the one before. Nothing is flushed, nothing survives a crash,
+//! and actions that wait for a commit run at once. One thread uses it, with one handle at a time.
 
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -44,7 +44,7 @@ pub(crate) fn before_change() -> Result<()> {
     }
 }
 
-/// The engine, and what a test sets of it.
+/// The engine, with settings for a test.
 #[derive(Clone)]
 pub struct TestEngine {
     pub engine: Arc<Engine>,

@@ -18,7 +18,7 @@ use xact_testkit::image::Image;
 use xact_testkit::recording::{Recording, Time};
 use xact_testkit::rng::Rng;
 
-/// Journal blocks in use: a short ring is gone round often.
+/// Journal blocks in use. A short ring wraps around often.
 const RING: u32 = 64;
 
 struct Journaled {
@@ -28,9 +28,9 @@ struct Journaled {
     places: Vec<Place>,
     options: EngineOptions,
     operations: u32,
-    /// States that debugfs replayed, and those that it would not open.
+    /// States that debugfs replayed, and those that it refused to open.
     compared: AtomicU64,
-    declined: AtomicU64,
+    refused: AtomicU64,
 }
 
 impl Journaled {
@@ -49,7 +49,7 @@ impl Journaled {
             options: quiet(),
             operations: 60,
             compared: AtomicU64::new(0),
-            declined: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
         }
     }
 
@@ -64,7 +64,7 @@ impl Journaled {
         println!(
             "  debugfs agreed on {} states and would not replay {}",
             self.compared.load(Relaxed),
-            self.declined.load(Relaxed)
+            self.refused.load(Relaxed)
         );
         let few = summary.findings.is_empty() && summary.states < 200;
         assert!(!few, "too few states to mean anything");
@@ -165,9 +165,10 @@ impl Subject for Journaled {
         image.write_to(&std::fs::File::create(&file.path).unwrap()).unwrap();
         let output = try_run("debugfs", &["-w", "-R", "jr", file.str()]);
         let text = String::from_utf8_lossy(&output.stderr);
-        // It cannot open a volume with a torn superblock, and it has no business with clean ones.
+        // debugfs cannot open a volume with a torn superblock, and has nothing to replay on clean
+        // ones.
         if !output.status.success() || text.lines().count() > 1 {
-            self.declined.fetch_add(1, Relaxed);
+            self.refused.fetch_add(1, Relaxed);
             return None;
         }
         self.compared.fetch_add(1, Relaxed);
@@ -197,7 +198,7 @@ fn plan(seed: u64) -> Plan {
 }
 
 #[test]
-fn no_crash_leaves_what_is_not_legal() {
+fn every_crash_leaves_a_legal_state() {
     for subject in formats() {
         for seed in [1, 2] {
             let findings = subject.explore(&plan(seed));
@@ -207,10 +208,10 @@ fn no_crash_leaves_what_is_not_legal() {
     }
 }
 
-/// Handles of several threads, commits by time, by callers and for want of room, and checkpoints
+/// Handles of several threads, commits by time, by callers and for lack of space, and checkpoints
 /// in the background, all at once.
 #[test]
-fn no_crash_of_many_threads_either() {
+fn every_crash_of_many_threads_leaves_a_legal_state() {
     let mut subject = formats().remove(0);
     subject.name = "journal, four threads".into();
     let first = subject.places[0].first;
@@ -226,14 +227,14 @@ fn no_crash_of_many_threads_either() {
     }
 }
 
-/// Each rule left out must be noticed, or the test above means nothing.
+/// Each rule that is left out must be noticed; otherwise the test above proves nothing.
 #[cfg(feature = "faults")]
 #[test]
-fn every_rule_left_out_is_found() {
+fn every_omitted_rule_is_found() {
     use xact_consistency::Fault;
-    // The first two are about damage and about lookalikes, and have tests of their own in `damage.rs`;
-    // the third is about file data, the fourth about records of parts of blocks and the last about the
-    // journal's inode, which the testkit's workloads on files have.
+    // The first two are about damage and about lookalikes, and have tests in `damage.rs`. The third
+    // is about file data, the fourth about records of parts of blocks and the last about the
+    // journal's inode, which the testkit's workloads on files cover.
     let elsewhere = [
         Fault::AcceptBadChecksum,
         Fault::NoEscape,
@@ -257,6 +258,6 @@ fn every_rule_left_out_is_found() {
                 }
             }
         }
-        assert!(found, "nobody noticed that {fault:?}");
+        assert!(found, "no state revealed {fault:?}");
     }
 }

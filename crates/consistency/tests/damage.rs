@@ -1,4 +1,4 @@
-//! Devices that fail, and logs that are damaged: clear errors, never a panic, a hang or a wild write.
+//! Devices that fail, and damaged logs: clear errors, never a panic, a hang or a wild write.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn put(engine: &Arc<Engine>, block: u64, value: u8) -> CommitId {
     handle.commit_id()
 }
 
-/// A volume whose log holds a few transactions, and where the log's blocks lie.
+/// A volume whose log holds a few transactions, and the offsets of the log's blocks.
 fn crashed() -> (Vec<u8>, Vec<usize>) {
     let image = volume();
     let log = image.journal_blocks(4096);
@@ -93,7 +93,7 @@ fn any_failed_write_or_flush_ends_all_writing() {
 }
 
 #[test]
-fn a_failed_read_is_told_and_does_no_harm() {
+fn a_failed_read_is_reported_and_harmless() {
     let device = sim(&volume());
     let engine: Arc<Engine> = open(device.clone());
     device.inject(Fault { call: Call::Read, range: None, nth: 0, for_good: false, harm: Harm::Error });
@@ -104,7 +104,7 @@ fn a_failed_read_is_told_and_does_no_harm() {
 }
 
 #[test]
-fn a_read_that_hangs_holds_up_nobody_else() {
+fn a_hanging_read_blocks_no_other_thread() {
     let device = sim(&volume());
     let engine: Arc<Engine> = open(device.clone());
     put(&engine, FREE, 1);
@@ -139,7 +139,7 @@ fn damage_anywhere_in_the_log_is_an_error_or_a_shorter_log() {
             match rng.below(3) {
                 0 => damaged[at] ^= 1 << rng.below(8),
                 1 => damaged[at & !15..(at & !15) + 16].fill(rng.next() as u8),
-                // Fields of headers and tags are hit seldom by chance.
+                // Random offsets rarely hit fields of headers and tags.
                 _ => {
                     let field = at & !4095 | (rng.below(16) * 4) as usize;
                     damaged[field..field + 4].copy_from_slice(&(rng.next() as u32).to_be_bytes());
@@ -185,7 +185,7 @@ fn damage_of_superblock_descriptor_and_inode_is_an_error() {
             damaged[from + rng.below(len) as usize] = rng.next() as u8;
         }
         let device = Arc::new(MemoryDevice::from_bytes(damaged));
-        // What it says does not matter, only that it says something.
+        // Any result is fine, as long as the call returns.
         if let Ok(engine) = open_journal(device, quiet()) {
             let _ = engine.read(BlockNr(FREE));
             let _ = engine.close();
@@ -269,7 +269,7 @@ fn a_torn_last_commit_is_dropped_and_an_earlier_one_is_not() {
 }
 
 #[test]
-fn a_superblock_torn_by_our_own_writes_is_mended() {
+fn a_superblock_torn_by_our_own_writes_is_repaired() {
     let image = volume();
     let device = sim(&image);
     let engine: Arc<Engine> = open(device.clone());
@@ -355,7 +355,7 @@ fn read_only_devices_with_a_live_log_are_refused() {
 fn fast_commits_are_refused() {
     let (mut bytes, log) = crashed();
     let mut sb = xact_layout::jbd2::JournalSuperblock::decode(&bytes[log[0]..log[0] + 1024]).unwrap();
-    // The area takes 256 blocks, and a ring of fewer than 1024 has no room for one.
+    // The area takes 256 blocks, and a ring of fewer than 1024 is too small for one.
     sb.features.incompat |= xact_layout::jbd2::Features::FAST_COMMIT;
     sb.fast_commit_blocks = 0;
     let head = |sequence: u32| {

@@ -1,4 +1,4 @@
-//! What the trait promises, on a device in memory.
+//! The engine's promises, on a device in memory.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn home(device: &MemoryDevice, block: u64) -> u8 {
 }
 
 #[test]
-fn changes_are_seen_at_once_and_go_home() {
+fn changes_are_visible_at_once_and_go_home() {
     for (device, engine) in both() {
         let commit = put(&engine, FREE, 7);
         assert_eq!(engine.read(BlockNr(FREE)).unwrap()[100], 7);
@@ -60,7 +60,7 @@ fn changes_are_seen_at_once_and_go_home() {
 }
 
 #[test]
-fn a_crash_keeps_what_was_committed_and_nothing_else() {
+fn a_crash_keeps_committed_changes_and_nothing_else() {
     let device = journaled();
     {
         let engine: Arc<Engine> = open(device.clone());
@@ -77,7 +77,7 @@ fn a_crash_keeps_what_was_committed_and_nothing_else() {
 }
 
 #[test]
-fn a_clean_volume_that_nobody_changes_is_not_written() {
+fn a_clean_volume_without_changes_is_not_written() {
     for device in [journaled(), unjournaled()] {
         let before = device.to_bytes();
         let engine = xact_consistency::open(device.clone(), quiet()).unwrap();
@@ -228,7 +228,7 @@ fn credits() {
         assert!(matches!(engine.start(most + 1), Err(Error::TooLarge { .. })));
         let all = Handle::begin(&engine, most).unwrap();
         assert!(!engine.extend(all.commit_id(), 1).unwrap());
-        // Somebody else gets room as soon as a commit has made it.
+        // Another thread gets space as soon as a commit has made it.
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| put(&engine, FREE, 1));
             std::thread::sleep(Duration::from_millis(20));
@@ -241,7 +241,7 @@ fn credits() {
 }
 
 #[test]
-fn a_full_commit_makes_room_by_itself() {
+fn a_full_commit_makes_space_automatically() {
     for (_, engine) in both() {
         let most = u64::from(engine.max_credits());
         let mut handle = Handle::begin(&engine, most as u32).unwrap();
@@ -300,7 +300,7 @@ fn wild_block_numbers() {
         }
         assert!(engine.write_data(BlockNr(8191), &[IoSlice::new(&[0; 8192])]).is_err());
         assert!(engine.write_data(BlockNr(1), &[IoSlice::new(&[0; 100])]).is_err());
-        assert!(engine.health().is_ok(), "a wild number is no device error");
+        assert!(engine.health().is_ok(), "a wild number is not a device error");
     }
 }
 
@@ -343,7 +343,7 @@ fn read_only_engines_change_nothing() {
 }
 
 #[test]
-fn the_journals_own_blocks_are_nobody_elses() {
+fn only_the_journal_writes_its_own_blocks() {
     let image = Image::make(32, &["-b", "4096", "-J", "size=4"]);
     let block: u64 = image.debugfs("bmap <8> 5").parse().unwrap();
     let engine: Arc<Engine> = open(image.device());
@@ -364,7 +364,7 @@ fn a_volume_without_journal_says_so_while_it_is_changed() {
         engine.sync().unwrap();
         assert_eq!(state(&device), 0);
     }
-    // After a crash, the volume stays what it is until e2fsck has seen it.
+    // After a crash, the volume stays "not clean" until e2fsck has checked it.
     let engine: Arc<Engine> = open_unjournaled(device.clone(), quiet()).unwrap();
     put(&engine, FREE, 2);
     engine.close().unwrap();

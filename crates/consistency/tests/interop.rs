@@ -1,5 +1,5 @@
-//! Logs of the kernel replayed by us, and our logs replayed by the kernel, debugfs and e2fsck:
-//! the same bytes. Needs root, loop devices and e2fsprogs.
+//! Logs of the kernel replayed by us, and our logs replayed by the kernel, debugfs and e2fsck, with
+//! the same bytes as result. Needs root, loop devices and e2fsprogs.
 
 mod common;
 #[path = "common/ledger.rs"]
@@ -16,14 +16,13 @@ use mount::Mount;
 use xact_consistency::{Engine, EngineOptions, RecoveryReport, open_journal, recover};
 use xact_device::MemoryDevice;
 
-/// Fields of the ext4 superblock that a replay may set as it likes, as (offset, length): the
-/// checksum, times, counts of mounts, kilobytes written, and the free counts, which the kernel
-/// computes anew.
+/// Fields of the ext4 superblock that a replay may set freely, as (offset, length): the checksum,
+/// times, counts of mounts, kilobytes written, and the free counts, which the kernel recomputes.
 const STATISTICS: [(usize, usize); 9] =
     [(0x0C, 4), (0x10, 4), (0x2C, 8), (0x34, 2), (0x40, 4), (0x158, 4), (0x178, 8), (0x274, 8), (0x3FC, 4)];
 
-/// A volume's bytes without what may differ between two replays. The kernel also sets the
-/// journal's checksum features as its mount wants them.
+/// A volume's bytes without those that may differ between two replays. The kernel also sets the
+/// journal's checksum features by its mount options.
 fn comparable(image: &Image, by_kernel: bool) -> Vec<u8> {
     let mut bytes = image.bytes();
     for (at, len) in STATISTICS {
@@ -57,7 +56,7 @@ fn replay_by_the_kernel(image: &Image) {
     drop(Mount::new(&image.path, image.folder(), "ro"));
 }
 
-/// Our replay, compared with that of debugfs.
+/// Our replay, compared with debugfs's.
 fn replay_like_debugfs(what: &str, dirty: &Image) -> (Image, RecoveryReport) {
     let ours = dirty.copy();
     let report = replay_by_us(&ours);
@@ -79,8 +78,8 @@ fn replays_agree(what: &str, dirty: &Image) -> RecoveryReport {
     report
 }
 
-/// Works on a mounted volume and leaves its log full: some things synced, some not, and many
-/// blocks freed and used again.
+/// Works on a mounted volume and leaves its log full: some changes synced, some not, and many
+/// blocks freed and reused.
 fn work(root: &Path) {
     for round in 0..3 {
         for folder in 0..12 {
@@ -168,7 +167,7 @@ fn logs_of_the_kernel() {
     }
 }
 
-/// debugfs brings the copies of descriptors up to date as well, so only the kernel can be compared.
+/// debugfs also updates the copies of descriptors, so only the kernel can be compared.
 #[test]
 fn logs_of_the_kernel_with_meta_block_groups() {
     let mke2fs = ["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode", "-J", "size=2"];
@@ -180,8 +179,8 @@ fn logs_of_the_kernel_with_meta_block_groups() {
     ours.fsck();
 }
 
-/// Hundreds of deleted files that somebody holds open: a long orphan list, or an orphan file that is
-/// full and a list behind it. A kernel mount would clean up at once, so only debugfs can compare.
+/// Hundreds of deleted files that a process holds open: a long orphan list, or a full orphan file
+/// and a list after it. A kernel mount would clean up at once, so only debugfs can compare.
 #[test]
 fn logs_of_the_kernel_with_deep_orphan_lists() {
     for (what, features) in [("list", "^orphan_file"), ("orphan file", "orphan_file")] {
@@ -203,14 +202,14 @@ fn logs_of_the_kernel_with_deep_orphan_lists() {
         drop(mount);
         let (ours, report) = replay_like_debugfs(what, &dirty);
         println!("{what}: {report:?}");
-        // The orphans are cleaned up by whoever opens the volume; nothing else is to be done.
+        // The next program that opens the volume cleans up the orphans; nothing else is left to do.
         let status = common::try_run("e2fsck", &["-fp", ours.str()]).status.code();
         assert!(matches!(status, Some(0 | 1)), "{what}: e2fsck says {status:?}");
         ours.fsck();
     }
 }
 
-/// A log that has gone round its ring many times, and starts anywhere in it.
+/// A log that has wrapped around its ring many times, and starts at any position.
 #[test]
 fn logs_of_the_kernel_that_wrap_around() {
     let mut wrapped = 0;
@@ -230,7 +229,7 @@ fn logs_of_the_kernel_that_wrap_around() {
         let dirty = image.copy();
         drop(mount);
         let report = replays_agree("wrap-around", &dirty);
-        // In each transaction some copies; the ring has 1024 blocks.
+        // Each transaction has some copies; the ring has 1024 blocks.
         let header = dirty.debugfs("logdump -S");
         println!("{rounds} rounds: {report:?}");
         let start: u64 = header
@@ -243,7 +242,7 @@ fn logs_of_the_kernel_that_wrap_around() {
     assert!(wrapped > 0, "no log went over the end of its ring");
 }
 
-/// A log as debugfs writes it; `open` is its command with the checksums that it wants.
+/// A log written by debugfs; `open` is its command with the checksums to use.
 fn left_by_debugfs(features: &str, open: &str, writes: &[&str]) -> Image {
     let image = Image::make(24, &["-t", "ext4", "-b", "1024", "-O", features, "-J", "size=1"]);
     let noise: Vec<u8> = (0..8192u32).map(|n| (n.wrapping_mul(2654435761) >> 13) as u8).collect();
@@ -258,8 +257,8 @@ fn left_by_debugfs(features: &str, open: &str, writes: &[&str]) -> Image {
     image
 }
 
-/// Checksums v2, which no kernel of today writes, and all others, by debugfs; with revoked blocks, block
-/// numbers of 32 and of 64 bits.
+/// Logs by debugfs with checksums v2, which no kernel of today writes, and all others; with revoked
+/// blocks, block numbers of 32 and of 64 bits.
 #[test]
 fn logs_of_debugfs() {
     for (what, open, checksums) in [
@@ -278,9 +277,9 @@ fn logs_of_debugfs() {
     }
 }
 
-/// Checksums v1. Of a transaction with revoked blocks debugfs writes a wrong one: it sums the revoke
-/// block, which jbd2 leaves out. Its own replay stops there, and the kernel refuses the volume; so do we,
-/// and nothing is written.
+/// Checksums v1. For a transaction with revoked blocks debugfs writes a wrong one: it sums the
+/// revoke block, which jbd2 leaves out. Its own replay stops there, and the kernel refuses the
+/// volume; so do we, and write nothing.
 #[test]
 fn logs_of_debugfs_with_v1() {
     for bits in ["64bit", "^64bit"] {
@@ -302,9 +301,9 @@ fn logs_of_debugfs_with_v1() {
     }
 }
 
-/// A log on a volume whose superblock says "clean" belongs to the past: thrown away, as by the kernel.
+/// A log on a volume whose superblock says "clean" is obsolete: it is discarded, as by the kernel.
 #[test]
-fn a_log_without_the_flag_is_thrown_away() {
+fn a_log_without_the_flag_is_discarded() {
     use xact_layout::feature::incompat::RECOVER;
     use xact_layout::superblock::Superblock;
     let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
@@ -324,8 +323,8 @@ fn a_log_without_the_flag_is_thrown_away() {
     ours.fsck();
 }
 
-/// Fast commits of the kernel that no full commit covers are refused; behind a full commit they
-/// do not count, and the log is replayed.
+/// Fast commits of the kernel that no full commit covers are refused. Behind a full commit they do
+/// not count, and the log is replayed.
 #[test]
 fn fast_commits_of_the_kernel() {
     for covered in [false, true] {
@@ -367,7 +366,7 @@ fn our_log(image: &Image, place: Place, seed: u64, operations: u32) -> u32 {
     workload.commit(last);
     let acked = workload.history.acked.last().expect("a commit").1;
     workload.operation();
-    // The engine is dropped, not closed: a crash.
+    // The engine is dropped, not closed, as in a crash.
     acked
 }
 
@@ -388,7 +387,7 @@ fn our_logs() {
         for seed in 0..4 {
             let image = Image::make(16, mke2fs);
             let place = Place { block_size, first: (16 << 20) / block_size as u64 - 100 };
-            // Enough to go round the ring in the longest of them.
+            // Enough operations to wrap around the ring in the longest of them.
             let acked = our_log(&image, place, seed, 100 + 150 * seed as u32);
             let report = replays_agree(what, &image);
             let checked = image.copy();
@@ -426,7 +425,7 @@ fn volumes_closed_by_us_are_clean_for_the_kernel() {
     }
 }
 
-/// A volume goes back and forth, each time left dirty.
+/// A volume that alternates between the kernel and us, left dirty each time.
 #[test]
 fn taking_turns_with_the_kernel() {
     let mut image = Image::make(32, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
@@ -451,6 +450,6 @@ fn taking_turns_with_the_kernel() {
         let found = ledger::read(&place, &MemoryDevice::from_bytes(image.bytes())).unwrap();
         assert_eq!(found.operation, acked);
         let text = image.debugfs(&format!("cat /{turn}-29"));
-        assert!(text.len() > 2900, "the kernel's file is gone");
+        assert!(text.len() > 2900, "the kernel's file is missing or short");
     }
 }

@@ -29,14 +29,14 @@ use crate::checksum::crc32c;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pointer {
     /// A block of the device, in the pool.
-    pub place: BlockNr,
+    pub pool_block: BlockNr,
     pub sum: u32,
 }
 
 impl Pointer {
     /// Zeros, which take no place: what a snapshot of chosen paths has as the blocks of inode tables in which nothing
     /// is chosen. Not in the map of the volume itself, and not to a node.
-    pub const ZEROS: Pointer = Pointer { place: BlockNr(1), sum: 0 };
+    pub const ZEROS: Pointer = Pointer { pool_block: BlockNr(1), sum: 0 };
 
     pub fn is_zeros(&self) -> bool {
         *self == Pointer::ZEROS
@@ -92,8 +92,8 @@ impl PoolShape {
     }
 
     /// Whether a pointer may lead to `place`.
-    pub fn contains(&self, place: BlockNr) -> bool {
-        place >= self.first_pool_block() && place.0 < self.device_blocks
+    pub fn contains(&self, pool_block: BlockNr) -> bool {
+        pool_block >= self.first_pool_block() && pool_block.0 < self.device_blocks
     }
 }
 

@@ -1,4 +1,4 @@
-//! A block: its contents, the versions of it, and what is known of it in memory.
+//! A block: its contents, their versions, and its state in memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,35 +6,36 @@ use std::sync::Arc;
 use xact_layout::jbd2::differences;
 use xact_types::{BlockNr, CommitId, Result};
 
-/// The contents of a metadata block at one moment; later changes make new ones.
+/// The contents of a metadata block at one moment. A later change makes new contents.
 pub type BlockRef = Arc<[u8]>;
 
 /// New contents of a block of file data, for the log.
 pub struct NewData {
     pub contents: BlockRef,
-    /// Where they differ from what the block holds; none where that is of no interest.
+    /// The bytes in which they differ from what the block holds; `None` if that does not matter.
     pub changed: Option<Range<usize>>,
 }
 
-/// Which contents of a block a change is run on; see [`crate::Engine::update_shared`].
+/// The version of a block that a change runs on; see [`crate::Engine::update_shared`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// The newest.
+    /// The newest contents.
     Newest,
-    /// Those of the commit that the change is part of, where the one after it has others already.
+    /// The contents in the commit that the change is part of, if a later commit has changed the
+    /// block already.
     Draining,
 }
 
-/// The results of a change, by version.
+/// The results of a change, one for each version that it ran on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PerVersion<R> {
     pub newest: R,
-    /// None where there is but one.
+    /// `None` if the block has one version only.
     pub draining: Option<R>,
 }
 
 impl<R> PerVersion<R> {
-    /// What goes with a version of another block that the same operation changes.
+    /// The result that belongs to a version of another block, which the same operation changes.
     pub fn of(&self, version: Version) -> &R {
         match (version, &self.draining) {
             (Version::Draining, Some(draining)) => draining,
@@ -44,46 +45,46 @@ impl<R> PerVersion<R> {
 }
 
 impl<R> PerVersion<Result<R>> {
-    /// The newest, if neither is an error.
+    /// The newest result, unless one of the two is an error.
     pub fn both(self) -> Result<R> {
         self.draining.transpose()?;
         self.newest
     }
 }
 
-/// Where the contents of metadata blocks are read that are not in memory.
+/// The source of metadata blocks that are not in memory.
 pub(crate) trait BlockSource: Send + Sync {
     fn read_block(&self, block: BlockNr) -> Result<BlockRef>;
 }
 
-/// What a draining commit has of a block that the one after it has changed since.
+/// A draining commit's version of a block that a later commit has changed.
 pub(crate) struct DrainingBlock {
     pub commit: CommitId,
     pub contents: BlockRef,
-    /// The commit has changed the block; else it may still do so.
+    /// The draining commit has changed the block. If false, it may still do so.
     pub joined: bool,
-    /// With sub-block records: how the commit can record it.
+    /// With sub-block records: how the draining commit can record the block.
     pub record: Record,
     pub data: bool,
 }
 
-/// What a commit says of a block's new contents.
+/// How a commit records a block's new contents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// All of them.
+    /// As a copy of the whole block.
     #[default]
     Copy,
-    /// What is not zero.
+    /// As all bytes that are not zero.
     OnZeros,
-    /// Where they differ from these, which the commit before left.
+    /// As the bytes that differ from these contents, which the previous commit left.
     On(BlockRef),
-    /// This range; the rest is as in the block's own place.
+    /// As this range. The rest of the block is as in its own place.
     OnPlace(Range<usize>),
 }
 
 impl Record {
-    /// The ranges of `contents` that the log must have; `None` where it should rather have a copy.
-    /// With `OnZeros` there is at least one, which says so.
+    /// The ranges of `contents` that the log must have; `None` if a copy takes less space. With
+    /// `OnZeros` there is at least one range, since a record with a range is what says "on zeros".
     pub fn changes(&self, contents: &[u8]) -> Option<Vec<Range<usize>>> {
         let changes = match self {
             Record::Copy => None,
@@ -97,43 +98,45 @@ impl Record {
     }
 }
 
-/// What is known of a block; see `journal/mod.rs` for the life of a change.
+/// The state of a block; `journal/mod.rs` describes the life of a change.
 #[derive(Default)]
 pub(crate) struct SlotState {
-    /// Newest contents; `None` until they are read or after the block was freed.
+    /// The newest contents. `None` until they are read, and after the block was freed.
     pub newest: Option<BlockRef>,
-    /// The commit that the newest contents are part of, unless they were part of an earlier one as
-    /// they are: the running one, or one that is drained.
+    /// The running or draining commit that the newest contents are part of. `None` if an earlier
+    /// commit had the same contents.
     pub joined: Option<CommitId>,
-    /// What the commit that is drained has, if `joined` is the one behind it.
+    /// The draining commit's version, if `joined` is the commit after it.
     pub draining: Option<DrainingBlock>,
     /// Contents in the commit that is being written.
     pub committing: Option<BlockRef>,
-    /// Contents of the newest durable commit that have not been written home.
+    /// Contents of the newest durable commit that were not written home yet.
     pub committed: Option<(CommitId, BlockRef)>,
     /// A checkpoint is writing `committed` home now.
     pub writing: bool,
-    /// A block of file data of which the live log, or a commit on its way there, has a copy. Its
-    /// contents are here until they are home, and never after that: others write them there.
+    /// A block of file data with a copy in the live log, or in a commit on its way there. Its
+    /// contents are kept here until they are home and no longer, since other code writes the block
+    /// there.
     pub data: bool,
-    /// With sub-block records: how the contents in the running commit can be recorded.
+    /// With sub-block records: how the running commit can record the contents.
     pub record: Record,
-    /// The newest commit whose record of the block needs no older one. Of a block of which the log
-    /// has a copy in each commit, the newest of these.
+    /// The newest commit whose record of the block needs no older record. If the log has a copy of
+    /// the block in each commit, this is the newest of these commits.
     pub whole: Option<CommitId>,
-    /// Freed since its last contents: what the log has of it is nothing to build on.
+    /// The block was freed since its last contents were logged, so no record may build on the log's
+    /// contents.
     pub was_freed: bool,
-    /// The slot has left the cache: see `cache` 1.
+    /// The slot has left the cache (invariant 1 of `cache`).
     pub evicted: bool,
 }
 
 impl SlotState {
-    /// Whether nothing is lost if the block leaves memory.
+    /// Whether the block can leave memory without a loss.
     pub fn is_clean(&self) -> bool {
         self.in_no_commit() && !self.writing && !self.data
     }
 
-    /// Whether nothing of the block waits to be committed, or to go home.
+    /// Whether no contents of the block wait for a commit or for the write home.
     pub fn in_no_commit(&self) -> bool {
         self.joined.is_none()
             && self.draining.is_none()
@@ -148,7 +151,7 @@ impl SlotState {
         self.newest.as_ref().or_else(draining).or_else(waiting)
     }
 
-    /// The newest contents, read from the device where they are not in memory.
+    /// The newest contents, which are read from the device if they are not in memory.
     pub fn load(&mut self, block: BlockNr, source: &dyn BlockSource) -> Result<&mut BlockRef> {
         if self.newest.is_none() {
             self.newest = Some(match self.in_memory() {
@@ -159,8 +162,8 @@ impl SlotState {
         Ok(self.newest.as_mut().expect("was just loaded"))
     }
 
-    /// Leader: takes what `commit` has of the block, if the one after it has others. `last_touch`
-    /// may change it.
+    /// Leader: takes `commit`'s version of the block, if the commit after it has changed the block.
+    /// `last_touch` may change that version.
     pub fn take_draining(
         &mut self,
         commit: CommitId,

@@ -1,18 +1,18 @@
-//! The cache of metadata blocks, which also holds every block that is not yet in its place.
+//! The cache of metadata blocks. It also holds every block that is not yet in its own place.
 //!
 //! A block in memory is a [`Slot`]. Locks, in order: shard, then slot. The shard's lock is never
-//! held during I/O; a slot's lock is held while its block is read, so that two readers of one
-//! missing block read it once and readers of other blocks are not held up.
+//! held during I/O. A slot's lock is held while its block is read: two readers of one missing block
+//! read it once, and readers of other blocks do not wait.
 //!
 //! Invariants:
-//! 1. A slot is in the map of its shard until `evicted` is set, under the slot's lock; a thread
-//!    that finds it set looks the block up again. So there is one live slot for a block at any
-//!    time.
-//! 2. Only clean slots are evicted: in no commit, and with nothing that waits to go home.
+//! 1. A slot is in the map of its shard until `evicted` is set, under the slot's lock. A thread
+//!    that finds it set looks the block up again. So a block has at most one live slot at any time.
+//! 2. Only clean slots are evicted: those in no commit, with no contents that wait for the write
+//!    home.
 //!
-//! Eviction is by two queues in each shard, so that one pass over a large folder does not drive
-//! out what is in use: blocks enter `probation`, and only those used again later, after others
-//! came in, go on to `lasting`, a clock.
+//! Each shard evicts by two queues, so that one pass over a large folder does not drive out blocks
+//! in use. A block enters `probation`. If it is used again after other blocks came in, it moves to
+//! `lasting`, which is a clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,22 +25,22 @@ use xact_types::BlockNr;
 use super::block::SlotState;
 
 const SHARDS: usize = 64;
-/// Slots that one insertion looks at, at the most, to find one to evict.
+/// Slots that one insertion examines, at most, to find one to evict.
 const EVICTION_EFFORT: usize = 16;
 
 /// A block in memory.
 pub(crate) struct Slot {
     pub block: BlockNr,
-    /// Used again since a hand of the clock passed.
+    /// Used again since the clock's hand passed.
     hot: AtomicBool,
-    /// The shard's count of insertions when this one came.
+    /// The shard's count of insertions when this slot came in.
     born: u32,
     state: Mutex<SlotState>,
 }
 
 impl Slot {
-    /// `None` where the slot was evicted since it was looked up. What `waits` gives is held while
-    /// another thread holds the lock, which may be reading the block.
+    /// `None` if the slot was evicted since it was looked up. The result of `waits` is held while
+    /// another thread has the lock, since that thread may be reading the block.
     fn lock_live<W>(&self, waits: impl Fn() -> W) -> Option<MutexGuard<'_, SlotState>> {
         let state = self.state.try_lock().unwrap_or_else(|| {
             let _waits = waits();
@@ -49,8 +49,8 @@ impl Slot {
         if state.evicted { None } else { Some(state) }
     }
 
-    /// Locks a slot that was part of a commit. It may have been freed and evicted since, and then
-    /// says so by being in no commit.
+    /// Locks a slot that was part of a commit. The slot may have been freed and evicted since then;
+    /// in that case its state says that it is in no commit.
     pub fn lock_any(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock()
     }
@@ -88,9 +88,9 @@ struct Shard {
 
 pub(crate) struct BlockCache {
     shards: Box<[RwLock<Shard>]>,
-    /// Insertions so far, by shard, readable without its lock.
+    /// Insertions so far in each shard, readable without the shard's lock.
     ages: Box<[AtomicU32]>,
-    /// By shard: blocks that were found here.
+    /// Blocks that were found in the cache, by shard.
     hits: Box<[AtomicU64]>,
     slots_per_shard: usize,
 }
@@ -105,7 +105,7 @@ impl BlockCache {
         }
     }
 
-    /// Blocks that were asked for so far: found here, and not.
+    /// Lookups so far: those that found the block, and those that did not.
     pub fn lookups(&self) -> (u64, u64) {
         let hits = self.hits.iter().map(|count| count.load(Relaxed)).sum();
         let misses = self.ages.iter().map(|count| u64::from(count.load(Relaxed))).sum();
@@ -121,7 +121,7 @@ impl BlockCache {
         self.with_or_wait(block, || (), work)
     }
 
-    /// As `with`; what `waits` gives is held while the lock is waited for.
+    /// As `with`; the result of `waits` is held while this waits for the lock.
     pub fn with_or_wait<R, W>(
         &self,
         block: BlockNr,
@@ -147,8 +147,9 @@ impl BlockCache {
         match found {
             Some(slot) => {
                 self.hits[index].fetch_add(1, Relaxed);
-                // Uses right after the first are one use: an inode table block is asked for once
-                // for each of its inodes. What counts is a use after others have come in.
+                // Uses right after the first one count as one use: an inode table block is asked
+                // for once for each of its inodes. Only a use after other blocks have come in makes
+                // the block hot.
                 let age = self.ages[index].load(Relaxed).wrapping_sub(slot.born);
                 if !slot.hot.load(Relaxed) && age as usize > self.slots_per_shard / 8 {
                     slot.hot.store(true, Relaxed);
@@ -190,7 +191,7 @@ impl BlockCache {
 }
 
 impl Shard {
-    /// Looks at one slot: evicts it, or sends it on.
+    /// Examines one slot: evicts it, or moves it on.
     fn turn_clock(&mut self) {
         let young = !self.probation.is_empty() && self.probation.len() * 4 >= self.map.len();
         let from_probation = young || self.lasting.is_empty();
@@ -252,7 +253,7 @@ mod tests {
         }
         assert!(
             volume.counts().reads - before <= 6,
-            "{} hot blocks were gone",
+            "{} hot blocks were evicted",
             volume.counts().reads - before
         );
     }

@@ -15,18 +15,18 @@ use crate::fault::Faults;
 pub(crate) struct FrozenBlock {
     pub slot: Arc<Slot>,
     pub contents: BlockRef,
-    /// What the commit may say instead of all contents.
+    /// A shorter record that the commit may write instead of the whole contents.
     pub record: Record,
-    /// What it says needs no older record of the block.
+    /// The record needs no older record of the block.
     pub is_whole: bool,
     /// It is file data.
     pub data: bool,
 }
 
-/// What a locked commit consists of.
+/// The contents of a locked commit.
 #[derive(Default)]
 pub(crate) struct Frozen {
-    /// By block number, each once.
+    /// Sorted by block number, each block once.
     pub blocks: Vec<FrozenBlock>,
     /// Freed blocks that did not become metadata again in the same commit.
     pub forgotten: Vec<BlockNr>,
@@ -40,29 +40,30 @@ impl Frozen {
 
 pub(crate) struct DirtyBlocks {
     pub volume: Arc<Volume>,
-    /// Reads what the cache does not have: the volume itself, or the map of a generation.
+    /// Reads blocks that are not in the cache: from the volume itself, or through the map of a
+    /// generation.
     source: Arc<dyn BlockSource>,
     pub cache: BlockCache,
-    /// Members of the running commit and of the one before it, which may be drained still, by the
-    /// lowest bit of their numbers.
+    /// Members of the running commit and of the one before it, which may still be draining, by the
+    /// lowest bit of the commit's number.
     joined: [Mutex<Joined>; 2],
-    /// The commit that is drained, or 0; see [`crate::core::pipeline::Pipeline::draining`].
+    /// The draining commit, or 0; see [`crate::core::pipeline::Pipeline::draining`].
     draining: Arc<AtomicU64>,
-    /// Freed blocks of both, so that joining looks for them only where there is any.
+    /// The number of freed blocks in both commits. At 0, a join need not search for one.
     forgotten: AtomicUsize,
-    /// Slots with `SlotState::data`, so that they are not looked for where there is none.
+    /// The number of slots with `SlotState::data`. At 0, no search for them is needed.
     data_slots: AtomicUsize,
-    /// More freed blocks than this do not fit one commit.
+    /// The most freed blocks that fit one commit.
     pub max_forgotten: AtomicUsize,
-    /// Commits record of a block what changed.
+    /// Commits record the changed bytes of a block instead of a copy.
     sub_block: AtomicBool,
     pub(crate) faults: Faults,
-    /// Freed blocks read as a pattern, so that a test shows a use after the free.
+    /// Freed blocks read as a pattern, so that a test notices a use after the free.
     #[cfg(feature = "faults")]
     spoils_freed: bool,
 }
 
-/// A commit's members. Taken by `freeze` while no handle is open in it.
+/// The members of a commit. `freeze` takes them when no handle is open in the commit.
 #[derive(Default)]
 pub(crate) struct Joined {
     pub blocks: Vec<Arc<Slot>>,
@@ -94,12 +95,12 @@ impl DirtyBlocks {
         }
     }
 
-    /// For a mechanism that begins a commit while the one before is drained.
+    /// For a mechanism that opens the next commit while the previous one drains.
     pub fn beside(self, draining: &Arc<AtomicU64>, faults: Faults) -> DirtyBlocks {
         DirtyBlocks { draining: draining.clone(), faults, ..self }
     }
 
-    /// For tests: has freed blocks read as a pattern.
+    /// For tests: freed blocks read as a pattern.
     #[cfg(feature = "faults")]
     pub fn spoiling_freed(self) -> DirtyBlocks {
         DirtyBlocks { spoils_freed: true, ..self }
@@ -117,13 +118,13 @@ impl DirtyBlocks {
         self.joined[(commit.0 & 1) as usize].lock()
     }
 
-    /// Has commits record of a block what changed.
+    /// Makes commits record the changed bytes of a block instead of a copy.
     pub fn with_sub_block_records(self, sub_block: bool) -> DirtyBlocks {
         self.set_sub_block_records(sub_block);
         self
     }
 
-    /// The same for blocks that join a commit from now on.
+    /// The same, for blocks that join a commit from now on.
     pub fn set_sub_block_records(&self, sub_block: bool) {
         self.sub_block.store(sub_block, Relaxed);
     }
@@ -158,7 +159,7 @@ impl DirtyBlocks {
         })
     }
 
-    /// Gives the number of blocks that were new to the commit.
+    /// Returns the number of blocks that were new to the commit.
     pub(crate) fn change_newest(
         &self,
         commit: CommitId,
@@ -171,7 +172,7 @@ impl DirtyBlocks {
         let is_first = state.joined != Some(commit);
         let contents = state.newest.as_mut().expect("was just loaded");
         let before = (self.sub_block() && is_first).then(|| contents.clone());
-        // Where a commit holds the old contents, this makes a copy for the new ones.
+        // If a commit holds the old contents, this copies them for the change.
         change(Arc::make_mut(contents));
         if let Some(before) = before {
             state.record = Record::On(before);
@@ -188,7 +189,7 @@ impl DirtyBlocks {
         self.put(commit, block, new.contents, record, true, |_| {})
     }
 
-    /// `before` sees the state that the block has until then.
+    /// `before` runs on the block's state before the new contents.
     pub(crate) fn put(
         &self,
         commit: CommitId,
@@ -216,7 +217,7 @@ impl DirtyBlocks {
         })
     }
 
-    /// What an older commit has of the block stays with it.
+    /// Leaves an older commit's version of the block with that commit.
     fn leave_to_draining(&self, commit: CommitId, state: &mut SlotState) {
         if state.joined.is_some_and(|joined| joined < commit) {
             self.keep_for_draining(commit, state);
@@ -239,8 +240,8 @@ impl DirtyBlocks {
         true
     }
 
-    /// Whether the running commit has half of the freed blocks that it can have. No handle begins
-    /// in it then; the other half is for those that are open, as a handle that is refused after its
+    /// Whether the running commit has half of the freed blocks that it can take. Then no new handle
+    /// begins in it. The other half is for the open handles: a handle that is refused after its
     /// first change would leave half of an operation.
     pub fn has_forgotten_much(&self) -> bool {
         self.forgotten.load(Relaxed) > self.max_forgotten.load(Relaxed) / 2
@@ -264,9 +265,10 @@ impl DirtyBlocks {
                 self.forgotten.fetch_add(1, Relaxed);
             }
             state.joined = None;
-            // Nobody but its owner could have changed it.
+            // Only the block's owner could have changed it.
             state.draining.take_if(|draining| !draining.joined);
-            // What an older commit holds stays with it: this one may not become durable.
+            // An older commit keeps its version of the block, since this commit may not become
+            // durable.
             state.newest = None;
             #[cfg(feature = "faults")]
             if self.spoils_freed {
@@ -286,7 +288,7 @@ impl DirtyBlocks {
         state.data = data;
     }
 
-    /// Those of the blocks that are file data with a copy in the log.
+    /// Those of the blocks that hold file data with a copy in the log.
     fn data_slots(&self, start: BlockNr, blocks: u64) -> impl Iterator<Item = (u64, Arc<Slot>)> + '_ {
         let blocks = if self.data_slots.load(SeqCst) == 0 { 0 } else { blocks };
         (0..blocks)
@@ -298,13 +300,14 @@ impl DirtyBlocks {
         self.data_slots(start, blocks).next().is_some()
     }
 
-    /// Contents of file data that are newer than what its place holds, by distance from `start`.
+    /// Contents of file data that are newer than those in the block's own place, by distance from
+    /// `start`.
     pub fn data_in_memory(&self, start: BlockNr, blocks: u64) -> Vec<(u64, BlockRef)> {
         let slots = self.data_slots(start, blocks);
         slots.filter_map(|(i, slot)| Some((i, slot.lock_any().in_memory()?.clone()))).collect()
     }
 
-    /// As `forget`, for those of the blocks that are file data with a copy in the log.
+    /// As `forget`, for those of the blocks that hold file data with a copy in the log.
     pub fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
         for (i, _) in self.data_slots(start, blocks) {
             self.forget(commit, start.offset(i))?;
@@ -312,14 +315,15 @@ impl DirtyBlocks {
         Ok(())
     }
 
-    /// A data block's contents are home: from now on they are read, and may be written, there.
+    /// A data block's contents are home: from now on they are read there, and may be overwritten
+    /// there.
     pub fn drop_data_contents(state: &mut SlotState) {
         if state.data && state.in_no_commit() {
             state.newest = None;
         }
     }
 
-    /// Whether neither the running commit nor the one that is drained has changed anything.
+    /// Whether neither the running nor the draining commit has changed a block.
     pub fn is_unchanged(&self) -> bool {
         self.joined.iter().all(|joined| {
             let joined = joined.lock();
@@ -361,8 +365,9 @@ impl DirtyBlocks {
     }
 }
 
-/// A block that belongs to one inode is not changed by a commit that is drained when the later one
-/// has: the inode's lock is held all the time. `Corrupt` where two inodes claim it.
+/// A block that belongs to one inode is never changed by a draining commit after the next commit
+/// has changed it, since the operation holds the inode's lock all the time. `Corrupt` if it
+/// happens: then two inodes claim the block.
 fn check_owner(commit: CommitId, block: BlockNr, state: &SlotState) -> Result<()> {
     match state.joined {
         Some(joined) if joined > commit => Err(Error::corrupt(Site::Block(block), "belongs to two inodes")),
@@ -370,16 +375,16 @@ fn check_owner(commit: CommitId, block: BlockNr, state: &SlotState) -> Result<()
     }
 }
 
-/// How contents that replace all of a block can be told, where `record` is what their writer knows.
+/// How to record contents that replace a whole block; `record` is what the writer knows about them.
 fn next_record(state: &mut SlotState, commit: CommitId, record: Record) -> Record {
     let freed = std::mem::take(&mut state.was_freed);
     match (record, &state.record) {
-        // Whatever the block held, the log need not say.
+        // The log need not record what the block held before.
         (Record::OnPlace(changed), Record::OnPlace(before)) if state.joined == Some(commit) => {
             Record::OnPlace(changed.start.min(before.start)..changed.end.max(before.end))
         }
         (Record::OnPlace(_), before) if state.joined == Some(commit) => before.clone(),
-        // What the log has of it is of an owner before.
+        // The log's contents of the block belong to an earlier owner.
         (Record::OnPlace(_), _) if freed => Record::OnZeros,
         (Record::OnPlace(changed), _) => match state.in_memory() {
             Some(contents) => Record::On(contents.clone()),

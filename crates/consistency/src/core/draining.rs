@@ -1,25 +1,25 @@
-//! Blocks of which a commit that is drained has other contents than the one that runs (SNAP-4).
+//! Blocks with different contents in the draining and in the running commit (SNAP-4).
 //!
-//! While a commit is drained (`pipeline`), operations that began in it continue next to those of
-//! the next. Each belongs to one of the two alone:
+//! While a commit drains (`pipeline`), operations that began in it continue beside operations of
+//! the next commit. Each operation belongs to exactly one of the two:
 //!
-//! - The first change of a block by the later commit keeps what the draining one has of it
-//!   ([`DrainingBlock`]), whether that one has changed the block or may still do so.
-//! - A change by the draining commit after that is run on both versions: on the newest contents,
-//!   which all readers get, and on what is kept. So the draining commit has it, and the later one
-//!   has not lost it.
+//! - The first change of a block by the later commit saves the draining commit's version of it
+//!   ([`DrainingBlock`]), whether the draining commit has changed the block or may still do so.
+//! - After that, a change by the draining commit runs on both versions: on the newest contents,
+//!   which all readers get, and on the saved ones. So the draining commit has the change, and the
+//!   later commit has not lost it.
 //!
-//! The two runs must have the same effect for the block's owner. In a block of one inode the
-//! question does not arise: an operation holds its inodes' locks from before it begins a handle
-//! until after the handle's end. So an operation in the later commit has had the lock after the end
-//! of the one in the draining commit. The question arises in blocks that inodes share, and these
-//! are changed by `update_shared` alone. It takes values that are right for both versions (bits to
-//! set, what to add to a count), each version with its own checksum, or one value for each version
-//! (the links of the orphan list: `update_per_version`).
+//! The two runs must have the same effect for the block's owner. A block of one inode always meets
+//! this: an operation holds its inodes' locks from before it begins a handle until after the
+//! handle's end, so an operation in the later commit got the lock after the one in the draining
+//! commit had ended. Blocks that inodes share are changed by `update_shared` alone. Its closure
+//! takes values that are right for both versions (bits to set, an amount to add to a count) and
+//! computes each version's own checksum; or it takes one value for each version (the links of the
+//! orphan list: `update_per_version`).
 //!
-//! The draining commit sees of the later one only what nothing can undo for it. An operation
-//! decides by the newest contents, in which the later commit may have taken more, and given nothing
-//! back (what it frees is not available before it is durable).
+//! The draining commit sees only those effects of the later one that cannot be undone for it. An
+//! operation decides by the newest contents. In these the later commit may have taken more, but has
+//! given nothing back: what it frees becomes available when that commit is durable.
 
 use std::sync::Arc;
 
@@ -33,15 +33,15 @@ use crate::fault::Fault;
 /// Blocks that a change has made part of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Added {
-    /// Of the handle's own.
+    /// Blocks new to the handle's own commit.
     pub own: u32,
-    /// Of the one behind it.
+    /// Blocks new to the commit after it.
     pub next: u32,
 }
 
 impl DirtyBlocks {
-    /// Before a change by `commit` of the newest contents, which are in memory where the commit
-    /// before may need them.
+    /// Saves the draining commit's version before `commit` changes the newest contents. These are
+    /// in memory if the previous commit may need them.
     pub(crate) fn keep_for_draining(&self, commit: CommitId, state: &mut SlotState) {
         match state.joined {
             Some(joined) if joined < commit => {
@@ -60,7 +60,7 @@ impl DirtyBlocks {
         }
     }
 
-    /// What a commit that is drained would change, if it changed the block.
+    /// Saves the contents that a draining commit would change, if it changed the block.
     fn keep_base(&self, commit: CommitId, state: &mut SlotState, contents: BlockRef, record: Record) {
         let draining = self.draining();
         let is_kept = state.draining.as_ref().is_some_and(|kept| kept.commit == draining);
@@ -72,7 +72,7 @@ impl DirtyBlocks {
             Some(DrainingBlock { commit: draining, contents, joined: false, record, data: state.data });
     }
 
-    /// What `commit` has of a block: the newest contents, unless a later one has others.
+    /// `commit`'s version of a block: the newest contents, unless a later commit has changed them.
     pub fn read_own(&self, commit: CommitId, block: BlockNr) -> Result<BlockRef> {
         self.volume.check_range(block, 1)?;
         self.with(block, |_, state| match &state.draining {
@@ -81,8 +81,7 @@ impl DirtyBlocks {
         })
     }
 
-    /// As `update`, of a block that inodes share. With `per_version` the versions become two where
-    /// they are still one.
+    /// As `update`, for a block that inodes share. With `per_version`, one version becomes two.
     pub fn update_shared(
         &self,
         commit: CommitId,
@@ -104,7 +103,7 @@ impl DirtyBlocks {
                     })?;
                     return Ok(added);
                 }
-                // As if the later commit had changed it before.
+                // As if the later commit had changed the block before.
                 state.load(block, self.source())?;
                 let next = CommitId(commit.0 + 1);
                 self.keep_for_draining(next, state);
@@ -112,14 +111,15 @@ impl DirtyBlocks {
             }
             let newest = state.newest.as_mut().expect("a block of a commit is in memory");
             let Some(draining) = state.draining.as_mut().filter(|draining| draining.commit == commit) else {
-                // What a later commit changes is kept for the one before, unless it was new to it.
+                // A change by a later commit saves the version of the commit before, unless the
+                // block was new to it.
                 return Err(Error::corrupt(
                     Site::Block(block),
                     "is new to an inode, and holds what inodes share",
                 ));
             };
             change(Version::Newest, Arc::make_mut(newest));
-            if self.faults.has(Fault::LateInNewestOnly) {
+            if self.faults.has(Fault::DrainingInNewestOnly) {
                 return Ok(added);
             }
             change(Version::Draining, Arc::make_mut(&mut draining.contents));
@@ -138,8 +138,8 @@ impl DirtyBlocks {
         self.join(commit, slot, state)
     }
 
-    /// As `create`, of a block that inodes share: the commit before has the same first contents of
-    /// it, if it needs them.
+    /// As `create`, for a block that inodes share. The commit before gets the same first contents,
+    /// if it needs them.
     pub fn create_shared(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
         self.put(commit, block, contents.clone(), Record::OnZeros, false, |state| {
             if state.joined.is_none() {

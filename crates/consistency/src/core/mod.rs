@@ -1,7 +1,6 @@
-//! What every mechanism is made of: the volume, blocks on their way into a commit, and the life of
-//! commits.
+//! The parts that every mechanism is made of: the volume, dirty blocks, and the life of a commit.
 //!
-//! Nothing here knows which mechanism runs.
+//! Nothing here depends on the mechanism.
 
 pub(crate) mod block;
 pub(crate) mod cache;
@@ -27,13 +26,13 @@ use dirty_blocks::DirtyBlocks;
 use pipeline::Pipeline;
 use volume::Volume;
 
-/// What the engine, its mechanism and its threads share.
+/// The state that the engine, its mechanism and its threads share.
 pub(crate) struct Core {
     pub volume: Arc<Volume>,
     pub pipeline: Arc<Pipeline>,
     pub blocks: DirtyBlocks,
     pub read_only: bool,
-    /// Age at which a commit is written without being asked for.
+    /// The age at which a commit is written without a request.
     pub commit_interval: Duration,
     pub faults: Faults,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -57,7 +56,8 @@ impl Core {
         })
     }
 
-    /// Any failure of the engine's own work leaves it in an unknown state: poison.
+    /// Poisons the volume on any failure of the engine's own work, which leaves the engine in an
+    /// unknown state.
     pub fn guard<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.poison(&error.to_string());
@@ -74,7 +74,7 @@ impl Core {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Closes the volume in good order: later uses are refused.
+    /// Closes the volume in good order. Later calls fail.
     pub fn close(&self) {
         self.volume.poison.close();
         self.pipeline.give_up();

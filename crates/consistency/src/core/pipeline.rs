@@ -13,21 +13,21 @@
 //!                            in the next, which is RUNNING
 //! ```
 //!
-//! - There is one RUNNING or LOCKED commit at any time, and at most one DRAINING or COMMITTING: two
-//!   commits that are not durable never stand in the log together (a torn earlier one behind an
-//!   intact later one is what neither the kernel nor e2fsck can sort out).
+//! - One commit is RUNNING or LOCKED at any time, and at most one is DRAINING or COMMITTING. So the
+//!   log never holds two commits that are not durable. Neither the kernel nor e2fsck can handle a
+//!   torn commit in front of an intact one.
 //! - A commit is closed in one of two ways. *Locked*: no operation begins until the last handle in
-//!   it has ended. *Without blocking* (the generations, SNAP-4): operations that begin are in the
-//!   next one at once, and `draining` keeps the two apart.
-//! - The leader is the first thread that wants a commit durable while no other leads. It writes
-//!   what is running. Threads that come in that time join the next commit and find, when it is
-//!   their turn, that one of them leads for all (group commit).
-//! - Locking a commit blocks operations that want to begin. So it is done only while the operations
-//!   in it work in memory. The commit stays open while one of them waits for the device, waits for
-//!   a thread that may do so, or is the commit of a large transaction (`waits`): then only the
-//!   leader waits for it. If waits keep arriving, the leader closes the commit after [`WAITS_MAX`]
-//!   of them, unless one of them has lasted for as many.
-//! - A poisoned pipeline never leads again; all threads that wait are woken with the reason.
+//!   it has ended. *Without blocking* (the generations, SNAP-4): operations begin in the next
+//!   commit at once, and `draining` keeps the two apart.
+//! - The leader is the first thread that wants a commit durable while no other thread leads. It
+//!   writes the running commit. Threads that arrive during the write join the next commit. When
+//!   their turn comes, one of them leads for all (group commit).
+//! - A locked commit blocks operations that want to begin. So a commit is locked only while the
+//!   operations in it work in memory. It stays open while one of them waits for the device, waits
+//!   for a thread that may do so, or is the commit of a large transaction (`waits`). During that
+//!   time only the leader waits. If waits keep arriving, the leader closes the commit after
+//!   [`WAITS_MAX`] of them, unless one wait has lasted through that many others.
+//! - A poisoned pipeline never leads again. All waiting threads are woken with the reason.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,45 +43,45 @@ use super::waits::{self, WaitRegistry, Waiting};
 
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
 
-/// The most handles that begin in a commit after it is closed: threads that want it durable wait
-/// for them.
+/// The most handles that begin in a commit after it is closed. Threads that want it durable wait
+/// for these handles.
 const JOIN_DRAINING_MAX: u32 = 32;
 
-/// Waits of handles that may begin while a leader leaves its commit open for them.
+/// The number of waits that may begin while a leader keeps its commit open for handles.
 const WAITS_MAX: u64 = 256;
 
 /// Why the background thread should commit.
 pub(crate) struct Due {
     pub commit: CommitId,
-    /// An operation waits for room, so it must be ended even if nothing was changed in it.
+    /// An operation waits for space, so the commit must be ended even if it changed nothing.
     pub crowded: bool,
 }
 
 pub(crate) struct Pipeline {
-    /// Which of the process's pipelines this is.
+    /// The number of this pipeline within the process.
     id: u64,
     volume: Arc<Volume>,
     state: Mutex<State>,
     /// The locked commit's last handle has ended.
     drained: Condvar,
-    /// A new commit runs, or the running one has got room.
+    /// A new commit runs, or the running one has gained space.
     switched: Condvar,
     /// A leader has ended.
     settled: Condvar,
-    /// The background thread has something to do.
+    /// The background thread has work to do.
     due: Condvar,
-    /// Copy of `State::durable`, for looking without the lock.
+    /// Copy of `State::durable`, readable without the lock.
     durable: AtomicU64,
     /// The commit of `State::draining`, or 0.
     draining: Arc<AtomicU64>,
-    /// How long commits took.
+    /// The durations of commits.
     pub times: Latencies,
-    /// How long new handles had to wait at each: from `lock` to `switch`, or until it was opened
-    /// again; with `close_and_open_next` for the moment that it takes.
+    /// How long new handles had to wait at each commit: from `lock` to `switch`, or until the
+    /// commit was reopened. With `close_and_open_next`, the time of that call.
     pub held_up: Latencies,
 }
 
-/// A commit that is closed while handles are open in it, and while others begin in the next.
+/// A commit that is closed while handles are open in it and others begin in the next.
 struct Draining {
     commit: CommitId,
     handles: u32,
@@ -92,38 +92,40 @@ struct Draining {
 }
 
 struct State {
-    /// Credits that one commit has.
+    /// Credits of one commit.
     max_credits: u32,
-    /// Credits that one handle may have if it has the commit for itself: a large user transaction.
+    /// Credits that one handle may have if it has the commit for itself, as the commit of a large
+    /// user transaction does.
     max_alone: u32,
     running: CommitId,
     draining: Option<Draining>,
-    /// Since when.
+    /// The time at which it was locked.
     locked: Option<Instant>,
-    /// A leader is about to lock the running commit, or has.
+    /// A leader has locked the running commit, or is about to.
     closing: bool,
     handles: u32,
-    /// Waits of handles for the device, or for a thread that may wait for it, by the order in which
-    /// they began.
+    /// Running waits of handles, for the device or for a thread that may wait for it, by the order
+    /// in which they began.
     waits: BTreeSet<u64>,
-    /// Such waits so far.
+    /// The number of such waits so far.
     waits_begun: u64,
-    /// Credits used, and those that open handles may still use.
+    /// Credits that are used, or that open handles may still use.
     reserved: u64,
     /// When the running commit's first handle began.
     since: Option<Instant>,
     durable: CommitId,
     leading: bool,
-    /// An operation waits for room, so the running commit is due now.
+    /// An operation waits for space, so the running commit is due now.
     crowded: bool,
-    /// Credits from which on it is due though no operation waits, and whether it has them.
+    /// The number of credits at which the commit is due even if no operation waits, and whether it
+    /// has reached them.
     enough: u64,
     is_enough: bool,
-    /// The background thread sleeps until it is notified, not until a time. A notification while it
-    /// has a time would only cost each commit a thread's waking: it looks then at how old the
-    /// running commit is.
+    /// The background thread sleeps until it is notified, not until a point in time. While it
+    /// sleeps until a time, a notification would only cost a thread's wake-up for each commit: it
+    /// looks at the running commit's age when it wakes.
     is_idle: bool,
-    /// Commits that are not written yet and must follow their data in any mode.
+    /// Unwritten commits that must follow their data in any mode.
     ordered: BTreeSet<CommitId>,
     /// Handles that wait for a commit of their own.
     waiting_alone: u32,
@@ -185,14 +187,14 @@ impl Pipeline {
         self.switched.notify_all();
     }
 
-    /// Changes what a commit may have in all, from the running one on. A handle that needs more has
-    /// a commit for itself.
+    /// Changes the total credits of a commit, from the running one on. A handle that needs more
+    /// gets a commit for itself.
     pub fn limit_credits(&self, max_credits: u32) {
         self.state.lock().max_credits = max_credits;
         self.switched.notify_all();
     }
 
-    /// From so many blocks on, the running commit is due at once (SNAP-5).
+    /// Makes the running commit due at once when it has this number of blocks (SNAP-5).
     pub fn set_enough(&self, blocks: u64) {
         self.state.lock().enough = blocks;
     }
@@ -201,8 +203,7 @@ impl Pipeline {
         CommitId(self.durable.load(Ordering::Acquire))
     }
 
-    /// Credits of the running commit, and of the one that is drained, that are used or may still
-    /// be.
+    /// Credits of the running and the draining commit that are used or may still be used.
     pub fn reserved(&self) -> u64 {
         let state = self.state.lock();
         state.reserved + state.draining.as_ref().map_or(0, |draining| draining.reserved)
@@ -212,16 +213,16 @@ impl Pipeline {
         self.state.lock().running
     }
 
-    /// The commit that is drained, or 0. It is set before an operation begins in the one behind it,
-    /// and until its last handle has ended.
+    /// The draining commit, or 0. It is set before an operation begins in the next commit, and
+    /// until the last handle of the draining one has ended.
     pub fn draining(&self) -> &Arc<AtomicU64> {
         &self.draining
     }
 
-    /// See [`crate::Engine::start`]. `may` says whether it may still begin, and is asked again
-    /// after each wait; `is_full` says whether the running commit should take no more, for other
-    /// reasons than its credits. With `back` it begins in the commit that is drained, if none has
-    /// begun in the one after it.
+    /// See [`crate::Engine::start`]. `may` returns whether the operation may still begin, and is
+    /// called again after each wait. `is_full` returns whether the running commit should take no
+    /// more, for reasons other than its credits. With `back`, the handle begins in the draining
+    /// commit, if none has begun in the next one.
     pub fn start(
         &self,
         credits: u32,
@@ -230,7 +231,7 @@ impl Pipeline {
         is_full: impl Fn() -> bool,
     ) -> Result<CommitId> {
         let mut state = self.state.lock();
-        // Whether this is among those that wait for a commit of their own.
+        // Whether this handle is among those that wait for a commit of their own.
         let mut counted = false;
         let begun = loop {
             if let Err(error) = self.volume.poison.check().and_then(|()| may()) {
@@ -242,7 +243,7 @@ impl Pipeline {
             if credits > state.max_alone {
                 break Err(Error::TooLarge { blocks: credits.into(), limit: state.max_alone.into() });
             }
-            // What a commit may have can change while this waits.
+            // The limit on a commit can change during this wait.
             let alone = credits > state.max_credits;
             if alone != counted {
                 state.waiting_alone = if alone { state.waiting_alone + 1 } else { state.waiting_alone - 1 };
@@ -250,7 +251,7 @@ impl Pipeline {
             }
             if state.locked.is_none() {
                 let full = is_full();
-                // One that needs an empty commit gets the next, before small ones fill it.
+                // A handle that needs an empty commit gets the next one, before small ones fill it.
                 let first = state.reserved == 0;
                 let fits = state.reserved + u64::from(credits) <= u64::from(state.max_credits);
                 if !full && if alone { first } else { fits && !(first && state.waiting_alone > 0) } {
@@ -317,7 +318,7 @@ impl Pipeline {
         self.state.lock().ordered.insert(commit);
     }
 
-    /// Leader, of a commit that it writes: whether that was asked for.
+    /// Leader: whether `order_data` was called for the commit that it writes.
     pub fn is_ordered(&self, commit: CommitId) -> bool {
         self.state.lock().ordered.contains(&commit)
     }
@@ -352,8 +353,8 @@ impl Pipeline {
         Ok(state.running)
     }
 
-    /// A handle of a commit that is drained has made a block part of the next as well: with a
-    /// credit of its own, so that the two take no more together.
+    /// A handle of a draining commit has also made a block part of the next commit. The block takes
+    /// a credit of its own there, so that the two commits together take no more than was reserved.
     pub fn charge_next(&self, commit: CommitId, credits: u32) {
         if credits > 0 {
             let mut state = self.state.lock();
@@ -450,7 +451,8 @@ impl Pipeline {
         !self.state.lock().actions.is_empty()
     }
 
-    /// Waits until `commit` is durable, leading (`lead` commits what is running) where nobody does.
+    /// Waits until `commit` is durable. If no thread leads, this one does; `lead` commits the
+    /// running commit.
     pub fn make_durable(&self, commit: CommitId, lead: impl Fn() -> Result<()>) -> Result<()> {
         let mut state = self.state.lock();
         loop {
@@ -477,7 +479,7 @@ impl Pipeline {
         }
     }
 
-    /// Whether nobody leads; then the caller does, until it drops the result.
+    /// Waits until no thread leads; then the caller leads, until it drops the result.
     pub fn lead_alone(&self) -> Leading<'_> {
         let mut state = self.state.lock();
         while state.leading {
@@ -488,7 +490,7 @@ impl Pipeline {
         Leading::begin(self)
     }
 
-    /// Background thread: waits until the running commit is due. `None` when it should end.
+    /// Background thread: waits until the running commit is due. `None` if the thread should end.
     pub fn wait_due(&self, interval: Duration) -> Option<Due> {
         let mut state = self.state.lock();
         loop {
@@ -508,7 +510,7 @@ impl Pipeline {
                 Some(at) if at > Instant::now() => {
                     self.due.wait_until(&mut state, at);
                 }
-                // The next commit's first handle ends it, or the leader.
+                // The next commit's first handle, or the leader, ends this wait.
                 _ => {
                     state.is_idle = true;
                     self.due.wait(&mut state);
@@ -538,7 +540,8 @@ impl Pipeline {
         self.due.notify_all();
     }
 
-    /// After the volume was poisoned: wakes all waiters, and drops what waits for a commit.
+    /// After the volume was poisoned: wakes all waiters, and drops the actions that wait for a
+    /// commit.
     pub fn give_up(&self) {
         let dropped = std::mem::take(&mut self.state.lock().actions);
         for condition in [&self.drained, &self.switched, &self.settled, &self.due] {
@@ -549,7 +552,7 @@ impl Pipeline {
 }
 
 impl State {
-    /// Those of a commit in which a handle is open.
+    /// The reserved credits of a commit in which a handle is open.
     fn reserved_of(&mut self, commit: CommitId) -> &mut u64 {
         if self.running == commit {
             assert!(self.handles > 0, "a handle ended twice");
@@ -569,9 +572,9 @@ impl State {
         self.running
     }
 
-    /// A handle begins in the commit that is drained, as if that had been closed a moment later.
-    /// Where something has begun in the next one it may not: what was done before must not be
-    /// durable after it.
+    /// A handle begins in the draining commit, as if the commit had been closed a moment later. It
+    /// may not if a handle has begun in the next commit: an earlier operation must not become
+    /// durable after a later one.
     fn join_draining(&mut self, credits: u32) -> Option<CommitId> {
         let max_credits = u64::from(self.max_credits);
         let draining = self.draining.as_mut().filter(|draining| draining.handles > 0)?;
@@ -640,8 +643,8 @@ impl Drop for Leading<'_> {
         let is_awaited = {
             let mut state = self.pipeline.state.lock();
             state.leading = false;
-            // Idle, with a commit that runs: it is due, and nobody could write it while another was
-            // written.
+            // The background thread is idle while a commit runs: the commit is due, and could not
+            // be written while another one was.
             state.crowded || state.is_enough || (state.is_idle && state.since.is_some())
         };
         self.pipeline.settled.notify_all();

@@ -1,8 +1,8 @@
 //! The state after a failed write or flush: nothing is written any more.
 //!
 //! A device that failed a write or a flush may have lost any write since the last good flush, and
-//! says so once only. Trying again would carry on as if nothing were lost, so the first failure
-//! ends all writing; the log, or e2fsck, repairs the volume at the next mount.
+//! reports the failure only once. A retry would continue as if nothing were lost. So the first
+//! failure ends all writing; the log, or e2fsck, repairs the volume at the next mount.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ impl Poison {
         }
     }
 
-    /// The volume was closed in good order: later uses are refused in the same way.
+    /// The volume was closed in good order. Later calls fail in the same way.
     pub fn close(&self) {
         self.stop("the volume was closed");
     }

@@ -1,10 +1,11 @@
-//! The ext4 superblock in its own place, as far as the engines change it: the flags that say
-//! whether the volume was left cleanly, and whether it has generations.
+//! The ext4 superblock in its own place, as far as the engines change it: the flags for a clean
+//! unmount and for generations.
 //!
-//! Its checksum stands in another sector than its flags, so a crash can tear the write of it. A
-//! superblock whose checksum is wrong is therefore looked at again with the flags that we write
-//! turned over: if that makes it right, it is an old and a new sector of one of our writes, and
-//! its geometry can be trusted. Anything else must come out of the log.
+//! The checksum is in another sector than the flags, so a crash can tear the write of a superblock.
+//! A superblock with a wrong checksum is therefore checked again with each combination of the flags
+//! that we write. If one of them makes the checksum right, the superblock consists of an old and a
+//! new sector of one of our writes, and its geometry can be trusted. Any other superblock must come
+//! out of the log.
 
 use xact_device::BlockDevice;
 use xact_layout::feature::{compat, incompat};
@@ -20,13 +21,13 @@ const RO_COMPAT_AT: usize = 0x64;
 const METADATA_CSUM: u32 = xact_layout::feature::ro_compat::METADATA_CSUM;
 const CHECKSUM_AT: usize = 0x3FC;
 
-/// How the superblock was found.
+/// The state in which the superblock was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
     Sound,
-    /// Two sectors of different age, both of them known; sealing it anew repairs it.
+    /// Two sectors of different age, both known. Writing it with a new checksum repairs it.
     TornFlags,
-    /// The checksum is wrong: only a replay that brings the superblock back makes it right.
+    /// The checksum is wrong. Only a replay that writes the superblock makes it right.
     Unsound,
 }
 
@@ -78,13 +79,13 @@ pub(crate) fn read(device: &dyn BlockDevice) -> Result<HomeSuperblock> {
     seal(&mut bytes);
     match Superblock::decode(&bytes) {
         Ok(superblock) => Ok(HomeSuperblock { superblock, health }),
-        // Noise that happens to have the checksum's feature bit is no damaged volume.
+        // A block of noise that has the checksum's feature bit by chance is not a damaged volume.
         Err(foreign @ Error::Usage(_)) => Err(foreign),
         Err(_) => Err(Error::corrupt(Site::Superblock, "checksum does not match")),
     }
 }
 
-/// Whether another setting of the flags that the engines change makes the checksum right.
+/// Whether another combination of the flags that the engines change makes the checksum right.
 fn flags_are_torn(bytes: &[u8; SUPERBLOCK_BYTES]) -> bool {
     (1u32..16).any(|choice| {
         let mut other = *bytes;
@@ -109,9 +110,9 @@ fn seal(bytes: &mut [u8]) {
 /// A change of the flags.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flags {
-    /// `needs_recovery`: the log may hold what is nowhere else.
+    /// `needs_recovery`: the log may hold changes that exist nowhere else.
     pub recover: Option<bool>,
-    /// `EXT4_VALID_FS`: a volume without journal was left cleanly.
+    /// `EXT4_VALID_FS`: a volume without a journal was unmounted cleanly.
     pub clean: Option<bool>,
     /// `EXT4_ERROR_FS`: e2fsck should look at the volume.
     pub errors: bool,
@@ -144,7 +145,7 @@ impl Flags {
     }
 }
 
-/// Where the superblock lies.
+/// The position of the superblock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SuperblockPlace {
     pub block: BlockNr,
@@ -170,7 +171,7 @@ impl SuperblockPlace {
     }
 }
 
-/// How the superblock stands on the volume now.
+/// The state of the superblock on the volume now.
 pub(crate) fn read_health(volume: &Volume, place: SuperblockPlace) -> Result<Health> {
     let mut block = vec![0; volume.block_size];
     volume.read(place.block, &mut block)?;

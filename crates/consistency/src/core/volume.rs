@@ -19,9 +19,9 @@ const MAX_RUN_BLOCKS: usize = 4096;
 pub(crate) struct Volume {
     device: CountingDevice,
     pub block_size: usize,
-    /// Number of blocks; the number of every block of a file or of ext4's metadata is below it.
+    /// Number of blocks. The number of every block of a file or of ext4's metadata is below it.
     pub blocks: u64,
-    /// Blocks that can be read and written: those, and the pool of a generations volume behind
+    /// Blocks that can be read and written: the above, and the pool of a generations volume after
     /// them.
     reach: u64,
     /// The journal's own blocks, which must not be written as anything else.
@@ -30,12 +30,12 @@ pub(crate) struct Volume {
     flushes: FlushGate,
     /// The flush that covers all file data written so far.
     data_ticket: AtomicU64,
-    /// Where waits within handles are noted.
+    /// The registry in which waits within handles are noted.
     waits: OnceLock<Weak<dyn WaitRegistry>>,
 }
 
 impl Volume {
-    /// `Corrupt` where the device is smaller than the volume.
+    /// `Corrupt` if the device is smaller than the volume.
     pub fn new(device: Arc<dyn BlockDevice>, block_size: usize, blocks: u64) -> Result<Volume> {
         let needed = blocks.checked_mul(block_size as u64);
         if needed.is_none_or(|bytes| bytes > device.size_bytes()) {
@@ -54,7 +54,7 @@ impl Volume {
         })
     }
 
-    /// Has waits for the device noted there from now on.
+    /// Notes waits for the device in `registry` from now on.
     pub fn note_waits_in(&self, registry: &Arc<dyn WaitRegistry>) {
         assert!(self.waits.set(Arc::downgrade(registry)).is_ok(), "a volume has one pipeline");
     }
@@ -64,7 +64,7 @@ impl Volume {
         self.waits.get()?.upgrade()?.begin_wait()
     }
 
-    /// Lets blocks behind the volume be read and written, up to `blocks` in all.
+    /// Lets blocks after the volume be read and written, up to `blocks` in all.
     pub fn extend_reach(&mut self, blocks: u64) {
         assert!(blocks >= self.blocks, "the pool lies behind the volume");
         self.reach = blocks;
@@ -91,7 +91,7 @@ impl Volume {
         }
     }
 
-    /// As [`Self::check_range`], for blocks about to be changed by anyone but the journal.
+    /// As [`Self::check_range`], for blocks that any code but the journal is about to change.
     pub fn check_writable(&self, start: BlockNr, count: u64) -> Result<()> {
         self.check_range(start, count)?;
         let end = start.0 + count;
@@ -126,10 +126,10 @@ impl Volume {
         self.device.read_at(buf, self.offset(start)).map_err(|e| Error::io("reading the volume", e))
     }
 
-    /// One block, in memory of its own.
+    /// Reads one block into memory of its own.
     pub fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
         let mut contents: BlockRef = std::iter::repeat_n(0, self.block_size).collect();
-        let bytes = Arc::get_mut(&mut contents).expect("nobody else has it yet");
+        let bytes = Arc::get_mut(&mut contents).expect("it has one reference");
         self.read(block, bytes)?;
         Ok(contents)
     }
@@ -139,7 +139,7 @@ impl Volume {
         self.write_for(start, bufs, WriteHint::Buffered)
     }
 
-    /// As `write`, in the way that suits what follows.
+    /// As `write`, with a hint about the writes that follow.
     pub fn write_for(&self, start: BlockNr, bufs: &[IoSlice<'_>], hint: WriteHint) -> Result<()> {
         self.poison.check()?;
         let bytes = bufs.iter().map(|b| b.len()).sum();
@@ -153,8 +153,8 @@ impl Volume {
         written.map_err(|e| self.fail("writing the volume", e))
     }
 
-    /// See [`BlockDevice::flush_page_cache_range`]; a failure poisons, since the flush need not
-    /// hear of it.
+    /// See [`BlockDevice::flush_page_cache_range`]; a failure poisons, since the next flush need
+    /// not report it.
     pub fn flush_page_cache_range(&self, start: BlockNr, count: u64) -> Result<()> {
         self.poison.check()?;
         self.check_reach(start, count)?;
@@ -162,7 +162,8 @@ impl Volume {
         passed.map_err(|e| self.fail("writing the volume", e))
     }
 
-    /// Writes blocks, sorted by number and each there once, with one device write for each run.
+    /// Writes blocks that are sorted by number, each at most once, with one device write for each
+    /// run.
     pub fn write_sorted<T: AsRef<[u8]>>(&self, blocks: &[(BlockNr, T)]) -> Result<()> {
         let mut rest = blocks;
         while let [(start, _), ..] = rest {
@@ -192,7 +193,7 @@ impl Volume {
         self.flushes.started.load(SeqCst) + 1
     }
 
-    /// Waits until a flush that began after [`Self::flush_ticket`] has ended, or makes it. Many
+    /// Waits until a flush that began after [`Self::flush_ticket`] has ended, or flushes. Many
     /// threads that wait for one flush share the next.
     pub fn flush_for(&self, ticket: u64) -> Result<()> {
         if self.flushes.completed.load(SeqCst) >= ticket {
@@ -204,14 +205,14 @@ impl Volume {
             return Ok(());
         }
         self.poison.check()?;
-        // From here on new writes may miss this flush: they draw the next ticket.
+        // New writes may miss this flush from here on: they take the next ticket.
         let this = self.flushes.started.fetch_add(1, SeqCst) + 1;
         self.device.flush().map_err(|e| self.fail("flushing the volume", e))?;
         self.flushes.completed.store(this, SeqCst);
         Ok(())
     }
 
-    /// File data was written: what refers to it may become durable only after it.
+    /// File data was written. Metadata that refers to it may become durable only after it.
     pub fn note_data(&self) {
         self.data_ticket.fetch_max(self.flush_ticket(), SeqCst);
     }
@@ -221,8 +222,8 @@ impl Volume {
         self.data_ticket.load(SeqCst)
     }
 
-    /// All file data noted before the call is durable when this returns. Flushes only where no
-    /// flush since has covered it.
+    /// All file data noted before the call is durable when this returns. Flushes only if no later
+    /// flush has covered it.
     pub fn flush_data(&self) -> Result<()> {
         self.flush_for(self.data_ticket())
     }

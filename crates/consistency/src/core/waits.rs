@@ -1,13 +1,15 @@
-//! Waits of handles: for the device, for a lock under which others may wait for it, or long work.
+//! Waits of handles: for the device, for a lock whose holders may wait for the device, or for long
+//! work.
 //!
-//! A commit is not closed while a handle in it waits (`pipeline`), so that nobody else is held up
-//! for it. The volume notes its own waits here, without knowing the pipeline.
+//! A commit is not closed while a handle in it waits (`pipeline`), so that no other thread has to
+//! wait for it too. The volume notes its own waits here, and does not know the pipeline.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 thread_local! {
-    /// The pipeline in which this thread has handles, and how many. An operation has them in one.
+    /// The pipeline in which this thread has handles, and their number. An operation has handles in
+    /// one pipeline only.
     static HANDLES: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -34,7 +36,7 @@ pub(crate) fn has_handle(pipeline: u64) -> bool {
     id == pipeline && count > 0
 }
 
-/// What is to know of waits: the pipeline.
+/// The receiver of notes about waits: the pipeline.
 pub(crate) trait WaitRegistry: Send + Sync {
     /// See [`crate::Engine::waits`].
     fn begin_wait(self: Arc<Self>) -> Option<Waiting>;

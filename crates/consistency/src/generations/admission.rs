@@ -3,31 +3,31 @@
 //! ```text
 //!  free pool blocks, in 32nds of the pool
 //!  32 .................. 16 .................. 4 ...... 2 ...... 0
-//!      anything           removals, accepted     what has begun, unmounting,
+//!      anything           removals, accepted     running operations, unmounting,
 //!                         data                   deleting a snapshot
 //! ```
-//! A commit must never find the pool empty: it would have to stop half-way. When an operation
-//! begins, one commit may be on its way and another may run that it joins; so what they may take
-//! together is left.
+//! A commit must never find the pool empty, since it would have to stop half-way. When an operation
+//! begins, one commit may be on its way, and the operation joins another. So the pool must keep
+//! free what these two can take together.
 //!
-//! - While anything may begin, a commit takes 7 at most ([`of_a_commit`]): from 16 down, two of
-//!   them leave 2. Those are transactions of the largest size; after two of them in a row removals
-//!   must wait until a snapshot is deleted. As a rule commits are small, and removals have all from
-//!   16 to 4.
-//! - Below 16, a commit takes half of one (or is a single removal): from 4 down, two of them leave
+//! - While any operation may begin, a commit takes 7 at most ([`of_a_commit`]): from 16 down, two
+//!   of them leave 2. Such commits hold transactions of the largest size; after two of them in a
+//!   row removals must wait until a snapshot is deleted. As a rule commits are small, and removals
+//!   have all from 16 to 4.
+//! - Below 16, a commit takes half of one, or is a single removal: from 4 down, two of them leave
 //!   some 3.
-//! - One of them takes along what the intent log has made durable since the last generation, 1 at
-//!   most ([`of_the_log`]); the log's own area is another 1, in use at all times.
-//! - What was accepted and waits in memory (file data, and what leads to it) has its pool blocks
-//!   reserved, with the nodes of the map above them, for as long as there is a snapshot: any of it
-//!   may have to go to the pool then. Reserved pool blocks count as used for all others. So a
-//!   reservation that would leave less than 16 (or a little less) is refused, and what has one can
-//!   be written back to the end.
-//! - Deleting a snapshot takes the blocks of the list. What a removal that has begun still needs is
-//!   bounded by the groups that its blocks lie in.
+//! - One of the two also takes the blocks that the intent log has made durable since the last
+//!   generation, 1 at most ([`of_the_log`]). The log's own area is another 1, in use at all times.
+//! - Accepted data that waits in memory (file data, and the metadata that maps it) has its pool
+//!   blocks reserved, with the nodes of the map above them, while there is a snapshot: any of it
+//!   may have to go to the pool. Reserved pool blocks count as used for all other operations. So a
+//!   reservation that would leave less than 16 (or a little less) is refused, and reserved data can
+//!   always be written back.
+//! - Deleting a snapshot takes the blocks of the list. A running removal needs no more than a bound
+//!   that follows from the number of groups with its blocks.
 //!
-//! Removals take pool blocks, too: of metadata that a snapshot holds. So the space for them is
-//! large and not endless; deleting a snapshot always works, and frees what it alone had.
+//! Removals take pool blocks too, for metadata that a snapshot holds. So their share is large and
+//! not endless. Deleting a snapshot always works, and frees the blocks that it alone had.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -43,8 +43,8 @@ pub(super) fn for_all(pool_blocks: u64) -> u64 {
     pool_blocks / 2
 }
 
-/// Below that, what reservations alone may have: a few blocks, so that where files cannot be made,
-/// others can be written to for a little longer, and not the other way round.
+/// Below that, the share of reservations alone. It is a few blocks, so that when no file can be
+/// created, writes to existing files still work for a little longer, and not the other way round.
 fn for_reservations(pool_blocks: u64) -> u64 {
     (pool_blocks / 64).min(32)
 }
@@ -58,8 +58,8 @@ pub(super) fn of_a_commit(pool_blocks: u64) -> u64 {
     pool_blocks / 32 * 7
 }
 
-/// The most pool blocks of the intent log's area, and the most that a generation takes for what was
-/// logged, on top of its own.
+/// The most pool blocks of the intent log's area, and the most that a generation takes for logged
+/// blocks, on top of its own.
 pub(super) fn of_the_log(pool_blocks: u64) -> u64 {
     pool_blocks / 32
 }
@@ -71,8 +71,8 @@ fn of_a_removals_commit(pool_blocks: u64) -> u64 {
 pub(super) struct Admission {
     reader: Arc<MapReader>,
     free: AtomicU64,
-    /// Blocks that were accepted and are not part of a commit yet. They are counted at all times,
-    /// and count while `has_snapshots`.
+    /// Blocks that were accepted and are not part of a commit yet. They are always counted, and
+    /// matter only while `has_snapshots`.
     reserved: AtomicU64,
     /// There is a snapshot, or one is being created.
     has_snapshots: AtomicBool,
@@ -81,12 +81,13 @@ pub(super) struct Admission {
     for_removals: u64,
     credits: u32,
     removals_credits: u32,
-    /// The log has a warning that the pool is full, and there has not been much more space since.
+    /// A warning that the pool is full was logged, and the free space has not grown much since.
     warned: AtomicBool,
 }
 
 impl Admission {
-    /// Of a pool that is not known yet: there is space, or the engine makes some when it opens.
+    /// For a pool whose bitmap is not read yet: there is space, or the engine makes some when it
+    /// opens.
     pub fn new(reader: &Arc<MapReader>, has_snapshots: bool) -> Admission {
         let pool_blocks = reader.shape.pool_blocks();
         Admission {
@@ -103,7 +104,8 @@ impl Admission {
         }
     }
 
-    /// After a commit. Gives the credits that the next one may have in all.
+    /// Notes the free blocks after a commit. Returns the credits that the next commit may have in
+    /// all.
     pub fn set(&self, free: u64) -> u32 {
         self.free.store(free, SeqCst);
         if free > self.for_all / 8 * 9 {
@@ -112,7 +114,7 @@ impl Admission {
         if self.is_full() { self.removals_credits } else { self.credits }
     }
 
-    /// Says whether snapshots may keep what is in the pool from going home.
+    /// Sets whether snapshots may keep blocks in the pool from going home.
     pub fn set_has_snapshots(&self, has_snapshots: bool) {
         self.has_snapshots.store(has_snapshots, SeqCst);
     }
@@ -127,7 +129,7 @@ impl Admission {
         self.free.load(SeqCst).saturating_sub(self.reserved_pool_blocks())
     }
 
-    /// Pool blocks for what counts as reserved, and for the nodes of the map above them.
+    /// Pool blocks for the reserved blocks, and for the nodes of the map above them.
     pub fn reserved_pool_blocks(&self) -> u64 {
         let reserved = self.reserved();
         if reserved > 0 { reserved + self.reader.most_nodes(reserved) } else { 0 }
@@ -147,24 +149,24 @@ impl Admission {
         Err(Error::NoSpace)
     }
 
-    /// Once, until there is clearly more space again. Not where reservations alone take it: they
-    /// end with the next commit.
+    /// Once, until there is clearly more space again. Not if reservations alone take the space:
+    /// they end with the next commit.
     fn warn_once(&self) {
         if self.free.load(SeqCst) < self.for_all && !self.warned.swap(true, Relaxed) {
             log::warn!(
-                "the pool is full: programs are told \"no space\", and files can only be deleted, until there is room \
-                 in it; see 'xact stat', and delete snapshots ('xact snapshot list', 'delete', 'prune')"
+                "the pool is full: writes fail with \"no space\", and files can only be deleted, until pool \
+                 blocks are freed; see 'xact stat', and delete snapshots ('xact snapshot list', 'delete', 'prune')"
             );
         }
     }
 }
 
 impl SpaceReservation for Admission {
-    /// Reserves pool blocks for so many blocks, to be given back by [`Self::release`]. None are
-    /// reserved by an error.
+    /// Reserves pool blocks for `blocks` blocks, to be given back by [`Self::release`]. An error
+    /// reserves none.
     ///
-    /// A snapshot that is being created at this moment looks for space after it has said so
-    /// (`set_has_snapshots`): either it sees this reservation, or this sees the snapshot.
+    /// A snapshot that is being created looks for space after it has announced itself
+    /// (`set_has_snapshots`). So either it sees this reservation, or this sees the snapshot.
     fn reserve(&self, blocks: u64) -> Result<()> {
         self.reserved.fetch_add(blocks, SeqCst);
         if blocks == 0

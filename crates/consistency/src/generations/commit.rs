@@ -1,4 +1,4 @@
-//! Making one generation; the argument is at the head of `generations/mod.rs`.
+//! Writes one generation; the crash argument is at the head of `generations/mod.rs`.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -18,7 +18,7 @@ use crate::core::block::{BlockRef, Record};
 use crate::core::dirty_blocks::{Frozen, FrozenBlock};
 use crate::fault::Fault;
 
-/// Blocks that one commit writes home at the least, where there is pressure.
+/// Blocks that one commit writes home, at least, under pressure.
 const HOME_BLOCKS_MIN: usize = 16;
 
 /// Most blocks that one commit may change; see `admission`.
@@ -26,9 +26,9 @@ pub(super) fn max_credits(reader: &MapReader) -> u32 {
     credits_within(reader, admission::of_a_commit(reader.shape.pool_blocks()))
 }
 
-/// Blocks that a commit may change which takes at most `room` pool blocks, with its map nodes.
+/// Blocks that a commit may change if it is to take at most `room` pool blocks, map nodes included.
 pub(super) fn credits_within(reader: &MapReader, room: u64) -> u32 {
-    // Blocks written home change nodes of the map too, and the snapshot list takes some blocks.
+    // Blocks written home also change nodes of the map, and the snapshot list takes some blocks.
     let nodes = |blocks: u64| reader.most_nodes(blocks + home_blocks(blocks as usize) as u64);
     let (mut least, mut most) = (0, room);
     while least < most {
@@ -42,21 +42,21 @@ pub(super) fn credits_within(reader: &MapReader, room: u64) -> u32 {
     u32::try_from(least).unwrap_or(u32::MAX)
 }
 
-/// What a commit brings home in addition to its own blocks.
+/// The blocks that a commit writes home in addition to its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WritebackHome {
-    /// As much as it changes, if the pool fills up and they are found soon.
+    /// As many as it changes, if the pool fills up and such blocks are found soon.
     AsDue,
-    /// The same, wherever they are.
+    /// The same, however long the search takes.
     Thorough,
     /// Many, however empty the pool is.
     All,
 }
 
-/// Blocks that a commit brings home which does nothing else; they are in memory until then.
+/// Blocks that a commit without other changes writes home. They are in memory until then.
 const ALL_HOME_BLOCKS: usize = 1024;
 
-/// Moved blocks that a commit looks at for each that it writes home.
+/// Moved blocks that a commit examines for each block that it writes home.
 const HOME_EFFORT: usize = 8;
 
 fn home_blocks(blocks: usize) -> usize {
@@ -65,7 +65,7 @@ fn home_blocks(blocks: usize) -> usize {
 
 /// How a commit becomes durable.
 pub(super) enum CommitKind {
-    /// By a record in the log, if it has room for it.
+    /// By a record in the log, if it fits.
     Log,
     Generation,
     /// As a generation that changes the snapshots.
@@ -75,24 +75,24 @@ pub(super) enum CommitKind {
 /// New contents by block, `None` for freed ones.
 type Changes = BTreeMap<u64, Option<LoggedBlock>>;
 
-/// A generation on its way: what is to be written where.
+/// A generation on its way: the blocks to write, with their places.
 struct Draft {
     map: Map,
     out: Vec<(BlockNr, BlockRef)>,
-    /// Blocks that the commit writes back home; they hold their contents until readers go by
-    /// the new map.
+    /// Blocks that the commit writes home. They hold their contents until readers use the new map.
     homebound: Vec<FrozenBlock>,
 }
 
 impl Generations {
-    /// Leader: closes the running commit, makes it durable, and tells who waits.
+    /// Leader: closes the running commit, makes it durable, and wakes its waiters.
     pub(super) fn commit_running(&self, kind: CommitKind) -> Result<()> {
-        // What a snapshot has, data in place included, is what was done before it: nobody begins
-        // meanwhile.
+        // A snapshot holds everything done before it, data in place included. So no operation
+        // begins until it is made.
         let stops = matches!(kind, CommitKind::Snapshots(_));
         let commit =
             if stops { self.core.pipeline.lock()? } else { self.core.pipeline.close_and_open_next()? };
-        // See `redirect`: no data is written in place from here until all know of the snapshot.
+        // See `redirect`: from here on no data is written in place until all threads see the
+        // snapshot.
         let creates =
             matches!(&kind, CommitKind::Snapshots(ListChange { change: Change::Create { .. }, .. }));
         let gate = creates.then(|| self.redirect.gate.write());
@@ -113,7 +113,7 @@ impl Generations {
             self.commits.fetch_add(1, Relaxed);
             self.committed_blocks.fetch_add(frozen.blocks.len() as u64, Relaxed);
             if matches!(kind, CommitKind::Log) && self.write_record(commit, &mut state.log, &frozen)? {
-                // What is not in memory is read as the log has it from here on.
+                // From here on, blocks that are not in memory are read from the log.
                 frozen.blocks.iter().for_each(|block| block.slot.lock_any().committing = None);
                 self.data_is_logged(&frozen);
                 self.redirect.published(commit, true);
@@ -131,10 +131,11 @@ impl Generations {
         Ok(())
     }
 
-    /// What the next generation changes: what was logged since the last one, and `frozen` after it.
+    /// The changes of the next generation: those logged since the last one, and `frozen` after
+    /// them.
     fn changes_since_root(&self, frozen: &Frozen, change: Option<&ListChange>) -> Changes {
         let mut changes = Changes::new();
-        // What was done since a snapshot is gone when that is restored.
+        // A restore discards the changes since its snapshot.
         if !matches!(change, Some(ListChange { change: Change::Restore { .. }, .. })) {
             changes.extend(self.published.logged());
         }
@@ -146,8 +147,8 @@ impl Generations {
         changes
     }
 
-    /// Makes the generation that has what was logged and the changes of `frozen`, and in which some
-    /// blocks are written home. False where there was nothing to do.
+    /// Writes the generation with the logged changes and those of `frozen`, and writes some blocks
+    /// home. False if there was nothing to do.
     fn write_generation(
         &self,
         state: &mut State,
@@ -192,32 +193,32 @@ impl Generations {
         if root.log.is_none() && self.uses_log() {
             root.log = log::take_area(&self.reader, &mut pool);
         }
-        // From here on nothing is taken any more: see `pool`.
+        // No pool block is taken from here on: see `pool`.
         let Settled { snapshots, list } =
             self.settle_snapshots(state, &mut pool, generation, &map, change, &mut root)?;
         pool.write_changed(&mut out);
-        out.sort_unstable_by_key(|(place, _)| *place);
+        out.sort_unstable_by_key(|(pool_block, _)| *pool_block);
         self.core.volume.write_sorted(&out)?;
-        if let Some((place, bytes)) = list {
-            self.core.volume.write(place, &[IoSlice::new(&bytes)])?;
+        if let Some((pool_block, bytes)) = list {
+            self.core.volume.write(pool_block, &[IoSlice::new(&bytes)])?;
         }
         let slot = if self.core.faults.has(Fault::OneRootSlot) { state.slot } else { 1 - state.slot };
         if state.has_torn_root && !self.core.faults.has(Fault::KeepTornRoot) {
             root::write_slot(&self.core.volume, &root.shape, slot, &[0; ROOT_BYTES])?;
         }
-        // Durable by this flush: that nothing is left of a torn root in the slot, where a part of
-        // the one that is written next could complete it. And all that the root will lead to, and
-        // all data whose write returned before the operations that refer to it ended, since those
-        // ended before the commit was closed. Without it the root could be durable alone, and lead
-        // to what was there before.
+        // Durable by this flush: that no part of a torn root is left in the slot, where it could
+        // complete a later torn root. Also everything that the root will lead to, and all data
+        // whose write returned before the operations that refer to it ended, since those ended
+        // before the commit was closed. Without the flush the root could be durable alone, and lead
+        // to the previous contents of these blocks.
         if !self.core.faults.has(Fault::NoFlushBeforeRoot) {
             self.core.volume.flush()?;
         }
         let root = Root { generation, map: map.root(), used: pool.used(), bitmaps: pool.bitmaps(), ..root };
         root::write_root(&self.core.volume, &root, slot)?;
-        // Durable by this flush: the generation. Without it a caller would be told that something
-        // is safe which a crash undoes, the places of the generation before would be written while
-        // it is still the one on disk, and the next root would go to its slot.
+        // Durable by this flush: the generation. Without it a caller would take changes for safe
+        // that a crash undoes, the pool blocks of the previous generation would be overwritten
+        // while it is still the one on disk, and the next root would go to its slot.
         if !self.core.faults.has(Fault::NoFlushAfterRoot) {
             self.core.volume.flush()?;
         }
@@ -228,12 +229,12 @@ impl Generations {
             let refs = self.snapshot_refs.read().with(&snapshots);
             *self.snapshot_refs.write() = Arc::new(refs);
         }
-        // What is not in memory is read by the new map from here on.
+        // From here on, blocks that are not in memory are read by the new map.
         for block in frozen.blocks.iter().chain(&homebound) {
             block.slot.lock_any().committing = None;
         }
         self.data_is_placed(&frozen);
-        // The root has made an end of the log before it; see `log` 5.
+        // The root has ended the log before it; see `log` 5.
         let log = if self.uses_log() { Log::begin(&root) } else { None };
         let home_cursor = state.home_cursor;
         *state =
@@ -241,11 +242,11 @@ impl Generations {
         Ok(true)
     }
 
-    /// Gives every changed block its place: in the pool, or home while the commit writes blocks
-    /// back. File data goes home wherever no snapshot has anything there: what is there is what an
+    /// Gives every changed block its place: in the pool, or home if the commit writes blocks back.
+    /// File data goes home unless a snapshot has anything there. The home then holds data that an
     /// unsynced write may overwrite, or nothing; or the durable generation has the block in the
-    /// pool. Before the root a crash may leave it there in part; then what counts is what the log
-    /// says of it, if that is more than what was never synced.
+    /// pool. A crash before the root may leave a part of the new data there. After it, the log's
+    /// record of the block counts if it holds more than data that was never synced.
     fn place_blocks(
         &self,
         state: &State,
@@ -263,27 +264,27 @@ impl Generations {
             };
             let durable = state.map.get(&self.reader, block)?;
             let overwrite = self.core.faults.has(Fault::OverwritePlace);
-            let anyway = self.core.faults.has(Fault::SweepOverHome) && self.homes.may_ever(block);
+            let anyway = self.core.faults.has(Fault::WritebackOverHome) && self.homes.may_ever(block);
             let home = match contents.data {
-                true => self.core.faults.has(Fault::OverwriteHeld) || refs.home_is_free(block)?,
+                true => self.core.faults.has(Fault::OverwriteSnapshotData) || refs.home_is_free(block)?,
                 false => {
                     writes_home && (anyway || self.homes.is_free(&self.reader, &state.map, &refs, block)?)
                 }
             };
             let contents = &contents.contents;
-            let place = match durable {
-                Some(pointer) if overwrite => pointer.place,
+            let pool_block = match durable {
+                Some(pointer) if overwrite => pointer.pool_block,
                 _ if home => block,
                 _ => pool.take()?,
             };
-            let pointer = Pointer { place, sum: contents_sum(block, contents) };
-            draft.map.set(&self.reader, block, (place != block).then_some(pointer))?;
-            draft.out.push((place, contents.clone()));
+            let pointer = Pointer { pool_block, sum: contents_sum(block, contents) };
+            draft.map.set(&self.reader, block, (pool_block != block).then_some(pointer))?;
+            draft.out.push((pool_block, contents.clone()));
         }
         Ok(())
     }
 
-    /// Makes a generation of what was logged, if anything was.
+    /// Makes a generation of the logged changes, if there are any.
     pub(super) fn end_log(&self, state: &mut State) -> Result<()> {
         if self.published.logged_blocks() > 0 {
             self.write_generation(state, Frozen::default(), None, WritebackHome::AsDue)?;
@@ -291,14 +292,14 @@ impl Generations {
         Ok(())
     }
 
-    /// Brings blocks home that this commit does not change.
+    /// Writes blocks home that this commit does not change.
     fn bring_home(&self, blocks: Vec<(BlockNr, Pointer)>, draft: &mut Draft) -> Result<()> {
         for (block, pointer) in blocks {
             let contents = self.reader.read(block, pointer)?;
             draft.map.set(&self.reader, block, None)?;
             draft.out.push((block, contents.clone()));
-            // Until readers go by the new map they must not go by the old one to a place that the
-            // commit after this one may use.
+            // Until readers use the new map, they must not follow the old one to a pool block that
+            // the commit after this one may use.
             self.core.blocks.cache.with(block, |slot, kept| {
                 kept.committing = Some(contents.clone());
                 let slot = slot.clone();
@@ -309,7 +310,7 @@ impl Generations {
         Ok(())
     }
 
-    /// The pool's bitmap, read where this is the first that needs it.
+    /// The pool's bitmap, read from the device on first use.
     pub(super) fn pool<'a>(&self, state: &'a mut State) -> Result<&'a mut Pool> {
         if state.pool.is_none() {
             state.pool = Some(Pool::read(&self.core.volume, &state.root)?);
@@ -317,14 +318,14 @@ impl Generations {
         Ok(state.pool.as_mut().expect("was just read"))
     }
 
-    /// Brings home whatever may be, in generations that change nothing else.
+    /// Writes all blocks home that may go there, in generations without other changes.
     pub(super) fn write_all_home(&self, state: &mut State) -> Result<()> {
         while self.write_generation(state, Frozen::default(), None, WritebackHome::All)? {}
         Ok(())
     }
 
-    /// Writes blocks home until there is room for all, in generations that change nothing else.
-    /// Where that does not help, the pool is full of what is kept; see `admission`.
+    /// Writes blocks home until any operation may begin, in generations without other changes. If
+    /// that does not help, snapshots fill the pool; see `admission`.
     pub(super) fn make_room(&self, state: &mut State) -> Result<()> {
         let enough = admission::for_all(self.reader.shape.pool_blocks());
         loop {

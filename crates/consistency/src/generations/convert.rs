@@ -1,20 +1,19 @@
-//! Making a volume with generations a plain ext4 volume again. The other way is `format`.
+//! Converts a volume with generations to a plain ext4 volume. `format` converts the other way.
 //!
-//! 1. Commits bring every block home ([`Generations::write_all_home`]), until the pool has the
-//!    copies of the superblock alone. Each is an ordinary generation.
-//! 2. The primary superblock is written to its own place as the generation has it, but with our
-//!    `incompat` bit. **Flush.**
-//! 3. The bit is taken off it. **Flush.** From here on it is an ext4 volume; what lies behind its
-//!    end is nothing that anybody refers to.
-//! 4. The bit is taken off the backups ([`unmark_backups`]). **Flush.**
+//! 1. Commits write every block home ([`Generations::write_all_home`]), until the pool holds only
+//!    the copies of the superblock. Each is an ordinary generation.
+//! 2. The primary superblock is written to its own place with the generation's contents, but with
+//!    our `incompat` bit. **Flush.**
+//! 3. The bit is cleared in it. **Flush.** From here on it is an ext4 volume, and nothing refers to
+//!    the blocks after its end.
+//! 4. The bit is cleared in the backups ([`unmark_backups`]). **Flush.**
 //!
-//! What a crash leaves: until 3, a volume with generations. In 2 it may tear the superblock, which
-//! then has the bit in any mixture, and says rightly where the roots are (the geometry is the same
-//! in both): all else is taken from the generation (`Generations::open`). In 3 the sectors differ
-//! by the bit and by the checksum, and any mixture of them is known (`superblock_io`): with the bit
-//! it is a volume with generations, all of whose blocks are at home; without it the ext4 volume
-//! that it has become. After that, backups may still have the bit; converting once more takes it
-//! off.
+//! A crash before 3 leaves a volume with generations. In 2 it may tear the superblock; any mixture
+//! of the two sectors has the bit and the right position of the roots, since the geometry is the
+//! same in both, and everything else is taken from the generation (`Generations::open`). In 3 the
+//! sectors differ by the bit and the checksum, and any mixture of them is known (`superblock_io`):
+//! with the bit it is a volume with generations, all of whose blocks are at home; without it, it is
+//! the ext4 volume. After 3, backups may still have the bit; another conversion clears it.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -63,25 +62,25 @@ fn write_home(seen: &GenerationReader<'_>, superblock: &Superblock) -> Result<()
         let mut bytes = seen.read_block(own)?.to_vec();
         marked(bit).apply(&mut bytes[superblock.own_offset()..][..SUPERBLOCK_BYTES]);
         volume.write(own, &[IoSlice::new(&bytes)])?;
-        // Durable by the first flush: the superblock as it will be, but for the bit. Without it a
-        // crash could leave the two sectors of an ext4 superblock that nobody can make fit. By the
-        // second: that it is an ext4 volume, before the backups lose the bit and the pool is cut
-        // off.
+        // Durable by the first flush: the superblock in its final state, except for the bit.
+        // Without it a crash could leave two sectors of an ext4 superblock that do not fit
+        // together. By the second: that it is an ext4 volume, before the bit is cleared in the
+        // backups and the pool is cut off.
         volume.flush()?;
     }
     unmark(volume, superblock)
 }
 
-/// Size of the ext4 volume on a device, in bytes, and whether it has generations; also where a
-/// conversion that a crash ended has torn its superblock.
+/// Size of the ext4 volume on a device, in bytes, and whether it has generations. Also works if a
+/// crash during a conversion has torn its superblock.
 pub fn volume_on(device: &dyn BlockDevice) -> Result<(u64, bool)> {
     let superblock = superblock_io::read(device)?.superblock;
     let bytes = superblock.blocks_count().saturating_mul(superblock.block_size().into());
     Ok((bytes, superblock_io::has_generations(&superblock)))
 }
 
-/// Takes our bit off the backups of the superblock of a volume that is a plain one, where a
-/// conversion that a crash ended has left it.
+/// Clears our bit in the backups of a plain volume's superblock, if a crash during a conversion has
+/// left it there.
 pub fn unmark_backups(device: Arc<dyn BlockDevice>) -> Result<()> {
     let superblock = superblock_io::read(&*device)?.superblock;
     if superblock_io::has_generations(&superblock) {
@@ -102,6 +101,6 @@ fn unmark(volume: &Volume, superblock: &Superblock) -> Result<()> {
         marked(false).apply(&mut bytes[..SUPERBLOCK_BYTES]);
         volume.write(block, &[IoSlice::new(&bytes)])?;
     }
-    // Durable by this flush: the backups, before anybody is told that the conversion is complete.
+    // Durable by this flush: the backups, before the conversion is reported as complete.
     volume.flush()
 }

@@ -1,4 +1,4 @@
-//! Writing a generation out as a plain ext4 image, which Linux and e2fsck read.
+//! Copies a generation to a plain ext4 image, which Linux and e2fsck read.
 
 use xact_device::BlockDevice;
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc};
@@ -11,10 +11,10 @@ use super::published_map::Logged;
 use crate::core::block::{BlockRef, BlockSource};
 use crate::snapshots::SnapshotImage;
 
-/// What is copied at once; a multiple of every block size.
+/// Bytes that are copied at once; a multiple of every block size.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Metadata blocks as one generation has them, or its log has left them.
+/// Reads the metadata blocks of one generation, or of its log.
 pub(super) struct GenerationReader<'a> {
     pub reader: &'a MapReader,
     pub map: &'a Map,
@@ -56,7 +56,7 @@ pub(super) fn export(image: &GenerationImage, block_size: usize, out: &dyn Block
     Ok(copied)
 }
 
-/// Leaves holes where there are only zeros.
+/// Leaves holes for blocks of zeros.
 fn write_nonzero(out: &dyn BlockDevice, offset: u64, bytes: &[u8], block_size: usize) -> Result<()> {
     let blocks: Vec<&[u8]> = bytes.chunks_exact(block_size).collect();
     let mut at = 0;
@@ -80,7 +80,7 @@ pub(super) fn superblock(seen: &GenerationReader<'_>, block_size: usize) -> Resu
     let block = seen.read_block(BlockNr((own / block_size) as u64))?;
     let at = own % block_size;
     let bytes: &[u8; SUPERBLOCK_BYTES] =
-        block[at..at + SUPERBLOCK_BYTES].try_into().expect("a block has room for it");
+        block[at..at + SUPERBLOCK_BYTES].try_into().expect("a superblock fits its block");
     Superblock::decode(bytes)
 }
 
@@ -125,13 +125,13 @@ fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     joined
 }
 
-/// The bitmaps and the inode table that a descriptor tells of.
+/// The bitmaps and the inode table of a group descriptor.
 fn tables(superblock: &Superblock, desc: &GroupDesc) -> [(BlockNr, u64); 3] {
     let table = u64::from(superblock.inode_table_blocks());
     [(desc.block_bitmap(), 1), (desc.inode_bitmap(), 1), (desc.inode_table(), table)]
 }
 
-/// Sorted ranges of the metadata that every volume has in fixed places: copies of superblock and
+/// Sorted ranges of the metadata that has a fixed place on every volume: copies of superblock and
 /// descriptors, bitmaps, inode tables.
 pub(super) fn fixed_metadata(
     seen: &GenerationReader<'_>,
@@ -147,7 +147,7 @@ pub(super) fn fixed_metadata(
     Ok(joined(fixed))
 }
 
-/// The block bitmap of a group; `None` where it was never written, and no file has a block there.
+/// The block bitmap of a group; `None` if it was never written, so that no file has a block there.
 pub(super) fn block_bitmap(
     seen: &GenerationReader<'_>,
     superblock: &Superblock,

@@ -1,17 +1,17 @@
-//! Making an ext4 volume into one with generations, on a device with room behind it.
+//! Gives an ext4 volume generations, on a device with space after the volume.
 //!
 //! 1. The blocks that hold copies of the superblock move to the pool, with a map to them, and the
 //!    first root. **Flush.**
-//! 2. The copies in their own places get our `incompat` bit, the primary one last: from then on the
-//!    kernel and e2fsck refuse the volume, and so would find no old metadata to repair it with.
+//! 2. The copies in their own places get our `incompat` bit, the primary one last. From then on the
+//!    kernel and e2fsck refuse the volume, and so find no old metadata to repair it with.
 //!    **Flush.**
 //!
-//! The primary superblock's two sectors may be torn in 2: they differ by the bit and the checksum,
-//! and any mixture of them is known (`superblock_io`).
+//! A crash may tear the primary superblock's two sectors in 2. They differ by the bit and the
+//! checksum, and any mixture of them is known (`superblock_io`).
 //!
-//! A crash before the primary superblock is written leaves the ext4 volume as it was, sound; behind
-//! its end something that nothing refers to. The bit in the backups alone harms nobody: they are
-//! only looked at where the primary one is lost.
+//! A crash before the primary superblock is written leaves the ext4 volume unchanged and sound,
+//! with blocks after its end that nothing refers to. The bit in the backups alone is harmless: they
+//! are read only if the primary one is lost.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -36,13 +36,13 @@ pub fn default_pool_bytes(device_bytes: u64) -> u64 {
     (device_bytes / 16).clamp(4 << 20, 1 << 30)
 }
 
-/// Gives the ext4 volume at the start of `device` generations; the pool is all that lies behind it.
+/// Gives the ext4 volume at the start of `device` generations; the rest of the device is the pool.
 ///
-/// A journal stays where it is, empty: nobody writes it until the volume is a plain one again, and
-/// images of its generations have it.
+/// A journal stays in its place, empty. No code writes it until the volume is a plain one again,
+/// and images of its generations include it.
 ///
 /// Errors: `Usage`, before anything is written, for a volume with generations, one that was not
-/// left cleanly, and a pool too small or too large.
+/// unmounted cleanly, and a pool too small or too large.
 pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
     let home = superblock_io::read(&*device)?;
     let superblock = home.superblock;
@@ -65,7 +65,8 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
         return Err(Error::Usage("the pool is too small for this volume: give it more room".into()));
     }
     if home.health == Health::TornFlags {
-        // By a conversion that a crash ended. The generation has a copy of it, which must be sound.
+        // A crash during a conversion tore it. The generation gets a copy of it, which must be
+        // sound.
         SuperblockPlace::of(&superblock).write_home(&volume, Flags::default())?;
     }
     let mut pool = Pool::empty(shape);
@@ -74,13 +75,13 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
     let copies: Vec<BlockNr> = writeback_home::superblock_copies(&superblock).collect();
     for &block in &copies {
         let contents = volume.read_block(block)?;
-        let place = pool.take()?;
-        map.set(&reader, block, Some(Pointer { place, sum: contents_sum(block, &contents) }))?;
-        out.push((place, contents));
+        let pool_block = pool.take()?;
+        map.set(&reader, block, Some(Pointer { pool_block, sum: contents_sum(block, &contents) }))?;
+        out.push((pool_block, contents));
     }
     map.write(&reader, 1, &mut || pool.take(), &mut out)?;
     pool.write_changed(&mut out);
-    out.sort_unstable_by_key(|(place, _)| *place);
+    out.sort_unstable_by_key(|(pool_block, _)| *pool_block);
     volume.write_sorted(&out)?;
     let root = Root {
         generation: 1,
@@ -95,15 +96,16 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
         bitmaps: pool.bitmaps(),
     };
     root::write_root(&volume, &root, 1)?;
-    // What an older volume left in the other slot must not count.
+    // A root that an older volume left in the other slot must not count.
     root::write_slot(&volume, &shape, 0, &[0; xact_layout::generations::ROOT_BYTES])?;
-    // Durable by this flush: the first generation. Without it the superblock could say that there
-    // are generations where there is no root.
+    // Durable by this flush: the first generation. Without it the superblock could announce
+    // generations without a root.
     volume.flush()?;
     for &block in copies.iter().rev() {
         mark(&volume, block, if block == superblock.own_block() { superblock.own_offset() } else { 0 })?;
     }
-    // Durable by this flush: what keeps others off, before anybody relies on it.
+    // Durable by this flush: the bit that makes other programs refuse the volume, before anything
+    // relies on it.
     volume.flush()
 }
 

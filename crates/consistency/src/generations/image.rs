@@ -1,14 +1,14 @@
-//! A generation as a device that is never written: block n is what the generation has as block n.
+//! A generation as a read-only device: block n has the generation's contents of block n.
 //!
 //! So everything that reads ext4 reads a generation: our own file system (snapshots in a mount),
-//! the check, an export, e2fsck and Linux behind a file that serves these bytes.
+//! the check, an export, and e2fsck and Linux through a file that serves these bytes.
 //!
 //! Invariants:
-//! 1. What a read gives is the generation's: its places in the pool and what it uses at home are
-//!    written by nobody while it is kept (`generations` 1), and the checksum of every moved block
-//!    is verified. What the generation has as free reads as whatever is there.
-//! 2. Reads hold the snapshot's lease, and a deletion ends the lease before its commit: nobody
-//!    reads on while places are given to others. A deletion waits for running reads, never for
+//! 1. A read returns the generation's contents. Its pool blocks and the blocks that it uses at home
+//!    are not written while it is kept (`generations` 1), and the checksum of every moved block is
+//!    verified. Blocks that are free in the generation read as whatever is on the device.
+//! 2. Reads hold the snapshot's lease, and a deletion ends the lease before its commit. So no read
+//!    continues when pool blocks get a new owner. A deletion waits for running reads, never for
 //!    readers.
 
 use std::io;
@@ -41,17 +41,17 @@ impl Lease {
         Ok(ended)
     }
 
-    /// Nothing is read by the lease when this returns, and nothing will be.
+    /// Ends the lease: no read holds it when this returns, and no later one will.
     pub fn end(&self) {
         *self.ended.write() = true;
     }
 }
 
-/// See the head of the module. Stays readable until the snapshot is deleted.
+/// See the head of the module. Readable until the snapshot is deleted.
 pub(super) struct GenerationImage {
     reader: Arc<MapReader>,
     map: Map,
-    /// What the log says since, of the durable generation.
+    /// The log's changes since the durable generation.
     logged: Logged,
     lease: Arc<Lease>,
 }
@@ -74,7 +74,7 @@ impl GenerationImage {
         export::superblock(&self.seen(), self.reader.volume.block_size)
     }
 
-    /// Blocks from `block` on that are at home, up to `most` of them.
+    /// The number of blocks from `block` on that are at home, up to `most`.
     fn at_home(&self, block: u64, most: u64) -> Result<u64> {
         for n in 0..most {
             let at_home = match self.logged.get(&(block + n)) {

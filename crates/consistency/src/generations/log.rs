@@ -3,31 +3,31 @@
 //! ```text
 //!  root of generation n             the log's area, a fixed run of pool blocks
 //!  .----------------------.         .---------.---------.---------.-------------------------.
-//!  | ..., checksum, area -+-------> | record 0| record 1| record 2|  what older logs left   |
+//!  | ..., checksum, area -+-------> | record 0| record 1| record 2|  left from older logs   |
 //!  '----------------------'         '---------'---------'---------'-------------------------'
-//!                                        ^---------'^--------' each names the checksum of what it follows
+//!                                        ^---------'^--------' each has its predecessor's checksum
 //! ```
-//! A commit that somebody waits for goes there as one record, in one write: of each block that it
-//! changes the bytes that differ, where those are few, and which blocks it freed. The map, the pool
-//! and the root stay as they are. In memory the contents are kept by `published_map`, from which
-//! all readers take them, until the next generation writes them along with its own changes. Its
-//! root has another checksum, so that from the moment it counts the log is an empty one.
+//! A commit with waiting callers goes to the area as one record, in one write. For each block that
+//! it changes the record has the bytes that differ, if they are few, or else the block; it also
+//! lists the freed blocks. The map, the pool and the root stay unchanged. In memory `published_map`
+//! keeps the contents, and all readers take them from there, until the next generation writes them
+//! along with its own changes. Its root has another checksum, so the log is empty from the moment
+//! the root counts.
 //!
 //! Invariants:
-//! 1. A record is written behind one that is durable, and only by the engine that made the
-//!    generation which it continues: the first commit after each opening is a generation. So what a
-//!    crash left in the area is never followed by anything.
-//! 2. A record is written when the data is durable that was written before the operations in it
-//!    ended.
-//! 3. No caller is answered before the flush behind the record, and no block that it freed is used
-//!    again before. From then on it may be: a record before the one that frees a block is not asked what
-//!    the block held (`LogSum`), and one behind it does not build on that.
-//! 4. All blocks of the log, with their nodes of the map, find room in the generation that writes
-//!    them, besides the largest commit (`most_blocks`, `admission`).
-//! 5. The records of a log are overwritten only when the root behind them is durable.
+//! 1. A record is written behind a durable one, and only by the engine that made the generation
+//!    which it continues: the first commit after each opening is a generation. So nothing ever
+//!    follows a record that a crash left in the area.
+//! 2. A record is written when all data is durable that was written before its operations ended.
+//! 3. Callers are answered, and freed blocks are reused, only after the flush behind the record.
+//!    Later reuse is safe: a record before the one that frees a block does not look at the block's
+//!    contents (`LogSum`), and one behind it does not build on them.
+//! 4. All blocks of the log, with their nodes of the map, fit the generation that writes them, on
+//!    top of the largest commit (`most_blocks`, `admission`).
+//! 5. The records of a log are overwritten only when the next root is durable.
 //!
-//! What a crash leaves: of a record that was not acknowledged, all or nothing. It is dropped if a
-//! byte of it is missing. Reading it at mount takes no write, and a time that the area's size
+//! A crash leaves all of an unacknowledged record or nothing: the record is dropped if one of its
+//! bytes is missing. Reading the log at mount takes no write, and a time that the area's size
 //! bounds.
 
 use std::io::IoSlice;
@@ -46,14 +46,14 @@ use crate::core::block::Record;
 use crate::core::dirty_blocks::{Frozen, FrozenBlock};
 use crate::fault::{Fault, Faults};
 
-/// Largest area, in bytes: what a mount reads at the most, besides the blocks that it speaks of.
+/// Largest area, in bytes: the most that a mount reads in addition to the logged blocks.
 const MAX_AREA_BYTES: u64 = 4 << 20;
-/// Most blocks that a log speaks of. They are in memory.
+/// The most blocks in one log. They are in memory.
 const MAX_BLOCKS: u64 = 2048;
-/// A smaller area is not worth having.
+/// Smaller areas are not useful.
 const MIN_AREA_BLOCKS: u64 = 4;
 
-/// Where the next record goes, of a log that this engine may write.
+/// The position of the next record, in a log that this engine may write.
 pub(super) struct Log {
     first: BlockNr,
     blocks: u64,
@@ -63,7 +63,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// That of a generation which is durable since just now.
+    /// The log of a generation that has just become durable.
     pub fn begin(root: &Root) -> Option<Log> {
         let (first, blocks) = root.log?;
         Some(Log { first, blocks: blocks.into(), used: 0, position: LogPosition::first(root) })
@@ -76,11 +76,11 @@ fn area_blocks(reader: &MapReader) -> u64 {
     admission::of_the_log(reader.shape.pool_blocks()).min(most)
 }
 
-/// Blocks that a log may speak of: those that fit a generation besides the largest commit.
+/// The most blocks in a log: those that fit a generation on top of the largest commit.
 pub(super) fn most_blocks(reader: &MapReader, max_credits: u32) -> usize {
     let room = admission::of_the_log(reader.shape.pool_blocks());
     let credits = u64::from(max_credits);
-    // Twice, for what is written along.
+    // Twice, for the blocks that are written home.
     let nodes = |logged: u64| reader.most_nodes(2 * (credits + logged)) - reader.most_nodes(2 * credits);
     let (mut least, mut most) = (0, room.min(MAX_BLOCKS));
     while least < most {
@@ -94,7 +94,7 @@ pub(super) fn most_blocks(reader: &MapReader, max_credits: u32) -> usize {
     least as usize
 }
 
-/// Takes the pool blocks of a log's area; `None` where there is no space for it now.
+/// Takes the pool blocks of a log's area; `None` if there is no space for it now.
 pub(super) fn take_area(reader: &MapReader, pool: &mut Pool) -> Option<(BlockNr, u32)> {
     let blocks = area_blocks(reader);
     let spare = pool.free().checked_sub(blocks);
@@ -106,7 +106,7 @@ pub(super) fn take_area(reader: &MapReader, pool: &mut Pool) -> Option<(BlockNr,
     pool.take_run(blocks).ok().map(|first| (first, blocks as u32))
 }
 
-/// What the log behind a root makes of its blocks. Nothing is written.
+/// The logged blocks behind a root. Nothing is written.
 pub(super) fn read(reader: &MapReader, root: &Root, map: &Map, faults: Faults) -> Result<Logged> {
     let checks = LogChecks {
         sums: !faults.has(Fault::AcceptTornRecord),
@@ -125,8 +125,8 @@ pub(super) fn read(reader: &MapReader, root: &Root, map: &Map, faults: Faults) -
 }
 
 impl Generations {
-    /// Makes a commit durable by a record in the log. False where there is none, or no room in it:
-    /// then nothing was written.
+    /// Makes a commit durable by a record in the log. False if there is no log, or the record does
+    /// not fit; then nothing was written.
     pub(super) fn write_record(
         &self,
         commit: CommitId,
@@ -142,8 +142,8 @@ impl Generations {
         let Some(writer) = self.compose(log.position, frozen, room) else { return Ok(false) };
         let (bytes, sum) = writer.finish(block_size);
         // Durable by this flush: data that the record refers to. Without it the record could be
-        // there alone, and lead to what the blocks held before, as `data=writeback` allows. What a
-        // snapshot has moved is in the record itself.
+        // durable alone, and lead to the previous contents of the blocks, as `data=writeback`
+        // allows. Data that moved for a snapshot is in the record itself.
         let asked = self.core.pipeline.is_ordered(commit);
         if (asked || self.orders_data()) && !self.core.faults.has(Fault::NoFlushOfData) {
             self.core.volume.flush_data()?;
@@ -154,8 +154,8 @@ impl Generations {
             WriteHint::FlushFollows,
         )?;
         // Durable by this flush: the record, and all data written before it. Without it a caller
-        // would be told that something is safe which a crash undoes, and what it freed would be
-        // another's while a crash brings its owner back.
+        // would take changes for safe that a crash undoes, and blocks that the record frees would
+        // have a new owner when a crash brings the old one back.
         if !self.core.faults.has(Fault::NoFlushAfterRecord) {
             self.core.volume.flush()?;
         }
@@ -193,26 +193,27 @@ impl Generations {
                 return None;
             }
         }
-        // Without it what the log has of a block would count on, though it may be data by now.
+        // Without it the log's contents of a block would still count, though the block may be data
+        // by now.
         if !self.core.faults.has(Fault::NoFreedEntry) {
             frozen.forgotten.iter().for_each(|block| writer.freed(*block));
         }
         (writer.size_bytes() <= room).then_some(writer)
     }
 
-    /// What a record has to say of a block: whether on zeros, and the ranges that have changed;
-    /// `None` for all of it.
+    /// How a record describes a block: whether on zeros, and the ranges that have changed; `None`
+    /// for the whole block.
     fn changes_of(&self, block: &FrozenBlock) -> (bool, Option<Vec<Range<usize>>>) {
         let (number, contents) = (block.slot.block, &block.contents[..]);
-        // What a freed block held is nothing to build on.
+        // No record builds on the contents of a freed block.
         if self.published.is_logged_as_freed(number) {
             return (true, None);
         }
         if !block.data {
             return (matches!(block.record, Record::OnZeros), block.record.changes(contents));
         }
-        // File data is written home while the log still counts: a crash can leave any of its
-        // sectors there. So the first record of it leaves nothing to what is there.
+        // File data is written home while the log still counts, so a crash can leave any of its
+        // sectors there. So the first record of it depends on nothing at home.
         match self.published.logged_data(number) {
             Some(before) => (false, differences(&before, contents)),
             None if self.core.faults.has(Fault::DataOnItsPlace) => (false, block.record.changes(contents)),

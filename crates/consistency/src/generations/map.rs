@@ -1,12 +1,12 @@
-//! The block map of one generation: where each metadata block is that is not at home.
+//! The block map of one generation: the place of each metadata block that is not at home.
 //!
-//! A radix tree over the volume's block numbers with a fixed number of levels. In memory it is a
-//! persistent tree: a copy of a map costs nothing, the copies share what they have in common, and a
-//! change copies the path to it. So the map that is being committed, the committed one, those of
-//! the snapshots and those that readers hold on to are all there at once, unlocked.
+//! The map is a radix tree over the volume's block numbers with a fixed number of levels. In memory
+//! it is a persistent tree: a copy costs nothing, copies share equal nodes, and a change copies the
+//! path to it. So the map that is being committed, the committed map, the maps of snapshots and
+//! those that readers use exist side by side without locks.
 //!
-//! Nodes are read when they are first needed. A link whose `at` is `None` leads to a node that was
-//! changed since it was written, or that was never written.
+//! Nodes are read on first use. A link whose `at` is `None` leads to a node that was changed since
+//! it was written, or that was never written.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +19,7 @@ use crate::core::volume::Volume;
 #[derive(Clone)]
 pub(crate) struct Map {
     levels: u32,
-    /// Shared by copies, so that a node that one of them reads is there for all.
+    /// Shared by copies, so that all of them see a node that one has read.
     root: Arc<Link>,
 }
 
@@ -35,7 +35,7 @@ enum Node {
     Inner(Box<[Link]>),
 }
 
-/// Reads nodes of maps, checks them, and knows how large the tree is.
+/// Reads and checks nodes of maps, and knows the size of the tree.
 pub(crate) struct MapReader {
     pub volume: Arc<Volume>,
     pub shape: PoolShape,
@@ -46,7 +46,7 @@ impl MapReader {
         fanout(self.volume.block_size)
     }
 
-    /// Levels that a map over the whole volume has.
+    /// Levels of a map over the whole volume.
     pub fn levels(&self) -> u32 {
         let mut levels = 1;
         while self.span(levels) < self.shape.volume_blocks {
@@ -60,21 +60,21 @@ impl MapReader {
         (self.fanout() as u64).saturating_pow(levels)
     }
 
-    /// Most nodes that a change of `blocks` blocks writes anew.
+    /// The most nodes that a change of `blocks` blocks rewrites.
     pub fn most_nodes(&self, blocks: u64) -> u64 {
         let nodes = |level| self.shape.volume_blocks.div_ceil(self.span(level + 1));
         (0..self.levels()).map(|level| nodes(level).min(blocks)).sum()
     }
 
-    /// The contents that a pointer leads to, verified.
+    /// The contents behind a pointer, verified.
     pub fn read(&self, block: BlockNr, pointer: Pointer) -> Result<BlockRef> {
         if pointer.is_zeros() {
             return Ok(vec![0; self.volume.block_size].into());
         }
-        let contents = self.volume.read_block(pointer.place)?;
+        let contents = self.volume.read_block(pointer.pool_block)?;
         if contents_sum(block, &contents) != pointer.sum {
             return Err(Error::corrupt(
-                Site::Block(pointer.place),
+                Site::Block(pointer.pool_block),
                 "checksum of a moved metadata block does not match",
             ));
         }
@@ -87,7 +87,7 @@ impl MapReader {
         }
         let Some(at) = link.at else { return Ok(None) };
         let bytes = self.read(BlockNr(first), at)?;
-        let node = MapNode::decode(&bytes, at.place, level, BlockNr(first), &self.shape)?;
+        let node = MapNode::decode(&bytes, at.pool_block, level, BlockNr(first), &self.shape)?;
         let node = if level == 0 {
             Node::Leaf(node.pointers.into())
         } else {
@@ -133,12 +133,12 @@ impl Map {
         Map { levels, root: Arc::new(Link { at: root, node: OnceLock::new() }) }
     }
 
-    /// Where the root is; `None` for an empty map. Of a map that is written.
+    /// The pointer to the root; `None` for an empty map. The map must be written.
     pub fn root(&self) -> Option<Pointer> {
         self.root.at
     }
 
-    /// Where a block is; `None`: at home.
+    /// The place of a block; `None`: at home.
     pub fn get(&self, reader: &MapReader, block: BlockNr) -> Result<Option<Pointer>> {
         let mut link = &*self.root;
         for level in (0..self.levels).rev() {
@@ -154,7 +154,7 @@ impl Map {
         Ok(None)
     }
 
-    /// Moves a block; `None`: it is at home from now on, or no metadata any more.
+    /// Moves a block; `None`: it is at home from now on, or no longer metadata.
     pub fn set(&mut self, reader: &MapReader, block: BlockNr, to: Option<Pointer>) -> Result<()> {
         if to.is_none() && self.get(reader, block)?.is_none() {
             return Ok(());
@@ -162,7 +162,7 @@ impl Map {
         set(reader, Arc::make_mut(&mut self.root), self.levels - 1, 0, block, to)
     }
 
-    /// Gives every changed node a place, children first, and adds their bytes to `out`.
+    /// Gives every changed node a pool block, children first, and adds its bytes to `out`.
     pub fn write(
         &mut self,
         reader: &MapReader,
@@ -184,8 +184,8 @@ impl Map {
         Ok(found)
     }
 
-    /// Calls `differs` for each block that the two maps have in different places, in order; skips
-    /// what they share. Both are written.
+    /// Calls `differs` for each block whose place differs between the two maps, in order; skips
+    /// shared nodes. Both maps must be written.
     pub fn differences(
         &self,
         reader: &MapReader,
@@ -195,8 +195,9 @@ impl Map {
         differences(reader, (Some(&*self.root), Some(&*other.root)), self.levels - 1, 0, differs)
     }
 
-    /// Calls `only` for each place that this map takes, for a moved block or a node of its own, and
-    /// none of `others` does. Costs what differs, not what there is. All maps are written.
+    /// Calls `only` for each pool block that this map uses, for a moved block or a node, and none
+    /// of `others` does. The cost grows with the differences, not with the size. All maps must be
+    /// written.
     pub fn only_here(
         &self,
         reader: &MapReader,
@@ -292,14 +293,14 @@ fn write(
     };
     let node = MapNode { level, first: BlockNr(first), generation, pointers };
     let bytes = node.encode(reader.volume.block_size);
-    let place = take()?;
-    link.at = Some(Pointer { place, sum: contents_sum(BlockNr(first), &bytes) });
-    out.push((place, bytes.into()));
+    let pool_block = take()?;
+    link.at = Some(Pointer { pool_block, sum: contents_sum(BlockNr(first), &bytes) });
+    out.push((pool_block, bytes.into()));
     Ok(())
 }
 
-/// Visits the moved blocks with numbers from `from` on; `visit` says whether to go on, and so does
-/// the result.
+/// Visits the moved blocks with numbers from `from` on, until `visit` returns false. Returns false
+/// then too.
 fn walk(
     reader: &MapReader,
     link: &Link,
@@ -343,7 +344,7 @@ fn only_here(
     if others.iter().any(|other| other.at == Some(at)) {
         return Ok(());
     }
-    only(at.place);
+    only(at.pool_block);
     let node = reader.load(link, level, first)?.expect("a link with a pointer has a node").clone();
     let mut theirs = Vec::new();
     for other in others {
@@ -357,11 +358,11 @@ fn only_here(
                     continue;
                 }
                 let shared = theirs.iter().any(|other| match &**other {
-                    Node::Leaf(others) => others[index].is_some_and(|p| p.place == pointer.place),
+                    Node::Leaf(others) => others[index].is_some_and(|p| p.pool_block == pointer.pool_block),
                     Node::Inner(_) => false,
                 });
                 if !shared {
-                    only(pointer.place);
+                    only(pointer.pool_block);
                 }
             }
         }

@@ -1,56 +1,55 @@
 //! The generations: metadata is never overwritten where a generation on disk has it.
 //!
-//! Layer: consistency. The mechanism is that of the paper on meta-data snapshotting; here the ext4
-//! layout stays as it is, over a map from metadata block to place (`docs/FORMAT.md`).
+//! Layer: consistency. The mechanism is that of the paper on meta-data snapshotting. Here the ext4
+//! layout stays unchanged, over a map from metadata block to place (`docs/FORMAT.md`).
 //!
 //! ```text
-//!                  root slot A      root slot B
-//!                 (generation n)   (generation n+1, being written)
-//!                      |                |
-//!                 map of n  . . . . map of n+1         the nodes that are equal are shared
-//!                /    |   \         /
-//!       moved blocks of n  ...  moved blocks of n+1    every other block is at home, the place
-//!         (in the pool)           (in the pool)        that its number names
+//!                 root slot A      root slot B
+//!                (generation n)   (generation n+1, being written)
+//!                     |                |
+//!                map of n  . . . . map of n+1         equal nodes are shared
+//!               /    |   \         /
+//!      moved blocks of n  ...  moved blocks of n+1    every other block is at home, the place
+//!        (in the pool)           (in the pool)        that its number names
 //! ```
 //!
 //! A commit (`commit`) makes one generation:
 //!
 //! 1. The running commit is closed (`pipeline`): operations that began in it end in it, and others
 //!    begin in the next one at once (`draining` keeps the two apart). Nothing is written before the
-//!    last of them has ended. A commit that changes the snapshots opens the next one only then:
-//!    what a snapshot has is to be all that was done before it.
+//!    last of them has ended. A commit that changes the snapshots opens the next one only then,
+//!    since a snapshot must hold everything that was done before it.
 //! 2. Its blocks get free pool blocks, or go home (`writeback_home`), and the map is changed along.
 //! 3. Blocks, map nodes and the pool's bitmap are written, all to places that generation n does not
 //!    use. **Flush.**
 //! 4. The root goes to the slot that generation n is not in. **Flush.** Generation n+1 is durable.
-//! 5. Only now are readers sent to the new map, waiters woken, and what n+1 freed is free: pool
-//!    blocks (the next commit takes them), and blocks of files (`on_durable`).
+//! 5. Only now readers use the new map, waiters are woken, and what n+1 freed can be reused: pool
+//!    blocks (by the next commit), and blocks of files (`on_durable`).
 //!
-//! An `fsync` needs none of this: it writes a record of what changed to a log that continues the
-//! generation on disk (`log`), and the next generation has it too.
+//! An `fsync` needs none of these steps: it writes a record of the changes to a log that continues
+//! the generation on disk (`log`), and the next generation includes them.
 //!
 //! Invariants, which are the crash argument:
-//! 1. Nothing that the durable generation or a snapshot refers to is ever written: a write goes to
-//!    a place that is clear in the pool's bitmap, to the copy of a bitmap block that does not
-//!    count, or to the home of a block which the durable generation and every snapshot have in the
-//!    pool (so that nobody refers to its home: see `writeback_home`). Data goes to blocks that are
-//!    free in all.
-//! 2. A root is written when all that it leads to is durable; and all file data whose `write_data`
-//!    returned before the commit was closed. The same holds for a record of the log where data is
-//!    ordered; where it is not (`data=writeback`), both may become durable by one flush, in any
+//! 1. No block that the durable generation or a snapshot refers to is ever written. A write goes to
+//!    a pool block that is clear in the pool's bitmap, to the inactive copy of a bitmap block, or
+//!    to the home of a block which the durable generation and every snapshot have in the pool (so
+//!    nothing refers to its home: see `writeback_home`). Data goes to blocks that are free in all
+//!    of them.
+//! 2. A root is written when everything that it leads to is durable, and all file data whose
+//!    `write_data` returned before the commit was closed. The same holds for a record of the log if
+//!    data is ordered. If it is not (`data=writeback`), one flush may make both durable, in any
 //!    order.
 //! 3. A root counts only if it is whole: each sector has its stamp, and the checksum is right. The
-//!    slot of the durable generation is never the one that is written. So at any moment one slot
-//!    holds a whole root, whose generation is wholly there. What a crash has left of a root that
-//!    was not whole is wiped, durably, before another is written there: that one has the same
-//!    number, and if a crash tore it too, its sectors could complete the old one, whose places were
-//!    used again meanwhile.
-//! 4. A generation is not reported as durable, and nothing that it freed is used again, before
-//!    the flush behind its root.
+//!    slot of the durable generation is never overwritten. So at any moment one slot holds a whole
+//!    root, whose generation is complete. A torn root that a crash left is wiped, durably, before
+//!    another is written to its slot: the new root has the same number. If a crash tore it too, its
+//!    sectors could complete the old root, whose pool blocks were reused in between.
+//! 4. A generation is reported as durable, and what it freed is reused, only after the flush behind
+//!    its root.
 //! 5. After a failed write or flush nothing is written any more.
 //!
-//! What a crash leaves: the newest generation that has a whole root, with its log. There is nothing
-//! to replay: opening reads two slots, picks one, and reads the log's area, whose size is bounded.
+//! A crash leaves the newest generation that has a whole root, with its log. Nothing is replayed:
+//! opening reads two slots, picks one, and reads the log's area, whose size is bounded.
 //!
 //! Locks, in order: `pruning`, a leader's turn (`pipeline`), `redirect.gate`, `state`, a cache
 //! shard, a slot, `published_map`.
@@ -123,48 +122,46 @@ pub(crate) struct Generations {
     pruning: Mutex<()>,
     /// See [`Fsync`].
     logs: AtomicBool,
-    /// Blocks that the log may speak of.
+    /// The most blocks in the log.
     most_logged: usize,
     /// See [`EngineOptions::ordered_data`].
     ordered_data: AtomicBool,
-    /// Dirty blocks from which on a generation is due.
+    /// The number of dirty blocks at which a generation is due.
     enough: u64,
-    /// How much of the pool was free after the last commit, and who may begin an operation with
-    /// that.
+    /// Which operations may begin, by the part of the pool that was free after the last commit.
     admission: Admission,
     commits: AtomicU64,
     committed_blocks: AtomicU64,
     blocks_written_home: AtomicU64,
 }
 
-/// The durable generation, and what the next one is made from. Changed by leaders only.
+/// The durable generation, and the base of the next one. Changed by leaders only.
 struct State {
     root: Root,
-    /// Slot that the root is in.
+    /// The slot of the root.
     slot: usize,
     map: Map,
     snapshots: Vec<SnapshotEntry>,
     /// Read when the first generation is made.
     pool: Option<Pool>,
-    /// That of the generation, if this engine has made it.
+    /// The log of the generation, if this engine has made it.
     log: Option<Log>,
-    /// Where the write-back home continues.
+    /// The block at which the write-back home continues.
     home_cursor: BlockNr,
-    /// The other slot has what a crash has left of a root.
+    /// The other slot has a torn root that a crash left.
     has_torn_root: bool,
 }
 
 impl Generations {
-    /// Opens a generations volume: reads the two root slots and goes on from the newer whole one.
+    /// Opens a generations volume: reads the two root slots and continues from the newer whole one.
     ///
-    /// Errors: `Usage` for a volume without generations; `Corrupt` where no slot holds a whole
-    /// root.
+    /// Errors: `Usage` for a volume without generations; `Corrupt` if no slot holds a whole root.
     pub fn open(
         device: Arc<dyn BlockDevice>,
         options: &EngineOptions,
     ) -> Result<(Arc<Core>, Arc<Generations>)> {
         let home = superblock_io::read(&*device)?;
-        // A conversion may have torn it (`convert`); then it only says where the roots are.
+        // A conversion may have torn it (`convert`). Then it only gives the position of the roots.
         let is_sound = home.health != Health::Unsound;
         let mut superblock = home.superblock;
         if !superblock_io::has_generations(&superblock) {
@@ -260,7 +257,7 @@ impl Generations {
         self.core.blocks.set_sub_block_records(fsync == Fsync::Log);
     }
 
-    /// What the log has counts among the dirty blocks of the next generation.
+    /// The blocks in the log count among the dirty blocks of the next generation.
     fn count_logged(&self) {
         let logged = self.published.logged_blocks() as u64;
         self.core.pipeline.set_enough(self.enough.saturating_sub(logged).max(1));
@@ -277,27 +274,27 @@ impl Generations {
     /// Makes a commit durable, as a generation or by the log.
     fn commit_by(&self, commit: CommitId, as_generation: bool) -> Result<()> {
         let ticket = self.core.volume.flush_ticket();
-        // Data that went the way of metadata is promised to the caller too.
+        // Data that became part of a commit, as metadata does, must be durable for the caller too.
         let commit = commit.max(self.redirect.newest());
         if self.core.pipeline.durable() >= commit {
-            // It may have become so a moment ago, by flushes that had begun before the caller's
-            // data was written.
+            // It may have become durable a moment ago, by flushes that had begun before the
+            // caller's data was written.
             return self.core.guard(self.core.volume.flush_data());
         }
         self.core.pipeline.make_durable(commit, || {
             let kind = if as_generation { CommitKind::Generation } else { CommitKind::Log };
             self.core.guard(self.commit_running(kind))
         })?;
-        // A generation whose flushes had begun before this call says nothing about data written
-        // since; in all other cases the flush has happened and this does nothing.
+        // A generation whose flushes had begun before this call does not cover data written since
+        // then. In all other cases the flush has happened and this does nothing.
         self.core.guard(self.core.volume.flush_for(ticket))
     }
 }
 
 impl Mechanism for Generations {
     fn start(&self, credits: u32, class: ReserveClass) -> Result<CommitId> {
-        // SNAP-6: what gives back, and what has been accepted before, goes into the generation that
-        // is in memory still.
+        // SNAP-6: removals and the write-back of accepted data join the generation that is still in
+        // memory.
         let back = class != ReserveClass::Any;
         self.core.pipeline.start(credits, back, || self.admission.check(class), || false)
     }
@@ -333,12 +330,12 @@ impl Mechanism for Generations {
     }
 
     fn may_discard(&self) -> bool {
-        // What is free now a snapshot may have in use.
+        // A block that is free now may be in use by a snapshot.
         !self.redirect.active.load(SeqCst)
     }
 
     fn leave_clean(&self) -> Result<()> {
-        // An fsync may have led the commit that the sync waited for.
+        // The commit that the sync waited for may have been led by an fsync, and so be in the log.
         self.end_log(&mut self.state.lock())
     }
 

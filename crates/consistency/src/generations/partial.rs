@@ -1,23 +1,23 @@
 //! Snapshots of chosen files and folders.
 //!
-//! Such a snapshot is an image of its own: a volume in which nothing exists but the chosen, the
-//! folders that lead there, and what every volume has. Who knows ext4 says which blocks that takes
-//! ([`PartialSnapshot`]; the file system's module `cut`); here they become a map.
+//! Such a snapshot is an image of its own: a volume with only the chosen files, the folders that
+//! lead to them, and the metadata that every volume has. The file system's module `prune` knows
+//! ext4 and finds the blocks of that image ([`PartialSnapshot`]); this module makes a map of them.
 //!
 //! 1. A commit keeps the volume under the name, marked as *to be pruned*. **Durable.** From here on
-//!    nothing that the snapshot has changes, and everybody else goes on.
-//! 2. What is to be in it is read from there, in memory, for as long as that takes.
-//! 3. A second commit puts in its place the map of the part: changed blocks of metadata in places
-//!    of their own, and what is as it was where the snapshot of 1 has it, if that is in the pool.
-//!    Of fixed metadata all that counts is in the map: so nothing of it is held at home
+//!    nothing in the snapshot changes, and all other operations continue.
+//! 2. The blocks of the part are read from it, into memory, for as long as that takes.
+//! 3. A second commit replaces it by the map of the part: changed metadata blocks in pool blocks of
+//!    their own, and unchanged ones where the snapshot of 1 has them, if that is in the pool. All
+//!    of the fixed metadata that counts is in the map, so none of it is held at home
 //!    (`snapshot_refs`). Blocks of files and folders at home are held by the part's own bitmaps.
-//!    What the snapshot of 1 alone had in the pool is freed by this commit.
+//!    The commit frees what the snapshot of 1 alone had in the pool.
 //!
-//! What a crash leaves: before 1 is durable, nothing. Before 3 is, a snapshot that is to be pruned:
-//! it is in no list and can be neither read nor restored, and the next opening for writing deletes
-//! it (`drop_unpruned`). After it the whole part. Both commits are like those of any snapshot: 1
-//! holds what it has before anything may be written over it, and 3 frees what it drops when it is
-//! durable.
+//! A crash before 1 is durable leaves nothing. Before 3 is durable, it leaves a snapshot that is to
+//! be pruned: no list has it, it can be neither read nor restored, and the next opening for writing
+//! deletes it (`drop_unpruned`). After 3 it leaves the whole part. Both commits are like those of
+//! any snapshot: 1 holds its blocks before anything may be written over them, and 3 frees the
+//! dropped ones when it is durable.
 
 use std::sync::Arc;
 
@@ -41,8 +41,8 @@ impl PartialSnapshot {
         self.kept.get(index).is_some_and(|range| range.contains(&block.0))
     }
 
-    /// What it shares with the snapshot of the volume that it is pruned from. Costs what that one
-    /// has in the pool.
+    /// The blocks that it shares with the snapshot of the volume that it is pruned from. The cost
+    /// grows with that snapshot's part of the pool.
     fn shared(&self, reader: &MapReader, whole: &Map) -> Result<Vec<(BlockNr, Pointer)>> {
         const CHUNK: usize = 1024;
         let (mut shared, mut from) = (Vec::new(), BlockNr(0));
@@ -58,7 +58,7 @@ impl PartialSnapshot {
         }
     }
 
-    /// Places that its commit takes at the most, besides what every commit takes.
+    /// The most pool blocks that its commit takes, on top of those that every commit takes.
     pub(super) fn most_pool_blocks(&self, reader: &MapReader, whole: &Map) -> Result<u64> {
         let entries = self.blocks.len() + self.zeros.len() + self.shared(reader, whole)?.len();
         Ok(self.blocks.len() as u64 + reader.most_nodes(entries as u64))
@@ -81,9 +81,9 @@ impl PartialSnapshot {
             map.set(reader, block, Some(Pointer::ZEROS))?;
         }
         for (&block, contents) in &self.blocks {
-            let place = pool.take()?;
-            map.set(reader, block, Some(Pointer { place, sum: contents_sum(block, contents) }))?;
-            out.push((place, contents.clone()));
+            let pool_block = pool.take()?;
+            map.set(reader, block, Some(Pointer { pool_block, sum: contents_sum(block, contents) }))?;
+            out.push((pool_block, contents.clone()));
         }
         map.write(reader, generation, &mut || pool.take(), out)?;
         Ok(map)
@@ -105,10 +105,10 @@ impl Generations {
     /// The first commit. See [`crate::Snapshots::begin_partial`].
     pub(super) fn keep_unpruned(&self, name: &str, time: u64) -> Result<Unpruned<'_>> {
         let turn = self.pruning.lock();
-        let unmarked = self.core.faults.has(Fault::UncutUnmarked);
+        let unmarked = self.core.faults.has(Fault::UnprunedUnmarked);
         self.keep(name, time, if unmarked { SnapshotOf::Volume } else { SnapshotOf::ToBePruned })?;
         let state = self.state.lock();
-        // Names are not given twice.
+        // Two snapshots never have the same name.
         let kept = state.snapshots.iter().find(|kept| kept.record.name == name);
         let kept = kept.ok_or_else(|| missing(name))?;
         Ok(Unpruned {
@@ -164,13 +164,13 @@ impl Generations {
         GenerationImage::new(self.reader.clone(), kept.map.clone(), Logged::default(), kept.lease.clone())
     }
 
-    /// Deletes snapshots that are still to be pruned, of which nobody has any use. No thread may
-    /// prune one at that time.
+    /// Deletes snapshots that are still to be pruned, which no thread uses. No thread may prune one
+    /// at that time.
     pub(super) fn drop_unpruned(&self) -> Result<()> {
         while self.state.lock().snapshots.iter().any(|kept| !kept.is_complete()) {
             self.change_snapshots(|snapshots| {
                 let index = snapshots.iter().position(|kept| !kept.is_complete());
-                Ok(Change::Delete { index: index.expect("nobody else deletes them") })
+                Ok(Change::Delete { index: index.expect("only this function deletes them") })
             })?;
         }
         Ok(())

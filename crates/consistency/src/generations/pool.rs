@@ -1,13 +1,13 @@
-//! Which pool blocks are in use.
+//! The bitmap of the pool: which pool blocks are in use.
 //!
-//! A bitmap over the pool, with two copies of each of its blocks on the device. A generation that
-//! changes a block of it writes the copy that the generation before does not use, and its root says
-//! which copy counts. So the bitmap needs no places itself, and no two generations share a copy
-//! that one of them changes.
+//! Each block of the bitmap has two copies on the device. A generation that changes a bitmap block
+//! writes the copy that the previous generation does not use, and its root says which copy counts.
+//! So the bitmap itself needs no pool blocks, and two generations never share a copy that one of
+//! them changes.
 //!
-//! Invariant: a place that the durable generation, the one being written, or a snapshot uses is
-//! set. Places that a generation frees are cleared after its last `take`, so that the commit which
-//! frees a place never gives it away itself; the next commit begins when this one is durable.
+//! Invariant: the bit of a pool block is set if the durable generation, the one being written, or a
+//! snapshot uses it. Pool blocks that a generation frees are cleared after its last `take`, so the
+//! commit that frees a block never takes it. The next commit begins when this one is durable.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct Pool {
     bits: Vec<u64>,
     blocks: Vec<BitmapBlock>,
     used: u64,
-    /// Place at which the search goes on.
+    /// The position at which the search continues.
     cursor: u64,
 }
 
@@ -36,7 +36,7 @@ struct BitmapBlock {
 }
 
 impl Pool {
-    /// A pool of which nothing is in use.
+    /// A pool with all blocks free.
     pub fn empty(shape: PoolShape) -> Pool {
         let blocks = shape.bitmap_blocks() as usize;
         let words = blocks * shape.block_size as usize / 8;
@@ -50,11 +50,11 @@ impl Pool {
         let mut pool = Pool::empty(root.shape);
         let words = volume.block_size / 8;
         for (index, &(sum, copy)) in root.bitmaps.iter().enumerate() {
-            let place = root.shape.bitmap_block(index as u64, copy);
-            let bytes = volume.read_block(place)?;
+            let pool_block = root.shape.bitmap_block(index as u64, copy);
+            let bytes = volume.read_block(pool_block)?;
             if crc32c(!0, &bytes) != sum {
                 return Err(Error::corrupt(
-                    Site::Block(place),
+                    Site::Block(pool_block),
                     "checksum of the pool's bitmap does not match",
                 ));
             }
@@ -78,18 +78,18 @@ impl Pool {
         self.shape.pool_blocks() - self.used
     }
 
-    /// Number of a place among the pool's blocks.
-    fn index(&self, place: BlockNr) -> u64 {
-        place.0 - self.shape.volume_blocks
+    /// The number of a block within the pool.
+    fn index(&self, pool_block: BlockNr) -> u64 {
+        pool_block.0 - self.shape.volume_blocks
     }
 
-    pub fn is_used(&self, place: BlockNr) -> bool {
-        let index = self.index(place);
+    pub fn is_used(&self, pool_block: BlockNr) -> bool {
+        let index = self.index(pool_block);
         self.bits[(index / 64) as usize] & 1 << (index % 64) != 0
     }
 
-    fn set(&mut self, place: BlockNr, used: bool) {
-        let index = self.index(place);
+    fn set(&mut self, pool_block: BlockNr, used: bool) {
+        let index = self.index(pool_block);
         let (word, bit) = ((index / 64) as usize, 1u64 << (index % 64));
         if used {
             self.bits[word] |= bit;
@@ -102,52 +102,52 @@ impl Pool {
         self.blocks[(index / per_block) as usize].changed = true;
     }
 
-    /// Takes the next free place: those taken one after the other lie next to each other where the
-    /// pool has space, so that a generation goes out in few writes.
+    /// Takes the next free block. Blocks taken one after the other are adjacent as far as the pool
+    /// has space, so that a generation is written in few writes.
     pub fn take(&mut self) -> Result<BlockNr> {
         let (first, count) = (self.shape.first_pool_block().0, self.shape.pool_blocks());
         let mut looked = 0;
         while looked < count {
-            let place = BlockNr(first + self.cursor % count);
-            let index = self.index(place);
-            // A word without a free bit is passed at once.
+            let pool_block = BlockNr(first + self.cursor % count);
+            let index = self.index(pool_block);
+            // A word without a free bit is skipped at once.
             let full = index.is_multiple_of(64) && self.bits[(index / 64) as usize] == !0;
             let step = if full { 64 } else { 1 };
             self.cursor = (self.cursor + step) % count;
             looked += step;
-            if !full && !self.is_used(place) {
-                self.set(place, true);
-                return Ok(place);
+            if !full && !self.is_used(pool_block) {
+                self.set(pool_block, true);
+                return Ok(pool_block);
             }
         }
         Err(Error::NoSpace)
     }
 
-    /// Takes `len` free pool blocks that lie next to each other.
+    /// Takes `len` free, adjacent pool blocks.
     pub fn take_run(&mut self, len: u64) -> Result<BlockNr> {
         let (first, end) = (self.shape.first_pool_block().0, self.shape.device_blocks);
         let mut start = first;
-        for place in first..end {
-            if self.is_used(BlockNr(place)) {
-                start = place + 1;
-            } else if place + 1 - start == len {
-                (start..=place).for_each(|place| self.set(BlockNr(place), true));
+        for pool_block in first..end {
+            if self.is_used(BlockNr(pool_block)) {
+                start = pool_block + 1;
+            } else if pool_block + 1 - start == len {
+                (start..=pool_block).for_each(|pool_block| self.set(BlockNr(pool_block), true));
                 return Ok(BlockNr(start));
             }
         }
         Err(Error::NoSpace)
     }
 
-    /// Frees a place; `Corrupt` for one that is free already or no place.
-    pub fn release(&mut self, place: BlockNr) -> Result<()> {
-        if !self.shape.contains(place) || !self.is_used(place) {
-            return Err(Error::corrupt(Site::Block(place), "a pool block is in use that is free"));
+    /// Frees a pool block; `Corrupt` for one that is free already or outside the pool.
+    pub fn release(&mut self, pool_block: BlockNr) -> Result<()> {
+        if !self.shape.contains(pool_block) || !self.is_used(pool_block) {
+            return Err(Error::corrupt(Site::Block(pool_block), "a pool block is in use that is free"));
         }
-        self.set(place, false);
+        self.set(pool_block, false);
         Ok(())
     }
 
-    /// Adds the changed blocks of the bitmap to `out`, each to the copy that does not count yet.
+    /// Adds the changed blocks of the bitmap to `out`, each for the copy that does not count yet.
     pub fn write_changed(&mut self, out: &mut Vec<(BlockNr, BlockRef)>) {
         let words = self.shape.block_size as usize / 8;
         for (index, block) in self.blocks.iter_mut().enumerate().filter(|(_, block)| block.changed) {
@@ -158,7 +158,7 @@ impl Pool {
         }
     }
 
-    /// For the root.
+    /// The bitmap as the root records it.
     pub fn bitmaps(&self) -> Vec<(u32, usize)> {
         self.blocks.iter().map(|block| (block.sum, block.copy)).collect()
     }

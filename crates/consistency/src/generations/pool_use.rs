@@ -1,9 +1,8 @@
-//! What the pool blocks are in use for, as an answer to why the pool is full.
+//! The use of the pool's blocks, which explains why the pool is full.
 //!
-//! A snapshot holds more than what it alone has in the pool. Where it has a block in the block's
-//! own place, the volume's newer contents must be elsewhere: they are in the pool for as long as
-//! the snapshot is there, and are written back home when it is deleted. Such places count as
-//! displaced.
+//! A snapshot holds more than the pool blocks that it alone has. If it has a block in the block's
+//! own place, the volume's newer contents must be elsewhere: they are in the pool while the
+//! snapshot exists, and are written home when it is deleted. Such pool blocks count as displaced.
 
 use xact_types::{BlockNr, Result};
 
@@ -11,13 +10,13 @@ use super::snapshots::SnapshotEntry;
 use super::{Generations, State, admission};
 use crate::snapshots::PoolUse;
 
-/// Moved blocks that are looked at in one go.
+/// Moved blocks that are examined at once.
 const CHUNK: usize = 1024;
 
 /// Blocks of the volume that snapshots keep from their own places.
 pub(super) struct Displaced {
     pub blocks: u64,
-    /// By snapshot: those that no other keeps from there.
+    /// For each snapshot, those blocks that no other snapshot keeps from there.
     pub by_one: Vec<u64>,
 }
 
@@ -44,7 +43,7 @@ impl Generations {
         })
     }
 
-    /// Places that snapshots have and the durable generation does not.
+    /// Pool blocks that snapshots have and the durable generation does not.
     fn pool_blocks_of_snapshots(&self, state: &State) -> Result<u64> {
         let mut count = state.root.snapshots.map_or(0, |(_, blocks)| u64::from(blocks));
         let mut counted = vec![&state.map];
@@ -55,7 +54,7 @@ impl Generations {
         Ok(count)
     }
 
-    /// Of the durable generation, what snapshots keep from going home.
+    /// Blocks of the durable generation that snapshots keep from going home.
     pub(super) fn displaced(&self, state: &State) -> Result<Displaced> {
         let mut displaced = Displaced { blocks: 0, by_one: vec![0; state.snapshots.len()] };
         if state.snapshots.is_empty() {

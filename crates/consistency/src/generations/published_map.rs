@@ -1,4 +1,5 @@
-//! What readers go by: the map of the durable generation, and what the log has made durable since.
+//! The map that readers use: that of the durable generation, with the blocks that the log has made
+//! durable since then.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::map::{Map, MapReader};
 use crate::core::block::{BlockRef, BlockSource};
 use crate::core::cache::BlockMap;
 
-/// Blocks as the log leaves them, by number; `None`: freed, and so at home if it is anything.
+/// Blocks as the log leaves them, by number; `None`: freed, and so at home if it is in use at all.
 pub(super) type Logged = BlockMap<Option<LoggedBlock>>;
 
 #[derive(Clone)]
@@ -39,7 +40,7 @@ impl PublishedMap {
         self.current.read().generation
     }
 
-    /// What the log says of a block, else the map to look in.
+    /// The log's contents of a block, or the map to look in.
     fn find(&self, block: BlockNr) -> Found {
         let current = self.current.read();
         match current.logged.get(&block.0) {
@@ -62,17 +63,18 @@ impl PublishedMap {
         }
     }
 
-    /// The generation is durable: readers go by its map from now on, which has all that was logged.
+    /// The generation is durable: from now on readers use its map, which includes everything that
+    /// was logged.
     pub fn publish(&self, generation: u64, map: Map) {
         *self.current.write() = Current { generation, map, logged: Logged::default() };
     }
 
-    /// A record of the log is durable: readers take these blocks as it leaves them.
+    /// A record of the log is durable: readers see these blocks as it leaves them.
     pub fn add_logged(&self, blocks: impl Iterator<Item = (u64, Option<LoggedBlock>)>) {
         self.current.write().logged.extend(blocks);
     }
 
-    /// What has been logged since the durable generation.
+    /// The blocks that were logged since the durable generation.
     pub fn logged(&self) -> Logged {
         self.current.read().logged.clone()
     }
@@ -81,7 +83,7 @@ impl PublishedMap {
         self.current.read().logged.len()
     }
 
-    /// What the log has of a block, if it has file data there.
+    /// The log's contents of a block, if it is file data.
     pub fn logged_data(&self, block: BlockNr) -> Option<BlockRef> {
         let current = self.current.read();
         let logged = current.logged.get(&block.0)?.as_ref()?;
@@ -106,10 +108,10 @@ enum Found {
 }
 
 impl BlockSource for PublishedMap {
-    /// The caller holds the block's slot in the cache, so no commit moves this block meanwhile: a
-    /// commit has the contents of its blocks in memory, and so has the log. But the nodes of the
-    /// map on the way may be replaced, and their places used again by the commit after the next.
-    /// That shows as a wrong checksum, and the way is looked up again in the newer map.
+    /// The caller holds the block's slot in the cache, so no commit moves this block during the
+    /// read: a commit has the contents of its blocks in memory, and so has the log. But nodes of
+    /// the map on the way may be replaced, and their pool blocks reused by the commit after the
+    /// next. The checksum is then wrong, and the block is looked up again in the newer map.
     fn read_block(&self, block: BlockNr) -> Result<BlockRef> {
         loop {
             let (generation, map) = match self.find(block) {

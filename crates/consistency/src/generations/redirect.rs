@@ -1,25 +1,24 @@
-//! File data that is not in its own place: because a snapshot holds that, or because a commit has
-//! taken it along.
+//! File data outside of its own place: because a snapshot holds that place, or because a commit has
+//! the data.
 //!
-//! Its new contents become part of the running commit like those of a metadata block. With a record
-//! of the log they are durable there (`journal_data`: a small fsync needs one write and one flush);
-//! a generation writes them home, or to the pool where a snapshot holds their place. Where a block
-//! is, is looked up in what is pending, in the log, and in the durable map; a block that is in the
-//! pool stays there until a commit writes it back home.
+//! Its new contents become part of the running commit like those of a metadata block. A record of
+//! the log makes them durable there (`journal_data`: a small fsync needs one write and one flush).
+//! A generation writes them home, or to the pool if a snapshot holds their place. The place of a
+//! block is looked up in the pending blocks, in the log, and in the durable map. A block in the
+//! pool stays there until a commit writes it home.
 //!
 //! Invariants:
 //! 1. Data is written in place only to a block that no snapshot has there, that is not in the pool,
-//!    and of which neither the log nor a commit on its way has a copy: what is read after a crash
-//!    would be that copy (JOJ-8). All of it is looked at under `gate`, which a commit that creates
-//!    a snapshot holds alone from when it is closed until all know of the snapshot: so no write
-//!    begun before changes what the snapshot has.
-//! 2. `flush_data` and `commit` make a commit durable that has data in it which was written before
-//!    (`newest`): a caller was told that its data is written, not where.
-//! 3. Data that was reported as accepted finds its pool blocks (`admission`): they were reserved
-//!    when it was, whether a snapshot had its block by then or not, and are reserved until it is
-//!    part of a commit.
+//!    and of which neither the log nor a commit on its way has a copy: after a crash that copy
+//!    would be read (JOJ-8). All of this is checked under `gate`. A commit that creates a snapshot
+//!    holds the gate exclusively from its closing until all threads see the snapshot, so no write
+//!    that began before changes the snapshot's blocks.
+//! 2. `flush_data` and `commit` also make the commit durable that has data written before the call
+//!    (`newest`): the caller knows that its data is written, not where.
+//! 3. Accepted data finds its pool blocks (`admission`): they are reserved when it is accepted,
+//!    whether a snapshot has its block by then or not, until it is part of a commit.
 //! 4. A block's contents are in the cache while its own place does not have them, and are dropped
-//!    when it does: from then on others write there.
+//!    when it has: from then on other code writes there.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -41,17 +40,17 @@ const HANDLE_BLOCKS: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Redirect {
-    /// There are snapshots, or data was moved for one that there was: blocks must be looked up in
-    /// the map.
+    /// There are snapshots, or data was moved for an earlier one: blocks must be looked up in the
+    /// map.
     pub active: AtomicBool,
     /// There may be data that is pending, or in the log.
     pub logged: AtomicBool,
     pub gate: RwLock<()>,
-    /// Blocks of data in a commit that readers do not go by yet, with the last such commit.
+    /// Blocks of data in a commit that readers do not see yet, with the last such commit.
     pending: Mutex<HashMap<u64, CommitId>>,
     /// The last commit that has data.
     newest: AtomicU64,
-    /// The cache's slots of data that the log has.
+    /// The cache's slots of data in the log.
     slots: Mutex<Vec<Arc<Slot>>>,
 }
 
@@ -63,15 +62,15 @@ impl Redirect {
         self.logged.store(true, SeqCst);
     }
 
-    /// A commit is durable and readers go by it: by the log, or as a generation, behind which the
-    /// log is empty.
+    /// A commit is durable and readers see it: by the log, or as a generation, which has an empty
+    /// log.
     pub fn published(&self, commit: CommitId, by_log: bool) {
         let mut pending = self.pending.lock();
         pending.retain(|_, last| *last > commit);
         self.logged.store(by_log || !pending.is_empty(), SeqCst);
     }
 
-    /// The commit that must be durable for all data written so far to be.
+    /// The commit that must be durable so that all data written so far is.
     pub fn newest(&self) -> CommitId {
         CommitId(self.newest.load(SeqCst))
     }
@@ -83,9 +82,9 @@ impl Redirect {
 }
 
 impl Generations {
-    /// Whether the log, or a commit on its way, has data of any of these blocks.
+    /// Whether the log, or a commit on its way, has a copy of any of these blocks.
     pub(super) fn has_copy(&self, start: BlockNr, blocks: u64) -> bool {
-        // In this order: a block leaves the pending ones after it has come into the log.
+        // In this order: a block leaves the pending ones after it has entered the log.
         self.redirect.logged.load(SeqCst)
             && (self.redirect.is_pending(start, blocks) || self.published.has_logged_data(start, blocks))
     }
@@ -96,12 +95,12 @@ impl Generations {
     }
 
     fn must_move(&self, block: BlockNr) -> Result<bool> {
-        let is_referred =
-            !self.core.faults.has(Fault::OverwriteHeld) && self.snapshot_refs.read().has_data(block)?;
+        let is_referred = !self.core.faults.has(Fault::OverwriteSnapshotData)
+            && self.snapshot_refs.read().has_data(block)?;
         Ok(is_referred || !self.core.faults.has(Fault::DataBesideItsCopy) && self.is_moved(block)?)
     }
 
-    /// Whether any of the blocks may be elsewhere than in its own place, or have to go there.
+    /// Whether any of the blocks may be, or may have to go, outside of its own place.
     fn is_looked_up(&self, start: BlockNr, blocks: u64) -> bool {
         self.redirect.active.load(SeqCst) || self.has_copy(start, blocks)
     }
@@ -115,7 +114,7 @@ impl Generations {
         let count = self.core.volume.blocks_in(bufs.iter().map(|buf| buf.len()).sum())?;
         if !self.is_looked_up(start, count) {
             let _gate = self.redirect.gate.read();
-            // The first snapshot may have been created while this waited.
+            // The first snapshot may have been created during the wait.
             if !self.is_looked_up(start, count) {
                 return self.core.volume.write_for(start, bufs, write.hint);
             }
@@ -165,8 +164,8 @@ impl Generations {
         self.core.blocks.journal_data(commit, block, new)
     }
 
-    /// Blocks of file data were freed: the next record says so of those that the log has, or nobody
-    /// could write there before the next generation.
+    /// Blocks of file data were freed. The next record lists those that the log has; otherwise no
+    /// data could be written there before the next generation.
     pub(super) fn forget_copies(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
         if !self.has_copy(start, blocks) {
             return Ok(());
@@ -184,13 +183,13 @@ impl Generations {
         self.let_go_of_freed(frozen);
     }
 
-    /// Leader: a generation is durable: the data of the log and its own has found its place.
+    /// Leader: a generation is durable: the data of the log and of its own commit is in its place.
     pub(super) fn data_is_placed(&self, frozen: &Frozen) {
         let own = frozen.blocks.iter().filter(|block| block.data).map(|block| block.slot.clone());
         let logged = std::mem::take(&mut *self.redirect.slots.lock());
         for slot in logged.into_iter().chain(own) {
             let mut state = slot.lock_any();
-            // Not where a commit after this one has it again.
+            // Not if a later commit has the block again.
             if state.data && state.in_no_commit() {
                 state.newest = None;
                 self.core.blocks.set_data(&mut state, false);

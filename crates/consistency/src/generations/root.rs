@@ -38,7 +38,7 @@ pub(super) fn read_roots(
             Ok(root) if root.uuid != uuid => {}
             Ok(root) if newest.as_ref().is_some_and(|(_, found)| found.generation > root.generation) => {}
             Ok(root) => newest = Some((slot, root)),
-            // Torn by a crash, as one of the two may be at any time.
+            // Torn by a crash. One of the two slots may be torn at any time.
             Err(Error::Corrupt(_)) => has_torn |= bytes.iter().any(|&byte| byte != 0),
             Err(error) => return Err(error),
         }
@@ -52,7 +52,7 @@ pub(super) fn write_root(volume: &Volume, root: &Root, slot: usize) -> Result<()
     write_slot(volume, &root.shape, slot, &root.encode())
 }
 
-/// Writes the bytes of a slot, together with what else is in the blocks that it lies in.
+/// Writes the bytes of a slot, together with the rest of the blocks that it lies in.
 pub(super) fn write_slot(volume: &Volume, shape: &PoolShape, slot: usize, bytes: &[u8]) -> Result<()> {
     let at = shape.root_offset(slot);
     let block = BlockNr(at / u64::from(shape.block_size));

@@ -1,11 +1,11 @@
-//! What the snapshots hold in its own place, and so nobody may write there.
+//! The blocks that snapshots have in their own places, where nothing may be written.
 //!
 //! A snapshot has a block at home if its bitmap says that the block is in use and its map has no
-//! pointer for it. That goes for blocks of files as for metadata: ext4's bitmaps know no
-//! difference.
+//! pointer for it. This holds for blocks of files as for metadata, since ext4's bitmaps do not
+//! distinguish them.
 //!
-//! One of chosen paths has what it needs of the fixed metadata (descriptors, bitmaps, tables) in
-//! its map, and so none of it at home, whatever its bitmap says (`partial` 3).
+//! A snapshot of chosen paths has the parts that it needs of the fixed metadata (descriptors,
+//! bitmaps, tables) in its map, and so none of it at home, whatever its bitmap says (`partial` 3).
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -19,15 +19,15 @@ use super::map::{Map, MapReader};
 use super::snapshots::SnapshotEntry;
 use crate::core::block::BlockRef;
 
-/// The snapshots as those see them who write.
+/// The snapshots as writers need to see them.
 pub(super) struct SnapshotRefs {
     reader: Arc<MapReader>,
-    /// For where groups lie, in which all generations agree.
+    /// The geometry of the groups, which is the same in all generations.
     superblock: Superblock,
     snapshots: Vec<Snapshot>,
     /// Sorted ranges of the fixed metadata, read when first needed.
     fixed: Arc<OnceLock<Vec<(u64, u64)>>>,
-    /// Block bitmaps of groups that were asked about, by snapshot.
+    /// Block bitmaps of groups that were looked up, by snapshot.
     groups: RwLock<HashMap<GroupNr, Arc<[Usage]>>>,
 }
 
@@ -37,10 +37,10 @@ struct Snapshot {
     is_partial: bool,
 }
 
-/// What a snapshot uses of a group.
+/// The blocks of a group that a snapshot uses.
 enum Usage {
     Nothing,
-    /// Its bitmap was never written: no file has a block there, but fixed metadata may be.
+    /// The bitmap was never written: no file has a block there, but fixed metadata may be.
     Fixed,
     Bitmap(BlockRef),
 }
@@ -127,7 +127,7 @@ impl SnapshotRefs {
     fn without_fixed(&self, seen: &GenerationReader<'_>, group: GroupNr, bitmap: &[u8]) -> Result<BlockRef> {
         let fixed = match self.fixed.get() {
             Some(known) => known,
-            // All generations agree on it, so this one tells it for all.
+            // All generations agree on the fixed metadata, so any of them gives it for all.
             None => {
                 let found = export::fixed_metadata(seen, &self.superblock)?;
                 self.fixed.get_or_init(|| found)

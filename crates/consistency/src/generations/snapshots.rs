@@ -2,24 +2,24 @@
 //!
 //! Creating one is a commit whose root lists its own map under a name. From then on:
 //!
-//! - What the snapshot has in the pool stays: a commit frees only what neither its own map nor any
-//!   snapshot's has. (The newest would not be enough: a restore brings older places back.)
-//! - What it has at home stays: no block is written over it (`SnapshotRefs::home_is_free`), and new
-//!   contents of blocks of files go the way of metadata, through the running commit to the pool
-//!   (`redirect`). ext4's own allocator needs not know: where it gives a block that is free now and
-//!   in use in the snapshot, its new contents go to the pool too.
-//! - Deleting one is a commit that no longer lists it, and frees what neither the others nor the
-//!   commit itself have. Until that commit is durable the snapshot is held like all others.
-//! - Restoring one is a commit whose map is the snapshot's: all of the volume goes back at once, or
-//!   after a crash none of it. The settings of the volume (its label, its modes) are not part of
-//!   that: they are put into the snapshot's superblock, which the same commit writes. The snapshot
-//!   stays, so what the volume has at home from then on is held, and the first change of it goes to
-//!   the pool. Nothing may be open but the engine.
+//! - The snapshot's pool blocks stay: a commit frees only blocks that neither its own map nor the
+//!   map of any snapshot has. (The newest snapshot alone would not be enough: a restore brings
+//!   older places back.)
+//! - Its blocks at home stay: nothing is written over them (`SnapshotRefs::home_is_free`), and new
+//!   contents of blocks of files become part of the running commit and go to the pool, as metadata
+//!   does (`redirect`). ext4's own allocator is not involved: if it allocates a block that is free
+//!   now and in use in the snapshot, the new contents go to the pool too.
+//! - Deleting one is a commit that no longer lists it, and frees what neither the other snapshots
+//!   nor the commit itself have. Until that commit is durable the snapshot is held like all others.
+//! - Restoring one is a commit whose map is the snapshot's: all of the volume changes back at once,
+//!   or nothing of it if a crash comes first. The settings of the volume (its label, its modes) are
+//!   not part of the snapshot: they are put into its superblock, which the same commit writes. The
+//!   snapshot stays, so the blocks that the volume has at home from then on are held, and the first
+//!   change of them goes to the pool. Only the engine may be open.
 //!
-//! A snapshot of chosen paths is made of one of the volume: see `partial`.
+//! A snapshot of chosen paths is made from one of the volume: see `partial`.
 //!
-//! Data in the pool is written back home, as metadata is, when no snapshot is in the
-//! way.
+//! Data in the pool is written home, as metadata is, when no snapshot has anything there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -55,18 +55,18 @@ impl SnapshotEntry {
         SnapshotEntry { record, map, lease: Arc::default() }
     }
 
-    /// Whether it is one that somebody asked for.
+    /// Whether it is a snapshot that a user asked for.
     pub fn is_complete(&self) -> bool {
         self.record.of != SnapshotOf::ToBePruned
     }
 
-    /// The chosen paths; none: it is one of the volume.
+    /// The chosen paths; none for a snapshot of the volume.
     pub fn paths(&self) -> &[Vec<u8>] {
         if let SnapshotOf::Paths(paths) = &self.record.of { paths } else { &[] }
     }
 }
 
-/// What a commit changes of the list of snapshots.
+/// The change that a commit makes to the list of snapshots.
 pub(super) enum Change {
     Create {
         name: String,
@@ -87,13 +87,13 @@ pub(super) enum Change {
     },
 }
 
-/// A change with the first of the pool blocks that the new list will take, none for an empty one.
+/// A change with the first of the pool blocks that the new list will take; none for an empty list.
 pub(super) struct ListChange {
     pub change: Change,
     pub list: Option<BlockNr>,
 }
 
-/// The snapshots after a commit, and the list of them where it changed, with its place.
+/// The snapshots after a commit, and their list if it changed, with its pool block.
 pub(super) struct Settled {
     pub snapshots: Vec<SnapshotEntry>,
     pub list: Option<(BlockNr, Vec<u8>)>,
@@ -103,7 +103,7 @@ pub(super) struct Settled {
 pub(super) fn read_list(reader: &MapReader, root: &Root) -> Result<Vec<SnapshotEntry>> {
     let Some((first, blocks)) = root.snapshots else { return Ok(Vec::new()) };
     let mut bytes = vec![0; blocks as usize * reader.volume.block_size];
-    reader.volume.read(first.place, &mut bytes)?;
+    reader.volume.read(first.pool_block, &mut bytes)?;
     if contents_sum(BlockNr(0), &bytes) != first.sum {
         return Err(Error::corrupt(Site::Root, "checksum of the list of snapshots does not match"));
     }
@@ -182,7 +182,7 @@ impl Snapshots for Generations {
     fn changed_blocks(&self, old: &str, new: Option<&str>) -> Result<Vec<BlockNr>> {
         let state = self.state.lock();
         let map = |name| find(&state.snapshots, name).map(|index| &state.snapshots[index].map);
-        // What the log has since is as good as changed.
+        // Blocks in the log since then count as changed.
         let logged = if new.is_none() { self.published.logged() } else { Logged::default() };
         let (old, new) = (map(old)?, new.map_or(Ok(&state.map), map)?);
         let mut changed: BTreeSet<BlockNr> = logged.into_keys().map(BlockNr).collect();
@@ -236,7 +236,7 @@ impl Generations {
         let bad = |c: char| c == '/' || c.is_control();
         if name.is_empty() || name.len() > SNAPSHOT_NAME_MAX || name.contains(bad) || name.starts_with('.') {
             return Err(Error::Usage(format!(
-                "'{name}' is no name for a snapshot: up to {SNAPSHOT_NAME_MAX} bytes, no '/' and no dot first"
+                "invalid snapshot name '{name}': expected up to {SNAPSHOT_NAME_MAX} bytes without '/' and without a dot first"
             )));
         }
         self.change_snapshots(|snapshots| {
@@ -261,7 +261,7 @@ impl Generations {
 
     /// The caller leads.
     fn change_in_turn(&self, change: impl FnOnce(&[SnapshotEntry]) -> Result<Change>) -> Result<()> {
-        // Whatever can be refused is refused before the commit is closed.
+        // Everything that can be refused is refused before the commit is closed.
         let change = {
             let mut state = self.state.lock();
             let change = change(&state.snapshots)?;
@@ -269,8 +269,7 @@ impl Generations {
                 return Err(Error::Usage("a volume in use cannot be restored: unmount it first".into()));
             }
             if matches!(change, Change::Create { .. }) {
-                // What was accepted before it may have to go to the pool from now on, and so
-                // counts.
+                // Data accepted before it may have to go to the pool from now on, and so counts.
                 self.admission.set_has_snapshots(true);
                 self.admission.check(ReserveClass::Any)?;
             }
@@ -307,8 +306,7 @@ impl Generations {
         self.core.guard(self.commit_running(CommitKind::Snapshots(change)))
     }
 
-    /// The block of the superblock as a restore leaves it: the snapshot's, with the settings of
-    /// now.
+    /// The block of the superblock after a restore: the snapshot's, with the present settings.
     pub(super) fn restored_superblock(&self, state: &State, snapshot: &Map) -> Result<(BlockNr, BlockRef)> {
         let block_size = self.core.volume.block_size;
         let logged = self.published.logged();
@@ -323,8 +321,8 @@ impl Generations {
         Ok((block, contents.into()))
     }
 
-    /// Frees what `map` no longer needs of the durable generation, and carries out a change of the
-    /// list. After the last `take`.
+    /// Frees pool blocks of the durable generation that `map` no longer needs, and carries out a
+    /// change of the list. Called after the last `take`.
     pub(super) fn settle_snapshots(
         &self,
         state: &State,
@@ -336,10 +334,10 @@ impl Generations {
     ) -> Result<Settled> {
         let mut freed = Vec::new();
         let mut others = vec![map];
-        if !self.core.faults.has(Fault::FreeHeld) {
+        if !self.core.faults.has(Fault::FreeSnapshotBlocks) {
             others.extend(state.snapshots.iter().map(|kept| &kept.map));
         }
-        state.map.only_here(&self.reader, &others, &mut |place| freed.push(place))?;
+        state.map.only_here(&self.reader, &others, &mut |pool_block| freed.push(pool_block))?;
         let mut snapshots = state.snapshots.clone();
         let mut written = None;
         if let Some(ListChange { change, list }) = change {
@@ -353,7 +351,7 @@ impl Generations {
                     let mut others = all_but(&state.snapshots, index, map);
                     others.push(&pruned);
                     let whole = &state.snapshots[index];
-                    whole.map.only_here(&self.reader, &others, &mut |place| freed.push(place))?;
+                    whole.map.only_here(&self.reader, &others, &mut |pool_block| freed.push(pool_block))?;
                     let of = SnapshotOf::Paths(part.paths);
                     let record = SnapshotRecord { map: pruned.root(), of, ..whole.record.clone() };
                     snapshots[index] = SnapshotEntry::new(record, pruned);
@@ -361,23 +359,23 @@ impl Generations {
                 Change::Delete { index } => {
                     let others = all_but(&state.snapshots, index, map);
                     let gone = &state.snapshots[index].map;
-                    gone.only_here(&self.reader, &others, &mut |place| freed.push(place))?;
+                    gone.only_here(&self.reader, &others, &mut |pool_block| freed.push(pool_block))?;
                     snapshots.remove(index);
                 }
                 Change::Restore { .. } => {}
             }
             if let Some((first, blocks)) = root.snapshots.take() {
-                freed.extend((0..u64::from(blocks)).map(|n| first.place.offset(n)));
+                freed.extend((0..u64::from(blocks)).map(|n| first.pool_block.offset(n)));
             }
-            if let Some(place) = list {
+            if let Some(pool_block) = list {
                 let records: Vec<SnapshotRecord> = snapshots.iter().map(|kept| kept.record.clone()).collect();
                 let bytes = encode_snapshots(&records, self.core.volume.block_size);
-                let pointer = Pointer { place, sum: contents_sum(BlockNr(0), &bytes) };
+                let pointer = Pointer { pool_block, sum: contents_sum(BlockNr(0), &bytes) };
                 root.snapshots = Some((pointer, (bytes.len() / self.core.volume.block_size) as u32));
-                written = Some((place, bytes));
+                written = Some((pool_block, bytes));
             }
         }
-        freed.into_iter().try_for_each(|place| pool.release(place))?;
+        freed.into_iter().try_for_each(|pool_block| pool.release(pool_block))?;
         Ok(Settled { snapshots, list: written })
     }
 }

@@ -1,18 +1,18 @@
-//! Bringing blocks home, so that the pool does not fill up.
+//! Writes blocks home, so that the pool does not fill up.
 //!
-//! Home is the place that a block's number names. It is free, and stays so, while the block is in
+//! Home is the place that a block's number names. It is free, and stays free, while the block is in
 //! the pool: ext4's bitmap says that the block is in use, by the block itself, so neither data nor
-//! other metadata can be put there. A commit may write a block home where the durable generation
-//! has it in the pool; the commit's map then has no pointer for it, and its place in the pool is
-//! free when the commit is durable. The commit after that must use the pool again: the homes of
-//! blocks that are at home are part of a generation like any place.
+//! other metadata can be put there. A commit may write a block home if the durable generation has
+//! it in the pool. The commit's map then has no pointer for it, and its pool block is free when the
+//! commit is durable. The commit after that must use the pool again: the homes of blocks at home
+//! are part of a generation like any place.
 //!
-//! Blocks that hold a copy of the superblock never go home: there the device has the copies that
-//! keep others off (`format`).
+//! Blocks that hold a copy of the superblock never go home: the device has the copies there that
+//! make other programs refuse the volume (`format`).
 //!
-//! A commit goes on from where the last one stopped and takes the blocks in the order of their
-//! numbers: what has not been changed since it was moved is what it mostly meets, for a block that
-//! is changed often is in the commit anyway.
+//! A commit continues from where the last one stopped and takes the blocks in the order of their
+//! numbers. Most of the blocks that it meets were not changed since they moved; a block that
+//! changes often is in the commit anyway.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ use super::pool::Pool;
 use super::snapshot_refs::SnapshotRefs;
 use super::{Generations, State};
 
-/// Which blocks must never be written home.
+/// The blocks that must never be written home.
 pub(super) struct Homes {
     never: BTreeSet<BlockNr>,
 }
@@ -53,8 +53,9 @@ impl Homes {
 }
 
 impl Generations {
-    /// Up to `count` blocks that may be written home, of those that `draft` has where the durable
-    /// generation has them. Looks at `effort` times as many at the most, and goes once around.
+    /// Up to `count` blocks that may be written home, among those whose place is the same in
+    /// `draft` and in the durable generation. Examines `effort` times as many at most, and goes
+    /// once around the volume.
     pub(super) fn find_homebound(
         &self,
         state: &mut State,
@@ -73,7 +74,7 @@ impl Generations {
                     state.home_cursor = start;
                     return Ok(found);
                 }
-                // Changed or freed by this commit: not as the durable generation has them.
+                // If not, this commit has changed or freed it.
                 let unchanged = draft.get(&self.reader, block)? == Some(pointer);
                 if unchanged
                     && found.len() < count
@@ -102,9 +103,9 @@ pub(super) fn superblock_copies(superblock: &Superblock) -> impl Iterator<Item =
     std::iter::once(superblock.own_block()).chain(copies)
 }
 
-/// Whether a commit should bring blocks home: where more than a quarter of the pool would be in use
-/// with the blocks that it adds. A quarter, so that the write-back home keeps well away from the
-/// half that the largest commits need (`commit::max_credits`).
+/// Whether a commit should write blocks home: if more than a quarter of the pool would be in use,
+/// together with the blocks that it adds. With a quarter, the write-back stays well below the half
+/// that the largest commits need (`commit::max_credits`).
 pub(super) fn is_due(pool: &Pool, added: usize) -> bool {
     let used = pool.used() + added as u64;
     used > (pool.used() + pool.free()) / 4

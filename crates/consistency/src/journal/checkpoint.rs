@@ -1,4 +1,4 @@
-//! Writing committed blocks home, so that the log's tail can move and its space be used again.
+//! Writes committed blocks home, so that the log's tail can move and its space be reused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,13 +11,13 @@ use crate::core::dirty_blocks::DirtyBlocks;
 use crate::fault::Fault;
 use crate::journal::Journal;
 
-/// Blocks written home between two looks at what has been freed meanwhile.
+/// Blocks written home between two checks for blocks that were freed in between.
 const CHUNK_BLOCKS: usize = 512;
 
 impl Journal {
     /// Writes the oldest transactions home until no more than `target` blocks of the log are in
-    /// use. Blocks of which a later durable commit has all are skipped, for its copy stays in the
-    /// log; so are those that a later durable commit freed, for it revoked them.
+    /// use. Skips blocks that a later durable commit has whole, since its copy stays in the log,
+    /// and blocks that a later durable commit freed, since it revoked them.
     pub(super) fn checkpoint_to(&self, target: u32) -> Result<()> {
         let _alone = self.checkpointing.lock();
         let (passed, last, homeward) = self.choose(target);
@@ -27,15 +27,15 @@ impl Journal {
         for chunk in homeward.chunks(CHUNK_BLOCKS) {
             self.write_home(chunk, last)?;
         }
-        // Durable by this flush: the blocks at home. Without it the tail could pass copies in the
-        // log that are nowhere else, and a crash would lose acknowledged changes.
+        // Durable by this flush: the blocks at home. Without it the tail could pass the only copies
+        // of some blocks, and a crash would lose acknowledged changes.
         if !self.core.faults.has(Fault::NoFlushBeforeTail) {
             self.core.volume.flush()?;
         }
         self.move_tail(passed)
     }
 
-    /// How many of the oldest transactions to take, the last of them, and their blocks that must go
+    /// The number of oldest transactions to take, the last of them, and their blocks that must go
     /// home, sorted.
     fn choose(&self, target: u32) -> (usize, CommitId, Vec<Arc<Slot>>) {
         let state = self.log.state.lock();
@@ -59,8 +59,9 @@ impl Journal {
         (passed, last, homeward)
     }
 
-    /// What goes home of a block before the tail passes commit `last`, and the commit that it is
-    /// of; `None` where nothing must: it is there, or the log has it behind `last` too.
+    /// The contents of a block that must go home before the tail passes commit `last`, with the
+    /// commit that they belong to. `None` if nothing must: the block is home, or the log also has
+    /// it behind `last`.
     fn must_go_home(&self, state: &SlotState, last: CommitId) -> Option<(CommitId, BlockRef)> {
         let (newest, contents) = state.committed.as_ref()?;
         let whole = if self.core.faults.has(Fault::TailPastBase) { Some(*newest) } else { state.whole };
@@ -68,7 +69,7 @@ impl Journal {
     }
 
     fn write_home(&self, chunk: &[Arc<Slot>], last: CommitId) -> Result<()> {
-        // Held over the write, for who must know that no freed block is being written: see settle.
+        // Held during the write, so that `settle` can be sure that no freed block is being written.
         let _writing = self.home_writes.lock();
         let mut blocks: Vec<(BlockNr, BlockRef)> = Vec::with_capacity(chunk.len());
         let mut written = Vec::with_capacity(chunk.len());
@@ -113,7 +114,7 @@ impl Journal {
             head.fields.sequence = sequence;
             head.write(&self.core.volume)?;
         }
-        // Durable by this flush: the tail. The space behind it may be overwritten from now on; a
+        // Durable by this flush: the tail. The space before it may be overwritten from now on. A
         // recovery that began at the old tail would find the middle of a newer transaction there
         // and drop everything after it.
         self.core.volume.flush()?;
@@ -134,7 +135,7 @@ impl Journal {
         drop(logged);
         for slot in out {
             let mut state = slot.lock_any();
-            // A commit that has come since may hold it again.
+            // A newer commit may hold it again.
             if state.in_no_commit() {
                 self.core.blocks.set_data(&mut state, false);
             }

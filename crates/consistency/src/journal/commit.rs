@@ -1,12 +1,12 @@
-//! Writing one transaction to the log: in two steps as stock jbd2, or in a single write.
+//! Writes one transaction to the log: in two steps as stock jbd2, or in a single write.
 //!
 //! Why a single write is enough (JOJ-3): a crash leaves each of its sectors old or new. An old
-//! sector under the checksum makes the checksum wrong. An old sector of a commit block other than
-//! its first holds nothing that is read, and an old first one is no commit block of this sequence
+//! sector under the checksum makes the checksum wrong. In the commit block, sectors other than the
+//! first hold nothing that is read, and an old first sector is not a commit block of this sequence
 //! number, which no earlier block of the ring has. The same holds for a revoke block, whose records
-//! all lie in its first sector here. So a transaction is found whole or not at all, by our
-//! recovery, by e2fsck and by the kernel alike, which all compare this checksum before they replay
-//! anything. (The checksums of v3 are compared while replaying, when it is too late.)
+//! all lie in its first sector here. So a transaction is found whole or not at all. Our recovery,
+//! e2fsck and the kernel all compare this checksum before they replay anything. (The checksums of
+//! v3 are compared during the replay, which is too late.)
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,11 +25,11 @@ use crate::journal::Journal;
 use crate::journal::log::Committed;
 use crate::options::{CommitWrites, LogRecords};
 
-/// The one sequence number (there are 2^32) that must not be found torn: the kernel and e2fsck note
-/// the number of the torn transaction, take 0 for "none", and would replay it.
+/// The one sequence number (of 2^32) that must not be found torn: the kernel and e2fsck note the
+/// number of the torn transaction, take 0 for "none", and would replay it.
 const UNTEARABLE: u32 = 0;
 
-/// A transaction's blocks as they go to the log, all but the commit block.
+/// A transaction's blocks in the log, except the commit block.
 struct Body {
     blocks: Vec<BlockRef>,
     /// The v1 sum over patches, descriptors and copies; revoke blocks are not part of it.
@@ -37,8 +37,8 @@ struct Body {
 }
 
 impl Body {
-    /// Says of each block what changed, where that is little and its record tells it, else all of
-    /// it.
+    /// Records the changed bytes of each block if they are few and its record knows them, else the
+    /// whole block.
     fn build(
         format: &LogFormat,
         sequence: u32,
@@ -112,12 +112,12 @@ impl Body {
 }
 
 impl Journal {
-    /// Leader: closes the running commit, writes it, and tells who waits.
+    /// Leader: closes the running commit, writes it, and wakes its waiters.
     pub(super) fn commit_running(&self) -> Result<()> {
         let commit = self.core.pipeline.lock()?;
         let mut frozen = self.core.blocks.freeze(commit, |block, contents| {
-            // Every copy of the superblock in the log must say what is true after its replay,
-            // whatever the operation that changed it knew: that there is a log to be recovered.
+            // Every copy of the superblock in the log must be true after its replay: it says that
+            // there is a log to recover, whatever the operation that changed it knew.
             if block == self.superblock_place.block {
                 let bytes = std::sync::Arc::make_mut(contents);
                 Flags { recover: Some(true), ..Flags::default() }.apply(self.superblock_place.within(bytes));
@@ -125,13 +125,13 @@ impl Journal {
         });
         for block in frozen.blocks.iter_mut().filter(|block| block.slot.block == self.superblock_place.block)
         {
-            // Its flags in its own place are not those that the commit before left.
+            // Its flags in its own place are not those that the previous commit left.
             block.record = Record::Copy;
         }
         let revokes = self.note_logged(commit, &frozen);
         self.core.pipeline.switch();
         if frozen.is_empty() {
-            // Nothing to log; but data that was written before must become durable all the same.
+            // Nothing to log, but data that was written before must become durable all the same.
             self.core.volume.flush()?;
         } else {
             self.write_transaction(commit, frozen, &revokes)?;
@@ -140,8 +140,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes which blocks this commit copies to the log, and finds which of the freed ones have
-    /// an older copy there. Runs before the next commit begins, which may free the former.
+    /// Notes which blocks this commit copies to the log, and finds the freed blocks with an older
+    /// copy there. Runs before the next commit begins, which may free some of the former.
     fn note_logged(&self, commit: CommitId, frozen: &Frozen) -> Vec<u64> {
         let mut logged = self.log.logged.lock();
         let mut revokes: Vec<u64> =
@@ -174,10 +174,10 @@ impl Journal {
             }
             (CommitWrites::Single, _) => self.write_at_once(commit, start, sequence, body)?,
         }
-        // Durable by this flush: the commit block, and so the transaction. Without it a caller
-        // of commit() would be told that something is safe which a crash undoes, freed blocks
-        // would be reused while a replay can still bring their old owner back, and the next
-        // transaction could stand in the log behind one that is torn.
+        // Durable by this flush: the commit block, and so the transaction. Without it a caller of
+        // commit() would take changes for safe that a crash undoes, freed blocks would be reused
+        // while a replay can still bring their old owner back, and the log could hold the next
+        // transaction behind a torn one.
         if !self.core.faults.has(Fault::NoFlushAfterCommitBlock) {
             self.core.volume.flush()?;
         }
@@ -192,10 +192,10 @@ impl Journal {
     fn write_in_two_steps(&self, start: u32, sequence: u32, body: &Body) -> Result<()> {
         let ring = self.log.ring();
         ring.write(&self.core.volume, start, &body.blocks)?;
-        // Durable by this flush: the blocks of this transaction, and all data whose write
-        // returned before the operations that refer to it ended, since those ended before the
-        // commit was locked. Without it the commit block could be durable alone: a replay would
-        // write home what the log held there before, and files would show stale data.
+        // Durable by this flush: the blocks of this transaction, and all data whose write returned
+        // before the operations that refer to it ended, since those ended before the commit was
+        // locked. Without it the commit block could be durable alone: a replay would write old
+        // contents of the log home, and files would show stale data.
         if !self.core.faults.has(Fault::NoFlushBeforeCommitBlock) {
             self.core.volume.flush()?;
         }
@@ -205,9 +205,9 @@ impl Journal {
 
     fn write_at_once(&self, commit: CommitId, start: u32, sequence: u32, mut body: Body) -> Result<()> {
         // Durable by this flush: the data that this transaction refers to. Without it the whole
-        // transaction could be durable alone, and files would show what their blocks held before.
-        // Where a flush since has covered the data, there is none here. Patches rest on what is in
-        // place.
+        // transaction could be durable alone, and files would show the previous contents of their
+        // blocks. If a later flush has covered the data, this does none. Patches also depend on the
+        // contents in place.
         let asked = self.core.pipeline.is_ordered(commit);
         let ordered = asked || self.ordered_data || self.log_records == LogRecords::SubBlock;
         if ordered && !self.core.faults.has(Fault::NoFlushOfData) {
@@ -218,7 +218,7 @@ impl Journal {
         self.log.ring().write(&self.core.volume, start, &body.blocks)
     }
 
-    /// Before the first transaction after a clean open: says on the volume that there is a log.
+    /// Before the first transaction after a clean open: notes on the volume that there is a log.
     fn mark_in_use(&self, start: u32, sequence: u32) -> Result<()> {
         let mut head = self.head.lock();
         if head.fields.start != 0 {
@@ -227,18 +227,18 @@ impl Journal {
         self.superblock_place
             .write_home(&self.core.volume, Flags { recover: Some(true), ..Flags::default() })?;
         // Durable by this flush: the superblock's flag. It must not come after the journal's own
-        // superblock, since a log that begins somewhere on a volume that claims to be clean is
-        // thrown away by the kernel at the next mount.
+        // superblock: the kernel discards the log of a volume that claims to be clean at the next
+        // mount.
         self.core.volume.flush()?;
         head.fields.start = start;
         head.fields.sequence = sequence;
-        // Durable by the flush before the commit block: else a recovery would not look for the
-        // transaction where it is.
+        // Durable by the flush before the commit block. Otherwise a recovery would not look for the
+        // transaction in its place.
         head.write(&self.core.volume)
     }
 
-    /// The commit is durable: its contents are what checkpoints write home from now on, and
-    /// older contents of the blocks that it freed are not.
+    /// The commit is durable. From now on checkpoints write its contents home, and no older
+    /// contents of the blocks that it freed.
     fn settle(&self, commit: CommitId, sequence: u32, start: u32, len: u32, frozen: Frozen) {
         let mut being_written = false;
         for &block in &frozen.forgotten {
@@ -248,7 +248,7 @@ impl Journal {
                     self.checkpoint_writes_saved.fetch_add(1, Relaxed);
                 }
                 being_written |= state.writing;
-                // Revoked now: its next owner may write it in place.
+                // Revoked by now, so its next owner may write it in place.
                 if state.in_no_commit() {
                     self.core.blocks.set_data(state, false);
                 }
@@ -279,15 +279,15 @@ impl Journal {
             state.committed.push_back(Committed { commit, sequence, start, len, blocks });
         }
         if being_written {
-            // A checkpoint has such a block in its hands. Its new owner may write it as soon as
-            // this commit counts as durable, so that write must be over by then.
+            // A checkpoint may be writing such a block. Its new owner may write it as soon as this
+            // commit counts as durable, so the checkpoint's write must have ended by then.
             drop(self.home_writes.lock());
         }
     }
 
-    /// Makes sure that `len` blocks of the log are free, by a checkpoint where they are not.
-    /// Everything in the log is durable and none of it is being changed (committed contents are
-    /// kept apart from running ones), so a checkpoint can always empty all of it.
+    /// Makes sure that `len` blocks of the log are free, by a checkpoint if they are not.
+    /// Everything in the log is durable and does not change (committed contents are separate from
+    /// running ones), so a checkpoint can always empty all of it.
     fn make_room(&self, len: u32) -> Result<()> {
         let capacity = self.log.capacity();
         if len > capacity {
@@ -296,7 +296,7 @@ impl Journal {
         while self.log.used() + len > capacity {
             self.checkpoint_to(capacity - len)?;
         }
-        // Committed blocks that are not home stay in memory; a large log must not fill it.
+        // Committed blocks that are not home stay in memory, and a large log must not fill it.
         let most =
             (self.cache_bytes / self.core.volume.block_size).max(self.core.pipeline.max_alone() as usize);
         while self.pinned_blocks.load(Relaxed) > most && self.log.used() > 0 {
@@ -306,7 +306,7 @@ impl Journal {
     }
 }
 
-/// Revoke records that one block takes. In a single write, only what its first sector holds.
+/// Revoke records that fit one block. In a single write, those that fit its first sector.
 pub(super) fn revokes_in(commit_writes: CommitWrites, format: &LogFormat) -> usize {
     match commit_writes {
         CommitWrites::TwoStep => revokes_per_block(format),
@@ -314,13 +314,13 @@ pub(super) fn revokes_in(commit_writes: CommitWrites, format: &LogFormat) -> usi
     }
 }
 
-/// How large a transaction may get, by the size of the ring in blocks.
+/// The largest size of a transaction, by the size of the ring in blocks.
 pub(super) struct Limits {
     /// As jbd2: a quarter of the ring.
     pub credits: u32,
-    /// For a handle that has the transaction for itself: half of the ring. With descriptors, revoke
-    /// records and the commit block that is still below the whole ring, so one transaction always
-    /// fits an empty log.
+    /// For a handle that has the transaction for itself: half of the ring. Descriptors, revoke
+    /// records and the commit block still fit the rest of the ring, so an empty log takes any
+    /// transaction.
     pub alone: u32,
     /// Freed blocks, whose records take no more than another quarter.
     pub forgotten: usize,
@@ -332,7 +332,8 @@ impl Limits {
         Limits { credits: quarter, alone: ring_blocks / 2, forgotten: quarter as usize * revokes_per_block }
     }
 
-    /// The least ring in which a handle that is alone may have `credits`; `None` where none can be.
+    /// The smallest ring in which a handle that is alone may have `credits`; `None` if there is
+    /// none.
     pub fn ring_for(credits: u32) -> Option<u32> {
         credits.checked_mul(2)
     }

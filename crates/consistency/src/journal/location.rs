@@ -1,8 +1,8 @@
-//! Where the journal lies: from the superblock through its inode to physical runs.
+//! The position of the journal: from the superblock through its inode to physical runs.
 //!
 //! The file system's own extent code runs on top of an engine, and an engine needs its journal
-//! first, so this is a small read-only walker of its own. It knows extent trees and the block
-//! maps of ext3, and it trusts nothing: every number is checked against the volume.
+//! first. So this is a small read-only walker. It knows extent trees and the block maps of ext3,
+//! and checks every number against the volume.
 
 use std::ops::Range;
 
@@ -14,12 +14,12 @@ use xact_types::{BlockNr, Error, GroupNr, Ino, Result, Site};
 
 use crate::core::volume::Volume;
 
-/// A stretch of the journal that is contiguous on the volume.
+/// A contiguous part of the journal on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalRun {
-    /// First block, as the journal counts.
+    /// First block, in journal block numbers.
     pub log_block: u32,
-    /// The same block, as the volume counts.
+    /// The same block, in volume block numbers.
     pub start: BlockNr,
     pub blocks: u32,
 }
@@ -60,7 +60,7 @@ impl JournalLayout {
         Ok(JournalLayout { runs })
     }
 
-    /// Finds the journal of a volume that [`has_journal`].
+    /// Finds the journal of a volume for which [`has_journal`] is true.
     pub(crate) fn locate(volume: &Volume, superblock: &Superblock) -> Result<JournalLayout> {
         let inode = read_inode(volume, superblock)?;
         let blocks = inode.size() / volume.block_size as u64;
@@ -82,7 +82,7 @@ impl JournalLayout {
         JournalLayout::new(walk.runs)
     }
 
-    /// The same journal, cut after so many blocks.
+    /// The first `blocks` blocks of the same journal.
     pub fn first_blocks(&self, blocks: u32) -> Result<JournalLayout> {
         let runs = self.runs.iter().filter(|run| run.log_block < blocks);
         let cut = |run: &JournalRun| JournalRun { blocks: run.blocks.min(blocks - run.log_block), ..*run };
@@ -104,7 +104,8 @@ impl JournalLayout {
         last.log_block + last.blocks
     }
 
-    /// Where a block of the journal lies, and how many follow it there, itself included.
+    /// The position of a journal block, and the number of blocks that follow it contiguously,
+    /// itself included.
     pub fn place(&self, log_block: u32) -> Result<(BlockNr, u32)> {
         let index = self.runs.partition_point(|run| run.log_block <= log_block);
         if log_block >= self.blocks() || index == 0 {
@@ -117,7 +118,7 @@ impl JournalLayout {
 }
 
 /// The journal's inode. No checksum is verified: before the replay, its neighbours in the same
-/// block may be torn, and the journal's superblock says better whether this is it.
+/// block may be torn, and the journal's superblock is a better test that this is the journal.
 fn read_inode(volume: &Volume, superblock: &Superblock) -> Result<Inode> {
     let index = superblock.journal_inum() - 1;
     if index >= superblock.inodes_per_group() {
@@ -143,7 +144,8 @@ struct Walk<'a> {
     runs: Vec<JournalRun>,
     /// The journal block that must come next.
     next: u32,
-    /// Blocks by the inode's size; what is mapped behind is not part of the journal.
+    /// The number of blocks by the inode's size. Blocks mapped after that are not part of the
+    /// journal.
     blocks: u32,
 }
 
@@ -190,7 +192,8 @@ impl Walk<'_> {
                 let before = self.next;
                 self.extents(&block, Some(found - 1))?;
                 if self.next == before {
-                    // An empty leaf is legal nowhere, and many of them would take for ever.
+                    // An empty leaf is never legal, and a tree of many empty leaves would take
+                    // forever to read.
                     return corrupt("the journal's extent tree is damaged");
                 }
             }

@@ -32,7 +32,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The ring that the journal superblock describes; `Corrupt` where it cannot be.
+    /// The ring of the journal superblock; `Corrupt` if its fields make no sense.
     pub fn new(layout: JournalLayout, superblock: &JournalSuperblock) -> Result<Ring> {
         let corrupt = |what| Err(Error::corrupt(Site::JournalSuperblock, what));
         if superblock.maxlen > layout.blocks() {
@@ -55,8 +55,8 @@ impl Ring {
         self.first + (offset % u64::from(self.blocks())) as u32
     }
 
-    /// Writes whole blocks from `at` on, with one device write for each contiguous stretch. A flush
-    /// is to follow.
+    /// Writes whole blocks from `at` on, with one device write for each contiguous part. The caller
+    /// flushes.
     pub fn write(&self, volume: &Volume, at: u32, blocks: &[impl AsRef<[u8]>]) -> Result<()> {
         let mut at = at;
         let mut rest = blocks;
@@ -72,7 +72,7 @@ impl Ring {
     }
 }
 
-/// A durable transaction whose blocks are not all home, or whose place in the log is still live.
+/// A durable transaction whose blocks are not all home, or whose part of the log is still live.
 pub(crate) struct Committed {
     pub commit: CommitId,
     pub sequence: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Committed {
 }
 
 pub(crate) struct LogState {
-    /// Where the next transaction goes, or the one being written now.
+    /// Start of the next transaction, or of the one being written now.
     pub head: u32,
     /// Its sequence number.
     pub sequence: u32,
@@ -94,7 +94,7 @@ pub(crate) struct LogState {
 }
 
 pub(crate) struct Log {
-    /// Changes only while the log is empty and the changer leads.
+    /// Changes only while the log is empty, by a thread that leads.
     ring: RwLock<Arc<Ring>>,
     pub format: LogFormat,
     pub state: Mutex<LogState>,
@@ -117,8 +117,8 @@ impl Log {
         *self.ring.write() = Arc::new(ring);
     }
 
-    /// Blocks that may be used before the tail must move. One always stays free, so that a full
-    /// ring and an empty one are not the same.
+    /// Blocks that may be used before the tail must move. One block always stays free, so that a
+    /// full ring differs from an empty one.
     pub fn capacity(&self) -> u32 {
         self.ring.read().blocks() - 1
     }

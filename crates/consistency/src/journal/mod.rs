@@ -1,16 +1,16 @@
 //! The journal: every change of metadata goes through a jbd2 log before it goes home.
 //!
-//! Layer: consistency. The bytes on disk are those of jbd2 (`xact_layout::jbd2`), so the kernel
-//! and e2fsck replay our log and we replay theirs (`recovery`).
+//! Layer: consistency. The bytes on disk are those of jbd2 (`xact_layout::jbd2`), so the kernel and
+//! e2fsck replay our log and we replay theirs (`recovery`).
 //!
 //! ```text
-//!  volume:   | superblock | ... metadata at home ... | journal inode's blocks | ... data ... |
-//!                  |                  ^                        |
-//!                  | needs_recovery   | checkpoint             v
-//!  journal:  | journal superblock |  free  | txn n | txn n+1 | txn being written |  free   |
-//!              start, sequence ------------^ tail             ^ head
-//!  two-step: | revokes | descriptor | copies | descriptor | copies | FLUSH | commit block | FLUSH
-//!  single:   FLUSH where data needs it | revokes | descriptor | copies | ... | commit block | FLUSH
+//! volume:   | superblock | ... metadata at home ... | journal inode's blocks | ... data ... |
+//!                 |                  ^                        |
+//!                 | needs_recovery   | checkpoint             v
+//! journal:  | journal superblock |  free  | txn n | txn n+1 | txn being written |  free   |
+//!             start, sequence ------------^ tail             ^ head
+//! two-step: | revokes | descriptor | copies | descriptor | copies | FLUSH | commit block | FLUSH
+//! single:   FLUSH where data needs it | revokes | descriptor | copies | ... | commit block | FLUSH
 //! ```
 //!
 //! The life of a change to a block, by the fields of its slot in the cache:
@@ -20,48 +20,50 @@
 //!   newest  --->  committing  --->  committed  --->  home, evictable
 //!   (joined)      (frozen)          (durable, in the log)
 //! ```
-//! Contents are shared, not copied: a change copies them only where a commit holds them.
+//! Contents are shared, not copied: a change copies them only if a commit holds them.
 //!
 //! Invariants:
-//! 1. A metadata block is written home only with contents of a durable commit, by a checkpoint
+//! 1. A metadata block is written home only by a checkpoint, with contents of a durable commit
 //!    (write-ahead). The one exception is the superblock's flag `needs_recovery`.
-//! 2. A commit block is written when all that it commits is durable: all file data whose
+//! 2. A commit block is written when everything that it commits is durable: all file data whose
 //!    `write_data` returned before the commit was locked, and, in two steps, its own transaction's
-//!    blocks. In a single write these go together with the commit block, whose checksum over all
-//!    of them (v1) tells a torn transaction; a revoke record, which that checksum leaves out, lies
-//!    in the first sector of its block, with the header without which the transaction ends there.
-//! 3. Nobody is told that a commit is durable, no freed block is given away, and no further
-//!    transaction is written before the commit block is durable.
-//! 4. Space of the log is overwritten only when a tail past it is durable; the tail passes a
+//!    blocks. In a single write these go out together with the commit block, whose checksum over
+//!    all of them (v1) reveals a torn transaction. That checksum leaves out revoke records; each of
+//!    them lies in the first sector of its block, with the header without which the transaction
+//!    ends there.
+//! 3. A commit is reported as durable, freed blocks are reused, and the next transaction is written
+//!    only when the commit block is durable.
+//! 4. Space of the log is overwritten only when a tail past it is durable. The tail passes a
 //!    transaction only when each of its blocks is durable at home, or in a later durable
 //!    transaction, or freed by one.
 //! 5. A block freed in a commit has a revoke record in it if the live log holds a copy of it.
-//! 6. File data may be in a commit as metadata is. A block of which the live log has a copy is not
-//!    written in place by anybody but a checkpoint, until the tail has passed the copy or a durable
-//!    commit has revoked it (`SlotState::data`). So each write of file data may choose its way.
-//! 7. With sub-block records (`LogRecords::SubBlock`) a commit says of a block what changed since
-//!    the commit before, or since its place was written. So the tail passes a transaction only when
-//!    each of its blocks is durable at home, or a later durable transaction has a record of it that
-//!    needs no older one (`SlotState::whole`), or has freed it: what a record rests on is in the
-//!    log or at home. A block that is home in part, of old and new sectors, is made whole by the
-//!    records since the tail: the bytes in which the two differ are in them.
+//! 6. File data may be in a commit as metadata is. While the live log has a copy of a block, only a
+//!    checkpoint writes the block in place, until the tail has passed the copy or a durable commit
+//!    has revoked it (`SlotState::data`). So each write of file data may choose its way.
+//! 7. With sub-block records (`LogRecords::SubBlock`) a commit records the bytes of a block that
+//!    changed since the previous commit, or since the block was written in place. So the tail
+//!    passes a transaction only when each of its blocks is durable at home, or a later durable
+//!    transaction has a record of it that needs no older one (`SlotState::whole`), or has freed it:
+//!    the base of each record is in the log or at home. A torn block at home, of old and new
+//!    sectors, is made whole by the records since the tail, which hold all bytes in which the two
+//!    differ.
 //! 8. The log is live on the volume (`start` is not 0) only while `needs_recovery` is durable.
 //! 9. After a failed write or flush nothing is written any more.
 //!
 //! The order of data and metadata, in words: an operation writes data to blocks that nothing
 //! durable refers to, `write_data` returns, and only then a handle updates the extent or the size
 //! that refers to them. The handle ends before its commit is locked, and the commit's first flush
-//! begins after that; so by invariant 2 the data is durable before the commit block is even
+//! begins after that. So by invariant 2 the data is durable before the commit block is even
 //! written. A crash before that leaves blocks that nothing refers to.
 //!
-//! What a crash leaves: the log from the tail up to the last intact commit block, and any mixture
-//! of old and new sectors in blocks that a checkpoint was writing home. All of those have their
-//! copy in the live log (4), so the replay makes them whole. A transaction without an intact
-//! commit block is dropped; nobody was told of it (3).
+//! A crash leaves the log from the tail up to the last intact commit block, and any mixture of old
+//! and new sectors in blocks that a checkpoint was writing home. All of those have their copy in
+//! the live log (4), so the replay makes them whole. A transaction without an intact commit block
+//! is dropped; it was never reported as durable (3).
 //!
-//! Locks, in order: a leader's turn (`pipeline`), `checkpointing`, `home_writes`, then for short
-//! and without I/O under them: a cache shard, a slot, `joined`, `log.state`, `log.logged`. `head`
-//! is held while the journal superblock is written, never for long.
+//! Locks, in order: a leader's turn (`pipeline`), `checkpointing`, `home_writes`, then briefly and
+//! without I/O under them: a cache shard, a slot, `joined`, `log.state`, `log.logged`. `head` is
+//! held while the journal superblock is written, never for long.
 
 mod checkpoint;
 mod commit;
@@ -105,7 +107,7 @@ pub(crate) struct Journal {
     log: Log,
     head: SharedHead,
     superblock_place: SuperblockPlace,
-    /// As it was on opening, for where the journal's inode is.
+    /// As it was at opening; gives the journal's inode.
     superblock: Superblock,
     stock_checksums: Checksums,
     commit_writes: CommitWrites,
@@ -118,7 +120,7 @@ pub(crate) struct Journal {
     home_writes: Mutex<()>,
     checkpoint_due: Mutex<Wakeup>,
     checkpoint_wake: Condvar,
-    /// Blocks with contents that are committed and not home.
+    /// Blocks whose committed contents are not home.
     pinned_blocks: AtomicUsize,
     commits: AtomicU64,
     committed_blocks: AtomicU64,
@@ -133,16 +135,16 @@ struct Wakeup {
     stopping: bool,
 }
 
-/// The checksums that the kernel chooses too.
+/// The checksums that the kernel would choose.
 fn stock_checksums(superblock: &Superblock) -> Checksums {
     if superblock.has_metadata_csum() { Checksums::V3 } else { Checksums::None }
 }
 
 impl Journal {
-    /// Opens a volume that has a journal, with an empty log: what a crash left in it has been
+    /// Opens a volume that has a journal and an empty log: the log that a crash left has been
     /// replayed.
     ///
-    /// Errors: `Usage` where there is no journal; `Unsupported` for journals on another device;
+    /// Errors: `Usage` if there is no journal; `Unsupported` for journals on another device;
     /// `Corrupt`.
     pub fn open(device: Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<(Arc<Core>, Arc<Journal>)> {
         let home = superblock_io::read(&*device)?;
@@ -222,15 +224,15 @@ impl Journal {
                 }
                 wakeup.due = false;
             }
-            // The newest transactions stay: their blocks are likely to be committed again soon,
-            // and then need not go home for now.
+            // The newest transactions stay: their blocks will probably be committed again soon, and
+            // then need not go home for now.
             let target = (self.log.capacity() / 4).min(self.log.used() / 2);
             let _ = self.core.guard(self.checkpoint_to(target));
         }
     }
 
-    /// Called after each commit: a log that is half full, or half of the cache's memory taken by
-    /// blocks that are not home, starts the checkpoint thread.
+    /// Called after each commit. Starts the checkpoint thread if the log is half full, or if blocks
+    /// that are not home take half of the cache's memory.
     fn wake_checkpointer(&self) {
         let pinned = self.pinned_blocks.load(Relaxed) * self.core.volume.block_size;
         if self.log.used() > self.log.capacity() / 2 || pinned > self.cache_bytes / 2 {
@@ -251,12 +253,13 @@ impl Journal {
         head.fields.start = 0;
         head.fields.sequence = sequence;
         head.fields.head = at;
-        // An empty log has no format that anybody needs: it is left as the kernel would leave it.
+        // Nothing depends on the format of an empty log, so the log is left as the kernel would
+        // leave it.
         head.fields.set_checksums(self.stock_checksums);
         head.fields.features.incompat &= !Features::XACT_PATCHES;
         head.write(&self.core.volume)?;
-        // Durable by this flush: the empty log. It must not come after the superblock's flag,
-        // since a live log on a volume that claims to be clean is refused or thrown away.
+        // Durable by this flush: the empty log. It must not come after the superblock's flag: a
+        // live log on a volume that claims to be clean is refused or discarded.
         self.core.volume.flush()?;
         self.superblock_place
             .write_home(&self.core.volume, Flags { recover: Some(false), ..Flags::default() })?;
@@ -275,20 +278,20 @@ impl Mechanism for Journal {
         let Core { volume, pipeline, .. } = &*self.core;
         let ticket = volume.data_ticket();
         if pipeline.durable() >= commit {
-            // It may have become so a moment ago, by flushes that had begun before the caller's
-            // data was written.
+            // It may have become durable a moment ago, by flushes that had begun before the
+            // caller's data was written.
             return self.core.guard(volume.flush_for(ticket));
         }
         pipeline.make_durable(commit, || self.core.guard(self.commit_running()))?;
-        // A commit whose last flush had begun before this call says nothing about data written
-        // since; in all other cases a flush has covered the data and this does nothing.
+        // A commit whose last flush had begun before this call does not cover data written since
+        // then. In all other cases a flush has covered the data and this does nothing.
         self.core.guard(volume.flush_for(ticket))
     }
 
     fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
         let Core { volume, blocks: metadata, .. } = &*self.core;
         let blocks = volume.blocks_in(buf.len())?;
-        // Looked for first: what is not found here is home, and the device has it.
+        // Looked up first: a block that is not found here is home, and the device has it.
         let waiting = metadata.data_in_memory(start, blocks);
         if (waiting.len() as u64) < blocks {
             volume.read(start, buf)?;

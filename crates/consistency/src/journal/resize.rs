@@ -1,29 +1,28 @@
-//! A journal that is longer for a while, for a commit that its log would not take (TX-16).
+//! A temporarily longer journal, for a commit that its log would not take (TX-16).
 //!
-//! Who knows of files gives the journal's inode more blocks, and takes them back (`xact_fs`,
+//! The file system gives the journal's inode more blocks, and takes them back (`xact_fs`,
 //! `live/space/journal_size.rs`); the log's geometry changes here. On the volume:
 //!
 //! ```text
-//!              note        inode's commit,          large commits       shorten      inode's commit,
-//!             the size     home; lengthen                                            home; forget
-//!  MADE ------------> NOTED ------------> LONG ---------------> ... ------> SHORT ------------> MADE
-//!  s_maxlen n         n, made_with n      m, made_with n                    n, made_with n      n
-//!  inode    n         n, then m           m                                 m, then n           n
+//!              note        inode's commit,          large commits     shorten      inode's commit,
+//!             the size     home; lengthen                                          home; forget
+//!  MADE ------------> NOTED ------------> LONG --------------> ... -----> SHORT ------------> MADE
+//!  s_maxlen n         n, made_with n      m, made_with n                  n, made_with n      n
+//!  inode    n         n, then m           m                               m, then n           n
 //! ```
 //!
 //! Crash argument:
-//! 1. `s_maxlen` is never above the inode's blocks as they are *at home*: every recovery finds
-//!    the log through the inode before it replays anything, ours, the kernel's and e2fsck's alike. So
-//!    the inode is longer at home, by a checkpoint, before `s_maxlen` rises, and shorter only after
+//! 1. `s_maxlen` is never above the number of the inode's blocks *at home*: every recovery (ours,
+//!    the kernel's and e2fsck's) finds the log through the inode before it replays anything. So the
+//!    inode gets longer at home, by a checkpoint, before `s_maxlen` rises, and shorter only after
 //!    it fell.
-//! 2. `s_maxlen` changes while the log is empty and its tail, at the head, is durable: no
-//!    transaction is ever looked for in another ring than it was written to. All fields lie in one
-//!    sector.
-//! 3. The new blocks hold zeros before the inode's commit: what a file held there before cannot be
-//!    taken for a part of the log.
-//! 4. `made_with` is durable before the inode changes, and goes after everything else. So an
-//!    opening that finds it knows that the journal is to become shorter again, however far that had
-//!    come. To others it is padding, and the journal just one of this length.
+//! 2. `s_maxlen` changes while the log is empty and its tail, at the head, is durable: no recovery
+//!    looks for a transaction in another ring than it was written to. All fields lie in one sector.
+//! 3. The new blocks hold zeros before the inode's commit: the old contents of a file there must
+//!    not be taken for a part of the log.
+//! 4. `made_with` is durable before the inode changes, and is removed last. So an opening that
+//!    finds it knows that the journal must become shorter again, however far the steps had come. To
+//!    other programs it is padding, and the journal is an ordinary one of this length.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -71,7 +70,7 @@ impl ResizableJournal for Journal {
     fn forget_size(&self) -> Result<()> {
         let mut head = self.head.lock();
         head.fields.made_with = 0;
-        // Not flushed: an opening that still finds the note finds nothing to do.
+        // Not flushed: if an opening still finds the note, it has nothing to do.
         self.core.guard(head.write(&self.core.volume))
     }
 
@@ -89,8 +88,8 @@ impl Journal {
         }
         head.fields.made_with = head.fields.maxlen;
         head.write(&self.core.volume)?;
-        // Durable by this flush: the note. Without it a crash could leave a longer journal that
-        // nobody knows to be one.
+        // Durable by this flush: the note. Without it a crash could leave a longer journal that no
+        // opening recognizes as one.
         self.core.volume.flush()
     }
 
@@ -111,7 +110,8 @@ impl Journal {
         if ring.end <= made_with {
             return Ok(());
         }
-        // From here on nobody begins what only the long log takes; what has begun is written to it.
+        // From here on no operation begins that only the long log takes. The running ones are
+        // written to it.
         let limits = self.limits(made_with - ring.first);
         self.core.pipeline.limit_alone(limits.alone);
         self.commit_running()?;
@@ -119,8 +119,8 @@ impl Journal {
         self.set_geometry(ring.layout.first_blocks(made_with)?)
     }
 
-    /// The log, which is empty, has these blocks from now on. The caller leads, so nobody writes to
-    /// it.
+    /// The log, which is empty, has these blocks from now on. The caller leads, so no thread writes
+    /// to it.
     fn set_geometry(&self, layout: JournalLayout) -> Result<()> {
         let ring = {
             let mut state = self.log.state.lock();
@@ -157,7 +157,7 @@ impl Journal {
     }
 }
 
-/// Runs in the journal's order, without borders that do not show on the volume.
+/// Runs in the journal's order. Adjacent runs are merged.
 fn layout_of(runs: &[Run]) -> Result<JournalLayout> {
     let mut layout: Vec<JournalRun> = Vec::new();
     let mut log_block = 0;

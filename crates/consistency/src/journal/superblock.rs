@@ -1,4 +1,4 @@
-//! The journal superblock in memory and its writing.
+//! The journal superblock in memory, and its writing.
 
 use std::io::IoSlice;
 
@@ -12,7 +12,7 @@ use crate::journal::location::JournalLayout;
 /// The journal superblock as it stands on the volume, or is about to.
 pub(crate) struct JournalHead {
     place: BlockNr,
-    /// Its whole block: what the struct does not know is written back as it was.
+    /// Its whole block: bytes outside of the struct are written back unchanged.
     block: Vec<u8>,
     pub fields: JournalSuperblock,
 }

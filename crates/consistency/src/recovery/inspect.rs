@@ -1,8 +1,8 @@
-//! Looking at a log as it lies, transaction by transaction, without replaying it.
+//! Shows a log transaction by transaction, without replaying it.
 //!
-//! The walk follows the rules of `scan`, but stops at nothing that can be told: a transaction that
-//! is damaged is shown with what is wrong with it, and the walk goes on behind it as long as the
-//! log does. It never writes, and takes no more steps than the ring has blocks.
+//! The walk follows the rules of `scan`, but does not stop at damage: it reports the problems of a
+//! damaged transaction and continues behind it to the end of the log. It never writes, and takes no
+//! more steps than the ring has blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::journal::location::JournalLayout;
 use crate::journal::log::Ring;
 use crate::journal::superblock::JournalHead;
 
-/// A log as it lies on the volume.
+/// The contents of a log on the volume.
 #[derive(Debug, Clone)]
 pub struct LogContents {
     pub superblock: JournalSuperblock,
-    /// The volume's superblock says that the log counts.
+    /// The volume's superblock says that the log must be replayed.
     pub needs_recovery: bool,
     /// The ring of the log, in blocks of the journal.
     pub first: u32,
@@ -39,22 +39,22 @@ pub struct LogContents {
 }
 
 impl LogContents {
-    /// Where a block of the journal lies on the volume.
+    /// The position of a journal block on the volume.
     pub fn place(&self, log_block: u32) -> Result<BlockNr> {
         Ok(self.layout.place(log_block)?.0)
     }
 }
 
-/// What a replay makes of a transaction.
+/// How a replay treats a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoggedState {
     /// Whole, and replayed.
     Complete,
     /// The last one; a crash interrupted it, or damage looks like that. It is dropped.
     Torn,
-    /// The last one, of which not even a commit block is there. It is dropped.
+    /// The last one, without a commit block. It is dropped.
     Unfinished,
-    /// Damaged, and others follow it or nothing but damage explains it: the replay refuses the log.
+    /// Damaged, and followed by others or explained by damage alone: the replay refuses the log.
     Damaged,
 }
 
@@ -65,38 +65,38 @@ pub struct LoggedTransaction {
     /// First block, in the journal, and the number of blocks.
     pub start: u32,
     pub len: u32,
-    /// Seconds and nanoseconds since 1970 of the commit block; none where there is no commit block.
+    /// Seconds and nanoseconds since 1970 in the commit block; `None` without a commit block.
     pub time: Option<(u64, u32)>,
-    /// Blocks of the journal's own, by kind.
+    /// Numbers of the journal's own blocks, by kind.
     pub descriptors: u32,
     pub revoke_blocks: u32,
     pub patch_blocks: u32,
     pub copies: Vec<LoggedCopy>,
-    /// Blocks of which it has some bytes, each once, and how many.
+    /// Blocks of which the transaction has some bytes, each once, and the number of bytes.
     pub patched: BTreeMap<BlockNr, usize>,
     /// Blocks whose older copies must not be replayed.
     pub revoked: Vec<BlockNr>,
-    /// What is wrong with it.
+    /// The problems found in it.
     pub problems: Vec<String>,
 }
 
 /// A copy of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoggedCopy {
-    /// Where it belongs.
+    /// The block that it is a copy of.
     pub home: BlockNr,
-    /// Where it lies, in the journal.
+    /// Its block in the journal.
     pub at: u32,
-    /// It begins with the journal's magic, which is left out in the log.
+    /// It begins with the journal's magic, which the log leaves out.
     pub is_escaped: bool,
-    /// Whether its checksum is right; none where the log has none for each copy.
+    /// Whether its checksum is right; `None` if the log has no checksum for each copy.
     pub checksum_ok: Option<bool>,
     /// It is not replayed: a later transaction has a newer copy, or revokes it.
     pub is_superseded: bool,
 }
 
-/// Reads the log of a volume. Errors: `Usage` where it has no journal; `Corrupt` where its
-/// superblock or its place is damaged, so that there is no log to be found; `Unsupported`, `Io`.
+/// Reads the log of a volume. Errors: `Usage` if the volume has no journal; `Corrupt` if the
+/// journal's superblock or position is damaged, so that no log can be found; `Unsupported`, `Io`.
 pub fn inspect(device: &Arc<dyn BlockDevice>) -> Result<LogContents> {
     let home = superblock_io::read(&**device)?;
     if !superblock_io::has_journal(&home.superblock)? {
@@ -133,7 +133,7 @@ struct Walk<'a, 'b> {
     at: u32,
     passed: u32,
     transactions: Vec<LoggedTransaction>,
-    /// v1: sum over the transaction at hand.
+    /// v1: sum over the current transaction.
     crc: u32,
     last_secs: u64,
     async_commit: bool,
@@ -272,7 +272,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         self.pass(1);
     }
 
-    /// Ends the transaction at hand; false where its commit block is left from an earlier round
+    /// Ends the current transaction. False if its commit block is left from an earlier round
     /// through the ring, so that the log ends before it.
     fn commit(&mut self, block: &[u8]) -> bool {
         let commit = CommitBlock::decode(block);
@@ -303,8 +303,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         true
     }
 
-    /// A commit block that is wrong at the end of the log is what a crash leaves; where the log
-    /// goes on behind it, it is damage. (With ASYNC_COMMIT the next may have been begun, as for
+    /// A wrong commit block at the end of the log is what a crash leaves. If the log continues
+    /// behind it, it is damage. (With ASYNC_COMMIT the next transaction may have been begun, as for
     /// `scan`.)
     fn judge_torn_ones(&mut self) {
         let mut goes_on = false;
@@ -317,7 +317,7 @@ impl<'a, 'b> Walk<'a, 'b> {
     }
 }
 
-/// Marks what a replay leaves out.
+/// Marks the copies that a replay leaves out.
 fn mark_superseded(transactions: &mut [LoggedTransaction]) {
     let mut newer = BTreeSet::new();
     for transaction in transactions.iter_mut().rev() {

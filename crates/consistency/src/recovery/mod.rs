@@ -1,33 +1,33 @@
-//! Replaying the log that a crash left: the kernel's logs as well as ours.
+//! Replays the log that a crash left: the kernel's logs as well as ours.
 //!
 //! Layer: consistency. Three passes over the log, as in the kernel's `fs/jbd2/recovery.c`:
 //!
-//! 1. [`scan`]: find the end. The log goes from the tail as long as each block is where it must
+//! 1. [`scan`]: finds the end. The log extends from the tail as long as each block is where it must
 //!    be, carries the expected sequence number, and each transaction ends in a sound commit block.
 //! 2. [`revoke`]: for each block, the last transaction that revoked it.
-//! 3. [`replay`]: verify every copy that counts, then write the newest copy of each block home.
+//! 3. [`replay`]: verifies every copy that counts, then writes the newest copy of each block home.
 //!
 //! Invariants:
-//! 1. Nothing is written before everything that will be written has been verified. (The kernel
-//!    writes as it goes, and leaves a partly replayed volume where a copy turns out to be bad.)
-//! 2. The log is marked empty only when all replayed blocks are durable, and the superblock's
-//!    flag is cleared only when the empty log is durable.
+//! 1. Nothing is written before all copies that will be written have been verified. (The kernel
+//!    writes as it goes, and leaves a partly replayed volume if a copy turns out to be bad.)
+//! 2. The log is marked empty only when all replayed blocks are durable, and the superblock's flag
+//!    is cleared only when the empty log is durable.
 //!
-//! A crash during recovery therefore leaves the log as it was and some of its blocks home
+//! A crash during recovery therefore leaves the log unchanged, with some of its blocks home
 //! already; the next recovery writes the same bytes again.
 //!
-//! Where we differ from the kernel, on purpose:
+//! Intended differences from the kernel:
 //! - A damaged copy or descriptor inside the log is an error before any write, not after.
-//! - A last commit block that is torn means that the crash interrupted this commit: it is dropped
-//!   and the volume opens. The kernel calls it corruption unless the journal has ASYNC_COMMIT.
-//!   Where the log goes on behind it, it is corruption for us too.
+//! - A torn last commit block means that the crash interrupted this commit: it is dropped and the
+//!   volume opens. The kernel calls it corruption unless the journal has ASYNC_COMMIT. If the log
+//!   continues behind it, we call it corruption too.
 //! - Fast commits are refused, not replayed.
 //!
-//! After a replay the volume is byte for byte what the kernel and `debugfs -w -R jr` leave, but
+//! After a replay the volume is byte for byte what the kernel and `debugfs -w -R jr` leave, except
 //! for: the ext4 superblock's statistics (times, kilobytes written, mount counts, free counts,
-//! which the kernel recomputes) and its checksum, and in the journal superblock `s_head` (set by
-//! the kernel and by us, not by debugfs), the checksum features (which a kernel mount sets as its
-//! options say) and the checksum.
+//! which the kernel recomputes) and its checksum; and in the journal superblock `s_head` (set by
+//! the kernel and by us, not by debugfs), the checksum features (which a kernel mount sets by its
+//! options) and the checksum.
 
 pub mod inspect;
 mod reader;
@@ -54,7 +54,7 @@ use crate::options::EngineOptions;
 use reader::LogReader;
 use scan::Scan;
 
-/// What a recovery found and did.
+/// The findings and work of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Whether there was a log to be replayed.
@@ -71,7 +71,7 @@ pub struct RecoveryReport {
     /// Blocks written home: the newest contents of each.
     pub blocks_written: u64,
     pub revoke_records: u64,
-    /// Copies left out since a later transaction revoked them.
+    /// Copies skipped because a later transaction revoked them.
     pub revoked_copies: u64,
     /// The last transaction's commit block was torn, and the transaction dropped.
     pub dropped_torn_commit: bool,
@@ -79,15 +79,14 @@ pub struct RecoveryReport {
     pub errno: i32,
 }
 
-/// Brings a volume with a journal into the state after its last complete transaction. Does
-/// nothing on a volume without a journal, and on one that was left cleanly.
+/// Brings a volume with a journal into the state after its last complete transaction. Does nothing
+/// on a volume without a journal, and on one that was unmounted cleanly.
 ///
-/// With a read-only device, or where a device is only to be read, a log that needs replaying is
-/// an error.
+/// If the device is read-only, or is to be read only, a log that needs replaying is an error.
 pub fn recover(device: &Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<RecoveryReport> {
     let home = superblock_io::read(&**device)?;
     if superblock_io::has_generations(&home.superblock) {
-        // A journal, if there is one, is empty and waits for the way back.
+        // A journal of such a volume is empty until the volume is converted back.
         return Ok(RecoveryReport::default());
     }
     if !superblock_io::has_journal(&home.superblock)? {
@@ -146,14 +145,14 @@ impl Recovery<'_> {
             ));
         }
         if live {
-            // A log on a volume whose flag is clear belongs to the past, as for the kernel: the
-            // volume was declared clean, or changed by a program that knows no journals.
+            // The log of a volume whose flag is clear is obsolete, as for the kernel: the volume
+            // was declared clean, or changed by a program that knows no journals.
             self.replay(flagged || self.health != Health::Sound)?;
         }
         self.finish()
     }
 
-    /// Replays the log, or only finds its end where it does not count.
+    /// Replays the log, or only finds its end if it does not count.
     fn replay(&mut self, counts: bool) -> Result<()> {
         let fields = &self.head.fields;
         let ring = Ring::new(self.layout.clone(), fields)?;
@@ -176,8 +175,8 @@ impl Recovery<'_> {
         let fields = &mut self.head.fields;
         fields.start = 0;
         fields.features.incompat &= !Features::XACT_PATCHES;
-        // One more than the end, so that what is left of an incomplete transaction can never be
-        // taken for a part of the next one.
+        // One more than the end, so that the rest of an incomplete transaction can never be taken
+        // for a part of the next one.
         fields.sequence = scan.end.wrapping_add(1);
         fields.head = scan.head;
         Ok(())
@@ -202,19 +201,19 @@ impl Recovery<'_> {
     /// Makes the replay durable and then the volume clean, in this order.
     fn finish(&mut self) -> Result<()> {
         if self.report.errno != 0 {
-            // The abort is noted in the superblock before it is taken off the journal.
+            // The abort is noted in the superblock before it is cleared in the journal.
             let flags = Flags { errors: true, ..Flags::default() };
             self.place.write_home(&self.volume, flags)?;
         }
-        // Durable by this flush: all that was replayed. Without it the log could be marked empty
-        // while blocks that it alone holds are still on their way.
+        // Durable by this flush: everything that was replayed. Without it the log could be marked
+        // empty while blocks that exist only in it are not written yet.
         if !self.options.faults().has(Fault::NoFlushAfterReplay) {
             self.volume.flush()?;
         }
         self.head.fields.errno = 0;
         self.head.write(&self.volume)?;
-        // Durable by this flush: the empty log. The flag must not be cleared before: a live log
-        // on a volume without the flag is thrown away, which here would be harmless, but e2fsck
+        // Durable by this flush: the empty log. The flag must not be cleared before: a live log on
+        // a volume without the flag is discarded, which would be harmless here, but e2fsck
         // complains about it.
         self.volume.flush()?;
         let after = superblock_io::read_health(&self.volume, self.place)?;

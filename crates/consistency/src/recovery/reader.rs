@@ -1,4 +1,4 @@
-//! Reading the log in stretches, since a recovery is one long sequential read.
+//! Reads the log in large pieces, since a recovery is one long sequential read.
 
 use xact_types::Result;
 
@@ -11,7 +11,7 @@ const STRETCH_BYTES: usize = 1 << 20;
 pub(super) struct LogReader<'a> {
     pub volume: &'a Volume,
     pub ring: &'a Ring,
-    /// The stretch in memory: its first block and its contents.
+    /// The piece in memory: its first block and its contents.
     first: u32,
     bytes: Vec<u8>,
 }

@@ -1,6 +1,6 @@
-//! Third pass: verify every copy that counts, then write the newest of each block home, with the
-//! patches that came after it. What patches rest on where there is no copy is the block in its
-//! place, or zeros.
+//! Third pass: verifies every copy that counts, then writes the newest contents of each block home,
+//! with the patches that came after the last copy. Without a copy, patches apply to the block in
+//! its place, or to zeros.
 
 use xact_layout::jbd2::{LogFormat, Patch, Tag, TagFlags, decode_patches, decode_tags, unescape};
 use xact_types::{BlockNr, Error, Result, Site};
@@ -21,22 +21,23 @@ pub(super) struct Replay<'a, 'b> {
     transactions: &'a [Transaction],
     revokes: &'a Revokes,
     faults: Faults,
-    /// For each block, what it is made of.
+    /// The sources of each block's newest contents.
     newest: BlockMap<Newest>,
 }
 
-/// What the log has of a block that counts.
+/// The log's records of a block that count.
 #[derive(Default)]
 struct Newest {
-    /// The place in the log of its newest copy, and whether that is escaped.
+    /// The log block of its newest copy, and whether the copy is escaped.
     copy: Option<(u32, bool)>,
-    /// Newer than that, in order. All of them take no more memory than a few times the log.
+    /// Patches newer than the copy, in order. All patches together take no more memory than a few
+    /// times the log.
     patches: Vec<Bytes>,
 }
 
 /// Bytes of a block.
 struct Bytes {
-    /// The block is zeros but for them.
+    /// The block is zeros except for these bytes.
     zeroed: bool,
     at: usize,
     bytes: Box<[u8]>,
@@ -123,7 +124,7 @@ impl<'a, 'b> Replay<'a, 'b> {
     }
 
     fn verify(&mut self, sequence: u32, tag: &Tag, at: u32) -> Result<()> {
-        // Without checksums of copies there is no need to read them twice.
+        // Without checksums of copies they need not be read twice.
         if !self.format.has_block_checksums() || self.faults.has(Fault::AcceptBadChecksum) {
             return Ok(());
         }
@@ -134,7 +135,7 @@ impl<'a, 'b> Replay<'a, 'b> {
         Ok(())
     }
 
-    /// In the order of the log, so that it is read in one go.
+    /// In the order of the log, so that it is read sequentially.
     fn write(&mut self) -> Result<()> {
         let mut batch: Vec<(BlockNr, Vec<u8>)> = Vec::new();
         let most = (BATCH_BYTES / self.format.block_size).max(1);

@@ -1,4 +1,4 @@
-//! First pass: where the log ends, and which blocks of it are the journal's own.
+//! First pass: finds the end of the log, and the journal's own blocks in it.
 
 use xact_layout::jbd2::{
     BlockType, Checksums, CommitBlock, Features, Header, JournalSuperblock, LogFormat, crc32_be, decode_tags,
@@ -7,7 +7,7 @@ use xact_types::{Error, Result, Site};
 
 use super::reader::LogReader;
 
-/// A complete transaction, by the places of its own blocks in the log.
+/// A complete transaction, by the positions of its own blocks in the log.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub sequence: u32,
@@ -32,10 +32,10 @@ fn corrupt<T>(what: &'static str) -> Result<T> {
     Err(Error::corrupt(Site::JournalSuperblock, what))
 }
 
-/// What a commit block says about its transaction.
+/// A commit block's verdict on its transaction.
 enum Verdict {
     Complete,
-    /// The log ended before: this is left from an earlier round through the ring.
+    /// The log ended before it: the block is left from an earlier round through the ring.
     Stale,
     /// Its checksum is wrong.
     Broken,
@@ -54,14 +54,14 @@ struct Scanner<'a, 'b> {
     current: Transaction,
     /// v1: sum over the current transaction so far.
     crc: u32,
-    /// A descriptor or revoke block of the current transaction has a wrong checksum. That is
-    /// either damage or a stale block behind the end of the log; the commit block will tell.
+    /// A descriptor or revoke block of the current transaction has a wrong checksum. It is either
+    /// damaged or a stale block behind the end of the log; the commit block decides.
     suspicious: bool,
     last_commit_secs: u64,
 }
 
 impl Scan {
-    /// The rules are the kernel's; see `recovery.rs` for the two places where we differ.
+    /// The rules are the kernel's; the head of `recovery` lists the differences.
     pub fn run(reader: &mut LogReader<'_>, fields: &JournalSuperblock) -> Result<Scan> {
         let mut scanner = Scanner {
             format: fields.format(),
@@ -172,9 +172,9 @@ impl Scanner<'_, '_> {
         Ok(if stale { Verdict::Stale } else { Verdict::Broken })
     }
 
-    /// Behind a commit whose checksum is wrong: if that commit was interrupted, nothing of a
-    /// later transaction can be there, for none is begun before it is durable. (With
-    /// ASYNC_COMMIT the kernel allows a later one to have been begun, but not to be complete.)
+    /// Behind a commit with a wrong checksum: if a crash interrupted that commit, no block of a
+    /// later transaction can be there, since none is begun before it is durable. (With ASYNC_COMMIT
+    /// the kernel allows a later one to have been begun, but not to be complete.)
     fn refuse_if_the_log_goes_on(&mut self) -> Result<()> {
         let next = self.current.sequence.wrapping_add(1);
         let begun = |header: Header| header.sequence == next;

@@ -1,18 +1,17 @@
-//! Volumes without a journal: metadata is written home, in no order that would
-//! survive a crash.
+//! Volumes without a journal: metadata is written home, in no order that would survive a crash.
 //!
-//! Layer: consistency. Commits exist here too, since the file system above is the same: a commit
-//! writes every block that changed since the last one home and flushes, and what waits for it
-//! (reuse of freed blocks) happens then.
+//! Layer: consistency. Commits exist here too, since the file system above is the same. A commit
+//! writes every block that changed since the last one home and flushes; the actions that wait for
+//! it (reuse of freed blocks) run then.
 //!
 //! Invariants:
 //! 1. While the volume is open for writing its superblock says "not clean" (`EXT4_VALID_FS` is
 //!    off), and that is durable before the first write of metadata.
-//! 2. "Clean" is written back only after a flush behind the last write.
+//! 2. "Clean" is written only after a flush behind the last write.
 //!
-//! What a crash leaves: any subset of the blocks of the commit that was being written, torn by
-//! sectors, and everything of the commits before. Only e2fsck makes such a volume sound again,
-//! and the superblock's state says that it must run.
+//! A crash leaves any subset of the blocks of the commit that was being written, torn by sectors,
+//! and everything of the commits before. Only e2fsck makes such a volume sound again, and the
+//! superblock's state says that it must run.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ use crate::fault::Fault;
 use crate::mechanism::{DataWrite, EngineStats, Mechanism, ReserveClass};
 use crate::options::EngineOptions;
 
-/// Credits of one commit, at the least; the cache's size allows more.
+/// The fewest credits of one commit; the cache's size allows more.
 const MIN_CREDITS: usize = 4096;
 
 pub(crate) struct Unjournaled {
@@ -76,7 +75,7 @@ impl Unjournaled {
         Ok((core, Arc::new(unjournaled)))
     }
 
-    /// Leader: writes what the running commit changed home.
+    /// Leader: writes the changes of the running commit home.
     fn write_back(&self) -> Result<()> {
         let commit = self.core.pipeline.lock()?;
         let frozen = self.core.blocks.freeze(commit, |block, contents| {
@@ -92,7 +91,7 @@ impl Unjournaled {
         let blocks: Vec<_> = frozen.blocks.iter().map(|b| (b.slot.block, b.contents.clone())).collect();
         self.core.volume.write_sorted(&blocks)?;
         // Durable by this flush: all changes and all data of this commit. Without it freed blocks
-        // would be given away while the volume still says that they belong to their old owner.
+        // would be reused while the volume still says that they belong to their old owner.
         if !self.core.faults.has(Fault::NoFlushAfterHome) {
             self.core.volume.flush()?;
         }
@@ -113,8 +112,8 @@ impl Unjournaled {
         }
         self.superblock_place
             .write_home(&self.core.volume, Flags { clean: Some(false), ..Flags::default() })?;
-        // Durable by this flush: "not clean". Without it a crash in the writes that follow would
-        // leave a broken volume that claims to be whole, and nobody would check it.
+        // Durable by this flush: "not clean". Without it a crash in the following writes would
+        // leave a broken volume that claims to be clean, and nothing would check it.
         self.core.volume.flush()?;
         self.marked.store(true, Relaxed);
         Ok(())
@@ -126,7 +125,7 @@ impl Unjournaled {
         }
         self.superblock_place
             .write_home(&self.core.volume, Flags { clean: Some(true), ..Flags::default() })?;
-        // Durable by this flush: "clean"; all that it speaks of was by the flush of the last
+        // Durable by this flush: "clean". Everything else was durable by the flush of the last
         // commit.
         self.core.volume.flush()
     }
@@ -143,7 +142,7 @@ impl Mechanism for Unjournaled {
         if pipeline.durable() < commit {
             pipeline.make_durable(commit, || self.core.guard(self.write_back()))?;
         }
-        // For data written since that commit's flush began.
+        // Data written since that commit's flush began.
         if self.core.faults.has(Fault::NoFlushAfterHome) {
             return Ok(());
         }

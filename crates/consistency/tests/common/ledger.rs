@@ -1,8 +1,8 @@
-//! A workload on bare blocks that can tell from any recovered volume whether it is legal.
+//! A workload on bare blocks that can judge whether a recovered volume is legal.
 //!
-//! Two ledger blocks hold the number of the last operation and, for each block of a pool, what it
-//! is: free, metadata or data, and its version. Every operation changes both ledger blocks and
-//! some blocks of the pool. So a recovered volume must show: both ledgers of the same operation
+//! Two ledger blocks hold the number of the last operation and, for each block of a pool, its kind
+//! (free, metadata or data) and its version. Every operation changes both ledger blocks and some
+//! blocks of the pool. So a recovered volume must have: both ledgers of the same operation
 //! (atomicity), each block with the contents of its version (order of data and metadata, revokes,
 //! reuse after free), and an operation between the last acknowledged and the last begun
 //! (durability, prefix).
@@ -17,7 +17,7 @@ use xact_device::BlockDevice;
 use xact_testkit::rng::Rng;
 use xact_types::{BlockNr, CommitId};
 
-/// Blocks of the pool; the ledger's lie before it.
+/// Blocks of the pool; the ledger blocks are before it.
 pub const POOL: u64 = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum Kind {
     Data,
 }
 
-/// Where the workload lives on a volume.
+/// The blocks of a volume that the workload uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     pub block_size: usize,
@@ -39,8 +39,8 @@ impl Place {
         BlockNr(self.first + 2 + index)
     }
 
-    /// Contents of a block of the pool. Every third begins like a block of the journal itself,
-    /// with a sequence number that the log may be at.
+    /// Contents of a block of the pool. Every third begins like a block of the journal itself, with
+    /// a sequence number that the log may be at.
     fn contents(&self, index: u64, kind: Kind, version: u32) -> Vec<u8> {
         let mut bytes = vec![0; self.block_size];
         for (at, byte) in bytes.iter_mut().enumerate() {
@@ -58,7 +58,7 @@ impl Place {
     }
 }
 
-/// What a volume holds.
+/// The contents of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub operation: u32,
@@ -66,7 +66,7 @@ pub struct Found {
     pub blocks: Vec<(u64, Vec<u8>)>,
 }
 
-/// Reads a recovered volume; an error says what no crash may leave.
+/// Reads a recovered volume; an error names a state that no crash may leave.
 pub fn read(place: &Place, device: &dyn BlockDevice) -> Result<Found, String> {
     let block = |nr: BlockNr| {
         let mut bytes = vec![0; place.block_size];
@@ -110,7 +110,7 @@ fn entry(ledgers: &[Vec<u8>; 2], index: u64) -> (Kind, u32) {
     (kind, u32::from_le_bytes(entry[..4].try_into().expect("4 bytes")))
 }
 
-/// What happened when, by the device's clock.
+/// The times of events, by the device's clock.
 #[derive(Debug, Default, Clone)]
 pub struct History {
     /// When operation `i + 1` began.
@@ -231,7 +231,8 @@ impl<'a> Workload<'a> {
                 let reusable = self.reusable.clone();
                 handle.on_durable(move || reusable.lock().push(index));
             }
-            // Chosen twice in one operation, or new data, which is written already.
+            // The block was chosen twice in one operation, or is new data, which is written
+            // already.
             _ => {}
         }
         if before != Kind::Free || kind != Kind::Free {

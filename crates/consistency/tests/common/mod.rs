@@ -1,4 +1,5 @@
-//! Images made and looked at with the real e2fsprogs. A missing tool fails the test, aloud.
+//! Images that are made and examined with the real e2fsprogs. A missing tool fails the test with a
+//! message.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use tempfile::TempDir;
 use xact_consistency::{Engine, EngineOptions, open_journal};
 use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 
-/// Runs a tool and gives what it printed; a tool that is missing or fails fails the test.
+/// Runs a tool and returns its output. A tool that is missing or fails fails the test.
 pub fn run(program: &str, args: &[&str]) -> String {
     let output = try_run(program, args);
     let text =
@@ -25,7 +26,7 @@ pub fn try_run(program: &str, args: &[&str]) -> Output {
         .unwrap_or_else(|e| panic!("this test needs the program {program:?}, which cannot be run: {e}"))
 }
 
-/// An image file in a folder of its own, both gone with the value.
+/// An image file in a folder of its own. Both are deleted with the value.
 pub struct Image {
     folder: TempDir,
     pub path: PathBuf,
@@ -76,7 +77,7 @@ impl Image {
         Arc::new(MemoryDevice::from_bytes(self.bytes()))
     }
 
-    /// Fails the test unless e2fsck finds nothing to complain about.
+    /// Fails the test unless e2fsck accepts the image.
     pub fn fsck(&self) {
         run("e2fsck", &["-fn", self.str()]);
     }
@@ -88,7 +89,7 @@ impl Image {
         String::from_utf8_lossy(&output.stdout).trim().to_string()
     }
 
-    /// Byte offsets of the journal's blocks, of a volume whose journal has an extent tree without
+    /// Byte offsets of the journal's blocks, on a volume whose journal has an extent tree without
     /// inner nodes.
     pub fn journal_blocks(&self, block_size: usize) -> Vec<usize> {
         let blocks = self.debugfs("blocks <8>");
@@ -105,10 +106,10 @@ pub fn open(device: Arc<dyn BlockDevice>) -> Arc<Engine> {
     open_journal(device, quiet()).expect("opening the journal")
 }
 
-/// Options under which nothing happens by itself.
+/// Options without any automatic work.
 pub fn quiet() -> EngineOptions {
     EngineOptions { commit_interval: std::time::Duration::from_secs(3600), ..EngineOptions::default() }
 }
 
-/// Whether this crate was built to have ordering rules left out.
+/// Whether this crate was built with the ordering rules that can be left out.
 pub const HAS_FAULTS: bool = cfg!(feature = "faults");

@@ -1,4 +1,5 @@
-//! Mounts by the kernel on loop devices; undone when the value goes, also after a failed test.
+//! Mounts by the kernel on loop devices, which are undone when the value is dropped, also after a
+//! failed test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,8 +32,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `image` on a new folder in `folder`. A machine on which this test cannot mount
-    /// fails it: it needs root and loop devices.
+    /// Mounts `image` on a new folder in `folder`. Without root and loop devices the test fails.
     pub fn new(image: &Path, folder: &Path, options: &str) -> Mount {
         let device = Loop::attach(image);
         let path = folder.join("mounted");
@@ -43,8 +43,8 @@ impl Mount {
 }
 
 impl Drop for Mount {
-    /// A process that another test's thread is just starting has our descriptors open until it executes its program,
-    /// which keeps the mount busy.
+    /// A process that another test's thread is just starting has our descriptors open until it
+    /// executes its program, which keeps the mount busy.
     fn drop(&mut self) {
         const TRIES: usize = 200;
         let unmounted = (0..TRIES).any(|_| {

@@ -54,12 +54,12 @@ impl MapNode {
     /// another node than the one asked for, or points outside the pool.
     pub fn decode(
         bytes: &[u8],
-        place: BlockNr,
+        pool_block: BlockNr,
         level: u32,
         first: BlockNr,
         shape: &PoolShape,
     ) -> Result<MapNode> {
-        let corrupt = |what| Err(Error::corrupt(Site::Block(place), what));
+        let corrupt = |what| Err(Error::corrupt(Site::Block(pool_block), what));
         if get_u32(bytes, 0) != MAGIC {
             return corrupt("is no node of the block map");
         }
@@ -69,7 +69,7 @@ impl MapNode {
         let mut pointers = Vec::with_capacity(fanout(bytes.len()));
         for i in 0..fanout(bytes.len()) {
             let pointer = get_pointer(bytes, POINTERS_AT + i * POINTER_BYTES);
-            let leads_on = |p: Pointer| shape.contains(p.place) || level == 0 && p.is_zeros();
+            let leads_on = |p: Pointer| shape.contains(p.pool_block) || level == 0 && p.is_zeros();
             if pointer.is_some_and(|p| !leads_on(p)) {
                 return corrupt("a node of the block map points outside the pool");
             }
@@ -80,14 +80,14 @@ impl MapNode {
 }
 
 pub(super) fn put_pointer(bytes: &mut [u8], at: usize, pointer: &Pointer) {
-    put_u32(bytes, at, pointer.place.0 as u32);
-    put_u16(bytes, at + 4, (pointer.place.0 >> 32) as u16);
+    put_u32(bytes, at, pointer.pool_block.0 as u32);
+    put_u16(bytes, at + 4, (pointer.pool_block.0 >> 32) as u16);
     put_u32(bytes, at + 8, pointer.sum);
 }
 
 pub(super) fn get_pointer(bytes: &[u8], at: usize) -> Option<Pointer> {
-    let place = u64::from(get_u32(bytes, at)) | u64::from(get_u16(bytes, at + 4)) << 32;
-    (place != 0).then(|| Pointer { place: BlockNr(place), sum: get_u32(bytes, at + 8) })
+    let pool_block = u64::from(get_u32(bytes, at)) | u64::from(get_u16(bytes, at + 4)) << 32;
+    (pool_block != 0).then(|| Pointer { pool_block: BlockNr(pool_block), sum: get_u32(bytes, at + 8) })
 }
 
 const _: () = assert!(POINTERS_AT + fanout(1024) * POINTER_BYTES <= 1024);
@@ -100,8 +100,8 @@ mod tests {
     fn nodes_survive_the_way_to_bytes_and_back() {
         let shape = PoolShape { block_size: 1024, volume_blocks: 1000, device_blocks: 2000 };
         let mut pointers = vec![None; fanout(1024)];
-        pointers[0] = Some(Pointer { place: BlockNr(1500), sum: 7 });
-        pointers[63] = Some(Pointer { place: BlockNr(1999), sum: !0 });
+        pointers[0] = Some(Pointer { pool_block: BlockNr(1500), sum: 7 });
+        pointers[63] = Some(Pointer { pool_block: BlockNr(1999), sum: !0 });
         let node = MapNode { level: 1, first: BlockNr(4096), generation: 9, pointers };
         let bytes = node.encode(1024);
         let back = MapNode::decode(&bytes, BlockNr(1200), 1, BlockNr(4096), &shape).unwrap();

@@ -133,9 +133,9 @@ impl Root {
         let is_run = |first: BlockNr, blocks: u32| {
             shape.contains(first) && blocks > 0 && u64::from(blocks) <= shape.device_blocks - first.0
         };
-        let listed = snapshots.is_none_or(|(first, blocks)| is_run(first.place, blocks));
+        let listed = snapshots.is_none_or(|(first, blocks)| is_run(first.pool_block, blocks));
         let logged = log.is_none_or(|(first, blocks)| is_run(first, blocks));
-        if !listed || !logged || map.is_some_and(|p| !shape.contains(p.place)) {
+        if !listed || !logged || map.is_some_and(|p| !shape.contains(p.pool_block)) {
             return corrupt("points outside the pool");
         }
         let count = u64::from(get_u32(&payload, 96));
@@ -179,9 +179,9 @@ mod tests {
             uuid: [7; 16],
             shape: SHAPE,
             map_levels: 3,
-            map: Some(Pointer { place: BlockNr(20_000 + generation), sum: 1 }),
+            map: Some(Pointer { pool_block: BlockNr(20_000 + generation), sum: 1 }),
             used: 55,
-            snapshots: Some((Pointer { place: BlockNr(30_000), sum: 9 }, 2)),
+            snapshots: Some((Pointer { pool_block: BlockNr(30_000), sum: 9 }, 2)),
             has_moved_data: true,
             log: Some((BlockNr(25_000), 16)),
             bitmaps: vec![(1, 0), (generation as u32, 1), (3, 1)],

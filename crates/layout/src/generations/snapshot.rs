@@ -124,7 +124,7 @@ pub fn decode_snapshots(bytes: &[u8], shape: &PoolShape) -> Result<Vec<SnapshotR
             _ => return corrupt("a snapshot is of a kind that is not known"),
         };
         let map = get_pointer(record, 16);
-        if map.is_some_and(|p| !shape.contains(p.place)) {
+        if map.is_some_and(|p| !shape.contains(p.pool_block)) {
             return corrupt("a snapshot's map lies outside the pool");
         }
         if generation == 0 || records.last().is_some_and(|last| last.generation >= generation) {
@@ -154,7 +154,7 @@ mod tests {
         let record = |n: u64| SnapshotRecord {
             generation: n,
             time: 1000 + n,
-            map: (n % 2 == 0).then_some(Pointer { place: BlockNr(30_000 + n), sum: 3 }),
+            map: (n % 2 == 0).then_some(Pointer { pool_block: BlockNr(30_000 + n), sum: 3 }),
             name: "x".repeat(n as usize),
             of: match n % 3 {
                 0 => SnapshotOf::Volume,
