@@ -1,14 +1,15 @@
-//! Volumes with generations: what lies behind the ext4 volume, and each generation as a device.
+//! Volumes with generations: the pool after the ext4 volume, and each generation as a device.
 //!
-//! Of the engine no line is used: the structures are read by the codecs alone (`docs/FORMAT.md`).
+//! No line of the engine is used: the structures are read by the codecs alone (`docs/FORMAT.md`).
 //! 1. Roots: one of the two slots is whole; the newer one counts.
-//! 2. From it, every node of every map, every moved block, every block of the list of snapshots:
-//!    checksums, places, and that no place is used for two things.
-//!    Of snapshots of chosen paths: that all of their fixed metadata is in their maps.
-//! 3. The pool's bitmap has these places and no others.
-//! 4. The intent log, as far as it is whole: what it says can be, and is part of the newest generation.
-//! 5. Copies of the superblock are in the pool, and those in their own places have the mark that keeps
-//!    Linux and e2fsck off.
+//! 2. From the root, every node of every map, every moved block, every block of the list of
+//!    snapshots: checksums, positions, and that no pool block has two uses. For snapshots of chosen
+//!    paths: that all of their fixed metadata is in their maps.
+//! 3. The pool's bitmap has exactly these pool blocks.
+//! 4. The intent log, as far as it is whole: its records are valid, and are part of the newest
+//!    generation.
+//! 5. Copies of the superblock are in the pool, and those in their own places have the mark that
+//!    makes Linux and e2fsck refuse the volume.
 //!
 //! Each generation is then checked as the ext4 volume that it is (`crate::check_volume`).
 
@@ -30,14 +31,14 @@ use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 use crate::report::Report;
 use crate::volume::Volume;
 
-/// A generation that is kept, and what to call it.
+/// A generation, with its name.
 pub(crate) struct Generation {
     /// `None` for the newest.
     pub snapshot: Option<String>,
     pub image: Arc<dyn BlockDevice>,
 }
 
-/// What a place of the pool is used for.
+/// The use of a pool block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Node { level: u32, first: u64, sum: u32 },
@@ -55,8 +56,8 @@ struct Walk<'a> {
     generation: u64,
 }
 
-/// Checks what the volume on `device` has behind its ext4 blocks, and gives its generations, the newest
-/// first. `Corrupt` where no root is whole.
+/// Checks the blocks of `device` after its ext4 volume, and returns its generations, the newest
+/// first. `Corrupt` if no root is whole.
 pub(crate) fn generations(
     device: &Arc<dyn BlockDevice>,
     sb: &Superblock,
@@ -173,7 +174,8 @@ fn read(device: &dyn BlockDevice, buf: &mut [u8], offset: u64) -> Result<()> {
     device.read_at(buf, offset).map_err(|e| Error::io("reading the volume", e))
 }
 
-/// A snapshot of chosen paths holds none of the fixed metadata in its own place, so what counts of it is in its map.
+/// A snapshot of chosen paths holds none of the fixed metadata in its own place, so all of it that
+/// counts is in its map.
 fn all_in_the_map(image: &Arc<GenerationDevice>, report: &mut Report) -> Result<()> {
     let volume = Volume::open(image.clone())?;
     let sb = &volume.sb;
@@ -199,7 +201,7 @@ fn all_in_the_map(image: &Arc<GenerationDevice>, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// What the log behind the root makes of the blocks of the newest generation.
+/// The blocks that the log behind the root changes in the newest generation.
 fn logged_blocks(image: &GenerationDevice, root: &Root) -> Result<BTreeMap<BlockNr, Option<LogContents>>> {
     let block_size = root.shape.block_size as usize;
     let mut read_area =
@@ -218,7 +220,7 @@ impl Walk<'_> {
         Ok(bytes)
     }
 
-    /// Notes what a place is used for; whether it was not known before.
+    /// Notes the use of a pool block; false if it was known before.
     fn claim(&mut self, pool_block: BlockNr, this: Use) -> bool {
         let before = self.used.insert(pool_block.0, this);
         if before.is_some_and(|before| before != this) {
@@ -288,7 +290,8 @@ impl Walk<'_> {
                 self.report
                     .problem(Site::Block(at.pool_block), "a node of the map has blocks outside the volume");
             } else if pointer.is_zeros() {
-                // Takes no place; that it leads to no node was seen when this one was read.
+                // Takes no pool block. The codec has checked that the pointer does not lead to a
+                // node.
             } else if level > 0 {
                 self.map(Some(pointer), level - 1, number)?;
             } else if self.claim(pointer.pool_block, Use::Block { number, sum: pointer.sum })
@@ -338,7 +341,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The copies of the superblock in their own places, by which Linux and e2fsck would go.
+    /// The copies of the superblock in their own places, which Linux and e2fsck would read.
     fn marks(&mut self, sb: &Superblock) -> Result<()> {
         for group in (1..sb.group_count()).map(GroupNr).filter(|&group| sb.has_backup(group)) {
             let block = sb.group_start(group);
@@ -355,19 +358,19 @@ impl Walk<'_> {
     }
 }
 
-/// What the generation has as its blocks, by the nodes that were found to be sound.
+/// The blocks of a generation, by the nodes that were found to be sound.
 struct GenerationDevice {
     device: Arc<dyn BlockDevice>,
     nodes: Arc<HashMap<u64, MapNode>>,
     map: Option<Pointer>,
-    /// What the log says of the newest generation's blocks.
+    /// The blocks of the newest generation that the log changes.
     logged: BTreeMap<BlockNr, Option<LogContents>>,
     shape: PoolShape,
     levels: u32,
 }
 
 impl GenerationDevice {
-    /// Where a block is that is not at home.
+    /// The pool block of a block that is not at home.
     fn locate(&self, block: u64) -> Option<BlockNr> {
         let mut at = self.map?.pool_block;
         for level in (0..self.levels).rev() {
@@ -397,7 +400,7 @@ impl BlockDevice for GenerationDevice {
             let home = at / block_size;
             match self.logged.get(&BlockNr(home)) {
                 Some(Some(logged)) => out.copy_from_slice(&logged.bytes[within as usize..][..part as usize]),
-                // Freed: the file that has it now has it in its own place.
+                // Freed: a file that has it now has it in its own place.
                 Some(None) => self.device.read_at(out, at)?,
                 None => match self.locate(home) {
                     Some(pool_block) if pool_block == Pointer::ZEROS.pool_block => out.fill(0),
@@ -429,14 +432,14 @@ impl BlockDevice for GenerationDevice {
     }
 }
 
-/// The superblock of the device if that is a volume with generations.
+/// The superblock of the device if it is a volume with generations.
 pub(crate) fn superblock(device: &dyn BlockDevice) -> Result<Option<Superblock>> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     if device.size_bytes() < SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64 {
         return Ok(None);
     }
     read(device, &mut bytes, SUPERBLOCK_OFFSET)?;
-    // What is no superblock at all is told by the check itself.
+    // A missing superblock is reported by the check itself.
     let sb = Superblock::decode(&bytes).ok();
     Ok(sb.filter(|sb| sb.has_incompat(incompat::XACT_GENERATIONS)))
 }

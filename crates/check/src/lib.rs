@@ -1,24 +1,25 @@
 //! A full check of an ext4 volume, from the superblock to the last block; it repairs nothing.
 //!
-//! Layer: above the codecs (`xact_layout`) and the recovery, beside the file system: of that it uses no
-//! line, so that the two can tell each other's mistakes.
+//! Layer: above the codecs (`xact_layout`) and the recovery, beside the file system. It uses no
+//! line of the file system, so that each of the two reveals the other's mistakes.
 //!
-//! The steps, in order, each over what the ones before have gathered:
-//! 1. `fixed`: superblock, group descriptors, where the fixed metadata lies; `journal`; `special`: the
-//!    resize inode, the orphan file, multi-mount protection;
+//! The steps, in order; each uses the findings of the steps before:
+//! 1. `fixed`: superblock, group descriptors, positions of the fixed metadata; `journal`;
+//!    `special`: the resize inode, the orphan file, multi-mount protection;
 //! 2. `inodes`, `map`, `xattrs`: every inode in use, the blocks it claims, its attributes;
 //! 3. `dirs`: every block of every directory, hash indexes included;
 //! 4. `tree`: reachability, parents, link counts;
-//! 5. `bitmaps`: bitmaps, counts and totals against what was seen; `quotas`: what each owner uses.
+//! 5. `bitmaps`: bitmaps, counts and totals against the findings; `quotas`: the usage of each
+//!    owner.
 //!
-//! Of a volume with generations, `generations` checks what lies behind the ext4 volume, and each generation
-//! that is kept goes through all steps.
+//! On a volume with generations, `generations` checks the pool after the ext4 volume, and each
+//! generation goes through all steps.
 //!
-//! A volume that a crash left is judged as its recovery would leave it: the log is replayed into memory
-//! ([`xact_device::Overlay`]), and nothing is written.
+//! A volume that a crash left is checked as its recovery would leave it: the log is replayed into
+//! memory ([`xact_device::Overlay`]), and nothing is written.
 //!
 //! Invariants: the device is never written; the number of steps is bounded by the volume's size,
-//! whatever its bytes are; a problem names the block, inode or group that it is about.
+//! whatever its bytes are; a problem names its block, inode or group.
 
 mod checker;
 mod generations;
@@ -42,14 +43,14 @@ use checker::Checker;
 use replay::replayed;
 use volume::Volume;
 
-/// Features whose structures the check does not know.
+/// Features whose structures the check does not support.
 const RO_COMPAT_UNKNOWN: u32 = ro_compat::BIGALLOC | ro_compat::SHARED_BLOCKS | ro_compat::BTREE_DIR;
 
 /// Checks the volume on `device`.
 ///
-/// Errors: `Usage` for what is no ext4 volume, `Corrupt` for a superblock or a log that nothing can be
-/// built on, `Unsupported` for features that the check does not know, `Io`. Everything else is in the
-/// report.
+/// Errors: `Usage` if it is not an ext4 volume, `Corrupt` for a superblock or a log that prevents
+/// the check, `Unsupported` for features that the check does not support, `Io`. Everything else is
+/// in the report.
 pub fn check(device: Arc<dyn BlockDevice>, progress: Progress<'_>) -> Result<Report> {
     let mut report = Report::default();
     if let Some(sb) = generations::superblock(&*device)? {
@@ -59,7 +60,7 @@ pub fn check(device: Arc<dyn BlockDevice>, progress: Progress<'_>) -> Result<Rep
     check_volume(device, report, false, progress)
 }
 
-/// Checks what lies behind the ext4 volume, and each generation as an ext4 volume.
+/// Checks the pool after the ext4 volume, and each generation as an ext4 volume.
 fn check_generations(
     device: &Arc<dyn BlockDevice>,
     sb: &Superblock,
@@ -77,7 +78,7 @@ fn check_generations(
     Ok(report)
 }
 
-/// Checks an ext4 volume; `in_use`: as it was at a moment of its use, and not after it was closed.
+/// Checks an ext4 volume; `in_use`: as of a moment of its use, and not after it was closed.
 fn check_volume(
     device: Arc<dyn BlockDevice>,
     report: Report,

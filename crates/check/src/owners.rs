@@ -1,4 +1,4 @@
-//! Whose blocks these are: what `xact journal` says of the copies in a log.
+//! The uses of blocks, which `xact journal` shows for the copies in a log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::replay::replayed;
 use crate::report::Report;
 use crate::volume::Volume;
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     Superblock,
@@ -30,12 +30,12 @@ pub enum Use {
     Attributes(Ino),
     /// File data.
     Data(Ino),
-    /// Nobody's now.
+    /// Not in use.
     Free,
 }
 
-/// Finds the uses of `wanted` on the volume as the replay of its log would leave it. Of a damaged
-/// volume, those that can be found.
+/// Finds the uses of `wanted` on the volume, as after the replay of its log. On a damaged volume,
+/// finds as many as it can.
 pub fn uses(device: Arc<dyn BlockDevice>, wanted: &BTreeSet<BlockNr>) -> Result<BTreeMap<BlockNr, Use>> {
     let mut report = Report::default();
     let device = replayed(device, &mut report)?;
@@ -94,7 +94,7 @@ fn fixed_use(volume: &Volume, block: BlockNr) -> Option<Use> {
     if block.0 < sb.group_start(group).0 + u64::from(base) {
         return Some(Use::GroupDescriptors);
     }
-    // With flex groups they lie in another group than their own.
+    // With flex groups they may be in another group than their own.
     volume.descs.iter().zip(0..).find_map(|(desc, number)| {
         let table = desc.inode_table();
         if desc.block_bitmap() == block {

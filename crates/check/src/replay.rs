@@ -1,4 +1,5 @@
-//! The log of a volume that was not closed: the check looks at the volume as after its replay, and writes nothing.
+//! The log of a volume that was not closed: the check reads the volume as after its replay, and
+//! writes nothing.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a check found.
+//! The findings of a check.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub type Progress<'p> = &'p mut dyn FnMut(&'static str, f64);
 /// Problems that are kept; more are only counted.
 const KEPT_MAX: usize = 10_000;
 
-/// Something that must not be so on a sound volume.
+/// A state that a sound volume never has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     pub site: Site,
@@ -23,7 +23,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What is on the volume, as far as it could be read.
+/// The contents of the volume, as far as they could be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     pub files: u64,
@@ -39,17 +39,17 @@ pub struct Report {
     /// The first of them; see `problem_count`.
     pub problems: Vec<Problem>,
     pub problem_count: u64,
-    /// What is worth knowing and no problem.
+    /// Remarks that are not problems.
     pub remarks: Vec<String>,
     pub totals: Totals,
-    /// Of a volume with generations, how many were checked: the newest and the snapshots.
+    /// On a volume with generations, the number of checked ones: the newest and the snapshots.
     pub generations: u64,
     /// A crash left the volume, and it was checked as after its recovery.
     pub is_replayed: bool,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     pub fn is_sound(&self) -> bool {
         self.problem_count == 0
     }
@@ -61,7 +61,7 @@ impl Report {
         }
     }
 
-    /// Adds what was found of a generation: of the newest, or of a snapshot, by whose name it is told.
+    /// Adds the findings of a generation: the newest, or a snapshot, with its name.
     pub(crate) fn add(&mut self, other: Report, snapshot: Option<&str>) {
         let named = |text: String| snapshot.map_or(text.clone(), |name| format!("snapshot '{name}': {text}"));
         self.problem_count += other.problem_count - other.problems.len() as u64;

@@ -1,8 +1,8 @@
-//! Which blocks are claimed, by whatever it is.
+//! The set of claimed blocks.
 
 use xact_types::{BlockNr, Run};
 
-/// One bit a block.
+/// One bit for each block.
 pub(crate) struct UsedBlocks {
     words: Vec<u64>,
     blocks: u64,
@@ -23,8 +23,8 @@ impl UsedBlocks {
         self.count
     }
 
-    /// Claims the blocks of a run, which lies within the volume; gives the first that was claimed
-    /// before.
+    /// Claims the blocks of a run, which is within the volume; returns the first one that was
+    /// claimed before.
     pub fn claim(&mut self, run: Run) -> Option<BlockNr> {
         let mut twice = None;
         for block in run.start.0..run.end().0 {

@@ -1,4 +1,4 @@
-//! Reading the volume block by block.
+//! Reads the volume block by block.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Volume {
         Ok(bytes)
     }
 
-    /// An inode as it is in its table, unchecked; `None` for a number that is none.
+    /// An inode from its table, unchecked; `None` for a number outside of the volume.
     pub fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
         let Some((group, index)) = self.sb.inode_place(ino) else { return Ok(None) };
         let at = index as usize * usize::from(self.sb.inode_size());

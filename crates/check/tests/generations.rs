@@ -1,4 +1,5 @@
-//! Volumes with generations: what a sound one says, and that damage anywhere in the pool is told.
+//! Volumes with generations: the report of a sound one, and damage anywhere in the pool, which is
+//! reported.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ fn check(bytes: Vec<u8>) -> Result<Report, Error> {
     xact_check::check(Arc::new(MemoryDevice::from_bytes(bytes)), &mut |_, _| ())
 }
 
-/// Whether the check has nothing to say; damage on which nothing can be built is damage too.
+/// Whether the check reports no problem; damage that prevents the check counts as a problem.
 fn is_sound(bytes: Vec<u8>) -> bool {
     match check(bytes) {
         Ok(report) => report.is_sound(),
@@ -27,8 +28,8 @@ fn is_sound(bytes: Vec<u8>) -> bool {
     }
 }
 
-/// A volume with three snapshots, one of them with a file that was deleted while it was open, one of chosen
-/// paths, as a crash leaves it.
+/// A volume with three snapshots, as a crash leaves it. One snapshot has a file that was deleted
+/// while it was open, one is of chosen paths.
 fn populated() -> Vec<u8> {
     let memory = Arc::new(MemoryDevice::new(12 << 20));
     let device: Arc<dyn BlockDevice> = memory.clone();
@@ -93,12 +94,12 @@ fn a_sound_one_with_all_its_generations() {
             .iter()
             .any(|r| r == "snapshot 'second': one inode waits for its deletion or truncation")
     );
-    // Three that were made, and what a new volume has.
+    // Three that were created, and those of a new volume.
     assert_eq!((report.totals.directories, report.totals.files), (5, 39));
 }
 
 #[test]
-fn damage_of_anything_in_the_pool_is_told() {
+fn damage_anywhere_in_the_pool_is_reported() {
     let good = populated();
     let shape = shape(&good);
     let (slot, root) = root(&good, &shape);
@@ -115,7 +116,7 @@ fn damage_of_anything_in_the_pool_is_told() {
         // The last byte of a block with padding is covered by a checksum as well.
         let byte = place as usize * BLOCK + (place as usize * 37) % BLOCK;
         bad[byte] ^= 0x40;
-        // The log is empty: what older ones have left in its area is nothing.
+        // The log is empty: old records in its area do not count.
         let in_log =
             root.log.is_some_and(|(first, blocks)| (first.0..first.0 + u64::from(blocks)).contains(&place));
         if in_log {
@@ -132,7 +133,7 @@ fn damage_of_anything_in_the_pool_is_told() {
     let newest = shape.root_offset(slot) as usize;
     let mut old = good.clone();
     old[newest + 600] ^= 1;
-    // The other slot's generation is older, and its places may be others' by now.
+    // The other slot's generation is older, and its pool blocks may have new owners.
     let _ = check(old);
     let mut none = good.clone();
     none[newest + 600] ^= 1;
@@ -140,10 +141,10 @@ fn damage_of_anything_in_the_pool_is_told() {
     assert!(matches!(check(none), Err(Error::Corrupt(_))));
 }
 
-/// A snapshot of the volume that says it is one of chosen paths has its tables where nothing would keep them; one that
-/// was still to be cut is nothing that is wrong.
+/// A snapshot of the volume that claims to be one of chosen paths has its tables at home, where
+/// nothing holds them. A snapshot that is still to be pruned is not a problem.
 #[test]
-fn what_nothing_keeps_for_a_part_is_told() {
+fn fixed_metadata_that_a_part_does_not_hold_is_reported() {
     let good = populated();
     let shape = shape(&good);
     let (slot, root) = root(&good, &shape);
@@ -171,9 +172,9 @@ fn what_nothing_keeps_for_a_part_is_told() {
     assert!(uncut.remarks.iter().any(|r| r.contains("'first' was being made")), "{:?}", uncut.remarks);
 }
 
-/// Bits of the bitmap that are wrong, with checksums that are right.
+/// Wrong bits in the bitmap, with right checksums.
 #[test]
-fn places_lost_and_places_given_twice_are_told() {
+fn lost_and_doubly_used_pool_blocks_are_reported() {
     let good = populated();
     let shape = shape(&good);
     let (slot, root) = root(&good, &shape);

@@ -20,17 +20,17 @@ pub struct Version {
     pub reserved: u32,
 }
 
-/// Flags of [`Begin`]. `SNAPSHOT`: what was only read is not validated. `OWN_INODES`: `stat` in the
-/// view returns inode numbers that no other view has, for programs that hold several views at a
-/// time.
+/// Flags of [`Begin`]. `SNAPSHOT`: files that were only read are not validated. `OWN_INODES`:
+/// `stat` in the view returns inode numbers that no other view has, for programs that hold several
+/// views at a time.
 pub const BEGIN_SNAPSHOT: u32 = 1;
 pub const BEGIN_OWN_INODES: u32 = 2;
 
-/// Flags of [`Commit`]. `ORDERED`: it is durable together with what comes later. `RETAIN`: where
-/// the commit is refused, the transaction stays open. `ONLY`: the selected changes, the rest stays.
-/// `CONSOLIDATE`: as `ORDERED`, of contents that later commits are going to replace. `FOLLOW`:
-/// descriptors that were opened in the view refer to the committed files afterwards, and are not
-/// stale.
+/// Flags of [`Commit`]. `ORDERED`: it becomes durable together with later changes. `RETAIN`: if the
+/// commit is refused, the transaction stays open. `ONLY`: commits the selected changes and keeps
+/// the rest open. `CONSOLIDATE`: as `ORDERED`, for contents that later commits are going to
+/// replace. `FOLLOW`: descriptors that were opened in the view refer to the committed files
+/// afterwards, and are not stale.
 pub const COMMIT_ORDERED: u32 = 1;
 pub const COMMIT_RETAIN: u32 = 2;
 pub const COMMIT_ONLY: u32 = 4;
@@ -55,14 +55,14 @@ pub struct Commit {
     pub flags: u32,
     /// Out: one of [`Reason`].
     pub reason: u32,
-    /// Out: the transaction that committed first, of a conflict; 0 for a call outside of any.
+    /// Out: in a conflict, the transaction that committed first; 0 for a call outside of any.
     pub conflicting_tx: u64,
     /// Out: bytes in `path` and in `why`.
     pub path_len: u32,
     pub why_len: u32,
     /// Out: the path of a conflict, from the volume's root; not terminated.
     pub path: [u8; PATH_MAX],
-    /// Out: why it failed, in English.
+    /// Out: the reason of the failure, in English.
     pub why: [u8; WHY_MAX],
 }
 
@@ -71,7 +71,7 @@ pub struct Commit {
 pub struct Status {
     /// 1 while the channel has a transaction.
     pub active: u32,
-    /// 1 if it can never commit, since a change in it has met what others have changed.
+    /// 1 if it can never commit, since one of its changes conflicts with a change by others.
     pub doomed: u32,
     /// Its number, else 0.
     pub id: u64,
@@ -87,30 +87,30 @@ pub struct Select {
     pub path: [u8; PATH_MAX],
 }
 
-/// Figures of the volume since it was mounted.
+/// Statistics of the volume since it was mounted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Counters {
-    /// Commits of the engine, and blocks in them; how many of these are file data.
+    /// Commits of the engine, blocks in them, and those of the blocks that are file data.
     pub commits: u64,
     pub committed_blocks: u64,
     pub journaled_data_blocks: u64,
-    /// Blocks that checkpoints wrote to their place, and that they never had to.
+    /// Blocks that checkpoints wrote to their place, and blocks that never had to be written there.
     pub checkpoint_writes: u64,
     pub checkpoint_writes_saved: u64,
     /// Blocks of file data written back, to new places and over old contents.
     pub new_blocks: u64,
     pub overwritten_blocks: u64,
-    /// What the device was asked to do.
+    /// Requests to the device.
     pub device_reads: u64,
     pub device_read_bytes: u64,
     pub device_writes: u64,
     pub device_written_bytes: u64,
     pub device_flushes: u64,
-    /// Of the flushes, those before which nothing had been written since the one before.
+    /// Flushes with no write since the previous flush.
     pub device_empty_flushes: u64,
-    /// Blocks of file data that reads found in the cache, and that they had to read; bytes in it,
-    /// and the most that it holds.
+    /// Blocks of file data that reads found in the cache, and blocks that they had to read; bytes
+    /// in the cache, and its limit.
     pub data_hits: u64,
     pub data_misses: u64,
     pub data_bytes: u64,
@@ -118,28 +118,28 @@ pub struct Counters {
     /// Metadata blocks that were found in memory, and that had to be read.
     pub metadata_hits: u64,
     pub metadata_misses: u64,
-    /// What open transactions hold before their commits, now: bytes of spilled contents, and
-    /// inodes. What those of one user other than root may hold of the free space, in percent.
+    /// The present use of space by open transactions before their commits: bytes of spilled
+    /// contents, and inodes. The limit for one user other than root, in percent of the free space.
     pub tx_held_bytes: u64,
     pub tx_held_inodes: u64,
     pub tx_space_percent: u64,
-    /// Transactions whose space was revoked, as others needed it.
+    /// Transactions whose space was revoked because other calls needed it.
     pub tx_revoked: u64,
     pub reserved: [u64; 1],
 }
 
-/// How full the pool of a volume with generations is, in bytes; all 0 on other volumes.
+/// The fill level of the pool of a volume with generations, in bytes; all 0 on other volumes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Pool {
     pub size: u64,
     pub used: u64,
-    /// Of those in use: held by snapshots alone, and the intent log's.
+    /// The parts of the used space that only snapshots hold, and that the intent log takes.
     pub snapshots: u64,
     pub log: u64,
-    /// Changed metadata that takes room with the next generation.
+    /// Changed metadata that takes space with the next generation.
     pub waiting: u64,
-    /// What has to be free for anything to be added.
+    /// The free space needed to add anything.
     pub needed: u64,
     pub reserved: [u64; 2],
 }
@@ -164,7 +164,7 @@ pub struct UserUse {
     /// In bytes.
     pub memory: u64,
     pub descriptors: u64,
-    /// Calls that were refused for a limit, since the mount.
+    /// Calls that were refused because of a limit, since the mount.
     pub refused: u64,
 }
 
@@ -185,13 +185,13 @@ pub struct Users {
     pub users: [UserUse; USERS_MAX],
 }
 
-/// How long something took, each time since the volume was mounted.
+/// The durations of an event, counted since the volume was mounted.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Times {
     pub sum_ns: u64,
     pub worst_ns: u64,
-    /// Buckets as [`xact_types::Latencies`] has them.
+    /// Buckets as in [`xact_types::Latencies`].
     pub buckets: [u32; LATENCY_BUCKETS],
 }
 
@@ -209,7 +209,7 @@ impl From<&Times> for LatencySnapshot {
     }
 }
 
-/// How long syncs of files and commits took.
+/// The durations of syncs of files and of commits.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Latencies {
@@ -220,27 +220,27 @@ pub struct Latencies {
 /// Actions of [`Modes`].
 pub const MODES_GET: u32 = 1;
 pub const MODES_SET: u32 = 2;
-/// Returns the modes that the mount's options say, in `stored`.
+/// Returns the modes of the mount's options, in `stored`.
 pub const MODES_OPTIONS: u32 = 3;
 
-/// The volume's modes, as the numbers that its superblock keeps (0: not said). Setting them is for
-/// root, and for the user who mounted it.
+/// The volume's modes, as numbers in its superblock (0: not set). Only root and the user who
+/// mounted the volume may set them.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Modes {
-    /// In: what to do.
+    /// In: the action.
     pub action: u32,
-    /// Out: why it failed, in English.
+    /// Out: the reason of a failure, in English.
     pub why_len: u32,
     /// In or out: the volume's own modes.
     pub stored: [u8; 8],
-    /// Out: those that it is mounted with.
+    /// Out: the modes that it is mounted with.
     pub effective: [u8; 8],
     pub why: [u8; WHY_MAX],
 }
 
-/// Flag of [`Keep`]: it is kept on the volume too, and is open again after the next mount. Where
-/// that is impossible, `KEEP` fails, and the transaction is kept as without the flag.
+/// Flag of [`Keep`]: the transaction is also saved on the volume, and is open again after the next
+/// mount. If that is impossible, `KEEP` fails, and the transaction is kept as without the flag.
 pub const KEEP_PERSISTENT: u16 = 1;
 
 /// Longest label of a kept transaction, in bytes.
@@ -273,7 +273,7 @@ pub enum TxStatus {
     Kept = 2,
     Committed = 3,
     Dropped = 4,
-    /// Dropped since its time ran out.
+    /// Dropped because its time ran out.
     TimedOut = 5,
 }
 
@@ -291,10 +291,10 @@ pub struct Info {
     pub id: u64,
     /// In: 0 or `INFO_NEXT`. Out: 0 or `INFO_PERSISTENT`.
     pub flags: u32,
-    /// Out: one of [`TxStatus`]. Of those that have ended only kept ones are remembered, for a
+    /// Out: one of [`TxStatus`]. Of the ended transactions only kept ones are remembered, for a
     /// while.
     pub status: u32,
-    /// Out: whose it is.
+    /// Out: its owner.
     pub uid: u32,
     pub label_len: u32,
     /// Out: milliseconds since its begin, and until it is dropped (0 for never).
@@ -303,7 +303,7 @@ pub struct Info {
     pub label: [u8; LABEL_MAX],
 }
 
-/// Bytes that one call returns of a list of changes, or of a file.
+/// Bytes of a list of changes, or of a file, that one call returns.
 pub const PAGE_BYTES: usize = 15 << 10;
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -320,7 +320,7 @@ pub struct Diff {
     pub data: [u8; PAGE_BYTES],
 }
 
-/// What happened to a path, for [`Change`].
+/// The kind of a change to a path, for [`Change`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ChangeKind {
@@ -338,7 +338,7 @@ impl ChangeKind {
     }
 }
 
-/// One change, followed by its path, and by the earlier path of what was renamed.
+/// One change, followed by its path, and by the earlier path in case of a rename.
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Change {
@@ -363,7 +363,8 @@ pub struct ChangeSide {
     pub reserved: u32,
 }
 
-/// Contents of a file (or the target of a link) on one side of a change; does not count as read.
+/// Contents of a file (or the target of a link) on one side of a change. The call does not count as
+/// a read.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ReadSide {
@@ -371,7 +372,7 @@ pub struct ReadSide {
     pub id: u64,
     pub ino: u64,
     pub offset: u64,
-    /// In: 0 for what was there, 1 for what is there now.
+    /// In: 0 for the contents before the change, 1 for those after it.
     pub side: u32,
     /// Out: bytes in `data`; 0 at the end.
     pub len: u32,
@@ -385,13 +386,13 @@ pub struct Savepoint {
     pub number: u64,
 }
 
-/// Why a commit failed.
+/// The reason why a commit failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reason {
     /// It did not fail.
     None = 0,
-    /// Others changed what the transaction read or wrote; `path` says what. `EAGAIN`.
+    /// Others changed files that the transaction read or wrote; `path` names one. `EAGAIN`.
     Conflict = 1,
     /// `ENOSPC`.
     NoSpace = 2,
@@ -403,9 +404,9 @@ pub enum Reason {
     /// `EUCLEAN`.
     Io = 5,
     Other = 6,
-    /// Others changed more since its begin than is remembered. `ESTALE`.
+    /// Others changed more since its begin than the daemon remembers. `ESTALE`.
     TooOld = 7,
-    /// The selected changes cannot be taken apart from the rest, or there are none; see `why`.
+    /// The selected changes cannot be separated from the rest, or there are none; see `why`.
     /// `EINVAL`.
     NotApart = 8,
 }
@@ -430,18 +431,18 @@ pub const SNAPSHOT_TELL: u32 = 3;
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Snapshot {
-    /// In: what to do.
+    /// In: the action.
     pub action: u32,
-    /// In, for `SNAPSHOT_TELL`: which.
+    /// In, for `SNAPSHOT_TELL`: its index.
     pub index: u32,
-    /// Out: the generation that is kept, when it was made (seconds since 1970), and the bytes of
-    /// the pool that deleting it alone would free.
+    /// Out: the generation, its time (seconds since 1970), and the bytes of the pool that deleting
+    /// it alone would free.
     pub generation: u64,
     pub time: u64,
     pub own_bytes: u64,
     /// In or out: bytes in `name`.
     pub name_len: u32,
-    /// Out: why it failed, in English.
+    /// Out: the reason of a failure, in English.
     pub why_len: u32,
     pub name: [u8; SNAPSHOT_NAME_MAX],
     /// Out: bytes of its paths in [`SnapshotPaths`]; 0 for a snapshot of the whole volume.
@@ -454,23 +455,23 @@ pub struct Snapshot {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SnapshotPaths {
-    /// In: what to do.
+    /// In: the action.
     pub action: u32,
     /// In: bytes in `name`.
     pub name_len: u32,
     /// In or out: bytes in `paths`.
     pub paths_len: u32,
-    /// Out: why it failed, in English.
+    /// Out: the reason of a failure, in English.
     pub why_len: u32,
     pub name: [u8; SNAPSHOT_NAME_MAX],
     pub reserved: u32,
-    /// In or out: paths from the volume's root and without one, each with a NUL behind it.
+    /// In or out: paths relative to the volume's root, each followed by a NUL.
     pub paths: [u8; SNAPSHOT_PATHS_MAX],
     pub why: [u8; WHY_MAX],
 }
 
 impl SnapshotPaths {
-    /// A request; `None` where the name or the paths are too long.
+    /// A request; `None` if the name or the paths are too long.
     pub fn new(action: u32, name: &str, paths: &[u8]) -> Option<Box<SnapshotPaths>> {
         let mut request = Box::new(SnapshotPaths::new_zeroed());
         request.name.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
@@ -487,7 +488,7 @@ impl SnapshotPaths {
 }
 
 impl Snapshot {
-    /// A request; `None` where the name is too long.
+    /// A request; `None` if the name is too long.
     pub fn new(action: u32, name: &str) -> Option<Snapshot> {
         let mut request = Snapshot::new_zeroed();
         request.name.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
@@ -503,15 +504,15 @@ impl Modes {
     }
 }
 
-/// Compares a snapshot with another, or with the volume as it is now. On a control channel, whose
-/// list of changes it makes; [`Diff`] with the id 0 returns that.
+/// Compares a snapshot with another, or with the present volume. Made on a control channel, it
+/// creates the channel's list of changes, which [`Diff`] with the id 0 returns.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SnapshotDiff {
-    /// In: bytes in `old` and in `new`; 0 of `new` for now.
+    /// In: bytes in `old` and in `new`; 0 in `new` for the present volume.
     pub old_len: u32,
     pub new_len: u32,
-    /// Out: why it failed, in English.
+    /// Out: the reason of a failure, in English.
     pub why_len: u32,
     pub reserved: u32,
     pub old: [u8; SNAPSHOT_NAME_MAX],
@@ -520,7 +521,7 @@ pub struct SnapshotDiff {
 }
 
 impl SnapshotDiff {
-    /// A request; `None` where a name is too long.
+    /// A request; `None` if a name is too long.
     pub fn new(old: &str, new: &str) -> Option<SnapshotDiff> {
         let mut request = SnapshotDiff::new_zeroed();
         request.old.get_mut(..old.len())?.copy_from_slice(old.as_bytes());
@@ -561,7 +562,7 @@ pub const IOC_POOL: u32 = ioc(2, 37, size_of::<Pool>());
 pub const IOC_USERS: u32 = ioc(3, 39, size_of::<Users>());
 pub const IOC_LATENCIES: u32 = ioc(2, 35, size_of::<Latencies>());
 
-/// Name of the hidden folder in the mount's root.
+/// Name of the control folder in the mount's root.
 pub const FOLDER: &str = ".xact";
 
 const _: () = assert!(size_of::<Commit>() == 24 + PATH_MAX + WHY_MAX);

@@ -1,8 +1,9 @@
 //! The control interface of a mounted volume: how a program begins, commits and inspects
-//! transactions, and reads the figures of the volume.
+//! transactions, and reads the statistics of the volume.
 //!
 //! ```text
-//!   abi      structs, numbers and limits of the ioctls, equal to include/xact_ioctl.h (tests/header.rs)
+//!   abi      structs, numbers and limits of the ioctls, equal to include/xact_ioctl.h
+//!            (compared by tests/header.rs)
 //!   tx_info  a transaction as its user sees it
 //!   client   calls of a program: a control channel, a savepoint, requests by mount point
 //! ```

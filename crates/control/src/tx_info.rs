@@ -11,9 +11,9 @@ pub struct TxInfo {
     pub status: TxStatus,
     pub uid: u32,
     pub label: Vec<u8>,
-    /// Since its begin.
+    /// The time since its begin.
     pub age: Duration,
-    /// Until its time runs out.
+    /// The time until it is dropped.
     pub left: Option<Duration>,
     /// Whether it survives the end of the mount.
     pub persistent: bool,

@@ -1,6 +1,6 @@
-//! `include/xact_ioctl.h` and this crate declare the same interface: every constant, the size of every
-//! struct, and the place of every field. A C compiler evaluates the header; a name that only one of the
-//! two has fails too.
+//! `include/xact_ioctl.h` and this crate declare the same interface: every constant, the size of
+//! every struct, and the offset of every field. A C compiler evaluates the header; a name that only
+//! one of the two has fails too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use xact_control::abi::{self, *};
 
 const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
 
-/// Values by what they are of: `XACT_PAGE`, `sizeof xact_diff`, `xact_diff.index`.
+/// Values by name: `XACT_PAGE`, `sizeof xact_diff`, `xact_diff.index`.
 type Values = BTreeMap<String, u64>;
 
 fn constants(values: &mut Values) {
@@ -63,7 +63,7 @@ fn constants(values: &mut Values) {
 }
 
 fn structs(values: &mut Values) {
-    // A field that is missing from a list does not compile.
+    // A list that lacks a field does not compile.
     macro_rules! structs {
         ($($c:ident = $rust:ident { $($field:ident $(as $c_field:ident)?),* };)*) => {$(
             let _ = |$rust { $($field: _),* }: $rust| {};
@@ -123,7 +123,8 @@ fn structs(values: &mut Values) {
     }
 }
 
-/// Names of the constants, structs and fields that the header declares, as C expressions of their values.
+/// Names of the constants, structs and fields that the header declares, as C expressions of their
+/// values.
 fn declared(header: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut inside: Option<&str> = None;

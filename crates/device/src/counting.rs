@@ -1,4 +1,4 @@
-//! Counts what passes through, for `xact stat` and the benchmarks.
+//! Counts the requests to a device, for `xact stat` and the benchmarks.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::{BlockDevice, WriteHint};
 
-/// What a device was asked to do since it was opened.
+/// The requests to a device since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
     pub reads: u64,
@@ -14,11 +14,11 @@ pub struct DeviceCounts {
     pub writes: u64,
     pub written_bytes: u64,
     pub flushes: u64,
-    /// Flushes of those before which nothing had been written since the one before.
+    /// Flushes with no write since the previous flush.
     pub empty_flushes: u64,
 }
 
-/// Passes everything on to `inner` and counts it.
+/// Passes each request to `inner` and counts it.
 pub struct CountingDevice {
     inner: Arc<dyn BlockDevice>,
     reads: AtomicU64,

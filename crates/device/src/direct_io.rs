@@ -1,17 +1,16 @@
 //! Writes past the operating system's page cache.
 //!
-//! File data is cached above this crate already; a second copy of it in the page cache costs the
+//! File data is cached above this crate already. A second copy of it in the page cache costs the
 //! memory and the time of one more copy, and a write to a block device is cut into pages there. So
-//! what is large and aligned goes straight to the device, and what a flush waits for at once too,
-//! since that would only take it out of the cache again: 28 KiB and a flush took 141 us of a loop
-//! device instead of 163 (medians of 2,000, a script of the moment). Small writes that more will
-//! follow before the flush are left to the cache, which passes them on together. The kernel keeps
-//! both ways coherent: a direct write drops the cached pages of its range, having written out what
-//! was dirty in it.
+//! large, aligned writes go straight to the device. So do writes that a flush follows at once,
+//! since the flush would only take them out of the cache again. Small writes that more will follow
+//! before the flush go to the cache, which writes them together. The kernel keeps both ways
+//! coherent: a direct write drops the cached pages of its range, after it has written out the dirty
+//! ones.
 //!
-//! Reads stay with the page cache: its read-ahead is worth more than the copy.
+//! Reads use the page cache: its read-ahead is worth more than the copy.
 //!
-//! Crash argument: a direct write is in no order with others until a flush, like any other;
+//! Crash argument: a direct write has no order with other writes until a flush, like any other;
 //! `fdatasync` of the other descriptor flushes the device's cache for both.
 
 use std::fs::File;
@@ -23,22 +22,22 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// From here on a write is large.
+/// Writes of at least this size are large.
 pub const LARGE_BYTES: usize = 128 << 10;
-/// What goes to the device at once.
+/// The size of one write to the device.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Alignment of offsets, lengths and memory that every device is content with.
+/// An alignment of offsets, lengths and memory that every device accepts.
 const ALIGN_BYTES: usize = 4096;
-/// Memory that is kept for the next writes, those that nobody waits for included; more is in use
-/// only while as many run. A buffer that has to be made costs more than what is written from it:
-/// the kernel hands out each of its pages again.
+/// Memory that is kept for the next writes, those in the background included. More is in use only
+/// while that many writes run. A new buffer costs more than the write from it: the kernel has to
+/// allocate each of its pages again.
 const SPARE_BYTES: usize = 16 << 20;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(4096))]
 struct AlignedPage([u8; ALIGN_BYTES]);
 
-/// Aligned memory with what is to be written.
+/// Aligned memory with the bytes to write.
 pub struct Filled {
     memory: Box<[AlignedPage]>,
     len: usize,
@@ -53,15 +52,15 @@ impl Filled {
 /// The second descriptor of a device, and memory aligned for it.
 pub struct DirectIo {
     file: File,
-    /// The device refused what it should have taken.
+    /// The device refused a write that it should have accepted.
     refused: AtomicBool,
     /// From small to large.
     spare: Mutex<Vec<Box<[AlignedPage]>>>,
 }
 
 impl DirectIo {
-    /// Opens what `file` has open once more. `None` where that cannot be done (no `/proc`), or
-    /// where what lies below knows no direct writes.
+    /// Opens the file of `file` once more. `None` if that is impossible (no `/proc`), or if the
+    /// device below does not support direct writes.
     pub fn open(file: &File) -> Option<DirectIo> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut options = File::options();
@@ -70,8 +69,8 @@ impl DirectIo {
         Some(DirectIo { file, refused: AtomicBool::new(false), spare: Mutex::default() })
     }
 
-    /// Writes, if the range is large and aligned; false where it is not or cannot be done this way.
-    /// Part of it may have been written then.
+    /// Writes, if the range is large and aligned; false if it is not, or cannot be written this
+    /// way. Part of it may have been written then.
     pub fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
         if !self.takes(bufs.iter().map(|b| b.len()).sum(), offset) {
             return Ok(false);
@@ -79,7 +78,7 @@ impl DirectIo {
         self.write_chunks(bufs, offset)
     }
 
-    /// As [`Self::write`], of whatever size.
+    /// As [`Self::write`], for any size.
     pub fn write_now(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
         if !self.takes_aligned(bufs.iter().map(|b| b.len()).sum(), offset) {
             return Ok(false);
@@ -95,8 +94,8 @@ impl DirectIo {
         })
     }
 
-    /// Copies buffers to aligned memory, chunk by chunk, and calls `each` with that and its offset
-    /// on the device, until it gives false.
+    /// Copies buffers to aligned memory, chunk by chunk, and calls `each` with that memory and its
+    /// offset on the device, until it returns false.
     pub fn each_chunk(
         &self,
         bufs: &[IoSlice<'_>],
@@ -130,7 +129,7 @@ impl DirectIo {
         Ok(true)
     }
 
-    /// False where the device refuses it.
+    /// False if the device refuses it.
     pub fn write_filled(&self, filled: &Filled, offset: u64) -> io::Result<bool> {
         if self.refused.load(Relaxed) {
             return Ok(false);
@@ -138,7 +137,7 @@ impl DirectIo {
         self.accepted(self.file.write_all_at(filled.bytes(), offset))
     }
 
-    /// Whether what is so long and goes there may be written this way.
+    /// Whether a write of this length at this offset may go this way.
     pub fn takes(&self, len: usize, offset: u64) -> bool {
         len >= LARGE_BYTES && self.takes_aligned(len, offset)
     }
@@ -147,7 +146,7 @@ impl DirectIo {
         len % ALIGN_BYTES == 0 && offset % ALIGN_BYTES as u64 == 0 && !self.refused.load(Relaxed)
     }
 
-    /// `EINVAL` is how the kernel says that it wants another alignment, or none of this at all.
+    /// `EINVAL` is how the kernel asks for another alignment, or refuses direct writes.
     fn accepted(&self, result: io::Result<()>) -> io::Result<bool> {
         match result {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
@@ -171,8 +170,8 @@ impl DirectIo {
         vec![AlignedPage([0; ALIGN_BYTES]); pages.next_power_of_two()].into()
     }
 
-    /// Keeps the memory, and drops smaller buffers where there are too many: they are cheaper to
-    /// make.
+    /// Keeps the memory, and drops smaller buffers if there are too many: they are cheaper to
+    /// allocate.
     pub fn give_back(&self, filled: Filled) {
         let mut spare = self.spare.lock();
         spare.push(filled.memory);

@@ -17,7 +17,7 @@ use crate::{BlockDevice, WriteHint, check_range};
 pub enum OpenMode {
     /// Shared with other readers.
     ReadOnly,
-    /// Held alone: a second opening of either mode is refused while it is open.
+    /// Exclusive: a second opening in either mode is refused while it is open.
     ReadWrite,
 }
 
@@ -26,8 +26,7 @@ pub enum OpenMode {
 /// device.
 pub struct FileDevice {
     file: File,
-    /// `None` on a device that is not written, or where the system cannot write past its page
-    /// cache.
+    /// `None` on a device that is not written, or if the system cannot write past its page cache.
     direct_io: Option<Arc<DirectIo>>,
     write_behind: Option<WriteBehind>,
     size_bytes: u64,
@@ -37,8 +36,8 @@ pub struct FileDevice {
 impl FileDevice {
     /// Opens and locks `path`.
     ///
-    /// Errors: as `open(2)`; `WouldBlock` where somebody else has it open; `InvalidInput` where
-    /// it is neither a regular file nor a block device.
+    /// Errors: as `open(2)`; `WouldBlock` if another process has it open; `InvalidInput` if it is
+    /// neither a regular file nor a block device.
     pub fn open(path: &Path, mode: OpenMode) -> io::Result<FileDevice> {
         let kind = std::fs::metadata(path)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
@@ -65,15 +64,15 @@ impl FileDevice {
 }
 
 impl FileDevice {
-    /// Waits for what is still on its way to a range.
-    fn settle(&self, offset: u64, len: usize) {
+    /// Waits for the running writes to a range.
+    fn wait_for_range(&self, offset: u64, len: usize) {
         if let Some(behind) = &self.write_behind {
-            behind.settle(offset, len as u64);
+            behind.wait_for_range(offset, len as u64);
         }
     }
 
-    /// Lets others open the file. To be called when nothing is read or written any more, where the
-    /// device itself may live on. The kernel's claim on a block device (`O_EXCL`) goes with the
+    /// Lets other processes open the file, while the device itself may live on. Nothing may be read
+    /// or written after the call. The kernel's claim on a block device (`O_EXCL`) ends with the
     /// device.
     pub fn unlock(&self) -> io::Result<()> {
         // SAFETY: flock takes a descriptor that `file` keeps open and no memory.
@@ -85,7 +84,7 @@ impl FileDevice {
 }
 
 impl FileDevice {
-    /// By way of the system's page cache.
+    /// Writes through the system's page cache.
     fn write_cached(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let mut at = offset;
         for batch in bufs.chunks(libc::UIO_MAXIOV as usize) {
@@ -105,7 +104,7 @@ impl FileDevice {
                     return Err(error);
                 }
             }
-            // A short write is legal; finish the rest plainly.
+            // A short write is legal; `pwrite` writes the rest.
             let mut skip = written.max(0) as usize;
             if skip < len {
                 let mut place = at + skip as u64;
@@ -122,10 +121,10 @@ impl FileDevice {
     }
 }
 
-/// How long a lock is tried for. A process that another thread starts has a copy of every
-/// descriptor until it executes its program, and with it the lock of a device that was closed a
-/// moment ago.
-const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+/// How long opening tries to take the lock. A process that another thread starts has a copy of
+/// every descriptor until it executes its program, and with it the lock of a device that was closed
+/// a moment ago.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
 
 fn lock(file: &File, mode: OpenMode) -> io::Result<()> {
     let how = match mode {
@@ -139,7 +138,7 @@ fn lock(file: &File, mode: OpenMode) -> io::Result<()> {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::WouldBlock || begun.elapsed() > LOCK_PATIENCE {
+        if error.kind() != io::ErrorKind::WouldBlock || begun.elapsed() > LOCK_TIMEOUT {
             return Err(error);
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -164,13 +163,13 @@ impl BlockDevice for FileDevice {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         check_range(self.size_bytes, offset, buf.len())?;
-        self.settle(offset, buf.len());
+        self.wait_for_range(offset, buf.len());
         self.file.read_exact_at(buf, offset)
     }
 
     fn read_fresh_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         check_range(self.size_bytes, offset, buf.len())?;
-        self.settle(offset, buf.len());
+        self.wait_for_range(offset, buf.len());
         let (at, len) = (offset as libc::off_t, buf.len() as libc::off_t);
         // SAFETY: posix_fadvise takes a descriptor that `file` keeps open and no memory.
         let error = unsafe { libc::posix_fadvise(self.file.as_raw_fd(), at, len, libc::POSIX_FADV_DONTNEED) };
@@ -187,7 +186,7 @@ impl BlockDevice for FileDevice {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         check_range(self.size_bytes, offset, total)?;
-        self.settle(offset, total);
+        self.wait_for_range(offset, total);
         if let Some(direct) = &self.direct_io
             && direct.write(bufs, offset)?
         {
@@ -202,7 +201,7 @@ impl BlockDevice for FileDevice {
         let taken = match (hint, &self.direct_io, &self.write_behind) {
             (WriteHint::Background, _, Some(behind)) => behind.write(bufs, offset)?,
             (WriteHint::FlushFollows, Some(direct), _) => {
-                self.settle(offset, total);
+                self.wait_for_range(offset, total);
                 direct.write_now(bufs, offset)?
             }
             _ => false,
@@ -220,7 +219,7 @@ impl BlockDevice for FileDevice {
         match result {
             0 => Ok(()),
             _ => match io::Error::last_os_error() {
-                // A file system that has no such thing: the flush does it all.
+                // A file system without this call: the flush does all the work.
                 e if matches!(e.raw_os_error(), Some(libc::ESPIPE | libc::ENOSYS)) => Ok(()),
                 e => Err(e),
             },
@@ -238,7 +237,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.settle(offset, usize::try_from(len).unwrap_or(usize::MAX));
+        self.wait_for_range(offset, usize::try_from(len).unwrap_or(usize::MAX));
         // SAFETY: fallocate takes a descriptor that `file` keeps open and no memory.
         let result = unsafe {
             libc::fallocate(
@@ -265,7 +264,7 @@ mod tests {
         (0..len).map(|i| (i * 31 / 7 + seed) as u8).collect()
     }
 
-    /// Writes of both ways over each other: the newest is what is read, and what the file holds.
+    /// Overlapping writes of both ways: reads and the file have the newest one.
     #[test]
     fn direct_and_cached_writes_see_each_other() {
         const SIZE: usize = 16 << 20;
@@ -282,7 +281,7 @@ mod tests {
             (8 << 20, LARGE_BYTES + 512),   // an odd length
             (SIZE - LARGE_BYTES, LARGE_BYTES),
         ];
-        // Each once by every way, right behind the other.
+        // Each write once by every way, one right after the other.
         for (seed, (offset, len)) in writes.into_iter().flat_map(|write| [write; 3]).enumerate() {
             let data = bytes(len, seed);
             let (head, rest) = data.split_at(len / 3);
@@ -303,10 +302,9 @@ mod tests {
         }
     }
 
-    /// What the device had not passed on when it was asked to flush is in the file when that
-    /// returns.
+    /// Writes that the device was still working on at the flush are in the file when it returns.
     #[test]
-    fn a_flush_waits_for_what_is_on_its_way() {
+    fn a_flush_waits_for_queued_writes() {
         const LEN: usize = 24 << 20;
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(LEN as u64).unwrap();
@@ -319,9 +317,10 @@ mod tests {
         }
     }
 
-    /// Where the system can do it at all, what is large and aligned goes directly.
+    /// Large, aligned writes go directly, if the system supports that. @t277 // larger than one
+    /// write to the device
     #[test]
-    fn what_is_small_or_not_aligned_is_left_to_the_page_cache() {
+    fn small_and_unaligned_writes_use_the_page_cache() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4 << 20).unwrap();
         let Some(direct) = DirectIo::open(&file) else {

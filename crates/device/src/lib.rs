@@ -1,7 +1,7 @@
 //! Block devices below everything else: read, write, flush, and nothing about file systems.
 //!
-//! What a device promises, and all that the layers above may rely on:
-//! 1. A write is in no order with any other write until a flush.
+//! The promises of a device, on which the layers above rely:
+//! 1. A write has no order with any other write until a flush.
 //! 2. When `flush` returns Ok, every write that returned before `flush` was called is durable.
 //! 3. A write that a crash interrupts leaves each 512-byte sector old or new, in any mixture.
 
@@ -19,7 +19,7 @@ pub use file::{FileDevice, OpenMode};
 pub use memory::MemoryDevice;
 pub use overlay::Overlay;
 
-/// Sectors are what a device writes atomically.
+/// A device writes a sector atomically.
 pub const SECTOR_BYTES: usize = 512;
 
 pub trait BlockDevice: Send + Sync + 'static {
@@ -29,8 +29,8 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Fills `buf` from `offset`. Reading past the end is an error.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// As `read_at`, but from the device itself and not from what this system has cached of it:
-    /// another machine may have written there.
+    /// As `read_at`, but from the device itself and not from this system's cache: another machine
+    /// may have written there.
     fn read_fresh_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_at(buf, offset)
     }
@@ -44,14 +44,15 @@ pub trait BlockDevice: Send + Sync + 'static {
         self.write_at(&joined, offset)
     }
 
-    /// As `write_vectored_at`, in the way that suits what follows. To reads and to the next flush
-    /// it has been written when this returns, whatever the hint.
+    /// As `write_vectored_at`, with a hint about the requests that follow. Reads and the next flush
+    /// see the data as written when this returns, whatever the hint.
     fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, _hint: WriteHint) -> io::Result<()> {
         self.write_vectored_at(bufs, offset)
     }
 
-    /// Writes what the operating system's page cache holds of the range to the device, and waits
-    /// for that: a flush will have less to do. The range is not durable by this alone.
+    /// Writes the dirty pages of the range from the operating system's page cache to the device,
+    /// and waits for that, so that a flush has less to do. This alone does not make the range
+    /// durable.
     fn flush_page_cache_range(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
@@ -59,28 +60,28 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Makes every write that has returned durable.
     fn flush(&self) -> io::Result<()>;
 
-    /// Tells the device that the range holds nothing of worth. It may read as anything after.
+    /// Declares that the range holds no data. It may read as anything afterwards.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
 }
 
-/// What follows a write, by which a device chooses its way.
+/// The requests that follow a write, by which a device chooses how to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteHint {
-    /// A flush follows at once: the write goes to the device now, not into a cache out of which the
+    /// A flush follows at once: the write goes to the device now, not into a cache from which the
     /// flush would take it page by page.
     FlushFollows,
     /// A flush follows later. More writes may come before it, and go to the device together.
     #[default]
     Buffered,
-    /// Nothing waits for it yet: it may return while the device still works. The next flush reports
-    /// errors.
+    /// No caller waits for it yet: it may return while the device still works. The next flush
+    /// reports errors.
     Background,
 }
 
-/// Refuses ranges that do not lie within the device.
+/// Refuses ranges outside of the device.
 pub(crate) fn check_range(size_bytes: u64, offset: u64, len: usize) -> io::Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= size_bytes => Ok(()),

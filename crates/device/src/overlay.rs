@@ -1,4 +1,4 @@
-//! A device whose writes stay in memory: what a recovery would do, without doing it.
+//! A device whose writes stay in memory, which shows the effect of a recovery without writing it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::{BlockDevice, SECTOR_BYTES};
 use parking_lot::Mutex;
 
-/// Reads as `inner` but for what was written here.
+/// Reads as `inner`, except for the sectors written here.
 pub struct Overlay {
     inner: Arc<dyn BlockDevice>,
-    /// By number, each of [`SECTOR_BYTES`].
+    /// Written sectors by number, each of [`SECTOR_BYTES`].
     sectors: Mutex<HashMap<u64, [u8; SECTOR_BYTES]>>,
 }
 
@@ -19,7 +19,7 @@ impl Overlay {
         Overlay { inner, sectors: Mutex::default() }
     }
 
-    /// Numbers of the blocks of this many bytes in which something was written.
+    /// Numbers of the blocks of this size that were written to.
     pub fn changed_blocks(&self, block_size: u32) -> BTreeSet<u64> {
         let per_block = u64::from(block_size) / SECTOR_BYTES as u64;
         self.sectors.lock().keys().map(|sector| sector / per_block).collect()

@@ -1,10 +1,10 @@
-//! Large writes that nobody waits for yet: a thread of the device's own passes them on, past the
-//! page cache as those of [`crate::direct_io`] are, while whoever wrote goes on.
+//! Large writes in the background: a thread of the device writes them past the page cache, as
+//! [`crate::direct_io`] does, while the caller continues.
 //!
-//! Crash argument: what is on its way counts as written. So a read, write or discard of a range
-//! waits for what is on its way there, and a flush for all that came before it. What went wrong is
-//! told by every flush from then on: of several that run at once each had to have it, and none may
-//! say that all is durable.
+//! Crash argument: a queued write counts as written. So a read, write or discard of a range waits
+//! for queued writes to it, and a flush waits for all that came before it. After a failure every
+//! flush reports the error: several flushes may run at once, and none of them may claim that
+//! everything is durable.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,31 +19,31 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::direct_io::{DirectIo, Filled};
 
-/// Writes on their way at the most, each of at most 4 MiB: enough that the device always has one.
-const ON_THE_WAY: usize = 4;
+/// The most queued writes, each of at most 4 MiB. It is enough to keep the device busy.
+const QUEUE_MAX: usize = 4;
 
 /// The writes of one device.
 pub struct WriteBehind {
     shared: Arc<Shared>,
-    /// How the thread runs: who is there when it is started may be bound to a CPU, and give way to
-    /// everybody.
+    /// The schedule of the thread. The thread that starts it may be bound to a CPU, or run at the
+    /// lowest priority.
     schedule: Schedule,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
     direct: Arc<DirectIo>,
-    /// The page cache's way, for what the device refuses.
+    /// Writes through the page cache, for those that the device refuses.
     cached: File,
     state: Mutex<State>,
     changed: Condvar,
-    /// Of the state, for those who only want to know whether there is anything.
-    on_the_way: AtomicUsize,
+    /// The length of the queue, readable without the lock.
+    queued: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
-    /// In the order in which they came; the first is being written.
+    /// In the order of arrival; the first is being written.
     queue: VecDeque<Arc<Chunk>>,
     came: u64,
     done: u64,
@@ -51,7 +51,7 @@ struct State {
     closed: bool,
 }
 
-/// A first error, which is told more than once.
+/// The first error, which is reported more than once.
 struct Failure {
     kind: io::ErrorKind,
     number: Option<i32>,
@@ -63,7 +63,7 @@ impl Failure {
         Failure { kind: error.kind(), number: error.raw_os_error(), text: error.to_string() }
     }
 
-    fn told(&self) -> io::Error {
+    fn to_error(&self) -> io::Error {
         match self.number {
             Some(number) => io::Error::from_raw_os_error(number),
             None => io::Error::new(self.kind, self.text.clone()),
@@ -90,7 +90,7 @@ impl WriteBehind {
             cached: file.try_clone()?,
             state: Mutex::default(),
             changed: Condvar::new(),
-            on_the_way: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
         };
         Ok(WriteBehind {
             shared: Arc::new(shared),
@@ -99,48 +99,47 @@ impl WriteBehind {
         })
     }
 
-    /// Takes what is large and aligned on its way; false where it is not. Waits where too much is
-    /// on its way.
+    /// Queues the large, aligned writes; false for others. Waits if the queue is full.
     pub fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<bool> {
         let len: usize = bufs.iter().map(|b| b.len()).sum();
         if !self.shared.direct.takes(len, offset) {
             return Ok(false);
         }
-        self.settle(offset, len as u64);
+        self.wait_for_range(offset, len as u64);
         self.start()?;
         self.shared.direct.each_chunk(bufs, offset, &mut |filled, offset| {
             let mut state = self.shared.state.lock();
-            while state.queue.len() >= ON_THE_WAY {
+            while state.queue.len() >= QUEUE_MAX {
                 self.shared.changed.wait(&mut state);
             }
             state.queue.push_back(Arc::new(Chunk { filled, offset }));
             state.came += 1;
-            self.shared.on_the_way.fetch_add(1, Ordering::AcqRel);
+            self.shared.queued.fetch_add(1, Ordering::AcqRel);
             drop(state);
             self.shared.changed.notify_all();
             Ok(true)
         })
     }
 
-    /// Waits for what is on its way to a range.
-    pub fn settle(&self, offset: u64, len: u64) {
+    /// Waits for queued writes to a range.
+    pub fn wait_for_range(&self, offset: u64, len: u64) {
         let meets = |chunk: &Arc<Chunk>| {
             let range = chunk.range();
             range.start < offset.saturating_add(len) && offset < range.end
         };
-        if self.shared.on_the_way.load(Ordering::Acquire) > 0 {
+        if self.shared.queued.load(Ordering::Acquire) > 0 {
             self.wait_while(|state| state.queue.iter().any(meets));
         }
     }
 
-    /// Waits for all that came before. Errors: that of the first write that ever failed.
+    /// Waits for all writes that came before. Errors: that of the first write that ever failed.
     pub fn drain(&self) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         let before = state.came;
         while state.done < before {
             self.shared.changed.wait(&mut state);
         }
-        state.failed.as_ref().map_or(Ok(()), |failure| Err(failure.told()))
+        state.failed.as_ref().map_or(Ok(()), |failure| Err(failure.to_error()))
     }
 
     fn wait_while(&self, busy: impl Fn(&State) -> bool) {
@@ -169,7 +168,7 @@ impl Drop for WriteBehind {
         self.shared.state.lock().closed = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.lock().take() {
-            // It has no reason to panic, and whoever drops the device nobody to tell.
+            // The thread has no reason to panic, and a drop cannot return an error.
             let _ = thread.join();
         }
     }
@@ -187,7 +186,7 @@ impl Shared {
                     }
                     let passed = state.queue.pop_front();
                     state.done += 1;
-                    self.on_the_way.fetch_sub(1, Ordering::AcqRel);
+                    self.queued.fetch_sub(1, Ordering::AcqRel);
                     self.changed.notify_all();
                     drop(chunk);
                     if let Some(chunk) = passed.and_then(Arc::into_inner) {
@@ -208,7 +207,7 @@ impl Shared {
     }
 }
 
-/// On which CPUs a thread may run (`None` where that could not be read), and its policy.
+/// The CPUs that a thread may run on (`None` if they could not be read), and its policy.
 #[derive(Clone, Copy)]
 struct Schedule {
     cpus: Option<libc::cpu_set_t>,
@@ -219,20 +218,20 @@ impl Schedule {
     fn of_this_thread() -> Schedule {
         // SAFETY: all bits zero is an empty set.
         let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel fills the set, whose size is told.
+        // SAFETY: the kernel fills the set, whose size is an argument.
         let done = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut cpus) };
         // SAFETY: it takes a number.
         let policy = unsafe { libc::sched_getscheduler(0) };
         Schedule { cpus: (done == 0).then_some(cpus), policy }
     }
 
-    /// The calling thread runs like this from now on, as far as it may.
+    /// Applies the schedule to the calling thread, as far as it has the rights.
     fn apply(&self) {
         if let Some(cpus) = &self.cpus {
-            // SAFETY: the kernel reads the set, whose size is told.
+            // SAFETY: the kernel reads the set, whose size is an argument.
             unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpus) };
         }
-        // Of others the priority would have to be known, and nobody changes them.
+        // Other policies need their priority, and no thread of xact changes them.
         if self.policy == libc::SCHED_OTHER {
             let param = libc::sched_param { sched_priority: 0 };
             // SAFETY: the kernel reads the parameters.
@@ -251,9 +250,9 @@ mod tests {
         Some(WriteBehind::new(file, direct).unwrap())
     }
 
-    /// More than may be on its way at once; a flush has all of it, and the file is the newest.
+    /// More than the queue takes at once; after a flush the file has all of it, the newest on top.
     #[test]
-    fn what_is_on_its_way_is_there_after_a_flush() {
+    fn queued_writes_are_in_the_file_after_a_flush() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(64 << 20).unwrap();
         let Some(behind) = behind(&file) else {
@@ -265,10 +264,10 @@ mod tests {
                 let data = vec![16 * round + n + 1; 17 << 20];
                 assert!(behind.write(&[IoSlice::new(&data)], u64::from(n) * (17 << 20)).unwrap());
             }
-            // What was there before is not written over what came later.
+            // Earlier contents are not written over later ones.
             let data = vec![16 * round; LARGE_BYTES];
             assert!(behind.write(&[IoSlice::new(&data)], 4096).unwrap());
-            behind.settle(4096, 1);
+            behind.wait_for_range(4096, 1);
             let mut byte = [0];
             file.read_exact_at(&mut byte, 4096 + LARGE_BYTES as u64 - 1).unwrap();
             assert_eq!(byte, [16 * round]);
@@ -280,9 +279,9 @@ mod tests {
         }
     }
 
-    /// A write that fails is told by each flush from then on.
+    /// Each flush reports a write that failed before it.
     #[test]
-    fn what_went_wrong_is_told_by_the_flush() {
+    fn a_flush_reports_earlier_failures() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image");
         std::fs::write(&path, []).unwrap();
@@ -293,7 +292,7 @@ mod tests {
             return;
         };
         direct.refuse();
-        // The other way is not open for writing.
+        // The way through the cache is not open for writing.
         let behind = WriteBehind::new(&File::open(&path).unwrap(), Arc::new(direct)).unwrap();
         let chunk = behind.shared.direct.filled(&vec![1; LARGE_BYTES]);
         behind.start().unwrap();
@@ -301,7 +300,7 @@ mod tests {
             let mut state = behind.shared.state.lock();
             state.queue.push_back(Arc::new(Chunk { filled: chunk, offset: 0 }));
             state.came += 1;
-            behind.shared.on_the_way.fetch_add(1, Ordering::AcqRel);
+            behind.shared.queued.fetch_add(1, Ordering::AcqRel);
         }
         behind.shared.changed.notify_all();
         for _ in 0..3 {

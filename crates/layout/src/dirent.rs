@@ -8,12 +8,12 @@
 //! 8  name
 //! ```
 //!
-//! An entry may own more bytes than it needs: those of entries removed behind it. With
+//! An entry may own more bytes than it needs: those of removed entries behind it. With
 //! `metadata_csum` the last 12 bytes look like an unused entry of type 0xDE and hold the checksum.
 //! A directory's first block starts with `.` and `..`.
 //!
-//! Blocks come from the volume: reading functions check every entry that they pass. Functions
-//! that change a block are for blocks which such a function has passed before.
+//! Blocks come from the volume, so reading functions check every entry that they pass. Functions
+//! that change a block expect a block that such a function has checked before.
 
 use xact_types::{Error, Ino, Result, Site};
 
@@ -42,18 +42,18 @@ pub fn entry_bytes(name_len: usize) -> usize {
     (HEADER_BYTES + name_len).next_multiple_of(4)
 }
 
-/// What the blocks of one directory look like, by the volume's features.
+/// The format of one directory's blocks, by the volume's features.
 #[derive(Debug, Clone, Copy)]
 pub struct DirFormat {
     block_size: usize,
-    /// Seed of the directory's checksums; `None` where the volume has no checksums.
+    /// Seed of the directory's checksums; `None` if the volume has no checksums.
     seed: Option<u32>,
     has_types: bool,
     inodes_count: u32,
     index_depth_max: usize,
 }
 
-/// An entry in use. `file_type` is `EXT4_FT_*`, 0 where unknown.
+/// An entry in use. `file_type` is `EXT4_FT_*`, 0 if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntry<'a> {
     pub ino: Ino,
@@ -61,7 +61,7 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
 }
 
-/// Where an entry lies in its block.
+/// The position of an entry in its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// Byte offset.
@@ -72,12 +72,12 @@ pub struct Found {
     pub file_type: u8,
 }
 
-/// Whether a block takes another entry.
+/// The space in a block for another entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
-    /// The entry at this offset has enough bytes to spare, or is unused and large enough.
+pub enum DirentSpace {
+    /// The entry at this offset has enough spare bytes, or is unused and large enough.
     At(usize),
-    /// Yes, once the entries are moved together.
+    /// There is enough space once the entries are moved together.
     Scattered,
     Full,
 }
@@ -88,11 +88,11 @@ pub struct Dots {
     pub parent: Ino,
     /// Byte offset of `..`.
     pub parent_at: usize,
-    /// Byte offset of what follows.
+    /// Byte offset of the next entry.
     pub next: usize,
 }
 
-/// Any entry as it is on the volume, checked.
+/// Any entry on the volume, checked.
 #[derive(Debug, Clone, Copy)]
 struct Raw<'a> {
     at: usize,
@@ -123,7 +123,7 @@ impl DirFormat {
         }
     }
 
-    /// Index blocks on the way to a leaf at the most.
+    /// The most index blocks on the way to a leaf.
     pub fn index_depth_max(&self) -> usize {
         self.index_depth_max
     }
@@ -132,7 +132,7 @@ impl DirFormat {
         self.block_size
     }
 
-    /// Seed of the directory's checksums; `None` where the volume has no checksums.
+    /// Seed of the directory's checksums; `None` if the volume has no checksums.
     pub fn seed(&self) -> Option<u32> {
         self.seed
     }
@@ -141,7 +141,7 @@ impl DirFormat {
         self.has_types
     }
 
-    /// End of the entries: where the tail is, or the end of the block.
+    /// End of the entries: the tail, or the end of the block.
     pub fn entries_end(&self) -> usize {
         self.block_size - if self.seed.is_some() { TAIL_BYTES } else { 0 }
     }
@@ -168,7 +168,7 @@ impl DirFormat {
     /// Reads the entry at `at` of a chain that ends at `end`.
     fn raw<'a>(&self, bytes: &'a [u8], at: usize, end: usize, site: Site) -> Result<Raw<'a>> {
         let corrupt = |what| Err(Error::corrupt(site, what));
-        // `at` is 0 or follows an entry that left room for another.
+        // `at` is 0 or follows an entry that left space for another.
         let rec_len = self.rec_len(bytes, at);
         let name_len = usize::from(bytes[at + 6]);
         if rec_len < ENTRY_MIN_BYTES || rec_len % 4 != 0 {
@@ -222,12 +222,12 @@ impl DirFormat {
         put_u32(bytes, tail + 8, sum);
     }
 
-    /// Reads `.` and `..`. They stand first and in this order; `.` names `own`.
+    /// Reads `.` and `..`. They come first and in this order; `.` names `own`.
     pub fn dots(&self, bytes: &[u8], own: Ino, site: Site) -> Result<Dots> {
         self.dots_before(bytes, own, self.entries_end(), site)
     }
 
-    /// As `dots`, in a chain that ends at `end`: the one of an index root has no tail.
+    /// As `dots`, in a chain that ends at `end`: the chain of an index root has no tail.
     pub(crate) fn dots_before(&self, bytes: &[u8], own: Ino, end: usize, site: Site) -> Result<Dots> {
         let dot = self.raw(bytes, 0, end, site)?;
         if dot.entry.name != b"." || dot.entry.ino != own || dot.next == end {
@@ -260,18 +260,19 @@ impl DirFormat {
         Entries { format: *self, bytes, at: from, end: self.entries_end(), site }
     }
 
-    /// The entries in use of an area that is no block: the two of an inode with inline data.
+    /// The entries in use of an area that is smaller than a block: the two of an inode with inline
+    /// data.
     pub fn entries_of_area<'a>(
         &self,
         area: &'a [u8],
         site: Site,
     ) -> impl Iterator<Item = Result<DirEntry<'a>>> + use<'a> {
-        // Less than an entry's header is no entry.
+        // A shorter area holds no entry.
         let end = if area.len() < ENTRY_MIN_BYTES { 0 } else { area.len() };
         Entries { format: *self, bytes: area, at: 0, end, site }.map(|item| item.map(|(_, entry)| entry))
     }
 
-    /// Looks for a name from byte offset `from` on.
+    /// Searches for a name from byte offset `from` on.
     pub fn find(&self, bytes: &[u8], from: usize, name: &[u8], site: Site) -> Result<Option<Found>> {
         let end = self.entries_end();
         let (mut at, mut previous) = (from, None);
@@ -287,8 +288,8 @@ impl DirFormat {
         Ok(None)
     }
 
-    /// Looks for `need` bytes from byte offset `from` on; passes every entry of the block.
-    pub fn room(&self, bytes: &[u8], from: usize, need: usize, site: Site) -> Result<Room> {
+    /// Searches for `need` bytes from byte offset `from` on; checks every entry of the block.
+    pub fn find_space(&self, bytes: &[u8], from: usize, need: usize, site: Site) -> Result<DirentSpace> {
         let end = self.entries_end();
         let (mut at, mut free, mut fit) = (from, 0, None);
         while at < end {
@@ -301,13 +302,13 @@ impl DirFormat {
             at = raw.next;
         }
         Ok(match fit {
-            Some(at) => Room::At(at),
-            None if free >= need => Room::Scattered,
-            None => Room::Full,
+            Some(at) => DirentSpace::At(at),
+            None if free >= need => DirentSpace::Scattered,
+            None => DirentSpace::Full,
         })
     }
 
-    /// Adds an entry where `room` said [`Room::At`].
+    /// Adds an entry at the offset of a [`DirentSpace::At`].
     pub fn insert(&self, bytes: &mut [u8], at: usize, entry: &DirEntry<'_>) {
         let len = self.rec_len(bytes, at);
         if get_u32(bytes, at) == 0 {
@@ -382,7 +383,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Builds a block with its entries side by side.
+/// Builds a block with adjacent entries.
 pub struct Packer {
     format: DirFormat,
     bytes: Vec<u8>,
@@ -393,14 +394,14 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Begins with `prefix`, which is left as it is: the entries are behind it.
+    /// Begins with `prefix`, which stays unchanged in front of the entries.
     pub fn new(format: &DirFormat, prefix: &[u8]) -> Packer {
         let mut bytes = vec![0; format.block_size];
         bytes[..prefix.len()].copy_from_slice(prefix);
         Packer { format: *format, bytes, last: None, used: prefix.len() }
     }
 
-    /// Appends an entry; there must be room for it.
+    /// Appends an entry, which must fit.
     pub fn push(&mut self, entry: &DirEntry<'_>) {
         let len = entry_bytes(entry.name.len());
         assert!(self.used + len <= self.format.entries_end(), "packed entries fit their block");
@@ -445,8 +446,8 @@ mod tests {
     }
 
     fn add(format: &DirFormat, bytes: &mut [u8], name: &[u8]) {
-        match format.room(bytes, 0, entry_bytes(name.len()), SITE).expect("block is sound") {
-            Room::At(at) => format.insert(bytes, at, &entry(name)),
+        match format.find_space(bytes, 0, entry_bytes(name.len()), SITE).expect("block is sound") {
+            DirentSpace::At(at) => format.insert(bytes, at, &entry(name)),
             other => panic!("no room: {other:?}"),
         }
         format.seal(bytes);
@@ -492,7 +493,10 @@ mod tests {
             format.remove(&mut bytes, &found);
         }
         assert_eq!(names(&format, &bytes), Vec::<Vec<u8>>::new());
-        assert_eq!(format.room(&bytes, 0, format.entries_end(), SITE).expect("sound"), Room::At(0));
+        assert_eq!(
+            format.find_space(&bytes, 0, format.entries_end(), SITE).expect("sound"),
+            DirentSpace::At(0)
+        );
         add(&format, &mut bytes, b"third");
         assert_eq!(names(&format, &bytes), [b"third"]);
     }
@@ -506,15 +510,15 @@ mod tests {
             packer.push(&entry(name));
         }
         let mut bytes = packer.finish();
-        assert_eq!(format.room(&bytes, 0, 12, SITE).expect("sound"), Room::Full);
+        assert_eq!(format.find_space(&bytes, 0, 12, SITE).expect("sound"), DirentSpace::Full);
         for name in list.iter().skip(1).step_by(2) {
             let found = format.find(&bytes, 0, name, SITE).expect("sound").expect("there");
             format.remove(&mut bytes, &found);
         }
-        assert_eq!(format.room(&bytes, 0, 32, SITE).expect("sound"), Room::At(0));
-        assert_eq!(format.room(&bytes, 0, 36, SITE).expect("sound"), Room::Scattered);
-        assert_eq!(format.room(&bytes, 0, 16 * 32, SITE).expect("sound"), Room::Scattered);
-        assert_eq!(format.room(&bytes, 0, 16 * 32 + 4, SITE).expect("sound"), Room::Full);
+        assert_eq!(format.find_space(&bytes, 0, 32, SITE).expect("sound"), DirentSpace::At(0));
+        assert_eq!(format.find_space(&bytes, 0, 36, SITE).expect("sound"), DirentSpace::Scattered);
+        assert_eq!(format.find_space(&bytes, 0, 16 * 32, SITE).expect("sound"), DirentSpace::Scattered);
+        assert_eq!(format.find_space(&bytes, 0, 16 * 32 + 4, SITE).expect("sound"), DirentSpace::Full);
     }
 
     #[test]
@@ -542,7 +546,7 @@ mod tests {
             bytes[at] = value;
             bytes
         };
-        let walk = |bytes: &[u8]| what(format.room(bytes, 0, 1024, SITE));
+        let walk = |bytes: &[u8]| what(format.find_space(bytes, 0, 1024, SITE));
         assert_eq!(walk(&damaged(4, 0)), "length of a directory entry is invalid");
         assert_eq!(walk(&damaged(4, 13)), "length of a directory entry is invalid");
         assert_eq!(walk(&damaged(6, 9)), "directory entry is too short for its name");
@@ -565,7 +569,7 @@ mod tests {
         );
     }
 
-    /// Any bytes at all: an answer or an error, in bounded time, never a panic.
+    /// Random bytes give an answer or an error, in bounded time, and never a panic.
     #[test]
     fn random_bytes_never_panic() {
         let mut state = 1u64;
@@ -582,7 +586,7 @@ mod tests {
             }
             let _ = format.dots(&bytes, Ino(12), SITE);
             let _ = format.find(&bytes, 0, b"missing", SITE);
-            let _ = format.room(&bytes, 0, 100, SITE);
+            let _ = format.find_space(&bytes, 0, 100, SITE);
             let _ = format.entries(&bytes, 0, SITE).count();
             let _ = format.verify(&bytes, SITE);
         }

@@ -1,8 +1,8 @@
 //! Hashes of names, by which directories are indexed: legacy, half MD4 and TEA, each over signed or
 //! unsigned characters (`ext4fs_dirhash`).
 //!
-//! Which one a directory uses is in its index root; which one a new index uses, the seed, and the
-//! signedness are in the superblock.
+//! A directory's index root names its hash version. The superblock has the version for new indexes,
+//! the seed, and the signedness.
 
 use crate::superblock::Superblock;
 
@@ -11,7 +11,7 @@ pub const SIGNED_HASH: u32 = 1;
 /// `s_flags`: the volume was made where `char` is unsigned (`EXT2_FLAGS_UNSIGNED_HASH`).
 pub const UNSIGNED_HASH: u32 = 2;
 
-/// Seed where `s_hash_seed` is all zeros: the initial state of MD4.
+/// The seed if `s_hash_seed` is all zeros: the initial state of MD4.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
 /// The largest hash marks the end of a directory for the kernel, so no name has it
@@ -27,8 +27,8 @@ pub enum HashVersion {
 }
 
 impl HashVersion {
-    /// `None` for versions that have no place on the volumes that xact reads (casefolded and
-    /// encrypted directories have one of their own).
+    /// `None` for versions that do not occur on the volumes that xact reads (casefolded and
+    /// encrypted directories have a version of their own).
     pub fn from_disk(version: u8) -> Option<HashVersion> {
         match version {
             0 => Some(HashVersion::Legacy),
@@ -47,8 +47,8 @@ impl HashVersion {
     }
 }
 
-/// Hash of a name. `major` orders the index; its lowest bit is 0. `minor` tells names with the
-/// same `major` apart in listings and is not on the volume.
+/// Hash of a name. `major` orders the index; its lowest bit is 0. `minor` distinguishes names with
+/// the same `major` in listings and is not on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NameHash {
     pub major: u32,
@@ -65,13 +65,13 @@ pub struct DirHasher {
 
 impl DirHasher {
     pub fn new(sb: &Superblock, version: HashVersion) -> DirHasher {
-        // With neither flag set the kernel goes by its own `char`, which is unsigned on every
+        // With neither flag set, the kernel uses its own `char`, which is unsigned on every
         // architecture since Linux 6.2, and sets the flag.
         let unsigned = sb.flags() & UNSIGNED_HASH != 0 || sb.flags() & SIGNED_HASH == 0;
         DirHasher::from_parts(version, unsigned, sb.hash_seed())
     }
 
-    /// The one that new indexes get. The kernel falls back to half MD4 as well.
+    /// The hasher of new indexes. The kernel falls back to half MD4 as well.
     pub fn default_of(sb: &Superblock) -> DirHasher {
         let version = HashVersion::from_disk(sb.def_hash_version()).unwrap_or(HashVersion::HalfMd4);
         DirHasher::new(sb, version)
@@ -100,8 +100,8 @@ impl DirHasher {
         NameHash { major, minor }
     }
 
-    /// As `hash`, with a minor hash for every version: the legacy version has none of its own,
-    /// and its 31 bits collide in any large directory.
+    /// As `hash`, with a minor hash for every version: the legacy version has none, and its 31 bits
+    /// collide in any large directory.
     pub fn hash_for_listing(&self, name: &[u8]) -> NameHash {
         let hash = self.hash(name);
         match self.version {
@@ -144,8 +144,8 @@ impl DirHasher {
         (state[0], state[1])
     }
 
-    /// The first `4 * N` bytes as words, first byte highest, filled up with the length of all
-    /// that is left (`str2hashbuf`).
+    /// The first `4 * N` bytes as words, first byte highest, padded with the length of all
+    /// remaining bytes (`str2hashbuf`).
     fn words<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let pad = (rest.len() as u32 & 0xFF) * 0x0101_0101;
         let mut words = [pad; N];

@@ -1,17 +1,18 @@
-//! Extent trees (`struct ext4_extent_header`, `ext4_extent`, `ext4_extent_idx`, `ext4_extent_tail`).
+//! Extent trees (`struct ext4_extent_header`, `ext4_extent`, `ext4_extent_idx`,
+//! `ext4_extent_tail`).
 //!
-//! A node is a header of 12 bytes and entries of 12 bytes, sorted by the file block they start at.
-//! The root lies in `i_block` (4 entries); every other node fills a block, ended on volumes with
-//! `metadata_csum` by a checksum behind the last possible entry:
+//! A node is a header of 12 bytes and entries of 12 bytes, sorted by their first file block. The
+//! root is in `i_block` (4 entries); every other node fills a block. On volumes with
+//! `metadata_csum` a checksum follows the last possible entry:
 //!
 //! ```text
 //! 0      2        4     6       8            12          24               12 + 12 * eh_max
 //! magic  entries  max   depth   generation   entry 0     entry 1   ...    checksum
 //! ```
 //!
-//! At depth 0 an entry is an extent, above it points at a node of the next lower depth. An index
-//! entry's file block is that of its child's first entry, which is also what keeps a crafted tree
-//! from referring to a node twice.
+//! At depth 0 an entry is an extent; above, it points at a node of the next lower depth. An index
+//! entry's file block is that of its child's first entry. This also prevents a crafted tree from
+//! referring to a node twice.
 
 use xact_types::{BlockNr, Error, FileBlock, Result, Run, Site};
 
@@ -22,7 +23,7 @@ use crate::{get_u16, get_u32, put_u16, put_u32};
 
 /// `eh_magic`.
 pub const MAGIC: u16 = 0xF30A;
-/// Depth of the root at the most (`EXT4_MAX_EXTENT_DEPTH`); a tree has up to six levels.
+/// The largest depth of the root (`EXT4_MAX_EXTENT_DEPTH`); a tree has up to six levels.
 pub const MAX_DEPTH: u16 = 5;
 /// Blocks that an extent with contents may have (`EXT_INIT_MAX_LEN`).
 pub const MAX_WRITTEN_LEN: u32 = 1 << 15;
@@ -32,10 +33,10 @@ pub const HEADER_BYTES: usize = 12;
 pub const ENTRY_BYTES: usize = 12;
 /// Entries of the root in the inode.
 pub const ROOT_CAPACITY: usize = (BLOCK_AREA_BYTES - HEADER_BYTES) / ENTRY_BYTES;
-/// The file block behind the last one that a file can have (`EXT_MAX_BLOCKS`).
+/// The file block after the last one that a file can have (`EXT_MAX_BLOCKS`).
 pub const END_OF_FILES: FileBlock = FileBlock(u32::MAX);
 
-/// An entry as it lies on disk: an extent or an index entry, by the depth of its node.
+/// An entry in its form on disk: an extent or an index entry, by the depth of its node.
 pub type RawEntry = [u8; ENTRY_BYTES];
 
 /// Entries of a node that fills a block.
@@ -43,7 +44,7 @@ pub fn block_capacity(block_size: usize) -> usize {
     (block_size - HEADER_BYTES) / ENTRY_BYTES
 }
 
-/// File blocks that lie in one run of the volume (`struct ext4_extent`).
+/// File blocks that form one run on the volume (`struct ext4_extent`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     pub at: FileBlock,
@@ -75,19 +76,19 @@ impl Extent {
         raw
     }
 
-    /// The file block behind the last one. Does not overflow in an extent of a checked node.
+    /// The file block after the last one. Does not overflow in an extent of a checked node.
     pub fn end(&self) -> FileBlock {
         self.at.offset(self.run.len)
     }
 
-    /// The part that lies in `from..to`; both are within the extent.
+    /// The part within `from..to`; both are within the extent.
     pub fn part(&self, from: FileBlock, to: FileBlock) -> Extent {
         assert!(self.at <= from && from < to && to <= self.end(), "part outside of its extent");
         let start = self.run.start.offset(u64::from(from.0 - self.at.0));
         Extent { at: from, run: Run { start, len: to.0 - from.0 }, unwritten: self.unwritten }
     }
 
-    /// Both as one extent, if `next` goes on where this one ends, in the file and on the volume.
+    /// Both as one extent, if `next` continues this one in the file and on the volume.
     pub fn merged(&self, next: &Extent) -> Option<Extent> {
         let fits = self.end() == next.at
             && self.run.end() == next.run.start
@@ -124,13 +125,13 @@ impl Index {
     }
 }
 
-/// What a node's parent says about it.
+/// A node's properties according to its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     pub depth: u16,
     /// File block of the first entry.
     pub first: FileBlock,
-    /// Entries lie before this file block: the parent's next entry.
+    /// All entries end before this file block: the parent's next entry.
     pub end: FileBlock,
 }
 
@@ -180,7 +181,7 @@ impl<'a> Node<'a> {
         Ok(node)
     }
 
-    /// A node whose very bytes `in_block` has accepted before, with the same arguments.
+    /// A node whose exact bytes `in_block` has accepted before, with the same arguments.
     pub fn accepted(bytes: &'a [u8]) -> Node<'a> {
         Node::header(bytes, block_capacity(bytes.len())).expect("these bytes were accepted before")
     }
@@ -191,7 +192,7 @@ impl<'a> Node<'a> {
         }
         let (len, max) = (usize::from(get_u16(bytes, 2)), usize::from(get_u16(bytes, 4)));
         if max == 0 || max > capacity {
-            return Err("extent node has room for an impossible number of entries");
+            return Err("extent node has an impossible capacity");
         }
         if len > max {
             return Err("extent node has more entries than room");
@@ -205,7 +206,7 @@ impl<'a> Node<'a> {
 
     fn check_entries(&self, sb: &Superblock, end: FileBlock) -> Result<(), &'static str> {
         let blocks = u64::from(sb.first_data_block()) + 1..sb.blocks_count();
-        // The file block from which on the next entry may start.
+        // The lowest file block at which the next entry may start.
         let mut free_from = 0;
         for raw in self.raw_entries() {
             let key = get_u32(raw, 0);
@@ -275,14 +276,14 @@ impl<'a> Node<'a> {
         self.raw_entries().partition_point(|raw| get_u32(raw, 0) <= at.0)
     }
 
-    /// What entry `i`, of a node that ends at `end`, says about its child.
+    /// The expected properties of entry `i`'s child, in a node that ends at `end`.
     pub fn expected_child(&self, i: usize, end: FileBlock) -> Expected {
         let end = if i + 1 < self.len { self.key(i + 1) } else { end };
         Expected { depth: self.depth - 1, first: self.key(i), end }
     }
 }
 
-/// An empty root, as new files have it.
+/// An empty root, as in new files.
 pub fn empty_root() -> [u8; BLOCK_AREA_BYTES] {
     let mut area = [0; BLOCK_AREA_BYTES];
     write_root(&mut area, 0, &[]);
@@ -294,7 +295,7 @@ pub fn write_root(area: &mut [u8; BLOCK_AREA_BYTES], depth: u16, entries: &[RawE
     write_node(area, ROOT_CAPACITY, depth, entries);
 }
 
-/// Writes a node with these entries into a block, and its checksum where the volume has them.
+/// Writes a node with these entries into a block, with its checksum if the volume has checksums.
 pub fn write_block(bytes: &mut [u8], sb: &Superblock, seed: u32, depth: u16, entries: &[RawEntry]) {
     write_node(bytes, block_capacity(bytes.len()), depth, entries);
     if sb.has_metadata_csum() {
@@ -305,13 +306,13 @@ pub fn write_block(bytes: &mut [u8], sb: &Superblock, seed: u32, depth: u16, ent
 }
 
 fn write_node(bytes: &mut [u8], capacity: usize, depth: u16, entries: &[RawEntry]) {
-    assert!(entries.len() <= capacity, "more entries than the node has room for");
+    assert!(entries.len() <= capacity, "more entries than the node can hold");
     assert!(depth <= MAX_DEPTH, "extent tree is too deep");
     put_u16(bytes, 0, MAGIC);
     put_u16(bytes, 2, entries.len() as u16);
     put_u16(bytes, 4, capacity as u16);
     put_u16(bytes, 6, depth);
-    // `eh_generation` at 8 is not used by anybody and stays.
+    // `eh_generation` at 8 has no reader and stays.
     bytes[HEADER_BYTES..HEADER_BYTES + entries.len() * ENTRY_BYTES].copy_from_slice(entries.as_flattened());
 }
 

@@ -1,11 +1,11 @@
-//! What a generations volume has besides its ext4 structures: the root slots and the nodes of the
-//! block map. Ours alone; every byte is in `docs/FORMAT.md`.
+//! The structures of a generations volume in addition to ext4's: the root slots and the nodes of
+//! the block map. They are xact's own; every byte is in `docs/FORMAT.md`.
 //!
 //! ```text
-//!  0                     blocks                                                     device's end
-//!  | the ext4 volume,    | root slot A | root slot B | place bitmaps, two copies | places        |
-//!  | blocks at home      |   4096 B    |   4096 B    | of each block             |               |
-//!                        '------------------------------ the pool ----------------------------- '
+//!  0                     blocks                                                    device's end
+//!  | the ext4 volume,    | root slot A | root slot B | pool bitmap, two    | pool blocks        |
+//!  | blocks at home      |   4096 B    |   4096 B    | copies of each block|                    |
+//!                        '------------------------------ the pool ---------------------------- '
 //! ```
 
 mod log;
@@ -25,7 +25,7 @@ use xact_types::BlockNr;
 
 use crate::checksum::crc32c;
 
-/// Where a block's contents are, and their checksum.
+/// The place of a block's contents, and their checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pointer {
     /// A block of the device, in the pool.
@@ -34,8 +34,9 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    /// Zeros, which take no place: what a snapshot of chosen paths has as the blocks of inode tables in which nothing
-    /// is chosen. Not in the map of the volume itself, and not to a node.
+    /// Zeros, which take no pool block: a snapshot of chosen paths uses them for blocks of inode
+    /// tables without a chosen inode. They occur neither in the map of the volume itself, nor as a
+    /// pointer to a node.
     pub const ZEROS: Pointer = Pointer { pool_block: BlockNr(1), sum: 0 };
 
     pub fn is_zeros(&self) -> bool {
@@ -43,24 +44,24 @@ impl Pointer {
     }
 }
 
-/// Checksum of the contents that `block` of the volume has in its place.
+/// Checksum of the contents of the volume's block `block`.
 pub fn contents_sum(block: BlockNr, contents: &[u8]) -> u32 {
     crc32c(crc32c(!0, &block.0.to_le_bytes()), contents)
 }
 
-/// Where the parts of the pool lie, in blocks of the device.
+/// The positions of the pool's parts, in blocks of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolShape {
     pub block_size: u32,
-    /// Blocks of the ext4 volume; the pool begins behind them.
+    /// Blocks of the ext4 volume; the pool begins after them.
     pub volume_blocks: u64,
     /// Blocks of the whole device.
     pub device_blocks: u64,
 }
 
 impl PoolShape {
-    /// Byte offsets of the two root slots: each in 4096 bytes of its own, so that no write of one
-    /// can harm the other.
+    /// Byte offsets of the two root slots. Each has 4096 bytes of its own, so that no write of one
+    /// can damage the other.
     pub fn root_offset(&self, slot: usize) -> u64 {
         let end = self.volume_blocks * u64::from(self.block_size);
         end.next_multiple_of(ROOT_BYTES as u64) + (slot * ROOT_BYTES) as u64
@@ -75,23 +76,23 @@ impl PoolShape {
         (self.device_blocks - self.volume_blocks).div_ceil(self.bits_per_block())
     }
 
-    /// Place of a copy (0 or 1) of a bitmap block.
+    /// The device block of a copy (0 or 1) of a bitmap block.
     pub fn bitmap_block(&self, index: u64, copy: usize) -> BlockNr {
         let first = self.root_offset(2).div_ceil(u64::from(self.block_size));
         BlockNr(first + copy as u64 * self.bitmap_blocks() + index)
     }
 
-    /// The first place that blocks can be given.
+    /// The first pool block that can be allocated.
     pub fn first_pool_block(&self) -> BlockNr {
         self.bitmap_block(0, 2)
     }
 
-    /// Places that blocks can be given.
+    /// The number of pool blocks that can be allocated.
     pub fn pool_blocks(&self) -> u64 {
         self.device_blocks.saturating_sub(self.first_pool_block().0)
     }
 
-    /// Whether a pointer may lead to `place`.
+    /// Whether a pointer may lead to `pool_block`.
     pub fn contains(&self, pool_block: BlockNr) -> bool {
         pool_block >= self.first_pool_block() && pool_block.0 < self.device_blocks
     }

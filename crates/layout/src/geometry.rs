@@ -1,4 +1,4 @@
-//! Where things lie: blocks, inodes and descriptors by group. Pure arithmetic on the superblock.
+//! Positions of blocks, inodes and descriptors by group. Pure arithmetic on the superblock.
 
 use xact_types::{BlockNr, GroupNr, Ino};
 
@@ -38,8 +38,8 @@ impl Superblock {
         self.group_count().div_ceil(self.descs_per_block())
     }
 
-    /// Whether a block of descriptors lies in the groups that it describes (`meta_bg`), not behind
-    /// the superblock.
+    /// Whether a block of descriptors is in the groups that it describes (`meta_bg`), not after the
+    /// superblock.
     fn is_in_meta_group(&self, desc_block: u32) -> bool {
         self.has_incompat(incompat::META_BG) && desc_block >= self.first_meta_bg()
     }
@@ -59,12 +59,12 @@ impl Superblock {
     }
 
     /// Blocks at the start of a group that hold a copy of the superblock, copies of descriptors and
-    /// the blocks reserved for more of them (`ext4_num_base_meta_clusters`).
+    /// the blocks reserved for more descriptors (`ext4_num_base_meta_clusters`).
     pub fn base_meta_blocks(&self, group: GroupNr) -> u32 {
         let backup = self.has_backup(group);
         let per_block = self.descs_per_block();
         if self.is_in_meta_group(group.0 / per_block) {
-            // Three copies: in the first, second and last of the groups described.
+            // Three copies: in the first, second and last of the described groups.
             let copy = [0, 1, per_block - 1].contains(&(group.0 % per_block));
             return u32::from(backup) + u32::from(copy);
         }

@@ -16,7 +16,8 @@ pub const INODE_ZEROED: u16 = 4;
 
 const CHECKSUM_AT: usize = 0x1E;
 
-/// A group descriptor's bytes with accessors; fields wider than 32-byte descriptors have read 0.
+/// A group descriptor's bytes with accessors; in 32-byte descriptors the fields of the second half
+/// read as 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupDesc {
     bytes: Vec<u8>,
@@ -100,7 +101,7 @@ impl GroupDesc {
         self.flags() & flag != 0
     }
 
-    /// The checksum that belongs into `bg_checksum`; `None` on volumes that have none.
+    /// The value of `bg_checksum`; `None` on volumes without checksums.
     fn checksum(&self, sb: &Superblock, group: GroupNr) -> Option<u16> {
         let number = group.0.to_le_bytes();
         let rest = &self.bytes[CHECKSUM_AT + 2..];
@@ -131,14 +132,14 @@ impl GroupDesc {
     }
 }
 
-/// Checksum of a block or inode bitmap as the group descriptor holds it; `len_bytes` of the
-/// bitmap block count (`clusters_per_group / 8`, `inodes_per_group / 8`). A 32-byte descriptor
-/// keeps its low half, which `set_…_bitmap_csum` and `bitmap_csum_matches` see to.
+/// Checksum of a block or inode bitmap for the group descriptor, over the first `len_bytes` of the
+/// bitmap block (`clusters_per_group / 8`, `inodes_per_group / 8`). A 32-byte descriptor keeps its
+/// low half, which `set_…_bitmap_csum` and `bitmap_csum_matches` take into account.
 pub fn bitmap_checksum(sb: &Superblock, bitmap: &[u8], len_bytes: usize) -> u32 {
     crc32c(sb.checksum_seed(), &bitmap[..len_bytes])
 }
 
-/// Compares a stored bitmap checksum with a computed one in the width that the descriptor has.
+/// Compares a stored bitmap checksum with a computed one in the descriptor's width.
 pub fn bitmap_csum_matches(sb: &Superblock, stored: u32, computed: u32) -> bool {
     if sb.desc_size() >= 64 { stored == computed } else { stored == computed & 0xFFFF }
 }

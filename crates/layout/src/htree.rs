@@ -15,9 +15,9 @@
 //! tail behind the last possible entry, with metadata_csum:  0 u32, checksum u32
 //! ```
 //!
-//! So a reader that knows no index sees blocks without names. Entry `i` leads to the names whose
-//! hash is at least its own and below that of entry `i + 1`; entry 0 has no hash of its own. The
-//! lowest bit of a hash says that names with this very hash are in the leaf before as well.
+//! So a reader without support for indexes sees blocks without names. Entry `i` leads to the names
+//! whose hash is at least its own and below that of entry `i + 1`; entry 0 has no hash of its own.
+//! The lowest bit of a hash says that the previous leaf also has names with this hash.
 
 use xact_types::{Error, FileBlock, Ino, Result, Site};
 
@@ -26,7 +26,7 @@ use crate::dirent::{DirFormat, ENTRY_MIN_BYTES, HEADER_BYTES};
 use crate::dirhash::HashVersion;
 use crate::{get_u16, get_u32, put_u16, put_u32};
 
-/// Index blocks on the way to a leaf at the most (`EXT4_HTREE_LEVEL`): the root and two nodes.
+/// The most index blocks on the way to a leaf (`EXT4_HTREE_LEVEL`): the root and two nodes.
 pub const MAX_DEPTH: usize = 3;
 /// The same without the feature `large_dir` (`EXT4_HTREE_LEVEL_COMPAT`).
 pub const MAX_DEPTH_SMALL: usize = 2;
@@ -47,7 +47,7 @@ pub struct Branch {
     pub block: FileBlock,
 }
 
-/// What an index root says besides its branches.
+/// The fields of an index root in addition to its branches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RootInfo {
     pub parent: Ino,
@@ -56,7 +56,8 @@ pub struct RootInfo {
     pub levels: u8,
 }
 
-/// Where the branches of an index block lie. Its methods are for the block that it was read from.
+/// The positions of the branches in an index block. Its methods are for the block that it was read
+/// from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Index {
     entries_at: usize,
@@ -171,7 +172,7 @@ impl Index {
         Index { count, ..*self }.seal(format, bytes);
     }
 
-    /// Puts one level between the root and what it had: all branches have gone to `node`.
+    /// Inserts a level below the root: all branches have moved to `node`.
     pub fn deepen_root(&self, format: &DirFormat, bytes: &mut [u8], node: FileBlock) {
         assert_eq!(self.entries_at, ROOT_ENTRIES_AT, "only a root has levels");
         bytes[INFO_AT + 6] += 1;
@@ -183,7 +184,7 @@ impl Index {
         self.entries_at + self.limit * ENTRY_BYTES
     }
 
-    /// Over all up to the last entry in use, then the tail with 0 for the checksum.
+    /// Over all bytes up to the last entry in use, then the tail with 0 for the checksum.
     fn checksum(&self, seed: u32, bytes: &[u8]) -> u32 {
         let tail = self.tail_at();
         let crc = crc32c(seed, &bytes[..self.entries_at + self.count * ENTRY_BYTES]);
@@ -241,7 +242,7 @@ pub fn set_parent(format: &DirFormat, index: &Index, bytes: &mut [u8], parent: I
     index.seal(format, bytes);
 }
 
-/// Branches that a block takes (`dx_root_limit`, `dx_node_limit`).
+/// The most branches of a block (`dx_root_limit`, `dx_node_limit`).
 fn limit_at(format: &DirFormat, entries_at: usize) -> usize {
     let tail = if format.seed().is_some() { TAIL_BYTES } else { 0 };
     (format.block_size() - entries_at - tail) / ENTRY_BYTES
@@ -330,7 +331,7 @@ mod tests {
             bytes[at] ^= 1;
             assert!(Index::node(&format, &bytes, SITE).is_err(), "byte {at}");
         }
-        // What no entry uses is not covered, as in the kernel.
+        // Unused bytes are not covered, as in the kernel.
         let mut bytes = good.clone();
         bytes[500] ^= 1;
         assert!(Index::node(&format, &bytes, SITE).is_ok());

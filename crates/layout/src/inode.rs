@@ -41,7 +41,7 @@ pub mod flag {
     pub const INLINE_DATA: u32 = 0x1000_0000;
     pub const PROJECT_INHERIT: u32 = 0x2000_0000;
     pub const CASEFOLD: u32 = 0x4000_0000;
-    /// What `chattr` may change (`EXT4_FL_USER_MODIFIABLE`, of what xact knows).
+    /// Flags that `chattr` may change (`EXT4_FL_USER_MODIFIABLE`, as far as xact knows them).
     pub const USER_MODIFIABLE: u32 = 0x1
         | 0x2
         | 0x4
@@ -55,9 +55,9 @@ pub mod flag {
         | DIRSYNC
         | TOPDIR
         | PROJECT_INHERIT;
-    /// What `lsattr` shows (`EXT4_FL_USER_VISIBLE`).
+    /// Flags that `lsattr` shows (`EXT4_FL_USER_VISIBLE`).
     pub const USER_VISIBLE: u32 = 0x705B_DFFF;
-    /// What a new inode takes over from its folder (`EXT4_FL_INHERITED`).
+    /// Flags that a new inode inherits from its folder (`EXT4_FL_INHERITED`).
     pub const INHERITED: u32 =
         0x1 | 0x2 | 0x4 | SYNC | NODUMP | NOATIME | JOURNAL_DATA | 0x8000 | DIRSYNC | PROJECT_INHERIT;
 }
@@ -186,7 +186,7 @@ impl Inode {
         self.bytes[BLOCK_AREA_AT..BLOCK_AREA_AT + BLOCK_AREA_BYTES].copy_from_slice(area);
     }
 
-    /// Bytes of fields beyond the first 128; 0 in 128-byte inodes, and cut to what fits.
+    /// Bytes of fields after the first 128; 0 in 128-byte inodes, and at most those that fit.
     pub fn extra_isize(&self) -> u16 {
         if self.bytes.len() <= GOOD_OLD_BYTES + 2 {
             return 0;
@@ -205,7 +205,7 @@ impl Inode {
         GOOD_OLD_BYTES + usize::from(self.extra_isize()) >= at + 4
     }
 
-    /// The area behind the extra fields, where extended attributes live in the inode.
+    /// The area behind the extra fields, for extended attributes in the inode.
     pub fn xattr_area(&self) -> &[u8] {
         match self.extra_isize() {
             0 => &[],
@@ -236,8 +236,8 @@ impl Inode {
         self.set_time(0x0C, 0x84, time);
     }
 
-    /// Of an inode that holds an attribute's value: how many attributes have it, which Linux keeps in the fields
-    /// for the time of change and the version. `None` for one of Lustre, which has no such count
+    /// The number of attributes whose value this inode holds. Linux keeps it in the fields for the
+    /// time of change and the version. `None` for an inode of Lustre, which has no such count
     /// (`ext2fs_get_ea_inode_ref`).
     pub fn value_users(&self) -> Option<u64> {
         let (atime, ctime) = (get_u32(&self.bytes, 0x08), get_u32(&self.bytes, 0x0C));
@@ -268,7 +268,7 @@ impl Inode {
         if self.has_project() { get_u32(&self.bytes, 0x9C) } else { 0 }
     }
 
-    /// Whether the inode has room for the number of a project.
+    /// Whether the inode has the field for a project number.
     pub fn has_project(&self) -> bool {
         self.has_extra(0x9C)
     }

@@ -54,7 +54,7 @@ pub enum Checksums {
     V3,
 }
 
-/// What the codec of log blocks must know about a journal.
+/// The properties of a journal that the codec of log blocks needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogFormat {
     pub block_size: usize,
@@ -82,12 +82,12 @@ impl LogFormat {
         }
     }
 
-    /// Bytes at a block's end that its own checksum takes.
+    /// Bytes of the checksum at a block's end.
     pub(crate) fn tail_bytes(&self) -> usize {
         if self.has_block_checksums() { 4 } else { 0 }
     }
 
-    /// Writes the checksum at the end of a descriptor or revoke block, where this log has one.
+    /// Writes the checksum at the end of a descriptor or revoke block, if this log has one.
     pub(crate) fn seal_tail(&self, block: &mut [u8]) {
         if self.has_block_checksums() {
             let sum = block_tail_checksum(self.seed, block);
@@ -105,12 +105,12 @@ impl LogFormat {
         be32(block, at) == block_tail_checksum(self.seed, block)
     }
 
-    /// The crc32c of a copy as it stands in the log, which v3 tags hold whole and v2 tags cut.
+    /// The crc32c of a copy in the log, which v3 tags hold whole and v2 tags cut.
     pub fn copy_checksum(&self, sequence: u32, copy: &[u8]) -> u32 {
         crc32c(crc32c(self.seed, &sequence.to_be_bytes()), copy)
     }
 
-    /// Whether a copy in the log is what its tag says, as far as this log can tell.
+    /// Whether a copy in the log matches its tag, as far as this log has checksums.
     pub fn copy_is_valid(&self, tag: &Tag, sequence: u32, copy: &[u8]) -> bool {
         match self.checksums {
             Checksums::V3 => tag.checksum == self.copy_checksum(sequence, copy),

@@ -1,7 +1,8 @@
-//! Bytes to structures of ext4 and jbd2, and back. Pure: no I/O, no state; any layer may use it.
+//! Converts bytes to structures of ext4 and jbd2, and back. Pure: no I/O, no state; any layer may
+//! use it.
 //!
-//! A structure that has many fields is kept as its bytes with one accessor a field, so that
-//! what xact does not know survives a read and a write.
+//! A structure with many fields is kept as its bytes with one accessor for each field, so that
+//! fields unknown to xact survive a read and a write.
 
 mod bytes;
 pub mod checksum;

@@ -1,5 +1,5 @@
-//! The block of multi-mount protection (`struct mmp_struct`): who has the volume, as a number that
-//! its holder keeps changing.
+//! The block of multi-mount protection (`struct mmp_struct`): a number that the volume's holder
+//! keeps changing.
 
 use xact_types::{BlockNr, Error, Result, Site};
 
@@ -15,7 +15,7 @@ const CHECKSUM_AT: usize = MMP_BYTES - 4;
 const NODE_NAME: std::ops::Range<usize> = 16..80;
 const DEVICE_NAME: std::ops::Range<usize> = 80..112;
 
-/// `mmp_seq`: nobody has the volume (`EXT4_MMP_SEQ_CLEAN`).
+/// `mmp_seq`: the volume is free (`EXT4_MMP_SEQ_CLEAN`).
 pub const SEQUENCE_CLEAN: u32 = 0xFF4D_4D50;
 /// `mmp_seq`: e2fsck has it (`EXT4_MMP_SEQ_FSCK`).
 pub const SEQUENCE_CHECKING: u32 = 0xE24D_4D50;
@@ -44,7 +44,7 @@ impl MmpBlock {
         sequence, set_sequence: u32 @ 4;
         /// Seconds since 1970 of the last change.
         time, set_time: u64 @ 8;
-        /// Seconds without a change after which the holder counts as gone.
+        /// Seconds without a change after which the volume counts as free.
         check_interval, set_check_interval: u16 @ 112;
     }
 
@@ -54,7 +54,7 @@ impl MmpBlock {
         &field[..field.iter().position(|&b| b == 0).unwrap_or(field.len())]
     }
 
-    /// Sets the holder's node name, and how it calls the device, each as far as it fits.
+    /// Sets the holder's node name and its name of the device, each as far as it fits.
     pub fn set_holder(&mut self, node: &[u8], device: &[u8]) {
         for (range, name) in [(NODE_NAME, node), (DEVICE_NAME, device)] {
             let field = &mut self.bytes[range];

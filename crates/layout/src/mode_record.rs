@@ -3,19 +3,20 @@
 //! ```text
 //!  0x3E0  magic 0x646F6D78 ("xmod")
 //!  0x3E4  version, 1
-//!  0x3E5  for each setting, in the order of `xact mode get`: 0 for none, else the number of its value
+//!  0x3E5  for each setting, in the order of `xact mode get`: its value's number, or 0 for none
 //!  0x3F8  crc32c (seed ~0) of the 24 bytes before
 //!  0x3FC  (the superblock's own checksum)
 //! ```
-//! The kernel and e2fsprogs keep these bytes and read nothing in them; new fields of ext4 come from the
-//! area's other end. Bytes that are neither zeros nor such a record are somebody else's and stay.
+//! The kernel and e2fsprogs keep these bytes and do not read them; new fields of ext4 come from the
+//! area's other end. Bytes that are neither zeros nor such a record belong to other software and
+//! stay.
 
 use crate::checksum::crc32c;
 use crate::{get_u32, put_u32};
 
 pub(crate) const MODE_RECORD_AT: usize = 0x3E0;
 pub(crate) const MODE_RECORD_BYTES: usize = 28;
-/// Settings that a record has room for.
+/// The most settings in a record.
 pub const MODE_SETTINGS: usize = 8;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"xmod");
@@ -23,10 +24,10 @@ const VERSION: u8 = 1;
 const VALUES_AT: usize = 5;
 const CHECKSUM_AT: usize = 24;
 
-/// What the bytes of a record hold.
+/// The contents of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModeRecord {
-    /// Zeros: nothing was ever said.
+    /// Zeros: no mode was ever set.
     Empty,
     Values([u8; MODE_SETTINGS]),
     /// Not ours, or of a newer version, or damaged.
@@ -48,7 +49,7 @@ impl ModeRecord {
         ModeRecord::Values(values.expect("a slice of that length"))
     }
 
-    /// The bytes of a record with these values; zeros where all of them are.
+    /// The bytes of a record with these values; zeros if all values are 0.
     pub(crate) fn encode(values: [u8; MODE_SETTINGS]) -> [u8; MODE_RECORD_BYTES] {
         let mut bytes = [0; MODE_RECORD_BYTES];
         if values != [0; MODE_SETTINGS] {

@@ -7,7 +7,7 @@
 //!                 and u32 id if it has one
 //! ```
 //!
-//! What a list may say, and what it means, is not for this file.
+//! The rules for lists and their meaning are elsewhere (`posix/acl.rs` of the file system).
 
 use crate::{get_u16, get_u32};
 
@@ -19,7 +19,7 @@ const LONG_ENTRY_BYTES: usize = 8;
 /// The id of an entry that has none (`ACL_UNDEFINED_ID`).
 const NO_ID: u32 = u32::MAX;
 
-/// Whether entries with this `e_tag` have an id; `None` for a tag that there is not.
+/// Whether entries with this `e_tag` have an id; `None` for an unknown tag.
 fn has_id(tag: u16) -> Option<bool> {
     match tag {
         // ACL_USER, ACL_GROUP
@@ -30,7 +30,7 @@ fn has_id(tag: u16) -> Option<bool> {
     }
 }
 
-/// What `getxattr` gives for a value on disk; `None` if that is damaged.
+/// The result of `getxattr` for a value on disk; `None` if the value is damaged.
 pub fn disk_to_wire(disk: &[u8]) -> Option<Vec<u8>> {
     let mut rest = entries(disk, DISK_VERSION)?;
     let mut wire = WIRE_VERSION.to_le_bytes().to_vec();
@@ -49,7 +49,7 @@ pub fn disk_to_wire(disk: &[u8]) -> Option<Vec<u8>> {
     Some(wire)
 }
 
-/// The value on disk for what `setxattr` was given; `None` (`EINVAL`) if that is no list.
+/// The value on disk for the argument of `setxattr`; `None` (`EINVAL`) if it is not a list.
 pub fn wire_to_disk(wire: &[u8]) -> Option<Vec<u8>> {
     let (entries, []) = entries(wire, WIRE_VERSION)?.as_chunks::<LONG_ENTRY_BYTES>() else {
         return None;
@@ -62,7 +62,7 @@ pub fn wire_to_disk(wire: &[u8]) -> Option<Vec<u8>> {
     Some(disk)
 }
 
-/// What is behind a header of this version.
+/// The bytes after a header of this version.
 fn entries(bytes: &[u8], version: u32) -> Option<&[u8]> {
     let (header, rest) = bytes.split_at_checked(VERSION_BYTES)?;
     (get_u32(header, 0) == version).then_some(rest)
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn invalid_lists_are_refused() {
         for len in [0, 3, 5, 7, 10, 13, 15, 27] {
             assert_eq!(disk_to_wire(&DISK[..len]), None, "{len} bytes on disk");
         }

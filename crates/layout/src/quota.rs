@@ -1,11 +1,11 @@
-//! Quota files (`vfsv1`, kernel `fs/quota/quotaio_v2.h` and `quota_tree.h`): who uses how much.
+//! Quota files (`vfsv1`, kernel `fs/quota/quotaio_v2.h` and `quota_tree.h`): the usage of each id.
 //!
 //! ```text
 //! piece 0        header: magic, version      info: grace times, pieces in use, heads of two lists
 //! piece 1        root of a radix tree over 32-bit ids: 256 piece numbers for each byte of the id
 //! pieces 2..     nodes of the tree, and of its leaves: a header and 14 entries of 72 bytes
 //! ```
-//! A file is counted in pieces of 1 KiB, whatever the volume's block size. Nothing in it has a checksum.
+//! A file is counted in pieces of 1 KiB, whatever the volume's block size. It has no checksums.
 
 use xact_types::{Error, Result, Site};
 
@@ -32,7 +32,7 @@ const VERSION: u32 = 1;
 /// Unit of the limits on space, in bytes (`QIF_DQBLKSIZE`).
 pub const LIMIT_UNIT: u64 = 1024;
 
-/// What a quota file counts by.
+/// The kinds of ids that a quota file counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QuotaKind {
     User,
@@ -72,7 +72,7 @@ impl Info {
     pub fn decode(bytes: &[u8], kind: QuotaKind, site: Site) -> Result<Info> {
         let bytes: [u8; INFO_BYTES] = bytes[..INFO_BYTES].try_into().expect("32 bytes");
         if get_u32(&bytes, 0) != kind.magic() || get_u32(&bytes, 4) != VERSION {
-            return Err(Error::corrupt(site, "is no quota file of this kind"));
+            return Err(Error::corrupt(site, "is not a quota file of this kind"));
         }
         Ok(Info { bytes })
     }
@@ -84,7 +84,7 @@ impl Info {
     fields! {
         /// Seconds that space may stay above its soft limit.
         bgrace, set_bgrace: u32 @ 8;
-        /// Seconds that the number of inodes may.
+        /// Seconds that the number of inodes may stay above its soft limit.
         igrace, set_igrace: u32 @ 12;
         /// Pieces in the file.
         blocks, set_blocks: u32 @ 20;
@@ -95,12 +95,12 @@ impl Info {
     }
 }
 
-/// Where a node has the piece below it for an id; `level` 0 is the root.
+/// The index of an id's child in a node; `level` 0 is the root.
 pub fn slot(id: u32, level: u32) -> usize {
     4 * (id >> (8 * (LEVELS - 1 - level)) & 0xFF) as usize
 }
 
-/// Next and previous leaf of the list of those with free entries, and the number of entries in use.
+/// Next and previous leaf in the list of those with free entries, and the number of entries in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeafHeader {
     pub next_free: u32,
@@ -120,20 +120,20 @@ impl LeafHeader {
     }
 }
 
-/// Where the entry `index` of a leaf begins.
+/// The offset of entry `index` of a leaf.
 pub fn entry_at(index: usize) -> usize {
     LEAF_HEADER_BYTES + index * ENTRY_BYTES
 }
 
-/// What one id uses, and what it may.
+/// The usage and limits of one id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaEntry {
     bytes: [u8; ENTRY_BYTES],
 }
 
 impl QuotaEntry {
-    /// An entry without usage and limits. One of id 0 would look like a free one, so it has the grace
-    /// time that the kernel gives it.
+    /// An entry without usage and limits. With id 0 it would look like a free one, so it has the
+    /// grace time that the kernel gives it.
     pub fn new(id: u32) -> QuotaEntry {
         let mut entry = QuotaEntry { bytes: [0; ENTRY_BYTES] };
         entry.set_id(id);
@@ -147,7 +147,7 @@ impl QuotaEntry {
         bytes.iter().any(|&byte| byte != 0).then_some(QuotaEntry { bytes })
     }
 
-    /// The entry as it is to lie on disk; see [`QuotaEntry::new`] for id 0.
+    /// The entry in its form on disk; see [`QuotaEntry::new`] for id 0.
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         let mut entry = self.clone();
         if entry.bytes.iter().all(|&byte| byte == 0) {
@@ -166,7 +166,8 @@ impl QuotaEntry {
         bsoftlimit, set_bsoftlimit: u64 @ 40;
         /// In bytes.
         curspace, set_curspace: u64 @ 48;
-        /// When space has to be below its soft limit again, in seconds since 1970; 0: it is.
+        /// The time when space has to be below its soft limit again, in seconds since 1970; 0: it
+        /// is below.
         btime, set_btime: u64 @ 56;
         itime, set_itime: u64 @ 64;
     }

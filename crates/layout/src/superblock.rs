@@ -25,7 +25,7 @@ pub const DEFAULT_JMODE: u32 = 0x60;
 pub const DEFAULT_JMODE_DATA: u32 = 0x20;
 pub const DEFAULT_JMODE_ORDERED: u32 = 0x40;
 pub const DEFAULT_JMODE_WRITEBACK: u32 = 0x60;
-/// `s_errors`: what to do after an error. Anything else is as [`ON_ERROR_READ_ONLY`].
+/// `s_errors`: the action after an error. Other values mean [`ON_ERROR_READ_ONLY`].
 pub const ON_ERROR_CONTINUE: u16 = 1;
 pub const ON_ERROR_READ_ONLY: u16 = 2;
 pub const ON_ERROR_PANIC: u16 = 3;
@@ -36,12 +36,12 @@ const ERROR_TEXT_BYTES: usize = 32;
 /// `EXT4_ERR_EFSCORRUPTED`.
 const ERROR_CORRUPTED: u8 = 5;
 
-/// An error as the superblock keeps it.
+/// An error in the superblock.
 #[derive(Debug, Clone, Copy)]
 pub struct NotedError<'a> {
     /// Seconds since 1970.
     pub time: u32,
-    /// 0 where it is about none.
+    /// 0 if no inode is involved.
     pub ino: u32,
     pub block: u64,
     pub what: &'a str,
@@ -65,7 +65,7 @@ impl Superblock {
         Superblock { bytes: [0; SUPERBLOCK_BYTES] }
     }
 
-    /// Takes the bytes as they are and checks what every later computation rests on.
+    /// Takes the bytes unchanged and checks all values that later computations depend on.
     pub fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock> {
         let sb = Superblock { bytes: *bytes };
         sb.check()?;
@@ -162,8 +162,8 @@ impl Superblock {
         self.bytes[0x78..0x78 + len].copy_from_slice(&name[..len]);
     }
 
-    /// Notes an error (`save_error_info`, `ext4_update_super`): the state that makes e2fsck look at the volume,
-    /// the count, and what the first and the last one were. Of `what`, 32 bytes are kept.
+    /// Notes an error (`save_error_info`, `ext4_update_super`): the state that makes e2fsck check
+    /// the volume, the count, and the first and the last error. 32 bytes of `what` are kept.
     pub fn note_error(&mut self, error: &NotedError<'_>) {
         self.set_state(self.state() | STATE_ERRORS);
         if self.first_error_time() == 0 {
@@ -173,7 +173,8 @@ impl Superblock {
         self.set_error_count(self.error_count().saturating_add(1));
     }
 
-    /// The fields of one error: `places` are those of time, inode, block, function and line behind `at`.
+    /// The fields of one error: `places` are those of time, inode, block, function and line behind
+    /// `at`.
     fn put_error(&mut self, at: usize, code_at: usize, error: &NotedError<'_>, places: [usize; 5]) {
         let [time, ino, block, what, line] = places.map(|place| at + place);
         put_u32(&mut self.bytes, time, error.time);
@@ -186,7 +187,7 @@ impl Superblock {
         self.bytes[code_at] = ERROR_CORRUPTED;
     }
 
-    /// Where the volume was last mounted (`s_last_mounted`).
+    /// The path of the last mount (`s_last_mounted`).
     pub fn set_last_mounted(&mut self, path: &[u8]) {
         self.bytes[0x88..0xC8].fill(0);
         let len = path.len().min(63);
@@ -248,7 +249,7 @@ impl Superblock {
         self.set_r_blocks_count_hi((count >> 32) as u32);
     }
 
-    /// As of the last clean unmount; the group descriptors are what counts while mounted.
+    /// As of the last clean unmount; while the volume is mounted the group descriptors count.
     pub fn free_blocks_count(&self) -> u64 {
         u64::from(self.free_blocks_count_lo()) | self.high(self.free_blocks_count_hi())
     }
@@ -330,14 +331,14 @@ impl Superblock {
         ModeRecord::decode(&self.bytes[MODE_RECORD_AT..MODE_RECORD_AT + MODE_RECORD_BYTES])
     }
 
-    /// Says what the modes are; the caller has seen that the bytes are not somebody else's.
+    /// Sets the modes; the caller has checked that the bytes do not belong to other software.
     pub fn set_mode_record(&mut self, values: [u8; MODE_SETTINGS]) {
         self.bytes[MODE_RECORD_AT..MODE_RECORD_AT + MODE_RECORD_BYTES]
             .copy_from_slice(&ModeRecord::encode(values));
     }
 
-    /// Takes over what another superblock of the volume says that is not about its files: the label, the
-    /// default modes and mount options, what to do after an error.
+    /// Takes over the settings of another superblock of the volume: the label, the default modes
+    /// and mount options, and the action after an error.
     pub fn take_settings(&mut self, from: &Superblock) {
         self.set_volume_name(from.volume_name());
         self.set_errors(from.errors());
@@ -354,7 +355,8 @@ impl Superblock {
         }
     }
 
-    /// Refuses what is not an ext4 superblock or contradicts itself. Features are not judged here.
+    /// Refuses bytes that are not an ext4 superblock or contradict themselves. Features are checked
+    /// elsewhere.
     fn check(&self) -> Result<()> {
         let corrupt = |what| Err(Error::corrupt(Site::Superblock, what));
         if get_u16(&self.bytes, 0x38) != MAGIC {
@@ -390,7 +392,8 @@ impl Superblock {
             _ if self.has_ro_compat(ro_compat::BIGALLOC) => return corrupt("cluster size is out of range"),
             _ => 1,
         };
-        // Nobody makes groups below 256 blocks; a crafted volume would have no end of them.
+        // No mkfs makes groups below 256 blocks, and a crafted volume would have an endless number
+        // of them.
         if per_group < 256 || per_group / cluster > bitmap_bits || !per_group.is_multiple_of(8 * cluster) {
             return corrupt("blocks per group are out of range");
         }
@@ -426,7 +429,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// What the feature bits allow. Names the feature where the volume is refused.
+    /// The kind of mount that the feature bits allow. Names the feature if the volume is refused.
     pub fn support(&self) -> Result<Support> {
         let beyond = self.feature_incompat() & !feature::INCOMPAT_SUPPORTED;
         let unknown = beyond & !feature::INCOMPAT_READ_ONLY;

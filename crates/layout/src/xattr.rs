@@ -1,15 +1,15 @@
 //! Extended attributes (`struct ext4_xattr_ibody_header`, `ext4_xattr_header`, `ext4_xattr_entry`).
 //!
-//! They lie behind an inode's last field, and in one block more. Entries grow from the start,
-//! values from the end; four bytes of zero end the entries:
+//! They are stored behind an inode's last field, and in one block in addition. Entries grow from
+//! the start, values from the end; four bytes of zero end the entries:
 //!
 //! ```text
 //! inode:  magic | entry entry ... 0000      value value     offsets count from the first entry
 //! block:  header of 32 bytes | entry entry ... 0000  value  offsets count from the block's start
 //! ```
 //!
-//! In a block, entries are sorted by name index, length of the name, name; each has a hash of its
-//! name and value, and the header one of these. In an inode there are no hashes.
+//! In a block, entries are sorted by name index, length of the name, name. Each has a hash of its
+//! name and value, and the header has a hash of these. In an inode there are no hashes.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::{get_u16, get_u32, put_u16, put_u32};
 
 /// `h_magic` in inodes and in blocks.
 pub const MAGIC: u32 = 0xEA02_0000;
-/// Bytes of a name without its prefix, at the most.
+/// The longest name without its prefix, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 /// Inodes that may share a block (`EXT4_XATTR_REFCOUNT_MAX`).
 pub const MAX_REFCOUNT: u32 = 1024;
@@ -41,7 +41,7 @@ pub mod index {
     pub const SYSTEM: u8 = 7;
 }
 
-/// Prefixes, the longer of two that fit first.
+/// Prefixes. If two of them fit, the longer one comes first.
 const PREFIXES: [(u8, &[u8]); 6] = [
     (index::POSIX_ACL_ACCESS, b"system.posix_acl_access"),
     (index::POSIX_ACL_DEFAULT, b"system.posix_acl_default"),
@@ -51,7 +51,8 @@ const PREFIXES: [(u8, &[u8]); 6] = [
     (index::SYSTEM, b"system."),
 ];
 
-/// Index and rest of a full name such as `user.comment`; `None` for a prefix that ext4 has not.
+/// Index and rest of a full name such as `user.comment`; `None` for a prefix that ext4 does not
+/// have.
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     PREFIXES.iter().find_map(|&(index, prefix)| {
         let rest = full.strip_prefix(prefix)?;
@@ -60,13 +61,13 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// The name that users see; `None` for an index that is not for them.
+/// The name that users see; `None` for an index that is not for users.
 pub fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
     let (_, prefix) = PREFIXES.iter().find(|(i, _)| *i == index)?;
     Some([prefix, rest].concat())
 }
 
-/// An attribute as it lies on disk.
+/// An attribute on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub index: u8,
@@ -85,13 +86,13 @@ pub enum Value<'a> {
     },
 }
 
-/// Checks each entry as it gives it; after an error it gives no more.
+/// Checks each entry before it returns it; after an error it returns no more.
 #[derive(Clone)]
 pub struct Entries<'a> {
     bytes: &'a [u8],
     /// Offset of the next entry in `bytes`.
     at: usize,
-    /// Offset that value offsets count from.
+    /// The start of value offsets.
     base: usize,
 }
 
@@ -216,12 +217,12 @@ fn padded(len: usize) -> usize {
     len.next_multiple_of(4)
 }
 
-/// Whether the inode's area of `area_len` bytes has room for the list.
+/// Whether the list fits the inode's area of `area_len` bytes.
 pub fn fits_body(list: &[Attribute], area_len: usize) -> bool {
     fits(list, BODY_HEADER_BYTES, area_len)
 }
 
-/// Whether a block has room for the list.
+/// Whether the list fits a block.
 pub fn fits_block(list: &[Attribute], block_size: usize) -> bool {
     fits(list, BLOCK_HEADER_BYTES, block_size)
 }
@@ -230,7 +231,7 @@ fn fits(list: &[Attribute], header: usize, len: usize) -> bool {
     header + TERMINATOR_BYTES + list.iter().map(Attribute::bytes).sum::<usize>() <= len
 }
 
-/// Writes all attributes of an inode's area, or that there are none. They must fit.
+/// Writes all attributes of an inode's area, or an empty list. They must fit.
 pub fn write_body(area: &mut [u8], list: &[Attribute]) {
     area.fill(0);
     if list.is_empty() {
@@ -241,7 +242,8 @@ pub fn write_body(area: &mut [u8], list: &[Attribute]) {
     write_entries(area, list, BODY_HEADER_BYTES, BODY_HEADER_BYTES);
 }
 
-/// Writes an attribute block with `refcount` users; sorts the list as blocks have it. It must fit.
+/// Writes an attribute block with `refcount` users, and sorts the list as blocks require. It must
+/// fit.
 pub fn write_block(bytes: &mut [u8], sb: &Superblock, block: BlockNr, refcount: u32, list: &mut [Attribute]) {
     assert!(fits_block(list, bytes.len()), "attributes fit the block");
     list.sort_by(|a, b| (a.index, a.name.len(), &a.name[..]).cmp(&(b.index, b.name.len(), &b.name[..])));
@@ -261,8 +263,8 @@ pub fn write_block(bytes: &mut [u8], sb: &Superblock, block: BlockNr, refcount: 
     seal_block(bytes, sb, block);
 }
 
-/// Writes the entries from `first` on and the values from the end down. Returns where each entry
-/// and each padded value lies.
+/// Writes the entries from `first` on and the values from the end down. Returns the position of
+/// each entry and each padded value.
 fn write_entries(
     bytes: &mut [u8],
     list: &[Attribute],
@@ -277,8 +279,8 @@ fn write_entries(
         let start = end - padded(value.len());
         bytes[at] = name.len() as u8;
         bytes[at + 1] = attribute.index;
-        // An entry that begins with four zeros is the end of the list. One without a prefix and a name,
-        // which only others make, must not look like that.
+        // An entry that begins with four zeros ends the list. An entry without prefix and name,
+        // which only other software makes, must not look like that.
         let is_nameless = name.is_empty() && attribute.index == 0;
         let offset = if value.is_empty() && !is_nameless { 0 } else { start - base };
         put_u16(bytes, at + 2, offset as u16);
@@ -292,7 +294,7 @@ fn write_entries(
     places
 }
 
-/// `e_hash`: of the name's bytes and of the padded value's words.
+/// `e_hash`: over the name's bytes and the padded value's words.
 fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
     let hash = name.iter().fold(0u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
     let (words, _) = value.as_chunks::<4>();

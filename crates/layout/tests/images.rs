@@ -1,5 +1,5 @@
-//! The codecs on volumes made by mke2fs with several sets of features: what they read is what
-//! dumpe2fs and debugfs say, all checksums match, and sealing again changes no byte.
+//! The codecs on volumes made by mke2fs with several sets of features: they agree with dumpe2fs and
+//! debugfs, all checksums match, and sealing again changes no byte.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -126,7 +126,7 @@ fn superblocks_are_read_as_dumpe2fs_prints_them() {
         let mut again = sb.clone();
         again.seal();
         assert_eq!(again.as_bytes(), sb.as_bytes());
-        // The backups are where the features say, and are sound.
+        // The backups are in the groups that the features name, and are sound.
         for group in image.groups().skip(1) {
             let copy = superblock_at(&image.bytes, sb.group_start(group).0 * u64::from(sb.block_size()));
             assert_eq!(sb.has_backup(group), copy.is_ok(), "{group}");
@@ -202,7 +202,7 @@ fn inodes_in_use_have_the_checksums_that_we_compute() {
                 again.set_size(inode.size() ^ 1);
                 assert!(!again.checksum_matches(sb, ino));
             }
-            // Every setter puts back what its getter gave.
+            // Every setter restores the value of its getter.
             let mut copy = inode.clone();
             copy.set_uid(inode.uid());
             copy.set_gid(inode.gid());

@@ -1,12 +1,12 @@
-//! Descriptors that lie on the volume and were opened before the transaction.
+//! Descriptors of files on the volume that were opened before the transaction.
 //!
-//! Writing through them would reach the volume itself. Regular files and folders are opened again
-//! in the view, by path, with the same flags and offset; descriptors that shared an offset share it
-//! again (`> log 2>&1`). Everything else on the volume is refused by number. At the end the
-//! originals take their numbers again.
+//! Writes through them would reach the volume itself. Regular files and folders are opened again in
+//! the view, by path, with the same flags and offset; descriptors that shared an offset share it
+//! again (`> log 2>&1`). Every other descriptor on the volume is refused with its number. At the
+//! end the originals take their numbers again.
 //!
-//! What was opened in the view has to be opened again outside of it where it is to live on after a
-//! commit.
+//! A file that was opened in the view must be opened again outside of it if its descriptor is to
+//! survive a commit.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -32,7 +32,7 @@ struct Description {
     offset: Option<u64>,
 }
 
-/// Whose descriptors are looked at.
+/// The descriptors to examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Those that an exec keeps.
@@ -44,8 +44,8 @@ pub enum Scope {
 pub struct Survey(Vec<Description>);
 
 impl Survey {
-    /// Looks at the descriptors of this process that lie on the volume of `mount`, and are to join
-    /// a transaction.
+    /// Examines the descriptors of this process on the volume of `mount` that are to join a
+    /// transaction.
     pub fn of_volume(mount: &Mount, scope: Scope) -> Result<Survey> {
         let mut found = Survey(Vec::new());
         if scope == Scope::All {
@@ -70,15 +70,15 @@ impl Survey {
         Survey(Vec::new())
     }
 
-    /// Looks at those that were opened in a view, but for deleted files, which have no path. What
-    /// cannot be had is left out.
+    /// Examines the descriptors that were opened in a view, except for deleted files, which have no
+    /// path. Leaves out those that cannot be examined.
     pub fn of_view(bound: &Bound) -> Result<Survey> {
         let mut found = Survey(Vec::new());
         for (number, flags) in list(Scope::All)? {
             if let Ok(identity) = FileIdentity::of(borrow(number))
                 && bound.shows(identity.mount)
             {
-                // Refused is what could not be opened again anyway.
+                // Refuses only descriptors that could not be opened again anyway.
                 let _ = found.add(number, flags, &identity);
             }
         }
@@ -109,8 +109,8 @@ impl Survey {
         Ok(())
     }
 
-    /// Puts a descriptor in the view in the place of each. The originals come back when the result
-    /// is dropped or settled.
+    /// Replaces each descriptor by one in the view. The originals come back when the result is
+    /// dropped or settled.
     pub fn reopen(&self, bound: &Bound) -> Result<Moved> {
         let mut moved = Moved(Vec::new());
         for description in &self.0 {
@@ -125,13 +125,14 @@ impl Survey {
         Ok(moved)
     }
 
-    /// After a commit: puts descriptors outside of the view in the place of those that were opened
-    /// in it. One whose file is not to be found at its path any more stays as it is.
+    /// After a commit: replaces the descriptors that were opened in the view by descriptors outside
+    /// of it. A descriptor whose file no longer has its path stays unchanged.
     pub fn take_out(&self, mount: &Mount) {
         for description in &self.0 {
             if let Ok(file) = description.open_again(|identity| identity.device == mount.device) {
                 for &(number, flags) in &description.numbers {
-                    // It fails only where the number is out of range, and it was in use just now.
+                    // It fails only if the number is out of range, and the number was in use a
+                    // moment ago.
                     let _ = replace(number, flags, &file);
                 }
             }
@@ -142,7 +143,7 @@ impl Survey {
         self.0.is_empty()
     }
 
-    /// Without those that have one of these numbers, or this one.
+    /// Without the descriptors that have one of these numbers, or this one.
     pub fn without(mut self, moved: &Moved, own: RawFd) -> Survey {
         for description in &mut self.0 {
             let other = |number| number != own && moved.0.iter().all(|m| m.number != number);
@@ -160,7 +161,7 @@ impl Description {
 
     fn open_again(&self, is_there: impl FnOnce(&FileIdentity) -> bool) -> Result<OwnedFd> {
         let number = self.numbers[0].0;
-        // The path is that of the file itself, so a link at its end is not the same file.
+        // The path is that of the file itself, so a link at its end is another file.
         let flags = (self.flags & !OFlags::TMPFILE) | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = open(&self.path, flags, Mode::empty()).map_err(|e| {
             let why = format!("cannot be opened in the transaction ({})", std::io::Error::from(e).kind());
@@ -185,23 +186,23 @@ struct Move {
 }
 
 /// Descriptors that refer to the view, and their originals, which take their numbers again on drop,
-/// as they were.
+/// unchanged.
 pub struct Moved(Vec<Move>);
 
 impl Moved {
-    /// The first of them, for people.
+    /// The first of them, for a message.
     pub fn first(&self) -> Option<String> {
         self.0.first().map(|moved| name_of(moved.number))
     }
 
-    /// The transaction has committed: the originals come back where the view's stand now. A number
-    /// that was closed meanwhile, or given to something else, stays so.
+    /// The transaction has committed: the originals come back with the offsets of the view's
+    /// descriptors. A number that was closed since, or given to another file, stays unchanged.
     pub fn settle(mut self, bound: &Bound) {
         for Move { number, flags, original } in std::mem::take(&mut self.0) {
             if bound.has(borrow(number)) {
                 if let Ok(offset) = seek(borrow(number), SeekFrom::Current(0)) {
-                    // Of a file it works as it did a moment ago; a folder's may not, and is read
-                    // anew.
+                    // For a file this worked a moment ago. For a folder it may fail; then the
+                    // folder is read from its start.
                     let _ = seek(&original, SeekFrom::Start(offset));
                 }
                 let _ = replace(number, flags, &original);
@@ -209,7 +210,7 @@ impl Moved {
         }
     }
 
-    /// As before: a number that was closed meanwhile, or given to something else, stays so.
+    /// As before: a number that was closed since, or given to another file, stays unchanged.
     pub fn restore(mut self, bound: &Bound) {
         for Move { number, flags, original } in std::mem::take(&mut self.0) {
             if bound.has(borrow(number)) {
@@ -222,7 +223,7 @@ impl Moved {
 impl Drop for Moved {
     fn drop(&mut self) {
         for Move { number, flags, original } in &self.0 {
-            // It fails only where the number is out of range, and it was in use just now.
+            // It fails only if the number is out of range, and the number was in use a moment ago.
             let _ = replace(*number, *flags, original);
         }
     }
@@ -234,7 +235,7 @@ impl Bound {
     }
 }
 
-/// Which descriptors of this process lie on a volume, outside of transactions.
+/// Decides which descriptors of this process are on a volume, outside of transactions.
 pub struct Volume<'a> {
     mount: &'a Mount,
 }
@@ -254,9 +255,9 @@ impl Volume<'_> {
         Ok(open)
     }
 
-    /// Looks at one. `None`: it lies elsewhere, or in the view of a transaction of this process, or
-    /// is the library's own or the server's, or of a snapshot; or it is stale, so that nothing can
-    /// be done with it.
+    /// Examines a descriptor. `None`: it is on another file system, in the view of a transaction of
+    /// this process, the library's or the server's own, or of a snapshot; or it is stale and cannot
+    /// be used.
     pub fn has(&self, number: RawFd) -> Result<Option<FileIdentity>> {
         let Ok(identity) = FileIdentity::of(borrow(number)) else { return Ok(None) };
         let is_here = identity.device == self.mount.device
@@ -264,14 +265,14 @@ impl Volume<'_> {
             && !ours::shows_view(identity.mount)
             && !ours::is_own(number)
             && !is_in_views(number, self.mount)
-            // Most that lie on the volume lie on this mount of it. Another may be of a transaction
-            // that was aborted.
+            // Most descriptors on the volume are on this mount of it. A descriptor on another mount
+            // may belong to an aborted transaction.
             && (identity.mount == self.mount.id || !file_identity::is_stale(borrow(number)));
         Ok(is_here.then_some(identity))
     }
 }
 
-/// The upper half of an inode number from which on it is the server's own, or of a snapshot.
+/// The upper half of an inode number at which the server's own inodes and those of snapshots begin.
 const SERVERS: u64 = 0x8000_0000;
 
 /// Whether it was opened below the folder of the views.
@@ -280,7 +281,7 @@ fn is_in_views(number: RawFd, mount: &Mount) -> bool {
     path.is_ok_and(|path| path.starts_with(mount.point.join(FOLDER)))
 }
 
-/// What people call it.
+/// The name of a descriptor for messages.
 pub fn name_of(number: RawFd) -> String {
     match number {
         0 => "standard input".to_string(),
@@ -315,17 +316,17 @@ fn list(scope: Scope) -> Result<Vec<(RawFd, FdFlags)>> {
 }
 
 fn borrow(number: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the number is one that the process has, or had: where another thread closes it
-    // meanwhile, a call fails with EBADF or looks at another file, and nothing is done to a file
-    // before it was found to be one on the volume.
+    // SAFETY: the process has this number, or had it. If another thread closes it concurrently, a
+    // call fails with EBADF or examines another file, and a file is changed only after it was found
+    // to be on the volume.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
-/// Makes `number` refer to what `file` does.
+/// Makes `number` refer to the file of `file`.
 fn replace(number: RawFd, flags: FdFlags, file: &OwnedFd) -> Result<()> {
     let cloexec = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: dup3 takes numbers and no memory. `number` is of the program, not of a value in this
-    // crate.
+    // SAFETY: dup3 takes numbers and no memory. `number` belongs to the program, not to a value in
+    // this crate.
     match unsafe { libc::dup3(file.as_raw_fd(), number, cloexec) } {
         -1 => Err(Error::system(
             format_args!("put descriptor {number} into the transaction"),
@@ -346,8 +347,8 @@ fn same_description(a: RawFd, b: RawFd) -> bool {
     }
 }
 
-/// For kernels without kcmp. Two descriptions of one file with the same flags and offset are taken
-/// for one: sharing an offset is what a shell's `2>&1` means, and the other case is rare.
+/// For kernels without kcmp. Two descriptions of one file with the same flags and offset count as
+/// one: a shared offset is the meaning of a shell's `2>&1`, and the other case is rare.
 fn looks_same(a: RawFd, b: RawFd) -> bool {
     let facts = |number| {
         let file = borrow(number);
@@ -361,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptions_are_told_apart() {
+    fn descriptions_are_distinguished() {
         let file = tempfile::tempfile().unwrap();
         let shared = file.try_clone().unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());

@@ -1,5 +1,5 @@
-//! What a file is and where it lies, as the kernel knows it already: nothing is asked of the
-//! daemon. Of a view that has ended, or a daemon that is gone, it is told all the same.
+//! The identity and position of a file, from the kernel's own knowledge: the daemon is not asked.
+//! So it also works for a view that has ended, or after the daemon's end.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -7,19 +7,19 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, RawMode, StatxFlags, statx};
 use rustix::io::Errno;
 
-/// All of it stays what it was as long as the file is open, but for `links`: the deletion of a file
-/// by a commit may not be known yet.
+/// All of it is constant while the file is open, except for `links`: the kernel may not know yet
+/// that a commit deleted the file.
 pub struct FileIdentity {
     /// Major and minor number of the file system, as in mountinfo.
     pub device: (u32, u32),
-    /// Of the mount that it is reached through.
+    /// The mount through which it was opened.
     pub mount: u64,
     pub inode: u64,
     pub kind: FileType,
     pub links: u32,
 }
 
-/// Whether a file is of a view that has ended. The one question here that the daemon is asked.
+/// Whether a file belongs to a view that has ended. The only call here that asks the daemon.
 pub fn is_stale(file: impl AsFd) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     matches!(statx(file, "", flags, StatxFlags::BASIC_STATS), Err(Errno::STALE))

@@ -1,7 +1,7 @@
-//! Moving into the view of a transaction: the mounts of a volume, the mount namespace in which the
-//! view lies over them, and the descriptors that were opened before. `xact run` does it to a
-//! process that is about to start a command, `libxact` to a running thread, which comes back at the
-//! end.
+//! Moves a process or thread into the view of a transaction: the mounts of a volume, the mount
+//! namespace in which the view covers them, and the descriptors that were opened before. `xact run`
+//! does it for a process that is about to start a command, `libxact` for a running thread, which
+//! returns at the end.
 
 pub mod descriptors;
 pub mod file_identity;
@@ -16,15 +16,16 @@ pub mod staying;
 use std::fmt;
 use std::io;
 
-/// Why somebody could not be moved into a view. Nothing has been done on the volume.
+/// The reason why a process or thread could not be moved into a view. Nothing has been done on the
+/// volume.
 #[derive(Debug)]
 pub enum Error {
-    /// A call of the system failed; `doing` completes "cannot …". `resource`: it is about what the
-    /// system grants, and not about the volume.
+    /// A system call failed; `doing` completes "cannot …". `resource`: the cause is a limit of the
+    /// system, and not the volume.
     System { doing: String, error: io::Error, resource: bool, hint: Option<&'static str> },
-    /// Something is in the way that whoever asked for it can change.
+    /// An obstacle that the caller can remove.
     Busy { what: String, hint: String },
-    /// No xact volume is where one was looked for; the text says where.
+    /// There is no xact volume at the given place; the text names it.
     NoVolume(String),
 }
 
@@ -35,12 +36,12 @@ impl Error {
         Error::System { doing: doing.to_string(), error: error.into(), resource: false, hint: None }
     }
 
-    /// A namespace or mount that the system refused: nothing is wrong with the volume.
+    /// The system refused a namespace or mount. The volume is not the cause.
     fn refused(doing: impl fmt::Display, error: impl Into<io::Error>, hint: Option<&'static str>) -> Error {
         Error::System { doing: doing.to_string(), error: error.into(), resource: true, hint }
     }
 
-    /// For callers in C.
+    /// The error number for callers in C.
     pub fn errno(&self) -> i32 {
         match self {
             Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),

@@ -1,8 +1,8 @@
-//! Mappings that a process has made of files on the volume.
+//! A process's mappings of files on the volume.
 //!
-//! They can't be moved into a view. The kernel tells of those that matter one by one
-//! (`PROCMAP_QUERY`, Linux 6.11); from older ones the whole table is read, which takes a program
-//! with many libraries longer than a small commit takes to prepare.
+//! They can't be moved into a view. The kernel returns the relevant ones one by one
+//! (`PROCMAP_QUERY`, Linux 6.11). On earlier kernels the whole table is read. For a program with
+//! many libraries that takes longer than the preparation of a small commit.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -49,19 +49,19 @@ pub struct Mapping {
     path: String,
 }
 
-/// Refuses where the process could change files of the volume past the transaction, through
-/// mappings that it has made of them.
+/// Refuses if the process has mappings through which it could change files of the volume outside of
+/// the transaction.
 pub fn check(mount: &Mount) -> Result<()> {
     all(mount)?.first().map_or(Ok(()), |mapping| Err(mapping.refuse()))
 }
 
-/// Those through which the process could change files of the volume. Not those of files in views:
-/// they are part of a transaction of their own, or end with it.
+/// The mappings through which the process could change files of the volume. Mappings of files in
+/// views do not count: they are part of a transaction of their own, or end with it.
 pub fn all(mount: &Mount) -> Result<Vec<Mapping>> {
     let wrong = |e| Error::system("read the table of mappings", e);
     let table = File::open("/proc/thread-self/maps").map_err(wrong)?;
     let found = match asked(&table, mount.device) {
-        // An older kernel, or a path too long for it.
+        // An earlier kernel, or a path that is too long for it.
         Err(_) => read(table, mount.device),
         found => found,
     };
@@ -80,7 +80,7 @@ impl Mapping {
     }
 }
 
-/// Those of files on a device.
+/// The mappings of files on a device, by queries.
 fn asked(table: &File, device: (u32, u32)) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     let mut from = 0;
@@ -94,8 +94,8 @@ fn asked(table: &File, device: (u32, u32)) -> io::Result<Vec<Mapping>> {
             vma_name_addr: name.as_mut_ptr() as u64,
             ..Query::default()
         };
-        // SAFETY: the kernel reads and writes a struct of the size that it says, and at most as
-        // many bytes of the name as that says; both outlive the call.
+        // SAFETY: the kernel reads and writes a struct whose size is in it, and at most the number
+        // of name bytes that is in it; both outlive the call.
         if unsafe { libc::ioctl(table.as_raw_fd(), PROCMAP_QUERY, &mut query) } < 0 {
             let error = io::Error::last_os_error();
             return if error.raw_os_error() == Some(libc::ENOENT) { Ok(found) } else { Err(error) };
@@ -110,14 +110,14 @@ fn asked(table: &File, device: (u32, u32)) -> io::Result<Vec<Mapping>> {
     }
 }
 
-/// As `asked`, by the text.
+/// The same, from the text of the table.
 fn read(mut table: File, device: (u32, u32)) -> io::Result<Vec<Mapping>> {
     let mut text = Vec::with_capacity(64 << 10);
     table.read_to_end(&mut text)?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse).filter(|mapping| mapping.device == device).collect())
 }
 
-/// A line, if it tells of a shared and writable mapping.
+/// Parses a line; `None` unless it describes a shared and writable mapping.
 fn parse(line: &[u8]) -> Option<Mapping> {
     let text = String::from_utf8_lossy(line);
     let mut words = text.split_ascii_whitespace();
@@ -143,22 +143,22 @@ mod tests {
 
     use super::*;
 
-    /// Both ways find a shared mapping that may be written, and no other.
+    /// Both ways find a shared, writable mapping and no other.
     #[test]
-    fn what_could_be_written_past_a_transaction_is_found() {
+    fn writable_shared_mappings_are_found() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(4096).unwrap();
         let number = file.as_file().metadata().unwrap().dev();
         let device = (libc::major(number), libc::minor(number));
         let map = |access, sharing| {
-            // SAFETY: a new mapping at a place that the kernel chooses.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             let at =
                 unsafe { libc::mmap(ptr::null_mut(), 4096, access, sharing, file.as_file().as_raw_fd(), 0) };
             assert_ne!(at, libc::MAP_FAILED);
             at
         };
         let unmap = |at| {
-            // SAFETY: nothing refers to what was mapped above.
+            // SAFETY: no reference to the mapping exists.
             assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
         };
         let table = || File::open("/proc/thread-self/maps").unwrap();

@@ -1,4 +1,4 @@
-//! One mount, as the table of mounts or `statmount` has it.
+//! One mount, from the table of mounts or `statmount`.
 
 use std::path::{Path, PathBuf};
 

@@ -12,7 +12,7 @@ use crate::mount::Mount;
 use crate::{Error, Result, statmount};
 
 impl Mount {
-    /// The mount of all of the volume, of which this may be a bind mount of a part: the control
+    /// The mount of the whole volume, of which this may be a bind mount of a part: the control
     /// channel is in the root. `NoVolume`: that mount is not in this namespace.
     pub fn of_the_whole(self) -> Result<Mount> {
         if self.root == Path::new("/") || self.is_view() {
@@ -30,19 +30,19 @@ impl Mount {
 
 /// All mounts of this namespace, in the order in which they were made.
 pub fn all() -> Result<Vec<Mount>> {
-    // Of this thread, which may have a namespace of its own.
+    // The mounts of this thread, which may have a namespace of its own.
     of_process(Path::new("/proc/thread-self"))
         .map_err(|e| Error::system("read the table of mounts, /proc/thread-self/mountinfo", e))
 }
 
-/// All mounts that a process (`/proc/PID`) has.
+/// All mounts of a process (`/proc/PID`).
 pub fn of_process(process: &Path) -> io::Result<Vec<Mount>> {
     let table = read_table(&process.join("mountinfo"))?;
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
-/// Reads a file of `/proc` in few calls: it has no size, from which `fs::read` would know how much
-/// to ask for.
+/// Reads a file of `/proc` in few calls: its size is 0, so `fs::read` would not know how much to
+/// read at once.
 fn read_table(path: &Path) -> io::Result<Vec<u8>> {
     let mut table = Vec::with_capacity(64 << 10);
     File::open(path)?.read_to_end(&mut table)?;
@@ -66,7 +66,7 @@ fn text(word: &[u8]) -> Option<&str> {
     std::str::from_utf8(word).ok()
 }
 
-/// Undoes the octal escapes that the kernel puts for space, tab, newline and backslash.
+/// Decodes the octal escapes that the kernel uses for space, tab, newline and backslash.
 fn unescape(word: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -85,9 +85,9 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// The mount that `path` lies in, which is of a kind that may be ours: its control channel knows.
-/// Without a path the only volume that is mounted, or the one that the current folder lies on.
-/// `NoVolume`: there is none there, or there are several.
+/// The mount that `path` is in, if its kind may be ours; its control channel gives the final
+/// answer. Without a path, the only mounted volume, or the one of the current folder. `NoVolume`:
+/// there is none, or there are several.
 pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || match path {
         Some(path) => format!("{} is not on a mounted xact volume", path.display()),
@@ -119,7 +119,7 @@ pub fn serving(path: Option<&Path>) -> Result<Mount> {
     }
 }
 
-/// The id of the mount that a path (or, with an empty path, a descriptor) is reached through.
+/// The id of the mount through which a path (or, with an empty path, a descriptor) is reached.
 pub fn mount_id(dir: impl rustix::fd::AsFd, path: &Path, flags: AtFlags) -> rustix::io::Result<u64> {
     let found = statx(dir, path, flags | AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID)?;
     Ok(found.stx_mnt_id)
@@ -153,13 +153,14 @@ mod tests {
         }
     }
 
-    /// As the table has it; of a file system with a plain name, and of one with none.
+    /// The same result as in the table, for a file system with a plain name and for one without a
+    /// name.
     #[test]
     fn a_mount_is_told_as_in_the_table() {
         let table = all().unwrap();
         for path in ["/", "/proc", "/dev", "/sys"].map(Path::new) {
             let Some(mount) = statmount::of_path(path) else {
-                println!("this kernel does not tell of {}", path.display());
+                println!("this kernel does not report {}", path.display());
                 continue;
             };
             assert!(table.contains(&mount), "{mount:?} in {table:#?}");

@@ -1,4 +1,4 @@
-//! The mount namespace in which the view of a transaction lies over the volume.
+//! The mount namespace in which the view of a transaction covers the volume.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::mounts;
 use crate::ours::{self, Own};
 use crate::{Error, Result};
 
-/// The view, as it lies in this namespace.
+/// The view in this namespace.
 pub struct Bound {
     /// Ids of the mounts through which the view is reached.
     ids: Vec<u64>,
@@ -36,22 +36,21 @@ impl Bound {
         self.ids.contains(&mount_id)
     }
 
-    /// Whether the current folder lies in it.
+    /// Whether the current folder is in it.
     pub fn has_current_folder(&self) -> bool {
         mounts::mount_id(CWD, Path::new("."), AtFlags::STATX_DONT_SYNC).is_ok_and(|id| self.shows(id))
     }
 }
 
-/// A mount namespace of this process, in which a view of the volume is to lie over every mount of
-/// it.
+/// A mount namespace of this process, in which a view is to cover every mount of the volume.
 pub struct Namespace {
     /// The folder of the views, held by a descriptor, since a view will hide it.
     views: OwnedFd,
-    /// The mounts of the volume: what they show of it, and where.
+    /// The mounts of the volume: the folder that each shows, and its mount point.
     points: Vec<(PathBuf, PathBuf)>,
-    /// File systems that are mounted inside the volume and stay where they are.
+    /// File systems that are mounted inside the volume and keep their places.
     inside: Vec<(OwnedFd, PathBuf)>,
-    /// The current folder, where it lies on the volume.
+    /// The current folder, if it is on the volume.
     folder: Option<PathBuf>,
     shown: bool,
 }
@@ -63,7 +62,7 @@ pub enum UserNamespace {
     Refused,
 }
 
-/// Where a thread was before it went into a namespace for a while.
+/// The namespace of a thread before a temporary move into another.
 pub struct Home {
     namespace: Own,
     root: Own,
@@ -83,9 +82,10 @@ impl Home {
         })
     }
 
-    /// Goes there. On an error the thread is where it was.
+    /// Moves the thread back. On an error the thread stays.
     pub fn go(&self) -> Result<()> {
-        // In the view's namespace nothing else than this thread may be left to go back to.
+        // In the view's namespace this thread may be the last one, so there may be no other thread
+        // to return through.
         let here = Home::here()?;
         self.enter().inspect_err(|_| _ = here.enter())
     }
@@ -96,7 +96,8 @@ impl Home {
                         beginning it took.";
             Error::refused("leave the namespace of the transaction", e, Some(hint))
         };
-        // Threads that this one has started share its root and folder, and then it may not go.
+        // Threads that this one has started share its root and folder. The kernel refuses the move
+        // while they do.
         unshare_now(UnshareFlags::FS).map_err(wrong)?;
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(wrong)?;
         fchdir(&self.root).map_err(wrong)?;
@@ -106,9 +107,9 @@ impl Home {
 }
 
 impl Namespace {
-    /// As [`Namespace::enter`] for this thread alone, which goes back later. A process without the
+    /// As [`Namespace::enter`] for this thread alone, which returns later. A process without the
     /// right to make a mount namespace enters a user namespace for the rest of its life, the first
-    /// time, if it has asked for that.
+    /// time, if it has allowed that.
     pub fn visit(mount: &Mount, user: UserNamespace) -> Result<(Home, Namespace)> {
         let mut home = Home::here()?;
         let mut unshared = unshare_now(UnshareFlags::NEWNS);
@@ -139,11 +140,11 @@ impl Namespace {
         Namespace::here(mount)
     }
 
-    /// The namespace that this thread has just got for itself.
+    /// The namespace that this thread has just created.
     fn here(mount: &Mount) -> Result<Namespace> {
         let table = mounts::all()?;
-        // The other mounts of the same volume, of folders of it too: a path through any of them
-        // would lead past the transaction.
+        // The other mounts of the same volume, also of its folders: a path through any of them
+        // would bypass the transaction.
         let same: Vec<&Mount> = table.iter().filter(|m| m.device == mount.device && !m.is_view()).collect();
         if same.iter().any(|m| m.point == Path::new("/")) {
             return Err(Error::Busy {
@@ -159,12 +160,12 @@ impl Namespace {
         let views = open(&views, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| Error::system(format_args!("open {}", views.display()), e))?;
         let inside = mounted_inside(&table, &same)?;
-        // In the order of mountinfo, in which a mount comes before those inside it.
+        // In the order of mountinfo: a mount comes before those inside it.
         let points = same.iter().map(|m| (m.root.clone(), m.point.clone())).collect();
         Ok(Namespace { views, points, inside, folder, shown: false })
     }
 
-    /// Puts the view of a transaction over the volume, in the place of one that was there, and the
+    /// Covers the volume with the view of a transaction, in place of an earlier view, and moves the
     /// current folder into it.
     pub fn show(&mut self, id: u64) -> Result<Bound> {
         if self.shown {
@@ -196,11 +197,11 @@ impl Namespace {
     }
 }
 
-/// The topmost file systems mounted inside the volume, each held by a descriptor.
-/// What is mounted in this namespace from now on stays in it.
+/// The topmost file systems mounted inside the volume, each held by a descriptor. Mounts in this
+/// namespace stay private from now on.
 fn keep_to_ourselves(table: &[Mount]) -> rustix::io::Result<()> {
     match mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC) {
-        // The root of a chroot need not be a mount point. The table has the mounts that can be seen
+        // The root of a chroot need not be a mount point. The table has the mounts that are visible
         // from it.
         Err(Errno::INVAL) => {
             table.iter().try_for_each(|mount| mount_change(&mount.point, MountPropagationFlags::DOWNSTREAM))
@@ -228,7 +229,7 @@ fn mounted_inside(table: &[Mount], same: &[&Mount]) -> Result<Vec<(OwnedFd, Path
         .collect()
 }
 
-/// The current folder, where it lies on the volume.
+/// The current folder, if it is on the volume.
 fn current_folder(mount: &Mount) -> Result<Option<PathBuf>> {
     let here =
         FileIdentity::of_path(Path::new(".")).map_err(|e| Error::system("look at the current folder", e))?;
@@ -238,7 +239,7 @@ fn current_folder(mount: &Mount) -> Result<Option<PathBuf>> {
     match std::env::current_dir() {
         Ok(path) => Ok(Some(path)),
         Err(error) => Err(Error::System {
-            doing: "tell the path of the current folder".into(),
+            doing: "find the path of the current folder".into(),
             error,
             resource: false,
             hint: Some("It is on the volume, so it is needed in the transaction: start from another one."),
@@ -259,8 +260,8 @@ fn enter_folder(folder: &Path, bound: &Bound) -> Result<()> {
     }
 }
 
-/// Makes the new namespace: as root plainly, otherwise with a user namespace around it, in which
-/// this user has the right to mount and every other one shows as nobody.
+/// Makes the new namespace: as root directly, otherwise inside a user namespace, in which this user
+/// may mount and every other user appears as the overflow user.
 fn unshare() -> Result<()> {
     match unshare_now(UnshareFlags::NEWNS) {
         Err(Errno::PERM) => {}
@@ -280,7 +281,8 @@ fn unshare() -> Result<()> {
         };
         Error::refused("make a user namespace", e, Some(hint))
     })?;
-    // Without a right to change groups the kernel wants setgroups off before the map.
+    // Without the right to change groups, the kernel requires that setgroups is off before the map
+    // is written.
     let maps = [
         ("setgroups", "deny".to_string()),
         ("uid_map", format!("{uid} {uid} 1")),
@@ -305,7 +307,7 @@ fn bind(source: &Path, point: &Path) -> Result<()> {
     })
 }
 
-/// The id of the mount on top at `path`.
+/// The id of the topmost mount at `path`.
 fn id_of(path: &Path) -> Result<u64> {
     mounts::mount_id(CWD, path, AtFlags::STATX_DONT_SYNC)
         .map_err(|e| Error::system(format_args!("look at {}", path.display()), e))

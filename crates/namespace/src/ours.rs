@@ -1,5 +1,5 @@
-//! What the transactions of this process have open: descriptors of the library's own, and mounts
-//! through which views are seen. Neither is in the way of another thread's begin.
+//! The open descriptors and mounts of this process's own transactions: descriptors of the library
+//! itself, and mounts that show views. Neither obstructs another thread's begin.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -25,9 +25,9 @@ fn lock() -> Locked {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child that is forked while another thread holds the lock would wait for ever: that thread is
-/// not in it. So who forks holds it. (A lock of `parking_lot` would not do: its waiting threads are
-/// in tables with locks of their own.)
+/// A child that is forked while another thread holds the lock would wait for it forever, since that
+/// thread does not exist in the child. So the forking thread holds it. (A lock of `parking_lot`
+/// would not do: its waiting threads are in tables with locks of their own.)
 fn survive_forks() {
     extern "C" fn before() {
         let locked = lock();

@@ -1,5 +1,5 @@
-//! One mount, as `statmount` tells of it (Linux 6.8; where a mount comes from, 6.13): in a tenth of
-//! the time that the table of all mounts takes.
+//! One mount, from `statmount` (Linux 6.8; the source of a mount, 6.13), in a tenth of the time
+//! that reading the table of all mounts takes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -21,7 +21,7 @@ struct Request {
     param: u64,
 }
 
-/// `STATMOUNT_*`: what is asked for, and bits of the answer that tell what is in it.
+/// `STATMOUNT_*`: the requested fields, and bits of the answer that say which fields it has.
 const SB_BASIC: u64 = 0x001;
 const MNT_BASIC: u64 = 0x002;
 const MNT_ROOT: u64 = 0x008;
@@ -35,7 +35,7 @@ const NEEDED: u64 = SB_BASIC | MNT_BASIC | MNT_ROOT | MNT_POINT | FS_TYPE | SB_S
 const FIXED: usize = 512;
 const ANSWER: usize = FIXED + 3 * libc::PATH_MAX as usize;
 
-/// The mount that a path lies in. `None`: this kernel does not tell, or not all of it.
+/// The mount that a path is in. `None`: this kernel cannot report it, or not all of it.
 pub fn of_path(path: &Path) -> Option<Mount> {
     let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = statx(CWD, path, flags, StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE)).ok()?;
@@ -49,8 +49,8 @@ pub fn of_path(path: &Path) -> Option<Mount> {
         param: NEEDED | FS_SUBTYPE,
     };
     let mut answer = vec![0; ANSWER];
-    // SAFETY: the kernel reads a request of the size that it says, and writes at most as many bytes
-    // as there are.
+    // SAFETY: the kernel reads a request whose size is in it, and writes at most the number of
+    // bytes in the argument.
     let done = unsafe { libc::syscall(SYS_STATMOUNT, &request, answer.as_mut_ptr(), ANSWER, 0) };
     if done == 0 { read(&answer) } else { None }
 }

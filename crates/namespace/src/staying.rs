@@ -1,16 +1,16 @@
-//! What a process with several threads has open on the volume when one of them begins a
+//! The files that a process with several threads has open on the volume when one thread begins a
 //! transaction.
 //!
-//! A descriptor belongs to the process: which thread uses it cannot be told. What the beginning
-//! thread has open now stays open while it begins, for it does nothing else. What other threads use
-//! shortly is closed in a moment. So each descriptor that is there at the first look is watched
-//! until it is closed; the begin is refused for one that stays for [`PATIENCE`]. What is opened
-//! after the first look was opened by another thread.
+//! A descriptor belongs to the process, so the thread that uses it is unknown. Descriptors of the
+//! beginning thread stay open during the begin, since the thread does nothing else. Descriptors
+//! that other threads use briefly are closed after a moment. So each descriptor of the first scan
+//! is watched until it is closed; if one stays for [`STAY_MAX`], the begin is refused. A descriptor
+//! opened after the first scan belongs to another thread.
 //!
-//! That a number refers to the same open file as before is known by epoll: it drops a file with its
-//! last descriptor, and does not find another one that has got the number. Folders and `O_PATH`
-//! descriptors cannot be watched that way: they count as the same while they look the same, at
-//! looks of irregular distance.
+//! epoll detects whether a number still refers to the same open file: it drops a file with its last
+//! descriptor, and does not find another file with the same number. Folders and `O_PATH`
+//! descriptors cannot be watched that way. They count as the same while they look the same, in
+//! scans at irregular intervals.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -23,21 +23,21 @@ use crate::mappings::{self, Mapping};
 use crate::mount::Mount;
 use crate::{Error, Result};
 
-/// How long a short use by another thread may last.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Between looks.
+/// The longest brief use by another thread.
+const STAY_MAX: Duration = Duration::from_secs(2);
+/// Pause between scans.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LAST_PAUSE: Duration = Duration::from_millis(5);
 
-/// How many threads this process has.
+/// The number of threads of this process.
 pub fn threads() -> usize {
     let links = FileIdentity::of_path("/proc/self/task".as_ref()).map_or(0, |identity| identity.links);
-    // Two of a folder itself.
+    // Two are links of the folder itself.
     (links as usize).saturating_sub(2).max(1)
 }
 
-/// Waits until nothing is open any more that was open on the volume at the call, and refuses what
-/// stays.
+/// Waits until every descriptor on the volume that was open at the call is closed, and refuses
+/// those that stay.
 pub fn check(mount: &Mount) -> Result<()> {
     let volume = Volume::new(mount);
     let mut files = Watched::all(&volume)?;
@@ -45,14 +45,14 @@ pub fn check(mount: &Mount) -> Result<()> {
     let began = Instant::now();
     let mut pause = FIRST_PAUSE;
     while !files.found.is_empty() || !mapped.is_empty() {
-        if began.elapsed() >= PATIENCE {
+        if began.elapsed() >= STAY_MAX {
             return Err(match files.found.first() {
                 Some(file) => stays(file.number, &path_of(file.number)),
                 None => mapped[0].refuse(),
             });
         }
-        // Irregular, so that it does not keep step with a thread that opens the same thing again
-        // and again.
+        // Irregular, so that the scans do not keep step with a thread that opens the same file
+        // again and again.
         thread::sleep(pause + pause.mul_f64(f64::from(began.elapsed().subsec_nanos() % 1000) / 1000.0));
         pause = (pause * 2).min(LAST_PAUSE);
         files.look(&volume)?;
@@ -85,7 +85,7 @@ struct File {
     by_epoll: bool,
 }
 
-/// Descriptors that were there at the first look and may still be.
+/// Descriptors of the first scan that may still be open.
 struct Watched {
     epoll: Option<OwnedFd>,
     found: Vec<File>,
@@ -98,14 +98,15 @@ impl Watched {
             let by_epoll = watched.add(number);
             watched.found.push(File { number, mount: identity.mount, inode: identity.inode, by_epoll });
         }
-        // A number may have been given to another file between the look and the watch.
+        // A number may have been given to another file between the scan and the watch.
         watched.look(volume)?;
         Ok(watched)
     }
 
     fn add(&mut self, number: RawFd) -> bool {
         if self.epoll.is_none() {
-            // SAFETY: it takes flags and no memory; the number that it returns is nobody else's.
+            // SAFETY: it takes flags and no memory; the number that it returns belongs to the
+            // caller alone.
             self.epoll = match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
                 -1 => None,
                 epoll => Some(unsafe { OwnedFd::from_raw_fd(epoll) }),
@@ -159,13 +160,13 @@ mod tests {
         let (send, receive) = std::sync::mpsc::channel::<()>();
         thread::scope(|scope| {
             scope.spawn(move || receive.recv());
-            // Tests of other threads come and go.
+            // Threads of other tests come and go.
             assert!(threads() >= 2 && before >= 1);
             drop(send);
         });
     }
 
-    /// What FUSE has in common with pipes: epoll takes them.
+    /// A property that FUSE shares with pipes: epoll accepts them.
     #[test]
     fn another_file_under_the_same_number_is_not_the_same() {
         let mut watched = Watched { epoll: None, found: Vec::new() };

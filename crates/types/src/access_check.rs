@@ -1,10 +1,10 @@
 //! Checks between users that can be left out, so that the property test of access
-//! (`crates/fuse/tests/strangers`) can show that it would notice.
+//! (`crates/fuse/tests/strangers`) can show that it finds each of them.
 //!
-//! Without the cargo feature `faults` nothing of this is in the program: [`AccessCheck::is_made`] is then the
-//! constant `true`.
+//! Without the cargo feature `faults` none of this is compiled: [`AccessCheck::is_made`] is then
+//! the constant `true`.
 
-/// One check that keeps a user of a mount from what plain calls would not give him.
+/// A check that keeps a user of a mount from more access than plain calls give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AccessCheck {
@@ -22,13 +22,14 @@ pub enum AccessCheck {
     AtomicWriteMappings,
     /// A kept transaction is attached by its own user.
     AttachOwner,
-    /// A commit compares modes and owners of what it changes, under every isolation.
+    /// A commit compares modes and owners of the files that it changes, under every isolation.
     CommitMode,
-    /// A commit compares the immutable and append-only flags of what it changes, under every isolation.
+    /// A commit compares the immutable and append-only flags of the files that it changes, under
+    /// every isolation.
     CommitFlags,
-    /// A commit compares access control lists of what it changes, under every isolation.
+    /// A commit compares access control lists of the files that it changes, under every isolation.
     CommitAcl,
-    /// A commit compares the folders on the way to what it changes, under every isolation.
+    /// A commit compares the folders above the files that it changes, under every isolation.
     CommitWay,
 }
 

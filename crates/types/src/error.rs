@@ -8,12 +8,12 @@ use crate::{BlockNr, GroupNr, Ino};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where on the volume a corruption was met.
+/// The place of a corruption on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Site {
     Superblock,
     JournalSuperblock,
-    /// A root slot of a generations volume, and what it alone points to.
+    /// A root slot of a generations volume, and the blocks that only it points to.
     Root,
     Group(GroupNr),
     Inode(Ino),
@@ -33,11 +33,11 @@ impl fmt::Display for Site {
     }
 }
 
-/// What is wrong with the bytes at a site.
+/// The fault of the bytes at a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corruption {
     pub site: Site,
-    /// What was expected there and is not, as a phrase ("checksum does not match").
+    /// The violated expectation, as a phrase ("checksum does not match").
     pub what: &'static str,
 }
 
@@ -47,10 +47,11 @@ impl fmt::Display for Corruption {
     }
 }
 
-/// Everything that can go wrong, from a torn sector to a conflict of transactions.
+/// All errors, from a torn sector to a conflict of transactions.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The device failed. Reads leave the volume as it is; a failed write or flush poisons it.
+    /// The device failed. A failed read leaves the volume unchanged; a failed write or flush
+    /// poisons it.
     #[error("{what}: {source}")]
     Io { what: &'static str, source: Arc<io::Error> },
     /// The volume's bytes are not what ext4 allows there.
@@ -59,24 +60,25 @@ pub enum Error {
     /// The volume needs a feature that xact does not have.
     #[error("the volume uses {0}, which xact does not support")]
     Unsupported(String),
-    /// Somebody else has the volume; the text says who.
+    /// Another process has the volume; the text names it.
     #[error("the volume is in use: {0}")]
     InUse(String),
     /// No block or inode is left for this caller.
     #[error("no space left on the volume")]
     NoSpace,
-    /// Something is full that more free space would not make larger.
+    /// A full structure that more free space would not enlarge.
     #[error("no space left in {0}")]
     DoesNotFit(&'static str),
-    /// A transaction cannot commit since somebody else changed what it read or wrote: the
-    /// transaction with the number `conflicting_tx`, or a call outside of any.
+    /// A transaction cannot commit because a change by others conflicts with its reads or writes:
+    /// by the transaction with the number `conflicting_tx`, or by a call outside of any.
     #[error("conflict on {path}: {why}, by {}", conflicting_tx_text(*conflicting_tx))]
     Conflict { path: String, why: &'static str, conflicting_tx: Option<u64> },
-    /// The volume's state at a transaction's begin is not known any more: what others changed
-    /// since took more memory than old versions may.
+    /// The volume's state at a transaction's begin is no longer available: later changes by others
+    /// took more memory than old versions may.
     #[error("the transaction's snapshot is too old: others changed more since than is remembered")]
     TooOld,
-    /// Others found the volume full, and what a transaction held of it before its commit went to them.
+    /// The volume was full for others, and the space that a transaction held before its commit was
+    /// given to them.
     #[error(
         "the volume was full, and others needed the space that the transaction held: its changes are lost"
     )]
@@ -103,7 +105,7 @@ pub enum Error {
     Posix(Errno),
 }
 
-/// Who came first in a conflict, for people: a transaction's number, or none.
+/// The first committer of a conflict, for messages: a transaction's number, or none.
 pub fn conflicting_tx_text(conflicting_tx: Option<u64>) -> String {
     conflicting_tx
         .map_or_else(|| "a program outside of any transaction".into(), |id| format!("transaction {id}"))
@@ -118,7 +120,7 @@ impl Error {
         Error::Corrupt(Corruption { site, what })
     }
 
-    /// The errno that stands for this error at the FUSE, C and Python borders.
+    /// The errno of this error in FUSE, C and Python.
     pub fn errno(&self) -> Errno {
         match self {
             Error::Io { .. } | Error::Poisoned(_) => Errno::EIO,
@@ -169,7 +171,7 @@ errno! {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // std appends " (os error N)", which says nothing to a person.
+        // std appends " (os error N)", which does not help a reader.
         let text = io::Error::from_raw_os_error(self.0).to_string();
         f.write_str(text.split(" (os error").next().unwrap_or(&text))
     }

@@ -1,7 +1,8 @@
-//! How long things took: a histogram that many threads add to, and what it tells.
+//! Durations: a histogram that many threads add to, and its summary.
 //!
-//! Buckets are 16 to each doubling, from a microsecond to a minute: a percentile read from them is at
-//! most 6 % too high. Two snapshots subtract, so that a stretch of time has percentiles of its own.
+//! Buckets are 16 to each doubling, from a microsecond to a minute: a percentile read from them is
+//! at most 6 % too high. Two snapshots can be subtracted, so that a period of time has percentiles
+//! of its own.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub struct Latencies {
     worst_ns: AtomicU64,
 }
 
-/// [`Latencies`] at one moment, or what was added between two.
+/// [`Latencies`] at one moment, or the difference of two moments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LatencySnapshot {
     pub buckets: [u32; LATENCY_BUCKETS],
@@ -26,7 +27,7 @@ pub struct LatencySnapshot {
     pub worst_ns: u64,
 }
 
-/// What a snapshot tells; all 0 where nothing was counted.
+/// The summary of a snapshot; all 0 if nothing was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencySummary {
     pub count: u64,
@@ -70,7 +71,8 @@ impl Latencies {
 }
 
 impl LatencySnapshot {
-    /// What was added since `before`. Its worst is only known as closely as the buckets are.
+    /// The durations added since `before`. The longest is only known to the precision of the
+    /// buckets.
     pub fn since(&self, before: &LatencySnapshot) -> LatencySnapshot {
         let buckets = std::array::from_fn(|i| self.buckets[i].wrapping_sub(before.buckets[i]));
         let last = buckets.iter().rposition(|&count| count > 0);
@@ -93,7 +95,7 @@ impl LatencySnapshot {
         }
     }
 
-    /// The time within which the first `wanted` were done.
+    /// The time within which the first `wanted` events ended.
     fn reached(&self, wanted: u64) -> Duration {
         let mut seen = 0;
         let bucket = self.buckets.iter().position(|&count| {
@@ -115,7 +117,7 @@ fn bucket_of(nanos: u64) -> usize {
     ((doubling + 1) * PER_DOUBLING + within).min(LATENCY_BUCKETS - 1)
 }
 
-/// Where a bucket ends, in nanoseconds.
+/// The upper end of a bucket, in nanoseconds.
 fn end_of(bucket: usize) -> u64 {
     let next = bucket + 1;
     let doubling = (next / PER_DOUBLING).saturating_sub(1);
@@ -146,12 +148,12 @@ mod tests {
             latencies.add(Duration::from_micros(micros));
         }
         let first = latencies.snapshot();
-        let told = first.summary();
-        assert_eq!((told.count, told.worst), (1000, Duration::from_micros(1000)));
-        assert_eq!(told.mean, Duration::from_nanos(500_500));
-        for (told, micros) in [(told.median, 500), (told.p99, 990)] {
+        let summary = first.summary();
+        assert_eq!((summary.count, summary.worst), (1000, Duration::from_micros(1000)));
+        assert_eq!(summary.mean, Duration::from_nanos(500_500));
+        for (found, micros) in [(summary.median, 500), (summary.p99, 990)] {
             let exact = Duration::from_micros(micros);
-            assert!(told >= exact && told <= exact * 107 / 100, "{told:?} for {exact:?}");
+            assert!(found >= exact && found <= exact * 107 / 100, "{found:?} for {exact:?}");
         }
         latencies.add(Duration::from_millis(50));
         let last = latencies.snapshot().since(&first).summary();

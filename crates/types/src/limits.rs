@@ -2,5 +2,5 @@
 
 /// Longest name of a snapshot, in bytes.
 pub const SNAPSHOT_NAME_MAX: usize = 100;
-/// Bytes that the paths of one snapshot take at most, each with the NUL behind it.
+/// The most bytes that the paths of one snapshot take, each with a NUL after it.
 pub const SNAPSHOT_PATHS_MAX: usize = 8192;

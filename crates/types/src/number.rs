@@ -1,4 +1,4 @@
-//! Newtypes for the numbers that ext4 counts with, so that none is taken for another.
+//! Newtypes for the numbers of ext4, so that none is mistaken for another.
 
 use std::fmt;
 
@@ -62,7 +62,7 @@ impl FileBlock {
     }
 }
 
-/// Blocks of the volume that lie next to each other; `len` counts blocks and is not 0.
+/// Adjacent blocks of the volume; `len` counts blocks and is not 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Run {
     pub start: BlockNr,
@@ -70,7 +70,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The block behind the last one.
+    /// The block after the last one.
     pub fn end(self) -> BlockNr {
         self.start.offset(u64::from(self.len))
     }

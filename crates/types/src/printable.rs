@@ -1,22 +1,23 @@
-//! Text that somebody else chose, made fit for a terminal and a log.
+//! Makes text from other sources safe for a terminal and a log.
 //!
-//! Names, labels and paths of a volume may hold any byte. Printed as they are, a newline forges a line of a log,
-//! an escape sequence takes over a terminal, and a bidirectional override shows a name in another order.
+//! Names, labels and paths of a volume may hold any byte. Printed unchanged, a newline forges a
+//! line of a log, an escape sequence takes over a terminal, and a bidirectional override shows a
+//! name in another order.
 
 use std::borrow::Cow;
 
-/// The text on one line: control characters, line separators and bidirectional controls are escaped (`\n`,
-/// `\u{1b}`), all others stay.
+/// The text on one line: control characters, line separators and bidirectional controls are escaped
+/// (`\n`, `\u{1b}`), all others stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escape(text, is_unsafe)
 }
 
-/// As [`printable`], of bytes in any encoding; what is no UTF-8 becomes U+FFFD.
+/// As [`printable`], for bytes in any encoding; invalid UTF-8 becomes U+FFFD.
 pub fn printable_bytes(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes)).into_owned()
 }
 
-/// As [`printable`], of a text whose own lines and tabs stay.
+/// As [`printable`], for a text whose own lines and tabs stay.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| is_unsafe(c) && !matches!(c, '\n' | '\t'))
 }
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_over_a_terminal_or_forges_a_line_is_escaped() {
+    fn terminal_controls_and_line_breaks_are_escaped() {
         assert_eq!(printable("a\nxact: forged \x1b[31m"), r"a\nxact: forged \u{1b}[31m");
         assert_eq!(printable("\u{202e}txt.exe"), r"\u{202e}txt.exe");
         assert_eq!(printable("\u{9b}31m\u{2028}\r\0"), r"\u{9b}31m\u{2028}\r\0");

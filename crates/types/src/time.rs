@@ -18,7 +18,7 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The system's exact clock, with which files are stamped.
+    /// The system's exact clock, which gives the times of files.
     pub fn now() -> Timestamp {
         #[cfg(feature = "simulated-clock")]
         if let Some(now) = simulated::read() {
@@ -31,9 +31,9 @@ impl Timestamp {
     }
 }
 
-/// Seconds since 1970-01-01 UTC as `time(2)` reads them and ext4 stamps its superblock: those of the
-/// clock's last tick. The exact clock is ahead of that by some milliseconds, so that e2fsck, started
-/// just after a second begins, would find a superblock stamped with it in the future.
+/// Seconds since 1970-01-01 UTC as `time(2)` returns them and ext4 writes them to its superblock:
+/// those of the clock's last tick. The exact clock is some milliseconds later. With its time in the
+/// superblock, an e2fsck that starts just after a second begins would find a time in the future.
 pub fn unix_seconds() -> i64 {
     #[cfg(feature = "simulated-clock")]
     if let Some(now) = simulated::read() {

@@ -1,11 +1,11 @@
-//! Step 5: bitmaps and counts against what the other steps have seen.
+//! Step 5: compares bitmaps and counts with the findings of the other steps.
 
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT, bitmap_checksum, bitmap_csum_matches};
 use xact_types::{GroupNr, Result, Site};
 
 use super::Checker;
 
-/// What a group turned out to have.
+/// The counts found for a group.
 #[derive(Default)]
 struct Counted {
     free_blocks: u32,
@@ -36,8 +36,8 @@ impl Checker<'_> {
                 continue;
             }
             let text = format!("counts {says} free {what}, and there are {is}");
-            // While a volume is mounted these lag behind the groups' counts, and nobody goes by them: those of a
-            // generation that was made meanwhile are no news at all.
+            // While a volume is mounted these counts lag behind those of the groups, and no program
+            // uses them. For a generation of a mounted volume they are expected to be old.
             match (self.report.is_replayed, self.in_use) {
                 (_, true) => {}
                 (true, _) => self.report.remark(format!("the superblock {text}, as a crash leaves it")),
@@ -57,8 +57,8 @@ impl Checker<'_> {
         counted.free_blocks = (0..len).filter(|&index| !used(index)).count() as u32;
         let uninit = sb.has_group_csum() && desc.has_flag(BLOCK_UNINIT);
         if uninit || !sb.contains(desc.block_bitmap(), 1) {
-            // It stands for a group in which nothing but fixed metadata is used, which the count of free
-            // blocks shows.
+            // It stands for a group with nothing but fixed metadata, as the count of free blocks
+            // shows.
             return Ok(());
         }
         let bytes = self.volume.block(desc.block_bitmap())?;

@@ -15,16 +15,16 @@ use super::map::Mapped;
 
 /// `EXT4_FT_DIR`.
 const DIRECTORY_TYPE: u8 = 2;
-/// Where the entries of an inline directory begin.
+/// The offset of an inline directory's entries.
 const INLINE_ENTRIES_AT: usize = 4;
 
-/// A directory to be read.
+/// A directory to read.
 pub(crate) struct Directory {
     pub ino: Ino,
     generation: u32,
     flags: u32,
     mapped: Mapped,
-    /// What `..` says.
+    /// The inode that `..` names.
     pub dotdot: Option<Ino>,
 }
 
@@ -35,7 +35,7 @@ impl Directory {
     }
 }
 
-/// What is gathered while one directory is read.
+/// The findings while one directory is read.
 struct Reading {
     ino: Ino,
     format: DirFormat,
@@ -135,7 +135,7 @@ impl Checker<'_> {
     fn found_entry(&mut self, reading: &mut Reading, entry: &DirEntry<'_>, site: Site) {
         let name = String::from_utf8_lossy(entry.name);
         if entry.name.iter().any(|&byte| byte == 0 || byte == b'/') || matches!(entry.name, b"." | b"..") {
-            self.report.problem(site, format!("'{name}' is no name"));
+            self.report.problem(site, format!("invalid name '{name}'"));
         }
         if !reading.names.insert(entry.name.to_vec()) {
             self.report.problem(site, format!("the name '{name}' is there twice"));
@@ -195,7 +195,7 @@ impl Checker<'_> {
         for at in 0..index.count() {
             let low = if at == 0 { bounds.low } else { index.hash(bytes, at) & !1 };
             let high = match at + 1 < index.count() {
-                // The lowest bit says that the next leaf goes on with this hash.
+                // The lowest bit says that the next leaf continues with this hash.
                 true => {
                     let next = index.hash(bytes, at + 1);
                     if next & 1 != 0 { next & !1 } else { next.saturating_sub(1) }
@@ -269,7 +269,7 @@ struct IndexWalk<'w, 'd> {
     reached: &'w mut [bool],
 }
 
-/// The value of `system.data` in the inode's body; `None` where it has none.
+/// The value of `system.data` in the inode's body; `None` if it has none.
 fn inline_rest(inode: &Inode) -> Option<Vec<u8>> {
     let entries = entries_in_body(inode.xattr_area()).ok()?;
     for entry in entries {

@@ -1,4 +1,4 @@
-//! Step 1: the superblock's own claims, the group descriptors, and the places of the fixed metadata.
+//! Step 1: the superblock, the group descriptors, and the positions of the fixed metadata.
 
 use xact_layout::group::INODE_UNINIT;
 use xact_types::{GroupNr, Result, Run, Site};
@@ -19,7 +19,7 @@ impl Checker<'_> {
             }
         }
         if sb.first_data_block() > 0 {
-            // The boot block: no group has it, nobody may claim it.
+            // The boot block is in no group, and no file may claim it.
             self.used.claim(Run { start: xact_types::BlockNr(0), len: 1 });
         }
         for number in 0..sb.group_count() {

@@ -16,14 +16,14 @@ const PIECE_BLOCKS: u32 = 64;
 /// Smallest `i_extra_isize`: the field itself and the high half of the checksum.
 const EXTRA_ISIZE_MIN: u16 = 4;
 
-/// What is known of an inode number.
+/// The findings about an inode number.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Seen {
+pub(crate) struct InodeFindings {
     /// In use: it has links, or the volume itself uses it.
     pub used: bool,
     /// Its number, and perhaps blocks, belong to the volume: no name leads to it.
     pub internal: bool,
-    /// `EXT4_FT_*` of its mode; 0 where it has none.
+    /// `EXT4_FT_*` of its mode; 0 if it has none.
     pub file_type: u8,
     pub links: u16,
     /// Names that lead to it, `.` and `..` included.
@@ -87,7 +87,8 @@ impl Checker<'_> {
                 return Ok(());
             }
         }
-        // Deletion in the first days of 1970: a link of the orphan list that nothing leads to.
+        // A deletion time in the first days of 1970 is a link of an orphan list that no longer
+        // leads here.
         let first_days = self.volume.sb.inodes_count();
         let is_orphan = self.orphans.contains(&ino);
         if !is_orphan && (1..first_days).contains(&inode.dtime()) && self.volume.sb.mkfs_time() >= first_days
@@ -103,7 +104,7 @@ impl Checker<'_> {
         }
         let file_type = file_type(inode.mode());
         let is_value = inode.flags() & flag::EA_INODE != 0;
-        self.seen[ino.0 as usize] = Seen {
+        self.seen[ino.0 as usize] = InodeFindings {
             used: true,
             internal,
             file_type,
@@ -151,7 +152,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Fields that mean something by themselves.
+    /// Fields that can be checked on their own.
     fn check_fields(&mut self, ino: Ino, inode: &Inode) {
         let sb = &self.volume.sb;
         let site = Site::Inode(ino);
@@ -190,7 +191,7 @@ impl Checker<'_> {
             }
         }
         if flags & flag::INDEX != 0 && !inode.is_directory() {
-            self.report.problem(site, "has a hash index and is no directory");
+            self.report.problem(site, "has a hash index and is not a directory");
         }
         if flags & flag::EXTENTS != 0 && flags & flag::INLINE_DATA != 0 {
             self.report.problem(site, "has extents and inline data");
@@ -238,7 +239,7 @@ impl Checker<'_> {
             self.report.problem(site, what);
         }
         if self.orphans.contains(&ino) {
-            // It may be half cut off, and a directory is empty.
+            // It may be half truncated, and a directory is empty.
             return Ok(());
         }
         self.check_size(ino, inode, &mapped)?;
@@ -283,7 +284,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A target in the inode: no block but those of attributes (`ext4_inode_is_fast_symlink`).
+    /// A target in the inode: it has no blocks except those of attributes
+    /// (`ext4_inode_is_fast_symlink`).
     fn is_fast_symlink(&self, inode: &Inode, in_attributes: InAttributes) -> bool {
         let sectors = in_attributes.blocks * u64::from(self.volume.sb.block_size() / 512);
         inode.flags() & flag::EXTENTS == 0 && inode.sectors(&self.volume.sb) == sectors
@@ -297,7 +299,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The block of attributes, if it is one of the volume.
+    /// The block of attributes, if its number is within the volume.
     pub(crate) fn attribute_block(&self, inode: &Inode) -> Option<BlockNr> {
         Some(BlockNr(inode.xattr_block())).filter(|block| block.0 != 0)
     }

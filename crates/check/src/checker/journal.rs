@@ -1,5 +1,5 @@
-//! The journal: its inode lies where the superblock says, its own superblock is sound. The log behind
-//! it was replayed, or there is none.
+//! The journal: the superblock names the right inode, and the journal's own superblock is sound.
+//! The log in it was replayed, or is empty.
 
 use xact_layout::feature::compat;
 use xact_layout::jbd2::JournalSuperblock;
@@ -21,7 +21,7 @@ impl Checker<'_> {
             return Ok(());
         };
         if !inode.is_regular() || inode.links_count() == 0 {
-            self.report.problem(site, "the journal's inode is no file");
+            self.report.problem(site, "the journal's inode is not a file");
             return Ok(());
         }
         let blocks = (inode.size() / u64::from(sb.block_size())) as u32;
@@ -51,15 +51,15 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The extents of an inode whose blocks are claimed already. Damage was told by then.
+    /// The extents of an inode whose blocks are claimed already. Its damage was reported then.
     pub(crate) fn mapped_again(&mut self, ino: Ino, inode: &xact_layout::inode::Inode) -> Result<Mapped> {
-        let told = (self.report.problems.len(), self.report.problem_count);
+        let before = (self.report.problems.len(), self.report.problem_count);
         let used =
             std::mem::replace(&mut self.used, crate::used::UsedBlocks::new(self.volume.sb.blocks_count()));
         let mapped = self.walk_map(ino, inode, true);
         self.used = used;
-        self.report.problems.truncate(told.0);
-        self.report.problem_count = told.1;
+        self.report.problems.truncate(before.0);
+        self.report.problem_count = before.1;
         Ok(mapped?.unwrap_or_default())
     }
 }

@@ -9,18 +9,18 @@ use super::Checker;
 
 const DIRECT: usize = 12;
 
-/// What an inode's map holds.
+/// The contents of an inode's map.
 #[derive(Default)]
 pub(crate) struct Mapped {
-    /// In the order of the file; only where `keep` was asked for.
+    /// In the order of the file; only with `keep`.
     pub extents: Vec<Extent>,
-    /// Blocks of the map itself; only where `keep` was asked for.
+    /// Blocks of the map itself; only with `keep`.
     pub nodes: Vec<BlockNr>,
     /// Data blocks and the blocks of the map itself.
     pub blocks: u64,
-    /// The file block behind the last written one.
+    /// The file block after the last written one.
     pub written_end: u64,
-    /// The file block behind the last one.
+    /// The file block after the last one.
     pub end: u64,
 }
 
@@ -29,13 +29,13 @@ struct Walk {
     ino: Ino,
     keep: bool,
     mapped: Mapped,
-    /// The walk met damage, so that totals mean nothing.
+    /// The walk met damage, so the totals mean nothing.
     broken: bool,
 }
 
 impl Checker<'_> {
-    /// Claims all blocks of an inode. `None` where the map is damaged: then `i_blocks` and the size
-    /// cannot be judged.
+    /// Claims all blocks of an inode. `None` if the map is damaged: then `i_blocks` and the size
+    /// cannot be checked.
     pub(crate) fn walk_map(&mut self, ino: Ino, inode: &Inode, keep: bool) -> Result<Option<Mapped>> {
         let mut walk = Walk { ino, keep, mapped: Mapped::default(), broken: false };
         if inode.flags() & flag::EXTENTS != 0 {
@@ -66,7 +66,7 @@ impl Checker<'_> {
             let bytes = self.volume.block(child)?;
             let site = Site::Block(child);
             match self.report.note(Node::in_block(&bytes, &self.volume.sb, seed, expected, site))? {
-                // Depth falls by one each time, so this ends.
+                // The depth decreases each time, so this ends.
                 Some(below) => self.walk_node(walk, below, expected.end, seed)?,
                 None => walk.broken = true,
             }
@@ -87,7 +87,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims a block of the map; false where it cannot be one, or was met before.
+    /// Claims a block of the map; false if it cannot be one, or was claimed before.
     fn claim_node(&mut self, walk: &mut Walk, block: BlockNr) -> bool {
         walk.mapped.blocks += 1;
         let fits = self.volume.sb.contains(block, 1);
@@ -103,7 +103,7 @@ impl Checker<'_> {
         fresh
     }
 
-    /// Claims blocks within the volume for an inode; false where one is claimed already.
+    /// Claims blocks within the volume for an inode; false if one of them was claimed before.
     pub(crate) fn claim_run(&mut self, ino: Ino, run: Run) -> bool {
         match self.used.claim(run) {
             None => true,
@@ -166,7 +166,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The block that a file block of a kept map is in.
+    /// The volume block of a file block, by a kept map.
     pub(crate) fn place(mapped: &Mapped, at: u32) -> Option<BlockNr> {
         let index = mapped.extents.partition_point(|extent| extent.at.0 <= at).checked_sub(1)?;
         let extent = &mapped.extents[index];

@@ -1,4 +1,5 @@
-//! The check of one ext4 volume: the state that its steps share, and their order. Each step is a file.
+//! The check of one ext4 volume: the state that its steps share, and their order. Each step is one
+//! file.
 
 mod bitmaps;
 mod dirs;
@@ -15,7 +16,7 @@ mod xattrs;
 use xact_layout::feature::incompat;
 use xact_types::{Ino, Result};
 
-use self::inodes::Seen;
+use self::inodes::InodeFindings;
 use crate::report::{Progress, Report};
 use crate::used::UsedBlocks;
 use crate::volume::Volume;
@@ -25,21 +26,21 @@ pub(crate) struct Checker<'a> {
     volume: &'a Volume,
     pub(crate) report: Report,
     pub(crate) in_use: bool,
-    /// In use without a name, on a volume that is checked as it was in its use.
+    /// Inodes in use without a name, on a volume that is checked as of a moment of its use.
     orphans: std::collections::BTreeSet<Ino>,
     used: UsedBlocks,
     /// By inode number.
-    seen: Vec<Seen>,
+    seen: Vec<InodeFindings>,
     directories: Vec<dirs::Directory>,
-    /// Of each directory that a name leads to: the one that has the name.
+    /// For each directory with a name, the directory that has the name.
     parents: std::collections::BTreeMap<Ino, Ino>,
     /// Attribute blocks met so far.
     xattr_blocks: std::collections::BTreeMap<u64, xattrs::SharedBlock>,
     /// Attributes whose value is in an inode, by that inode.
     value_users: std::collections::BTreeMap<u32, u64>,
-    /// How many of them there are, as that inode counts them.
+    /// The number of these attributes, according to that inode.
     value_counts: std::collections::BTreeMap<u32, u64>,
-    /// What each user, group and project uses.
+    /// The usage of each user, group and project.
     usage: quotas::SeenUsage,
     progress: Progress<'a>,
 }
@@ -48,7 +49,7 @@ impl<'a> Checker<'a> {
     pub(crate) fn new(volume: &'a Volume, report: Report, progress: Progress<'a>) -> Checker<'a> {
         Checker {
             used: UsedBlocks::new(volume.sb.blocks_count()),
-            seen: vec![Seen::default(); volume.sb.inodes_count() as usize + 1],
+            seen: vec![InodeFindings::default(); volume.sb.inodes_count() as usize + 1],
             volume,
             report,
             in_use: false,
@@ -65,7 +66,7 @@ impl<'a> Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Whether files may be without a name: held open, or deleted in part, when the volume was left.
+    /// Whether files may be without a name: open, or partly deleted, at that moment.
     fn was_in_use(&self) -> bool {
         self.in_use || self.report.is_replayed
     }

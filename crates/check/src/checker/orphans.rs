@@ -1,5 +1,5 @@
-//! Files that were deleted while they were open, and truncations under way, on a volume that is checked
-//! as it was at one moment of its use: their blocks and inodes are in use, though no name leads to them.
+//! Open files that were deleted, and unfinished truncations, on a volume that is checked as of a
+//! moment of its use: their blocks and inodes are in use, though no name leads to them.
 
 use xact_layout::feature::compat;
 use xact_layout::orphan;
@@ -8,13 +8,13 @@ use xact_types::{Ino, Result, Site};
 use super::Checker;
 
 impl Checker<'_> {
-    /// Those on the list and in the orphan file. What is damaged in that file is told later.
+    /// Finds those on the list and in the orphan file. Damage in that file is reported later.
     pub(crate) fn find_orphans(&mut self) -> Result<()> {
         let sb = &self.volume.sb;
         let mut next = Ino(sb.last_orphan());
         while next.0 != 0 {
             let Some(inode) = self.volume.inode(next)? else {
-                let what = format!("the orphan list names {}, which is no inode of this volume", next.0);
+                let what = format!("the orphan list names {}, which is not an inode of this volume", next.0);
                 self.report.problem(Site::Superblock, what);
                 break;
             };
@@ -22,7 +22,7 @@ impl Checker<'_> {
                 self.report.problem(Site::Inode(next), "is on the orphan list twice");
                 break;
             }
-            // On the list, the time of deletion is the next one's number.
+            // On the list, the deletion time is the number of the next inode.
             next = Ino(inode.dtime());
         }
         if sb.has_compat(compat::ORPHAN_FILE)
@@ -38,11 +38,11 @@ impl Checker<'_> {
             }
         }
         if !self.orphans.is_empty() {
-            let who = match self.orphans.len() {
+            let waiting = match self.orphans.len() {
                 1 => "one inode waits for its".to_owned(),
                 count => format!("{count} inodes wait for their"),
             };
-            self.report.remark(format!("{who} deletion or truncation"));
+            self.report.remark(format!("{waiting} deletion or truncation"));
         }
         Ok(())
     }

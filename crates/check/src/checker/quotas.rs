@@ -1,4 +1,4 @@
-//! Quota files: what they say that users, groups and projects use, against what was seen.
+//! Quota files: compares the recorded usage of users, groups and projects with the findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use super::map::Mapped;
 /// Bytes and inodes.
 type Usage = (u64, u64);
 
-/// What was seen, by kind and id.
+/// The usage found, by kind and id.
 #[derive(Default)]
 pub(crate) struct SeenUsage {
     by_id: BTreeMap<(QuotaKind, u32), Usage>,
@@ -29,7 +29,7 @@ impl Checker<'_> {
         sb.has_ro_compat(ro_compat::QUOTA) && QuotaKind::ALL.iter().any(|kind| kind.inode(sb) == ino.0)
     }
 
-    /// Counts an inode in use, with the blocks and inodes that were found to be its owner's.
+    /// Counts an inode in use, with the blocks and inodes that belong to its owner.
     pub(crate) fn count_usage(&mut self, ino: Ino, inode: &Inode, blocks: u64, inodes: u64) {
         let sb = &self.volume.sb;
         let counts = sb.has_ro_compat(ro_compat::QUOTA)
@@ -91,14 +91,14 @@ impl Checker<'_> {
     fn read_quota_file(&mut self, kind: QuotaKind, ino: Ino, inode: &Inode) -> Result<BTreeMap<u32, Usage>> {
         let corrupt = |what| Err(Error::corrupt(Site::Inode(ino), what));
         if !inode.is_regular() {
-            return corrupt("is no quota file");
+            return corrupt("is not a quota file");
         }
         let mapped = self.mapped_again(ino, inode)?;
         let first = self.quota_piece(ino, &mapped, 0)?;
         let decode = |kind| Info::decode(&first, kind, Site::Inode(ino));
         let info = match decode(kind) {
             Ok(info) => info,
-            // Linux uses no such file; e2fsck takes it.
+            // Linux does not use such a file; e2fsck accepts it.
             Err(error) => match QuotaKind::ALL.into_iter().find_map(|other| decode(other).ok()) {
                 Some(info) => {
                     self.report.remark(format!("{ino} has the header of a quota file of another kind"));

@@ -9,7 +9,7 @@ use xact_types::{BlockNr, GroupNr, Ino, Result, Run, Site};
 
 use super::Checker;
 
-/// The place in `i_block` that leads to the list of reserved descriptor blocks.
+/// The index in `i_block` of the list of reserved descriptor blocks.
 const DOUBLE_INDIRECT: usize = 13;
 
 impl Checker<'_> {
@@ -24,8 +24,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Blocks behind the descriptors that are kept for more of them: one list of the blocks in the first
-    /// group, each of which lists its copies in the groups with backups.
+    /// The blocks reserved for more descriptors: one list of those in the first group, each of
+    /// which lists its copies in the groups with backups.
     fn check_resize_inode(&mut self) -> Result<()> {
         let sb = &self.volume.sb;
         let site = Site::Inode(Ino::RESIZE);
@@ -80,7 +80,8 @@ impl Checker<'_> {
                 continue;
             }
             let what = "is reserved for descriptors and does not list its copies";
-            // e2fsck compares a quarter of them; of the rest it asks for as many numbers, of any blocks.
+            // e2fsck compares a quarter of them. For the rest it only requires the same count of
+            // numbers, of any blocks.
             let compared = block - first < u64::from(reserved) / 4;
             if compared || !self.lists_as_many(&bytes, &expected) {
                 self.report.problem(Site::Block(BlockNr(block)), what);
@@ -91,7 +92,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Whether a block has as many block numbers as expected, each of them a block's.
+    /// Whether a block lists as many block numbers as expected, all of them within the volume.
     fn lists_as_many(&self, bytes: &[u8], expected: &[u64]) -> bool {
         let numbers: Vec<u64> =
             bytes.chunks_exact(4).map(|word| get_u32(word, 0).into()).filter(|&number| number != 0).collect();
@@ -160,7 +161,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether a block has these block numbers and nothing else.
+/// Whether a block lists exactly these block numbers.
 fn lists(bytes: &[u8], expected: &[u64]) -> bool {
     bytes.chunks_exact(4).zip(expected).all(|(word, number)| u64::from(get_u32(word, 0)) == *number)
 }

@@ -1,4 +1,5 @@
-//! Step 4: every directory is reached from the root, `..` leads back, links are as many as names.
+//! Step 4: every directory is reached from the root, `..` leads back, and link counts equal the
+//! numbers of names.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use xact_types::{Ino, Site};
 
 use super::Checker;
 
-/// `EXT4_LINK_MAX`: a directory with more subdirectories says 1 (`dir_nlink`).
+/// `EXT4_LINK_MAX`: a directory with more subdirectories has the count 1 (`dir_nlink`).
 const LINK_MAX: u32 = 65_000;
 /// `EXT4_FT_DIR`.
 const DIRECTORY_TYPE: u8 = 2;
@@ -16,7 +17,7 @@ impl Checker<'_> {
     pub(crate) fn check_tree(&mut self) {
         let root = self.seen[Ino::ROOT.0 as usize];
         if root.file_type != DIRECTORY_TYPE {
-            self.report.problem(Site::Inode(Ino::ROOT), "the root is no directory");
+            self.report.problem(Site::Inode(Ino::ROOT), "the root is not a directory");
         }
         let mut reached: BTreeSet<Ino> = BTreeSet::from([Ino::ROOT]);
         for at in 0..self.directories.len() {
@@ -32,7 +33,7 @@ impl Checker<'_> {
         self.check_links();
     }
 
-    /// Goes up to what is known to be reached; each directory is passed once.
+    /// Climbs until a directory that is known to be reached; visits each directory once.
     fn climb(&mut self, from: Ino, reached: &mut BTreeSet<Ino>) {
         let mut way = Vec::new();
         let mut at = from;

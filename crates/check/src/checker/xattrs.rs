@@ -1,4 +1,5 @@
-//! Extended attributes: in the inode's body, in blocks that inodes share, and in inodes of their own.
+//! Extended attributes: in the inode's body, in blocks that inodes share, and in inodes of their
+//! own.
 
 use xact_layout::feature::incompat;
 use xact_layout::inode::Inode;
@@ -8,11 +9,12 @@ use xact_types::{BlockNr, Ino, Result, Run, Site};
 
 use super::Checker;
 
-/// What an inode's attributes take outside of the inode. A value that many attributes share counts for each of them.
+/// The space of an inode's attributes outside of the inode. A value that many attributes share
+/// counts for each of them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InAttributes {
     pub blocks: u64,
-    /// Those that hold values.
+    /// Inodes that hold values.
     pub inodes: u64,
 }
 
@@ -24,16 +26,16 @@ impl std::ops::Add for InAttributes {
     }
 }
 
-/// An attribute block that inodes have in common.
+/// An attribute block that several inodes use.
 pub(crate) struct SharedBlock {
-    /// Users by its own count.
+    /// The number of users by its own count.
     expected: u32,
     users: u32,
     takes: InAttributes,
 }
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode, and tells what they take.
+    /// Checks all attributes of an inode, and returns their space.
     pub(crate) fn check_xattrs(&mut self, ino: Ino, inode: &Inode) -> Result<InAttributes> {
         let site = Site::Inode(ino);
         let mut takes = InAttributes::default();

@@ -24,15 +24,14 @@ pub struct Channel {
     file: File,
 }
 
-/// A commit that failed. The transaction is aborted, or stays open where the commit asked for that.
+/// A commit that failed. The transaction is aborted, or stays open if the commit asked for that.
 #[derive(Debug)]
 pub struct CommitError {
     pub errno: i32,
     pub reason: Reason,
     /// The path of a conflict, from the volume's root.
     pub path: Option<PathBuf>,
-    /// The transaction that committed first, of a conflict; `None` where it was a call outside of
-    /// any.
+    /// In a conflict, the transaction that committed first; `None` if it was a call outside of any.
     pub conflicting_tx: Option<u64>,
     pub why: String,
 }
@@ -43,7 +42,7 @@ pub struct TxChange {
     pub kind: ChangeKind,
     /// From the volume's root, with a leading `/`.
     pub path: Vec<u8>,
-    /// The earlier path of what was renamed.
+    /// The earlier path, in case of a rename.
     pub from: Option<Vec<u8>>,
     pub old: Option<ChangeSide>,
     pub new: Option<ChangeSide>,
@@ -70,7 +69,7 @@ impl TxChange {
 
 impl Channel {
     /// `mount`: the folder that the volume is mounted on. `ENOENT`, `EOPNOTSUPP`, `EISDIR`: it is
-    /// no xact volume.
+    /// not an xact volume.
     pub fn open(mount: &Path) -> io::Result<Channel> {
         let file = File::options()
             .read(true)
@@ -100,14 +99,14 @@ impl Channel {
         self.mount.join(format!("{}/tx/{id}/root", abi::FOLDER))
     }
 
-    /// Commits, with `COMMIT_…` flags. Returns when it is visible to all, and durable unless the
-    /// flags ask for the order only.
+    /// Commits, with `COMMIT_…` flags. Returns when the commit is visible to all, and durable
+    /// unless the flags only ask for its order.
     pub fn commit(&self, flags: u32) -> Result<(), CommitError> {
         self.decide(abi::IOC_COMMIT, flags)
     }
 
-    /// Adds a path, from the volume's root, to what `COMMIT_ONLY` and [`Channel::drop_selected`]
-    /// mean. `EINVAL`: too long.
+    /// Adds a path, from the volume's root, to the selection of `COMMIT_ONLY` and
+    /// [`Channel::drop_selected`]. `EINVAL`: too long.
     pub fn select(&self, path: &[u8]) -> io::Result<()> {
         let mut select = Select::new_zeroed();
         select.path.get_mut(..path.len()).ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(path);
@@ -115,7 +114,7 @@ impl Channel {
         self.ioctl(abi::IOC_SELECT, select.as_mut_bytes())
     }
 
-    /// Drops the selected changes; the transaction goes on.
+    /// Drops the selected changes; the transaction stays open.
     pub fn drop_selected(&self) -> Result<(), CommitError> {
         self.decide(abi::IOC_DROP, 0)
     }
@@ -137,8 +136,8 @@ impl Channel {
     }
 
     /// Lets the channel's transaction outlive the channel from now on. `timeout_s`: seconds until
-    /// it is dropped, 0 for never. `flags`: `KEEP_…`; where they cannot be met, it is kept without
-    /// them, and this fails.
+    /// it is dropped, 0 for never. `flags`: `KEEP_…`; if they cannot be met, the transaction is
+    /// kept without them, and this fails.
     pub fn keep(&self, timeout_s: u32, label: &[u8], flags: u16) -> io::Result<()> {
         let mut keep = Keep::new_zeroed();
         let len = label.len().min(keep.label.len());
@@ -169,7 +168,7 @@ impl Channel {
         })
     }
 
-    /// All open transactions that the caller may look at, by number.
+    /// All open transactions that the caller may inspect, by number.
     pub fn list(&self) -> io::Result<Vec<TxInfo>> {
         let mut list: Vec<TxInfo> = Vec::new();
         loop {
@@ -209,14 +208,14 @@ impl Channel {
         Ok(changes)
     }
 
-    /// As [`snapshot`](super::snapshot), where the path of the mount may show a view.
+    /// As [`snapshot`](super::snapshot), if the path of the mount may show a view.
     pub fn snapshot(&self, request: &mut abi::Snapshot) -> Result<(), (io::Error, String)> {
         self.ioctl(abi::IOC_SNAPSHOT, request.as_mut_bytes())
             .map_err(|e| with_reason(e, &request.why, request.why_len))
     }
 
-    /// The changes from a snapshot to another, or to the volume as it is now (for an empty name).
-    /// An error comes with its reason, where the daemon gave one.
+    /// The changes from a snapshot to another, or to the present volume (for an empty name). An
+    /// error comes with its reason, if the daemon gave one.
     pub fn diff_snapshots(
         &self,
         request: &mut abi::SnapshotDiff,
@@ -235,7 +234,7 @@ impl Channel {
         Ok(read.data[..read.data.len().min(read.len as usize)].to_vec())
     }
 
-    /// As [`pool`](super::pool), also where the view that the caller is in has ended.
+    /// As [`pool`](super::pool), also if the view that the caller is in has ended.
     pub fn pool(&self) -> io::Result<abi::Pool> {
         let mut pool = abi::Pool::default();
         self.ioctl(abi::IOC_POOL, pool.as_mut_bytes())?;
@@ -253,8 +252,8 @@ impl Channel {
         Ok((status.active != 0).then_some(status.id))
     }
 
-    /// Whether the channel's transaction can never commit, as a change in it conflicts with what
-    /// others have changed. Its commit says with what.
+    /// Whether the channel's transaction can never commit, because one of its changes conflicts
+    /// with a change by others. Its commit reports which.
     pub fn is_doomed(&self) -> io::Result<bool> {
         let mut status = Status::default();
         self.ioctl(abi::IOC_STATUS, status.as_mut_bytes())?;

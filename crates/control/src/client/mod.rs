@@ -3,7 +3,7 @@
 //! ```text
 //!   channel     a control channel: begins and ends transactions, lists changes
 //!   savepoint   a begin within a transaction, from inside its view
-//!   volume      requests by mount point: sync, figures, snapshots, modes
+//!   volume      requests by mount point: sync, statistics, snapshots, modes
 //! ```
 
 mod channel;
@@ -19,8 +19,8 @@ pub use savepoint::SavepointHandle;
 pub use volume::{counters, latencies, modes, pool, snapshot, snapshot_paths, sync, users, version};
 
 fn ioctl(file: &File, command: u32, argument: &mut [u8]) -> io::Result<()> {
-    // SAFETY: the command's number says how many bytes the kernel copies, and `argument` is the
-    // struct of that size; a command without one ignores the pointer.
+    // SAFETY: the command's number gives the number of bytes that the kernel copies, and `argument`
+    // is the struct of that size; a command without one ignores the pointer.
     let done =
         unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(command) as _, argument.as_mut_ptr()) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

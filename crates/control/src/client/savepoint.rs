@@ -17,8 +17,8 @@ pub struct SavepointHandle {
 }
 
 impl SavepointHandle {
-    /// Makes a savepoint in the transaction whose view contains `folder`. `ENOTTY`: it is in no
-    /// view.
+    /// Makes a savepoint in the transaction whose view contains `folder`. `ENOTTY`: the folder is
+    /// in no view.
     pub fn begin(folder: &Path) -> io::Result<SavepointHandle> {
         SavepointHandle::of(&File::open(folder)?)
     }

@@ -10,49 +10,49 @@ use super::{ioctl, with_reason};
 use crate::abi::{self, Counters, Version};
 
 /// Makes everything done so far on the volume of `mount` durable (`XACT_IOC_SYNC`); works on
-/// read-only mounts too. `ENOTTY`: it is no xact volume.
+/// read-only mounts too. `ENOTTY`: it is not an xact volume.
 pub fn sync(mount: &Path) -> io::Result<()> {
     ioctl(&File::open(mount)?, abi::IOC_SYNC, &mut [])
 }
 
 /// A call about the snapshots of the volume of `mount` (`XACT_IOC_SNAPSHOT`). An error comes with
-/// its reason, where the daemon gave one.
+/// its reason, if the daemon gave one.
 pub fn snapshot(mount: &Path, request: &mut abi::Snapshot) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_SNAPSHOT, request.as_mut_bytes())
         .map_err(|e| with_reason(e, &request.why, request.why_len))
 }
 
-/// As [`snapshot`], of chosen paths (`XACT_IOC_SNAPSHOT_PATHS`).
+/// As [`snapshot`], for chosen paths (`XACT_IOC_SNAPSHOT_PATHS`).
 pub fn snapshot_paths(mount: &Path, request: &mut abi::SnapshotPaths) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_SNAPSHOT_PATHS, request.as_mut_bytes())
         .map_err(|e| with_reason(e, &request.why, request.why_len))
 }
 
-/// Version of the interface of the daemon of `mount`; `ENOTTY`: it is no xact volume.
+/// Version of the interface of the daemon of `mount`; `ENOTTY`: it is not an xact volume.
 pub fn version(mount: &Path) -> io::Result<u32> {
     let mut bytes = [0; size_of::<Version>()];
     ioctl(&File::open(mount)?, abi::IOC_VERSION, &mut bytes)?;
     Ok(Version::read_from_bytes(&bytes).map_or(0, |v| v.abi))
 }
 
-/// Figures of the volume at `mount`; `ENOTTY`: it is no xact volume.
+/// Statistics of the volume at `mount`; `ENOTTY`: it is not an xact volume.
 pub fn counters(mount: &Path) -> io::Result<Counters> {
     let mut counters = Counters::default();
     ioctl(&File::open(mount)?, abi::IOC_COUNTERS, counters.as_mut_bytes())?;
     Ok(counters)
 }
 
-/// How full the pool of the volume at `mount` is; all 0 where it has none.
+/// The fill level of the pool of the volume at `mount`; all 0 if it has none.
 pub fn pool(mount: &Path) -> io::Result<abi::Pool> {
     let mut pool = abi::Pool::default();
     ioctl(&File::open(mount)?, abi::IOC_POOL, pool.as_mut_bytes())?;
     Ok(pool)
 }
 
-/// The resources that each user holds in the daemon of `mount`, as far as the caller may know, and
-/// the limits of one user.
+/// The resources that each user holds in the daemon of `mount`, as far as the caller may see them,
+/// and the limits of one user.
 pub fn users(mount: &Path) -> io::Result<(Vec<abi::UserUse>, abi::UserUse)> {
     let file = File::open(mount)?;
     let (mut all, mut users) = (Vec::new(), Box::new(abi::Users::new_zeroed()));
@@ -65,7 +65,7 @@ pub fn users(mount: &Path) -> io::Result<(Vec<abi::UserUse>, abi::UserUse)> {
     }
 }
 
-/// How long syncs and commits took on the volume at `mount`.
+/// The durations of syncs and commits on the volume at `mount`.
 pub fn latencies(mount: &Path) -> io::Result<abi::Latencies> {
     let mut latencies = abi::Latencies::new_zeroed();
     ioctl(&File::open(mount)?, abi::IOC_LATENCIES, latencies.as_mut_bytes())?;
@@ -73,7 +73,7 @@ pub fn latencies(mount: &Path) -> io::Result<abi::Latencies> {
 }
 
 /// A call about the modes of the volume of `mount` (`XACT_IOC_MODES`). An error comes with its
-/// reason, where the daemon gave one.
+/// reason, if the daemon gave one.
 pub fn modes(mount: &Path, request: &mut abi::Modes) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_MODES, request.as_mut_bytes())

@@ -1,7 +1,7 @@
 //! Adds a name: in a gap, by packing a block, in a new block, or by splitting a leaf.
 
 use xact_consistency::{BlockRef, Handle};
-use xact_layout::dirent::{DirEntry, Packer, Room, entry_bytes};
+use xact_layout::dirent::{DirEntry, DirentSpace, Packer, entry_bytes};
 use xact_layout::dirhash::DirHasher;
 use xact_layout::feature::compat;
 use xact_layout::htree::{self, Branch, MAX_DEPTH};
@@ -81,8 +81,8 @@ impl Dir<'_> {
     }
 
     fn has_room(&self, block: BlockNr, bytes: &BlockRef, from: usize, name: &Name) -> Result<bool> {
-        let room = self.format.room(bytes, from, entry_bytes(name.len()), Site::Block(block))?;
-        Ok(!matches!(room, Room::Full))
+        let space = self.format.find_space(bytes, from, entry_bytes(name.len()), Site::Block(block))?;
+        Ok(!matches!(space, DirentSpace::Full))
     }
 
     /// Adds the entry to a block if it fits after `from`; false if not.
@@ -95,13 +95,13 @@ impl Dir<'_> {
         new: &DirEntry<'_>,
     ) -> Result<bool> {
         let site = Site::Block(block);
-        match self.format.room(bytes, from, entry_bytes(new.name.len()), site)? {
-            Room::Full => return Ok(false),
-            Room::At(at) => h.update(block, |bytes| {
+        match self.format.find_space(bytes, from, entry_bytes(new.name.len()), site)? {
+            DirentSpace::Full => return Ok(false),
+            DirentSpace::At(at) => h.update(block, |bytes| {
                 self.format.insert(bytes, at, new);
                 self.format.seal(bytes);
             })?,
-            Room::Scattered => {
+            DirentSpace::Scattered => {
                 let mut packer = Packer::new(&self.format, &bytes[..from]);
                 for item in self.format.entries(bytes, from, site) {
                     packer.push(&item?.1);

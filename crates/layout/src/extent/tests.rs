@@ -92,8 +92,8 @@ fn damaged_leaves_are_refused() {
     for (at, value, what) in [
         (0, 0, "extent node has no magic number"),
         (2, 85, "extent node has more entries than room"),
-        (4, 0, "extent node has room for an impossible number of entries"),
-        (4, 85, "extent node has room for an impossible number of entries"),
+        (4, 0, "extent node has an impossible capacity"),
+        (4, 85, "extent node has an impossible capacity"),
         (6, 1, "depth of the extent node does not fit its parent"),
         (12, 1, "extent node does not start where its parent says"),
         (16, 0, "extent of no blocks"),

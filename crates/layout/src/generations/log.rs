@@ -1,25 +1,28 @@
-//! The intent log: what was made durable since the generation on disk, without making another.
+//! The intent log: changes that are durable since the generation on disk, without a new generation.
 //!
-//! A record is a run of whole blocks in the log's area, directly behind the record before; the first
-//! one begins the area. It continues one generation and one record before it:
+//! A record is a run of whole blocks in the log's area, directly behind the previous record; the
+//! first one begins the area. It continues one generation and one previous record:
 //!
 //! ```text
 //!  0 magic     4 checksum of the bytes in use, with this field as 0
 //!  8 generation that the log continues
-//! 16 number of the record, from 0      20 checksum of what it follows: the record before; for the
-//!                                         first one, all bytes of the generation's root
+//! 16 number of the record, from 0      20 checksum of its predecessor: the previous record; for
+//!                                         the first one, all bytes of the generation's root
 //! 24 bytes in use, these 32 included   28 number of entries
 //! 32 entries, then zeros up to the end of the block
 //!
-//!  entry:  block (8)  kind (2): 0 freed, 1 changed, 2 filled; plus 0x100 for file data   number of ranges (2)
+//!  entry:  block (8)  kind (2): 0 freed, 1 changed, 2 filled; plus 0x100 for file data
+//!          number of ranges (2)
 //!          then for each range: offset (2)  length (2)  bytes
 //! ```
-//! *Changed*: the ranges replace what the block held before; *filled*: all else of it is zero. *Freed*:
-//! it is neither metadata nor data in the log any more, and what the log said of it before does not count. File data is
-//! what goes home with the next generation, not to the pool, where no snapshot has the block.
+//! *Changed*: the ranges replace bytes of the block. *Filled*: the rest of the block is zero.
+//! *Freed*: the block is neither metadata nor data in the log any more, and earlier records of it
+//! do not count. File data goes home with the next generation, not to the pool, unless a snapshot
+//! has the block.
 //!
-//! So a record counts only while its generation is the newest, and only behind the very records that
-//! it was written behind: what an older log or an older volume left in the area never does.
+//! So a record counts only while its generation is the newest, and only behind the exact records
+//! that it was written behind. Records that an older log or an older volume left in the area never
+//! count.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -42,23 +45,23 @@ const FILLED: u16 = 2;
 /// Added to the kind of a block of file data.
 const DATA: u16 = 0x100;
 
-/// What a record follows.
+/// The position that a record continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogPosition {
     pub generation: u64,
     pub number: u32,
-    /// Checksum of the root, or of the record before.
+    /// Checksum of the root, or of the previous record.
     pub after: u32,
 }
 
 impl LogPosition {
-    /// Before the first record behind a root.
+    /// The position before the first record behind a root.
     pub fn first(root: &Root) -> LogPosition {
         LogPosition { generation: root.generation, number: 0, after: crc32c(!0, &root.encode()) }
     }
 }
 
-/// What a record says of one block.
+/// A record's entry for one block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
     pub block: BlockNr,
@@ -68,7 +71,7 @@ pub struct LogEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogChange {
     Freed,
-    /// Bytes by their offset, over what the block held before, or over zeros.
+    /// Bytes by their offset, over the block's previous contents, or over zeros.
     Bytes {
         on_zeros: bool,
         data: bool,
@@ -76,10 +79,10 @@ pub enum LogChange {
     },
 }
 
-/// What a record says of how its bytes are to be taken.
+/// How the bytes of an entry apply to the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBytes {
-    /// The rest of the block is zero, and not as before.
+    /// The rest of the block is zero; else it stays as before.
     pub on_zeros: bool,
     /// It is a block of file data.
     pub data: bool,
@@ -144,7 +147,8 @@ impl LogWriter {
     }
 }
 
-/// Which records are taken for what they say; all `true` but where a canary shows what a check is for.
+/// The checks that a record must pass. All are on, except in a canary that shows why a check is
+/// needed.
 #[derive(Debug, Clone, Copy)]
 pub struct LogChecks {
     pub sums: bool,
@@ -157,7 +161,7 @@ impl Default for LogChecks {
     }
 }
 
-/// A record that was found, as its entries.
+/// A record of the log, as its entries.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LogRecord {
     pub entries: Vec<LogEntry>,
@@ -166,8 +170,8 @@ pub struct LogRecord {
     pub sum: u32,
 }
 
-/// Length of the record that `bytes` may begin with, by its head alone; `None` where there is none
-/// that belongs there.
+/// Length of the record that `bytes` may begin with, by its head alone; `None` if no record of this
+/// position begins there.
 pub fn log_record_len(head: &[u8], position: LogPosition, checks: LogChecks) -> Option<usize> {
     let belongs = get_u64(head, 8) == position.generation
         && get_u32(head, 16) == position.number
@@ -177,9 +181,9 @@ pub fn log_record_len(head: &[u8], position: LogPosition, checks: LogChecks) -> 
     (is_one && len >= HEAD_BYTES).then_some(len)
 }
 
-/// Reads the record of which these are the bytes in use. `None` for one that a crash has torn.
+/// Reads the record in these bytes, which are those in use. `None` for one that a crash has torn.
 ///
-/// Errors: `Corrupt` for one that is whole and says what cannot be.
+/// Errors: `Corrupt` for a record that is whole and makes no sense.
 pub fn decode_log_record(
     bytes: &[u8],
     block_size: usize,
@@ -236,21 +240,21 @@ fn decode_entries(bytes: &[u8], block_size: usize, volume_blocks: u64) -> Option
     Some(entries)
 }
 
-/// What a log makes of the blocks that it speaks of: their contents, or `None` for a freed one. Records
-/// are added in order.
+/// The sum of a log's records: for each logged block its contents, or `None` for a freed one.
+/// Records are added in order.
 #[derive(Debug, Default)]
 pub struct LogSum {
     blocks: BTreeMap<BlockNr, Last>,
 }
 
-/// What counts of all that a log says of a block.
+/// The part of a block's records that counts.
 #[derive(Debug)]
 enum Last {
     Freed,
     Bytes { on_zeros: bool, data: bool, ranges: Vec<(usize, Vec<u8>)> },
 }
 
-/// A block as a log leaves it.
+/// A block's contents in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogContents {
     pub bytes: Vec<u8>,
@@ -259,7 +263,7 @@ pub struct LogContents {
 }
 
 impl LogSum {
-    /// `Corrupt` for a change on what a freed block held.
+    /// `Corrupt` for a change on the contents of a freed block.
     pub fn add(&mut self, record: LogRecord) -> Result<()> {
         for LogEntry { block, change } in record.entries {
             match change {
@@ -286,8 +290,8 @@ impl LogSum {
         Ok(())
     }
 
-    /// The blocks as the log leaves them. `before` gives what the generation has of a block; it is asked
-    /// for none that was freed since, whose place may be another's by now.
+    /// The logged blocks with their contents. `before` returns the generation's contents of a
+    /// block. It is not called for blocks that were freed since, which may have a new owner by now.
     pub fn contents(
         self,
         block_size: usize,
@@ -311,8 +315,9 @@ impl LogSum {
     }
 }
 
-/// Reads the log behind a root, as far as it is whole, and what it makes of the blocks. `read` reads from
-/// the device: first block, buffer. Reads no more than the records and a block behind them.
+/// Reads the log behind a root, as far as it is whole, and returns the sum of its records. `read`
+/// reads from the device: first block, buffer. Reads no more than the records and one block behind
+/// them.
 pub fn read_log(
     root: &Root,
     checks: LogChecks,
@@ -374,7 +379,7 @@ mod tests {
     const CHANGES: LogBytes = LogBytes { on_zeros: false, data: false };
     const FILLS: LogBytes = LogBytes { on_zeros: true, data: false };
 
-    /// An area with three records behind a root: of one block, of three, of one.
+    /// An area with three records behind a root: with one block, three, and one.
     fn area(root: &Root) -> Vec<u8> {
         let mut area = Vec::new();
         let mut position = LogPosition::first(root);
@@ -432,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_before_what_is_torn_and_what_belongs_elsewhere() {
+    fn it_ends_before_torn_and_foreign_records() {
         let whole = area(&root(3));
         for flipped in (0..1024).step_by(7) {
             let mut torn = whole.clone();

@@ -4,10 +4,10 @@
 //!  0       4       8              16              24             32
 //!  magic   level   first block    generation      0              pointers of 12 bytes each
 //!
-//!  pointer:  place, low 32 bits | place, high 16 bits | 0 (16 bits) | checksum
+//!  pointer:  pool block, low 32 bits | pool block, high 16 bits | 0 (16 bits) | checksum
 //! ```
-//! A pointer of place 0 is none: the block is at home, or the node below has no pointers. One of place 1, to a
-//! block, is [`Pointer::ZEROS`].
+//! Pool block 0 means no pointer: the block is at home, or the node below has no pointers. Pool
+//! block 1 in a pointer to a block is [`Pointer::ZEROS`].
 
 use xact_types::{BlockNr, Error, Result, Site};
 
@@ -27,7 +27,7 @@ pub const fn fanout(block_size: usize) -> usize {
 pub struct MapNode {
     /// 0: the pointers are to blocks of the volume.
     pub level: u32,
-    /// First block of the range that the node stands for.
+    /// First block of the node's range.
     pub first: BlockNr,
     /// The generation that wrote the node.
     pub generation: u64,
@@ -50,8 +50,8 @@ impl MapNode {
         bytes
     }
 
-    /// Reads the node at `place`, whose checksum the caller has verified. `Corrupt` where it is
-    /// another node than the one asked for, or points outside the pool.
+    /// Reads the node at `pool_block`, whose checksum the caller has verified. `Corrupt` if it is
+    /// another node, or points outside the pool.
     pub fn decode(
         bytes: &[u8],
         pool_block: BlockNr,
@@ -61,7 +61,7 @@ impl MapNode {
     ) -> Result<MapNode> {
         let corrupt = |what| Err(Error::corrupt(Site::Block(pool_block), what));
         if get_u32(bytes, 0) != MAGIC {
-            return corrupt("is no node of the block map");
+            return corrupt("is not a node of the block map");
         }
         if get_u32(bytes, 4) != level || get_u64(bytes, 8) != first.0 {
             return corrupt("is another node of the block map than the one that belongs there");
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(back, node);
         assert!(MapNode::decode(&bytes, BlockNr(1200), 0, BlockNr(4096), &shape).is_err());
         assert!(MapNode::decode(&bytes, BlockNr(1200), 1, BlockNr(0), &shape).is_err());
-        // Zeros are what a block can be, and no node.
+        // A block can be zeros, a node cannot.
         let leaf = |level| {
             let pointers = [vec![Some(Pointer::ZEROS)], vec![None; fanout(1024) - 1]].concat();
             MapNode { level, first: BlockNr(64), generation: 9, pointers }

@@ -1,13 +1,13 @@
-//! A root slot: what one generation consists of. A generation counts from the moment that its
-//! root is whole in its slot.
+//! A root slot, which describes one generation. A generation counts from the moment when its root
+//! is whole in its slot.
 //!
-//! Eight sectors of 512 bytes; the last 8 bytes of each are the stamp, the generation's number, so
-//! that a slot of which a crash left some sectors old is known by its stamps (the paper on
-//! meta-data snapshotting, III-E). The other 504 bytes of each, one after the other, hold:
+//! Eight sectors of 512 bytes. The last 8 bytes of each are the stamp, the generation's number,
+//! which reveals a slot in which a crash left some old sectors (the paper on meta-data
+//! snapshotting, III-E). The other 504 bytes of each, one after the other, hold:
 //!
 //! ```text
-//!   0 magic          8 generation     16 uuid          32 block size    36 map levels
-//!  40 volume blocks 48 device blocks  56 places used   64 map root (pointer)
+//!   0 magic          8 generation     16 uuid                 32 block size    36 map levels
+//!  40 volume blocks 48 device blocks  56 pool blocks in use   64 map root (pointer)
 //!  76 checksum of all 4032 bytes with this field as 0
 //!  80 snapshot list: 80 first block (pointer)  92 number of blocks, one after the other
 //!  96 number of bitmap blocks     100 flags: 1: blocks of files may be in the pool
@@ -24,7 +24,7 @@ use crate::checksum::crc32c;
 use crate::{get_u32, get_u64, put_u32, put_u64};
 
 pub const ROOT_BYTES: usize = 4096;
-/// More do not fit a slot: a pool of 4 GiB at 1 KiB blocks, 64 GiB at 4 KiB.
+/// The most that fit a slot: a pool of 4 GiB at 1 KiB blocks, 64 GiB at 4 KiB.
 pub const MAX_BITMAP_BLOCKS: u64 = 512;
 
 const MAGIC: u64 = 0x5445_4E45_4758_4358;
@@ -47,16 +47,16 @@ pub struct Root {
     pub map_levels: u32,
     /// `None`: every block is at home.
     pub map: Option<Pointer>,
-    /// Places in use by this generation and all snapshots.
+    /// Pool blocks in use by this generation and all snapshots.
     pub used: u64,
-    /// First of the blocks of the snapshot list, which lie next to each other; the checksum is over
-    /// all of them.
+    /// First of the blocks of the snapshot list, which are adjacent; the checksum covers all of
+    /// them.
     pub snapshots: Option<(Pointer, u32)>,
     /// Blocks of files may be in the pool, not only metadata.
     pub has_moved_data: bool,
     /// Area of the intent log that continues this generation: first block and number of blocks.
     pub log: Option<(BlockNr, u32)>,
-    /// Checksum of each block of the place bitmap, and which copy counts.
+    /// For each block of the pool's bitmap, its checksum and the copy that counts.
     pub bitmaps: Vec<(u32, usize)>,
 }
 
@@ -99,8 +99,8 @@ impl Root {
         bytes
     }
 
-    /// Reads a slot. `Corrupt` for one that is not whole: never written, torn, or damaged.
-    /// `check` is only off where a canary shows what the checks are for.
+    /// Reads a slot. `Corrupt` for one that is not whole: never written, torn, or damaged. `check`
+    /// is only off in a canary that shows why the checks are needed.
     pub fn decode(bytes: &[u8], shape: &PoolShape, check: bool) -> Result<Root> {
         let corrupt = |what| Err(Error::corrupt(Site::Root, what));
         let stamp = |sector: usize| get_u64(bytes, sector * SECTOR + PAYLOAD);

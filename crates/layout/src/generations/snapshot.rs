@@ -1,14 +1,15 @@
-//! The list of snapshots: one record for each, from the oldest to the newest, and the paths of those of chosen paths.
+//! The list of snapshots: one record for each, from the oldest to the newest, with the paths of
+//! those of chosen paths.
 //!
 //! ```text
-//!  0 generation   8 time (seconds)   16 map root (pointer)   28 name, 100 bytes, filled up with 0
+//!  0 generation   8 time (seconds)   16 map root (pointer)   28 name, 100 bytes, padded with 0
 //! ```
-//! Two bits of the generation say what it is of: 63, of chosen paths, whose text is in the records behind it; 62, of the
-//! whole volume for as long as it takes to cut it down to such paths. A record of text has bit 61 and nothing else of a
-//! generation:
+//! Two bits of the generation give the kind of snapshot. Bit 63: of chosen paths, whose text is in
+//! the following records. Bit 62: of the whole volume, until it is pruned to such paths. A record
+//! of text has bit 61 and no generation:
 //!
 //! ```text
-//!  0 2^61 + bytes in it   8 up to 120 bytes: the paths from the volume's root, each with a NUL behind it
+//!  0 2^61 + its bytes   8 up to 120 bytes: paths from the volume's root, each followed by a NUL
 //! ```
 
 use xact_types::{Error, Result, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX, Site};
@@ -26,13 +27,14 @@ const TEXT: u64 = 1 << 61;
 const TEXT_AT: usize = 8;
 const TEXT_BYTES: usize = SNAPSHOT_RECORD_BYTES - TEXT_AT;
 
-/// What a snapshot has.
+/// The files of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SnapshotOf {
     Volume,
-    /// Files and folders, by their paths from the volume's root; and the folders that lead to them.
+    /// Files and folders, by their paths from the volume's root, and the folders that lead to them.
     Paths(Vec<Vec<u8>>),
-    /// The volume, on its way to one of paths. A crash may leave it, and then it is nothing that anybody asked for.
+    /// The volume, until it is pruned to chosen paths. If a crash leaves it, it is not a snapshot
+    /// that a user asked for.
     ToBePruned,
 }
 
@@ -42,7 +44,7 @@ pub struct SnapshotRecord {
     pub generation: u64,
     /// Seconds since 1970.
     pub time: u64,
-    /// Root of its block map; `None` where every block was at home.
+    /// Root of its block map; `None` if every block was at home.
     pub map: Option<Pointer>,
     pub name: String,
     pub of: SnapshotOf,
@@ -58,12 +60,12 @@ impl SnapshotRecord {
     }
 }
 
-/// The paths as one text, each with a NUL behind it.
+/// The paths as one text, each followed by a NUL.
 pub fn paths_text(paths: &[Vec<u8>]) -> Vec<u8> {
     paths.iter().flat_map(|path| path.iter().copied().chain([0])).collect()
 }
 
-/// The paths of such a text; `None` for a text that is none.
+/// The paths of such a text; `None` if the text is invalid.
 pub fn paths_from_text(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let paths: Vec<_> = text.strip_suffix(&[0])?.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
     paths.iter().all(|path| !path.is_empty()).then_some(paths)
@@ -133,7 +135,7 @@ pub fn decode_snapshots(bytes: &[u8], shape: &PoolShape) -> Result<Vec<SnapshotR
         let name = &record[28..];
         let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
         let Ok(name) = std::str::from_utf8(&name[..end]) else {
-            return corrupt("a snapshot's name is no text");
+            return corrupt("a snapshot's name is not UTF-8");
         };
         let (time, name) = (get_u64(record, 8), name.to_owned());
         records.push(SnapshotRecord { generation, time, map, name, of });
@@ -177,7 +179,8 @@ mod tests {
         let of = |of| SnapshotRecord { generation: 7, time: 0, map: None, name: "x".into(), of };
         let whole = encode_snapshots(&[of(SnapshotOf::Paths(vec![b"a/b".to_vec()]))], 1024);
         assert!(decode_snapshots(&whole, &shape).is_ok());
-        // Without its text, with a text that does not end, with text that belongs to none, of an unknown kind.
+        // Without its text, with an unfinished text, with a text that belongs to no snapshot, of an
+        // unknown kind.
         for (at, word) in [(128, 0), (128, TEXT | 3), (0, TEXT | 1), (0, 7 | OF_PATHS | TO_BE_PRUNED)] {
             let mut bytes = whole.clone();
             put_u64(&mut bytes, at, word);

@@ -1,10 +1,10 @@
-//! The sums that only jbd2 has; its crc32c is that of the rest of ext4.
+//! The checksums that only jbd2 has; its crc32c is that of the rest of ext4.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::checksum::crc32c;
 
-/// The sum of a block whose last four bytes hold it; they count as zero.
+/// The checksum of a block whose last four bytes hold it; they count as zero.
 pub(super) fn block_tail_checksum(seed: u32, block: &[u8]) -> u32 {
     let sum = crc32c(seed, &block[..block.len() - 4]);
     crc32c(sum, &[0; 4])
@@ -28,7 +28,8 @@ mod tests {
         assert_eq!(crc32_be(!0, b"123456789"), 0x0376_e6e7);
     }
 
-    /// Bit by bit, as the polynomial says; of all lengths, since the fast way has one for each magnitude.
+    /// Compared with the polynomial, bit by bit, for all lengths: the crate has one code path for
+    /// each range of lengths.
     #[test]
     fn fast_and_slow_ways_agree() {
         let slow = |seed: u32, bytes: &[u8]| {

@@ -17,7 +17,7 @@ pub const CHECKSUM_V1_CRC32: (u8, u8) = (1, 4);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitBlock {
     pub sequence: u32,
-    /// Kind and size of the v1 checksum; [`CHECKSUM_V1_CRC32`], or zeros where there is none.
+    /// Kind and size of the v1 checksum; [`CHECKSUM_V1_CRC32`], or zeros if there is none.
     pub checksum_kind: (u8, u8),
     /// The v1 checksum of the transaction, or the crc32c of this block with v2 and v3.
     pub checksum: u32,

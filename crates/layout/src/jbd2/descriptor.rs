@@ -1,4 +1,4 @@
-//! Descriptor blocks: tags that say where the copies that follow belong.
+//! Descriptor blocks: tags with the home blocks of the copies that follow.
 //!
 //! ```text
 //!             v3 (16 bytes)            v2, v1, none
@@ -7,7 +7,7 @@
 //!  8          block number, high       block number, high: only with 64BIT
 //!  12         crc32c of the copy       -
 //! ```
-//! A tag without SAME_UUID is followed by the journal's UUID; that is the first of each block.
+//! A tag without SAME_UUID is followed by the journal's UUID. Only the first tag of a block is.
 
 use super::{BlockType, Checksums, HEADER_BYTES, Header, LogFormat, be16, be32, put32};
 
@@ -30,7 +30,7 @@ impl TagFlags {
     }
 }
 
-/// Where one copy belongs.
+/// The home of one copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     pub block: u64,
@@ -42,7 +42,7 @@ pub struct Tag {
 
 const UUID_BYTES: usize = 16;
 
-/// How many tags one descriptor block takes.
+/// The most tags of one descriptor block.
 pub fn tags_per_block(format: &LogFormat) -> usize {
     (format.block_size - HEADER_BYTES - UUID_BYTES - format.tail_bytes()) / format.tag_bytes()
 }

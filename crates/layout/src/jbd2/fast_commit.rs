@@ -1,10 +1,10 @@
-//! Fast commits (`fs/ext4/fast_commit.c`), as far as to tell whether there are any.
+//! Fast commits (`fs/ext4/fast_commit.c`): detects whether there are any.
 //!
-//! With the feature FAST_COMMIT the last `s_num_fc_blks` blocks of a journal are no part of the
-//! ring. The kernel writes logical records there (tag and length in little-endian, then the
-//! value). Its recovery looks at the first block of that area only after the ring has been
-//! scanned: the area holds something if the block begins with a HEAD record whose transaction is
-//! the one after the last complete one of the ring; anything else is left from earlier.
+//! With the feature FAST_COMMIT the last `s_num_fc_blks` blocks of a journal are not part of the
+//! ring. The kernel writes logical records there (tag and length in little-endian, then the value).
+//! Its recovery reads the first block of that area only after the ring has been scanned. The area
+//! holds fast commits if the block begins with a HEAD record whose transaction is the one after the
+//! last complete one of the ring; other contents are obsolete.
 
 const TAG_HEAD: u16 = 0x0009;
 const HEAD_BYTES: u16 = 8;

@@ -1,11 +1,11 @@
-//! The header of the journal's own blocks (`journal_header_t`), and escaping.
+//! The header of the journal's own blocks (`journal_header_t`), and the escaping of copies.
 
 use super::{be32, put32};
 
-/// First four bytes of every block that the journal itself makes.
+/// First four bytes of every block of the journal's own.
 pub const MAGIC: u32 = 0xc03b_3998;
 
-/// Number of our own block type, far from those that jbd2 may come to have.
+/// Number of our own block type, far from possible future types of jbd2.
 const PATCHES: u32 = 0x7861_6374;
 
 /// Size of [`Header`] in bytes.
@@ -58,7 +58,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// `None` where the block is not one of the journal's own.
+    /// `None` if the block is not one of the journal's own.
     pub fn decode(block: &[u8]) -> Option<Header> {
         if block.len() < HEADER_BYTES || be32(block, 0) != MAGIC {
             return None;
@@ -78,12 +78,12 @@ pub fn needs_escape(copy: &[u8]) -> bool {
     be32(copy, 0) == MAGIC
 }
 
-/// Takes the magic off a copy before it goes to the log.
+/// Removes the magic from a copy before it goes to the log.
 pub fn escape(copy: &mut [u8]) {
     put32(copy, 0, 0);
 }
 
-/// Gives a copy its first four bytes back.
+/// Restores the first four bytes of a copy.
 pub fn unescape(copy: &mut [u8]) {
     put32(copy, 0, MAGIC);
 }

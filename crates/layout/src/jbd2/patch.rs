@@ -1,4 +1,5 @@
-//! Blocks of patches: bytes of several blocks in one block of the log (sub-block journal records, ours).
+//! Blocks of patches: bytes of several blocks in one block of the log (sub-block journal records,
+//! xact's own).
 //!
 //! ```text
 //!  0   header, of type "patches"
@@ -10,9 +11,9 @@
 //!        12  flags (32 bits): 1: the block is zeros before this record
 //!        16  the bytes
 //! ```
-//! A record says what some bytes of a block are; what it does not say stays as earlier records, an earlier
-//! copy, or the block in its place have it. Logs with such blocks carry
-//! [`Features::XACT_PATCHES`](super::Features::XACT_PATCHES), so that nobody else replays them.
+//! A record replaces some bytes of a block. The other bytes come from earlier records, an earlier
+//! copy, or the block in its place. Logs with such blocks carry
+//! [`Features::XACT_PATCHES`](super::Features::XACT_PATCHES), so that only xact replays them.
 
 use std::ops::Range;
 
@@ -30,13 +31,13 @@ pub struct Patch {
     pub block: u64,
     /// The block is zeros before this record.
     pub zeroed: bool,
-    /// Where its bytes belong in the block.
+    /// The offset of its bytes in the block.
     pub at: usize,
-    /// Where they stand in the block of patches.
+    /// The range of its bytes in the block of patches.
     pub bytes: Range<usize>,
 }
 
-/// Puts records together, as many to a block as fit.
+/// Packs records into blocks, as many as fit.
 pub struct PatchWriter<'a> {
     format: &'a LogFormat,
     sequence: u32,
@@ -50,12 +51,12 @@ impl<'a> PatchWriter<'a> {
         PatchWriter { format, sequence, full: Vec::new(), current: Vec::new(), used: 0 }
     }
 
-    /// Bytes that one record takes at the most, without its head.
+    /// The most bytes of one record, without its head.
     fn bytes_max(&self) -> usize {
         self.format.block_size - RECORDS - PATCH_HEAD_BYTES - self.format.tail_bytes()
     }
 
-    /// Adds the bytes of `contents` in `range`, which is no longer than half of a block.
+    /// Adds the bytes of `contents` in `range`, which is at most half of a block.
     pub fn push(&mut self, block: u64, zeroed: bool, contents: &[u8], range: Range<usize>) {
         assert!(range.len() <= self.bytes_max(), "a record fits a block");
         let end = self.format.block_size - self.format.tail_bytes();
@@ -92,7 +93,7 @@ impl<'a> PatchWriter<'a> {
     }
 }
 
-/// The records of a block of patches; `None` where they cannot be right.
+/// The records of a block of patches; `None` if they are invalid.
 pub fn decode_patches(format: &LogFormat, block: &[u8]) -> Option<Vec<Patch>> {
     let used = be32(block, USED) as usize;
     if used < RECORDS || used > block.len() - format.tail_bytes() {
@@ -118,11 +119,12 @@ pub fn decode_patches(format: &LogFormat, block: &[u8]) -> Option<Vec<Patch>> {
     Some(patches)
 }
 
-/// Unchanged bytes between two changes for which a record of its own is not worth its head.
+/// The longest run of unchanged bytes that is copied rather than splitting a record, which costs a
+/// head.
 const GAP_BYTES: usize = 16;
 
-/// The ranges in which `new` differs from `old`; `None` where records of them would take more than half
-/// of a block, so that a copy is as good. Both have the same length, a multiple of 8.
+/// The ranges in which `new` differs from `old`; `None` if records of them would take more than
+/// half of a block, so that a copy is as good. Both have the same length, a multiple of 8.
 pub fn differences(old: &[u8], new: &[u8]) -> Option<Vec<Range<usize>>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let (mut bytes, half) = (0, new.len() / 2 - RECORDS - PATCH_HEAD_BYTES);

@@ -10,7 +10,7 @@ fn record_bytes(format: &LogFormat) -> usize {
     if format.wide { 8 } else { 4 }
 }
 
-/// How many records one revoke block takes.
+/// The most records of one revoke block.
 pub fn revokes_per_block(format: &LogFormat) -> usize {
     (format.block_size - RECORDS - format.tail_bytes()) / record_bytes(format)
 }
@@ -35,7 +35,7 @@ pub fn encode_revokes(format: &LogFormat, sequence: u32, blocks: &[u64]) -> Vec<
     out
 }
 
-/// The block numbers of a revoke block; `None` where its count of bytes cannot be right.
+/// The block numbers of a revoke block; `None` if its count of bytes is invalid.
 pub fn decode_revokes(format: &LogFormat, block: &[u8]) -> Option<Vec<u64>> {
     let used = be32(block, USED) as usize;
     if used > block.len() - format.tail_bytes() {

@@ -12,7 +12,7 @@ pub const JOURNAL_SUPERBLOCK_BYTES: usize = 1024;
 /// Kernels refuse shorter journals (`JBD2_MIN_JOURNAL_BLOCKS`).
 pub const MIN_JOURNAL_BLOCKS: u32 = 1024;
 
-/// `JBD2_DEFAULT_FAST_COMMIT_BLOCKS`, meant by a count of 0.
+/// The number of fast-commit blocks that a count of 0 means (`JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
 pub const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 
 const BLOCK_SIZE: usize = 12;
@@ -21,7 +21,7 @@ const FIRST: usize = 20;
 const SEQUENCE: usize = 24;
 const START: usize = 28;
 const ERRNO: usize = 32;
-/// Where version 1 ends.
+/// The end of version 1.
 const V2_FIELDS: usize = 36;
 const COMPAT: usize = 36;
 const INCOMPAT: usize = 40;
@@ -34,11 +34,11 @@ const MAX_TRANS_DATA: usize = 76;
 const CHECKSUM_TYPE: usize = 80;
 const NUM_FC_BLKS: usize = 84;
 const HEAD: usize = 88;
-/// Ours, in what the kernel keeps as padding: [`MADE_WITH_MAGIC`] and a count of blocks.
+/// xact's own, in bytes that are padding for the kernel: [`MADE_WITH_MAGIC`] and a count of blocks.
 const MADE_WITH: usize = 244;
 const CHECKSUM: usize = 252;
 
-/// Says that the journal is longer for a while than it was made.
+/// Marks a journal that is temporarily longer than it was made.
 const MADE_WITH_MAGIC: u32 = u32::from_be_bytes(*b"xJnl");
 
 /// `JBD2_CRC32C_CHKSUM`, the only kind that the kernel knows for v2 and v3.
@@ -93,7 +93,7 @@ pub struct JournalSuperblock {
     pub first: u32,
     /// First transaction to be expected in the log.
     pub sequence: u32,
-    /// Block where the log begins; 0 where it is empty.
+    /// Block where the log begins; 0 if it is empty.
     pub start: u32,
     /// Error with which the journal was aborted, negative; 0 if it was not.
     pub errno: i32,
@@ -105,17 +105,18 @@ pub struct JournalSuperblock {
     pub max_trans_data: u32,
     pub checksum_type: u8,
     pub fast_commit_blocks: u32,
-    /// Where the log goes on; valid while the log is empty, 0 where not known.
+    /// Block where the log continues; valid while the log is empty, 0 if unknown.
     pub head: u32,
-    /// Ours: `maxlen` as the journal was made, while it is longer for a large transaction; else 0.
+    /// xact's own: `maxlen` as the journal was made, while it is longer for a large transaction;
+    /// else 0.
     pub made_with: u32,
 }
 
 impl JournalSuperblock {
     /// Reads and checks the first [`JOURNAL_SUPERBLOCK_BYTES`] of the journal.
     ///
-    /// Errors: `Corrupt` for what no journal has; `Unsupported` for features of newer kernels
-    /// and for journals shared by several volumes.
+    /// Errors: `Corrupt` for values that no journal has; `Unsupported` for features of newer
+    /// kernels and for journals shared by several volumes.
     pub fn decode(bytes: &[u8]) -> Result<JournalSuperblock> {
         let corrupt = |what| Err(Error::corrupt(Site::JournalSuperblock, what));
         if bytes.len() < JOURNAL_SUPERBLOCK_BYTES {
@@ -199,7 +200,7 @@ impl JournalSuperblock {
         Ok(())
     }
 
-    /// Where the ring ends, exclusively: the fast-commit area, if there is one, lies behind it.
+    /// The end of the ring, exclusively. The fast-commit area, if there is one, follows it.
     pub fn log_end(&self) -> u32 {
         match self.fast_commit_start() {
             Some(area) => area - 1,
@@ -208,7 +209,7 @@ impl JournalSuperblock {
     }
 
     /// First block of the fast-commit area. The kernel leaves one block before it unused, and has
-    /// no area at all where too little would be left of the ring.
+    /// no area if the rest of the ring would be too small.
     pub fn fast_commit_start(&self) -> Option<u32> {
         if !self.features.has_incompat(Features::FAST_COMMIT) {
             return None;
@@ -222,7 +223,7 @@ impl JournalSuperblock {
     }
 
     /// Writes the fields into `bytes` (the journal's first block or its first 1024 bytes), with
-    /// their checksum. What the struct does not hold (the list of users) is left as it is.
+    /// their checksum. Bytes that are not in the struct (the list of users) stay unchanged.
     pub fn encode_into(&self, bytes: &mut [u8]) {
         Header { block_type: self.version, sequence: be32(bytes, 8) }.encode(bytes);
         put32(bytes, BLOCK_SIZE, self.block_size);

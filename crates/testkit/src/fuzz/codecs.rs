@@ -177,8 +177,8 @@ fn directories(sb: &Superblock, block: &mut [u8], choices: &mut Rng) {
         format.entries(&packed, 0, HERE).map(|e| e.expect("packed by us").1.name.to_vec()).collect();
     assert_eq!(again, names);
     let new = b"a new name";
-    let room = format.room(block, 0, entry_bytes(new.len()), HERE).expect("its entries are sound");
-    if let xact_layout::dirent::Room::At(at) = room {
+    let space = format.find_space(block, 0, entry_bytes(new.len()), HERE).expect("its entries are sound");
+    if let xact_layout::dirent::DirentSpace::At(at) = space {
         let entry = xact_layout::dirent::DirEntry { ino: Ino(12), file_type: 1, name: new };
         format.insert(block, at, &entry);
         let found = format.find(block, 0, new, HERE).expect("sound").expect("just inserted");

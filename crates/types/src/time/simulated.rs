@@ -1,5 +1,6 @@
-//! A clock that runs by its readings, so that the same work stamps the same times: the crash explorer
-//! compares devices byte by byte. Each thread has its own, and threads without one have the system's.
+//! A clock that advances with each reading, so that the same work writes the same times: the crash
+//! explorer compares devices byte by byte. Each thread has its own, and threads without one have
+//! the system's.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -11,21 +12,21 @@ thread_local! {
     static LAST: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Each reading is so much later than the last one: more than the 4 ns that an inode can tell apart, and
-/// such that a few hundred readings take a second.
+/// The step of each reading: more than the 4 ns that an inode can distinguish, and small enough
+/// that a few hundred readings take a second.
 const STEP_NANOS: u64 = 3_000_000;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// The clock of this thread, as long as it lives.
+/// The clock of this thread, as long as the value lives.
 pub struct SimulatedClock {
     before: Option<u64>,
-    /// It is the thread's that made it.
+    /// It belongs to the thread that made it.
     _here: PhantomData<*const ()>,
 }
 
 impl SimulatedClock {
-    /// Begins at so many seconds since 1970.
+    /// Starts at this number of seconds since 1970.
     pub fn start(unix_seconds: u32) -> SimulatedClock {
         let before = LAST.replace(Some(u64::from(unix_seconds) * NANOS_PER_SEC));
         SimulatedClock { before, _here: PhantomData }

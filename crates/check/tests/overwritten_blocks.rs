@@ -1,6 +1,6 @@
-//! Agreement with e2fsck: every block in use of a small volume is overwritten in turn with zeros, ones,
-//! noise and another block's content, and both say whether the volume is sound. Needs root and loop
-//! devices.
+//! Agreement with e2fsck: every block in use of a small volume is overwritten in turn with zeros,
+//! ones, noise and another block's content, and both programs report whether the volume is sound.
+//! Needs root and loop devices.
 
 #[path = "../../fs/tests/common/mod.rs"]
 mod common;
@@ -17,13 +17,13 @@ use xact_device::{FileDevice, MemoryDevice, OpenMode};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_types::Error;
 
-/// What xact says: `Err` for a volume on which nothing can be built.
+/// xact's report: `Err` for a volume that cannot be checked.
 fn verdict(image: &Image) -> Result<Report, Error> {
     let device = Arc::new(FileDevice::open(&image.path, OpenMode::ReadOnly).unwrap());
     xact_check::check(device, &mut |_, _| ())
 }
 
-/// Whether e2fsck has nothing to correct and nothing to remark, and what it said.
+/// Whether e2fsck has no correction and no remark, and its output.
 fn e2fsck(image: &Image) -> (bool, String) {
     let output = Command::new("e2fsck")
         .args(["-fn", "-E", "no_optimize_extents", image.path_str()])
@@ -75,8 +75,8 @@ fn populated(options: &[&str]) -> Image {
         tool("setfattr", &["-n", "user.large", "-v", &value, path.to_str().unwrap()], |code| code == 0);
     }
     if image.superblock().has_incompat(xact_layout::feature::incompat::EA_INODE) {
-        // One value of each file, and one that all share. Not of a link with its target in the inode, which
-        // e2fsck 1.47.0 then takes for block numbers.
+        // One value of each file, and one that all share. Not on a link with its target in the
+        // inode, which e2fsck 1.47.0 then takes for block numbers.
         let shared = "s".repeat(9000);
         for name in ["linear/file-3", "linear/file-4", "linear/file-5", "slow-link", "a/b"] {
             let path = root(name);
@@ -93,7 +93,7 @@ fn populated(options: &[&str]) -> Image {
     image
 }
 
-/// The blocks in use, but for the inside of the log, of which the first blocks stand for all.
+/// The blocks in use, except for the inside of the log, whose first blocks stand for all.
 fn used_blocks(image: &Image) -> Vec<u64> {
     let sb = image.superblock();
     let text = tool("dumpe2fs", &[image.path_str()], |code| code == 0);
@@ -126,13 +126,13 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-fn sweep(name: &str, options: &[&str], every: usize) {
+fn overwrite_volume(name: &str, options: &[&str], every: usize) {
     let image = populated(options);
     let blocks = used_blocks(&image);
-    sweep_blocks(name, &image, &blocks, every);
+    overwrite_blocks(name, &image, &blocks, every);
 }
 
-fn sweep_blocks(name: &str, image: &Image, blocks: &[u64], every: usize) {
+fn overwrite_blocks(name: &str, image: &Image, blocks: &[u64], every: usize) {
     let (sound, said) = e2fsck(image);
     assert!(sound, "{name}: e2fsck on the volume as it was made: {said}");
     let report = verdict(image).unwrap();
@@ -182,25 +182,33 @@ fn sweep_blocks(name: &str, image: &Image, blocks: &[u64], every: usize) {
 
 #[test]
 fn volumes_with_checksums() {
-    sweep("1 KiB", &["-b", "1024", "-J", "size=1"], 1);
-    sweep("4 KiB", &["-b", "4096", "-J", "size=4"], 1);
+    overwrite_volume("1 KiB", &["-b", "1024", "-J", "size=1"], 1);
+    overwrite_volume("4 KiB", &["-b", "4096", "-J", "size=4"], 1);
 }
 
 #[test]
 fn volumes_without_checksums() {
-    sweep("no sums", &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum,^64bit"], 1);
-    sweep("ext3", &["-b", "1024", "-J", "size=1", "-O", "^extents,^metadata_csum,^64bit,^flex_bg"], 1);
+    overwrite_volume("no sums", &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum,^64bit"], 1);
+    overwrite_volume(
+        "ext3",
+        &["-b", "1024", "-J", "size=1", "-O", "^extents,^metadata_csum,^64bit,^flex_bg"],
+        1,
+    );
 }
 
 #[test]
 fn newer_features() {
     let features = "orphan_file,metadata_csum_seed,inline_data,large_dir";
-    sweep("new", &["-b", "1024", "-J", "size=1", "-O", features], 2);
-    sweep("values in inodes", &["-b", "1024", "-J", "size=1", "-O", "ea_inode"], 3);
-    sweep("meta_bg", &["-b", "1024", "-J", "size=1", "-O", "meta_bg,^resize_inode,mmp", "-g", "1024"], 3);
+    overwrite_volume("new", &["-b", "1024", "-J", "size=1", "-O", features], 2);
+    overwrite_volume("values in inodes", &["-b", "1024", "-J", "size=1", "-O", "ea_inode"], 3);
+    overwrite_volume(
+        "meta_bg",
+        &["-b", "1024", "-J", "size=1", "-O", "meta_bg,^resize_inode,mmp", "-g", "1024"],
+        3,
+    );
 }
 
-/// The kernel here may not know quota files: tune2fs makes them, and fills them in.
+/// The kernel may not support quota files, so tune2fs makes and fills them.
 #[test]
 fn quota_files() {
     for block_size in ["1024", "4096"] {
@@ -218,7 +226,7 @@ fn quota_files() {
             let text = tool("debugfs", &["-R", &request, image.path_str()], |code| code == 0);
             blocks.extend(text.split_whitespace().filter_map(|word| word.parse::<u64>().ok()));
         }
-        sweep_blocks(&format!("quota files, {block_size}"), &image, &blocks, 1);
+        overwrite_blocks(&format!("quota files, {block_size}"), &image, &blocks, 1);
     }
 }
 
@@ -263,9 +271,10 @@ fn a_dirty_log_is_replayed_in_memory() {
     assert!(after == bytes, "the check wrote to the device");
 }
 
-/// What was deleted while it was open, on a volume as a crash leaves it, waits for its deletion, and nothing is wrong.
+/// Files that were deleted while open, on a volume as a crash leaves it, wait for their deletion,
+/// and are not a problem.
 #[test]
-fn what_a_crash_left_without_a_name_is_no_problem() {
+fn orphans_of_a_crash_are_not_a_problem() {
     for feature in ["orphan_file", "^orphan_file"] {
         let image = Image::mke2fs(16 << 20, &["-b", "1024", "-J", "size=1", "-O", feature]);
         let mount = Mount::new(&image);
@@ -281,12 +290,12 @@ fn what_a_crash_left_without_a_name_is_no_problem() {
         mount.unmount();
         let report = xact_check::check(Arc::new(MemoryDevice::from_bytes(bytes)), &mut |_, _| ()).unwrap();
         assert!(report.is_sound(), "{feature}: {:?}", report.problems);
-        let told = "2 inodes wait for their deletion";
-        assert!(report.remarks.iter().any(|remark| remark.contains(told)), "{:?}", report.remarks);
+        let expected = "2 inodes wait for their deletion";
+        assert!(report.remarks.iter().any(|remark| remark.contains(expected)), "{:?}", report.remarks);
     }
 }
 
-/// What the list names has to be there, after a crash as well.
+/// The inodes on the list must exist, after a crash as well.
 #[test]
 fn an_orphan_list_that_leads_nowhere_is_a_problem() {
     let options = ["-b", "1024", "-J", "size=1", "-O", "^orphan_file,^metadata_csum"];
@@ -296,7 +305,7 @@ fn an_orphan_list_that_leads_nowhere_is_a_problem() {
     File::open(mount.path(".")).unwrap().sync_all().unwrap();
     let mut bytes = std::fs::read(&image.path).unwrap();
     mount.unmount();
-    // The log has a copy, which a replay brings back.
+    // The log has a copy, which a replay restores.
     for block in bytes.chunks_exact_mut(SUPERBLOCK_BYTES) {
         let block: &mut [u8; SUPERBLOCK_BYTES] = block.try_into().unwrap();
         if let Ok(mut sb) = Superblock::decode(block) {
@@ -306,16 +315,16 @@ fn an_orphan_list_that_leads_nowhere_is_a_problem() {
     }
     let report = xact_check::check(Arc::new(MemoryDevice::from_bytes(bytes)), &mut |_, _| ()).unwrap();
     assert!(report.is_replayed);
-    let told = "which is no inode of this volume";
+    let expected = "which is not an inode of this volume";
     assert!(
-        report.problems.iter().any(|problem| problem.to_string().contains(told)),
+        report.problems.iter().any(|problem| problem.to_string().contains(expected)),
         "{:?}",
         report.problems
     );
 }
 
 #[test]
-fn a_wrong_count_of_who_shares_a_value() {
+fn a_wrong_count_of_users_of_a_value() {
     let image = populated(&["-b", "1024", "-J", "size=1", "-O", "ea_inode"]);
     let debugfs = |request: &str| tool("debugfs", &["-w", "-R", request, image.path_str()], |code| code == 0);
     let values: Vec<u32> =
