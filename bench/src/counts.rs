@@ -1,4 +1,4 @@
-//! What a loop device was asked to do, as the kernel counts it below everybody.
+//! The requests to a loop device, as the kernel counts them below all file systems.
 
 use std::fs;
 use std::io;
@@ -19,13 +19,13 @@ pub struct Counts {
 
 pub const STAT_SECTOR_BYTES: u64 = 512;
 
-/// Where the kernel has the counts of a device named like `loop3`.
+/// The file with the kernel's counts of a device named like `loop3`.
 pub fn statistics(device: &str) -> String {
     format!("/sys/block/{device}/stat")
 }
 
 impl Counts {
-    /// Of a device named like `loop3`.
+    /// The counts of a device named like `loop3`.
     pub fn of(device: &str) -> io::Result<Counts> {
         let path = statistics(device);
         let text = fs::read_to_string(&path)?;
@@ -47,7 +47,7 @@ impl Counts {
 }
 
 impl Counts {
-    /// As `xact stat --json` has them.
+    /// The counts in the output of `xact stat --json`.
     pub fn of_xact(text: &str) -> serde_json::Result<Counts> {
         #[derive(Deserialize)]
         struct Stat {
@@ -71,8 +71,8 @@ impl Counts {
         })
     }
 
-    /// With only the writes that carry data. The kernel counts a flush that was asked for alone, as
-    /// each of a program's is, as a write too; those of its own file systems precede writes.
+    /// Counts only writes that carry data. The kernel counts an explicit flush, as each of a
+    /// program's is, as a write too; the flushes of its own file systems precede writes.
     pub fn without_lone_flushes(self) -> Counts {
         Counts { writes: self.writes.saturating_sub(self.flushes), ..self }
     }

@@ -1,15 +1,15 @@
 //! `make bench` and `make bench-papers`: xact, kernel ext4 and others on the same loop device, in
-//! turns, on a volume made anew for each; rates, ratios, and the device's own counts of what each
-//! asked of it.
+//! turns, each time on a new volume. Reports rates, ratios, and the device's own counts of each
+//! system's requests.
 
 mod counts;
-mod kept;
 mod loads;
 mod memory;
 mod papers;
 mod report;
+mod rounds;
+mod samples;
 mod system;
-mod turns;
 mod volume;
 
 use std::path::{Path, PathBuf};
@@ -17,52 +17,53 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use kept::Kept;
 use loads::Load;
 use papers::Figure;
 use report::{Report, html};
+use rounds::Rounds;
+use samples::Samples;
 use system::Server;
-use turns::Turns;
 use volume::{Device, Result};
 
 /// Measures xact beside kernel ext4 and fuse2fs, in turns on one loop device
 #[derive(Parser)]
 #[command(name = "xact-bench", max_term_width = 100)]
 struct Options {
-    /// The figures of the five papers instead of the everyday loads.
+    /// Measure the figures of the five papers instead of the everyday loads
     #[arg(long)]
     papers: bool,
-    /// One round at a tenth of the size.
+    /// Run one round at a tenth of the size
     #[arg(long)]
     quick: bool,
-    /// Rounds in which the systems take turns. Default: 3, or 5 of the papers' figures.
+    /// Number of rounds in which the systems take turns [default: 3, or 5 for the papers' figures]
     #[arg(long)]
     rounds: Option<usize>,
-    /// Size of the loads: numbers of files and operations, seconds of a run; 1 is full.
+    /// Size of the loads (numbers of files and operations, seconds of a run) as a fraction of the
+    /// full size
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Go on where an earlier run with the same options was broken off.
+    /// Continue an interrupted run that had the same options
     #[arg(long)]
     resume: bool,
-    /// Only these loads; --list names them.
+    /// Run only these loads; --list names them
     #[arg(long, value_name = "NAME")]
     load: Vec<String>,
-    /// Only these systems; --list names them.
+    /// Run only these systems; --list names them
     #[arg(long, value_name = "NAME")]
     system: Vec<String>,
-    /// Name the loads and the systems that take turns in each.
+    /// List the loads and the systems that take turns in each
     #[arg(long)]
     list: bool,
-    /// Where the image and the reports go.
+    /// Folder for the image and the reports
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     out: PathBuf,
-    /// The program to measure.
+    /// The program to measure
     #[arg(long, value_name = "PATH", default_value = "target/release/xact")]
     xact: PathBuf,
 }
 
 const VOLUME_BYTES: u64 = 4 << 30;
-/// A thousand files of 4 MiB, and room to spare.
+/// A thousand files of 4 MiB, and spare space.
 const PAPERS_VOLUME_BYTES: u64 = 8 << 30;
 
 fn main() -> ExitCode {
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// False where a load failed on a system; the others are reported all the same.
+/// False if a load failed on a system; the others are reported all the same.
 fn bench(options: &Options) -> Result<bool> {
     let known: Vec<&'static Load> = match options.papers {
         true => papers::all().map(|figure| &figure.load).collect(),
@@ -102,8 +103,8 @@ fn bench(options: &Options) -> Result<bool> {
     println!("{} on {}", device.image().display(), device.path().display());
     let usual = options.rounds.unwrap_or(if options.papers { 5 } else { 3 });
     let (rounds, scale) = if options.quick { (1, 0.1) } else { (usual, options.scale) };
-    let kept = Kept::open(&out, scale, options.resume)?;
-    let mut turns = Turns { rounds, scale, systems: &options.system, device, out: &out, xact: &xact, kept };
+    let samples = Samples::open(&out, scale, options.resume)?;
+    let mut run = Rounds { rounds, scale, systems: &options.system, device, out: &out, xact: &xact, samples };
     let how = format!("{rounds} rounds at {scale} of the full size; medians over the rounds.");
     let save = |report: &Report, failures: &[String]| -> Result<()> {
         write(&out.join("report.txt"), &text(options.papers, report, failures))?;
@@ -114,7 +115,7 @@ fn bench(options: &Options) -> Result<bool> {
         }
         Ok(())
     };
-    let (report, failures) = turns.run(&chosen, save)?;
+    let (report, failures) = run.run(&chosen, save)?;
     print!("{}", text(options.papers, &report, &failures));
     println!("report.txt and others are in {}", out.display());
     Ok(failures.is_empty())

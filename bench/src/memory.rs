@@ -1,4 +1,4 @@
-//! A limit on the memory that a load makes the kernel cache in: a control group around the load.
+//! Limits the kernel's cache memory of a load: a control group around the load.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn current(root: &Path) -> Result<PathBuf> {
         (controllers.is_empty() || controllers.split(',').any(|c| c == "memory"))
             .then_some((controllers.len(), path))
     };
-    // Version 2 has one line without controllers, which is of interest only where there is no other.
+    // Version 2 has one line without controllers, which counts only if there is no other.
     let found = text.lines().filter_map(of).max_by_key(|(named, _)| *named);
     found.map(|(_, path)| root.join(path)).ok_or_else(|| "this process is in no control group".to_owned())
 }
@@ -56,7 +56,8 @@ impl MemoryLimit {
         fs::create_dir_all(&group).map_err(because(&shown))?;
         fs::write(group.join(file), bytes.to_string()).map_err(because(&shown))?;
         if file == IN_VERSION_1 {
-            // Inodes that wait to be written can't be given up: the load is refused memory then, and not killed.
+            // Inodes that wait to be written can't be evicted: the load's allocations then fail
+            // instead of killing it.
             fs::write(group.join("memory.oom_control"), "1").map_err(because(&shown))?;
         }
         enter(&group)?;
@@ -69,7 +70,7 @@ impl Drop for MemoryLimit {
         if let Err(why) = enter(&self.before) {
             eprintln!("xact-bench stays in {}: {why}", self.group.display());
         }
-        // Pages that the group still owns keep it until they are gone.
+        // The group cannot be removed while it owns pages.
         let _ = fs::remove_dir(&self.group);
     }
 }

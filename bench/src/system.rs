@@ -1,6 +1,6 @@
-//! What is measured: a server, the volume it is given, and how it mounts it.
+//! A measured system: a server, its volume, and its mount options.
 
-/// Who serves the mount.
+/// The server of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     Xact,
@@ -8,7 +8,7 @@ pub enum Server {
     Fuse2fs,
 }
 
-/// What the volume is formatted as.
+/// The format of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// ext4 as mke2fs makes it.
@@ -19,7 +19,7 @@ pub enum Format {
     Generations,
 }
 
-/// What a mount is given.
+/// The source of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     Loop,

@@ -1,4 +1,4 @@
-//! The device that everybody is measured on, and the three ways to mount it.
+//! The device on which all systems are measured, and the three ways to mount it.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use crate::system::{Format, Server, Source, System};
 
 pub type Result<T> = std::result::Result<T, String>;
 
-/// Runs a command to its end; its output is only of interest where it fails.
+/// Runs a command to its end; the output is for the error message if it fails.
 pub fn run(command: &mut Command) -> Result<String> {
     let shown = format!("{command:?}");
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{shown}: {e}"))?;
@@ -28,14 +28,14 @@ pub fn run(command: &mut Command) -> Result<String> {
 
 /// An image, as a rule on a loop device; formatting fills it.
 pub struct Device {
-    /// `loop3`; none of an image that is given as it is.
+    /// `loop3`; none for an image that is used directly.
     name: Option<String>,
     image: PathBuf,
 }
 
 impl Device {
     pub fn new(image: &Path, size_bytes: u64, source: Source) -> Result<Device> {
-        // What is there already need not be filled again.
+        // Existing contents need not be filled again.
         let file = File::options().write(true).create(true).truncate(false).open(image);
         file.and_then(|file| file.set_len(size_bytes)).map_err(|e| format!("{}: {e}", image.display()))?;
         let name = match source {
@@ -45,7 +45,7 @@ impl Device {
         Ok(Device { name, image: image.to_owned() })
     }
 
-    /// What file systems are given.
+    /// The path that file systems get.
     pub fn path(&self) -> PathBuf {
         self.name.as_ref().map_or_else(|| self.image.clone(), |name| Path::new("/dev").join(name))
     }
@@ -55,12 +55,12 @@ impl Device {
     }
 
     /// # Errors
-    /// Where there is no loop device: the kernel counts nothing else.
+    /// If there is no loop device: the kernel counts nothing else.
     pub fn counts(&self) -> Result<Counts> {
         Counts::of(self.loop_name()?).map_err(|e| e.to_string())
     }
 
-    /// The file in which the kernel has the counts.
+    /// The file with the kernel's counts.
     ///
     /// # Errors
     /// As [`Device::counts`].
@@ -72,10 +72,10 @@ impl Device {
         self.name.as_deref().ok_or_else(|| format!("{} is on no loop device", self.image.display()))
     }
 
-    /// Makes the volume that a system wants. `xact` is the program.
+    /// Makes the volume for a system. `xact` is the program.
     pub fn format(&self, format: Format, xact: &Path) -> Result<()> {
         let mut command = Command::new("mke2fs");
-        // What is discarded would have to be filled again.
+        // Discarded space would have to be filled again.
         command.args(["-q", "-F", "-t", "ext4", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]);
         match format {
             Format::Ext4 => {}
@@ -89,8 +89,9 @@ impl Device {
         self.fill()
     }
 
-    /// Writes zeros where the image has holes, or extents that count as unwritten, as formatting leaves them: whoever
-    /// writes there first would pay for that, with each flush, and that is who has a journal.
+    /// Writes zeros to holes of the image, and to unwritten extents, as formatting leaves them.
+    /// Otherwise the first system that writes there would pay for the allocation, with each flush,
+    /// and that is the one with a journal.
     pub fn fill(&self) -> Result<()> {
         self.fill_image().map_err(|e| format!("{}: {e}", self.image.display()))
     }
@@ -99,7 +100,7 @@ impl Device {
         let image = File::options().read(true).write(true).open(&self.image)?;
         let zeros = vec![0; 1 << 20];
         let size = image.metadata()?.len();
-        // There is neither behind the end.
+        // After the end there is neither.
         let next = |what| match seek(&image, what) {
             Err(Errno::NXIO) => Ok(size),
             found => found,
@@ -117,7 +118,7 @@ impl Device {
         image.sync_all()
     }
 
-    /// Says `Err` where a check finds anything: a fast file system that loses data is no peer.
+    /// `Err` if a check finds anything: a fast file system that loses data is not a peer.
     pub fn check(&self, format: Format, xact: &Path) -> Result<()> {
         let mut command = match format {
             Format::Ext4 | Format::NoJournal => Command::new("e2fsck"),
@@ -151,7 +152,7 @@ pub struct Mount<'a> {
     xact: PathBuf,
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl<'a> Mount<'a> {
     pub fn new(device: &'a Device, system: System, dir: &Path, xact: &Path) -> Result<Mount<'a>> {
@@ -193,7 +194,7 @@ impl<'a> Mount<'a> {
         self.wait_until_there()
     }
 
-    /// All that was asked of what is mounted: as the kernel counts it, or xact where there is no device to be seen.
+    /// All requests to the mounted device: by the kernel's counts, or xact's if there is no device.
     pub fn counts(&self) -> Result<Counts> {
         match self.system.source {
             Source::Loop => self.device.counts(),
@@ -210,12 +211,12 @@ impl<'a> Mount<'a> {
             if let Some(status) = self.process.as_mut().and_then(|s| s.try_wait().ok().flatten()) {
                 return Err(format!("{} ended instead of mounting: {status}", self.system.name));
             }
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > TIMEOUT {
                 return Err(format!("{} does not mount", self.system.name));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // The first look waits for the server's handshake.
+        // The first call waits for the server's handshake.
         fs::metadata(&self.dir).map_err(|e| format!("{}: {e}", self.dir.display()))?;
         Ok(())
     }
@@ -232,12 +233,12 @@ impl<'a> Mount<'a> {
         &self.xact
     }
 
-    /// Has everything written that was put off, so that the counts of a load are whole.
+    /// Writes all deferred work, so that the counts of a load are complete.
     pub fn settle(&self) -> Result<()> {
         match self.system.server {
             Server::Kernel => run(Command::new("sync").arg("-f").arg(&self.dir)).map(drop),
             Server::Xact => run(Command::new(&self.xact).arg("sync").arg(&self.dir)).map(drop),
-            // sync(2) does not reach a FUSE server; an fsync makes fuse2fs flush all that it has.
+            // sync(2) does not reach a FUSE server; an fsync makes fuse2fs flush everything.
             Server::Fuse2fs => {
                 let file = fs::File::create(self.dir.join(".settle"));
                 file.and_then(|f| f.sync_all()).map_err(|e| e.to_string())
@@ -252,12 +253,13 @@ impl<'a> Mount<'a> {
         self.start()
     }
 
-    /// Takes the mount away, opens the volume in this process with the system's modes, and mounts it again after `work`.
+    /// Unmounts, opens the volume in this process with the system's modes, and mounts it again
+    /// after `work`.
     pub fn in_process<T>(&mut self, work: impl FnOnce(&xact::Volume) -> Result<T>) -> Result<T> {
         self.end()?;
         let mut options = xact::VolumeOptions::default();
         for option in self.system.options.split(',').filter(|option| !option.is_empty()) {
-            // Others are those of a mount.
+            // The other options are those of a mount.
             if let Some((setting, value)) = option.split_once('=') {
                 options.modes.set(setting, value)?;
             }
@@ -279,7 +281,7 @@ impl<'a> Mount<'a> {
         let started = Instant::now();
         while is_mounted(&self.dir) {
             let result = run(Command::new("umount").arg(&self.dir));
-            if result.is_err() && started.elapsed() > PATIENCE {
+            if result.is_err() && started.elapsed() > TIMEOUT {
                 return result.map(drop);
             }
             if result.is_err() {
@@ -287,7 +289,7 @@ impl<'a> Mount<'a> {
             }
         }
         if let Some(mut process) = self.process.take() {
-            // The server writes out its last when the mount is gone.
+            // The server does its last writes after the unmount.
             let status = process.wait().map_err(|e| e.to_string())?;
             if !status.success() {
                 return Err(format!("{} ended with {status}", self.system.name));

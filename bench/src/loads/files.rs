@@ -1,4 +1,4 @@
-//! Many small files, and one large one; nothing is synced but the large one's end.
+//! Many small files, and one large one; only the large one is synced, at its end.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -36,12 +36,12 @@ pub fn create_stat_unlink(bench: &mut Bench<'_, '_>) -> Result<()> {
     })
 }
 
-/// lstat(2), what programs call most. The standard library's statx also asks for the birth time,
-/// which the kernel keeps for no FUSE file before it was asked once.
+/// lstat(2), the most frequent call of programs. The standard library's statx also asks for the
+/// birth time, which the kernel does not cache for a FUSE file before the first request for it.
 fn lstat(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut stat = MaybeUninit::uninit();
-    // SAFETY: a string with its NUL, and room for the result, which is not read.
+    // SAFETY: a string with its NUL, and space for the result, which is not read.
     if unsafe { libc::lstat(path.as_ptr(), stat.as_mut_ptr()) } == 0 {
         return Ok(());
     }

@@ -1,9 +1,9 @@
-//! The loads. Each is a list of phases; a phase is timed, and its device I/O is counted until all
-//! that it put off is written too.
+//! The loads. Each is a list of phases. A phase is timed, and its device I/O is counted until all
+//! its deferred work is written too.
 
-mod beside;
 mod files;
 pub mod programs;
+mod side_by_side;
 pub mod sqlite;
 mod synced;
 
@@ -17,9 +17,9 @@ use crate::counts::Counts;
 use crate::system::{Server, Source, System};
 use crate::volume::{Device, Mount, Result};
 
-pub use beside::{Place, in_turns, take_turns};
+pub use side_by_side::{Contender, in_turns, take_turns};
 
-/// How long single operations took, in microseconds.
+/// The durations of single operations, in microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Latency {
     pub median: f64,
@@ -31,7 +31,7 @@ pub struct Latency {
 
 impl Latency {
     /// # Panics
-    /// Of none at all.
+    /// If there are none.
     pub fn of(mut times: Vec<Duration>) -> Latency {
         times.sort_unstable();
         let us = |d: Duration| d.as_secs_f64() * 1e6;
@@ -41,7 +41,7 @@ impl Latency {
     }
 }
 
-/// What a program says of its own speed.
+/// A program's own figures of its speed.
 #[derive(Debug, Clone, Copy)]
 pub struct Rated {
     /// Units a second.
@@ -49,13 +49,13 @@ pub struct Rated {
     pub units: f64,
 }
 
-/// What a phase came to.
+/// The result of a phase.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sample {
     pub phase: String,
-    /// Work done a second.
+    /// Work done per second.
     pub rate: f64,
-    /// What the work is counted in ("op", "MiB").
+    /// The unit of the work ("op", "MiB").
     pub unit: String,
     pub units: f64,
     pub latency: Option<Latency>,
@@ -71,7 +71,7 @@ pub struct Bench<'a, 'm> {
     pub device: &'a Device,
     /// Loads are this much of their full size.
     pub scale: f64,
-    /// A folder on the system's own disk with what loads bring along.
+    /// A folder on the system's own disk with files that loads need.
     pub supplies: &'a Path,
     pub samples: Vec<Sample>,
 }
@@ -94,7 +94,7 @@ impl Bench<'_, '_> {
         self.note(phase.into(), unit, units, rate, None, before)
     }
 
-    /// As [`Bench::phase`], but what the work put off is not counted: for what callers wait for.
+    /// As [`Bench::phase`], without the deferred work: for the part that callers wait for.
     pub fn phase_waited_for(
         &mut self,
         phase: impl Into<String>,
@@ -115,7 +115,7 @@ impl Bench<'_, '_> {
         self.mount.settle()
     }
 
-    /// Does `work`: what the device had done before it, and its `units` a second.
+    /// Does `work`. Returns the device's counts before it, and its `units` per second.
     fn timed(
         &mut self,
         units: f64,
@@ -127,7 +127,7 @@ impl Bench<'_, '_> {
         Ok((before, units / started.elapsed().as_secs_f64()))
     }
 
-    /// As [`Bench::phase`] where the work times itself.
+    /// As [`Bench::phase`], for work that measures its own speed.
     pub fn phase_with_rate(
         &mut self,
         phase: impl Into<String>,
@@ -139,7 +139,7 @@ impl Bench<'_, '_> {
         self.note(phase.into(), unit, units, rate, None, before)
     }
 
-    /// As [`Bench::phase`] where the work times each of its units.
+    /// As [`Bench::phase`], for work that times each of its units.
     pub fn phase_with_latency(
         &mut self,
         phase: impl Into<String>,
@@ -154,8 +154,8 @@ impl Bench<'_, '_> {
         self.note(phase.into(), unit, units, rate, Some(Latency::of(times)), before)
     }
 
-    /// Does several works on one mount in turns, so that what a disk is at the moment is the same for all of them. Times
-    /// each turn, and counts what it asked of the device until it returned.
+    /// Does several kinds of work on one mount in turns, so that the state of the disk is the same
+    /// for all of them. Times each turn, and counts its requests to the device until it returned.
     pub fn phases_in_turns(&mut self, unit: &str, turns: u64, works: &mut [WorkInTurns<'_>]) -> Result<()> {
         let mut done: Vec<Vec<(Duration, Counts)>> = vec![Vec::new(); works.len()];
         take_turns(turns, works.len(), |which, n| {
@@ -177,8 +177,8 @@ impl Bench<'_, '_> {
         self.mount.settle()
     }
 
-    /// Runs `prepare` and `work` for each of `turns`, and keeps what the middle one of all the `work` took and
-    /// asked of the device, by bytes written, until it returned.
+    /// Runs `prepare` and `work` for each of `turns`. Keeps the time and the device's counts, until
+    /// it returned, of the median `work` by bytes written.
     pub fn phase_counted(
         &mut self,
         phase: impl Into<String>,
@@ -203,7 +203,7 @@ impl Bench<'_, '_> {
         self.mount.settle()
     }
 
-    /// Counts what the phase asked of the device until all that it put off is written.
+    /// Counts the phase's requests to the device until all its deferred work is written.
     fn note(
         &mut self,
         phase: String,
@@ -224,14 +224,15 @@ impl Bench<'_, '_> {
     }
 }
 
-/// What a device has counted, as it is compared with others: the kernel counts a flush asked for alone as a write too.
+/// A device's counts in a form that is comparable with others: the kernel counts an explicit flush
+/// as a write too.
 pub fn counted(system: System, counts: Counts) -> Counts {
-    // xact's own counts, which an image has, are of calls.
+    // xact's own counts, which are used for an image, count calls.
     let as_they_are = system.server == Server::Kernel || system.source == Source::Image;
     if as_they_are { counts } else { counts.without_lone_flushes() }
 }
 
-/// A load: its name for the command line, who takes turns in it, and what it does.
+/// A load: its name for the command line, its systems, and its work.
 pub struct Load {
     pub name: &'static str,
     pub systems: &'static [System],
@@ -240,7 +241,7 @@ pub struct Load {
     pub run: fn(&mut Bench<'_, '_>) -> Result<()>,
 }
 
-/// Of `make bench`.
+/// A load of `make bench`.
 const fn load(name: &'static str, run: fn(&mut Bench<'_, '_>) -> Result<()>) -> Load {
     const PEERS: &[System] = &[System::XACT, System::KERNEL, System::FUSE2FS];
     Load { name, systems: PEERS, baselines: &["kernel", "fuse2fs"], run }
@@ -260,7 +261,7 @@ pub const ALL: &[Load] = &[
     load("run", programs::commit),
 ];
 
-/// `map_err` with what was done.
+/// A `map_err` function that names the failed action.
 pub(crate) fn because<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> String {
     move |e| format!("{what}: {e}")
 }

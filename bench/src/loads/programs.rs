@@ -38,7 +38,7 @@ fn source_archive(supplies: &Path) -> Result<(PathBuf, usize)> {
     Ok((archive, files))
 }
 
-/// What PostMark is told.
+/// PostMark's settings.
 #[derive(Debug, Clone, Copy)]
 pub struct PostMark {
     pub files: u64,
@@ -63,12 +63,12 @@ pub fn postmark_named(bench: &mut Bench<'_, '_>, phase: String, what: PostMark) 
 }
 
 impl PostMark {
-    /// Files that are there first, and transactions.
+    /// Files that exist at the start, and transactions.
     pub fn operations(&self) -> f64 {
         (self.files + self.transactions) as f64
     }
 
-    /// Writes what tells PostMark to do this in `dir`.
+    /// Writes a configuration with which PostMark does this in `dir`.
     pub fn configuration(&self, dir: &Path, supplies: &Path) -> Result<PathBuf> {
         let PostMark { files, transactions, folders, largest_bytes } = self;
         let config = supplies.join("postmark.cfg");
@@ -101,7 +101,7 @@ pub fn dbench_phase(clients: u32) -> String {
     format!("dbench, {clients} client{}", if clients == 1 { "" } else { "s" })
 }
 
-/// Runs dbench, which measures for so many seconds.
+/// Runs dbench, which measures for this number of seconds.
 pub fn dbench_for(dir: &Path, clients: u32, seconds: u64) -> Result<Rated> {
     let mut command = Command::new("dbench");
     command.args(["-c", "/usr/share/dbench/client.txt", "-t", &seconds.to_string(), "-D"]);
@@ -111,12 +111,12 @@ pub fn dbench_for(dir: &Path, clients: u32, seconds: u64) -> Result<Rated> {
     let line = output.lines().find_map(|l| l.strip_prefix("Throughput "));
     let rate: Option<f64> = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
     let rate = rate.ok_or_else(|| format!("dbench says no throughput: {output}"))?;
-    // Its own clock starts when its files are there, a moment after ours.
+    // Its own clock starts when its files exist, a moment after ours.
     Ok(Rated { rate, units: rate * started.elapsed().as_secs_f64() })
 }
 
-/// One small file written by a program and durable at its end: by `xact run`, or by an fsync of the
-/// program's own where there are no transactions.
+/// One small file written by a program and durable at its end: by `xact run`, or by the program's
+/// own fsync on systems without transactions.
 pub fn commit(bench: &mut Bench<'_, '_>) -> Result<()> {
     let count = bench.count(200);
     bench.phase("a command, durable", "run", count as f64, |mount| {

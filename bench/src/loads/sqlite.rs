@@ -1,4 +1,4 @@
-//! SQLite, unmodified. The driver is Python's, the same for everybody.
+//! SQLite, unmodified. The driver is Python's, the same for all systems.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::volume::{Result, run};
 /// Rows of an integer key and 100 characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// In a table that is made anew.
+    /// Into a new table.
     Insert,
     /// Each row once, in random order.
     Update,
@@ -28,7 +28,7 @@ impl Operation {
     }
 }
 
-/// How SQLite is used.
+/// The settings of SQLite.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     /// `PRAGMA journal_mode`.
@@ -64,7 +64,7 @@ def transaction(db, first):
         db.execute(statement, {"id": n, "v": letter * 100})
     if batch > 1:
         db.execute("COMMIT")
-# Of short ones several in a row: each change of the mount wakes up what slept meanwhile, on some CPU.
+# Several short ones in a row: each change of the mount wakes threads of the other one, on any CPU.
 turn = batch if batch > 1 else 20
 taken = [0.0] * len(databases)
 for which, start in enumerate(range(0, rows, turn)):
@@ -87,7 +87,8 @@ pub fn operate(path: &Path, operation: Operation, usage: Usage) -> Result<Rated>
     operate_in_turns(&[path.to_owned()], operation, usage).map(|rated| rated[0])
 }
 
-/// The same on several databases at once, which take turns: of 20 transactions where each is of one row, else of one.
+/// The same on several databases at once, which take turns: of 20 transactions if each has one row,
+/// else of one.
 pub fn operate_in_turns(paths: &[PathBuf], operation: Operation, usage: Usage) -> Result<Vec<Rated>> {
     let mut command = Command::new("python3");
     command.args(["-c", SCRIPT]).args([operation.name(), usage.journal, usage.synchronous]);

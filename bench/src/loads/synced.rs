@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
-use super::beside::{Tally, take_turns};
+use super::side_by_side::{Tally, take_turns};
 use super::{Bench, Rated, because};
 use crate::system::{Source, System};
 use crate::volume::{Device, Mount, Result};
@@ -20,8 +20,9 @@ pub fn append(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.phase(APPEND, "op", count as f64, |mount| append_to(&mount.dir().join("log"), count))
 }
 
-/// The same a hundred at a time, xact and others in turns, each with a loop device of its own; xact a second time on an
-/// image itself. Among the devices is one with nothing on it: 4 KiB written there and flushed take what no file system can save.
+/// The same a hundred at a time, xact and others in turns, each with a loop device of its own, and
+/// xact a second time directly on an image. One of the devices has no file system: the time of a 4
+/// KiB write and a flush there is the lower bound for any file system.
 pub fn append_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
     const EACH: u64 = 100;
     const BYTES: u64 = 1 << 30;
@@ -55,7 +56,7 @@ fn append_turn(mount: &Mount<'_>, turn: u64, count: u64) -> Result<Rated> {
     rated(count, || append_to(&log, count))
 }
 
-/// How fast `work` does its `count` units.
+/// The speed of `work`, for its `count` units.
 fn rated(count: u64, work: impl FnOnce() -> Result<()>) -> Result<Rated> {
     let started = Instant::now();
     work()?;
@@ -65,7 +66,7 @@ fn rated(count: u64, work: impl FnOnce() -> Result<()>) -> Result<Rated> {
 /// A device without a file system, written past the page cache as file systems do.
 struct Bare(File);
 
-/// As aligned as direct writes want it.
+/// Aligned for direct writes.
 #[repr(align(4096))]
 struct Page([u8; BLOCK_BYTES]);
 
@@ -109,7 +110,7 @@ pub fn overwrite(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.mount.settle()?;
     bench.phase("overwrite 4K + fdatasync", "op", count as f64, |_| {
         for n in 0..count {
-            // A walk that visits the blocks in no order that read-ahead or merging could use.
+            // A walk that visits the blocks in an order without use for read-ahead or merging.
             let block = n * 2_654_435_761 % BLOCKS;
             file.write_all_at(&[!n as u8; BLOCK_BYTES], block * BLOCK_BYTES as u64)
                 .map_err(because("overwrite"))?;

@@ -5,9 +5,9 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use super::{Chart, Claim, Figure, bound};
+use super::{Chart, Expectation, Figure, bound};
 use crate::loads::sqlite::{self, Operation, Usage};
-use crate::loads::{Bench, Latency, Load, Place, Sample, because, take_turns};
+use crate::loads::{Bench, Contender, Latency, Load, Sample, because, take_turns};
 use crate::report::Section;
 use crate::system::System;
 use crate::volume::{Mount, Result};
@@ -93,7 +93,7 @@ fn random_writes(bench: &mut Bench<'_, '_>) -> Result<()> {
                 let work = |file: &File, seed: u64| -> Result<()> {
                     let mut state = seed;
                     for n in 0..each {
-                        // Marsaglia's xorshift: the order is random, and the same for everybody.
+                        // Marsaglia's xorshift: the order is random, and the same for all systems.
                         state ^= state << 13;
                         state ^= state >> 7;
                         state ^= state << 17;
@@ -125,21 +125,22 @@ fn sqlite_persist(bench: &mut Bench<'_, '_>) -> Result<()> {
     Ok(())
 }
 
-/// As many files at any scale: it is their inodes that a commit carries or not.
+/// The same number of files at any scale, since the claim is about the number of inodes in a
+/// commit.
 const FILES: u64 = 1000;
 
 /// The files of figure 8, open.
-struct Files(Vec<File>);
+struct FileSet(Vec<File>);
 
-impl Files {
-    fn new(mount: &Mount<'_>) -> Result<Files> {
+impl FileSet {
+    fn new(mount: &Mount<'_>) -> Result<FileSet> {
         let paths = (0..FILES).map(|n| mount.dir().join(format!("file-{n}")));
         let files = paths.map(File::create).collect::<std::io::Result<_>>().map_err(because("create"))?;
         mount.settle()?;
-        Ok(Files(files))
+        Ok(FileSet(files))
     }
 
-    /// How often each is appended to.
+    /// The number of appends to each.
     fn rounds(bench: &Bench<'_, '_>) -> u64 {
         const FILE_BLOCKS: u64 = (4 << 20) / BLOCK_BYTES;
         bench.count(FILE_BLOCKS).max(64)
@@ -151,7 +152,7 @@ impl Files {
         self.0.iter().try_for_each(append).map_err(because("append"))
     }
 
-    /// How long an fsync of the last took.
+    /// The duration of an fsync of the last one.
     fn sync_last(&self) -> Result<Duration> {
         let started = Instant::now();
         self.0[self.0.len() - 1].sync_all().map_err(because("fsync"))?;
@@ -160,12 +161,12 @@ impl Files {
 }
 
 fn fsync_among_many(bench: &mut Bench<'_, '_>) -> Result<()> {
-    let (files, rounds) = (Files::new(bench.mount)?, Files::rounds(bench));
+    let (files, rounds) = (FileSet::new(bench.mount)?, FileSet::rounds(bench));
     bench.phase_with_latency("fsync", "op", |_| {
         (0..rounds).map(|round| files.append_to_all(round).and_then(|()| files.sync_last())).collect()
     })?;
-    // What the fsyncs themselves ask of the device; the middle one of these, for the flusher is at work
-    // beside some of them.
+    // The device requests of the fsyncs themselves: those of the median one, since the flusher
+    // works during some of them.
     const COUNTED: u64 = 21;
     bench.phase_counted(
         COUNTED_PHASE,
@@ -176,15 +177,15 @@ fn fsync_among_many(bench: &mut Bench<'_, '_>) -> Result<()> {
     )
 }
 
-/// Whom the default takes turns with.
-const BESIDE: [System; 3] = [KERNEL, STOCK, DIU_PLUS];
+/// The systems that the default takes turns with.
+const PEERS: [System; 3] = [KERNEL, STOCK, DIU_PLUS];
 
 fn fsync_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
     const BYTES: u64 = 6 << 30;
-    let rounds = Files::rounds(bench);
-    bench.beside(&BESIDE, BYTES, |places| {
-        let files = places.iter().map(|place| Files::new(place.mount)).collect::<Result<Vec<_>>>()?;
-        let before = places.iter().map(Place::counts).collect::<Result<Vec<_>>>()?;
+    let rounds = FileSet::rounds(bench);
+    bench.beside(&PEERS, BYTES, |places| {
+        let files = places.iter().map(|place| FileSet::new(place.mount)).collect::<Result<Vec<_>>>()?;
+        let before = places.iter().map(Contender::counts).collect::<Result<Vec<_>>>()?;
         let mut times = vec![Vec::new(); places.len()];
         take_turns(rounds, places.len(), |which, round| {
             files[which].append_to_all(round)?;
@@ -192,7 +193,7 @@ fn fsync_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
             Ok(())
         })?;
         places.iter().try_for_each(|place| place.mount.settle())?;
-        let sample = |(place, (before, times)): (&Place<'_>, (_, Vec<Duration>))| {
+        let sample = |(place, (before, times)): (&Contender<'_>, (_, Vec<Duration>))| {
             let rate = rounds as f64 / times.iter().sum::<Duration>().as_secs_f64();
             let (phase, unit) = (format!("fsync: {}", place.system().name), "op".to_owned());
             let counts = place.counts_since(before)?;
@@ -205,8 +206,9 @@ fn fsync_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
 
 const COUNTED_PHASE: &str = "fsync, its own I/O";
 
-/// DIU-5, against the stock setting: the mechanism alone, as in the paper, and together with the others.
-fn fsync_claims(section: &Section) -> Vec<Claim> {
+/// DIU-5, against the stock setting: the mechanism alone, as in the paper, and together with the
+/// others.
+fn fsync_claims(section: &Section) -> Vec<Expectation> {
     let mut claims = Vec::new();
     for ours in [DIU_PLUS.name, DEFAULT.name] {
         let kib = |system: &str| section.row(COUNTED_PHASE)?.of(system, |s| s.counts.written_bytes as f64);
@@ -219,14 +221,14 @@ fn fsync_claims(section: &Section) -> Vec<Claim> {
 }
 
 /// The same, where each system's turns are a phase.
-fn turns_claims(section: &Section) -> Vec<Claim> {
+fn turns_claims(section: &Section) -> Vec<Expectation> {
     let of = |system: &str, what: What| section.row(&format!("fsync: {system}"))?.latency(DEFAULT.name, what);
     [DIU_PLUS.name, DEFAULT.name].into_iter().flat_map(|ours| latency_claims(ours, of)).collect()
 }
 
 type What = fn(&Latency) -> f64;
 
-fn latency_claims(ours: &str, of: impl Fn(&str, What) -> Option<f64>) -> Vec<Claim> {
+fn latency_claims(ours: &str, of: impl Fn(&str, What) -> Option<f64>) -> Vec<Expectation> {
     const BOUNDS: [(&str, What, f64); 4] = [
         ("median", |l| l.median, 0.53),
         ("mean", |l| l.mean, 0.85),

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use super::{Chart, Claim, Figure};
+use super::{Chart, Expectation, Figure};
 use crate::loads::sqlite::{self, Operation, Usage};
-use crate::loads::{Bench, Load, Place, Rated, Sample, because};
+use crate::loads::{Bench, Contender, Load, Rated, Sample, because};
 use crate::report::Section;
 use crate::system::{Format, Server, System};
 use crate::volume::{Result, run};
@@ -30,8 +30,8 @@ const DATA_SINGLE: System = XACT.named("xact data, single", "noatime,data=journa
 const KERNEL_ORDERED: System = KERNEL.named("kernel ordered", "noatime,data=ordered");
 const KERNEL_DATA: System = KERNEL.named("kernel data", "noatime,data=journal,journal_async_commit");
 
-/// The kernel's modes as the paper mounts them (journal_async_commit where the kernel takes it), and
-/// ours: stock, single-I/O, per-file.
+/// The kernel's modes as the paper mounts them (journal_async_commit where the kernel takes it),
+/// and ours: stock, single-I/O, per-file.
 const MODES: &[System] = &[
     KERNEL_NONE,
     KERNEL_ORDERED,
@@ -60,7 +60,7 @@ pub const FIGURES: &[Figure] = &[
         chart: Chart::Times,
         claims: commit_claims,
     },
-    // Milliseconds that a transaction takes are what the paper shows.
+    // The paper shows the milliseconds of a transaction.
     Figure {
         load: Load {
             name: "joj-sqlite",
@@ -111,17 +111,18 @@ fn commits(bench: &mut Bench<'_, '_>) -> Result<()> {
     const BLOCKS: u64 = 1024;
     let path = bench.mount.dir().join("journaled");
     let mut journaled = File::create(&path).map_err(because("create"))?;
-    // The kernel wants CAP_SYS_RESOURCE for it, which containers have not; its mode says it all.
+    // The kernel requires CAP_SYS_RESOURCE for it, which containers lack; there the mode has the
+    // same effect.
     if bench.mount.system().server == Server::Xact {
         run(Command::new("chattr").arg("+j").arg(&path))?;
     }
     journaled.write_all(&vec![1; BLOCKS as usize * BLOCK_BYTES]).map_err(because("fill"))?;
     let log = bench.mount.dir().join("log");
     let mut log = OpenOptions::new().append(true).create(true).open(log).map_err(because("create"))?;
-    // The first commit after a mount says on the volume that there is a log.
+    // The first commit after a mount notes on the volume that there is a log.
     log.write_all(b"begin").and_then(|()| log.sync_all()).map_err(because("begin"))?;
     bench.mount.settle()?;
-    // So few that the log's first half, behind which checkpoints begin, takes them all.
+    // Few enough for the first half of the log, after which checkpoints begin.
     let count = bench.count(500);
     bench.phase_waited_for(APPENDED, "op", count as f64, |_| {
         for n in 0..count {
@@ -141,8 +142,8 @@ fn commits(bench: &mut Bench<'_, '_>) -> Result<()> {
     })
 }
 
-/// JOJ-2, as the device counts it.
-fn commit_claims(section: &Section) -> Vec<Claim> {
+/// JOJ-2, by the device's counts.
+fn commit_claims(section: &Section) -> Vec<Expectation> {
     let mut claims = Vec::new();
     for row in &section.rows {
         for system in [DATA_SINGLE.name, ADAPTIVE.name] {
@@ -150,7 +151,7 @@ fn commit_claims(section: &Section) -> Vec<Claim> {
                 row.of(system, |sample| what(&sample.counts) as f64 / sample.units)
             };
             let (Some(writes), Some(flushes)) = (of(|c| c.writes), of(|c| c.flushes)) else { continue };
-            claims.push(Claim {
+            claims.push(Expectation {
                 id: "JOJ-2",
                 says: format!("{}, {system}: one write, one flush", row.phase),
                 measured: format!("{writes:.3} writes, {flushes:.3} flushes"),
@@ -191,7 +192,7 @@ fn protection(bench: &mut Bench<'_, '_>) -> Result<()> {
     Ok(())
 }
 
-/// Whom the per-file mode takes turns with.
+/// The systems that the per-file mode takes turns with.
 const WITHOUT_JOURNAL: [System; 2] = [XACT_NONE, KERNEL_NONE];
 
 fn case(label: &str, usage: Usage, operation: Operation) -> String {
@@ -223,7 +224,7 @@ fn cases_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
             for operation in Operation::ALL {
                 let name = format!("{}-{}.db", usage.journal, usage.rows_a_transaction);
                 let paths: Vec<_> = places.iter().map(|place| place.mount.dir().join(&name)).collect();
-                let before = places.iter().map(Place::counts).collect::<Result<Vec<_>>>()?;
+                let before = places.iter().map(Contender::counts).collect::<Result<Vec<_>>>()?;
                 let rated = sqlite::operate_in_turns(&paths, operation, usage)?;
                 places.iter().try_for_each(|place| place.mount.settle())?;
                 for (place, (before, Rated { rate, units })) in
@@ -240,7 +241,7 @@ fn cases_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
 }
 
 /// JOJ-7: the default against no journal, case by case and on average.
-fn turns_claims(section: &Section) -> Vec<Claim> {
+fn turns_claims(section: &Section) -> Vec<Expectation> {
     let mut claims = Vec::new();
     for base in WITHOUT_JOURNAL.map(|system| system.name) {
         let mut cases = Vec::new();
@@ -255,13 +256,13 @@ fn turns_claims(section: &Section) -> Vec<Claim> {
         }
         let Some((name, worst)) = cases.iter().max_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
         let mean = cases.iter().map(|(_, times)| times).sum::<f64>() / cases.len() as f64;
-        claims.push(Claim {
+        claims.push(Expectation {
             id: "JOJ-7",
             says: format!("xact adaptive takes at most 1.06 times as long as {base}, in every case"),
             measured: format!("{worst:.2} at the worst ({name})"),
             holds: *worst <= 1.06,
         });
-        claims.push(Claim {
+        claims.push(Expectation {
             id: "JOJ-7",
             says: format!("and is faster on average of the {} cases", cases.len()),
             measured: format!("{mean:.2}"),

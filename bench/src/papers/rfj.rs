@@ -1,5 +1,5 @@
-//! Reliable and fast journaling: a file server's load (figure 8), as Filebench's personality of that
-//! name has it.
+//! Reliable and fast journaling: a file server's load (figure 8), as in Filebench's personality of
+//! that name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use xact::{PathExt, Volume, WriteHow};
 
-use super::{Chart, Claim, Figure, bound};
+use super::{Chart, Expectation, Figure, bound};
 use crate::loads::{Bench, Load, Rated, because};
 use crate::report::Section;
 use crate::system::System;
@@ -73,27 +73,27 @@ const FOLDERS: u64 = 20;
 const FILE_BYTES: usize = 128 << 10;
 const APPEND_BYTES: u64 = 16 << 10;
 
-/// A file of the set; whoever has it locked works with it alone, as in Filebench.
+/// A file of the set. The client that has it locked works with it alone, as in Filebench.
 struct Slot {
     /// Below the root.
     path: String,
     exists: bool,
 }
 
-/// Who serves the clients: what each of their calls is.
-trait Files: Sync {
+/// The interface that serves the clients' calls.
+trait FileCalls: Sync {
     fn make(&self, path: &str, contents: &[u8]) -> Result<()>;
     fn append(&self, path: &str, contents: &[u8]) -> Result<()>;
-    /// How many bytes there were to read.
+    /// Returns the number of bytes read.
     fn read(&self, path: &str) -> Result<usize>;
     fn delete(&self, path: &str) -> Result<()>;
     fn look(&self, path: &str) -> Result<()>;
 }
 
-/// A mount, by the system's calls.
+/// A mount, used by system calls.
 struct Mounted<'a>(&'a Path);
 
-impl Files for Mounted<'_> {
+impl FileCalls for Mounted<'_> {
     fn make(&self, path: &str, contents: &[u8]) -> Result<()> {
         let mut file = File::create(self.0.join(path)).map_err(because("create"))?;
         file.write_all(contents).map_err(because("write"))
@@ -119,10 +119,10 @@ impl Files for Mounted<'_> {
     }
 }
 
-/// A volume in this process, by the library's.
+/// A volume in this process, used by the library's calls.
 struct Inside<'a>(&'a Volume);
 
-impl Files for Inside<'_> {
+impl FileCalls for Inside<'_> {
     fn make(&self, path: &str, contents: &[u8]) -> Result<()> {
         self.0.write(path, contents).map_err(because("make"))
     }
@@ -184,7 +184,7 @@ fn seconds(bench: &Bench<'_, '_>) -> f64 {
     (30.0 * bench.scale).max(3.0)
 }
 
-fn serve(files: &dyn Files, slots: &[Mutex<Slot>], seconds: f64) -> Result<Rated> {
+fn serve(files: &dyn FileCalls, slots: &[Mutex<Slot>], seconds: f64) -> Result<Rated> {
     let operations = AtomicU64::new(0);
     let started = Instant::now();
     std::thread::scope(|scope| {
@@ -206,7 +206,7 @@ fn serve(files: &dyn Files, slots: &[Mutex<Slot>], seconds: f64) -> Result<Rated
     Ok(Rated { rate: units / started.elapsed().as_secs_f64(), units })
 }
 
-/// Four fifths of the set are there at first, so that there are names to make.
+/// Four fifths of the set exist at the start, so that there are names to create.
 fn fill(dir: &Path, count: u64) -> Result<Vec<Mutex<Slot>>> {
     for n in 0..FOLDERS {
         fs::create_dir(dir.join(format!("d{n}"))).map_err(because("mkdir"))?;
@@ -224,7 +224,7 @@ fn fill(dir: &Path, count: u64) -> Result<Vec<Mutex<Slot>>> {
         .collect()
 }
 
-/// Runs `work` on a file that is free and there, or not there.
+/// Runs `work` on a file that is not locked and that exists, or does not exist.
 fn with_one<T>(
     slots: &[Mutex<Slot>],
     random: &mut Random,
@@ -242,7 +242,7 @@ fn with_one<T>(
 }
 
 fn one_turn(
-    files: &dyn Files,
+    files: &dyn FileCalls,
     slots: &[Mutex<Slot>],
     random: &mut Random,
     operations: &AtomicU64,
@@ -276,7 +276,7 @@ fn one_turn(
 }
 
 /// RFJ-5.
-fn claims(section: &Section) -> Vec<Claim> {
+fn claims(section: &Section) -> Vec<Expectation> {
     let Some(row) = section.row(PHASE) else { return Vec::new() };
     let ratio = |base| row.ratio("xact selective", base);
     let claims = [

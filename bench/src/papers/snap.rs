@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use super::{Chart, Claim, Figure, bound};
+use super::{Chart, Expectation, Figure, bound};
 use crate::loads::programs::{self, PostMark};
-use crate::loads::{Bench, Load, Place, Rated, Sample, because, in_turns};
+use crate::loads::{Bench, Contender, Load, Rated, Sample, because, in_turns};
 use crate::report::{Row, Section};
 use crate::system::{Format, System};
 use crate::volume::{Mount, Result, run};
@@ -15,14 +15,14 @@ use crate::volume::{Mount, Result, run};
 const EXT3: System = System::KERNEL.named("kernel ordered", "noatime,data=ordered");
 const EXT2: System = System::KERNEL.named("kernel none", "noatime").on(Format::NoJournal);
 const JOURNAL: System = System::XACT.named("xact journal", "noatime");
-/// As ext4 has it.
+/// As in ext4.
 const STOCK: System = System::XACT.named(
     "xact journal, stock",
     "noatime,data=ordered,nojournal_async_commit,inode_update=immediate,timestamps=immediate",
 );
 const NONE: System = System::XACT.named("xact none", "noatime").on(Format::NoJournal);
 const GENERATIONS: System = System::XACT.named("xact generations", "noatime").on(Format::Generations);
-/// As the paper has it.
+/// As in the paper.
 const UNORDERED: System =
     System::XACT.named("xact generations, unordered", "noatime,data=writeback").on(Format::Generations);
 
@@ -107,8 +107,8 @@ pub const FIGURES: &[Figure] = &[
         paper: "SNAP",
         title: "Snapshots of a volume with 100,000 files (not in the paper)",
         about: "100,000 files of 100 bytes in 1,000 folders; 0, 1, 16 and 64 snapshots, between which 100 of \
-                the files are written anew. A snapshot is made and deleted, and PostMark runs (2,000 files in \
-                50 folders, 10,000 transactions), while so many are kept.",
+                the files are rewritten. A snapshot is created and deleted, and PostMark runs (2,000 files \
+                in 50 folders, 10,000 transactions), with each of these numbers of snapshots.",
         chart: Chart::Rates,
         claims: kept_claims,
     },
@@ -129,7 +129,7 @@ fn make_folders(mount: &Mount<'_>, folders: u64) -> Result<()> {
     mount.settle()
 }
 
-/// Makes and removes so many files [`FILE_TIMES`] times over, then has it all on disk.
+/// Creates and removes `files` files [`FILE_TIMES`] times, then makes everything durable.
 fn make_and_remove(mount: &Mount<'_>, files: u64, folders: u64) -> Result<()> {
     let path = |n: u64| folder(mount.dir(), folders, n).join(format!("f{n}"));
     for _ in 0..FILE_TIMES {
@@ -155,8 +155,8 @@ fn dbench(bench: &mut Bench<'_, '_>) -> Result<()> {
     programs::dbench_of(bench, &CLIENTS)
 }
 
-/// Whom generations take turns with.
-const BESIDE: [System; 4] = [NONE, STOCK, JOURNAL, UNORDERED];
+/// The systems that generations take turns with.
+const PEERS: [System; 4] = [NONE, STOCK, JOURNAL, UNORDERED];
 
 fn loads_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
     let (files, transactions) = (bench.count(2000), bench.count(10_000));
@@ -164,7 +164,7 @@ fn loads_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
     let seconds = bench.count(4).max(2);
     let supplies = bench.supplies.to_owned();
     let files = bench.count(TURN_FILES);
-    bench.beside(&BESIDE, 1 << 30, |places| {
+    bench.beside(&PEERS, 1 << 30, |places| {
         let mut samples = files_in_turns(places, files)?;
         let postmark = |mount: &Mount<'_>, _| {
             let config = what.configuration(mount.dir(), &supplies)?;
@@ -185,16 +185,16 @@ fn loads_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
 
 fn files_in_turns_64m(bench: &mut Bench<'_, '_>) -> Result<()> {
     let files = bench.count(TURN_FILES);
-    bench.beside(&BESIDE.map(|system| system.within(MEMORY)), 1 << 30, |places| files_in_turns(places, files))
+    bench.beside(&PEERS.map(|system| system.within(MEMORY)), 1 << 30, |places| files_in_turns(places, files))
 }
 
 const TURNS: u64 = 8;
 /// A run of dbench takes longer.
 const DBENCH_TURNS: u64 = 4;
-/// Of one turn.
+/// Files of one turn.
 const TURN_FILES: u64 = 10_000;
 
-fn files_in_turns(places: &[Place<'_>], files: u64) -> Result<Vec<Sample>> {
+fn files_in_turns(places: &[Contender<'_>], files: u64) -> Result<Vec<Sample>> {
     const FOLDERS: u64 = 1000;
     places.iter().try_for_each(|place| make_folders(place.mount, FOLDERS))?;
     let turn =
@@ -250,8 +250,8 @@ fn snapshot(mount: &Mount<'_>, what: &str, name: &str) -> Result<()> {
     run(Command::new(mount.xact()).args(["snapshot", what]).arg(mount.dir()).arg(name)).map(drop)
 }
 
-/// What keeping snapshots costs whoever works on. No bound is stated anywhere; ours is a fifth.
-fn kept_claims(section: &Section) -> Vec<Claim> {
+/// The cost of existing snapshots for other work. No paper states a bound; ours is a fifth.
+fn kept_claims(section: &Section) -> Vec<Expectation> {
     let rate = |kept: u64| section.row(&format!("PostMark, {kept} kept"))?.rate(GENERATIONS.name);
     let slowdown = rate(KEPT[0]).zip(rate(KEPT[KEPT.len() - 1])).map(|(none, all)| none / all);
     bound("SNAP-10", "PostMark with 64 snapshots kept takes at most 1.2 times as long", slowdown, |r| {
@@ -261,16 +261,17 @@ fn kept_claims(section: &Section) -> Vec<Claim> {
     .collect()
 }
 
-/// SNAP-9: generations against the same code without any guarantee, and against our journal, as ext4 has it and as it
-/// is by default. The paper's leave data unordered; ours are held to it in both ways.
-fn none_claims(section: &Section) -> Vec<Claim> {
+/// SNAP-9: generations against the same code without any guarantee, and against our journal, with
+/// ext4's settings and with the defaults. The paper's file systems leave data unordered; ours are
+/// measured in both ways.
+fn none_claims(section: &Section) -> Vec<Expectation> {
     let times = |row: &Row, system: &str, base: &str| Some(1.0 / row.ratio(system, base)?);
     let rows = section.rows.iter().map(|row| (row.phase.as_str(), row));
     overheads(rows, times)
 }
 
 /// The same, where each system's turns are a phase.
-fn turns_claims(section: &Section) -> Vec<Claim> {
+fn turns_claims(section: &Section) -> Vec<Expectation> {
     let first = section.rows.iter().filter_map(|row| Some((row.phase.strip_suffix(GENERATIONS.name)?, row)));
     let phases = first.filter_map(|(start, row)| Some((start.strip_suffix(": ")?, row)));
     let times = |row: &Row, system: &str, base: &str| {
@@ -283,7 +284,7 @@ fn turns_claims(section: &Section) -> Vec<Claim> {
 fn overheads<'a>(
     phases: impl Iterator<Item = (&'a str, &'a Row)>,
     times: impl Fn(&Row, &str, &str) -> Option<f64>,
-) -> Vec<Claim> {
+) -> Vec<Expectation> {
     let mut claims = Vec::new();
     for (phase, row) in phases {
         for (how, system) in [("", GENERATIONS.name), (", unordered", UNORDERED.name)] {

@@ -1,11 +1,14 @@
-"""SQLite loads of the TxFS paper, by one driver for everybody. Prints, for each way, units a second and units, and
-with a device's statistics its writes, sectors written and flushes during these units.
+"""SQLite loads of the TxFS paper, by one driver for all systems.
+
+For each way it prints the units per second and the number of units; with a device's statistics also
+its writes, sectors written and flushes during these units.
 
 usage: txfs.py LOAD WAY[,WAY...] FOLDER COUNT [STATISTICS]
-       LOAD: update, tpcc, mail. WAY: plain, as programs do it; wrapped, with a transaction around each unit
-       and nothing else changed; rewritten, without what transactions make needless. Several ways take turns
-       of some units each, since what one leaves behind (its process on another CPU than its server) the next
-       pays for, each in a folder of its own. STATISTICS: like /sys/block/loop0/stat.
+       LOAD: update, tpcc, mail. WAY: plain, the unchanged program; wrapped, with a transaction
+       around each unit and no other change; rewritten, without the parts that transactions
+       replace. Several ways take turns of some units each, in a folder of its own each, since the
+       state that one leaves (its process on another CPU than its server) costs the next one time.
+       STATISTICS: like /sys/block/loop0/stat.
 """
 
 import contextlib
@@ -16,8 +19,8 @@ import sys
 import time
 
 
-class Way:
-    """How a program uses transactions, where it works, and its own dice: each way gets the same units."""
+class Variant:
+    """A program's use of transactions, its folder, and its dice: all ways get the same units."""
 
     def __init__(self, name, folder):
         self.name, self.folder, self.chance = name, folder, random.Random(1)
@@ -33,21 +36,21 @@ class Way:
     def open_database(self, name):
         db = sqlite3.connect(f"{self.folder}/{name}", isolation_level=None)
         db.execute("pragma synchronous=full")
-        # Whoever has transactions of the file system needs no journal.
+        # With transactions of the file system it needs no journal.
         journal = "off" if self.name == "rewritten" else "delete"
         assert db.execute(f"pragma journal_mode={journal}").fetchone()[0] == journal
         return db
 
     @contextlib.contextmanager
     def unit(self, db):
-        """One transaction of the database, and of the file system where it has them."""
+        """One transaction of the database, and of the file system if the way uses them."""
         with self.around():
             db.execute("begin immediate")
             yield
             db.execute("commit")
 
 
-# --- single rows -------------------------------------------------------------------------------------
+# --- single rows ---
 
 
 class Update:
@@ -69,7 +72,7 @@ class Update:
         assert self.db.execute("pragma integrity_check").fetchone()[0] == "ok"
 
 
-# --- TPC-C: all nine tables and five transactions, in the standard's mix, without think times ---------
+# --- TPC-C: all nine tables and five transactions, in the standard's mix, without think times ---
 
 DISTRICTS, CUSTOMERS, ITEMS = 10, 300, 10_000
 SCHEMA = """
@@ -96,7 +99,7 @@ def last_name(n):
 
 
 def nurand(chance, a, low, high):
-    """Non-uniform, as the standard's 2.1.6 has it."""
+    """Non-uniform, by 2.1.6 of the standard."""
     return ((chance.randint(0, a) | chance.randint(low, high)) + 42) % (high - low + 1) + low
 
 
@@ -200,7 +203,7 @@ class Tpcc:
         assert one("pragma integrity_check") == "ok"
 
 
-# --- a mail store as Android's: an attachment in a file, and a row that refers to it -------------------
+# --- a mail store as Android's: an attachment in a file, and a row that refers to it ---
 
 
 class Mail:
@@ -216,7 +219,7 @@ class Mail:
             fd = os.open(f"{self.folder}/{n}", os.O_CREAT | os.O_WRONLY, 0o644)
             os.write(fd, self.body)
             if self.way.name != "rewritten":
-                # The row may only be there when what it refers to is.
+                # The row may only exist if its attachment does.
                 os.fsync(fd)
                 dir_fd = os.open(self.folder, os.O_RDONLY)
                 os.fsync(dir_fd)
@@ -244,12 +247,12 @@ def counts(statistics):
 load, names, folder, count = sys.argv[1], sys.argv[2].split(","), sys.argv[3], int(sys.argv[4])
 statistics = sys.argv[5] if len(sys.argv) > 5 else None
 own_folder = (lambda name: folder) if len(names) == 1 else (lambda name: f"{folder}/{name}")
-programs = [{"update": Update, "tpcc": Tpcc, "mail": Mail}[load](Way(name, own_folder(name))) for name in names]
+programs = [{"update": Update, "tpcc": Tpcc, "mail": Mail}[load](Variant(name, own_folder(name))) for name in names]
 took = [0.0] * len(programs)
 asked = [[0] * len(counts(statistics)) for _ in programs]
 for round, first in enumerate(range(0, count, TURN)):
     for turn in range(len(programs)):
-        # Nobody is always first.
+        # The first one changes with each round.
         which = (round + turn) % len(programs)
         before, started = counts(statistics), time.perf_counter()
         for n in range(first, min(first + TURN, count)):

@@ -1,5 +1,5 @@
-//! TxFS: programming idioms (table 1) and programs (table 2), as they are, with a transaction around them and
-//! nothing else changed, and rewritten without what transactions make needless.
+//! TxFS: programming idioms (table 1) and programs (table 2), unchanged, with a transaction around
+//! them and no other change, and rewritten without the parts that transactions replace.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,7 +14,7 @@ use xact::{Caller, Durability, View, Volume, VolumeOptions};
 use xact_control::abi::COMMIT_ORDERED;
 use xact_control::client::Channel;
 
-use super::{Chart, Claim, Figure, bound};
+use super::{Chart, Expectation, Figure, bound};
 use crate::counts::{Counts, STAT_SECTOR_BYTES};
 use crate::loads::{Bench, Load, Rated, Sample, WorkInTurns, because, counted};
 use crate::report::Section;
@@ -35,7 +35,7 @@ const fn figure(
     run: fn(&mut Bench<'_, '_>) -> Result<()>,
     title: &'static str,
     about: &'static str,
-    claims: fn(&Section) -> Vec<Claim>,
+    claims: fn(&Section) -> Vec<Expectation>,
 ) -> Figure {
     let load = Load { name, systems, baselines: BASELINES, run };
     Figure { load, paper: "TxFS", title, about, chart: Chart::Rates, claims }
@@ -96,7 +96,7 @@ pub const FIGURES: &[Figure] = &[
         TWO_WAYS,
         git,
         "git commit (table 2)",
-        "Commits of one changed file, each under 'xact run'. Git by itself syncs nothing here, so that is held \
+        "Commits of one changed file, each under 'xact run'. Git alone syncs nothing here, so that is held \
          against commits in order; and where it syncs all that it writes, against durable ones. The paper has \
          1.00 times.",
         |_| Vec::new(),
@@ -153,7 +153,8 @@ impl Mode {
     }
 }
 
-/// Runs `work` in `mount`, or in a transaction's view of it, by a descriptor of its root as the C library gives one.
+/// Runs `work` in `mount`, or in a transaction's view of it, through a descriptor of its root, as
+/// the C library provides one.
 fn within(
     channel: Option<&Channel>,
     mount: &Path,
@@ -189,7 +190,7 @@ fn idioms(bench: &mut Bench<'_, '_>) -> Result<()> {
 const SMALL_DURABLE: &str = "small file, durable";
 const SMALL_ORDERED: &str = "small file, in order, in process";
 
-/// How long each of `turns` turns takes.
+/// The duration of each of `turns` turns.
 fn each_timed(turns: u64, mut turn: impl FnMut(u64) -> Result<()>) -> Result<Vec<Duration>> {
     let timed = |n| {
         let started = Instant::now();
@@ -239,7 +240,7 @@ fn small_files(bench: &mut Bench<'_, '_>) -> Result<()> {
     own.close()
 }
 
-fn small_claims(section: &Section) -> Vec<Claim> {
+fn small_claims(section: &Section) -> Vec<Expectation> {
     let ordered = section.row(SMALL_ORDERED).and_then(|row| row.latency(WRAPPED, |latency| latency.median));
     let says = "one small file, in order, in process, less than 60 us";
     bound("TX-22", says, ordered, |us| us < 60.0).into_iter().collect()
@@ -283,7 +284,7 @@ fn create_unlink_sync(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
     for n in 0..THREADS {
         fs::create_dir(bench.mount.dir().join(format!("thread{n}"))).map_err(because("mkdir"))?;
     }
-    // So that no checkpoint of these is among the writes that are counted.
+    // So that no checkpoint of these is among the counted writes.
     bench.mount.cool()?;
     bench.mount.settle()?;
     bench.phase("create/unlink/sync", "op", (turns * THREADS) as f64, |mount| {
@@ -417,7 +418,8 @@ fn ordering(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
 
 const DRIVER: &str = include_str!("txfs.py");
 
-/// Runs the driver, which finds the C library beside the program that is measured: a line of numbers for each way.
+/// Runs the driver, which finds the C library beside the measured program. Returns a line of
+/// numbers for each way.
 fn drive(mount: &Mount<'_>, arguments: &[&str]) -> Result<Vec<Vec<f64>>> {
     let mut command = Command::new("python3");
     let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../python");
@@ -469,7 +471,8 @@ fn database_in_turns(bench: &mut Bench<'_, '_>, load: DriverLoad) -> Result<()> 
     bench.mount.settle()
 }
 
-/// A phase, what of its files Git is to sync, and how `xact run` is to commit: as durably on both sides.
+/// A phase, the files that Git syncs in it, and how `xact run` commits: with the same durability on
+/// both sides.
 const GIT_PHASES: [(&str, &str, &[&str]); 2] =
     [("git commit", "core.fsync=none", &["--ordered"]), ("git commit, durable", "core.fsync=all", &[])];
 
@@ -527,12 +530,12 @@ fn git(bench: &mut Bench<'_, '_>) -> Result<()> {
     Ok(())
 }
 
-/// A phase's name where the ways take turns.
+/// The name of a phase in which the ways take turns.
 fn by_way(phase: &str, mode: Mode) -> String {
     format!("{phase}: {}", mode.name())
 }
 
-/// An idiom's turn: its way, its channel, the mount, and which turn it is.
+/// An idiom's turn: its way, its channel, the mount, and the number of the turn.
 type IdiomTurn = fn(Mode, Option<&Channel>, &Path, u64) -> Result<()>;
 
 fn idiom_in_turns(
@@ -577,14 +580,15 @@ fn all_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
 }
 
 /// TX-22 by rates, and the small file by the median.
-fn turns_claims(section: &Section) -> Vec<Claim> {
+fn turns_claims(section: &Section) -> Vec<Expectation> {
     let system = System::XACT.name;
     let row = |phase: &str, mode: Mode| section.row(&by_way(phase, mode));
     let ratio = |phase: &str, mode: Mode| row(phase, mode)?.ratio_to(row(phase, Mode::Plain)?, system);
     let median = |mode: Mode| row(SMALL_DURABLE, mode)?.latency(system, |latency| latency.median);
     let small = median(Mode::Wrapped).zip(median(Mode::Plain)).map(|(wrapped, plain)| wrapped / plain);
     let says = "one small file, durable, at most 1.3 times as long as write and fsync";
-    let mut claims: Vec<Claim> = bound("TX-22", says, small, |times| times <= 1.3).into_iter().collect();
+    let mut claims: Vec<Expectation> =
+        bound("TX-22", says, small, |times| times <= 1.3).into_iter().collect();
     for (phase, mode, paper) in [
         (LOG, Mode::Wrapped, 1.20),
         (LOG, Mode::Rewritten, 1.55),
@@ -604,13 +608,13 @@ fn turns_claims(section: &Section) -> Vec<Claim> {
     claims
 }
 
-fn against_the_kernel(section: &Section, load: DriverLoad) -> Vec<Claim> {
+fn against_the_kernel(section: &Section, load: DriverLoad) -> Vec<Expectation> {
     let ratio = section.row(load.phase).and_then(|row| row.ratio(REWRITTEN, "kernel"));
     let says = format!("{}, rewritten, against kernel ext4, 1 time", load.phase);
     bound("TX-22", &says, ratio, |times| times >= 1.0).into_iter().collect()
 }
 
-fn idiom_claims(section: &Section) -> Vec<Claim> {
+fn idiom_claims(section: &Section) -> Vec<Expectation> {
     let ratio = |phase: &str, system: &str| section.row(phase).and_then(|row| row.ratio(system, PLAIN));
     let writes = |system: &str| {
         let row = section.row("create/unlink/sync")?;

@@ -10,7 +10,7 @@ use crate::system::System;
 const WIDTH: u32 = 1000;
 const HEIGHT: u32 = 380;
 
-/// The colours of Okabe and Ito, told apart by nearly everybody; then lighter ones.
+/// The colours of Okabe and Ito, which nearly everyone can distinguish; then lighter ones.
 const COLOURS: [RGBColor; 10] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xE6, 0x9F, 0x00),
@@ -24,7 +24,7 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(0xBB, 0xBB, 0xBB),
 ];
 
-/// For a legend beside the chart, and so that every chart of a report has the same.
+/// For a legend beside the chart, and so that the charts of a report agree.
 pub fn colour(index: usize) -> RGBColor {
     COLOURS[index % COLOURS.len()]
 }
@@ -32,7 +32,7 @@ pub fn colour(index: usize) -> RGBColor {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// The SVG element. `None` where nothing was measured.
+/// The SVG element. `None` if nothing was measured.
 pub fn svg(section: &Section, chart: Chart) -> Option<String> {
     let groups = groups(section, chart);
     if groups.iter().all(|g| g.bars.is_empty()) {
@@ -47,13 +47,13 @@ pub fn svg(section: &Section, chart: Chart) -> Option<String> {
             Chart::Times => bars(&area, &groups, "ms", true),
             Chart::Rates => bars(&area, &groups, "a second", false),
         };
-        // Writing into a string does not fail; ranges that are no numbers were left out.
+        // Writing into a string does not fail; ranges that are not numbers were left out.
         drawn.and_then(|()| Ok(area.present()?)).expect("a chart in memory");
     }
     Some(text)
 }
 
-/// What stands side by side: a value for each system, by its place in the list.
+/// Bars side by side: a value for each system, by its index in the list.
 struct Group {
     label: String,
     bars: Vec<(usize, f64)>,
@@ -92,7 +92,7 @@ fn bars(area: &Area<'_>, groups: &[Group], unit: &str, logarithmic: bool) -> Dra
     let scaled = |value: f64| if logarithmic { value.log10() } else { value };
     let values = || groups.iter().flat_map(|g| g.bars.iter().map(|b| scaled(b.1)));
     let most = values().fold(f64::NEG_INFINITY, f64::max);
-    // A logarithmic scale begins at half of the least, so that its bar is seen.
+    // A logarithmic scale begins at half of the smallest value, so that its bar is visible.
     let floor = if logarithmic { values().fold(f64::INFINITY, f64::min) - 0.3 } else { 0.0 };
     let mut builder = ChartBuilder::on(area);
     builder.margin(8).x_label_area_size(56).y_label_area_size(70);
@@ -118,7 +118,7 @@ fn bars(area: &Area<'_>, groups: &[Group], unit: &str, logarithmic: bool) -> Dra
     Ok(())
 }
 
-/// A number with about two digits that count.
+/// A number with about two significant digits.
 fn short(value: f64) -> String {
     match value {
         v if v >= 10.0 => format!("{v:.0}"),
@@ -127,7 +127,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// Over the number that stands in front of `what` in the label of a group.
+/// Over the number before `what` in the label of a group.
 fn lines(area: &Area<'_>, section: &Section, groups: &[Group], what: &str) -> Drawn {
     let number = |label: &str| label.split([' ', ',']).find_map(|word| word.parse::<f64>().ok());
     let points: Vec<(f64, &Group)> = groups.iter().filter_map(|g| Some((number(&g.label)?, g))).collect();

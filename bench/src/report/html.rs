@@ -16,7 +16,7 @@ const HEAD: &str = "<!doctype html>
 body { font: 15px/1.45 sans-serif; max-width: 1040px; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; margin: 1em 0 }
 th, td { padding: 2px 10px; border-bottom: 1px solid #ddd; text-align: right }
-th:first-child, td:first-child, td.who { text-align: left }
+th:first-child, td:first-child, td.system { text-align: left }
 .key { display: inline-block; width: 12px; height: 12px; margin: 0 4px 0 14px }
 .no { color: #b00; font-weight: bold }
 svg { width: 100%; height: auto }
@@ -30,7 +30,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// `how` says what was run, on what.
+/// `how` describes the run and the machine.
 pub fn page(report: &Report, figures: &[&Figure], how: &str, failures: &[String]) -> String {
     let mut out = HEAD.to_owned();
     let _ = writeln!(out, "<p>{}</p>", escape(how));
@@ -82,7 +82,7 @@ fn claims(out: &mut String, figure: &Figure, section: &Section) {
     out.push_str("</table>\n");
 }
 
-/// The distribution of what was timed one by one, in microseconds.
+/// The distribution of the latencies, in microseconds.
 fn latencies(out: &mut String, section: &Section) {
     type Column = (&'static str, fn(&Latency) -> f64);
     const COLUMNS: [Column; 5] = [
@@ -112,7 +112,7 @@ fn latencies(out: &mut String, section: &Section) {
 }
 
 fn table(out: &mut String, section: &Section) {
-    out.push_str("<table><tr><th>phase</th><th>who</th><th>a second</th>");
+    out.push_str("<table><tr><th>phase</th><th>system</th><th>a second</th>");
     for baseline in section.baselines {
         let _ = write!(out, "<th>x {}</th>", escape(baseline));
     }
@@ -129,7 +129,7 @@ fn line(out: &mut String, section: &Section, row: &Row, system: &System) {
     let Some(rate) = row.rate(system.name) else { return };
     let _ = write!(
         out,
-        "<tr><td>{}</td><td class=\"who\" title=\"{}\">{}</td><td>{rate:.1} {}</td>",
+        "<tr><td>{}</td><td class=\"system\" title=\"{}\">{}</td><td>{rate:.1} {}</td>",
         escape(&row.phase),
         system.options,
         system.name,

@@ -34,7 +34,7 @@ fn object(section: &Section, row: &Row, system: &System) -> Option<Value> {
     let mut object = json!({
         "load": section.load,
         "phase": row.phase,
-        "who": system.name,
+        "system": system.name,
         "options": system.options,
         "unit": row.unit,
         "rate": row.rate(system.name),

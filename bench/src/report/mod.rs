@@ -1,4 +1,4 @@
-//! What was measured, by load, phase and system: medians over the rounds, and ratios of one round.
+//! The results, by load, phase and system: medians over the rounds, and ratios of one round.
 
 mod chart;
 pub mod html;
@@ -18,7 +18,7 @@ pub struct Row {
     samples: BTreeMap<&'static str, Vec<Sample>>,
 }
 
-/// The phases of one load, in the order in which they were run.
+/// The phases of one load, in the order in which they ran.
 pub struct Section {
     pub load: &'static str,
     pub systems: Vec<System>,
@@ -92,7 +92,7 @@ impl Report {
         self.sections.iter().find(|s| s.load == load)
     }
 
-    /// Room for a load, in the order of these calls.
+    /// Adds a section for a load, in the order of these calls.
     pub fn open(&mut self, load: &'static str, systems: Vec<System>, baselines: &'static [&'static str]) {
         if self.section(load).is_none() {
             self.sections.push(Section { load, systems, baselines, rows: Vec::new() });
@@ -100,7 +100,7 @@ impl Report {
     }
 
     /// # Panics
-    /// Where the load was not opened.
+    /// If the load was not opened.
     pub fn add(&mut self, load: &str, system: &System, sample: Sample) {
         let section = self.sections.iter_mut().find(|s| s.load == load);
         section.expect("a load that was opened").add(system, sample);

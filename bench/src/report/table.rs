@@ -27,7 +27,7 @@ impl Report {
     }
 }
 
-/// Of the columns for phases and systems: what the longest name takes, and a space.
+/// Widths of the columns for phases and systems: the longest name, and a space.
 fn widths(section: &Section) -> (usize, usize) {
     let of = |least: usize, names: &mut dyn Iterator<Item = &str>| {
         names.map(|name| name.chars().count() + 1).fold(least, usize::max)
@@ -36,14 +36,14 @@ fn widths(section: &Section) -> (usize, usize) {
     (phases, of(22, &mut section.systems.iter().map(|system| system.name)))
 }
 
-/// Of the column for ratios to a baseline.
+/// Width of the column for ratios to a baseline.
 fn ratio_width(baseline: &str) -> usize {
     (baseline.chars().count() + 4).max(18)
 }
 
 fn heading(out: &mut String, section: &Section) {
-    let (load, who) = widths(section);
-    let _ = write!(out, "{:<load$}{:<who$}{:>12} {:<7}", "load", "who", "a second", "");
+    let (load, width) = widths(section);
+    let _ = write!(out, "{:<load$}{:<width$}{:>12} {:<7}", "load", "system", "a second", "");
     for baseline in section.baselines {
         let width = ratio_width(baseline);
         let _ = write!(out, "{:>width$}", format!("x {baseline}"));
@@ -51,12 +51,12 @@ fn heading(out: &mut String, section: &Section) {
     out.push_str("   device I/O for each: writes, KiB, flushes\n");
 }
 
-fn rows(out: &mut String, section: &Section, row: &Row, (load, who): (usize, usize)) {
+fn rows(out: &mut String, section: &Section, row: &Row, (load, width): (usize, usize)) {
     let mut name = row.phase.as_str();
     for system in &section.systems {
         let Some(rate) = row.rate(system.name) else { continue };
         let shown = std::mem::take(&mut name);
-        let _ = write!(out, "{shown:<load$}{:<who$}{rate:>12.1} {:<7}", system.name, row.unit);
+        let _ = write!(out, "{shown:<load$}{:<width$}{rate:>12.1} {:<7}", system.name, row.unit);
         for baseline in section.baselines {
             let ratio = row.ratio(system.name, baseline).filter(|_| system.name != *baseline);
             let (ratio, width) =
@@ -79,7 +79,7 @@ fn rows(out: &mut String, section: &Section, row: &Row, (load, who): (usize, usi
                 of(|l| l.p99),
                 of(|l| l.p9999),
                 of(|l| l.worst),
-                margin = load + who,
+                margin = load + width,
             );
         }
     }

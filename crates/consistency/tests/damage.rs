@@ -108,7 +108,7 @@ fn a_hanging_read_blocks_no_other_thread() {
     let device = sim(&volume());
     let engine: Arc<Engine> = open(device.clone());
     put(&engine, FREE, 1);
-    let gate = device.gate_reads(FREE * 4096 + 4096..FREE * 4096 + 8192);
+    let stall = device.stall_reads(FREE * 4096 + 4096..FREE * 4096 + 8192);
     std::thread::scope(|scope| {
         let hung = [0; 2].map(|_| scope.spawn(|| engine.read(BlockNr(FREE + 1)).unwrap()));
         while device.waiting_reads() == 0 {
@@ -120,7 +120,7 @@ fn a_hanging_read_blocks_no_other_thread() {
         }
         engine.sync().unwrap();
         assert_eq!(device.waiting_reads(), 1, "one block that is missing is read once");
-        drop(gate);
+        drop(stall);
         for thread in hung {
             thread.join().unwrap();
         }

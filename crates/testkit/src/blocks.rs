@@ -1,14 +1,14 @@
-//! The journal engine on its own: numbered blocks instead of files.
+//! Workloads on the journal engine alone: numbered blocks instead of files.
 //!
-//! A workload changes blocks of a pool (blocks that are free on the volume, so that e2fsck minds
-//! nothing): as metadata in handles, as data with `write_data`, freed and reused. The rules that
-//! the layers above the engine rely on are the oracle:
+//! A workload changes blocks of a pool (blocks that are free on the volume, so that e2fsck accepts
+//! any contents): as metadata in handles, as data with `write_data`, freed and reused. The oracle
+//! consists of the rules that the layers above the engine rely on:
 //!
-//! 1. A handle's changes are there together or not at all, and handles form a prefix.
-//! 2. What `commit` or `sync` acknowledged is there.
-//! 3. Data whose `write_data` returned before a handle ended is there if the handle is.
+//! 1. A handle's changes are present together or not at all, and handles form a prefix.
+//! 2. Changes that `commit` or `sync` acknowledged are present.
+//! 3. Data whose `write_data` returned before a handle ended is present if the handle is.
 //! 4. A block that was freed and reused belongs to its new owner if the handle that reused it is
-//!    there, to the old one if the handle that freed it is not.
+//!    present, and to the old one if the handle that freed it is not.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -28,17 +28,18 @@ use crate::rng::Rng;
 use crate::tools::{ImageFile, KernelMount, e2fsck, formatted};
 
 const BLOCK_BYTES: usize = 1024;
-/// The first block of the pool; mke2fs leaves it and what follows free on a volume of 8 MiB.
+/// The first block of the pool. mke2fs leaves it and the following blocks free on a volume of 8
+/// MiB.
 const POOL_START: u64 = 6000;
-/// Takes part in every handle, so that no two states are alike.
+/// Part of every handle, so that no two states are equal.
 const ROOT: u64 = POOL_START;
-/// What a journal block begins with; a copy that begins with it must be escaped in the log.
+/// The first word of a journal block; a copy that begins with it must be escaped in the log.
 const JBD2_MAGIC: u32 = 0xc03b_3998;
 
-/// Who a block belongs to.
+/// The owner and contents of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cell {
-    /// Nobody: its bytes do not matter.
+enum BlockUse {
+    /// No owner: its bytes do not matter.
     Free,
     Meta {
         generation: u32,
@@ -63,19 +64,19 @@ enum ForgedPart {
     Commit,
 }
 
-impl Cell {
+impl BlockUse {
     fn is_meta(self) -> bool {
-        matches!(self, Cell::Meta { .. } | Cell::Forged { .. })
+        matches!(self, BlockUse::Meta { .. } | BlockUse::Forged { .. })
     }
 }
 
-fn contents(block: u64, cell: Cell) -> Vec<u8> {
-    let (kind, generation) = match cell {
-        Cell::Free => (0, 0),
-        Cell::Meta { generation, disguised: false } => (1, generation),
-        Cell::Meta { generation, disguised: true } => (2, generation),
-        Cell::Data { generation } => (3, generation),
-        Cell::Forged { part, sequence } => return forged(part, sequence),
+fn contents(block: u64, used: BlockUse) -> Vec<u8> {
+    let (kind, generation) = match used {
+        BlockUse::Free => (0, 0),
+        BlockUse::Meta { generation, disguised: false } => (1, generation),
+        BlockUse::Meta { generation, disguised: true } => (2, generation),
+        BlockUse::Data { generation } => (3, generation),
+        BlockUse::Forged { part, sequence } => return forged(part, sequence),
     };
     let mut bytes = crate::model::stamp::bytes(kind << 24 | block as u32, generation, 0, BLOCK_BYTES as u64);
     if kind == 2 {
@@ -84,7 +85,7 @@ fn contents(block: u64, cell: Cell) -> Vec<u8> {
     bytes
 }
 
-/// Blocks of a journal without checksums, as a reader of the log would take them for true.
+/// Blocks of a journal without checksums, which a reader of the log would accept.
 fn forged(part: ForgedPart, sequence: u32) -> Vec<u8> {
     const DESCRIPTOR: u32 = 1;
     const COMMIT: u32 = 2;
@@ -110,18 +111,18 @@ fn forged(part: ForgedPart, sequence: u32) -> Vec<u8> {
 
 struct Step {
     began: Time,
-    changes: Vec<(u64, Cell)>,
+    changes: Vec<(u64, BlockUse)>,
 }
 
-/// What was done and acknowledged.
+/// The steps, and their acknowledgements.
 #[derive(Default)]
 pub struct BlockHistory {
     steps: Vec<Step>,
-    /// When how many steps were acknowledged as durable.
+    /// The times at which numbers of steps were acknowledged as durable.
     acknowledged: Vec<(Time, usize)>,
 }
 
-/// How often each thing is done, out of their sum.
+/// The weight of each kind of step.
 #[derive(Debug, Clone, Copy)]
 pub struct Mix {
     pub update: u64,
@@ -142,12 +143,12 @@ pub struct BlockWorkload {
     pub operations: usize,
     /// Blocks in the pool.
     pub pool: u64,
-    /// Blocks that one update changes at the most.
+    /// The most blocks that one update changes.
     pub width: u64,
     pub mix: Mix,
     /// Whether the volume, and with it the log, has checksums.
     pub checksums: bool,
-    /// A rule to break, to see whether it is noticed.
+    /// A rule to break, to see whether the explorer notices.
     pub commit_writes: CommitWrites,
     pub fault: Option<Fault>,
 }
@@ -212,7 +213,8 @@ impl BlockWorkload {
             BlockWorkload { name: "engine-single", commit_writes: CommitWrites::Single, ..base.clone() },
             BlockWorkload {
                 name: "engine-forged",
-                // Checkpoints of its own, so often that the engine never makes one: runs repeat.
+                // Checkpoints of the workload, so frequent that the engine never makes one: runs
+                // repeat.
                 operations: 300,
                 pool: 40,
                 mix: Mix {
@@ -243,7 +245,7 @@ impl BlockWorkload {
 
     fn options(&self) -> EngineOptions {
         EngineOptions {
-            // Commits are the workload's own, so that runs repeat.
+            // Commits of the workload only, so that runs repeat.
             commit_interval: Duration::from_secs(86_400),
             commit_writes: self.commit_writes,
             fault: self.fault,
@@ -258,7 +260,7 @@ struct Run<'a> {
     engine: Arc<Engine>,
     seed: u64,
     rng: Rng,
-    cells: BTreeMap<u64, Cell>,
+    uses: BTreeMap<u64, BlockUse>,
     /// Blocks whose freeing is durable.
     free: Arc<Mutex<Vec<u64>>>,
     history: BlockHistory,
@@ -270,9 +272,9 @@ fn text(e: xact_types::Error) -> String {
 }
 
 impl Run<'_> {
-    fn pick(&mut self, wanted: impl Fn(Cell) -> bool) -> Option<u64> {
+    fn pick(&mut self, wanted: impl Fn(BlockUse) -> bool) -> Option<u64> {
         let list: Vec<u64> =
-            self.cells.iter().filter(|(b, c)| **b != ROOT && wanted(**c)).map(|(b, _)| *b).collect();
+            self.uses.iter().filter(|(b, c)| **b != ROOT && wanted(**c)).map(|(b, _)| *b).collect();
         (!list.is_empty()).then(|| *self.rng.pick(&list))
     }
 
@@ -287,33 +289,33 @@ impl Run<'_> {
         self.generation
     }
 
-    fn meta(&mut self) -> Cell {
-        Cell::Meta { generation: self.generation(), disguised: self.rng.one_in(4) }
+    fn meta(&mut self) -> BlockUse {
+        BlockUse::Meta { generation: self.generation(), disguised: self.rng.one_in(4) }
     }
 
-    /// One handle that changes the root and whatever `changes` says.
-    fn step(&mut self, changes: Vec<(u64, Cell)>) -> Result<(), String> {
-        let root = Cell::Meta { generation: self.generation(), disguised: false };
+    /// One handle that changes the root and the given blocks.
+    fn step(&mut self, changes: Vec<(u64, BlockUse)>) -> Result<(), String> {
+        let root = BlockUse::Meta { generation: self.generation(), disguised: false };
         let began = self.device.tick();
-        // Data first: written, and only then referred to.
-        for &(block, cell) in &changes {
-            if let Cell::Data { .. } = cell {
-                let bytes = contents(block, cell);
+        // Data is written first, and referred to only then.
+        for &(block, used) in &changes {
+            if let BlockUse::Data { .. } = used {
+                let bytes = contents(block, used);
                 self.engine.write_data(BlockNr(block), &[IoSlice::new(&bytes)]).map_err(text)?;
             }
         }
         let mut all = vec![(ROOT, root)];
         all.extend(changes);
         let mut handle = Handle::begin(&self.engine, all.len() as u32).map_err(text)?;
-        for &(block, cell) in &all {
-            let before = self.cells[&block];
-            match (before, cell) {
+        for &(block, used) in &all {
+            let before = self.uses[&block];
+            match (before, used) {
                 (old, new) if old.is_meta() && new.is_meta() => {
                     let expected = contents(block, before);
                     let same = handle
                         .update(BlockNr(block), |bytes| {
                             let same = bytes == expected;
-                            bytes.copy_from_slice(&contents(block, cell));
+                            bytes.copy_from_slice(&contents(block, used));
                             same
                         })
                         .map_err(text)?;
@@ -322,16 +324,16 @@ impl Run<'_> {
                     }
                 }
                 (_, new) if new.is_meta() => {
-                    handle.create(BlockNr(block), contents(block, cell)).map_err(text)?
+                    handle.create(BlockNr(block), contents(block, used)).map_err(text)?
                 }
-                (old, Cell::Free) if old.is_meta() => handle.forget(BlockNr(block)).map_err(text)?,
+                (old, BlockUse::Free) if old.is_meta() => handle.forget(BlockNr(block)).map_err(text)?,
                 _ => {}
             }
-            if cell == Cell::Free {
+            if used == BlockUse::Free {
                 let free = self.free.clone();
                 handle.on_durable(move || free.lock().push(block));
             }
-            self.cells.insert(block, cell);
+            self.uses.insert(block, used);
         }
         drop(handle);
         self.history.steps.push(Step { began, changes: all });
@@ -371,33 +373,34 @@ impl Run<'_> {
                 here
             })
             .expect("a lot below the sum");
-        let is_meta = Cell::is_meta;
+        let is_meta = BlockUse::is_meta;
         match chosen {
             0 => {
                 let mut changes = BTreeMap::new();
                 for _ in 0..1 + self.rng.below(self.workload.width) {
                     if let Some(block) = self.pick(is_meta) {
-                        let cell = self.meta();
-                        changes.insert(block, cell);
+                        let used = self.meta();
+                        changes.insert(block, used);
                     }
                 }
                 self.step(changes.into_iter().collect())
             }
             1 | 3 => match self.take_free() {
                 Some(block) if chosen == 1 => {
-                    let cell = self.meta();
-                    self.step(vec![(block, cell)])
+                    let used = self.meta();
+                    self.step(vec![(block, used)])
                 }
                 Some(block) => {
-                    let cell = Cell::Data { generation: self.generation() };
-                    self.step(vec![(block, cell)])
+                    let used = BlockUse::Data { generation: self.generation() };
+                    self.step(vec![(block, used)])
                 }
                 None => Ok(()),
             },
             2 | 4 => {
-                let wanted = move |c| if chosen == 2 { is_meta(c) } else { matches!(c, Cell::Data { .. }) };
+                let wanted =
+                    move |c| if chosen == 2 { is_meta(c) } else { matches!(c, BlockUse::Data { .. }) };
                 match self.pick(wanted) {
-                    Some(block) => self.step(vec![(block, Cell::Free)]),
+                    Some(block) => self.step(vec![(block, BlockUse::Free)]),
                     None => Ok(()),
                 }
             }
@@ -407,8 +410,8 @@ impl Run<'_> {
         }
     }
 
-    /// One durable commit full of forged transactions. The log comes round to them again after as
-    /// many commits as fit into it, which tells the sequence number that will be looked for there.
+    /// One durable commit full of forged transactions. The log returns to them after as many
+    /// commits as fit into it. That gives the sequence number that a recovery will look for there.
     fn forge(&mut self) -> Result<(), String> {
         const TRIPLES: u64 = 8;
         let place = LogPlace::find(&self.device.image()).ok_or("no journal")?;
@@ -418,11 +421,11 @@ impl Run<'_> {
         let parts = [ForgedPart::Descriptor, ForgedPart::Copy, ForgedPart::Commit];
         let changes = (0..3 * TRIPLES)
             .map(|n| {
-                // Which part the log comes round to depends on its length, so seeds differ in it.
+                // The part that the log returns to depends on its length, so seeds differ in it.
                 let part = parts[((n + self.seed) % 3) as usize];
                 (
                     POOL_START + 1 + n,
-                    Cell::Forged { part, sequence: sequence + lap + ((n / 3 + 1) % 3) as u32 },
+                    BlockUse::Forged { part, sequence: sequence + lap + ((n / 3 + 1) % 3) as u32 },
                 )
             })
             .collect();
@@ -440,7 +443,7 @@ impl Run<'_> {
             let mut bytes = [0; BLOCK_BYTES];
             image.read(&mut bytes, place.start + u64::from(block) * BLOCK_BYTES as u64);
             let word = |n: usize| u32::from_be_bytes(bytes[4 * n..4 * n + 4].try_into().expect("four bytes"));
-            // A real commit block tells its time; a forged one is empty.
+            // A real commit block has a time; a forged one is empty.
             if word(0) == JBD2_MAGIC && word(1) == COMMIT && bytes[12..].iter().any(|&b| b != 0) {
                 newest = newest.max(word(2));
             }
@@ -458,12 +461,12 @@ impl BlockHistory {
         self.acknowledged.iter().take_while(|(t, _)| *t < time).map(|(_, n)| *n).max().unwrap_or(0)
     }
 
-    fn after(&self, k: usize) -> BTreeMap<u64, Cell> {
+    fn after(&self, k: usize) -> BTreeMap<u64, BlockUse> {
         self.steps[..k].iter().flat_map(|s| s.changes.iter().copied()).collect()
     }
 }
 
-/// The journal: its first byte, and the fields of its superblock that a forger needs.
+/// The journal: its first byte, and the fields of its superblock that forging needs.
 struct LogPlace {
     start: u64,
     block_bytes: u64,
@@ -512,12 +515,12 @@ impl Subject for BlockWorkload {
             engine: journal,
             seed,
             rng: Rng::of(&[seed, self.operations as u64]),
-            cells: pool.clone().map(|b| (b, Cell::Free)).collect(),
+            uses: pool.clone().map(|b| (b, BlockUse::Free)).collect(),
             free: Arc::new(Mutex::new(pool.skip(1).collect())),
             history: BlockHistory::default(),
             generation: 0,
         };
-        // The pool must exist before it can be judged.
+        // The pool must exist before the oracle can check it.
         run.step(Vec::new())?;
         run.commit()?;
         device.restart_recording();
@@ -539,7 +542,7 @@ impl Subject for BlockWorkload {
         let tree = pool_bytes(&device.image(), self.pool);
         engine.close().map_err(text)?;
         if pool_bytes(&device.image(), self.pool) != tree {
-            return Err("closing the volume changed blocks that nobody touched".to_owned());
+            return Err("closing the volume changed blocks outside of any handle".to_owned());
         }
         Ok(Recovered { tree, recording, closed: device.image() })
     }
@@ -555,10 +558,10 @@ impl Subject for BlockWorkload {
                 "the root is not as after any of {floor} (promised) to {begun} (begun) steps"
             ));
         };
-        for (b, cell) in run.after(k) {
-            if cell != Cell::Free && block(b) != contents(b, cell) {
+        for (b, used) in run.after(k) {
+            if used != BlockUse::Free && block(b) != contents(b, used) {
                 return Err(format!(
-                    "after {k} steps ({floor} promised, {begun} begun) block {b} should be {cell:?}, but holds {}",
+                    "after {k} steps ({floor} promised, {begun} begun) block {b} should be {used:?}, but holds {}",
                     crate::model::stamp::describe(block(b))
                 ));
             }
@@ -590,8 +593,8 @@ impl Subject for BlockWorkload {
     }
 
     fn guarded(&self, image: &Image) -> Vec<u64> {
-        let told = self.checksums && self.commit_writes == CommitWrites::TwoStep;
-        if told { log_copies(image) } else { Vec::new() }
+        let is_reported = self.checksums && self.commit_writes == CommitWrites::TwoStep;
+        if is_reported { log_copies(image) } else { Vec::new() }
     }
 
     fn difference(&self, ours: &Vec<u8>, theirs: &Vec<u8>) -> String {
@@ -602,14 +605,14 @@ impl Subject for BlockWorkload {
     }
 }
 
-/// Where the journal is, in bytes of the device.
+/// The position of the journal, in bytes of the device.
 pub fn log_range(image: &Image) -> Option<std::ops::Range<u64>> {
     let place = LogPlace::find(image)?;
     Some(place.start..place.start + u64::from(place.blocks) * place.block_bytes)
 }
 
-/// Sectors of the copies in the log. (Without its descriptor or commit block a transaction is one
-/// that a crash interrupted, for all that anybody can tell.)
+/// Sectors of the copies in the log. (A transaction without its descriptor or commit block cannot
+/// be distinguished from one that a crash interrupted.)
 pub(crate) fn log_copies(image: &Image) -> Vec<u64> {
     let Some(place) = LogPlace::find(image) else { return Vec::new() };
     let sectors = place.block_bytes / SECTOR_BYTES as u64;

@@ -1,5 +1,5 @@
-//! Canaries: for each ordering rule that can be left out, a workload in which the explorer must see
-//! that it is. A rule whose loss nobody sees is one that nothing here protects.
+//! Canaries: for each ordering rule that can be left out, a workload in which the explorer must
+//! notice. A rule whose omission stays unnoticed is a rule that no test protects.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use crate::ace::AceWorkload;
 use crate::blocks::BlockWorkload;
 use crate::explorer::{Plan, Replay, Subject, explore, replay};
 use crate::files::FileWorkload;
-use crate::{late, workloads};
+use crate::{draining_ops, workloads};
 
-/// A rule to leave out, and where that shows.
+/// A rule to leave out, and the workload that shows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Canary {
     pub fault: Fault,
@@ -21,24 +21,24 @@ pub struct Canary {
 /// How a fault was found.
 #[derive(Debug)]
 pub struct Found {
-    /// States that were judged until then, those of runs in which nothing was found included.
+    /// States that were judged until then, including those of runs without a finding.
     pub states: u64,
-    /// Runs until then, this one included.
+    /// Runs until then, including this one.
     pub runs: usize,
     pub elapsed: Duration,
     pub replay: String,
     pub what: String,
 }
 
-/// No workload of the explorer: see [`late`].
-const LATE: &str = "late";
+/// Not a workload of the explorer: see [`draining_ops`].
+const DRAINING_OPS: &str = "draining-ops";
 
 const fn canary(fault: Fault, workload: &'static str) -> Canary {
     Canary { fault, workload }
 }
 
-/// All canaries; some faults are seen by the engine's own workloads and by those on files, where
-/// different promises break.
+/// All canaries. Some faults are noticed both by the engine's own workloads and by those on files,
+/// where different promises break.
 pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushBeforeCommitBlock, "engine-mix"),
     canary(Fault::NoFlushBeforeCommitBlock, "append"),
@@ -48,7 +48,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushOfData, "engine-single"),
     canary(Fault::NoFlushOfData, "single-append"),
     canary(Fault::NoFlushOfData, "tx-spilled"),
-    // Where data is unordered: a transaction, and a rename over a file.
+    // With unordered data: a transaction, and a rename over a file.
     canary(Fault::NoFlushOfData, "writeback-tx"),
     canary(Fault::NoFlushOfData, "writeback-single"),
     canary(Fault::NoTransactionChecksum, "engine-single"),
@@ -58,7 +58,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoRevoke, "engine-reuse"),
     canary(Fault::NoRevoke, "reuse"),
     canary(Fault::NoRevoke, "mode-reuse"),
-    // An array of pointers that comes back by a replay is written over its block's next owner.
+    // A replay restores an array of pointers over its block's next owner.
     canary(Fault::NoRevoke, "arrays-ext3"),
     canary(Fault::NoFlushBeforeTail, "engine-checkpoint"),
     canary(Fault::NoFlushBeforeTail, "wrap"),
@@ -83,7 +83,7 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushAfterRoot, "gen-append"),
     canary(Fault::OneRootSlot, "gen-append"),
     canary(Fault::AcceptTornRoot, "gen-append"),
-    canary(Fault::WritebackOverHome, "gen-sweep"),
+    canary(Fault::WritebackOverHome, "gen-writeback"),
     canary(Fault::OverwriteSnapshotData, "gen-snapshots"),
     canary(Fault::FreeSnapshotBlocks, "gen-snapshots"),
     canary(Fault::OverwriteSnapshotData, "gen-parts"),
@@ -99,18 +99,18 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFreedEntry, "gen-log-freed"),
     canary(Fault::ActionsAtOnce, "gen-log-refill"),
     canary(Fault::NoFlushBeforeRoot, "gen-log-wrap"),
-    canary(Fault::DrainingInNewestOnly, LATE),
-    // Without a journal: a file is made, the volume synced.
+    canary(Fault::DrainingInNewestOnly, DRAINING_OPS),
+    // Without a journal: a file is created, the volume synced.
     canary(Fault::NoFlushAfterHome, "ace/none/durable/0.1"),
 ];
 
 impl Canary {
-    /// Explores until the fault is found and the line that tells it replays it. What the engine's own
-    /// threads write comes at other moments in another run, so both may take several tries. Errors:
-    /// it was not found.
+    /// Explores until the fault is found and its replay line finds it again. The engine's own
+    /// threads write at other moments in another run, so both may take several tries. Errors: it
+    /// was not found.
     pub fn hunt(&self) -> Result<Found, String> {
-        if self.workload == LATE {
-            return late::hunt(self.fault);
+        if self.workload == DRAINING_OPS {
+            return draining_ops::hunt(self.fault);
         }
         if self.workload.starts_with("ace/") {
             return self.hunt_in(&AceWorkload::find(self.workload)?.without(self.fault));
@@ -135,7 +135,7 @@ impl Canary {
                 findings: 1,
                 threads: 1,
                 second_one_in: 0,
-                // Copies are only compared with their checksums where the log is damaged.
+                // Copies are only compared with their checksums if the log is damaged.
                 rotten_one_in: if self.fault == Fault::AcceptBadChecksum { 1 } else { 0 },
                 progress: false,
                 thins_out: false,
@@ -145,7 +145,7 @@ impl Canary {
             states += summary.states;
             let Some(finding) = summary.findings.into_iter().next() else { continue };
             let line: Replay = finding.replay.parse()?;
-            // A run in which the engine's threads wrote at other moments may not have the line's state.
+            // A run in which the engine's threads wrote at other moments may lack the line's state.
             if replay(subject, &line, &plan).is_ok_and(|again| again.finding.is_some()) {
                 let elapsed = started.elapsed();
                 let (replay, what) = (finding.replay, finding.what);

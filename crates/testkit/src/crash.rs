@@ -1,5 +1,5 @@
-//! Crash states: which part of each pending write a crash leaves, their text form for replay
-//! lines, and which of them are worth trying.
+//! Crash states: the part of each pending write that a crash leaves, their text form for replay
+//! lines, and the choice of states to try.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,17 +8,17 @@ use std::str::FromStr;
 use crate::recording::Part;
 use crate::rng::Rng;
 
-/// A crash: its point in a recording, and what is left of each write pending there.
+/// A crash: its point in a recording, and the part that is left of each write pending there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrashState {
     pub point: usize,
     pub parts: Vec<Part>,
-    /// A sector that holds noise besides, wherever it is: the medium lost it.
+    /// A sector that holds noise in addition, wherever it is: the medium lost it.
     pub rotten: Option<u64>,
 }
 
 /// As text: `p12:+3-2~7f;%1;!99` is a crash at point 12 that leaves three writes, loses two, leaves
-/// of the next the sectors of mask 7f, and noise in the first sector of the last; and sector 99 of
+/// the sectors of mask 7f of the next, and noise in the first sector of the last; and sector 99 of
 /// the device is rotten.
 impl fmt::Display for CrashState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,7 +60,7 @@ impl FromStr for CrashState {
     type Err = String;
 
     fn from_str(text: &str) -> Result<CrashState, String> {
-        let bad = || format!("'{text}' is no crash state (like p12:+3-2~7f;)");
+        let bad = || format!("invalid crash state '{text}' (expected something like p12:+3-2~7f;)");
         let (point, parts) = text.strip_prefix('p').and_then(|t| t.split_once(':')).ok_or_else(bad)?;
         let point = point.parse().map_err(|_| bad())?;
         let mut out = Vec::new();
@@ -94,18 +94,18 @@ impl FromStr for CrashState {
     }
 }
 
-/// How hard to look at one point.
+/// The effort at one point.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Up to so many pending writes every subset is tried.
+    /// With this number of pending writes or fewer, every subset is tried.
     pub exhaustive: usize,
-    /// States at one point at the most; above, a seeded sample that keeps the edge cases.
+    /// The most states at one point. If there are more, a seeded sample that keeps the edge cases.
     pub per_point: usize,
     /// Also leave noise in torn sectors.
     pub noise: bool,
 }
 
-/// The states to try where writes of `sectors[i]` sectors are pending.
+/// The states to try while writes of `sectors[i]` sectors are pending.
 pub fn choices(sectors: &[usize], effort: &Effort, rng: &mut Rng) -> Vec<Vec<Part>> {
     let n = sectors.len();
     let mut out = Chosen { limit: effort.per_point, list: Vec::new(), seen: HashSet::new() };
@@ -114,8 +114,8 @@ pub fn choices(sectors: &[usize], effort: &Effort, rng: &mut Rng) -> Vec<Vec<Par
     };
     out.add(subset(&|_| true));
     out.add(subset(&|_| false));
-    // The edge cases, newest write first: each one missing, each one alone, each one torn, and
-    // all prefixes. Where they are too many already, a sample of them.
+    // The edge cases, newest write first: each one missing, each one alone, each one torn, and all
+    // prefixes. A sample of them if they are too many already.
     let mut edges: Vec<Vec<Part>> = Vec::new();
     for i in (0..n).rev() {
         edges.push(subset(&|j| j != i));

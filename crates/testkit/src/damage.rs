@@ -1,5 +1,5 @@
-//! A volume with one of everything, and what programs do to it: for damage of any kind, of which
-//! nothing worse may come than an error that names the place.
+//! A volume with one of everything, and the calls of programs on it. Damage of any kind may lead to
+//! nothing worse than an error that names the damaged place.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::tools::formatted;
 
 const HOW: WriteHow = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
 const ROOT: Caller = Caller::ROOT;
-/// Bytes of the device behind the volume, which nobody may touch.
+/// Bytes of the device after the volume, which must not change.
 const BEHIND: u64 = 1 << 20;
 const BEHIND_BYTE: u8 = 0x5A;
-/// Entries that a walk looks at: damage may lead in circles, of which a program sees no end.
+/// The most entries that a walk visits: damage may lead in circles without an end.
 const WALK_MAX: usize = 5000;
 
 pub(crate) fn options() -> VolumeOptions {
@@ -30,9 +30,9 @@ pub(crate) fn options() -> VolumeOptions {
     }
 }
 
-/// A volume with one of everything, in front of bytes that are not its own.
+/// A volume with one of everything, in front of bytes that do not belong to it.
 ///
-/// The image, and the bytes of it that are the volume's.
+/// Returns the image, and the number of its bytes that are the volume's.
 pub fn populated(mke2fs: &[&str]) -> (Image, u64) {
     let volume_image = formatted(mke2fs, "8M");
     let size = volume_image.size_bytes();
@@ -75,7 +75,7 @@ fn populate(view: &dyn View) -> Result<()> {
     Ok(())
 }
 
-/// Reads all there is; damage in one place does not end the walk. Gives the errors.
+/// Reads everything; damage in one place does not end the walk. Returns the errors.
 fn walk(view: &dyn View) -> Vec<Error> {
     let (mut errors, mut left, mut looked_at) = (Vec::new(), vec![Ino::ROOT], 0);
     while let Some(dir) = left.pop() {
@@ -113,7 +113,7 @@ fn walk(view: &dyn View) -> Vec<Error> {
     errors
 }
 
-/// Changes a bit of everything, each step on its own.
+/// Changes a bit of everything, each step independently.
 fn change(view: &dyn View) -> Vec<Error> {
     let mut errors = Vec::new();
     let mut step = |result: Result<()>| errors.extend(result.err());
@@ -147,15 +147,15 @@ fn change(view: &dyn View) -> Vec<Error> {
     errors
 }
 
-/// Whether the bytes behind a volume of `size` bytes are as [`populated`] left them.
+/// Whether the bytes after a volume of `size` bytes are as [`populated`] left them.
 pub fn is_untouched_behind(image: &Image, size: u64) -> bool {
     let mut behind = vec![0; BEHIND as usize];
     image.read(&mut behind, size);
     behind.iter().all(|&byte| byte == BEHIND_BYTE)
 }
 
-/// All that is done to one image: opened, walked, changed, walked and closed. The errors that a program
-/// would see, and what is left.
+/// Everything done to one image: opened, walked, changed, walked and closed. Returns the errors
+/// that a program would see, and the resulting image.
 pub fn exercise(image: Image) -> (Vec<Error>, Image) {
     let device = SimDevice::new(image);
     let volume = match Volume::open(device.clone() as Arc<dyn BlockDevice>, &options()) {
@@ -170,19 +170,18 @@ pub fn exercise(image: Image) -> (Vec<Error>, Image) {
     (errors, device.image())
 }
 
-/// Whether a program may be told this of damage. An I/O error would mean that something outside of the
-/// volume was asked for.
+/// Whether damage may cause this error. An I/O error would mean an access outside of the volume.
 pub fn is_fair(error: &Error) -> bool {
     !matches!(error, Error::Io { .. } | Error::Conflict { .. } | Error::Ended)
 }
 
-/// Whether an error says what is wrong and where, or which feature is missing; `Poisoned` and its kind
-/// follow such an error and are none themselves.
+/// Whether an error names the damage and its place, or a missing feature; `Poisoned` and similar
+/// errors follow such an error and do not.
 pub fn names_the_place(error: &Error) -> bool {
     matches!(error, Error::Corrupt(_) | Error::Unsupported(_) | Error::Usage(_))
 }
 
-/// Whether an error follows from damage, as opposed to what POSIX says of a call.
+/// Whether an error follows from damage, and is not the POSIX outcome of a call.
 pub fn is_of_damage(error: &Error) -> bool {
     !matches!(error, Error::Posix(_) | Error::NoSpace | Error::DoesNotFit(_))
 }

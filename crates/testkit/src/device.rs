@@ -1,4 +1,5 @@
-//! A simulated block device: it records what it is asked, fails on demand, and holds reads and flushes back.
+//! A simulated block device: it records its requests, fails on demand, and stalls reads and
+//! flushes.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use crate::image::Image;
 use crate::recording::{Action, Event, Outcome, Recording, Time};
 use crate::rng::Rng;
 
-/// Which calls a fault counts.
+/// The calls that a fault counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     Read,
@@ -19,16 +20,17 @@ pub enum Call {
     Flush,
 }
 
-/// What a faulty call does.
+/// The effect of a faulty call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
     /// The caller gets EIO.
     Error,
-    /// The call is acknowledged and nothing happens (a read gives zeros): a device that lies.
+    /// The call is acknowledged and does nothing (a read returns zeros): a lying device.
     Lie,
-    /// A read gives what was there when the recording began.
+    /// A read returns the contents at the start of the recording.
     Stale,
-    /// It is acknowledged and happens so many bytes further on (or, at the device's end, before).
+    /// The call is acknowledged and takes place this number of bytes further on (or, at the
+    /// device's end, before).
     Astray(u64),
     /// Its last sector is noise.
     Noise,
@@ -38,24 +40,25 @@ pub enum Harm {
 #[derive(Debug, Clone)]
 pub struct Fault {
     pub call: Call,
-    /// Only calls that touch this range of bytes count; `None`: all (and every flush).
+    /// Only calls that touch this range of bytes count; `None`: all calls, and every flush.
     pub range: Option<Range<u64>>,
-    /// The first counted call to fail, from 0, counted from when the fault was set.
+    /// The first counted call to fail, from 0, since the fault was set.
     pub nth: u64,
     /// Whether all later ones fail too.
     pub for_good: bool,
     pub harm: Harm,
 }
 
-/// Calls that a gate holds back.
-enum Held {
-    Reads(Range<u64>),
-    Flushes,
+/// Calls that a stall blocks.
+enum StalledKind {
+    Read(Range<u64>),
+    Flush,
 }
 
 struct Injected {
     fault: Fault,
-    /// Only calls with such bytes count: what is written, or what an honest read would give.
+    /// Only calls with such bytes count: the written ones, or those that an honest read would
+    /// return.
     holding: fn(&[u8]) -> bool,
     counted: u64,
 }
@@ -67,8 +70,8 @@ struct State {
     clock: Time,
     tag: Option<Arc<str>>,
     faults: Vec<Injected>,
-    gates: Vec<(u64, Held)>,
-    next_gate: u64,
+    stalls: Vec<(u64, StalledKind)>,
+    next_stall: u64,
     waiting: usize,
     waiting_flushes: usize,
     strikes: u64,
@@ -86,7 +89,7 @@ impl SimDevice {
         SimDevice::remembering(image.clone(), image)
     }
 
-    /// A device that held `base` before; that is what stale reads give.
+    /// A device that held `base` before, which stale reads return.
     pub fn remembering(image: Image, base: Image) -> Arc<SimDevice> {
         let size_bytes = image.size_bytes();
         Arc::new(SimDevice {
@@ -97,8 +100,8 @@ impl SimDevice {
                 clock: 0,
                 tag: None,
                 faults: Vec::new(),
-                gates: Vec::new(),
-                next_gate: 0,
+                stalls: Vec::new(),
+                next_stall: 0,
                 waiting: 0,
                 waiting_flushes: 0,
                 strikes: 0,
@@ -108,29 +111,29 @@ impl SimDevice {
         })
     }
 
-    /// Moves the clock on and returns it: a moment that no call shares.
+    /// Advances the clock and returns it: a moment that no call shares.
     pub fn tick(&self) -> Time {
         self.state.lock().tick()
     }
 
-    /// Names what the writes from now on belong to.
+    /// Tags the writes from now on.
     pub fn tag(&self, tag: Option<&str>) {
         self.state.lock().tag = tag.map(Arc::from);
     }
 
-    /// The contents as a reader sees them now.
+    /// The contents that a reader sees now.
     pub fn image(&self) -> Image {
         self.state.lock().image.clone()
     }
 
-    /// Everything so far. Calls under way have not returned in it.
+    /// Everything recorded so far. Running calls have no return time in it.
     pub fn recording(&self) -> Recording {
         let mut state = self.state.lock();
         let end = state.tick();
         Recording { base: state.base.clone(), events: state.events.clone(), end }
     }
 
-    /// Forgets what was recorded: the contents as they are become the base.
+    /// Starts a new recording: the present contents become its base.
     pub fn restart_recording(&self) {
         let mut state = self.state.lock();
         state.base = state.image.clone();
@@ -141,12 +144,12 @@ impl SimDevice {
         self.inject_where(fault, |_| true);
     }
 
-    /// As `inject`, counting only reads and writes of bytes that are `holding` something.
+    /// As `inject`, but counts only reads and writes of bytes for which `holding` is true.
     pub fn inject_where(&self, fault: Fault, holding: fn(&[u8]) -> bool) {
         self.state.lock().faults.push(Injected { fault, holding, counted: 0 });
     }
 
-    /// How often a fault has struck.
+    /// How often a fault has occurred.
     pub fn strikes(&self) -> u64 {
         self.state.lock().strikes
     }
@@ -155,30 +158,30 @@ impl SimDevice {
         self.state.lock().faults.clear();
     }
 
-    /// Holds back every read that touches `range`, until the gate is dropped.
-    pub fn gate_reads(self: &Arc<Self>, range: Range<u64>) -> Gate {
-        self.gate(Held::Reads(range))
+    /// Stalls every read that touches `range`, until the result is dropped.
+    pub fn stall_reads(self: &Arc<Self>, range: Range<u64>) -> StalledCalls {
+        self.stall(StalledKind::Read(range))
     }
 
-    /// Holds back every flush, until the gate is dropped.
-    pub fn gate_flushes(self: &Arc<Self>) -> Gate {
-        self.gate(Held::Flushes)
+    /// Stalls every flush, until the result is dropped.
+    pub fn stall_flushes(self: &Arc<Self>) -> StalledCalls {
+        self.stall(StalledKind::Flush)
     }
 
-    fn gate(self: &Arc<Self>, held: Held) -> Gate {
+    fn stall(self: &Arc<Self>, kind: StalledKind) -> StalledCalls {
         let mut state = self.state.lock();
-        let id = state.next_gate;
-        state.next_gate += 1;
-        state.gates.push((id, held));
-        Gate { device: self.clone(), id }
+        let id = state.next_stall;
+        state.next_stall += 1;
+        state.stalls.push((id, kind));
+        StalledCalls { device: self.clone(), id }
     }
 
-    /// Reads that are being held back now.
+    /// Reads that are stalled now.
     pub fn waiting_reads(&self) -> usize {
         self.state.lock().waiting
     }
 
-    /// Flushes that are being held back now.
+    /// Flushes that are stalled now.
     pub fn waiting_flushes(&self) -> usize {
         self.state.lock().waiting_flushes
     }
@@ -217,12 +220,12 @@ impl State {
         harm
     }
 
-    /// Where something goes that should go to `offset`.
+    /// The wrong offset of a call to `offset`.
     fn astray(&self, offset: u64, len: u64, by: u64) -> u64 {
         if offset + by + len <= self.image.size_bytes() { offset + by } else { offset.saturating_sub(by) }
     }
 
-    /// Records the start of a call and gives its index.
+    /// Records the start of a call and returns its index.
     fn begin(&mut self, action: Action) -> usize {
         let called = self.tick();
         let tag = self.tag.clone();
@@ -250,9 +253,8 @@ impl BlockDevice for SimDevice {
         let range = offset..offset.saturating_add(buf.len() as u64);
         self.check(offset, buf.len() as u64)?;
         let mut state = self.state.lock();
-        let holds =
-            |held: &Held| matches!(held, Held::Reads(g) if g.start < range.end && range.start < g.end);
-        while state.gates.iter().any(|(_, held)| holds(held)) {
+        let holds = |held: &StalledKind| matches!(held, StalledKind::Read(g) if g.start < range.end && range.start < g.end);
+        while state.stalls.iter().any(|(_, held)| holds(held)) {
             state.waiting += 1;
             self.opened.wait(&mut state);
             state.waiting -= 1;
@@ -276,7 +278,7 @@ impl BlockDevice for SimDevice {
         self.check(offset, buf.len() as u64)?;
         let mut state = self.state.lock();
         let harm = state.harm(Call::Write, Some(offset..offset + buf.len() as u64), buf);
-        // What reaches the medium is what is recorded.
+        // The recording has the bytes that reach the medium.
         let (mut offset, mut data) = (offset, Arc::<[u8]>::from(buf));
         match harm {
             Some(Harm::Astray(by)) => offset = state.astray(offset, buf.len() as u64, by),
@@ -298,10 +300,10 @@ impl BlockDevice for SimDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // The call and its end are apart: what another thread writes between them is not covered.
+        // The call and its end are separate: a write by another thread between them is not covered.
         let index = self.state.lock().begin(Action::Flush);
         let mut state = self.state.lock();
-        while state.gates.iter().any(|(_, held)| matches!(held, Held::Flushes)) {
+        while state.stalls.iter().any(|(_, held)| matches!(held, StalledKind::Flush)) {
             state.waiting_flushes += 1;
             self.opened.wait(&mut state);
             state.waiting_flushes -= 1;
@@ -333,15 +335,15 @@ impl BlockDevice for SimDevice {
     }
 }
 
-/// Reads of a range, or flushes, are held back while it lives.
-pub struct Gate {
+/// Stalls reads of a range, or flushes, while it lives.
+pub struct StalledCalls {
     device: Arc<SimDevice>,
     id: u64,
 }
 
-impl Drop for Gate {
+impl Drop for StalledCalls {
     fn drop(&mut self) {
-        self.device.state.lock().gates.retain(|(id, _)| *id != self.id);
+        self.device.state.lock().stalls.retain(|(id, _)| *id != self.id);
         self.device.opened.notify_all();
     }
 }

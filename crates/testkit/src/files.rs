@@ -11,22 +11,22 @@ use xact_types::{BlockNr, Error, Ino, Timestamp};
 
 use crate::blocks::{log_copies, with_file};
 use crate::device::SimDevice;
+use crate::driver::{Done, Driver, FileOps, Stop};
 use crate::explorer::{Recovered, Subject};
 use crate::generations;
 use crate::image::Image;
-use crate::model::{History, Lane, Promise};
+use crate::model::{History, Promise, ThreadHistory};
 use crate::recording::{Action, Event, Recording, Time};
 use crate::rng::Rng;
-use crate::session::{Done, Files, Session, Stop};
 use crate::tools::{KernelMount, e2fsck, e2fsck_mends, formatted, superblock_is_whole};
 use crate::tree::Tree;
 
-/// What a volume is made with: arguments of mke2fs, and its size.
+/// The format of a volume: arguments of mke2fs, and its size.
 #[derive(Debug, Clone, Copy)]
 pub struct Format {
     pub options: &'static [&'static str],
     pub size: &'static str,
-    /// Bytes behind the volume for the pool of a volume with generations.
+    /// Bytes of the pool, after the volume, of a volume with generations.
     pub pool_bytes: Option<u64>,
 }
 
@@ -47,29 +47,29 @@ impl Format {
 }
 
 impl Format {
-    /// Whether there is neither a journal nor generations, so that e2fsck must run after a crash, and what
-    /// was synced is there as long as nothing was done since.
+    /// Whether there is neither a journal nor generations. Then e2fsck must run after a crash, and
+    /// synced data is only guaranteed until the next change.
     pub fn has_no_engine(&self) -> bool {
         self.pool_bytes.is_none() && self.options.contains(&"^has_journal")
     }
 }
 
-/// Small blocks and a small journal: many blocks change, and the log goes round soon.
+/// Small blocks and a small journal: many blocks change, and the log wraps around soon.
 pub const SMALL: Format = Format { options: &["-b", "1024", "-J", "size=1"], size: "8M", pool_bytes: None };
 
 /// A thread's part of a workload.
-pub type Script = fn(&mut Session, &mut Rng) -> Done;
+pub type Script = fn(&mut Driver, &mut Rng) -> Done;
 
 /// Judges a recovered tree.
 pub type Check = fn(&Tree) -> Result<(), String>;
 
-/// A workload: what its threads do, each in a folder of its own if there are several.
+/// A workload: the scripts of its threads, each in a folder of its own if there are several.
 #[derive(Clone)]
 pub struct FileWorkload {
     pub name: &'static str,
     pub format: Format,
     pub threads: Vec<Script>,
-    /// Done first, and made durable, by the first thread.
+    /// Runs first, on the first thread, and is made durable.
     pub prepare: Option<Script>,
     pub commit_writes: CommitWrites,
     pub data_mode: DataMode,
@@ -81,11 +81,11 @@ pub struct FileWorkload {
     pub discard: bool,
     /// Opening and closing the volume may crash too.
     pub from_open_to_close: bool,
-    /// What a recovered tree must be besides what the model says.
+    /// An additional check of the recovered tree, after the model's.
     pub also: Option<Check>,
-    /// What it is held to, if not to what its settings promise.
+    /// The promise to check, if it is not that of its settings.
     pub held_to: Option<Promise>,
-    /// A rule to break, to see whether it is noticed.
+    /// A rule to break, to see whether the explorer notices.
     pub fault: Option<Fault>,
 }
 
@@ -93,7 +93,7 @@ fn text(e: Error) -> String {
     e.to_string()
 }
 
-/// With these every write is the workload's own, so that runs repeat.
+/// With these options only the workload writes, so that runs repeat.
 pub fn quiet_options() -> VolumeOptions {
     VolumeOptions {
         commit_interval: Duration::from_secs(86_400),
@@ -104,8 +104,8 @@ pub fn quiet_options() -> VolumeOptions {
     }
 }
 
-/// Opens the transactions that a crash has left undecided. They are whole, and can be committed: nobody has
-/// changed what they rest on. (See `Session::kept_transaction`.)
+/// Opens the transactions that a crash has left undecided. They are whole, and can be committed,
+/// since the files that they depend on are unchanged. (See `Driver::persisted_transaction`.)
 fn decide_over_kept(volume: &Arc<Volume>, tree: &Tree) -> Result<(), String> {
     for id in volume.persisted_transactions().map_err(text)? {
         let wrong = |what: &str| format!("kept transaction {id} {what}");
@@ -165,49 +165,50 @@ impl FileWorkload {
         if self.threads.len() == 1 { String::new() } else { format!("/t{thread}") }
     }
 
-    /// Runs the threads side by side and gives their lanes.
-    fn run_threads(&self, sessions: Vec<Session>, seed: u64) -> Result<Vec<Lane>, String> {
-        let run = |thread: usize, session: &mut Session| {
-            (self.threads[thread])(session, &mut Rng::of(&[seed, thread as u64]))
+    /// Runs the threads in parallel and returns their histories.
+    fn run_threads(&self, drivers: Vec<Driver>, seed: u64) -> Result<Vec<ThreadHistory>, String> {
+        let run = |thread: usize, driver: &mut Driver| {
+            (self.threads[thread])(driver, &mut Rng::of(&[seed, thread as u64]))
         };
         std::thread::scope(|scope| {
-            let handles: Vec<_> = sessions
+            let handles: Vec<_> = drivers
                 .into_iter()
                 .enumerate()
-                .map(|(thread, mut session)| {
+                .map(|(thread, mut driver)| {
                     scope.spawn(move || {
-                        let result = run(thread, &mut session);
-                        (result, session.finish())
+                        let result = run(thread, &mut driver);
+                        (result, driver.finish())
                     })
                 })
                 .collect();
-            let mut lanes = Vec::new();
+            let mut threads = Vec::new();
             for handle in handles {
-                let (result, lane) = handle.join().map_err(|_| "the workload panicked".to_owned())?;
+                let (result, thread) = handle.join().map_err(|_| "the workload panicked".to_owned())?;
                 if let Err(Stop::Wrong(why)) = result {
-                    let story = self.history(vec![lane]).story(Time::MAX);
+                    let story = self.history(vec![thread]).story(Time::MAX);
                     return Err(format!("{why}\n{story}"));
                 }
-                lanes.push(lane);
+                threads.push(thread);
             }
-            Ok(lanes)
+            Ok(threads)
         })
     }
 }
 
 impl FileWorkload {
-    /// What the lanes did, with what the settings promise.
-    pub fn history(&self, lanes: Vec<Lane>) -> History {
+    /// The histories of the threads, with the promise of the settings.
+    pub fn history(&self, threads: Vec<ThreadHistory>) -> History {
         let promise = match (self.inode_update, self.data_mode) {
             (_, DataMode::Writeback) if self.has_one_flush() => Promise::Unordered,
             (InodeUpdate::Immediate, _) | (_, DataMode::Writeback) => Promise::Sectors,
             (_, DataMode::Journal | DataMode::Selective) => Promise::Writes,
             (_, DataMode::Ordered | DataMode::Adaptive) => Promise::Sizes,
         };
-        History { lanes, promise: self.held_to.unwrap_or(promise) }
+        History { threads, promise: self.held_to.unwrap_or(promise) }
     }
 
-    /// Whether a commit has no flush behind which data is durable before it, unless it is ordered.
+    /// Whether a commit has only one flush, so that data is durable before it only if it is
+    /// ordered.
     fn has_one_flush(&self) -> bool {
         let logs = self.format.pool_bytes.is_some() && self.fsync == Fsync::Log;
         logs || self.commit_writes == CommitWrites::Single
@@ -220,8 +221,8 @@ impl FileWorkload {
         Ok((device, volume))
     }
 
-    /// Runs the workload on a new volume. `before` may spoil the device once the volume is prepared;
-    /// a thread that is told of an error then ends.
+    /// Runs the workload on a new volume. `before` may break the device once the volume is
+    /// prepared; a thread ends when it gets an error.
     pub fn run_with(
         &self,
         seed: u64,
@@ -229,32 +230,32 @@ impl FileWorkload {
     ) -> Result<(Arc<SimDevice>, History), String> {
         const FILES_PER_THREAD: u32 = 10_000;
         let (device, volume) = self.start()?;
-        let mut sessions = Vec::new();
+        let mut drivers = Vec::new();
         for thread in 0..self.threads.len() {
             let prefix = self.prefix(thread);
             if let Some(name) = prefix.strip_prefix('/') {
                 volume.base().make_dir(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o755).map_err(text)?;
             }
             let first = 2 + thread as u32 * FILES_PER_THREAD;
-            sessions.push(Session::new(&volume, device.clone(), &prefix, first));
+            drivers.push(Driver::new(&volume, device.clone(), &prefix, first));
         }
-        if let [only] = &mut sessions[..] {
+        if let [only] = &mut drivers[..] {
             only.adopt().map_err(|e| e.to_string())?;
         }
         if let Some(prepare) = self.prepare {
-            prepare(&mut sessions[0], &mut Rng::of(&[seed])).map_err(|e| e.to_string())?;
+            prepare(&mut drivers[0], &mut Rng::of(&[seed])).map_err(|e| e.to_string())?;
         }
-        // Everybody's syncs are promises to everybody; this one is known to the first lane only.
-        sessions[0].sync().map_err(|e| e.to_string())?;
+        // A sync is a promise to all threads; this one is in the first history only.
+        drivers[0].sync().map_err(|e| e.to_string())?;
         if !self.from_open_to_close {
             device.restart_recording();
         }
         before(&device);
-        let lanes = self.run_threads(sessions, seed)?;
+        let threads = self.run_threads(drivers, seed)?;
         if self.from_open_to_close {
             volume.close().map_err(text)?;
         }
-        Ok((device, self.history(lanes)))
+        Ok((device, self.history(threads)))
     }
 }
 
@@ -303,10 +304,10 @@ impl Subject for FileWorkload {
         }
     }
 
-    /// The kernel has no generations, so of those it is asked for what it sees in the exported one.
+    /// The kernel does not support generations, so it gets the exported newest one.
     fn second_opinion(&self, image: &Image, ours: &Tree) -> Option<Result<Tree, String>> {
-        // Nobody else may replay a log with patches. And many kernels are built without quota files
-        // (CONFIG_QFMT_V2), and then mount none for writing.
+        // Only xact may replay a log with patches. And many kernels are built without quota files
+        // (CONFIG_QFMT_V2), and then mount no such volume for writing.
         let quotas = self.format.options.iter().any(|options| options.contains("quota"));
         if quotas || self.log_records == LogRecords::SubBlock {
             return None;
@@ -319,9 +320,9 @@ impl Subject for FileWorkload {
             Ok(image) => image,
             Err(why) => return Some(Err(why)),
         };
-        // Where a crash has torn the superblock, whose checksum stands in another sector than its flags, the
-        // kernel refuses the volume; and e2fsck would mend it from a backup, which volumes of one group,
-        // as these are, do not have.
+        // If a crash has torn the superblock, whose checksum is in another sector than its flags,
+        // the kernel refuses the volume. e2fsck would repair it from a backup, which volumes of one
+        // group, as here, do not have.
         if !superblock_is_whole(&image) {
             return None;
         }
@@ -336,12 +337,13 @@ impl Subject for FileWorkload {
         }))
     }
 
-    /// What was prepared is much, and each state reads it all.
+    /// The preparation is large, and each state reads all of it.
     fn weight(&self) -> u64 {
         if self.prepare.is_some() { 6 } else { 1 }
     }
 
-    /// On a volume with generations: its own place, the two roots, the pool's bitmap, and the pool.
+    /// On a volume with generations: a block's own place, the two roots, the pool's bitmap, and the
+    /// pool.
     fn kind(&self, recording: &Recording, event: &Event) -> u64 {
         let (Some(pool_bytes), Action::Write { offset, .. }) = (self.format.pool_bytes, &event.action) else {
             return 0;
@@ -369,8 +371,8 @@ impl Subject for FileWorkload {
     }
 
     fn guarded(&self, image: &Image) -> Vec<u64> {
-        // Without checksums nobody can notice; and in the last of the transactions written at once
-        // nobody can tell damage from a crash.
+        // Without checksums the loss cannot be noticed, and damage in the last single-write
+        // transaction looks like a crash.
         let bare = self.format.options.iter().any(|o| o.contains("^metadata_csum,"));
         if bare || self.commit_writes == CommitWrites::Single { Vec::new() } else { log_copies(image) }
     }

@@ -1,4 +1,4 @@
-//! Volumes with generations, out of what mke2fs makes, and generations as what e2fsck reads.
+//! Volumes with generations, made from those of mke2fs, and generations as images for e2fsck.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::image::Image;
 use crate::tools::e2fsck;
 use crate::tree::Tree;
 
-/// What the names of files begin with that say which snapshots there must be.
+/// The beginning of file names that say which snapshots must exist.
 pub const SNAPSHOT_MARK: &str = "has-snapshot-";
 
-/// The volume with `pool_bytes` behind it and its first generation.
+/// The volume with a pool of `pool_bytes` and its first generation.
 pub fn give(volume: &Image, pool_bytes: u64) -> Image {
     let larger = resized(volume, volume.size_bytes() + pool_bytes);
     let device = SimDevice::new(larger);
@@ -42,8 +42,8 @@ pub fn export(image: &Image, snapshot: Option<&str>) -> Result<Image, String> {
     Ok(out.image())
 }
 
-/// e2fsck is content with the newest generation and with every snapshot, each snapshot has the tree
-/// that it was made of (its name tells), and all are there that must be.
+/// e2fsck accepts the newest generation and every snapshot, each snapshot has the tree that it was
+/// made from (its name has the digest), and all required snapshots exist.
 pub fn inspect(image: &Image) -> Result<(), String> {
     let (newest, _) = checked(&export(image, None)?)?;
     let snapshots = snapshots(&*open(image)?).list().map_err(|e| e.to_string())?;
@@ -67,12 +67,12 @@ pub fn inspect(image: &Image) -> Result<(), String> {
     Ok(())
 }
 
-/// e2fsck is content with the ext4 volume of this size at the start of a device.
+/// e2fsck accepts the ext4 volume of this size at the start of a device.
 pub fn inspect_plain(image: &Image, volume_bytes: u64) -> Result<(), String> {
     with_file(&resized(image, volume_bytes), |file| e2fsck(file.path()))
 }
 
-/// The tree of an exported image, which e2fsck has seen after xact has released its orphans.
+/// The tree of an exported image, which e2fsck has checked after xact has released its orphans.
 fn checked(image: &Image) -> Result<(Tree, u64), String> {
     let device = SimDevice::new(image.clone());
     let options = VolumeOptions { flusher: false, cache_bytes: 16 << 20, ..VolumeOptions::default() };

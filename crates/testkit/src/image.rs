@@ -1,6 +1,5 @@
 //! The bytes of a device as a persistent tree of pages: copying one costs a few hundred counters,
-//! changing one copies only the pages that change. Thousands of crash states share what they have
-//! in common.
+//! changing one copies only the changed pages. Thousands of crash states share their common pages.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
@@ -15,7 +14,7 @@ const FANOUT: usize = 64;
 #[derive(Clone)]
 struct Page {
     bytes: [u8; PAGE_BYTES],
-    /// Computed when first asked for; a changed page starts without.
+    /// Computed on first use; a changed page starts without.
     digest: OnceLock<[u64; 2]>,
 }
 
@@ -23,12 +22,12 @@ struct Page {
 struct Node {
     /// `None` is a page of zeros.
     pages: [Option<Arc<Page>>; FANOUT],
-    /// What its pages add to the image's digest, where it stands.
+    /// The contribution of its pages to the image's digest, at their position.
     digest: OnceLock<[u64; 2]>,
 }
 
 impl Node {
-    /// For a node whose pages begin with page `first`.
+    /// The digest of a node whose first page is page `first`.
     fn digest_at(&self, first: usize) -> [u64; 2] {
         let mut sum = [0u64; 2];
         for (p, page) in self.pages.iter().enumerate() {
@@ -68,7 +67,7 @@ impl Image {
         Image::new(file.metadata()?.len()).as_changed_in(file)
     }
 
-    /// What `file` holds, which has as many bytes; pages that hold the same are shared.
+    /// The contents of `file`, which has the same size; equal pages are shared.
     pub fn as_changed_in(&self, file: &std::fs::File) -> io::Result<Image> {
         const STEP: usize = 32 * PAGE_BYTES;
         let mut image = self.clone();
@@ -119,12 +118,13 @@ impl Image {
         });
     }
 
-    /// A value that two images share only if they hold the same bytes (for all that matters here).
+    /// Two images have the same digest only if they hold the same bytes (with sufficient
+    /// probability).
     pub fn digest(&self) -> u128 {
         let mut sum = [self.size_bytes, 0];
         for (n, node) in self.nodes.iter().enumerate() {
             let digest = node.digest.get_or_init(|| node.digest_at(n * FANOUT));
-            // A sum takes the pages in any order, which is what makes it cheap to compare.
+            // A sum takes the pages in any order, which makes the comparison cheap.
             sum = [0, 1].map(|part| sum[part].wrapping_add(digest[part]));
         }
         (sum[0] as u128) << 64 | sum[1] as u128
@@ -184,7 +184,7 @@ fn digest_page(bytes: &[u8]) -> [u64; 2] {
     })
 }
 
-/// Splits a byte range at page borders: page, offset within it, range of the buffer.
+/// Splits a byte range at page boundaries: page, offset within it, range of the buffer.
 fn for_pages(offset: u64, len: usize, mut each: impl FnMut(usize, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < len {

@@ -1,14 +1,14 @@
-//! What a device was asked to do, in order, and what of it a crash may leave.
+//! A device's requests, in order, and the contents that a crash may leave.
 //!
-//! Time is a counter that every call and every return moves on, here and in the histories of
+//! Time is a counter that every call and every return increments, here and in the histories of
 //! workloads, so that "acknowledged before the crash" is a comparison of two numbers.
 //!
-//! The device's promise (crate `xact-device`), in terms of a recording:
-//! 1. A write is durable from the return of the first honest flush that was called after the
-//!    write had returned.
-//! 2. Any other write issued before the crash may be there, not be there, or be there in part,
-//!    each 512-byte sector old or new.
-//! 3. Of two writes to one sector the later one wins where both are there.
+//! The device's promises (crate `xact-device`), in terms of a recording:
+//! 1. A write is durable from the return of the first honest flush that was called after the write
+//!    had returned.
+//! 2. Any other write issued before the crash may be present, missing, or present in part, each
+//!    512-byte sector old or new.
+//! 3. Of two writes to one sector the later one wins if both are present.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::image::Image;
 /// A moment of a run.
 pub type Time = u64;
 
-/// What an event did to the device.
+/// The kind of an event.
 #[derive(Debug, Clone)]
 pub enum Action {
     Write {
@@ -38,8 +38,8 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// The caller was told of an error. A write may be there all the same, and no later flush
-    /// makes it durable; a flush took the writes before it with it: later flushes do not cover them.
+    /// The caller got an error. The write may be present all the same, and no later flush makes it
+    /// durable. A failed flush loses the writes before it: later flushes do not cover them.
     Failed,
     /// A write or flush that the device acknowledged without doing anything.
     Lied,
@@ -50,10 +50,10 @@ pub enum Outcome {
 pub struct Event {
     pub action: Action,
     pub called: Time,
-    /// `None` while the call lasts.
+    /// `None` while the call runs.
     pub returned: Option<Time>,
     pub outcome: Outcome,
-    /// What the caller said it was doing, for people who read a finding.
+    /// The caller's tag, for the reader of a finding.
     pub tag: Option<Arc<str>>,
 }
 
@@ -72,14 +72,15 @@ impl Event {
     }
 }
 
-/// What of one write a crash leaves.
+/// The part of a write that a crash leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Part {
     None,
     All,
     /// The sectors whose bit is set (bit 0 of word 0 is the first sector).
     Sectors(Vec<u64>),
-    /// The sectors whose bit is set hold noise, the others are new: a device that breaks its promise.
+    /// The sectors whose bit is set hold noise, the others are new: a device that breaks its
+    /// promise.
     Noise(Vec<u64>),
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn bit(mask: &[u64], index: usize) -> bool {
     mask.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
 }
 
-/// A finished run: the device as it was, and everything that happened to it.
+/// A finished run: the initial device, and all events.
 #[derive(Clone)]
 pub struct Recording {
     pub base: Image,
@@ -97,18 +98,18 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The moments at which a crash is of interest: before each event, and after all of them.
+    /// The number of crash points: before each event, and after all of them.
     pub fn points(&self) -> usize {
         self.events.len() + 1
     }
 
-    /// When a crash at `point` happens: just before its event is called.
+    /// The time of a crash at `point`: just before its event is called.
     pub fn time_of(&self, point: usize) -> Time {
         self.events.get(point).map_or(self.end, |e| e.called)
     }
 
-    /// A number that tells runs with different writes apart (by place and length, not contents:
-    /// times of day differ between runs).
+    /// A number that identifies the writes of a run (by position and length, not contents: times of
+    /// day differ between runs).
     pub fn shape(&self) -> u32 {
         let mut hash = 0x811c_9dc5u32;
         let mut mix = |value: u64| {
@@ -135,7 +136,7 @@ pub struct Cursor<'a> {
     durable: Image,
     /// Indices of events that may or may not be on the device, in order.
     pending: Vec<usize>,
-    /// `(old, new)`: `new` is durable, `old` is pending still and must not come out on top of it.
+    /// `(old, new)`: `new` is durable, `old` is still pending and must not replace it.
     shadows: Vec<(usize, usize)>,
 }
 
@@ -165,7 +166,7 @@ impl<'a> Cursor<'a> {
         &self.pending
     }
 
-    /// Moves on by one event; false at the end.
+    /// Advances by one event; false at the end.
     pub fn advance(&mut self) -> bool {
         let Some(event) = self.recording.events.get(self.point) else { return false };
         if !event.is_flush() && event.outcome != Outcome::Lied {
@@ -176,7 +177,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Moves into `durable` what the flushes that have ended by now cover.
+    /// Moves the writes into `durable` that the flushes ended by now cover.
     fn settle(&mut self) {
         let now = self.recording.time_of(self.point);
         let events = &self.recording.events;

@@ -1,10 +1,11 @@
-//! A small random generator whose numbers are the same everywhere, forever: replay lines rely on it.
+//! A small random generator whose numbers are the same everywhere, forever: replay lines rely on
+//! it.
 
-/// SplitMix64; or choices that somebody else made.
+/// SplitMix64, or given choices.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: u64,
-    /// Of a fuzzer: bytes to take all choices from, the next one last.
+    /// Bytes from a fuzzer that give all choices, the next one last.
     given: Option<Vec<u8>>,
 }
 
@@ -13,12 +14,12 @@ impl Rng {
         Rng { state: seed, given: None }
     }
 
-    /// Takes its choices from `bytes`, as few as each needs; 0 when there are none left.
+    /// Takes its choices from `bytes`, as few as each needs; 0 when none are left.
     pub fn given(bytes: &[u8]) -> Rng {
         Rng { state: 0, given: Some(bytes.iter().rev().copied().collect()) }
     }
 
-    /// Whether all choices that were given are taken.
+    /// Whether all given choices are taken.
     pub fn is_spent(&self) -> bool {
         self.given.as_ref().is_some_and(Vec::is_empty)
     }
@@ -32,12 +33,12 @@ impl Rng {
         rng
     }
 
-    #[expect(clippy::should_implement_trait, reason = "it is no iterator: it never ends")]
+    #[expect(clippy::should_implement_trait, reason = "it is not an iterator: it never ends")]
     pub fn next(&mut self) -> u64 {
         self.number(8)
     }
 
-    /// A number of so many bytes, of all 8 where nothing is given.
+    /// A number of `bytes` bytes; of all 8 without given choices.
     fn number(&mut self, bytes: u32) -> u64 {
         if let Some(given) = &mut self.given {
             return (0..bytes).fold(0, |n, at| n | u64::from(given.pop().unwrap_or(0)) << (8 * at));

@@ -1,4 +1,4 @@
-//! Real tools and the kernel as witnesses: mke2fs, e2fsck, loop mounts.
+//! e2fsprogs and the kernel as independent implementations: mke2fs, e2fsck, loop mounts.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ use xact_layout::{get_u16, get_u32};
 
 use crate::image::Image;
 
-/// Runs a tool and gives its output; a missing tool is a clear panic, since a test that needs one
+/// Runs a tool and returns its output. A missing tool is a clear panic, since a test that needs one
 /// must not pass without it.
 pub fn run(tool: &str, args: &[&str]) -> Output {
     Command::new(tool)
@@ -61,7 +61,7 @@ pub fn mke2fs(path: &Path, options: &[&str], size: &str) {
     must_run("mke2fs", &args);
 }
 
-/// Files and folders small enough to lie in their inodes, under names that the workloads use.
+/// FileOps and folders small enough for their inodes, under names that the workloads use.
 fn small_files() -> TempDir {
     let folder = scratch();
     let at = |name: &str| folder.path().join(name);
@@ -75,8 +75,8 @@ fn small_files() -> TempDir {
     folder
 }
 
-/// The same as an [`Image`]; made once for the same options. With `inline_data` it has small files, since
-/// xact makes none that lie in their inodes.
+/// The same as an [`Image`]; made once for the same options. With `inline_data` it has small files,
+/// since xact puts no new files into their inodes.
 pub fn formatted(options: &[&str], size: &str) -> Image {
     static MADE: OnceLock<Mutex<Vec<(String, Image)>>> = OnceLock::new();
     let key = format!("{} {size}", options.join(" "));
@@ -98,9 +98,9 @@ pub fn formatted(options: &[&str], size: &str) -> Image {
     image
 }
 
-/// `e2fsck -fn`: `Ok` only where it finds nothing to say, and nobody has noted an error in the superblock
-/// (`EXT4_ERROR_FS`), of which a forced check says nothing. Not asked for its advice on extent trees
-/// with room in their nodes, which the kernel's have as well.
+/// `e2fsck -fn`: `Ok` only if it has nothing to report, and no error is noted in the superblock
+/// (`EXT4_ERROR_FS`), which a forced check does not mention. Its advice on extent trees with
+/// half-empty nodes is off, since the kernel's have such nodes as well.
 pub fn e2fsck(path: &Path) -> Result<(), String> {
     if let Some(noted) = noted_error(path) {
         return Err(format!("an error is noted in the superblock: {noted}"));
@@ -115,11 +115,12 @@ pub fn e2fsck(path: &Path) -> Result<(), String> {
     };
     let (mut output, mut text) = once();
     if text.contains("is in the future") {
-        // time(2) lags some milliseconds behind the clock that the volume's times come from.
+        // time(2) is some milliseconds behind the clock of the volume's times.
         std::thread::sleep(Duration::from_millis(50));
         (output, text) = once();
     }
-    // Exit status 0 still allows remarks; the only lines of a clean run are the passes and the totals.
+    // Exit status 0 still allows remarks; the only lines of a clean run are the passes and the
+    // totals.
     let remark = text.lines().find(|line| {
         !(line.starts_with("e2fsck ")
             || line.starts_with("Pass ")
@@ -132,7 +133,7 @@ pub fn e2fsck(path: &Path) -> Result<(), String> {
     }
 }
 
-/// `e2fsck -fy`, for volumes that a crash leaves to it. Errors: it gives up on some of it.
+/// `e2fsck -fy`, for volumes that need it after a crash. Errors: it cannot repair all of it.
 pub fn e2fsck_mends(path: &Path) -> Result<(), String> {
     let output = run("e2fsck", &["-fy", path.to_str().expect("paths of tests are text")]);
     match output.status.code() {
@@ -141,7 +142,7 @@ pub fn e2fsck_mends(path: &Path) -> Result<(), String> {
     }
 }
 
-/// What `s_last_error_func` says, where `s_state` has `EXT4_ERROR_FS`.
+/// `s_last_error_func`, if `s_state` has `EXT4_ERROR_FS`.
 fn noted_error(path: &Path) -> Option<String> {
     const STATE_AT: usize = 0x3A;
     const LAST_ERROR_TEXT: Range<usize> = 0x1E0..0x200;
@@ -161,7 +162,7 @@ pub fn superblock_is_whole(image: &Image) -> bool {
         || crc32c(!0, &bytes[..CHECKSUM_AT]) == get_u32(&bytes, CHECKSUM_AT)
 }
 
-/// A file that holds one image after the other, writing only what differs.
+/// A file for one image after the other, which writes only the differences.
 pub struct ImageFile {
     _dir: TempDir,
     path: PathBuf,
@@ -195,7 +196,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// What the file holds after somebody else wrote to it.
+    /// The contents of the file after another program wrote to it.
     pub fn take(&mut self) -> io::Result<Image> {
         let held = self.holds.take().unwrap_or_else(|| Image::new(0));
         let file = File::open(&self.path)?;
@@ -208,18 +209,19 @@ impl ImageFile {
         Ok(image)
     }
 
-    /// Something else wrote to the file: the next `put` starts over.
+    /// Another program wrote to the file: the next `put` starts over.
     pub fn spoilt(&mut self) {
         self.holds = None;
     }
 }
 
-/// From here on nobody else has the mounts of this process: a mount namespace that another program makes meanwhile,
-/// with a copy of what it finds mounted, would keep a volume in use that is unmounted here. To be called before the first
-/// thread. Errors: without the right to mount.
+/// Makes the mounts of this process private. Without that, a mount namespace that another program
+/// creates would copy them and keep a volume in use that is unmounted here. To be called before the
+/// first thread. Errors: without the right to mount.
 pub fn mount_for_ourselves() -> std::io::Result<()> {
     use rustix::mount::{MountPropagationFlags as Flags, mount_change};
-    // SAFETY: of what threads share, it touches the mounts, the working folder and the umask, and there are no threads.
+    // SAFETY: of the state that threads share, it changes the mounts, the working folder and the
+    // umask, and there are no other threads.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }?;
     Ok(mount_change("/", Flags::PRIVATE | Flags::REC)?)
 }
@@ -274,8 +276,8 @@ impl KernelMount {
 }
 
 impl KernelMount {
-    /// A mount namespace that somebody made meanwhile keeps the volume mounted, and what the kernel
-    /// writes at the end unwritten.
+    /// A mount namespace that another program created in between keeps the volume mounted, and the
+    /// kernel's last writes unwritten.
     fn wait_for_detachment(&self) {
         const TRIES: usize = 2000;
         for _ in 0..TRIES {
@@ -312,7 +314,7 @@ mod tests {
         let mut image = formatted(&["-b", "1024"], "8M");
         file.put(&image).unwrap();
         e2fsck(file.path()).unwrap();
-        // The block bitmap of group 0 lies in the first blocks after the descriptors.
+        // The block bitmap of group 0 is in the first blocks after the descriptors.
         image.write(&[0xff; 1024], 1024 * 3);
         file.put(&image).unwrap();
         e2fsck(file.path()).unwrap_err();

@@ -1,4 +1,4 @@
-//! What a volume holds, read through xact or through a mount, in a form that compares.
+//! The contents of a volume, read through xact or through a mount, in a comparable form.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +13,7 @@ use xact_types::{Ino, Timestamp};
 /// Bytes of a name or path.
 pub type Bytes = Vec<u8>;
 
-/// What is behind a name.
+/// The contents of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Body {
     File(Arc<Vec<u8>>),
@@ -22,7 +22,8 @@ pub enum Body {
     None,
 }
 
-/// One name with all that `stat`, `getxattr` and `read` tell of it; atime apart, which reading moves.
+/// One name with everything that `stat`, `getxattr` and `read` return, except for atime, which
+/// reading changes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub ino: u64,
@@ -31,7 +32,7 @@ pub struct Entry {
     pub uid: u32,
     pub gid: u32,
     pub nlink: u32,
-    /// Of device nodes.
+    /// For device nodes.
     pub rdev: u64,
     /// Seconds and nanoseconds.
     pub mtime: (i64, u32),
@@ -46,9 +47,9 @@ pub struct Tree {
     pub entries: BTreeMap<Bytes, Entry>,
 }
 
-/// Folders within folders at the most: a loop in a damaged volume must end.
+/// The deepest nesting of folders: a loop in a damaged volume must end.
 const DEPTH_MAX: usize = 200;
-/// Bytes read of one file at the most.
+/// The most bytes read of one file.
 const FILE_MAX: u64 = 1 << 30;
 
 fn join(dir: &[u8], name: &[u8]) -> Bytes {
@@ -59,14 +60,15 @@ fn join(dir: &[u8], name: &[u8]) -> Bytes {
 }
 
 impl Tree {
-    /// A number that differs for trees that differ.
+    /// A number that differs for different trees.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.entries.hash(&mut hasher);
         hasher.finish()
     }
 
-    /// What a snapshot of these paths has: all below them, and the folders that lead there with no other names.
+    /// The tree of a snapshot of these paths: everything below them, and the folders that lead
+    /// there, without other names.
     pub fn cut_down(&self, paths: &[&str]) -> Tree {
         let below = |path: &[u8], top: &[u8]| {
             path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || top == b"/")
@@ -252,8 +254,9 @@ impl Tree {
         Tree { entries: entries.collect() }
     }
 
-    /// With `other`'s times for the files that have been dated at `since` (seconds) or later here: the kernel
-    /// dates a file anew (`ext4_truncate`) when it finishes a truncation that a crash cut off.
+    /// Takes `other`'s times for files that have a time of `since` (seconds) or later here: the
+    /// kernel sets a file's time again (`ext4_truncate`) when it finishes a truncation that a crash
+    /// interrupted.
     #[must_use]
     pub fn with_truncations_dated_as(mut self, other: &Tree, since: Timestamp) -> Tree {
         let since = (since.secs, since.nanos);

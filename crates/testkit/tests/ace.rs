@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use xact_consistency::Fault;
 use xact_testkit::ace::{self, AceWorkload, Bounds};
-use xact_testkit::explorer::{Finding, Known, Plan, Replay, Subject, explore, explore_more, replay, report};
+use xact_testkit::explorer::{
+    ExploredStates, Finding, Plan, Replay, Subject, explore, explore_more, replay, report,
+};
 
 const THREADS: usize = 2;
 
@@ -40,9 +42,9 @@ fn the_kernel_agrees() {
     assert!(outcome.summary.second_opinions > 5, "{outcome:?}");
 }
 
-/// What was found once: a file that has only grown, renamed over another, came without its growth.
+/// An earlier finding: a file that had only grown and was renamed over another lost its growth.
 #[test]
-fn findings_of_the_past() {
+fn earlier_findings() {
     for name in ["ace/adaptive/durable/33.0/11.2", "ace/ordered/durable/33.0/18.2"] {
         let workload = AceWorkload::find(name).unwrap();
         let summary = report(&workload, &Bounds::new("adaptive", 2, 1).plan).unwrap();
@@ -50,7 +52,7 @@ fn findings_of_the_past() {
     }
 }
 
-/// A sequence's name brings it back.
+/// A sequence's name repeats it.
 #[test]
 fn names_replay() {
     let line: Replay = "ace/ordered/durable/0.1:1:00000000:p0:".parse().unwrap();
@@ -60,7 +62,7 @@ fn names_replay() {
     assert!(AceWorkload::find("ace/ordered/durable/0.99").is_err());
 }
 
-/// So that what sequences have in common is the same to the byte.
+/// So that common parts of sequences leave identical devices.
 #[test]
 fn runs_repeat() {
     for setting in ace::SETTINGS {
@@ -79,9 +81,9 @@ fn runs_repeat() {
     }
 }
 
-/// Nothing that a sequence shows by itself is missed where others were explored before it.
+/// Every finding of a sequence alone is also found after other sequences were explored.
 #[test]
-fn what_is_known_hides_nothing() {
+fn skipping_explored_states_hides_no_finding() {
     const CASES: [(&str, Fault); 3] = [
         ("ordered", Fault::NoFlushBeforeCommitBlock),
         ("adaptive", Fault::NoFlushOfData),
@@ -89,7 +91,7 @@ fn what_is_known_hides_nothing() {
     ];
     for (setting, fault) in CASES {
         let plan = Plan { findings: usize::MAX, ..Bounds::new(setting, 2, 1).plan };
-        let known = Known::of_many();
+        let known = ExploredStates::of_many();
         let (mut shown_before, mut shown, mut states) = (HashSet::new(), 0, [0; 2]);
         for name in (0..40).map(|letter| format!("ace/{setting}/fresh/0.1/{letter}.1")) {
             let Ok(workload) = AceWorkload::find(&name) else { continue };
@@ -97,7 +99,7 @@ fn what_is_known_hides_nothing() {
             let together = explore_more(&workload, &plan, &known).unwrap();
             let alone = explore(&workload, &plan).unwrap();
             assert_eq!(together.states + together.known, alone.states, "{name}");
-            // The first line tells the promises, the state and what is wrong with it.
+            // The first line has the promises, the state and the fault.
             let first_line = |finding: &Finding| finding.what.lines().next().map(str::to_owned);
             shown_before.extend(together.findings.iter().map(first_line));
             for finding in &alone.findings {
@@ -110,7 +112,7 @@ fn what_is_known_hides_nothing() {
     }
 }
 
-/// Rules that are left out are noticed by the enumeration, each in a line that replays it.
+/// Omitted rules are noticed by the enumeration, each in a line that replays it.
 #[test]
 fn faults_are_found() {
     const CASES: [(&str, Fault); 6] = [

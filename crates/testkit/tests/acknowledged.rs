@@ -1,6 +1,7 @@
-//! A commit that is durable already may have become so by flushes that had begun before data was written: who asks for
-//! it then is promised that data, too. Between a look at what is durable and the call anything may happen; here the commit is
-//! durable beforehand, which is the same to an engine.
+//! A durable commit may have become so by flushes that had begun before data was written. A caller
+//! that then asks for it is promised that data, too. Anything may happen between reading the
+//! durable commit's number and the call. Here the commit is durable beforehand, which is the same
+//! to an engine.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ fn engine(kind: &str) -> (Arc<SimDevice>, Arc<Engine>) {
 }
 
 #[test]
-fn data_is_durable_with_a_commit_that_was_before() {
+fn data_is_durable_with_an_earlier_commit() {
     for kind in ["journal", "none", "generations"] {
         let (device, engine) = engine(kind);
         let mut handle = Handle::begin(&engine, 1).unwrap();

@@ -1,4 +1,4 @@
-//! Each ordering rule that can be left out is missed by somebody.
+//! The omission of each ordering rule is noticed by a workload.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

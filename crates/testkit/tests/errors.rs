@@ -1,4 +1,4 @@
-//! Devices that fail: what was acknowledged stays, the volume says so and writes no more.
+//! Devices that fail: acknowledged changes stay, the volume reports the error and writes no more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use xact_testkit::recording::{Cursor, Part};
 use xact_testkit::tools::{ImageFile, formatted, must_run};
 use xact_testkit::workloads;
 
-/// Runs the workload until the fault bites, then lets the machine die: nothing of what was not
-/// flushed is left, all of it is, or one part of it.
+/// Runs the workload until the fault occurs, then crashes: of the unflushed writes, none, all or a
+/// part is left.
 fn survives(name: &str, fault: &Fault) -> bool {
     let workload = workloads::find(name).unwrap();
     let (device, history) = workload.run_with(1, |device: &SimDevice| device.inject(fault.clone())).unwrap();
@@ -58,7 +58,7 @@ fn failed_writes() {
     every(Call::Write, "mix", 3);
     every(Call::Write, "tx", 3);
     every(Call::Write, "tx-ext3", 5);
-    // Small contents travel in the commit, so there are fewer writes.
+    // Small contents go along in the commit, so there are fewer writes.
     every(Call::Write, "adaptive-tx", 2);
     every(Call::Write, "gen-mix", 5);
 }
@@ -70,7 +70,7 @@ fn failed_flushes() {
     every(Call::Flush, "single-mix", 3);
 }
 
-/// A failed read harms nobody but the caller.
+/// A failed read affects the caller alone.
 #[test]
 fn failed_reads() {
     for name in ["mix", "tx", "orphans", "fragments"] {
@@ -83,7 +83,7 @@ fn failed_reads() {
     }
 }
 
-/// Volumes of all kinds; what repairs them is a recovery, or e2fsck where there is no journal.
+/// Volumes of all kinds. A recovery repairs them, or e2fsck if there is no journal.
 const FORMATS: [(&str, &[&str]); 4] = [
     ("ext4", &["-b", "1024", "-J", "size=1"]),
     ("ext3", &["-b", "1024", "-J", "size=1", "-O", "^extents,^metadata_csum,^64bit,^flex_bg"]),
@@ -125,7 +125,8 @@ fn repaired(image: &Image, has_journal: bool) -> Arc<Volume> {
     Volume::open(SimDevice::new(image), &options()).expect("opening what is repaired")
 }
 
-/// Makes files, each with its fsync, until the device fails; looks at the volume then and afterwards.
+/// Creates files, each with its fsync, until the device fails; checks the volume then and
+/// afterwards.
 fn fails_at(format: (&str, &[&str]), fault: &Fault) -> bool {
     const FILES: u64 = 24;
     let what = format!("{}, {fault:?}", format.0);
@@ -137,11 +138,11 @@ fn fails_at(format: (&str, &[&str]), fault: &Fault) -> bool {
     let Some((made, error)) = (1..FILES).find_map(|n| make(&*view, n).err().map(|error| (n, error))) else {
         return false;
     };
-    assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{what}: the caller is told '{error}'");
-    assert!(volume.health().is_err(), "{what}: the volume goes on");
+    assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{what}: the caller got '{error}'");
+    assert!(volume.health().is_err(), "{what}: the volume still writes");
     assert!(make(&*view, FILES).is_err(), "{what}: something is made after the error");
     assert!(view.sync_all().is_err(), "{what}: a sync claims what a failed one has lost");
-    // What is there can be read on.
+    // Existing data can still be read.
     let mut bytes = Vec::new();
     let first = view.lookup(Ino::ROOT, b"file-0").unwrap();
     view.read(first.ino, 0, first.size as usize, &mut bytes).unwrap();
@@ -153,7 +154,7 @@ fn fails_at(format: (&str, &[&str]), fault: &Fault) -> bool {
     let view = volume.base();
     for n in 0..made {
         let attr = view.lookup(Ino::ROOT, format!("file-{n}").as_bytes());
-        let attr = attr.unwrap_or_else(|error| panic!("{what}: file {n}, synced, is gone: {error}"));
+        let attr = attr.unwrap_or_else(|error| panic!("{what}: the synced file {n} is missing: {error}"));
         let mut bytes = Vec::new();
         view.read(attr.ino, 0, attr.size as usize, &mut bytes).unwrap();
         assert_eq!(bytes, contents(n), "{what}: file {n}, synced");
@@ -164,7 +165,7 @@ fn fails_at(format: (&str, &[&str]), fault: &Fault) -> bool {
 }
 
 #[test]
-fn the_volume_stops_at_the_error_and_keeps_what_was_synced() {
+fn the_volume_stops_at_the_error_and_keeps_synced_files() {
     for format in FORMATS {
         for call in [Call::Write, Call::Flush] {
             let mut bites = 0;
@@ -179,9 +180,9 @@ fn the_volume_stops_at_the_error_and_keeps_what_was_synced() {
     }
 }
 
-/// A read that fails is told to whoever reads; the volume lives on, and the next read finds what is there.
+/// A failed read is reported to its caller; the volume continues, and the next read succeeds.
 #[test]
-fn a_failed_read_is_one_callers() {
+fn a_failed_read_affects_its_caller_alone() {
     for (name, mke2fs) in FORMATS {
         let (errors, image) = exercise(formatted(mke2fs, "8M"));
         assert!(!errors.iter().any(|error| !matches!(error, Error::Posix(_))), "{name}: {errors:?}");
@@ -189,7 +190,8 @@ fn a_failed_read_is_one_callers() {
         for nth in 0..12 {
             let device = SimDevice::new(image.clone());
             let volume = Volume::open(device.clone(), &options()).unwrap();
-            // The first commit has to read the superblock that it changes, and one that fails stops all.
+            // The first commit has to read the superblock that it changes, and a failure there
+            // stops all writing.
             let change = SetAttr { perm: Some(0o700), ..SetAttr::default() };
             volume.base().set_attr(&Caller::ROOT, Ino::ROOT, &change).unwrap();
             volume.sync().unwrap();
@@ -197,7 +199,7 @@ fn a_failed_read_is_one_callers() {
             let first = make(&*volume.base(), nth);
             bites += u32::from(first.is_err());
             if let Err(error) = first {
-                assert!(matches!(error, Error::Io { .. }), "{name}, read {nth}: told '{error}'");
+                assert!(matches!(error, Error::Io { .. }), "{name}, read {nth}: got '{error}'");
                 volume.health().unwrap_or_else(|e| panic!("{name}, read {nth}: stopped by it: {e}"));
                 make(&*volume.base(), 100 + nth).unwrap_or_else(|e| panic!("{name}, read {nth}: then {e}"));
             }
@@ -208,13 +210,14 @@ fn a_failed_read_is_one_callers() {
     }
 }
 
-/// What is dirty in a file whose extents cannot be read waits; what is dirty in others is written back.
+/// Dirty data of a file whose extents cannot be read waits; dirty data of other files is written
+/// back.
 #[test]
-fn a_file_that_finds_no_place_keeps_no_other_waiting() {
+fn a_file_without_space_delays_no_other() {
     const FILES: u64 = 5;
     const OTHERS: u64 = 2000;
     const NEW: u8 = 0xee;
-    // A node of an extent tree that is a block of its own, ext4_extent_header.eh_magic.
+    // A node of an extent tree in a block of its own (`ext4_extent_header.eh_magic`).
     let is_leaf = |bytes: &[u8]| bytes.starts_with(&[0x0a, 0xf3]);
     let device = SimDevice::new(formatted(&["-b", "1024", "-J", "size=1", "-N", "4096"], "16M"));
     let small = VolumeOptions { cache_bytes: 256 << 10, ..options() };
@@ -239,7 +242,7 @@ fn a_file_that_finds_no_place_keeps_no_other_waiting() {
     for &ino in files.iter().chain([&scattered]) {
         view.write(ino, 0, &[NEW; 1024], WriteHow::default()).unwrap();
     }
-    // Makes the cache forget where the blocks are.
+    // Evicts the positions of the blocks from the cache.
     for n in 0..OTHERS {
         view.lookup(Ino::ROOT, format!("other-{n}").as_bytes()).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The explorer itself, on a subject small enough to be right by looking at it: one number in two
+//! The explorer itself, on a subject that is small enough to verify by reading: one number in two
 //! slots with checksums, of which the newer valid one counts.
 
 use std::sync::Arc;
@@ -17,9 +17,10 @@ enum Mistake {
     None,
     /// Acknowledges before the flush.
     NoFlush,
-    /// Does not check the checksum when it recovers.
+    /// Ignores the checksum in the recovery.
     NoChecksum,
-    /// Recovery copies the newer slot over the older one badly: in two writes without a flush.
+    /// Recovery copies the newer slot over the older one incorrectly: in two writes without a
+    /// flush.
     TornRepair,
 }
 
@@ -40,7 +41,8 @@ impl Register {
             let mut bytes = vec![0; SLOT_BYTES];
             device.read_at(&mut bytes, (n * SLOT_BYTES) as u64).unwrap();
             let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-            // Half of the number from either end, so that a torn slot gives a number never written.
+            // Half of the number from either end, so that a torn slot gives a number that was never
+            // written.
             let found = (word(SLOT_BYTES - 8) >> 32 << 32) | (word(0) & 0xffff_ffff);
             if self.0 == Mistake::NoChecksum || bytes == slot(found) {
                 *value = found;
@@ -85,7 +87,7 @@ impl Subject for Register {
         let bytes = slot(newer);
         let at = older_slot * SLOT_BYTES as u64;
         if self.0 == Mistake::TornRepair {
-            // Spoils the newer slot before the copy is safe.
+            // Damages the newer slot before the copy is safe.
             device.write_at(&bytes, at).unwrap();
             device.write_at(&[0; SLOT_BYTES], (1 - older_slot) * SLOT_BYTES as u64).unwrap();
             device.flush().unwrap();
@@ -240,9 +242,9 @@ fn a_lost_flush_is_acknowledged_and_keeps_nothing() {
 }
 
 #[test]
-fn a_gate_holds_back_reads_of_its_range_only() {
+fn a_stall_blocks_reads_of_its_range_only() {
     let device = SimDevice::new(Image::new(1 << 16));
-    let gate = device.gate_reads(4096..8192);
+    let stall = device.stall_reads(4096..8192);
     let reader = {
         let device = Arc::clone(&device);
         std::thread::spawn(move || device.read_at(&mut [0; 512], 4096).unwrap())
@@ -252,11 +254,12 @@ fn a_gate_holds_back_reads_of_its_range_only() {
     }
     device.read_at(&mut [0; 512], 0).unwrap();
     assert!(!reader.is_finished());
-    drop(gate);
+    drop(stall);
     reader.join().unwrap();
 }
 
-/// The register as one whose states take long, and which remembers at which times it was judged.
+/// The register as a subject whose states take long, which records the times at which it was
+/// judged.
 struct Heavy {
     register: Register,
     judged: parking_lot::Mutex<std::collections::BTreeSet<Time>>,

@@ -1,8 +1,8 @@
-//! What `fsx` does to a file on a mount, done in the library: random operations on the inside of one
-//! file, each look at it compared with a copy in memory. On the base, in transactions that are committed
-//! or dropped, and over remounts.
+//! `fsx`'s operations on a file, done in the library: random operations on the inside of one file,
+//! each read of it compared with a copy in memory. Outside of transactions, in transactions that
+//! are committed or dropped, and over remounts.
 //!
-//! FSX_OPERATIONS and FSX_SEEDS ask for more than the 4000 operations and 3 seeds of every run.
+//! FSX_OPERATIONS and FSX_SEEDS ask for more than the default 4000 operations and 3 seeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use xact_testkit::device::SimDevice;
 use xact_testkit::rng::Rng;
 use xact_testkit::tools::{ImageFile, e2fsck, formatted};
 
-/// Size of the file at the most.
+/// The largest size of the file.
 const FILE_MAX: u64 = 256 << 10;
-/// Bytes that one operation is about at the most.
+/// The most bytes of one operation.
 const LEN_MAX: u64 = 32 << 10;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: {text}?")))
 }
 
-/// One file, and what is in it.
+/// One file and its contents.
 struct Exerciser {
     device: Arc<SimDevice>,
     options: VolumeOptions,
@@ -36,7 +36,7 @@ struct Exerciser {
     open: Option<(Arc<SharedTransaction>, Vec<u8>)>,
     has_extents: bool,
     rng: Rng,
-    /// The last operations, for whoever looks into a difference.
+    /// The last operations, for the reader of a difference.
     log: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ impl Exerciser {
         self.bytes.len() as u64
     }
 
-    /// An offset within the file or a bit behind it, often where a block begins.
+    /// An offset within the file or a bit behind it, often at the start of a block.
     fn place(&mut self, limit: u64) -> u64 {
         let at = self.rng.below(limit + 1);
         if self.rng.one_in(3) { at / 4096 * 4096 } else { at }
@@ -196,7 +196,7 @@ impl Exerciser {
         self.must("sync", self.view().sync_file(self.ino, data_only));
     }
 
-    /// What is said to be a hole reads as zeros.
+    /// Reported holes read as zeros.
     fn holes(&mut self) {
         let view = self.view();
         let (mut at, size) = (0, self.size());

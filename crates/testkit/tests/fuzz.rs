@@ -1,5 +1,5 @@
-//! The fuzz targets without a fuzzer: on their corpus, on what was found before (`tests/regress`), and on
-//! a few made-up inputs, the same in each run.
+//! The fuzz targets without a fuzzer: on their corpus, on earlier findings (`tests/regress`), and
+//! on a few fixed made-up inputs.
 
 use std::path::{Path, PathBuf};
 
@@ -23,13 +23,13 @@ fn replay(name: &str) {
     let corpus = inputs(&root().join("fuzz/corpus").join(name));
     assert!(!corpus.is_empty(), "the corpus of {name} is missing");
     for path in corpus.into_iter().chain(inputs(&root().join("tests/regress").join(name))) {
-        // The harness shows it only where the target panics.
+        // The harness shows it only if the target panics.
         println!("{}", path.display());
         run(&std::fs::read(&path).expect("an input"));
     }
 }
 
-/// Inputs that a fuzzer might begin with.
+/// Inputs of the kind that a fuzzer might begin with.
 fn made_up(name: &str, count: u64, longest: u64) {
     let (_, run) = TARGETS.into_iter().find(|(target, _)| *target == name).expect("a target");
     for seed in 0..count {

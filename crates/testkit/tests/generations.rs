@@ -22,14 +22,15 @@ fn the_generations_engine_keeps_its_promises() {
     }
 }
 
-/// Snapshots restored one after the other, and one of them deleted in the end: the tree is always
-/// that of the last one that was acknowledged, or of the one under way, and the volume's label is what it was.
+/// Snapshots are restored one after the other, and one of them is deleted at the end. The tree is
+/// always that of the last acknowledged restore, or of the running one, and the volume's label does
+/// not change.
 struct Restores;
 
-/// Of the volume, which is none of a snapshot's.
+/// The label of the volume, which is not part of a snapshot.
 const LABEL: &[u8] = b"of now";
 
-/// When a restore began and ended, and the tree that it leads to.
+/// The begin and end of a restore, and its tree.
 type Restored = (Time, Time, Tree);
 
 impl Restores {
@@ -50,7 +51,7 @@ impl Restores {
             volume.create_snapshot(&name)?;
             made.push((name, tree));
         }
-        // Set after all of them: a restore leaves it.
+        // Set after all of them: a restore keeps it.
         volume.set_label(LABEL)?;
         volume.close()?;
         Ok(made)
@@ -125,8 +126,8 @@ impl Subject for Restores {
     }
 }
 
-/// A volume that gets generations, or becomes a plain one again: at each moment it is the one or the other,
-/// with the tree that it had.
+/// A volume that is converted to generations or back: at each moment it is one or the other, with
+/// its tree.
 struct Conversion {
     back: bool,
 }
@@ -134,7 +135,7 @@ struct Conversion {
 const POOL_BYTES: u64 = 4 << 20;
 
 impl Conversion {
-    /// A volume with a journal and a tree on it, with room behind.
+    /// A volume with a journal and a tree, with space after it.
     fn prepare(seed: u64) -> Result<(Arc<SimDevice>, Tree), String> {
         let plain = Format { options: &["-b", "1024"], size: "24M", pool_bytes: None }.make();
         let device = SimDevice::new(generations::resized(&plain, plain.size_bytes() + POOL_BYTES));
@@ -210,7 +211,7 @@ impl Subject for Conversion {
         if tree == run { Ok(()) } else { Err(run.difference(tree)) }
     }
 
-    /// Sound as what it is, and the same command goes on to where it would have led.
+    /// Sound in its present form, and the same command completes the conversion.
     fn inspect(&self, image: &Image) -> Result<(), String> {
         let text = |e: xact::Error| e.to_string();
         let device = SimDevice::new(image.clone());
@@ -256,7 +257,7 @@ fn conversions_lose_nothing() {
 }
 
 #[test]
-fn restores_are_whole_or_not_there() {
+fn restores_are_whole_or_absent() {
     println!("{}", Summary::HEADER);
     let plan = Plan { inspect_one_in: 1, ..Plan::quick() };
     let summary = report(&Restores, &plan).unwrap();

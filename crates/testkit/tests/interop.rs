@@ -1,5 +1,5 @@
 //! Volumes that go from mke2fs to the kernel to xact and back to the kernel: the same tree each
-//! time, in contents, attributes, times and links, and nothing for e2fsck to say.
+//! time, in contents, attributes, times and links, and no remark from e2fsck.
 
 use std::ffi::CString;
 use std::fs::{self, File, FileTimes, Permissions};
@@ -91,18 +91,18 @@ fn open(path: &Path) -> Arc<Volume> {
     Volume::open(Arc::new(device), &VolumeOptions::default()).unwrap()
 }
 
-/// Lets go of the image too.
+/// Closes the image too.
 fn close(volume: Arc<Volume>) {
     volume.close().unwrap();
 }
 
-/// Changes something of everything; `view` is the base or a transaction.
+/// Changes something of everything; `place` is the live volume or a transaction.
 fn change(place: &impl PathExt, round: u64) {
     let view = place.view();
     let root = &Caller::ROOT;
     let ino = |path: &str| place.symlink_metadata(path).unwrap().ino;
     let dir = view.make_dir(root, Ino::ROOT, format!("of-xact-{round}").as_bytes(), 0o750).unwrap().ino;
-    // A transaction is limited by the journal, which is small here.
+    // The journal, which is small here, limits a transaction.
     let files = if round == 0 { 300 } else { 40 };
     for n in 0..files {
         let name = format!("another-name-of-some-length-{n}");
@@ -216,7 +216,7 @@ formats! {
     many_inodes 12 "many-inodes"
 }
 
-/// The image of a volume that the kernel has mounted is what a crash would leave.
+/// The image of a volume that the kernel has mounted is as a crash would leave it.
 #[test]
 fn journals_that_the_kernel_left() {
     for (options, mount_options) in [
@@ -230,12 +230,12 @@ fn journals_that_the_kernel_left() {
         mke2fs(&image, options, "64M");
         let mount = KernelMount::new(&image, mount_options).unwrap();
         populate(mount.path());
-        // Deleted and held: an orphan for the recovery to free.
+        // Deleted and open: an orphan for the recovery to free.
         let held = File::create(mount.path().join("held")).unwrap();
         held.write_all_at(&pattern(3, 100_000), 0).unwrap();
         fs::remove_file(mount.path().join("held")).unwrap();
-        // syncfs(2) flushes the file system; the log stays as it is until the unmount.
-        // SAFETY: syncfs takes a descriptor that is open.
+        // syncfs(2) flushes the file system; the log stays unchanged until the unmount. SAFETY:
+        // syncfs takes a descriptor that is open.
         assert_eq!(unsafe { libc::syncfs(std::os::fd::AsRawFd::as_raw_fd(&held)) }, 0);
         let (for_us, for_them) = (dir.path().join("ours"), dir.path().join("theirs"));
         fs::copy(&image, &for_us).unwrap();

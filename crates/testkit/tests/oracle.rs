@@ -1,12 +1,12 @@
-//! The oracle itself: for each rule of docs/CRASH.md a tree that keeps it, and the same tree spoilt in
-//! just this respect, which the oracle must refuse.
+//! The oracle itself: for each rule of docs/CRASH.md a tree that obeys it, and the same tree
+//! changed in just this respect, which the oracle must refuse.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xact_fs::RenameHow;
 use xact_testkit::explorer::Subject;
-use xact_testkit::model::{Content, History, Lane, Op, Promise, State, stamp};
+use xact_testkit::model::{Content, History, Op, Promise, State, ThreadHistory, stamp};
 use xact_testkit::recording::Time;
 use xact_testkit::tree::{Body, Entry, Tree};
 use xact_testkit::workloads;
@@ -14,19 +14,19 @@ use xact_testkit::workloads;
 /// Every step takes ten units of time; the crash comes after the last.
 #[derive(Clone)]
 struct Story {
-    lane: Lane,
+    thread: ThreadHistory,
     now: Time,
     promise: Promise,
 }
 
 impl Story {
     fn new() -> Story {
-        Story { lane: Lane::new("", 2), now: 0, promise: Promise::default() }
+        Story { thread: ThreadHistory::new("", 2), now: 0, promise: Promise::default() }
     }
 
     fn then(mut self, op: Op) -> Story {
         let shown = op.to_string();
-        self.lane.push(op, self.now + 1, Some(self.now + 9)).unwrap_or_else(|e| panic!("{shown}: {e}"));
+        self.thread.push(op, self.now + 1, Some(self.now + 9)).unwrap_or_else(|e| panic!("{shown}: {e}"));
         self.now += 10;
         self
     }
@@ -57,11 +57,11 @@ impl Story {
 
     /// The tree after `k` steps, all data written.
     fn tree(&self, k: usize) -> Tree {
-        render(&self.lane.states[k])
+        render(&self.thread.states[k])
     }
 
     fn history(&self) -> History {
-        History { lanes: vec![self.lane.clone()], promise: self.promise }
+        History { threads: vec![self.thread.clone()], promise: self.promise }
     }
 
     fn judge(&self, tree: &Tree) -> Result<(), String> {
@@ -109,7 +109,7 @@ fn render(state: &State) -> Tree {
 /// The tree with the bytes of one file changed.
 fn with_bytes(mut tree: Tree, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> Tree {
     let entry = tree.entries.get_mut(path.as_bytes()).unwrap();
-    let Body::File(bytes) = &mut entry.body else { panic!("{path} is no file") };
+    let Body::File(bytes) = &mut entry.body else { panic!("{path} is not a file") };
     change(Arc::make_mut(bytes));
     tree
 }
@@ -224,7 +224,7 @@ fn r7_contents_all_or_nothing() {
 }
 
 #[test]
-fn r8_no_trace_of_what_was_not_committed() {
+fn r8_no_trace_of_uncommitted_changes() {
     let s = Story::new().create("/a").write("/a", 0, 1024, 1).sync();
     let mut tree = s.tree(3);
     let extra = tree.entries[&b"/a"[..]].clone();
@@ -282,12 +282,12 @@ fn r10_unsynced_data() {
 }
 
 #[test]
-fn r11_what_was_cut_off_stays_away() {
+fn r11_truncated_data_stays_away() {
     let s = Story::new().create("/a").write("/a", 0, 4096, 1).sync().truncate("/a", 1000);
     let s = s.write("/a", 3000, 1000, 2).create("/after");
     s.legal(&s.tree(6));
     s.legal(&s.tree(3));
-    // With /after there, the truncation is too.
+    // If /after exists, the truncation must be there too.
     s.illegal(
         &with_bytes(s.tree(6), "/a", |b| b[1536..2048].copy_from_slice(&stamp::bytes(2, 1, 1536, 512))),
         "write 1",
@@ -304,7 +304,7 @@ fn r12_size() {
     s.illegal(&with_bytes(s.tree(4), "/a", |b| b.resize(4001, 0)), "size 4001");
 }
 
-/// What each data mode says of sizes and overwritten data that nobody has synced.
+/// The promise of each data mode about sizes and unsynced overwritten data.
 #[test]
 fn r12_sizes_come_with_their_data() {
     let story = |promise| {
@@ -314,12 +314,12 @@ fn r12_sizes_come_with_their_data() {
     };
     let sizes = story(Promise::Sizes);
     (3..=6).for_each(|k| sizes.legal(&sizes.tree(k)));
-    // Half of an append, and sizes whose data is not there.
+    // Half of an append, and sizes without their data.
     sizes.illegal(&with_bytes(sizes.tree(6), "/a", |b| b.truncate(4096)), "size 4096");
     sizes.illegal(&with_bytes(sizes.tree(4), "/a", |b| b[3072..].fill(0)), "size 4500");
     let old_middle = |b: &mut Vec<u8>| b[1024..1536].copy_from_slice(&stamp::bytes(2, 1, 1024, 512));
     sizes.illegal(&with_bytes(sizes.tree(6), "/a", old_middle), "size 5400");
-    // Overwrites in place come before the size that is written with them, and one by one.
+    // Overwrites in place come before the size that is written with them, one by one.
     let early = |b: &mut Vec<u8>| b[512..1024].copy_from_slice(&stamp::bytes(2, 3, 512, 512));
     sizes.legal(&with_bytes(sizes.tree(3), "/a", early));
     sizes.legal(&with_bytes(sizes.tree(4), "/a", early));
@@ -347,7 +347,7 @@ fn r12_holes_beside_unsynced_data() {
 }
 
 #[test]
-fn r13_rename_over_brings_the_data_along() {
+fn r13_rename_over_makes_the_data_durable() {
     let s =
         Story::new().create("/a").write("/a", 0, 3000, 1).sync().create("/a.new").write("/a.new", 0, 2000, 2);
     let s = s.then(Op::Rename { from: "/a.new".into(), to: "/a".into(), how: RenameHow::Replace });
@@ -366,7 +366,7 @@ fn r14_an_unsound_volume_is_refused() {
     let parts = vec![xact_testkit::recording::Part::All; cursor.pending().len()];
     let closed = workload.recover(&cursor.crash(&parts)).unwrap().closed;
     workload.inspect(&closed).unwrap();
-    // Block by block through the metadata of the first group: a damaged one is noticed.
+    // Block by block through the metadata of the first group: damage is noticed.
     let mut noticed = 0;
     for block in [2u64, 5, 20, 40] {
         let mut spoilt = closed.clone();

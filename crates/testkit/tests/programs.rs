@@ -1,6 +1,6 @@
-//! Real programs on a real mount, crashed: the daemon's device is simulated and records what SQLite
-//! and Git make it write; then each crash of that is recovered, and the programs themselves say
-//! whether they find what they were promised. `CRASH_STATES` is how many crashes of each to try.
+//! Real programs on a real mount, crashed: the daemon's device is simulated and records the writes
+//! of SQLite and Git. Then each crash is recovered, and the programs themselves check whether their
+//! promises hold. `CRASH_STATES` is the number of crashes of each to try.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -26,13 +26,14 @@ const FORMAT: Format = Format { options: &["-b", "1024", "-J", "size=1"], size: 
 trait Program: Sync {
     fn name(&self) -> &'static str;
 
-    /// Makes what the steps begin with; durable afterwards.
+    /// Prepares the steps; durable afterwards.
     fn prepare(&self, mount: &Path);
 
     /// Does the steps; `step(n)` is called before and after the n-th, from 1 on.
     fn run(&self, mount: &Path, moment: &mut dyn FnMut(Moment));
 
-    /// How many steps the program finds on a copy of the volume's files. Errors: what it complains of.
+    /// The number of steps that the program finds on a copy of the volume's files. Errors: the
+    /// program's complaint.
     fn find(&self, files: &Path) -> Result<u64, String>;
 }
 
@@ -43,7 +44,7 @@ enum Moment {
 
 struct Recorded<P>(P);
 
-/// When each step began and was promised.
+/// The times at which each step began and was promised.
 #[derive(Default)]
 struct Steps {
     begun: Vec<Time>,
@@ -57,7 +58,7 @@ impl Steps {
     }
 }
 
-/// The daemon's own options: its threads write when they like.
+/// The daemon's own options: its threads write at any time.
 fn options() -> VolumeOptions {
     VolumeOptions { cache_bytes: 16 << 20, ..VolumeOptions::default() }
 }
@@ -65,12 +66,12 @@ fn options() -> VolumeOptions {
 fn mounted<T>(device: &Arc<SimDevice>, work: impl FnOnce(&Path) -> T) -> Result<T, String> {
     let volume = Volume::open(device.clone(), &options()).map_err(|e| e.to_string())?;
     let dir = scratch();
-    let session =
+    let driver =
         serve(volume.clone(), dir.path(), &MountOptions::new(dir.path())).map_err(|e| e.to_string())?;
-    let unmounter = session.unmounter();
+    let unmounter = driver.unmounter();
     let done = work(dir.path());
     unmounter.unmount().map_err(|e| e.to_string())?;
-    session.wait();
+    driver.wait();
     volume.close().map_err(|e| e.to_string())?;
     Ok(done)
 }
@@ -115,7 +116,7 @@ impl<P: Program> Subject for Recorded<P> {
         if (promised..=begun).contains(&found) {
             return Ok(());
         }
-        Err(format!("{found} steps are there; {promised} were promised, {begun} begun"))
+        Err(format!("found {found} steps; {promised} were promised, {begun} begun"))
     }
 
     fn inspect(&self, image: &Image) -> Result<(), String> {
@@ -167,7 +168,7 @@ fn answer(command: &mut Command) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// Transactions of three rows and a counter, in a journal mode of SQLite's.
+/// Transactions of three rows and a counter, in one of SQLite's journal modes.
 struct Sqlite {
     name: &'static str,
     journal_mode: &'static str,
@@ -177,8 +178,8 @@ impl Sqlite {
     const TRANSACTIONS: u64 = 6;
 
     fn setup(&self) -> String {
-        // With FULL, SQLite does not sync the folder when it has deleted its journal, and so promises
-        // no more than that a power failure leaves the database whole.
+        // With FULL, SQLite does not sync the folder after it has deleted its journal, and so only
+        // promises that a power failure leaves the database whole.
         format!("PRAGMA journal_mode={}; PRAGMA synchronous=EXTRA;", self.journal_mode)
     }
 }
@@ -244,7 +245,7 @@ struct Git {
 
 #[derive(PartialEq, Eq)]
 enum Durable {
-    /// Git syncs all that it writes, and a sync of the volume follows.
+    /// Git syncs everything that it writes, and a sync of the volume follows.
     Synced,
     /// Each commit in a transaction, in which nothing is synced.
     Transaction,
@@ -253,8 +254,8 @@ enum Durable {
 fn git(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(dir).env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", "/nonexistent");
-    for who in ["AUTHOR", "COMMITTER"] {
-        command.env(format!("GIT_{who}_NAME"), "n").env(format!("GIT_{who}_EMAIL"), "n@example.org");
+    for role in ["AUTHOR", "COMMITTER"] {
+        command.env(format!("GIT_{role}_NAME"), "n").env(format!("GIT_{role}_EMAIL"), "n@example.org");
     }
     command.args(["-c", "safe.directory=*", "-c", "gc.auto=0", "-c", "core.fsync=all"]);
     command

@@ -1,4 +1,5 @@
-//! Snapshots of chosen files and folders: what is in them, what they hold, what the tools say.
+//! Snapshots of chosen files and folders: their contents, their space, and the reports of the
+//! tools.
 
 use std::sync::Arc;
 
@@ -34,15 +35,15 @@ fn ino(volume: &Volume, path: &str) -> Ino {
     names.fold(Ino::ROOT, |dir, name| volume.base().lookup(dir, name.as_bytes()).unwrap().ino)
 }
 
-/// Writes over what is there, in place where the volume does so.
+/// Overwrites a file, in place if the volume does so.
 fn overwrite(volume: &Volume, path: &str, contents: &[u8]) {
     volume.base().write(ino(volume, path), 0, contents, WriteHow::default()).unwrap();
 }
 
-/// The snapshot as an ext4 image: e2fsck says nothing, and the kernel sees this tree.
+/// The snapshot as an ext4 image: e2fsck accepts it, and the kernel sees this tree.
 fn exported(image: &Image, name: &str, tree: &Tree) {
     let out = SimDevice::new(export(image, Some(name)).unwrap());
-    // Deleted files that were open are released by the first opening.
+    // The first opening releases deleted files that were open.
     let volume = Volume::open(out.clone(), &quiet_options()).unwrap();
     let ours = Tree::of_view(&*volume.base()).unwrap();
     assert!(ours == *tree, "{}", tree.difference(&ours));
@@ -61,7 +62,7 @@ fn sound(device: Arc<dyn BlockDevice>) {
     assert!(report.is_sound(), "{:?}", report.problems);
 }
 
-/// Of 100 files two are kept: these two as they were, and space for them alone.
+/// Two of 100 files are kept: these two unchanged, and space for them alone.
 #[test]
 fn only_the_chosen_are_held() {
     const FILES: u64 = 100;
@@ -116,8 +117,8 @@ fn only_the_chosen_are_held() {
     }
 }
 
-/// A volume on which Linux has made what xact does not make: attribute blocks that inodes share, and with the feature
-/// folders in their inodes.
+/// A volume with structures that Linux creates and xact does not: attribute blocks that inodes
+/// share, and with the feature folders in their inodes.
 fn made_by_linux(options: &[&str], size: &str) -> Image {
     if options.iter().any(|option| option.contains("quota")) {
         // Not every kernel mounts it for writing.
@@ -177,9 +178,9 @@ fn fill(volume: &Volume) {
     volume.sync().unwrap();
 }
 
-/// On volumes of all kinds: what is kept is what was there, whatever becomes of the volume.
+/// On volumes of all kinds: the kept files stay unchanged, whatever happens to the volume.
 #[test]
-fn everything_that_there_is_can_be_chosen() {
+fn every_kind_of_file_can_be_chosen() {
     const KINDS: [&[&str]; 9] = [
         &["-b", "1024", "-N", "4096"],
         &["-b", "4096", "-N", "4096"],
@@ -230,9 +231,10 @@ fn everything_that_there_is_can_be_chosen() {
     }
 }
 
-/// A volume of many groups costs little more than one of one: groups with nothing chosen have nothing.
+/// A volume of many groups costs little more than one of one group: groups without a chosen file
+/// are empty.
 #[test]
-fn what_is_not_chosen_costs_nothing() {
+fn unchosen_files_cost_nothing() {
     let mut own = Vec::new();
     for size in ["64M", "2G"] {
         let (device, volume) = volume(&["-b", "1024", "-O", "^has_journal"], size, 64 * MIB);
@@ -246,12 +248,13 @@ fn what_is_not_chosen_costs_nothing() {
         volume.close().unwrap();
         exported(&device.image(), "one", &tree);
     }
-    // A descriptor of 64 bytes for each of 248 groups more, a bitmap for each sixteen of them, and their nodes.
+    // A descriptor of 64 bytes for each of 248 more groups, a bitmap for each sixteen of them, and
+    // their nodes.
     assert!(own[1] < own[0] + 160 * KIB, "{own:?}");
 }
 
 #[test]
-fn what_differs_is_told_of_the_chosen_alone() {
+fn differences_are_listed_for_chosen_files_only() {
     let (_device, volume) = volume(&["-b", "1024", "-O", "^has_journal"], "48M", 8 * MIB);
     for dir in ["/a/in", "/b", "/c"] {
         volume.create_dir_all(dir).unwrap();
@@ -288,7 +291,7 @@ fn what_differs_is_told_of_the_chosen_alone() {
         "Deleted /b/4",
     ];
     assert_eq!(lines("part", None), expected);
-    // Inodes that the part knows nothing of.
+    // Inodes that the part does not contain.
     for n in 0..2000 {
         volume.write(format!("/a/in/new{n}"), b"").unwrap();
     }
@@ -312,7 +315,7 @@ fn what_differs_is_told_of_the_chosen_alone() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_leaves_nothing() {
+fn invalid_choices_are_refused_and_leave_nothing() {
     let (device, volume) = volume(&["-b", "1024", "-O", "^has_journal"], "24M", 4 * MIB);
     volume.create_dir_all("/a").unwrap();
     volume.write("/a/file", b"1").unwrap();
@@ -344,7 +347,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let refused = engine.snapshots().unwrap().restore("s");
     assert!(matches!(&refused, Err(Error::Usage(why)) if why.contains("chosen paths only")), "{refused:?}");
     drop(engine);
-    // Without checksums of groups what is not used cannot be left out.
+    // Without checksums of groups, unused parts cannot be left out.
     let (_device, volume) = self::volume(&["-b", "1024", "-O", "^metadata_csum,^uninit_bg"], "24M", 4 * MIB);
     volume.write("/file", b"1").unwrap();
     let made = volume.create_snapshot_of("s", &paths(&["/file"]));

@@ -109,7 +109,8 @@ fn files_that_change_their_mode() {
 
 #[test]
 fn sub_block_records() {
-    // The others, in two steps, with transactions, threads and without extents, are for `make crash-long`.
+    // The other workloads, in two steps, with transactions, threads and without extents, run in
+    // `make crash-long`.
     clean(&["patches-mix", "patches-reuse", "patches-switch"]);
 }
 
@@ -118,7 +119,7 @@ fn sizes_follow_their_data() {
     clean(&["two-appends"]);
 }
 
-/// The fault of stock ext4 (DIU-4): another file's fsync commits a size whose data is not there.
+/// The fault of stock ext4 (DIU-4): another file's fsync commits a size whose data is missing.
 #[test]
 fn immediate_inode_updates_show_half_a_write() {
     let workload = FileWorkload {
@@ -135,9 +136,10 @@ fn data_that_follows_its_commit() {
     clean(&["writeback-single", "writeback-tx"]);
 }
 
-/// What ext4 says of data=writeback: blocks may show what they held before. The explorer sees it.
+/// ext4's documentation of data=writeback: blocks may show their previous contents. The explorer
+/// finds that.
 #[test]
-fn writeback_shows_what_blocks_held_before() {
+fn writeback_shows_previous_contents_of_blocks() {
     let workload = FileWorkload {
         data_mode: DataMode::Writeback,
         held_to: Some(Promise::Sectors),

@@ -1,36 +1,37 @@
-//! The operations that sequences are made of, each with what must be there before it.
+//! The operations that sequences are made of, each with its preconditions.
 
 use xact_fs::RenameHow;
 
 use crate::model::{Content, Op, State, stamp};
 
-/// What an operation needs.
+/// A precondition of an operation.
 #[derive(Debug, Clone)]
 enum Need {
-    /// A file with some contents.
+    /// A file with some contents exists.
     File(&'static str),
     Folder(&'static str),
     Attribute(&'static str),
-    /// Nothing of that name.
+    /// The name does not exist.
     Gone(&'static str),
 }
 
-/// An operation and what it needs.
+/// An operation and its preconditions.
 #[derive(Debug, Clone)]
 pub struct Letter {
     pub op: Op,
     needs: Vec<Need>,
 }
 
-/// Files that operations work on, and names that they give.
+/// FileOps that operations change, and names that they create.
 const FILES: [&str; 2] = ["/foo", "/A/foo"];
 const NAMES: [&str; 2] = ["/bar", "/A/bar"];
-/// Size of a file that an operation needs: not a whole number of blocks.
+/// Size of a file of a precondition: not a whole number of blocks.
 pub const FILE_BYTES: u64 = 3000;
 const ATTRIBUTE: &str = "user.x";
 
-/// All operations (CrashMonkey's, with what this file system has besides: exchange, data through
-/// the journal, transactions). Writes past the page cache and through mappings are writes here.
+/// All operations: CrashMonkey's, and those that only this file system has (exchange, data through
+/// the journal, transactions). CrashMonkey's writes past the page cache and through mappings are
+/// plain writes here.
 pub fn letters() -> Vec<Letter> {
     let mut all = Alphabet(Vec::new());
     all.names();
@@ -76,7 +77,7 @@ impl Alphabet {
     fn inside(&mut self, file: &'static str) {
         use Need::{Attribute, File};
         let path = || file.to_owned();
-        // Append, within a block, whole blocks, over the end, behind a hole.
+        // Append, within a block, whole blocks, across the end, behind a hole.
         for (offset, len) in
             [(FILE_BYTES, 900), (100, 500), (1024, 1024), (FILE_BYTES - 500, 1500), (FILE_BYTES + 4000, 1000)]
         {
@@ -101,7 +102,7 @@ impl Alphabet {
         self.add(Op::Journal { path: path(), on: true }, &[File(file)]);
     }
 
-    /// Transactions that move bytes and names together.
+    /// Transactions that change both data and names.
     fn transactions(&mut self) {
         for durable in [true, false] {
             let write =
@@ -113,7 +114,7 @@ impl Alphabet {
     }
 }
 
-/// Writes a sequence down, with the operations that its operations need.
+/// Builds a sequence, with the operations that establish the preconditions.
 pub struct Writer {
     state: State,
     generation: u32,
@@ -125,7 +126,7 @@ impl Writer {
         Writer { state, generation: 0, ops: Vec::new() }
     }
 
-    /// Adds an operation; false where it cannot be done.
+    /// Adds an operation; false if it cannot be done.
     pub fn push(&mut self, mut op: Op) -> bool {
         self.number_writes(&mut op);
         if self.state.apply(&op).is_err() {
@@ -135,7 +136,7 @@ impl Writer {
         true
     }
 
-    /// Each write has a number of its own, so that its bytes tell it apart.
+    /// Each write has a number of its own, which identifies its bytes.
     fn number_writes(&mut self, op: &mut Op) {
         match op {
             Op::Write { generation, .. } => {
@@ -147,7 +148,7 @@ impl Writer {
         }
     }
 
-    /// Adds what `letter` needs; false where what must not be there is.
+    /// Establishes the preconditions of `letter`; false if a name exists that must not.
     pub fn prepare(&mut self, letter: &Letter) -> bool {
         letter.needs.iter().all(|need| match *need {
             Need::Gone(path) => self.state.resolve(path).is_err() && self.folder(parent(path)),
@@ -176,8 +177,8 @@ impl Writer {
             && self.push(write)
     }
 
-    /// The ways to ask for what `op`, just done, has changed: sync, and fsync and fdatasync of all
-    /// that it names and of the folders around.
+    /// The ways to make the changes of `op`, the last operation, durable: sync, and fsync and
+    /// fdatasync of every file that it names and of their folders.
     pub fn syncs(&self, op: &Op) -> Vec<Op> {
         let mut paths = Vec::new();
         collect_paths(op, &mut paths);

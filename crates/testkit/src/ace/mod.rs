@@ -1,9 +1,9 @@
 //! Bounded enumeration (ACE, of CrashMonkey, OSDI 2018): every sequence of one operation and every
-//! sequence of two over a few names, with each way to make them durable at each place, on each
-//! kind of volume. Small sequences find most of what large ones find, and say what it was.
+//! sequence of two over a few names, with each way to make them durable at each position, on each
+//! kind of volume. Small sequences find most of what large ones find, and show the cause.
 //!
 //! - `alphabet`: the operations and names
-//! - here: sequences, by a name that tells them, and the exploration of many of them
+//! - this file: sequences, named by their numbers, and the exploration of many of them
 
 mod alphabet;
 
@@ -17,32 +17,33 @@ use xact_consistency::Fault;
 use xact_types::SimulatedClock;
 
 use crate::crash::Effort;
-use crate::explorer::{Finding, Known, Plan, Recovered, Subject, Summary, explore_more};
+use crate::driver::{Done, Driver, End, FileOps};
+use crate::explorer::{ExploredStates, Finding, Plan, Recovered, Subject, Summary, explore_more};
 use crate::files::FileWorkload;
 use crate::image::Image;
 use crate::model::{History, Op, State};
 use crate::recording::{Recording, Time};
+use crate::resume::Resume;
 use crate::rng::Rng;
-use crate::session::{Done, End, Files, Session};
-use crate::sittings::Sittings;
 use crate::tree::Tree;
 use crate::workloads::{self, random};
 
 use alphabet::{Letter, Writer, letters};
 
-/// One operation, and what makes it durable: 0 nothing, else the so-many-th way that there is.
+/// One operation, and how it is made durable: 0 for not at all, else the number of the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
     letter: usize,
     sync: usize,
 }
 
-/// A sequence by its numbers. As text: `ace/adaptive/durable/12.0/7.3` does operation 12, then 7 with
-/// the third way to sync, in the setting `adaptive`; what operation 12 needs was durable before.
+/// A sequence by its numbers. As text, `ace/adaptive/durable/12.0/7.3` does operation 12, then 7
+/// with the third way to sync, in the setting `adaptive`; the preconditions of operation 12 were
+/// durable before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequence {
     setting: &'static str,
-    /// Whether what the first operation needs is durable before it.
+    /// Whether the preconditions of the first operation are durable before it.
     durable: bool,
     steps: Vec<Step>,
 }
@@ -58,7 +59,7 @@ impl FromStr for Sequence {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Sequence, String> {
-        let bad = || format!("'{text}' is no sequence (ace/adaptive/durable/12.0/7.3)");
+        let bad = || format!("invalid sequence '{text}' (expected ace/adaptive/durable/12.0/7.3)");
         let mut fields = text.split('/');
         let mut field = || fields.next().ok_or_else(bad);
         if field()? != "ace" {
@@ -75,7 +76,7 @@ impl FromStr for Sequence {
     }
 }
 
-/// The volumes and mount options that sequences run in; the first is the default of a mount.
+/// The volumes and mount options of sequences; the first is the default of a mount.
 pub const SETTINGS: [&str; 10] = [
     "adaptive",
     "ordered",
@@ -89,7 +90,7 @@ pub const SETTINGS: [&str; 10] = [
     "none",
 ];
 
-/// The workload whose volume and options a setting has.
+/// The workload with a setting's volume and options.
 fn volume_of(setting: &str) -> FileWorkload {
     if setting == "none" {
         return FileWorkload { threads: Vec::new(), ..workloads::without_journal(random::mix) };
@@ -109,18 +110,18 @@ fn volume_of(setting: &str) -> FileWorkload {
     FileWorkload { threads: Vec::new(), ..workloads::find(like).expect("a workload of this name") }
 }
 
-/// Files without extents have no blocks that are reserved and not written, as in Linux.
+/// FileOps without extents have no blocks that are reserved and not written, as in Linux.
 fn is_there(op: &Op, setting: &str) -> bool {
     setting != "ext3" || !matches!(op, Op::Reserve { .. } | Op::ZeroRange { .. })
 }
 
-/// What a sequence comes to: operations before the recording, and in it.
+/// A sequence's operations: those before the recording, and those in it.
 struct Script {
     before: Vec<Op>,
     ops: Vec<Op>,
 }
 
-/// The folder that is always there.
+/// The folder that always exists.
 const FOLDER: &str = "/A";
 
 fn first_state() -> State {
@@ -132,7 +133,7 @@ fn first_state() -> State {
 const FIRST_FILE: u32 = 2;
 
 impl Sequence {
-    /// `None` where the operations do not go together, or one has not so many ways to sync.
+    /// `None` if the operations cannot follow each other, or one of them has fewer ways to sync.
     fn write(&self, letters: &[Letter]) -> Option<Script> {
         let mut writer = Writer::new(first_state());
         let mut before = vec![Op::Mkdir { path: FOLDER.into(), perm: 0o755 }];
@@ -154,8 +155,8 @@ impl Sequence {
         Some(Script { before, ops: writer.ops })
     }
 
-    /// Every sequence of `length` operations in a setting that ends in a sync: those with `first` as
-    /// their first operation and preparation, for whoever shares the work.
+    /// Every sequence of `length` operations in a setting that ends in a sync: those with `first`
+    /// as their first operation and this preparation, so that threads can share the work.
     fn all_from(setting: &'static str, length: usize, first: usize, durable: bool) -> Vec<Sequence> {
         let letters = letters();
         let mut open = vec![Sequence { setting, durable, steps: Vec::new() }];
@@ -182,7 +183,7 @@ impl Sequence {
         open
     }
 
-    /// A sequence of `length` operations, drawn by lot.
+    /// A random sequence of `length` operations.
     fn random(setting: &'static str, length: usize, letters: &[Letter], rng: &mut Rng) -> Sequence {
         const WAYS: u64 = 6;
         loop {
@@ -201,9 +202,10 @@ impl Sequence {
     }
 }
 
-/// A sequence under the explorer. Under one setting sequences differ in nothing but their operations, so what is
-/// known of one need not be examined in another (`explorer::Known`): the clock is the same in all, and so are the
-/// devices that those with a common beginning leave.
+/// A sequence under the explorer. Within a setting, sequences differ only in their operations, so a
+/// state that one of them has shown need not be examined again in another
+/// (`explorer::ExploredStates`): all have the same clock, and sequences with a common beginning
+/// leave the same devices.
 pub struct AceWorkload {
     name: String,
     volume: FileWorkload,
@@ -211,7 +213,7 @@ pub struct AceWorkload {
 }
 
 impl AceWorkload {
-    /// Errors: a text that is no sequence, or one that cannot be.
+    /// Errors: a text that is not a sequence, or a sequence that is impossible.
     pub fn find(name: &str) -> Result<AceWorkload, String> {
         let sequence: Sequence = name.parse()?;
         AceWorkload::of(&sequence, &volume_of(sequence.setting), &letters())
@@ -230,15 +232,15 @@ impl AceWorkload {
     }
 }
 
-/// When sequences happen, and when their crashes are recovered: in the past, since e2fsck looks askance at the
-/// future, and always the same, so that what sequences have in common leaves the same devices.
+/// The times of sequences, and of the recovery of their crashes: in the past, since e2fsck dislikes
+/// the future, and always the same, so that common parts of sequences leave the same devices.
 const RECORDED_AT: u32 = 1_600_000_000;
 const RECOVERED_AT: u32 = RECORDED_AT + 86_400;
 
-fn perform(session: &mut Session, op: &Op) -> Done {
-    let Op::Commit { ops, durable } = op else { return session.run(op.clone()) };
+fn perform(driver: &mut Driver, op: &Op) -> Done {
+    let Op::Commit { ops, durable } = op else { return driver.run(op.clone()) };
     let end = if *durable { End::Commit } else { End::CommitOrdered };
-    session.transaction(|tx| {
+    driver.transaction(|tx| {
         ops.iter().try_for_each(|op| tx.run(op.clone()))?;
         Ok(end)
     })
@@ -255,18 +257,18 @@ impl Subject for AceWorkload {
     fn record(&self, _seed: u64) -> Result<(Recording, History), String> {
         let _clock = SimulatedClock::start(RECORDED_AT);
         let (device, volume) = self.volume.start()?;
-        let mut session = Session::new(&volume, device.clone(), "", FIRST_FILE);
+        let mut driver = Driver::new(&volume, device.clone(), "", FIRST_FILE);
         let mut work = || -> Done {
-            self.script.before.iter().try_for_each(|op| perform(&mut session, op))?;
-            session.sync()?;
+            self.script.before.iter().try_for_each(|op| perform(&mut driver, op))?;
+            driver.sync()?;
             device.restart_recording();
-            self.script.ops.iter().try_for_each(|op| perform(&mut session, op))
+            self.script.ops.iter().try_for_each(|op| perform(&mut driver, op))
         };
         work().map_err(|e| format!("{}: {e}", self.name))?;
         let recording = device.recording();
-        let history = self.volume.history(vec![session.finish()]);
-        // Dropped as it is, what waits for a commit would keep the engine and its threads alive: thousands of them
-        // in an enumeration.
+        let history = self.volume.history(vec![driver.finish()]);
+        // Without this, actions that wait for a commit would keep the engine and its threads alive
+        // after the drop: thousands of them in an enumeration.
         volume.poison("its run is over");
         Ok((recording, history))
     }
@@ -305,17 +307,17 @@ impl Subject for AceWorkload {
     }
 }
 
-/// Which sequences, and how hard to look at each.
+/// The sequences to explore, and the effort for each.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub setting: &'static str,
     /// Operations of a sequence.
     pub length: usize,
-    /// Draws so many by lot instead of taking all.
+    /// Picks this number of random sequences instead of all.
     pub sample: Option<u64>,
-    /// Tells now and then how far it is.
+    /// Prints its progress now and then.
     pub progress: bool,
-    /// A rule to leave out, to see whether it is noticed.
+    /// A rule to leave out, to see whether the explorer notices.
     pub fault: Option<Fault>,
     pub plan: Plan,
 }
@@ -338,7 +340,7 @@ impl Bounds {
     }
 }
 
-/// What came of many sequences; its time is that of the threads, divided by their number.
+/// The result of many sequences; its time is that of the threads, divided by their number.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     pub sequences: u64,
@@ -382,7 +384,7 @@ impl Outcome {
 /// The exploration of many sequences, in parts.
 struct Enumeration<'a> {
     bounds: &'a Bounds,
-    sittings: Option<&'a Sittings>,
+    resume: Option<&'a Resume>,
     letters: Vec<Letter>,
     volume: FileWorkload,
     parts: u64,
@@ -392,10 +394,10 @@ struct Enumeration<'a> {
 }
 
 impl<'a> Enumeration<'a> {
-    /// Sequences that are drawn make a part.
+    /// The number of random sequences in a part.
     const DRAWN_AT_ONCE: u64 = 16;
 
-    fn new(bounds: &'a Bounds, sittings: Option<&'a Sittings>) -> Enumeration<'a> {
+    fn new(bounds: &'a Bounds, resume: Option<&'a Resume>) -> Enumeration<'a> {
         let letters = letters();
         let parts = match bounds.sample {
             Some(count) => count.div_ceil(Self::DRAWN_AT_ONCE),
@@ -403,7 +405,7 @@ impl<'a> Enumeration<'a> {
         };
         Enumeration {
             bounds,
-            sittings,
+            resume,
             letters,
             volume: FileWorkload { fault: bounds.fault, ..volume_of(bounds.setting) },
             parts,
@@ -413,7 +415,7 @@ impl<'a> Enumeration<'a> {
         }
     }
 
-    /// The sequences of a part: those that begin alike, or some that are drawn.
+    /// The sequences of a part: those with a common beginning, or some random ones.
     fn part(&self, number: u64) -> Vec<Sequence> {
         let Bounds { setting, length, sample, plan, .. } = *self.bounds;
         if sample.is_none() {
@@ -423,10 +425,10 @@ impl<'a> Enumeration<'a> {
         (0..Self::DRAWN_AT_ONCE).map(|_| Sequence::random(setting, length, &self.letters, &mut rng)).collect()
     }
 
-    /// What comes of a part, and whether that is all of it.
+    /// The result of a part, and whether it is complete.
     fn explore_part(&self, number: u64) -> Result<(Outcome, bool), String> {
         let began = Instant::now();
-        let known = Known::of_many();
+        let known = ExploredStates::of_many();
         let mut outcome = Outcome::default();
         let mut is_whole = true;
         for sequence in self.part(number) {
@@ -443,20 +445,20 @@ impl<'a> Enumeration<'a> {
         Ok((outcome, is_whole))
     }
 
-    /// Takes one part after the other.
+    /// Explores one part after the other.
     fn work(&self, next: &AtomicU64) -> Result<(), String> {
         loop {
             let number = next.fetch_add(1, Relaxed);
             if number >= self.parts || self.stop.load(Relaxed) {
                 return Ok(());
             }
-            let outcome = match self.sittings.and_then(|sittings| sittings.outcome(self.bounds, number)) {
+            let outcome = match self.resume.and_then(|resume| resume.outcome(self.bounds, number)) {
                 Some(earlier) => earlier.clone(),
                 None => {
                     self.progress(number);
                     let (outcome, is_whole) = self.explore_part(number)?;
-                    if let (Some(sittings), true) = (self.sittings, is_whole) {
-                        sittings.add(self.bounds, number, &outcome)?;
+                    if let (Some(resume), true) = (self.resume, is_whole) {
+                        resume.add(self.bounds, number, &outcome)?;
                     }
                     outcome
                 }
@@ -469,7 +471,7 @@ impl<'a> Enumeration<'a> {
         }
     }
 
-    /// A line on standard error each minute: all sequences of two operations take long.
+    /// A line on standard error each minute, since all sequences of two operations take long.
     fn progress(&self, begun: u64) {
         static SHOWN: AtomicU64 = AtomicU64::new(0);
         let minute = self.started.elapsed().as_secs() / 60;
@@ -490,10 +492,10 @@ impl<'a> Enumeration<'a> {
     }
 }
 
-/// Explores every sequence within the bounds, on `threads` threads, but for the parts that `sittings` knows; to it
-/// goes what is done.
-fn explore_all(bounds: &Bounds, threads: usize, sittings: Option<&Sittings>) -> Result<Outcome, String> {
-    let enumeration = Enumeration::new(bounds, sittings);
+/// Explores every sequence within the bounds, on `threads` threads, except for the parts that
+/// `resume` has; adds each finished part to it.
+fn explore_all(bounds: &Bounds, threads: usize, resume: Option<&Resume>) -> Result<Outcome, String> {
+    let enumeration = Enumeration::new(bounds, resume);
     let next = AtomicU64::new(0);
     let failure = Mutex::new(None);
     let threads = threads.max(1);
@@ -516,9 +518,9 @@ fn explore_all(bounds: &Bounds, threads: usize, sittings: Option<&Sittings>) -> 
     Ok(outcome)
 }
 
-/// Explores (see `explore_all`), prints the row and the findings, and gives the outcome.
-pub fn report_all(bounds: &Bounds, threads: usize, sittings: Option<&Sittings>) -> Result<Outcome, String> {
-    let outcome = explore_all(bounds, threads, sittings)?;
+/// Explores (see `explore_all`), prints the row and the findings, and returns the outcome.
+pub fn report_all(bounds: &Bounds, threads: usize, resume: Option<&Resume>) -> Result<Outcome, String> {
+    let outcome = explore_all(bounds, threads, resume)?;
     println!("{}", outcome.row());
     outcome.summary.findings.iter().for_each(Finding::print);
     Ok(outcome)

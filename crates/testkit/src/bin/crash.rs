@@ -8,32 +8,32 @@ use xact_testkit::ace::{self, AceWorkload, Bounds};
 use xact_testkit::blocks::BlockWorkload;
 use xact_testkit::canaries::{self, Canary};
 use xact_testkit::explorer::{Finding, Plan, Replay, Replayed, Subject, Summary, replay, report};
-use xact_testkit::sittings::Sittings;
+use xact_testkit::resume::Resume;
 use xact_testkit::{tools, workloads};
 
 const USAGE: &str = "\
 usage: crash [--long] [--seeds N] [--seed N] [--resume FILE] [WORKLOAD...]
                                                                explore (all workloads if none is named)
        crash --ace N [--sample N] [--seed N] [SETTING...]      every sequence of N operations
-       crash --ace N --resume FILE [--seed N] [SETTING...]     the same, in several sittings
-       crash --faults [NAME...]                                each rule left out, or these, or in these workloads:
-                                                               who notices
+       crash --ace N --resume FILE [--seed N] [SETTING...]     the same, in several runs
+       crash --faults [NAME...]                                leave out each rule, or these, or in these
+                                                               workloads, and show what notices it
        crash --replay 'LINE'                                   try the state of a finding again
        crash --list
 
-  --long      every state there is time for, instead of a sample
-  --seeds N   so many runs of each workload, with seeds 1 to N (1; with --long 4)
-  --seed N    only this seed
-  --sample N  so many sequences, drawn by lot, instead of all
+  --long      explore as many states as the time allows, instead of a sample
+  --seeds N   run each workload with seeds 1 to N (1; with --long 4)
+  --seed N    use only this seed
+  --sample N  explore N random sequences instead of all
   --resume FILE
-              leaves out what FILE says is done, and adds what gets done; rows are of all of it
+              skip the cases that FILE names, and add the finished ones; rows cover all of them
 ";
 
 const THREADS: usize = 2;
 
 enum Job {
-    Explore { plan: Plan, seeds: RangeInclusive<u64>, names: Vec<String>, sittings: Option<PathBuf> },
-    Ace { bounds: Vec<Bounds>, sittings: Option<PathBuf> },
+    Explore { plan: Plan, seeds: RangeInclusive<u64>, names: Vec<String>, resume: Option<PathBuf> },
+    Ace { bounds: Vec<Bounds>, resume: Option<PathBuf> },
     Faults { names: Vec<String> },
     Replay(Replay),
     List,
@@ -44,7 +44,7 @@ fn job() -> Result<Job, String> {
     let mut args = std::env::args().skip(1);
     let mut plan = Plan::quick();
     let (mut seeds, mut length, mut sample) = (None, None, None);
-    let mut sittings = None;
+    let mut resume = None;
     let mut names = Vec::new();
     while let Some(arg) = args.next() {
         let number = |args: &mut dyn Iterator<Item = String>| -> Result<u64, String> {
@@ -60,7 +60,7 @@ fn job() -> Result<Job, String> {
             "--ace" => length = Some(number(&mut args)? as usize),
             "--resume" => {
                 let file = args.next().ok_or_else(|| format!("--resume needs a file\n\n{USAGE}"))?;
-                sittings = Some(PathBuf::from(file));
+                resume = Some(PathBuf::from(file));
             }
             "--sample" => sample = Some(number(&mut args)?),
             "--replay" => {
@@ -74,7 +74,7 @@ fn job() -> Result<Job, String> {
             _ => names.push(arg),
         }
     }
-    if sittings.is_some() && sample.is_some() {
+    if resume.is_some() && sample.is_some() {
         return Err(format!("--resume is for all sequences, not for a sample\n\n{USAGE}"));
     }
     if let Some(length) = length {
@@ -87,22 +87,22 @@ fn job() -> Result<Job, String> {
         let bounds = bounds
             .map(|setting| Bounds { sample, progress: true, ..Bounds::new(setting, length, seed) })
             .collect();
-        return Ok(Job::Ace { bounds, sittings });
+        return Ok(Job::Ace { bounds, resume });
     }
     let standard = if plan.is_long() { 1..=4 } else { 1..=1 };
-    Ok(Job::Explore { plan, seeds: seeds.unwrap_or(standard), names, sittings })
+    Ok(Job::Explore { plan, seeds: seeds.unwrap_or(standard), names, resume })
 }
 
-/// Reports a run, or what an earlier sitting says of it.
-fn one_run<S: Subject>(subject: &S, plan: &Plan, sittings: Option<&Sittings>) -> Result<Summary, String> {
-    if let Some(done) = sittings.and_then(|sittings| sittings.run(subject.name(), plan)) {
+/// Reports a run, or the result of an earlier session for it.
+fn one_run<S: Subject>(subject: &S, plan: &Plan, resume: Option<&Resume>) -> Result<Summary, String> {
+    if let Some(done) = resume.and_then(|resume| resume.run(subject.name(), plan)) {
         println!("{}", done.row());
         done.findings.iter().for_each(Finding::print);
         return Ok(done.clone());
     }
     let summary = report(subject, plan)?;
-    if let Some(sittings) = sittings {
-        sittings.add_run(plan, &summary)?;
+    if let Some(resume) = resume {
+        resume.add_run(plan, &summary)?;
     }
     Ok(summary)
 }
@@ -111,9 +111,9 @@ fn explore(
     plan: Plan,
     seeds: RangeInclusive<u64>,
     names: &[String],
-    sittings: Option<PathBuf>,
+    resume: Option<PathBuf>,
 ) -> Result<bool, String> {
-    let sittings = sittings.map(|file| Sittings::open(&file)).transpose()?;
+    let resume = resume.map(|file| Resume::open(&file)).transpose()?;
     let known: Vec<String> = all_names();
     if let Some(name) = names.iter().find(|n| !known.contains(n)) {
         return Err(format!("no workload is called {name}; there are: {}", known.join(" ")));
@@ -124,11 +124,11 @@ fn explore(
     for seed in seeds {
         let plan = Plan { seed, ..plan };
         for workload in BlockWorkload::all().iter().filter(|w| chosen(w.name)) {
-            rows.push(one_run(workload, &plan, sittings.as_ref())?);
+            rows.push(one_run(workload, &plan, resume.as_ref())?);
         }
         for workload in workloads::all().iter().chain(&workloads::on_generations()).filter(|w| chosen(w.name))
         {
-            rows.push(one_run(workload, &plan, sittings.as_ref())?);
+            rows.push(one_run(workload, &plan, resume.as_ref())?);
         }
     }
     let sum = |what: fn(&Summary) -> u64| rows.iter().map(what).sum::<u64>();
@@ -144,11 +144,11 @@ fn explore(
     Ok(findings == 0)
 }
 
-fn enumerate(bounds: &[Bounds], sittings: Option<PathBuf>) -> Result<bool, String> {
-    let sittings = sittings.map(|file| Sittings::open(&file)).transpose()?;
+fn enumerate(bounds: &[Bounds], resume: Option<PathBuf>) -> Result<bool, String> {
+    let resume = resume.map(|file| Resume::open(&file)).transpose()?;
     let mut findings = 0;
     for bounds in bounds {
-        findings += ace::report_all(bounds, THREADS, sittings.as_ref())?.summary.findings.len();
+        findings += ace::report_all(bounds, THREADS, resume.as_ref())?.summary.findings.len();
     }
     Ok(findings == 0)
 }
@@ -204,11 +204,11 @@ fn try_again(line: &Replay) -> Result<bool, String> {
 }
 
 fn main() -> ExitCode {
-    // Without the right to it there are no kernel mounts that could stay.
+    // Without this right there are no kernel mounts that could stay.
     let _ = tools::mount_for_ourselves();
     let result = job().and_then(|job| match job {
-        Job::Explore { plan, seeds, names, sittings } => explore(plan, seeds, &names, sittings),
-        Job::Ace { bounds, sittings } => enumerate(&bounds, sittings),
+        Job::Explore { plan, seeds, names, resume } => explore(plan, seeds, &names, resume),
+        Job::Ace { bounds, resume } => enumerate(&bounds, resume),
         Job::Faults { names } => faults(&names),
         Job::Replay(line) => try_again(&line),
         Job::List => {

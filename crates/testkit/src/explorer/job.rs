@@ -1,4 +1,5 @@
-//! Everything about one crashed device: recovery, oracle, other witnesses, crashes of the recovery.
+//! All checks of one crashed device: recovery, oracle, other implementations, crashes of the
+//! recovery.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -16,9 +17,9 @@ use crate::rng::Rng;
 use super::replay::{Replay, crash};
 use super::report::{describe, describe_part};
 use super::states::Left;
-use super::{Finding, Known, Plan, Recovered, Subject};
+use super::{ExploredStates, Finding, Plan, Recovered, Subject};
 
-/// How an error begins that was a panic.
+/// The beginning of an error that was a panic.
 const PANIC: &str = "panic: ";
 /// Overwrites a sector with noise.
 pub(super) fn rot(image: &mut Image, sector: u64) {
@@ -44,7 +45,7 @@ pub(super) struct Job<'a, S: Subject> {
     pub recording: &'a Recording,
     pub run: &'a S::Run,
     shape: u32,
-    known: &'a Known<S::Tree>,
+    known: &'a ExploredStates<S::Tree>,
     pub findings: Mutex<Vec<Finding>>,
     pub counts: Counts,
     pub stop: AtomicBool,
@@ -56,7 +57,7 @@ impl<'a, S: Subject> Job<'a, S> {
         plan: &'a Plan,
         recording: &'a Recording,
         run: &'a S::Run,
-        known: &'a Known<S::Tree>,
+        known: &'a ExploredStates<S::Tree>,
     ) -> Job<'a, S> {
         Job {
             subject,
@@ -71,7 +72,7 @@ impl<'a, S: Subject> Job<'a, S> {
         }
     }
 
-    /// Everything about one crashed device that [`Known`] does not spare.
+    /// All checks of one crashed device, except for those that [`ExploredStates`] has done before.
     pub fn examine(&self, Left { state, image, device, moment }: Left) {
         let runs = self.known.meet(device, moment);
         let is_new = runs == 0;
@@ -107,8 +108,9 @@ impl<'a, S: Subject> Job<'a, S> {
         }
         if seconded && let Some(theirs) = self.subject.second_opinion(&image, &recovered.tree) {
             self.counts.second.fetch_add(1, Relaxed);
-            // Of a torn commit block whose first sector is whole Linux since 6.7 takes the commit, and
-            // e2fsprogs drops it: both may be, as nobody was told of it.
+            // If the first sector of a torn commit block is whole, Linux since 6.7 accepts the
+            // commit, and e2fsprogs drops it. Both are legal, since the commit was never reported
+            // as durable.
             let torn = path[0].parts.iter().any(|p| matches!(p, Part::Sectors(_)));
             match theirs {
                 Ok(theirs) if theirs == recovered.tree => {}
@@ -137,8 +139,8 @@ impl<'a, S: Subject> Job<'a, S> {
         }
     }
 
-    /// Which of the plan's samples a state is in: to be inspected, to be recovered by the kernel, to have its
-    /// recovery crashed, to lose a sector of the log.
+    /// The plan's samples that a state is in: to be inspected, to be recovered by the kernel, to
+    /// have its recovery crashed, to lose a sector of the log.
     fn draw(&self, lot: u64) -> [bool; 4] {
         let Plan { inspect_one_in, second_one_in, nested_one_in, rotten_one_in, .. } = *self.plan;
         let mut turn = 0;
@@ -148,7 +150,7 @@ impl<'a, S: Subject> Job<'a, S> {
         })
     }
 
-    /// A device that lost a sector of the log: an error, or nothing wrong.
+    /// A device that lost a sector of the log must give an error, or be right.
     pub fn examine_rotten(&self, state: CrashState, image: &Image) {
         let time = self.recording.time_of(state.point);
         match self.recover(image) {
@@ -289,7 +291,7 @@ impl<'a, S: Subject> Job<'a, S> {
         }
     }
 
-    /// Adds which writes the crash lost or tore.
+    /// Adds the writes that the crash lost or tore.
     fn describe_events(&self, state: &CrashState, text: &mut String) {
         const SHOWN: usize = 12;
         let cursor = Cursor::at(self.recording, state.point);
@@ -311,7 +313,7 @@ impl<'a, S: Subject> Job<'a, S> {
     }
 }
 
-/// Whether a state is in a sample of one in `n`; the same for the same state, always.
+/// Whether a state is in a sample of one in `n`; always the same for the same state.
 fn drawn(lot: u64, n: u64) -> bool {
     n != 0 && Rng::new(lot).one_in(n)
 }

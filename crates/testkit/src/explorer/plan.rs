@@ -1,8 +1,8 @@
-//! How much to explore.
+//! The amount of exploration.
 
 use crate::crash::Effort;
 
-/// How much to explore. Rates are "one in so many states", 0 for never.
+/// The amount of exploration. A rate of n means one in n states, 0 means never.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub seed: u64,
@@ -12,19 +12,21 @@ pub struct Plan {
     /// Crashes within crashes: 0 crashes the run only, 1 also its recovery, and so on.
     pub depth: usize,
     pub nested_one_in: u64,
-    /// Crashes of one recovery at the most, about; above, a seeded sample of its points.
+    /// The approximate limit for crashes of one recovery. If there are more, a seeded sample of its
+    /// points.
     pub nested_states: u64,
     pub inspect_one_in: u64,
     pub second_one_in: u64,
     pub rotten_one_in: u64,
-    /// States to judge at the most; above, a seeded sample of the points.
+    /// The most states to judge. If there are more, a seeded sample of the points.
     pub states: u64,
-    /// Of a subject whose states take long ([`super::Subject::weight`]), try fewer, from all over its run.
+    /// Tries fewer states, from all over its run, of a subject whose states take long
+    /// ([`super::Subject::weight`]).
     pub thins_out: bool,
     pub threads: usize,
-    /// Stop at so many findings.
+    /// Stops at this number of findings.
     pub findings: usize,
-    /// A line on the terminal that tells how far it is.
+    /// Shows a progress line on the terminal.
     pub progress: bool,
 }
 
@@ -67,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// Whether it is of `make crash-long`.
+    /// Whether it is a plan of `make crash-long`.
     pub fn is_long(&self) -> bool {
         self.depth > 1
     }

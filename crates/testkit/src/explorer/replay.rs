@@ -6,7 +6,7 @@ use crate::recording::{Cursor, Recording};
 
 use super::job::{Job, rot};
 use super::states::Left;
-use super::{Finding, Known, Plan, Subject};
+use super::{ExploredStates, Finding, Plan, Subject};
 
 /// A replay line: `workload:seed:shape:state/state…`, the states of nested crashes after the first.
 pub struct Replay {
@@ -28,7 +28,7 @@ impl std::str::FromStr for Replay {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Replay, String> {
-        let bad = || format!("'{text}' is no replay line (workload:seed:shape:p12:+3-2/…)");
+        let bad = || format!("invalid replay line '{text}' (expected workload:seed:shape:p12:+3-2/…)");
         let mut fields = text.splitn(4, ':');
         let mut field = || fields.next().ok_or_else(bad);
         let workload = field()?.to_owned();
@@ -39,11 +39,11 @@ impl std::str::FromStr for Replay {
     }
 }
 
-/// What a replay line came to.
+/// The result of a replay line.
 pub struct Replayed {
-    /// What had been done before the crash.
+    /// The operations done before the crash.
     pub story: String,
-    /// `None`: nothing is wrong with this state any more.
+    /// `None`: this state is right now.
     pub finding: Option<Finding>,
 }
 
@@ -64,7 +64,7 @@ pub fn replay<S: Subject>(subject: &S, line: &Replay, plan: &Plan) -> Result<Rep
         eprintln!("note: {TRIES} runs did not write what the run of this line wrote; trying it all the same");
     }
     let plan = Plan { inspect_one_in: 1, second_one_in: 1, nested_one_in: 0, rotten_one_in: 0, ..*plan };
-    let known = Known::of_one();
+    let known = ExploredStates::of_one();
     let job = Job::new(subject, &plan, &recording, &run, &known);
     let (first, rest) = line.states.split_first().ok_or("a replay line needs a crash state")?;
     let image = crash(&recording, first)?;

@@ -1,4 +1,4 @@
-//! What an exploration came to, for people and for tests.
+//! The result of an exploration, for people and for tests.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use super::{Plan, Subject, explore};
 /// An illegal outcome.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    /// What `crash --replay` takes.
+    /// The argument of `crash --replay`.
     pub replay: String,
     pub what: String,
 }
 
-/// What was explored.
+/// The numbers of an exploration.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     pub workload: String,
@@ -24,9 +24,9 @@ pub struct Summary {
     pub points: usize,
     /// Distinct crashed devices that were judged, each at each of its moments.
     pub states: u64,
-    /// For how many of them a device was recovered; for the others it had been before.
+    /// The number of them for which a device was recovered; for the others it had been before.
     pub recovered: u64,
-    /// Others, which runs before this one had too.
+    /// States that earlier runs had too.
     pub known: u64,
     /// Recoveries that were crashed and done again.
     pub nested: u64,
@@ -62,7 +62,7 @@ impl Summary {
     }
 }
 
-/// Explores, prints the row and every finding with its replay line, and gives the summary.
+/// Explores, prints the row and every finding with its replay line, and returns the summary.
 pub fn report<S: Subject>(subject: &S, plan: &Plan) -> Result<Summary, String> {
     let summary = explore(subject, plan).map_err(|e| format!("{}: {e}", subject.name()))?;
     println!("{}", summary.row());

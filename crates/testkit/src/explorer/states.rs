@@ -1,4 +1,4 @@
-//! The crash states of a recording, as a plan chooses them.
+//! The crash states of a recording that a plan chooses.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::rng::Rng;
 use super::job::Job;
 use super::{Plan, Subject};
 
-/// A crash state, and what it leaves.
+/// A crash state, and the device that it leaves.
 pub(super) struct Left {
     pub state: CrashState,
     pub image: Image,
@@ -24,11 +24,12 @@ pub(super) struct States<'a> {
     cursor: Cursor<'a>,
     recording: &'a Recording,
     plan: Plan,
-    /// Of a point that is left out because the run has too many: one in so many is kept.
+    /// If the run has too many points, one in this number is kept.
     keep_one_in: u64,
-    /// The same for points around flushes, which only plans that thin out leave out.
+    /// The same for points around flushes, which only plans that thin out skip.
     near_flush_one_in: u64,
-    /// Points that are never left out: the first one behind a write of each kind, and the last of all.
+    /// Points that are never skipped: the first one behind a write of each kind, and the last of
+    /// all.
     first_of_kind: HashSet<usize>,
     moment: Box<dyn Fn(Time) -> u64 + Send + 'a>,
     ready: Vec<Vec<Part>>,
@@ -67,7 +68,7 @@ impl<'a> States<'a> {
         states
     }
 
-    /// Around flushes everything is decided.
+    /// The legal outcome changes around flushes.
     fn is_near_flush(&self, point: usize) -> bool {
         let events = &self.recording.events;
         point == events.len() || events[point].is_flush() || (point > 0 && events[point - 1].is_flush())

@@ -1,8 +1,8 @@
-//! Every decoder of `xact-layout` on any bytes: no panic, and what was read and is written again reads
-//! the same.
+//! Every decoder of `xact-layout` on any bytes: no panic, and a structure that was read and written
+//! again reads the same.
 //!
-//! The first bytes choose a superblock (by features), the decoder, and its arguments; the rest is what
-//! it decodes, filled up to a block with zeros.
+//! The first bytes choose a superblock (by features), the decoder, and its arguments; the rest is
+//! its input, filled up to a block with zeros.
 
 use xact_layout::dirent::{DirFormat, Packer, entry_bytes};
 use xact_layout::dirhash::{DirHasher, HashVersion};
@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Of a volume of 64 MiB with blocks of [`BLOCK`] bytes.
+/// The superblock of a volume of 64 MiB with blocks of [`BLOCK`] bytes.
 fn superblock(choices: &mut Rng) -> Superblock {
     let mut sb = Superblock::zeroed();
     sb.set_magic(0xEF53);
@@ -80,7 +80,7 @@ fn superblocks(bytes: &[u8]) {
     let mut raw = [0; SUPERBLOCK_BYTES];
     let len = bytes.len().min(raw.len());
     raw[..len].copy_from_slice(&bytes[..len]);
-    // So that more than the magic number is looked at.
+    // So that the decoder reads more than the magic number.
     raw[0x38..0x3A].copy_from_slice(&0xEF53u16.to_le_bytes());
     let Ok(mut sb) = Superblock::decode(&raw) else { return };
     let _ = sb.support();
@@ -218,7 +218,7 @@ fn attributes(sb: &Superblock, block: &[u8], bytes: &[u8]) {
         let xattr::Value::Here(value) = entry.value else { return };
         list.push(xattr::Attribute { index: entry.index, name: entry.name.to_vec(), value: value.to_vec() });
     }
-    // Values that overlap on disk may not fit when each is written for itself.
+    // Values that overlap on disk may not fit when they are written separately.
     if !xattr::fits_block(&list, BLOCK) {
         return;
     }
@@ -316,7 +316,7 @@ fn pools(bytes: &[u8], choices: &mut Rng) {
         let again = decode_snapshots(&encode_snapshots(&records, BLOCK), &shape).expect("encoded by us");
         assert_eq!(again, records);
     }
-    // The bytes as the area of a log, of which nothing is checked that checksums would find.
+    // The bytes as the area of a log, without the checks that checksums would make.
     let root = Root {
         generation: 3,
         uuid: [1; 16],

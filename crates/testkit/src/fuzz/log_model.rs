@@ -1,5 +1,5 @@
-//! What Linux makes of a log: the rules of `fs/jbd2/recovery.c` (6.7 and later), written down again from
-//! the bytes, to compare our recovery with. Slow, and of no use elsewhere.
+//! Linux's recovery of a log: the rules of `fs/jbd2/recovery.c` (6.7 and later), written again for
+//! byte arrays, to compare our recovery with. Slow, and of no use elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use xact_layout::checksum::crc32c;
 
 const MAGIC: u32 = 0xC03B_3998;
 
-/// What is left of a log.
+/// The result of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The contents that each block gets.
@@ -18,12 +18,12 @@ pub struct Outcome {
     pub end: u32,
 }
 
-/// How the kernel ends.
+/// The end of the kernel's recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Replayed(Outcome),
-    /// A commit block is broken, and the log counts up to there. The kernel goes on with `ASYNC_COMMIT`,
-    /// and without refuses the mount after the replay.
+    /// A commit block is broken, and the log counts up to there. The kernel continues with
+    /// `ASYNC_COMMIT`, and without it refuses the mount after the replay.
     Broken(Outcome),
     /// The mount fails, whatever has been written by then.
     Refused,
@@ -51,7 +51,7 @@ pub struct Log<'a> {
 
 struct Transaction {
     sequence: u32,
-    /// Block, flags, checksum, and where the copy is.
+    /// Block, flags, checksum, and the copy's position.
     copies: Vec<(u64, u16, u32, u32)>,
     revokes: Vec<Vec<u8>>,
 }
@@ -152,7 +152,7 @@ impl Log<'_> {
         tags
     }
 
-    /// None where the kernel calls the log corrupt while it looks for its end.
+    /// `None` if the kernel calls the log corrupt while it looks for its end.
     fn scan(&self) -> Option<Scanned> {
         let mut complete: Vec<Transaction> = Vec::new();
         let mut current = Transaction::new(self.sequence);
@@ -218,7 +218,7 @@ impl Log<'_> {
         Some(Scanned { complete, end, is_broken: broken.is_some() })
     }
 
-    /// The last transaction that revoked each block; none where a revoke block cannot be.
+    /// The last transaction that revoked each block; `None` if a revoke block is invalid.
     fn revoked(&self, transactions: &[Transaction]) -> Option<BTreeMap<u64, u32>> {
         let mut revoked = BTreeMap::new();
         let record = if self.format.wide { 8 } else { 4 };

@@ -1,12 +1,13 @@
-//! What the fuzz targets in `fuzz/` do with the bytes that a fuzzer makes up. It is here so that tests
-//! can do the same with the corpus and with what was found before (`tests/regress`), without a fuzzer.
+//! The bodies of the fuzz targets in `fuzz/`. They are here so that tests can run them without a
+//! fuzzer, on the corpus and on earlier findings (`tests/regress`).
 //!
-//! Each target panics where something is wrong, and has more to say than "it crashed":
+//! Each target panics if something is wrong, and checks more than the absence of a crash:
 //!
-//! - [`codecs`]: bytes to structures; what was read and is written again reads the same.
-//! - [`replay`]: a log, mostly sound; replayed as the kernel would, or refused with nothing written.
-//! - [`volume`]: a volume with changed bytes under sound checksums; where `xact check` finds nothing
-//!   wrong, nothing may go wrong.
+//! - [`codecs`]: bytes to structures; a structure that was read and written again reads the same.
+//! - [`replay`]: a log, mostly sound; replayed as the kernel would, or refused with nothing
+//!   written.
+//! - [`volume`]: a volume with changed bytes under sound checksums; if `xact check` finds no
+//!   problem, no call may fail.
 //! - [`operations`]: operations on files, transactions, remounts and crashes, against the model.
 
 pub mod codecs;
@@ -16,7 +17,7 @@ pub mod replay;
 mod reseal;
 pub mod volume;
 
-/// A target: its name, and what it does with bytes.
+/// A target: its name, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of this crate.

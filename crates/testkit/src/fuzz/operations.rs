@@ -1,6 +1,6 @@
-//! Operations on files, one after the other: on the base and in transactions, with syncs, remounts and a
-//! crash at the end, on volumes of several kinds. Each outcome must be what the model says, the tree
-//! in the end one that the promises allow (docs/CRASH.md), and `xact check` finds nothing wrong.
+//! Operations on files, one after the other: outside and inside transactions, with syncs, remounts
+//! and a crash at the end, on volumes of several kinds. Each outcome must be the model's, the final
+//! tree one that the promises allow (docs/CRASH.md), and `xact check` must find no problem.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use xact::{CommitWrites, DataMode, ModeChoice, Volume, VolumeOptions};
 
 use crate::device::SimDevice;
+use crate::driver::{Done, Driver, End, FileOps, Stop};
 use crate::model::{History, Op, Promise};
 use crate::rng::Rng;
-use crate::session::{Done, End, Files, Session, Stop};
 use crate::tools::formatted;
 use crate::tree::Tree;
 use crate::workloads::random::{data_operation, name_operation};
 
 const STEPS_MAX: usize = 150;
-/// Operations in a transaction at the most.
+/// The most operations in a transaction.
 const INSIDE_MAX: u64 = 8;
 const FILES: [&str; 4] = ["/a", "/b", "/d/a", "/e/f"];
 
@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) {
         cache_bytes: 4 << 20,
         modes: ModeChoice {
             commit_writes: Some(commit_writes),
-            // All data in the log is a mode that needs one.
+            // The mode with all data in the log needs a log.
             data: has_journal.then_some(data),
             ..ModeChoice::default()
         },
@@ -54,7 +54,7 @@ pub fn run(data: &[u8]) {
             break;
         }
         if let Err(stop) = run.step(&mut choices) {
-            panic!("{stop}\n{}", history(run.session).story(u64::MAX));
+            panic!("{stop}\n{}", history(run.driver).story(u64::MAX));
         }
     }
     // Without a journal a crash may leave anything.
@@ -62,17 +62,17 @@ pub fn run(data: &[u8]) {
     run.finish(is_crash);
 }
 
-/// With what all of the modes above promise.
-fn history(session: Session) -> History {
-    History { lanes: vec![session.finish()], promise: Promise::Sizes }
+/// With the promise that all of the modes above make.
+fn history(driver: Driver) -> History {
+    History { threads: vec![driver.finish()], promise: Promise::Sizes }
 }
 
 struct Run {
     device: Arc<SimDevice>,
     options: VolumeOptions,
     volume: Arc<Volume>,
-    session: Session,
-    /// Nothing can be reserved for files that are mapped by pointers.
+    driver: Driver,
+    /// Blocks cannot be reserved for files that are mapped by pointers.
     has_extents: bool,
 }
 
@@ -81,21 +81,21 @@ impl Run {
         let device = SimDevice::new(formatted(format, "8M"));
         let has_extents = !format.iter().any(|option| option.contains("^extents"));
         let volume = Volume::open(device.clone(), &options).expect("a new volume");
-        let session = Session::new(&volume, device.clone(), "", 2);
-        Run { device, options, volume, session, has_extents }
+        let driver = Driver::new(&volume, device.clone(), "", 2);
+        Run { device, options, volume, driver, has_extents }
     }
 
     fn step(&mut self, choices: &mut Rng) -> Done {
-        let (session, has_extents) = (&mut self.session, self.has_extents);
+        let (driver, has_extents) = (&mut self.driver, self.has_extents);
         match choices.below(16) {
-            0..=4 => name_operation(session, choices),
-            5..=9 => data_operation(session, choices),
-            10 => more(session, choices, has_extents),
+            0..=4 => name_operation(driver, choices),
+            5..=9 => data_operation(driver, choices),
+            10 => more(driver, choices, has_extents),
             11 => match choices.below(8) {
-                0 => session.sync(),
-                n => sync_one(session, FILES[n as usize % 4], n < 4),
+                0 => driver.sync(),
+                n => sync_one(driver, FILES[n as usize % 4], n < 4),
             },
-            12 | 13 => session.transaction(|inside| {
+            12 | 13 => driver.transaction(|inside| {
                 for _ in 0..choices.below(INSIDE_MAX) {
                     match choices.below(8) {
                         0..=2 => name_operation(inside, choices)?,
@@ -106,28 +106,28 @@ impl Run {
                 Ok(*choices.pick(&[End::Commit, End::CommitOrdered, End::Abort]))
             }),
             14 => self.remount(),
-            _ => more(session, choices, has_extents),
+            _ => more(driver, choices, has_extents),
         }
     }
 
     fn remount(&mut self) -> Done {
-        self.session.sync()?;
+        self.driver.sync()?;
         self.volume.close().map_err(Stop::Failed)?;
         self.device.restart_recording();
         self.volume = Volume::open(self.device.clone(), &self.options).map_err(Stop::Failed)?;
-        self.session.reopened(&self.volume);
+        self.driver.reopened(&self.volume);
         Ok(())
     }
 
-    /// Looks at what is left: after closing, or of a device that has all that was written to it.
+    /// Checks the result: after closing, or on a device that has everything that was written to it.
     fn finish(mut self, is_crash: bool) {
         if !is_crash {
-            self.session.sync().expect("the last sync");
+            self.driver.sync().expect("the last sync");
             self.volume.close().expect("closing");
         }
         let end = self.device.tick();
         let image = self.device.image();
-        let history = history(self.session);
+        let history = history(self.driver);
         let device = SimDevice::new(image);
         let volume = Volume::open(device.clone(), &self.options).expect("opening again");
         let tree = Tree::of_view(&*volume.base()).expect("reading all of it");
@@ -142,12 +142,12 @@ impl Run {
     }
 }
 
-fn sync_one(session: &mut Session, path: &str, data_only: bool) -> Done {
-    if data_only { session.fdatasync(path) } else { session.fsync(path) }
+fn sync_one(driver: &mut Driver, path: &str, data_only: bool) -> Done {
+    if data_only { driver.fdatasync(path) } else { driver.fsync(path) }
 }
 
-/// What the random workloads leave out.
-fn more(files: &mut impl Files, choices: &mut Rng, has_extents: bool) -> Done {
+/// The operations that the random workloads leave out.
+fn more(files: &mut impl FileOps, choices: &mut Rng, has_extents: bool) -> Done {
     let path = (*choices.pick(&FILES)).to_owned();
     match choices.below(8) {
         0 => files.run(Op::RemoveXattr { path, name: "user.one".into() }),

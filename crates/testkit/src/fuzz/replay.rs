@@ -1,13 +1,13 @@
-//! Logs, mostly sound: what our recovery makes of them is compared with what the kernel would.
+//! Logs, mostly sound: our recovery of them is compared with the kernel's.
 //!
-//! The first bytes choose the journal's format, and where in its ring and at which sequence number the
-//! log starts. The rest are steps: a descriptor with copies, a revoke block, a commit, and now and then
-//! one that is wrong somewhere. What may come of it:
+//! The first bytes choose the journal's format, and the start of the log in its ring and its
+//! sequence number. The rest are steps: a descriptor with copies, a revoke block, a commit, and now
+//! and then one with an error. Legal results:
 //!
-//! 1. A recovery that succeeds has written the blocks that the kernel would have, and no other; the next
-//!    one has nothing to do.
-//! 2. One that fails has written nothing, and there is a reason that the kernel knows too: or the log
-//!    has copies that belong where none may be.
+//! 1. A recovery that succeeds has written the blocks that the kernel would have, and no other; the
+//!    next one has nothing to do.
+//! 2. One that fails has written nothing, for a reason that the kernel knows too, or because the
+//!    log has copies of blocks that must not have any.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::rng::Rng;
 use crate::tools::formatted;
 
 const BLOCK: usize = 1024;
-/// Blocks for data near the end of the volume, which the copies are of.
+/// Blocks for data near the end of the volume, the homes of the copies.
 const HOMES: u64 = 7000;
 const STEPS_MAX: usize = 60;
 
@@ -48,11 +48,11 @@ pub fn run(data: &[u8]) {
     judge(&image, &journal, &superblock);
 }
 
-/// Where the journal's blocks lie.
+/// The positions of the journal's blocks.
 struct Journal(Vec<u64>);
 
 impl Journal {
-    /// Of a volume of one group, whose journal is in few pieces.
+    /// For a volume of one group, whose journal is in few pieces.
     fn of(image: &Image) -> Journal {
         let block_at = |block: u64| {
             let mut bytes = vec![0; BLOCK];
@@ -91,7 +91,7 @@ struct Scene {
     journal: Journal,
     superblock: JournalSuperblock,
     format: LogFormat,
-    /// Where the next block of the log goes.
+    /// The position of the next block of the log.
     at: u32,
     sequence: u32,
     /// Seconds of the next commit.
@@ -149,8 +149,8 @@ impl Scene {
         }
     }
 
-    /// With copies of some blocks; `wrong`: in the descriptor or a copy there is a byte that was not
-    /// summed.
+    /// A descriptor with copies of some blocks; `wrong`: a byte in the descriptor or a copy is not
+    /// in the checksum.
     fn descriptor(&mut self, choices: &mut Rng, wrong: bool) {
         let count = 1 + choices.below(6) as usize;
         let mut copies = Vec::new();
@@ -210,12 +210,12 @@ impl Scene {
         }
         self.put(&block);
         self.sequence = self.sequence.wrapping_add(1);
-        // Now and then time goes backwards, as where an older log follows.
+        // Now and then time goes backwards, as at the start of an older log.
         self.time = (self.time + choices.below(4)).saturating_sub(1);
         self.crc = !0;
     }
 
-    /// A byte anywhere in what is already there.
+    /// A byte anywhere in the existing log.
     fn patch(&mut self, choices: &mut Rng) {
         let back = choices.below(8) as u32;
         let Some(at) = self.at.checked_sub(1 + back).filter(|&at| at >= self.superblock.first) else {
@@ -255,7 +255,7 @@ fn judge(image: &Image, journal: &Journal, superblock: &JournalSuperblock) {
     if let Verdict::Replayed(outcome) | Verdict::Broken(outcome) = &theirs
         && outcome.blocks.contains_key(&1)
     {
-        // A superblock of noise: what a recovery then says is another question.
+        // A superblock of noise: the second recovery may report anything.
         return;
     }
     let device = SimDevice::new(image.clone());
@@ -265,7 +265,7 @@ fn judge(image: &Image, journal: &Journal, superblock: &JournalSuperblock) {
             same(image, journal, &device.image(), &report, &theirs);
             match recover(&shared, &EngineOptions::default()) {
                 Ok(again) => assert!(!again.replayed, "replayed twice"),
-                // What was replayed over metadata is noise.
+                // Metadata that was overwritten by the replay is noise.
                 Err(error) => assert!(!only_data(&theirs), "a second recovery: {error}"),
             }
         }
@@ -279,7 +279,7 @@ fn judge(image: &Image, journal: &Journal, superblock: &JournalSuperblock) {
     }
 }
 
-/// Whether a log has copies of the blocks for data only.
+/// Whether a log only has copies of the blocks for data.
 fn only_data(theirs: &Verdict) -> bool {
     match theirs {
         Verdict::Replayed(outcome) | Verdict::Broken(outcome) => {

@@ -1,5 +1,5 @@
-//! Which block of a volume is what, and sound checksums for blocks whose bytes were changed: so that
-//! damage gets past the checksums to the code behind them.
+//! The kind of each block of a volume, and sound checksums for changed blocks: so that damage gets
+//! past the checksums to the code behind them.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::image::Image;
 
 const HERE: Site = Site::Superblock;
 
-/// What a block of metadata is.
+/// The kind of a metadata block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Superblock,
@@ -32,7 +32,7 @@ pub enum Kind {
     /// A block of this directory.
     Directory(Ino, u32),
     Attributes,
-    /// Of the orphan file, with its seed.
+    /// A block of the orphan file, with its seed.
     Orphans(u32),
     /// Without a checksum: a journal's first block, pointers of a mapped file, a symlink's target.
     Plain,
@@ -137,7 +137,8 @@ impl Map {
         }
     }
 
-    /// Of a mapped file: twelve blocks, and blocks of pointers, one level of which small files have.
+    /// A block-mapped file has twelve blocks, and blocks of pointers; small files have one level of
+    /// these.
     fn pointers(&mut self, image: &Image, inode: &Inode, kind: Option<Kind>) {
         let numbers = |bytes: &[u8]| -> Vec<u64> {
             bytes.as_chunks().0.iter().map(|word| u64::from(u32::from_le_bytes(*word))).collect()
@@ -162,7 +163,7 @@ impl Map {
         }
     }
 
-    /// Makes the checksums of one block right again, and those over it elsewhere.
+    /// Corrects the checksums of one block, and those over it elsewhere.
     pub fn reseal(&self, image: &mut Image, block: u64) {
         let Some(&kind) = self.kinds.get(&block) else { return };
         let size = self.block_size();
@@ -183,7 +184,7 @@ impl Map {
                 let of_one = usize::from(self.sb.inode_size());
                 for (i, raw) in bytes.chunks_exact_mut(of_one).enumerate() {
                     let mut inode = Inode::new(raw);
-                    // As large as it can be; what is larger is not looked at.
+                    // The largest possible value; larger ones are not examined.
                     if inode.mode() != 0 && usize::from(inode.extra_isize()) + 128 <= of_one {
                         inode.seal(&self.sb, Ino(first + i as u32));
                         raw.copy_from_slice(inode.as_bytes());
@@ -241,7 +242,7 @@ impl Map {
         image.write(&bytes, block.0 * self.block_size() as u64);
     }
 
-    /// A block of entries, or of the hash index, whose tail is where its limit says.
+    /// A block of entries, or of the hash index, whose limit gives the position of the tail.
     fn seal_directory(&self, bytes: &mut [u8], ino: Ino, generation: u32) {
         let format = DirFormat::new(&self.sb, ino, generation);
         let Some(seed) = format.seed() else { return };
@@ -269,7 +270,7 @@ mod tests {
     use super::*;
     use crate::damage::populated;
 
-    /// On a sound volume there is nothing to be made right, of any kind.
+    /// On a sound volume there is no checksum to correct, of any kind.
     #[test]
     fn sound_checksums_stay_as_they_are() {
         for features in [

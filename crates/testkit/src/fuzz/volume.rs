@@ -1,10 +1,10 @@
 //! Volumes with changed bytes under sound checksums, opened, walked, changed and checked.
 //!
-//! The first byte chooses the volume, the rest what is changed in its metadata. What must hold:
+//! The first byte chooses the volume, the rest the changes of its metadata. Requirements:
 //!
-//! 1. No panic, no hang, no write behind the volume, no error but such as say what is damaged.
-//! 2. Where `xact check` finds nothing wrong beforehand, nothing is: all that is done to the volume goes
-//!    through, and the check finds nothing wrong afterwards.
+//! 1. No panic, no hang, no write after the volume, and no errors except those that name damage.
+//! 2. If `xact check` finds no problem before, all calls on the volume succeed, and the check finds
+//!    no problem afterwards.
 
 use std::sync::OnceLock;
 
@@ -20,16 +20,16 @@ use super::reseal::Map;
 const BLOCK: u64 = 1024;
 const CHANGES_MAX: usize = 12;
 
-struct Base {
+struct SoundVolume {
     image: Image,
-    /// Bytes of the volume; behind it are bytes that are not its own.
+    /// Bytes of the volume; the bytes after it do not belong to it.
     size: u64,
     map: Map,
     blocks: Vec<u64>,
 }
 
-fn bases() -> &'static [Base] {
-    static BASES: OnceLock<Vec<Base>> = OnceLock::new();
+fn bases() -> &'static [SoundVolume] {
+    static BASES: OnceLock<Vec<SoundVolume>> = OnceLock::new();
     BASES.get_or_init(|| {
         [
             "^metadata_csum_seed,^orphan_file",
@@ -46,7 +46,7 @@ fn bases() -> &'static [Base] {
             let (image, size) = populated(&options);
             let map = Map::of(&image);
             let blocks = map.kinds.keys().copied().collect();
-            Base { image, size, map, blocks }
+            SoundVolume { image, size, map, blocks }
         })
         .into()
     })
@@ -65,8 +65,8 @@ pub fn run(data: &[u8]) {
     judge(base, image);
 }
 
-/// Changes a bit of a block of metadata, and makes its checksum right.
-fn change(base: &Base, image: &mut Image, choices: &mut Rng) {
+/// Changes a bit of a block of metadata, and corrects its checksum.
+fn change(base: &SoundVolume, image: &mut Image, choices: &mut Rng) {
     let block = *choices.pick(&base.blocks);
     let at = block * BLOCK;
     let within = choices.below(BLOCK);
@@ -106,7 +106,7 @@ fn change(base: &Base, image: &mut Image, choices: &mut Rng) {
     base.map.reseal(image, block);
 }
 
-/// The first thing that `xact check` finds wrong.
+/// The first problem that `xact check` finds.
 fn first_problem(image: &Image) -> Option<String> {
     match xact_check::check(SimDevice::new(image.clone()), &mut |_, _| ()) {
         Ok(report) => report.problems.first().map(ToString::to_string),
@@ -119,12 +119,12 @@ fn is_of_a_feature(error: &Error) -> bool {
     matches!(error, Error::Unsupported(_))
 }
 
-fn judge(base: &Base, image: Image) {
+fn judge(base: &SoundVolume, image: Image) {
     let problem = first_problem(&image);
     let (errors, after) = exercise(image);
     assert!(is_untouched_behind(&after, base.size), "a write behind the volume");
     if let Some(unfair) = errors.iter().find(|error| !is_fair(error)) {
-        panic!("nobody may be told this of damage: {unfair}");
+        panic!("damage may not cause this error: {unfair}");
     }
     let of_damage = errors.iter().find(|error| is_of_damage(error) && !is_of_a_feature(error));
     if let Some(first) = of_damage {

@@ -1,22 +1,22 @@
-//! What a crash may leave inside a file (docs/CRASH.md, R2, R4, R7, R10 to R13, and the table of
-//! the data modes).
+//! The legal contents of a file after a crash (docs/CRASH.md, R2, R4, R7, R10 to R13, and the table
+//! of the data modes).
 //!
-//! 1. Each 512-byte sector of a file is, as a whole, what it was at one moment from the last
-//!    promise about this file on; with the truncations and the commits of transactions among the
-//!    first `k` steps done to it, and nothing that belongs to a transaction beyond `k`.
-//!    A rename over another file promises the data that the file had then, if it is among them.
-//! 2. Its size is one that it had at a moment since the last promise, cut by the truncations since.
-//!    A transaction that set it did so for good.
-//! 3. In all modes but [`Promise::Sectors`] the size comes with the data: no sector is older than the
-//!    moment that the size is of.
-//! 4. With [`Promise::Writes`] all sectors are of the moment that the size is of.
+//! 1. Each 512-byte sector of a file has, as a whole, its contents of one moment since the last
+//!    promise about this file; with the truncations and the commits of transactions among the first
+//!    `k` steps applied to it, and nothing of a transaction beyond `k`. A rename over another file
+//!    promises the data that the file had then, if the rename is among the first `k` steps.
+//! 2. Its size is one that it had at a moment since the last promise, cut by the truncations since
+//!    then. A size set by a transaction among the first `k` steps is final.
+//! 3. In all modes but [`Promise::Sectors`] the size comes with the data: no sector is older than
+//!    the moment of the size.
+//! 4. With [`Promise::Writes`] all sectors are of the moment of the size.
 //!
-//! A write-back that one commit does not take goes over several, in order of the file; workloads keep
-//! below that.
+//! A write-back that is too large for one commit takes several, in order of the file; workloads
+//! stay below that.
 
 use std::sync::Arc;
 
-use super::history::Lane;
+use super::history::ThreadHistory;
 use super::op::Op;
 use super::stamp;
 use super::state::{Id, edit};
@@ -26,40 +26,40 @@ const SECTOR: usize = xact_device::SECTOR_BYTES;
 /// Block size of the volumes whose data is not ordered.
 const UNORDERED_BLOCK: usize = 1024;
 
-/// What a setting promises of writes that nobody has synced.
+/// The promise of a setting for writes that were not synced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Promise {
-    /// What was written since the last sync may hold anything that the blocks held before (`writeback`, where
-    /// data and commit become durable by one flush).
+    /// Data written since the last sync may be replaced by anything that the blocks held before
+    /// (`writeback`, when one flush makes data and commit durable).
     Unordered,
-    /// Each sector old or new, and sizes in between: inode updates as ext4 makes them.
+    /// Each sector old or new, and sizes in between: inode updates as in stock ext4.
     Sectors,
-    /// What a size covers is there (data modes `ordered` and `adaptive`).
+    /// All data below the size is present (data modes `ordered` and `adaptive`).
     #[default]
     Sizes,
     /// A file is as it was at one moment (data modes `journal` and `selective`).
     Writes,
 }
 
-/// The steps of a lane between which a file is judged.
+/// The steps of a thread between which a file is judged.
 #[derive(Clone, Copy)]
 pub struct Moments {
-    /// After so many the contents were made durable.
+    /// The number of steps after which the contents were made durable.
     pub synced: usize,
-    /// So many have happened to names and attributes.
+    /// The number of steps whose changes of names and attributes are present.
     pub k: usize,
-    /// So many had begun.
+    /// The number of steps that had begun.
     pub begun: usize,
 }
 
-/// Metadata operations that act on the inside of a file.
+/// Operations that change the inside of a file as metadata operations do.
 pub(super) fn forces(op: &Op) -> bool {
     matches!(op, Op::Truncate { .. } | Op::Commit { .. })
 }
 
-/// Does to `bytes` what `step` did to the inside of `id`.
-fn redo(lane: &Lane, step: usize, id: Id, bytes: &mut Vec<u8>) {
-    let op = &lane.steps[step].op;
+/// Applies the change of `step` to the inside of `id` to `bytes`.
+fn redo(thread: &ThreadHistory, step: usize, id: Id, bytes: &mut Vec<u8>) {
+    let op = &thread.steps[step].op;
     let Op::Commit { ops, .. } = op else {
         if op.is_inside() {
             edit(bytes, id, op);
@@ -67,7 +67,7 @@ fn redo(lane: &Lane, step: usize, id: Id, bytes: &mut Vec<u8>) {
         return;
     };
     // Within a transaction names may have moved, so each operation is resolved in its own state.
-    let mut state = lane.states[step].clone();
+    let mut state = thread.states[step].clone();
     for op in ops {
         if op.is_inside() && op.path().is_some_and(|p| state.resolve(p) == Ok(id)) {
             edit(bytes, id, op);
@@ -76,24 +76,30 @@ fn redo(lane: &Lane, step: usize, id: Id, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The contents that a file may have, each by the step after which it had them.
+/// The contents that a file may have, each with the first step that has them.
 struct Legal {
     contents: Vec<(usize, Arc<Vec<u8>>)>,
-    /// Sizes, by the step likewise.
+    /// Sizes, with the step in the same way.
     sizes: Vec<(usize, usize)>,
     /// The smallest size that the file has had at these moments, if it has had several.
     cut: Option<usize>,
 }
 
-/// Whether a crash may leave `got` of a file; if not, why.
-pub fn judge_file(lane: &Lane, promise: Promise, id: Id, got: &[u8], moments: Moments) -> Result<(), String> {
-    let legal = Legal::of(lane, id, moments);
+/// Whether a crash may leave `got` as a file's contents; if not, the reason.
+pub fn judge_file(
+    thread: &ThreadHistory,
+    promise: Promise,
+    id: Id,
+    got: &[u8],
+    moments: Moments,
+) -> Result<(), String> {
+    let legal = Legal::of(thread, id, moments);
     legal.check_sizes(got)?;
     let newest = legal.check_sectors(promise, got)?;
-    // Holes are punched by metadata alone, which does not wait for what was written before.
-    let past = lane.past(id);
+    // Holes are punched by metadata alone, which does not wait for earlier writes.
+    let past = thread.past(id);
     let zeroed = |w: usize, sector: usize| {
-        past.touching.iter().any(|&s| (w..moments.begun).contains(&s) && zeroes(&lane.steps[s].op, sector))
+        past.touching.iter().any(|&s| (w..moments.begun).contains(&s) && zeroes(&thread.steps[s].op, sector))
     };
     if legal.is_of_one_moment(promise, got, &newest, zeroed) {
         return Ok(());
@@ -109,28 +115,28 @@ pub fn judge_file(lane: &Lane, promise: Promise, id: Id, got: &[u8], moments: Mo
 }
 
 impl Legal {
-    fn of(lane: &Lane, id: Id, Moments { synced, k, begun }: Moments) -> Legal {
-        let past = lane.past(id);
+    fn of(thread: &ThreadHistory, id: Id, Moments { synced, k, begun }: Moments) -> Legal {
+        let past = thread.past(id);
         let at = |v: usize| past.at(v);
         let born = past.born().filter(|&v| v <= begun).expect("the file exists after k steps");
-        // A rename over another file brings the data along (what is there of it when it is done).
+        // A rename over another file also makes the file's data durable, as it was at the rename.
         let brought = past.replaced.iter().rfind(|&&s| s < k).copied().unwrap_or(0);
         let base = synced.max(born).max(brought);
-        let is_commit = |s: usize| matches!(lane.steps[s].op, Op::Commit { .. });
-        // A transaction beyond k is not there.
+        let is_commit = |s: usize| matches!(thread.steps[s].op, Op::Commit { .. });
+        // A transaction beyond k has no effect.
         let end =
             past.forced.iter().copied().find(|&s| (k..begun).contains(&s) && is_commit(s)).unwrap_or(begun);
         let forced = &past.forced[..past.forced.partition_point(|&s| s < k)];
         let later = |v: usize| forced[forced.partition_point(|&s| s < v)..].iter().copied();
 
-        // Growth waits for the data below it and so may be missing; what a truncation among the
-        // first k cut off may not come back; a transaction that changes the size does so for good.
+        // Growth waits for the data below it, so it may be missing. Data that a truncation among
+        // the first k removed may not come back. A size set by a transaction is final.
         let sets_size = |s: usize| {
             is_commit(s) && at(s).zip(at(s + 1)).is_none_or(|(before, after)| before.len() != after.len())
         };
         let sized = forced.iter().rfind(|&&s| sets_size(s)).map_or(base, |s| base.max(s + 1));
         let sizes = past.spans(sized..=k.max(base)).map(|(first, _, bytes)| {
-            let cuts = later(first).filter_map(|s| match &lane.steps[s].op {
+            let cuts = later(first).filter_map(|s| match &thread.steps[s].op {
                 Op::Truncate { size, .. } => Some(*size as usize),
                 _ => None,
             });
@@ -150,15 +156,15 @@ impl Legal {
                 continue;
             }
             let mut bytes = Vec::clone(bytes);
-            later(first).for_each(|step| redo(lane, step, id, &mut bytes));
+            later(first).for_each(|step| redo(thread, step, id, &mut bytes));
             let bytes = Arc::new(bytes);
             if !known(&bytes) {
                 legal.contents.push((last, bytes));
             }
         }
-        // What was written in place after a truncation or a transaction that is lost landed on data
-        // that is still there.
-        let lost = |s: usize| forces(&lane.steps[s].op);
+        // Data written in place after a lost truncation or transaction replaced data that still
+        // exists.
+        let lost = |s: usize| forces(&thread.steps[s].op);
         if let Some(first) = past.forced.iter().copied().find(|s| (k.max(base)..begun).contains(s))
             && let Some(bytes) = at(first)
         {
@@ -185,7 +191,7 @@ impl Legal {
         Ok(())
     }
 
-    /// Rules 3 and 4, where `newest` are the last moments that the sectors may be of.
+    /// Rules 3 and 4; `newest` has the last moments that the sectors may be of.
     fn is_of_one_moment(
         &self,
         promise: Promise,
@@ -208,8 +214,8 @@ impl Legal {
         }
     }
 
-    /// Whether the block of a sector was changed between these moments, in what it holds or in how much of it is
-    /// the file's.
+    /// Whether the block of a sector changed between these moments, in its contents or in its part
+    /// that belongs to the file.
     fn changes_around(&self, sector: usize) -> bool {
         let at = sector * SECTOR / UNORDERED_BLOCK * UNORDERED_BLOCK;
         let part =

@@ -1,4 +1,4 @@
-//! What a workload did, when, and what it was promised.
+//! The history of a workload: its operations, their times, and the promises that it got.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,9 +17,10 @@ use super::state::{Id, State};
 pub struct Step {
     pub op: Op,
     pub began: Time,
-    /// When it was acknowledged; `None` where it failed on the way and may have happened or not.
+    /// The time of its acknowledgement; `None` if it failed on the way and may have happened or
+    /// not.
     pub ended: Option<Time>,
-    /// Inodes it changed (for a sync: the one it is about).
+    /// Inodes that it changed (for a sync: the synced one).
     pub touched: Vec<Id>,
 }
 
@@ -31,25 +32,25 @@ impl Step {
 
 /// The operations of one thread, which has a folder to itself.
 #[derive(Debug, Clone)]
-pub struct Lane {
+pub struct ThreadHistory {
     /// Its folder; "" is the whole volume.
     pub prefix: String,
     pub steps: Vec<Step>,
     /// `states[i]` is the state after the first `i` steps.
     pub states: Vec<State>,
-    /// `digests[i]` is a number for the first `i` steps and the state before them.
+    /// `digests[i]` identifies the first `i` steps and the state before them.
     digests: Vec<u64>,
-    /// `covered[i]` is how many steps are there for good when step `i` is acknowledged.
+    /// `covered[i]` is the number of steps that are durable when step `i` is acknowledged.
     covered: Vec<usize>,
-    /// All that happened to each file, so that judging one of its contents does not go through all states.
+    /// The history of each file, so that judging one does not have to search all states.
     files: HashMap<Id, Past>,
     /// The steps that sync everything.
     syncs: Vec<usize>,
-    /// The names of each state that was asked for them.
+    /// The names of each state, computed on first use.
     names: Vec<OnceLock<Arc<Names>>>,
 }
 
-/// What is where in a state.
+/// The names of a state.
 #[derive(Debug)]
 pub struct Names {
     /// Every name but the root's.
@@ -58,18 +59,18 @@ pub struct Names {
     pub links: HashMap<Id, u32>,
 }
 
-/// What happened to one file.
+/// The history of one file.
 #[derive(Debug, Clone, Default)]
 pub struct Past {
-    /// Its contents, each with the state that had it first; `None` where it is not there.
+    /// Its contents, each with the first state that has them; `None` while it does not exist.
     contents: Vec<(usize, Option<Arc<Vec<u8>>>)>,
     /// The steps that changed or synced it.
     pub touching: Vec<usize>,
-    /// Those that act on its inside as metadata does.
+    /// Steps that change its inside as metadata operations do.
     pub forced: Vec<usize>,
-    /// Those that renamed it over another file.
+    /// Steps that renamed it over another file.
     pub replaced: Vec<usize>,
-    /// Those that synced it alone.
+    /// Steps that synced it alone.
     syncs: Vec<usize>,
 }
 
@@ -85,7 +86,8 @@ impl Past {
         self.contents.iter().find(|(_, bytes)| bytes.is_some()).map(|(first, _)| *first)
     }
 
-    /// The states of a range in spans (first, last) that nothing forced divides, and that have the same contents.
+    /// The spans (first, last) of a range of states with the same contents, divided at the steps in
+    /// `forced`.
     pub fn spans(
         &self,
         range: RangeInclusive<usize>,
@@ -104,10 +106,10 @@ impl Past {
     }
 }
 
-impl Lane {
-    /// Files get numbers from `first_id` on, which is above [`super::ROOT`].
-    pub fn new(prefix: &str, first_id: Id) -> Lane {
-        Lane {
+impl ThreadHistory {
+    /// FileOps get numbers from `first_id` on, which is above [`super::ROOT`].
+    pub fn new(prefix: &str, first_id: Id) -> ThreadHistory {
+        ThreadHistory {
             prefix: prefix.to_owned(),
             steps: Vec::new(),
             states: vec![State::new(first_id)],
@@ -119,9 +121,9 @@ impl Lane {
         }
     }
 
-    /// Takes a volume's tree for the state before all steps.
+    /// Takes a volume's tree as the state before all steps.
     pub fn begin_with(&mut self, tree: &Tree) {
-        assert!(self.steps.is_empty(), "a lane begins once");
+        assert!(self.steps.is_empty(), "a history begins once");
         self.states[0].adopt(tree);
         self.digests[0] = digest_of(&[&self.digests[0], &tree.digest()]);
         for (id, bytes) in self.states[0].files() {
@@ -130,7 +132,7 @@ impl Lane {
     }
 
     pub fn now(&self) -> &State {
-        self.states.last().expect("a lane has its first state")
+        self.states.last().expect("a history has its first state")
     }
 
     /// Adds a step that the model agrees with.
@@ -140,7 +142,7 @@ impl Lane {
         if let (true, Some(path)) = (op.is_sync(), op.path()) {
             touched = vec![state.resolve(path)?];
         }
-        self.digests.push(digest_of(&[self.digests.last().expect("a lane has its first state"), &op]));
+        self.digests.push(digest_of(&[self.digests.last().expect("a history has its first state"), &op]));
         self.steps.push(Step { op, began, ended, touched });
         self.states.push(state);
         self.names.push(OnceLock::new());
@@ -157,7 +159,7 @@ impl Lane {
         })
     }
 
-    /// Notes the last step with the files that it is about.
+    /// Notes the last step at the files that it changed or synced.
     fn note_last(&mut self) {
         let s = self.steps.len() - 1;
         let step = &self.steps[s];
@@ -187,10 +189,10 @@ impl Lane {
         }
     }
 
-    /// All that happened to a file.
+    /// The history of a file.
     ///
     /// # Panics
-    /// Of a file that never was.
+    /// For a file that never existed.
     pub fn past(&self, id: Id) -> &Past {
         self.files.get(&id).expect("the file was there once")
     }
@@ -200,7 +202,7 @@ impl Lane {
         self.steps.partition_point(|s| s.began < time)
     }
 
-    /// Steps that had begun at `time` to change something or to be promised: a sync that has not been
+    /// Steps that had begun at `time` to change something or to give a promise: a sync that was not
     /// acknowledged does neither.
     pub fn begun(&self, time: Time) -> usize {
         let called = self.called(time);
@@ -208,23 +210,23 @@ impl Lane {
         called - usize::from(self.steps[..called].last().is_some_and(waits))
     }
 
-    /// Steps that had ended when something began at `time`; those are what it covers.
+    /// Steps that had ended when a step began at `time`, which covers them.
     fn ended_before(&self, time: Time) -> usize {
         self.steps.iter().take_while(|s| s.acknowledged(time)).count()
     }
 
-    /// How many steps must be there after a crash at `time`, for what this lane was promised.
+    /// The number of steps that must be present after a crash at `time`, by this thread's promises.
     fn promised(&self, time: Time) -> usize {
         let acknowledged = self.steps.iter().zip(&self.covered).filter(|(step, _)| step.acknowledged(time));
         acknowledged.map(|(_, covered)| *covered).max().unwrap_or(0)
     }
 
-    /// How many steps are promised by step `s`, once it is acknowledged.
+    /// The number of steps that step `s` promises, once it is acknowledged.
     fn covers(&self, s: usize) -> usize {
         let step = &self.steps[s];
         match &step.op {
             Op::Sync => s,
-            // One without effect is no commit.
+            // A commit without effect promises nothing.
             Op::Commit { durable: true, .. } if !self.states[s].same(&self.states[s + 1]) => s + 1,
             Op::Fsync { .. } => self.last_change(s, step.touched[0], true),
             Op::Fdatasync { .. } => self.last_change(s, step.touched[0], false),
@@ -237,7 +239,7 @@ impl Lane {
     fn last_change(&self, before: usize, id: Id, all: bool) -> usize {
         let covers = |n: usize, step: &Step| {
             let metadata = match &step.op {
-                // Data, even where whole blocks come or go.
+                // A change of data, even if whole blocks are allocated or freed.
                 Op::Truncate { .. } | Op::Commit { .. } => true,
                 op if op.is_inside() => false,
                 op if op.is_sync() => false,
@@ -248,7 +250,7 @@ impl Lane {
         (0..before).rev().find(|&n| covers(n, &self.steps[n])).map_or(0, |n| n + 1)
     }
 
-    /// The state whose contents of `id` are durable at `time`, for what this lane was promised.
+    /// The state whose contents of `id` are durable at `time`, by this thread's promises.
     fn synced(&self, time: Time, id: Id) -> usize {
         let last = |syncs: &[usize]| syncs.iter().rev().find(|&&s| self.steps[s].acknowledged(time)).copied();
         let own = self.files.get(&id).and_then(|past| last(&past.syncs));
@@ -259,27 +261,28 @@ impl Lane {
 /// A finished run.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    pub lanes: Vec<Lane>,
+    pub threads: Vec<ThreadHistory>,
     pub promise: Promise,
 }
 
 impl History {
-    /// Two times with the same moment have the same legal trees; also times of two runs, each of one lane,
-    /// under the same settings.
+    /// Two times with the same moment have the same legal trees; also times of two runs, each of
+    /// one thread, under the same settings.
     ///
-    /// For all that judging asks of a lane at a time is in it: how many steps had begun, the state before
-    /// them and what they did (so the states between, and what each touched), and which promises among them
-    /// were acknowledged. What lanes promise each other goes by when their steps began and ended, which two
-    /// runs do not share.
+    /// It includes everything that judging needs to know of a thread at a time: the number of steps
+    /// that had begun, the state before them and their operations (so the states between, and the
+    /// files that each touched), and which of their promises were acknowledged. Promises between
+    /// threads depend on the times at which their steps began and ended, which two runs do not
+    /// share.
     pub fn moment(&self, time: Time) -> u64 {
         let mut hasher = DefaultHasher::new();
-        for lane in &self.lanes {
-            let begun = lane.begun(time);
-            lane.digests[begun].hash(&mut hasher);
-            for step in &lane.steps[..begun] {
+        for thread in &self.threads {
+            let begun = thread.begun(time);
+            thread.digests[begun].hash(&mut hasher);
+            for step in &thread.steps[..begun] {
                 let promise = step.op.is_sync() || matches!(step.op, Op::Commit { .. });
                 (promise && step.acknowledged(time)).hash(&mut hasher);
-                if self.lanes.len() > 1 {
+                if self.threads.len() > 1 {
                     (step.began, step.ended).hash(&mut hasher);
                 }
             }
@@ -287,13 +290,13 @@ impl History {
         hasher.finish()
     }
 
-    /// The steps begun by `time`, each with when it was and whether it was acknowledged; and how many
-    /// of them are promised.
+    /// The steps begun by `time`, each with its time and its acknowledgement, and the number of
+    /// promised ones.
     pub fn story(&self, time: Time) -> String {
         let mut out = Vec::new();
-        for (number, lane) in self.lanes.iter().enumerate() {
-            out.push(format!("lane '{}'", lane.prefix));
-            for (n, step) in lane.steps[..lane.called(time)].iter().enumerate() {
+        for (number, thread) in self.threads.iter().enumerate() {
+            out.push(format!("thread '{}'", thread.prefix));
+            for (n, step) in thread.steps[..thread.called(time)].iter().enumerate() {
                 let ended = match step.ended {
                     Some(t) if t < time => format!("{t}"),
                     _ => "not acknowledged".to_owned(),
@@ -311,28 +314,28 @@ impl History {
         out.join("\n")
     }
 
-    /// Of `lane`, how many steps must be there after a crash at `time`.
-    pub fn floor(&self, lane: usize, time: Time) -> usize {
-        let own = self.lanes[lane].promised(time);
-        self.syncs_elsewhere(lane, time)
-            .map(|began| self.lanes[lane].ended_before(began))
+    /// The number of steps of `thread` that must be present after a crash at `time`.
+    pub fn floor(&self, thread: usize, time: Time) -> usize {
+        let own = self.threads[thread].promised(time);
+        self.syncs_elsewhere(thread, time)
+            .map(|began| self.threads[thread].ended_before(began))
             .fold(own, usize::max)
     }
 
-    /// The state of `lane` whose contents of `id` are durable at `time`.
-    pub fn synced(&self, lane: usize, time: Time, id: Id) -> usize {
-        let own = self.lanes[lane].synced(time, id);
-        self.syncs_elsewhere(lane, time)
-            .map(|began| self.lanes[lane].ended_before(began))
+    /// The state of `thread` whose contents of `id` are durable at `time`.
+    pub fn synced(&self, thread: usize, time: Time, id: Id) -> usize {
+        let own = self.threads[thread].synced(time, id);
+        self.syncs_elsewhere(thread, time)
+            .map(|began| self.threads[thread].ended_before(began))
             .fold(own, usize::max)
     }
 
-    /// When the acknowledged syncs of other lanes began.
-    fn syncs_elsewhere(&self, lane: usize, time: Time) -> impl Iterator<Item = Time> {
-        self.lanes
+    /// The start times of other threads' acknowledged syncs.
+    fn syncs_elsewhere(&self, thread: usize, time: Time) -> impl Iterator<Item = Time> {
+        self.threads
             .iter()
             .enumerate()
-            .filter(move |(n, _)| *n != lane)
+            .filter(move |(n, _)| *n != thread)
             .flat_map(|(_, l)| &l.steps)
             .filter(move |s| s.op == Op::Sync && s.acknowledged(time))
             .map(|s| s.began)

@@ -1,10 +1,11 @@
-//! Which trees a crash may leave (docs/CRASH.md in code).
+//! The legal trees after a crash (docs/CRASH.md in code).
 //!
-//! For each lane, some number `k` of its steps must explain the tree:
-//! 1. `k` is at least what was promised (fsync, sync, commit) and at most what had begun.
+//! For each thread, some number `k` of its steps must explain the tree:
+//! 1. `k` is at least the number of promised steps (fsync, sync, commit) and at most the number of
+//!    begun ones.
 //! 2. Names, kinds, owners, permissions, attributes, link counts and symlinks are exactly those
 //!    after `k` steps: metadata operations form a prefix.
-//! 3. The inside of each file is what `contents` says.
+//! 3. The inside of each file obeys `contents`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -20,26 +21,27 @@ use super::stamp;
 use super::state::{Content, Id, State};
 
 impl History {
-    /// Whether a crash at `time` may leave `tree`; if not, the rule that it breaks and where.
+    /// Whether a crash at `time` may leave `tree`; if not, the violated rule and the place.
     pub fn judge(&self, time: Time, tree: &Tree) -> Result<(), String> {
-        for lane in 0..self.lanes.len() {
-            self.judge_lane(lane, time, tree)?;
+        for thread in 0..self.threads.len() {
+            self.judge_thread(thread, time, tree)?;
         }
         Ok(())
     }
 
-    fn judge_lane(&self, number: usize, time: Time, tree: &Tree) -> Result<(), String> {
-        let lane = &self.lanes[number];
-        let tree = tree.below(&lane.prefix);
-        let (floor, begun) = (self.floor(number, time), lane.begun(time));
-        // Most states have another number of names, which says it all unless none of the others explains the tree.
+    fn judge_thread(&self, number: usize, time: Time, tree: &Tree) -> Result<(), String> {
+        let thread = &self.threads[number];
+        let tree = tree.below(&thread.prefix);
+        let (floor, begun) = (self.floor(number, time), thread.begun(time));
+        // Most states have another number of names, which is reported only if none of the others
+        // explains the tree.
         let named = tree.entries.keys().filter(|path| *path != b"/" && !is_kept(path)).count();
         let (likely, unlikely): (Vec<usize>, Vec<usize>) =
-            (floor..=begun).rev().partition(|&k| lane.names(k).paths.len() == named);
+            (floor..=begun).rev().partition(|&k| thread.names(k).paths.len() == named);
         let mut names_differ = Vec::new();
         let mut contents_differ = Vec::new();
         for k in likely.into_iter().chain(unlikely) {
-            match match_names(&lane.states[k], lane.names(k), &tree) {
+            match match_names(&thread.states[k], thread.names(k), &tree) {
                 Err(why) => names_differ.push((k, why)),
                 Ok(files) => match self.judge_contents(number, time, k, begun, &files) {
                     Ok(()) => return Ok(()),
@@ -48,12 +50,13 @@ impl History {
             }
         }
         names_differ.sort_by_key(|(k, _)| Reverse(*k));
-        // Where the names are right for some k, it is the contents that tell.
+        // If the names are right for some k, the contents give the reason.
         let why = reasons(if contents_differ.is_empty() { names_differ } else { contents_differ });
-        let last = |n: usize| n.checked_sub(1).map_or("nothing".to_owned(), |n| lane.steps[n].op.to_string());
+        let last =
+            |n: usize| n.checked_sub(1).map_or("nothing".to_owned(), |n| thread.steps[n].op.to_string());
         Err(format!(
-            "lane '{}': no prefix of {floor} (promised: {}) to {begun} (begun: {}) steps explains it: {why}",
-            lane.prefix,
+            "thread '{}': no prefix of {floor} (promised: {}) to {begun} (begun: {}) steps explains it: {why}",
+            thread.prefix,
             last(floor),
             last(begun),
         ))
@@ -67,12 +70,12 @@ impl History {
         begun: usize,
         files: &BTreeMap<Id, &Entry>,
     ) -> Result<(), String> {
-        let lane = &self.lanes[number];
+        let thread = &self.threads[number];
         for (&id, entry) in files {
             let Body::File(bytes) = &entry.body else { continue };
             let synced = self.synced(number, time, id);
-            judge_file(lane, self.promise, id, bytes, Moments { synced, k, begun })
-                .map_err(|why| format!("file {id} ({}): {why}", path_of(&lane.states[k], id)))?;
+            judge_file(thread, self.promise, id, bytes, Moments { synced, k, begun })
+                .map_err(|why| format!("file {id} ({}): {why}", path_of(&thread.states[k], id)))?;
         }
         Ok(())
     }
@@ -96,12 +99,12 @@ fn path_of(state: &State, id: Id) -> String {
     String::from_utf8_lossy(&path).into_owned()
 }
 
-/// Whether a path is the volume's own, for what it keeps of transactions.
+/// Whether a path belongs to the volume's own files for persisted transactions.
 fn is_kept(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').nth(1) == Some(PERSISTED_FOLDER.as_bytes())
 }
 
-/// Compares everything but the contents of files; gives the entry of each.
+/// Compares everything but the contents of files; returns the entry of each.
 fn match_names<'a>(
     state: &State,
     Names { paths, links }: &Names,
@@ -154,7 +157,7 @@ fn match_names<'a>(
         }
         found.insert(*id, entry);
     }
-    // All of the model's paths are there, and the root; so one more is one too many.
+    // All of the model's paths exist, and the root; so any further path is an error.
     let entries = || tree.entries.keys().filter(|path| !is_kept(path));
     if entries().count() > paths.len() + 1 {
         let known: HashSet<_> = paths.iter().map(|(path, _)| path).collect();

@@ -1,5 +1,5 @@
-//! The model: an in-memory file system with independent, simple semantics that remembers what was
-//! promised, and judges what a crash left.
+//! The model: an in-memory file system with independent, simple semantics that remembers all
+//! promises, and judges the result of a crash.
 
 mod contents;
 mod history;
@@ -9,6 +9,6 @@ pub mod stamp;
 mod state;
 
 pub use contents::Promise;
-pub use history::{History, Lane, Step};
+pub use history::{History, Step, ThreadHistory};
 pub use op::Op;
 pub use state::{Content, Id, Node, ROOT, State};

@@ -1,4 +1,4 @@
-//! The operations that workloads are made of, by path.
+//! The operations of workloads, by path.
 
 use std::fmt;
 
@@ -82,7 +82,7 @@ pub enum Op {
         len: u64,
         keep_size: bool,
     },
-    /// As `chattr +j` and `-j`: which way the data goes, and nothing that `stat` shows.
+    /// As `chattr +j` and `-j`: selects the way of the data, without an effect on `stat`.
     Journal {
         path: String,
         on: bool,
@@ -94,7 +94,7 @@ pub enum Op {
         path: String,
     },
     Sync,
-    /// The commit of a transaction that did all these; durable on return, or with what follows.
+    /// The commit of a transaction with these operations; durable on return, or with later changes.
     Commit {
         ops: Vec<Op>,
         durable: bool,

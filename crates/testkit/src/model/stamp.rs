@@ -1,15 +1,15 @@
-//! Data that says where it belongs: each 16 bytes of a write name the file, the write and the
-//! offset, so that a byte in the wrong place is recognised for what it is.
+//! Data that names its position: each 16 bytes of a write have the file, the write and the offset,
+//! so that a byte in the wrong place is recognised.
 
 const RECORD_BYTES: u64 = 16;
 const MAGIC: u32 = 0x7861_6374;
 
-/// What a stamp says.
+/// The contents of a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// The model's number of the file.
     pub file: u32,
-    /// Which write.
+    /// The number of the write.
     pub generation: u32,
     /// Byte offset in the file.
     pub offset: u64,
@@ -24,7 +24,7 @@ fn record(file: u32, generation: u32, index: u64) -> [u8; 16] {
     out
 }
 
-/// The bytes that write `generation` puts at `offset..offset+len` of `file`.
+/// The bytes of write `generation` at `offset..offset+len` of `file`.
 pub fn bytes(file: u32, generation: u32, offset: u64, len: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(len as usize + 32);
     let first = offset / RECORD_BYTES;
@@ -46,7 +46,7 @@ pub fn read(bytes: &[u8]) -> Option<Stamp> {
     Some(Stamp { file: word(4)?, generation: word(8)?, offset: word(12)? as u64 * RECORD_BYTES })
 }
 
-/// What a stretch of a file seems to hold, for findings.
+/// The apparent contents of a part of a file, for findings.
 pub fn describe(bytes: &[u8]) -> String {
     if bytes.iter().all(|&b| b == 0) {
         return "zeros".to_owned();

@@ -1,4 +1,4 @@
-//! A file system of maps: what the operations mean, said as simply as it can be said.
+//! A file system of maps: the meaning of the operations in its simplest form.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Node {
     }
 }
 
-/// One state of the whole. Copies share what they have in common.
+/// One state of the whole. Copies share their common parts.
 #[derive(Debug, Clone)]
 pub struct State {
     nodes: BTreeMap<Id, Arc<Node>>,
@@ -73,7 +73,7 @@ impl State {
         State { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), next }
     }
 
-    /// Becomes what is in `tree`, which has no hard links.
+    /// Takes the contents of `tree`, which has no hard links.
     pub fn adopt(&mut self, tree: &Tree) {
         for (path, entry) in &tree.entries {
             let content = match &entry.body {
@@ -107,7 +107,7 @@ impl State {
         self.nodes.get(&id).map(|n| &**n)
     }
 
-    /// The files, each with what is in it.
+    /// The files, each with its contents.
     pub fn files(&self) -> impl Iterator<Item = (Id, &Arc<Vec<u8>>)> {
         self.nodes.iter().filter_map(|(&id, node)| Some((id, node.file()?)))
     }
@@ -127,7 +127,7 @@ impl State {
         Ok(id)
     }
 
-    /// Whether nothing tells the two apart.
+    /// Whether the two are equal.
     pub fn same(&self, other: &State) -> bool {
         self.nodes == other.nodes
     }
@@ -167,8 +167,8 @@ impl State {
         self.all_links().get(&id).copied().unwrap_or(0)
     }
 
-    /// Does `op`, and gives the files and folders whose inodes it changed. On an error nothing is
-    /// changed.
+    /// Applies `op`, and returns the files and folders whose inodes it changed. On an error nothing
+    /// is changed.
     pub fn apply(&mut self, op: &Op) -> Result<Vec<Id>, Errno> {
         let mut next = self.clone();
         let changed = next.perform(op)?;
@@ -234,7 +234,7 @@ impl State {
         match op {
             Op::Chmod { perm, .. } => node.perm = *perm,
             Op::Chown { uid, gid, .. } => (node.uid, node.gid) = (*uid, *gid),
-            // Attributes of users are for files and folders.
+            // User attributes exist on files and folders only.
             Op::SetXattr { .. } if node.kind() == FileKind::Symlink => return Err(Errno::EPERM),
             Op::SetXattr { name, value, .. } => {
                 node.xattrs.insert(name.clone().into_bytes(), value.clone());
@@ -339,7 +339,7 @@ impl State {
     }
 }
 
-/// What an operation on the inside of a file does to its bytes.
+/// Applies an operation on the inside of a file to its bytes.
 pub fn edit(bytes: &mut Vec<u8>, id: Id, op: &Op) {
     match op {
         Op::Truncate { size, .. } => bytes.resize(*size as usize, 0),

@@ -1,11 +1,11 @@
-//! What programs do, and what is known to be delicate.
+//! Idioms of programs, and cases that are known to be delicate.
 
+use crate::driver::{Done, Driver, End, FileOps};
 use crate::rng::Rng;
-use crate::session::{Done, End, Files, Session};
 use crate::tree::Tree;
 
 /// Write a new file, fsync, rename it over the old one.
-pub fn replace(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn replace(s: &mut Driver, rng: &mut Rng) -> Done {
     s.create("/config")?;
     s.append("/config", 3000)?;
     s.fsync("/config")?;
@@ -21,8 +21,8 @@ pub fn replace(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// The same without the fsync: the rename brings the data along, but may itself be missing.
-pub fn replace_unsynced(s: &mut Session, rng: &mut Rng) -> Done {
+/// The same without the fsync: the rename makes the data durable too, but may itself be missing.
+pub fn replace_unsynced(s: &mut Driver, rng: &mut Rng) -> Done {
     s.create("/other")?;
     s.create("/config")?;
     s.append("/config", 3000)?;
@@ -40,8 +40,8 @@ pub fn replace_unsynced(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// A log: small appends, each made durable; now and then it is cut.
-pub fn append(s: &mut Session, rng: &mut Rng) -> Done {
+/// A log: small appends, each made durable; now and then it is truncated.
+pub fn append(s: &mut Driver, rng: &mut Rng) -> Done {
     s.create("/log")?;
     for _ in 0..40 {
         s.append("/log", 1 + rng.below(2500))?;
@@ -57,9 +57,9 @@ pub fn append(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// The four kinds of write of the paper on delayed inode update (DIU-1), two files at a time, of which
-/// one is synced: the other's size must be one that it had.
-pub fn two_appends(s: &mut Session, _: &mut Rng) -> Done {
+/// The four kinds of write of the paper on delayed inode update (DIU-1), two files at a time, of
+/// which one is synced: the other's size must be one that it had.
+pub fn two_appends(s: &mut Driver, _: &mut Rng) -> Done {
     const KIB: u64 = 1024;
     for round in 0..5u64 {
         let (a, b) = (format!("/a{round}"), format!("/b{round}"));
@@ -70,7 +70,7 @@ pub fn two_appends(s: &mut Session, _: &mut Rng) -> Done {
         s.sync()?;
         for (path, kind) in [(&a, round + 1), (&b, round)] {
             match kind % 4 {
-                // Unaligned and allocating; size-changing in a block that is there; aligned and
+                // Unaligned and allocating; size-changing in an existing block; aligned and
                 // allocating; size-preserving.
                 0 => s.append(path, 6 * KIB)?,
                 1 => s.append(path, KIB)?,
@@ -97,8 +97,8 @@ pub fn no_half_append(tree: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// Many small commits in a small journal, until it has gone round more than once.
-pub fn wrap(s: &mut Session, rng: &mut Rng) -> Done {
+/// Many small commits in a small journal, until it has wrapped around more than once.
+pub fn wrap(s: &mut Driver, rng: &mut Rng) -> Done {
     const FOLDERS: u64 = 12;
     for n in 0..FOLDERS {
         s.mkdir(&format!("/f{n}"))?;
@@ -120,9 +120,9 @@ pub fn wrap(s: &mut Session, rng: &mut Rng) -> Done {
     s.sync()
 }
 
-/// Blocks go from folders to files and back: what was freed must not come back over what came
-/// after it (revoke).
-pub fn reuse(s: &mut Session, rng: &mut Rng) -> Done {
+/// Blocks move from folders to files and back: freed contents must not come back over later ones
+/// (revoke).
+pub fn reuse(s: &mut Driver, rng: &mut Rng) -> Done {
     for round in 0..5u64 {
         let folder = format!("/dir{round}");
         s.mkdir(&folder)?;
@@ -153,9 +153,10 @@ pub fn reuse(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// Blocks go from folders to files within one intent log, and a snapshot is there: so reads of data look where reads of
-/// metadata do, and what the log says of a block before it was freed must not count (`LogSum`).
-pub fn reuse_in_the_log(s: &mut Session, rng: &mut Rng) -> Done {
+/// Blocks move from folders to files within one intent log, and a snapshot exists. So reads of data
+/// look up the log as reads of metadata do, and the log's contents of a block before it was freed
+/// must not count (`LogSum`).
+pub fn reuse_in_the_log(s: &mut Driver, rng: &mut Rng) -> Done {
     s.create("/log")?;
     s.snapshot(0)?;
     for round in 0..4u64 {
@@ -166,7 +167,7 @@ pub fn reuse_in_the_log(s: &mut Session, rng: &mut Rng) -> Done {
         for n in 0..names {
             s.create(&name(n))?;
         }
-        // The folder is part of a generation, and all that follows is the log's.
+        // The folder is part of a generation, and all later changes are in the log.
         s.sync()?;
         for n in 0..names {
             if n % 8 == 7 {
@@ -188,8 +189,8 @@ pub fn reuse_in_the_log(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// Files that lose their last name while somebody holds them, and long truncations.
-pub fn orphans(s: &mut Session, rng: &mut Rng) -> Done {
+/// Open files that lose their last name, and long truncations.
+pub fn orphans(s: &mut Driver, rng: &mut Rng) -> Done {
     for round in 0..6u64 {
         let path = format!("/held{round}");
         s.create(&path)?;
@@ -214,8 +215,8 @@ pub fn orphans(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// Files of many extents: every other block written, then the gaps, then holes.
-pub fn fragments(s: &mut Session, rng: &mut Rng) -> Done {
+/// FileOps of many extents: every other block written, then the gaps, then holes.
+pub fn fragments(s: &mut Driver, rng: &mut Rng) -> Done {
     s.create("/f")?;
     for n in 0..60u64 {
         s.write("/f", n * 2048, 1024)?;
@@ -240,9 +241,9 @@ pub fn fragments(s: &mut Session, rng: &mut Rng) -> Done {
     s.fsync("/f")
 }
 
-/// Block-mapped files whose arrays of pointers, single and double, come and go; the blocks of those
-/// that went become data.
-pub fn arrays(s: &mut Session, rng: &mut Rng) -> Done {
+/// Block-mapped files whose arrays of pointers, single and double, are created and freed; the freed
+/// blocks become data.
+pub fn arrays(s: &mut Driver, rng: &mut Rng) -> Done {
     const SINGLE: u64 = 12 << 10;
     const DOUBLE: u64 = SINGLE + (256 << 10);
     for round in 0..5u64 {
@@ -271,7 +272,7 @@ pub fn arrays(s: &mut Session, rng: &mut Rng) -> Done {
 }
 
 /// A volume that fills up, is emptied, and filled again.
-pub fn full(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn full(s: &mut Driver, rng: &mut Rng) -> Done {
     const CHUNK: u64 = 400_000;
     for round in 0..2u64 {
         for n in 0..16u64 {
@@ -290,8 +291,8 @@ pub fn full(s: &mut Session, rng: &mut Rng) -> Done {
     s.sync()
 }
 
-/// A volume so full that new files want the blocks of those just deleted.
-pub fn refill(s: &mut Session, rng: &mut Rng) -> Done {
+/// A volume so full that new files need the blocks of those just deleted.
+pub fn refill(s: &mut Driver, rng: &mut Rng) -> Done {
     const FILES: u64 = 16;
     const CHUNK: u64 = 400_000;
     let mut names: Vec<String> = (0..FILES).map(|n| format!("/old{n}")).collect();
@@ -315,16 +316,16 @@ pub fn refill(s: &mut Session, rng: &mut Rng) -> Done {
 const MANY: u64 = 520;
 
 /// As many metadata blocks as a small pool has under pressure.
-pub fn many_folders(s: &mut Session, _rng: &mut Rng) -> Done {
+pub fn many_folders(s: &mut Driver, _rng: &mut Rng) -> Done {
     for n in 0..MANY {
         s.mkdir(&format!("/m{n}"))?;
     }
     s.sync()
 }
 
-/// Small commits here and there among them, so that each meets blocks at home and blocks that are
-/// not, and others are brought home meanwhile.
-pub fn in_many_folders(s: &mut Session, rng: &mut Rng) -> Done {
+/// Small scattered commits among them, so that each meets blocks at home and blocks that are not,
+/// and others are written home in between.
+pub fn in_many_folders(s: &mut Driver, rng: &mut Rng) -> Done {
     for n in 0..10 {
         for part in 0..70 + rng.below(50) {
             let path = format!("/m{}/f{n}-{part}", rng.below(MANY));
@@ -338,8 +339,9 @@ pub fn in_many_folders(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// Snapshots come and go while the files in them are overwritten, cut, deleted and made anew.
-pub fn snapshots(s: &mut Session, rng: &mut Rng) -> Done {
+/// Snapshots are created and deleted while the files in them are overwritten, truncated, deleted
+/// and created again.
+pub fn snapshots(s: &mut Driver, rng: &mut Rng) -> Done {
     const FILES: u64 = 4;
     let mut kept = Vec::new();
     s.mkdir("/d")?;
@@ -379,8 +381,9 @@ pub fn snapshots(s: &mut Session, rng: &mut Rng) -> Done {
     s.sync()
 }
 
-/// Snapshots of some files and folders come and go, while those and others are overwritten, deleted and made anew.
-pub fn snapshot_parts(s: &mut Session, rng: &mut Rng) -> Done {
+/// Snapshots of some files and folders are created and deleted, while these and others are
+/// overwritten, deleted and created again.
+pub fn snapshot_parts(s: &mut Driver, rng: &mut Rng) -> Done {
     const FILES: u64 = 3;
     let mut kept = Vec::new();
     s.mkdir("/d")?;
@@ -425,9 +428,10 @@ pub fn snapshot_parts(s: &mut Session, rng: &mut Rng) -> Done {
     s.sync()
 }
 
-/// Small parts of blocks, overwritten and synced, beside larger ones that are not synced, and generations between: what
-/// the log says of a block, what a generation is just writing there, and what is written in place take turns.
-pub fn overwrites(s: &mut Session, rng: &mut Rng) -> Done {
+/// Small parts of blocks, overwritten and synced, beside larger unsynced ones, with generations
+/// between: contents in the log, contents that a generation is just writing, and contents written
+/// in place alternate.
+pub fn overwrites(s: &mut Driver, rng: &mut Rng) -> Done {
     const FILES: [&str; 3] = ["/a", "/b", "/c"];
     for path in FILES {
         s.create(path)?;

@@ -13,7 +13,7 @@ use crate::image::Image;
 
 const LARGE_BLOCKS: Format =
     Format { options: &["-b", "4096", "-J", "size=4"], size: "16M", pool_bytes: None };
-/// As Debian 12's mke2fs makes it, whatever is installed.
+/// As Debian 12's mke2fs makes it, whichever version is installed.
 const OLD_DEFAULTS: Format = Format {
     options: &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum_seed,^orphan_file"],
     size: "8M",
@@ -39,7 +39,7 @@ const SMALL_POOL: u64 = 2 << 20;
 const NO_JOURNAL: Format =
     Format { options: &["-b", "1024", "-O", "^has_journal"], size: "8M", pool_bytes: None };
 
-/// Some files and folders lie in their inodes at first.
+/// Some files and folders are in their inodes at first.
 const INLINE: Format =
     Format { options: &["-b", "1024", "-J", "size=1", "-O", "inline_data"], size: "8M", pool_bytes: None };
 
@@ -50,7 +50,7 @@ const EXT3: Format = Format {
     pool_bytes: None,
 };
 
-/// What everybody uses is counted in files of the volume, with what is counted.
+/// The usage of each user is counted in quota files of the volume.
 const QUOTAS: Format = Format {
     options: &["-b", "1024", "-J", "size=1", "-I", "256", "-O", "quota,project"],
     size: "8M",
@@ -82,12 +82,12 @@ fn single(name: &'static str, script: Script) -> FileWorkload {
     FileWorkload { commit_writes: CommitWrites::Single, ..workload(name, script) }
 }
 
-/// With the bytes that changed in the log, not the blocks.
+/// With changed bytes in the log instead of blocks.
 fn sub_block(name: &'static str, workload: FileWorkload) -> FileWorkload {
     FileWorkload { name, log_records: LogRecords::SubBlock, ..workload }
 }
 
-/// With what has to hold for kept transactions.
+/// With an additional check for persisted transactions.
 fn kept(name: &'static str, workload: FileWorkload) -> FileWorkload {
     FileWorkload { name, also: Some(transactions::decided_once), ..workload }
 }
@@ -225,8 +225,8 @@ pub fn generations_volume() -> Image {
     GENERATIONS.make()
 }
 
-/// The same on volumes with generations, each fsync making one; some where it goes to the log, and some where it takes
-/// its data along.
+/// The same on volumes with generations. Each fsync makes a generation; in some it goes to the log,
+/// and in some of these with its data.
 pub fn on_generations() -> Vec<FileWorkload> {
     const LOGGED: [(&str, &str); 16] = [
         ("gen-mix", "gen-log-mix"),
@@ -244,7 +244,7 @@ pub fn on_generations() -> Vec<FileWorkload> {
         ("gen-tx-threads", "gen-log-tx-threads"),
         ("gen-snapshots", "gen-log-snapshots"),
         ("gen-parts", "gen-log-parts"),
-        ("gen-sweep", "gen-log-sweep"),
+        ("gen-writeback", "gen-log-writeback"),
     ];
     let by_generations = each_a_generation();
     let logged = LOGGED.iter().map(|(of, name)| {
@@ -320,7 +320,7 @@ fn each_a_generation() -> Vec<FileWorkload> {
         .chain([FileWorkload { format: GENERATIONS, ..workload("gen-snapshots", idioms::snapshots) }])
         .chain([FileWorkload { format: GENERATIONS, ..workload("gen-parts", idioms::snapshot_parts) }])
         .chain([FileWorkload {
-            name: "gen-sweep",
+            name: "gen-writeback",
             format: GENERATIONS,
             prepare: Some(idioms::many_folders),
             ..workload("", idioms::in_many_folders)
@@ -329,7 +329,7 @@ fn each_a_generation() -> Vec<FileWorkload> {
         .collect()
 }
 
-/// On a volume without a journal, where only what ends in a sync is promised anything.
+/// On a volume without a journal, which promises something only for a run that ends in a sync.
 pub fn without_journal(script: Script) -> FileWorkload {
     FileWorkload { format: NO_JOURNAL, ..workload("none", script) }
 }

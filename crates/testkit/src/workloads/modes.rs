@@ -1,11 +1,11 @@
-//! Files whose data goes through the journal, beside others, and files that change from one to the
-//! other (`chattr +j` and `-j`).
+//! FileOps whose data goes through the journal, beside others, and files that change from one to
+//! the other (`chattr +j` and `-j`).
 
+use crate::driver::{Done, Driver, FileOps};
 use crate::rng::Rng;
-use crate::session::{Done, Files, Session};
 
-/// Two files, each journaled now and then, that are overwritten, cut and synced in turn.
-pub fn switch(s: &mut Session, rng: &mut Rng) -> Done {
+/// Two files, each journaled now and then, that are overwritten, truncated and synced in turn.
+pub fn switch(s: &mut Driver, rng: &mut Rng) -> Done {
     const FILES: [&str; 2] = ["/a", "/b"];
     for path in FILES {
         s.create(path)?;
@@ -33,9 +33,9 @@ pub fn switch(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// Blocks go from a file of one kind to a file of the other: a replay must not bring the journaled
-/// contents of the first back over those of the second (JOJ-5).
-pub fn reuse(s: &mut Session, rng: &mut Rng) -> Done {
+/// Blocks move from a file of one kind to a file of the other: a replay must not restore the
+/// journaled contents of the first over those of the second (JOJ-5).
+pub fn reuse(s: &mut Driver, rng: &mut Rng) -> Done {
     s.mkdir("/d")?;
     for round in 0..14u64 {
         let path = format!("/d/f{round}");

@@ -1,17 +1,17 @@
-//! Random operations over few names, so that they meet.
+//! Random operations over few names, so that they collide.
 
 use xact_fs::RenameHow;
 
+use crate::driver::{Done, Driver, FileOps};
 use crate::model::Op;
 use crate::rng::Rng;
-use crate::session::{Done, Files, Session};
 
 const NAMES: [&str; 9] = ["/a", "/b", "/c", "/d", "/d/a", "/d/b", "/e", "/e/a", "/e/f"];
 const FILES: [&str; 3] = ["/a", "/b", "/d/a"];
 const ATTRIBUTES: [&str; 2] = ["user.one", "user.two"];
 
 /// Names and attributes: create, mkdir, link, symlink, rename, unlink, rmdir, chmod, xattrs.
-pub fn names(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn names(s: &mut Driver, rng: &mut Rng) -> Done {
     for _ in 0..90 {
         name_operation(s, rng)?;
         sync_sometimes(s, rng, &NAMES)?;
@@ -20,7 +20,7 @@ pub fn names(s: &mut Session, rng: &mut Rng) -> Done {
 }
 
 /// The inside of a few files: append, overwrite, truncate, punch.
-pub fn data(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn data(s: &mut Driver, rng: &mut Rng) -> Done {
     s.mkdir("/d")?;
     for path in FILES {
         s.create(path)?;
@@ -32,7 +32,7 @@ pub fn data(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-pub fn mix(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn mix(s: &mut Driver, rng: &mut Rng) -> Done {
     for _ in 0..110 {
         if rng.one_in(2) {
             name_operation(s, rng)?;
@@ -44,8 +44,8 @@ pub fn mix(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// One operation on names; many of them fail, which must be for the reason that the model sees.
-pub fn name_operation(s: &mut impl Files, rng: &mut Rng) -> Done {
+/// One operation on names; many of them fail, and must fail for the model's reason.
+pub fn name_operation(s: &mut impl FileOps, rng: &mut Rng) -> Done {
     let path = *rng.pick(&NAMES);
     let other = *rng.pick(&NAMES);
     match rng.below(16) {
@@ -72,7 +72,7 @@ pub fn name_operation(s: &mut impl Files, rng: &mut Rng) -> Done {
 }
 
 /// One operation on the inside of a file.
-pub fn data_operation(s: &mut impl Files, rng: &mut Rng) -> Done {
+pub fn data_operation(s: &mut impl FileOps, rng: &mut Rng) -> Done {
     let path = *rng.pick(&FILES);
     let size = s.size(path);
     let offset = rng.below(size + 1);
@@ -87,7 +87,7 @@ pub fn data_operation(s: &mut impl Files, rng: &mut Rng) -> Done {
     }
 }
 
-fn sync_sometimes(s: &mut Session, rng: &mut Rng, names: &[&str]) -> Done {
+fn sync_sometimes(s: &mut Driver, rng: &mut Rng, names: &[&str]) -> Done {
     match rng.below(20) {
         0 => s.sync(),
         1 | 2 => {

@@ -3,8 +3,8 @@
 use xact::PERSISTED_FOLDER;
 
 use super::random::{data_operation, name_operation};
+use crate::driver::{Decision, Done, Driver, End, FileOps, InTransaction};
 use crate::rng::Rng;
-use crate::session::{Decision, Done, End, Files, InTransaction, Session};
 use crate::tree::Tree;
 
 fn end(rng: &mut Rng) -> End {
@@ -12,7 +12,7 @@ fn end(rng: &mut Rng) -> End {
 }
 
 /// Random operations, some inside transactions and some outside.
-pub fn mix(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn mix(s: &mut Driver, rng: &mut Rng) -> Done {
     s.mkdir("/d")?;
     for path in ["/a", "/b", "/d/a"] {
         s.create(path)?;
@@ -43,8 +43,8 @@ pub fn mix(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// A table of records, some of which each transaction changes; two files that must always agree.
-pub fn overwrite(s: &mut Session, rng: &mut Rng) -> Done {
+/// A table of records, of which each transaction changes some; two files must always agree.
+pub fn overwrite(s: &mut Driver, rng: &mut Rng) -> Done {
     const RECORDS: u64 = 60;
     const RECORD_BYTES: u64 = 700;
     for path in ["/table", "/copy"] {
@@ -70,7 +70,7 @@ pub fn overwrite(s: &mut Session, rng: &mut Rng) -> Done {
 }
 
 /// Transactions with parts within parts, some of which are rolled back.
-pub fn savepoints(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn savepoints(s: &mut Driver, rng: &mut Rng) -> Done {
     const DEPTH: u64 = 3;
     fn part(tx: &mut InTransaction<'_>, rng: &mut Rng, depth: u64) -> Done {
         for _ in 0..1 + rng.below(4) {
@@ -107,7 +107,7 @@ pub fn savepoints(s: &mut Session, rng: &mut Rng) -> Done {
 }
 
 /// Transactions of which a part is committed before the rest, which may be dropped.
-pub fn parts(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn parts(s: &mut Driver, rng: &mut Rng) -> Done {
     for folder in ["/one", "/two"] {
         s.mkdir(folder)?;
         s.create(&format!("{folder}/table"))?;
@@ -140,8 +140,8 @@ pub fn parts(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// Transactions that are kept on the volume, and then committed, in parts or dropped.
-pub fn kept(s: &mut Session, rng: &mut Rng) -> Done {
+/// Transactions that are persisted on the volume, and then committed, in parts or dropped.
+pub fn kept(s: &mut Driver, rng: &mut Rng) -> Done {
     for folder in ["/one", "/two"] {
         s.mkdir(folder)?;
         s.create(&format!("{folder}/table"))?;
@@ -174,7 +174,7 @@ pub fn kept(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// Of each transaction that was kept: it is still kept, or it is decided over, once.
+/// Each persisted transaction is still persisted, or is decided, once.
 pub fn decided_once(tree: &Tree) -> Result<(), String> {
     let there = |path: String| tree.entries.contains_key(path.as_bytes());
     for path in tree.entries.keys() {
@@ -197,8 +197,8 @@ pub fn decided_once(tree: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// Transactions that stay open while others change more than is remembered for them.
-pub fn too_late(s: &mut Session, rng: &mut Rng) -> Done {
+/// Transactions that stay open while others change more than the memory for old versions holds.
+pub fn too_late(s: &mut Driver, rng: &mut Rng) -> Done {
     // More than an eighth of the workloads' cache.
     const PARTS: u64 = 8;
     const PART: u64 = 330_000;
@@ -233,9 +233,8 @@ pub fn too_late(s: &mut Session, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// Transactions that the journal takes only when it is longer, the second of which goes beyond where it
-/// ended before.
-pub fn longer_journal(s: &mut Session, rng: &mut Rng) -> Done {
+/// Transactions that need a longer journal; the second one needs more than its former length.
+pub fn longer_journal(s: &mut Driver, rng: &mut Rng) -> Done {
     const FOLDERS: u64 = 420;
     for round in 0..2u64 {
         s.transaction(|tx| {
@@ -255,9 +254,9 @@ pub fn longer_journal(s: &mut Session, rng: &mut Rng) -> Done {
     s.create("/last")
 }
 
-/// Transactions with more data than they may have in memory, one of which ends in nothing.
-pub fn spilled(s: &mut Session, rng: &mut Rng) -> Done {
-    // Of a cache of 16 MiB a transaction has 2 MiB.
+/// Transactions with more data than they may have in memory; one of them is dropped.
+pub fn spilled(s: &mut Driver, rng: &mut Rng) -> Done {
+    // A transaction has 2 MiB of a cache of 16 MiB.
     const PARTS: u64 = 8;
     const PART: u64 = 330_000;
     s.create("/table")?;
@@ -271,7 +270,7 @@ pub fn spilled(s: &mut Session, rng: &mut Rng) -> Done {
             for _ in 0..PARTS {
                 tx.append(&new, PART)?;
             }
-            // Parts that are spilled by now, changed once more.
+            // Parts that are spilled by now are changed once more.
             tx.write("/table", rng.below(PART / 2), 3000)?;
             tx.write(&new, rng.below(PART), 3000)?;
             Ok(end)
@@ -285,7 +284,7 @@ pub fn spilled(s: &mut Session, rng: &mut Rng) -> Done {
 }
 
 /// Transactions with more data than the journal holds, and more names than one block of them.
-pub fn large(s: &mut Session, rng: &mut Rng) -> Done {
+pub fn large(s: &mut Driver, rng: &mut Rng) -> Done {
     for round in 0..3u64 {
         let end = if round == 1 { End::Abort } else { End::Commit };
         s.transaction(|tx| {
@@ -296,7 +295,7 @@ pub fn large(s: &mut Session, rng: &mut Rng) -> Done {
                 tx.create(&path)?;
                 tx.append(&path, rng.below(60_000))?;
             }
-            // What is made and unmade in a transaction never happened.
+            // A file that is created and deleted in a transaction has no effect.
             let gone = format!("{folder}/gone");
             tx.create(&gone)?;
             tx.append(&gone, 200_000)?;

@@ -1,8 +1,8 @@
-//! What the device holds back, and who waits for it.
+//! A stalled device, and the calls that wait for it.
 //!
-//! DESIGN rule 4: no global lock on the path of an operation. While the device holds back the
-//! read of one file's data, everybody who works on other files goes on. A flush on the other hand is
-//! waited for by everybody whose data it makes durable.
+//! DESIGN rule 4: no global lock on the path of an operation. While the device stalls the read of
+//! one file's data, calls on other files continue. A flush, on the other hand, is waited for by
+//! every call whose data it makes durable.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -15,8 +15,8 @@ use xact_testkit::tools;
 use xact_types::Ino;
 
 const ROOT: Caller = Caller::ROOT;
-/// Far longer than the work takes; only a stuck lock reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Far longer than the work takes; only a lock that is never released reaches it.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn find(image: &xact_testkit::image::Image, pattern: &[u8]) -> u64 {
     let mut block = vec![0; 4096];
@@ -30,10 +30,10 @@ fn find(image: &xact_testkit::image::Image, pattern: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_blocked_read_of_one_file_stops_nobody_else() {
+fn a_stalled_read_of_one_file_delays_no_other() {
     let image = tools::formatted(&["-b", "4096"], "64M");
     let device = SimDevice::new(image);
-    let pattern = b"these bytes are read when somebody lets them";
+    let pattern = b"these bytes are read when the test lets them";
     {
         let base = xact_fs::open(device.clone() as Arc<dyn BlockDevice>, &VolumeOptions::default()).unwrap();
         let slow = base.make_node(&ROOT, Ino::ROOT, b"slow", 0o100644, 0).unwrap().ino;
@@ -47,7 +47,7 @@ fn a_blocked_read_of_one_file_stops_nobody_else() {
     let at = find(&device.image(), pattern);
     let base = xact_fs::open(device.clone() as Arc<dyn BlockDevice>, &VolumeOptions::default()).unwrap();
     let slow = base.lookup(Ino::ROOT, b"slow").unwrap().ino;
-    let gate = device.gate_reads(at..at + 4096);
+    let stall = device.stall_reads(at..at + 4096);
 
     let reader = {
         let base = base.clone();
@@ -77,7 +77,7 @@ fn a_blocked_read_of_one_file_stops_nobody_else() {
                     .unwrap();
                 base.set_attr(&ROOT, ino, &SetAttr { size: Some(10), ..SetAttr::default() }).unwrap();
                 base.unlink(&ROOT, dir, b"moved").unwrap();
-                // The file itself is known by name and attributes, only its data is not.
+                // Name and attributes of the file are in memory, only its data is not.
                 assert_eq!(base.lookup(Ino::ROOT, b"slow").unwrap().size, 44);
                 // A transaction may begin and end as well.
                 drop(base.open_view());
@@ -86,18 +86,16 @@ fn a_blocked_read_of_one_file_stops_nobody_else() {
         });
     }
     for _ in 0..4 {
-        all_done
-            .recv_timeout(PATIENCE)
-            .expect("an operation waits for a file that it has nothing to do with");
+        all_done.recv_timeout(TIMEOUT).expect("an operation waits for a file that it has nothing to do with");
     }
     assert!(!reader.is_finished(), "the read was to be held back");
-    drop(gate);
+    drop(stall);
     assert_eq!(reader.join().unwrap().unwrap(), pattern);
     base.close().unwrap();
 }
 
-/// Data overwritten in place, and two fsyncs: the second finds that nothing is left to write, and waits for the
-/// flush that the first has begun.
+/// Data is overwritten in place, with two fsyncs: the second finds that nothing is left to write,
+/// and waits for the flush of the first.
 #[test]
 fn an_fsync_waits_for_the_flush_of_another() {
     let device = SimDevice::new(tools::formatted(&["-b", "4096"], "64M"));
@@ -109,7 +107,7 @@ fn an_fsync_waits_for_the_flush_of_another() {
     base.sync_file(ino, false).unwrap();
     base.write(ino, 0, &[2; 65536], WriteHow::default()).unwrap();
 
-    let gate = device.gate_flushes();
+    let stall = device.stall_flushes();
     let (done, is_done) = mpsc::channel();
     let sync = || {
         let (base, done) = (base.clone(), done.clone());
@@ -125,9 +123,9 @@ fn an_fsync_waits_for_the_flush_of_another() {
     sync();
     let early = is_done.recv_timeout(Duration::from_millis(200));
     assert!(early.is_err(), "an fsync returned while what it is for was not durable");
-    drop(gate);
+    drop(stall);
     for _ in 0..2 {
-        is_done.recv_timeout(PATIENCE).expect("the flush is over, and so are both");
+        is_done.recv_timeout(TIMEOUT).expect("the flush is over, and so are both");
     }
     base.close().unwrap();
 }

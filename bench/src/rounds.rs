@@ -3,31 +3,31 @@
 use std::path::Path;
 use std::time::Instant;
 
-use crate::kept::{Kept, Turn};
 use crate::loads::{Bench, Load, Sample};
 use crate::memory::MemoryLimit;
 use crate::report::Report;
+use crate::samples::{Samples, Turn};
 use crate::system::{Server, System};
 use crate::volume::{Device, Mount, Result};
 
-/// How much is measured, and with what.
-pub struct Turns<'a> {
+/// The extent of a run, and its files.
+pub struct Rounds<'a> {
     pub rounds: usize,
     pub scale: f64,
-    /// Only the systems of these names; all where it is empty.
+    /// Only the systems with these names; all if it is empty.
     pub systems: &'a [String],
     pub device: Device,
     /// A folder on the system's own disk.
     pub out: &'a Path,
-    /// The program.
+    /// The xact program.
     pub xact: &'a Path,
-    pub kept: Kept,
+    pub samples: Samples,
 }
 
-impl Turns<'_> {
-    /// What was measured, and a line for each failure: a load that fails on a system is left out of
-    /// the report of that system. `save` is called whenever there is more to report, so that a run
-    /// which is broken off leaves what it has.
+impl Rounds<'_> {
+    /// Returns the results, and a line for each failure: a load that fails on a system is left out
+    /// of the report of that system. `save` is called after each addition to the report, so that an
+    /// interrupted run leaves its results.
     pub fn run(
         &mut self,
         loads: &[&Load],
@@ -40,12 +40,12 @@ impl Turns<'_> {
                 let systems = self.systems_of(load);
                 report.open(load.name, systems.clone(), load.baselines);
                 for turn in 0..systems.len() {
-                    // Nobody is always first.
+                    // The first system changes with each round.
                     let system = systems[(turn + round) % systems.len()];
-                    let this = Turn { load: load.name.to_owned(), who: system.name.to_owned(), round };
-                    let samples = match self.kept.take(&this) {
+                    let this = Turn { load: load.name.to_owned(), system: system.name.to_owned(), round };
+                    let samples = match self.samples.take(&this) {
                         Some(samples) => Ok(samples),
-                        None => self.measure_anew(load, system, this),
+                        None => self.measure_and_save(load, system, this),
                     };
                     match samples {
                         Ok(samples) => samples.into_iter().for_each(|s| report.add(load.name, &system, s)),
@@ -66,12 +66,12 @@ impl Turns<'_> {
         load.systems.iter().filter(chosen).copied().collect()
     }
 
-    fn measure_anew(&mut self, load: &Load, system: System, this: Turn) -> Result<Vec<Sample>> {
+    fn measure_and_save(&mut self, load: &Load, system: System, this: Turn) -> Result<Vec<Sample>> {
         let started = Instant::now();
         eprintln!("round {} of {}: {} on {}", this.round + 1, self.rounds, load.name, system.name);
         let samples = self.measure(load, system)?;
         eprintln!("  {:.0} s", started.elapsed().as_secs_f64());
-        self.kept.add(this, &samples)?;
+        self.samples.add(this, &samples)?;
         Ok(samples)
     }
 

@@ -1,8 +1,8 @@
-//! Devices that lie: what they acknowledge is not so (docs/CRASH.md, "Devices that lie").
+//! Lying devices, which acknowledge calls that did not happen (docs/CRASH.md, "Devices that lie").
 //!
-//! Each lie is told once, at one call after the other. In the end the tree is right (survived), or
-//! somebody was told of an error (told), or it is wrong and nobody knows (silent). What no file
-//! system with ext4's format can notice is silent; everything else must not be.
+//! Each lie happens once, at one call after the other. In the end the tree is right (survived), or
+//! an error was reported (reported), or it is wrong and no error was reported (silent). Faults that
+//! no file system with ext4's format can notice are silent; all others must not be.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use xact_testkit::model::{History, stamp};
 use xact_testkit::tree::Tree;
 use xact_testkit::workloads;
 
-/// What the bytes are that the device lies about.
+/// The kind of bytes that the device lies about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum About {
+enum Target {
     Log,
     /// Metadata in its own place.
     Metadata,
@@ -35,21 +35,21 @@ fn is_no_data(bytes: &[u8]) -> bool {
     !is_data(bytes)
 }
 
-impl About {
-    /// Has the device lie about it: the ranges of bytes, and what they hold.
+impl Target {
+    /// Makes the device lie target them: the ranges of bytes, and their contents.
     fn inject(self, device: &SimDevice, log: &Range<u64>, fault: &Fault) {
         let end = xact_device::BlockDevice::size_bytes(device);
         let inject = |range, holding: fn(&[u8]) -> bool| {
             device.inject_where(Fault { range, ..fault.clone() }, holding);
         };
         match self {
-            About::Log => inject(Some(log.clone()), |_| true),
-            About::Metadata => {
+            Target::Log => inject(Some(log.clone()), |_| true),
+            Target::Metadata => {
                 inject(Some(0..log.start), is_no_data);
                 inject(Some(log.end..end), is_no_data);
             }
-            About::Data => inject(None, is_data),
-            About::Anything => inject(None, |_| true),
+            Target::Data => inject(None, is_data),
+            Target::Anything => inject(None, |_| true),
         }
     }
 }
@@ -57,7 +57,7 @@ impl About {
 #[derive(Debug, Default)]
 struct Outcomes {
     survived: u32,
-    told: u32,
+    reported: u32,
     silent: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl Outcomes {
         match tree {
             Err(why) => {
                 assert!(!why.is_empty(), "an error without a word");
-                self.told += 1;
+                self.reported += 1;
             }
             Ok(tree) => match judge(&tree) {
                 Ok(()) => self.survived += 1,
@@ -77,15 +77,15 @@ impl Outcomes {
 }
 
 /// A lie while the workload runs; afterwards the device is honest.
-fn while_running(workload: &FileWorkload, about: About, call: Call, harm: Harm) -> Outcomes {
+fn while_running(workload: &FileWorkload, target: Target, call: Call, harm: Harm) -> Outcomes {
     let mut outcomes = Outcomes::default();
     let log = log_range(&workload.format.make()).unwrap();
     for nth in LIES {
         let fault = Fault { call, range: None, nth, for_good: false, harm };
-        let run = workload.run_with(1, |device| about.inject(device, &log, &fault));
+        let run = workload.run_with(1, |device| target.inject(device, &log, &fault));
         let (device, history) = match run {
             Ok(run) => run,
-            // What was read back was not what had been written.
+            // The read data differs from the written data.
             Err(why) => {
                 outcomes.silent.push(why);
                 continue;
@@ -94,8 +94,8 @@ fn while_running(workload: &FileWorkload, about: About, call: Call, harm: Harm) 
         if device.strikes() == 0 {
             break;
         }
-        if history.lanes.iter().flat_map(|lane| &lane.steps).any(|step| step.ended.is_none()) {
-            outcomes.told += 1;
+        if history.threads.iter().flat_map(|thread| &thread.steps).any(|step| step.ended.is_none()) {
+            outcomes.reported += 1;
             continue;
         }
         let end = device.tick();
@@ -106,7 +106,7 @@ fn while_running(workload: &FileWorkload, about: About, call: Call, harm: Harm) 
 }
 
 /// A lie while a crashed volume is recovered and read.
-fn while_recovering(workload: &FileWorkload, about: About, call: Call, harm: Harm) -> Outcomes {
+fn while_recovering(workload: &FileWorkload, target: Target, call: Call, harm: Harm) -> Outcomes {
     let mut outcomes = Outcomes::default();
     let (device, history) = workload.run_with(1, |_| ()).unwrap();
     let (image, end) = (device.image(), device.tick());
@@ -114,7 +114,7 @@ fn while_recovering(workload: &FileWorkload, about: About, call: Call, harm: Har
     for nth in LIES {
         let device = SimDevice::remembering(image.clone(), before.clone());
         let fault = Fault { call, range: None, nth, for_good: false, harm };
-        about.inject(&device, &log, &fault);
+        target.inject(&device, &log, &fault);
         let tree = read(&device, &quiet_options());
         if device.strikes() == 0 {
             break;
@@ -124,7 +124,7 @@ fn while_recovering(workload: &FileWorkload, about: About, call: Call, harm: Har
     outcomes
 }
 
-/// How many calls are lied to in turn.
+/// The calls that are lied to, in turn.
 const LIES: Range<u64> = 0..24;
 
 fn read(device: &Arc<SimDevice>, options: &VolumeOptions) -> Result<Tree, String> {
@@ -136,69 +136,70 @@ fn read(device: &Arc<SimDevice>, options: &VolumeOptions) -> Result<Tree, String
 
 const ASTRAY: Harm = Harm::Astray(64 << 10);
 
-/// What may come of a lie.
+/// The legal results of a lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     /// The tree is right, every time.
     Well,
-    /// The tree is right, or somebody is told; each of these at times.
-    Told,
-    /// Somebody is told, but for the log's last commit, which looks like one that a crash interrupted.
-    ToldButLast,
-    /// At times nobody can know.
+    /// The tree is right, or an error is reported; each of these at times.
+    Reported,
+    /// An error is reported, except for the log's last commit, which looks like one that a crash
+    /// interrupted.
+    ReportedButLast,
+    /// At times the fault cannot be noticed.
     Silently,
 }
 
-use Ends::{Silently, Told, ToldButLast, Well};
+use Ends::{Reported, ReportedButLast, Silently, Well};
 
 /// The table of docs/CRASH.md.
-const WRITES: &[(About, Call, Harm, Ends)] = &[
-    (About::Anything, Call::Flush, Harm::Lie, Well),
-    (About::Log, Call::Write, Harm::Lie, Silently),
-    (About::Log, Call::Write, Harm::Noise, ToldButLast),
-    (About::Log, Call::Write, ASTRAY, Silently),
-    (About::Metadata, Call::Write, Harm::Lie, Silently),
-    // The log has it still, and the recovery writes it again.
-    (About::Metadata, Call::Write, Harm::Noise, Well),
-    (About::Data, Call::Write, Harm::Lie, Silently),
-    (About::Data, Call::Write, Harm::Noise, Silently),
-    (About::Data, Call::Write, ASTRAY, Silently),
+const WRITES: &[(Target, Call, Harm, Ends)] = &[
+    (Target::Anything, Call::Flush, Harm::Lie, Well),
+    (Target::Log, Call::Write, Harm::Lie, Silently),
+    (Target::Log, Call::Write, Harm::Noise, ReportedButLast),
+    (Target::Log, Call::Write, ASTRAY, Silently),
+    (Target::Metadata, Call::Write, Harm::Lie, Silently),
+    // The log still has it, and the recovery writes it again.
+    (Target::Metadata, Call::Write, Harm::Noise, Well),
+    (Target::Data, Call::Write, Harm::Lie, Silently),
+    (Target::Data, Call::Write, Harm::Noise, Silently),
+    (Target::Data, Call::Write, ASTRAY, Silently),
 ];
 
-const READS: &[(About, Call, Harm, Ends)] = &[
-    (About::Log, Call::Read, Harm::Error, Told),
-    (About::Log, Call::Read, Harm::Noise, Told),
-    (About::Log, Call::Read, Harm::Stale, Silently),
-    (About::Log, Call::Read, ASTRAY, Silently),
-    (About::Metadata, Call::Read, Harm::Error, Told),
-    (About::Metadata, Call::Read, Harm::Noise, Told),
-    (About::Metadata, Call::Read, Harm::Stale, Silently),
-    (About::Metadata, Call::Read, ASTRAY, Silently),
-    (About::Data, Call::Read, Harm::Error, Told),
-    (About::Data, Call::Read, Harm::Noise, Silently),
-    (About::Data, Call::Read, ASTRAY, Silently),
+const READS: &[(Target, Call, Harm, Ends)] = &[
+    (Target::Log, Call::Read, Harm::Error, Reported),
+    (Target::Log, Call::Read, Harm::Noise, Reported),
+    (Target::Log, Call::Read, Harm::Stale, Silently),
+    (Target::Log, Call::Read, ASTRAY, Silently),
+    (Target::Metadata, Call::Read, Harm::Error, Reported),
+    (Target::Metadata, Call::Read, Harm::Noise, Reported),
+    (Target::Metadata, Call::Read, Harm::Stale, Silently),
+    (Target::Metadata, Call::Read, ASTRAY, Silently),
+    (Target::Data, Call::Read, Harm::Error, Reported),
+    (Target::Data, Call::Read, Harm::Noise, Silently),
+    (Target::Data, Call::Read, ASTRAY, Silently),
 ];
 
 fn check(
-    table: &[(About, Call, Harm, Ends)],
+    table: &[(Target, Call, Harm, Ends)],
     workload: &str,
-    run: fn(&FileWorkload, About, Call, Harm) -> Outcomes,
+    run: fn(&FileWorkload, Target, Call, Harm) -> Outcomes,
 ) {
     let workload = workloads::find(workload).unwrap();
     let mut wrong = Vec::new();
-    for &(about, call, harm, ends) in table {
-        let outcomes = run(&workload, about, call, harm);
-        let Outcomes { survived, told, silent } = &outcomes;
+    for &(target, call, harm, ends) in table {
+        let outcomes = run(&workload, target, call, harm);
+        let Outcomes { survived, reported, silent } = &outcomes;
         let line = format!(
-            "{:<12}{call:?} of {about:?}, {harm:?}: {survived} survived, {told} told, {} silent",
+            "{:<12}{call:?} of {target:?}, {harm:?}: {survived} survived, {reported} reported, {} silent",
             workload.name,
             silent.len()
         );
         println!("{line}");
         let fits = match ends {
-            Well => *told == 0 && silent.is_empty() && *survived > 0,
-            Told => *told > 0 && silent.is_empty(),
-            ToldButLast => *told > 1 && silent.len() <= 1,
+            Well => *reported == 0 && silent.is_empty() && *survived > 0,
+            Reported => *reported > 0 && silent.is_empty(),
+            ReportedButLast => *reported > 1 && silent.len() <= 1,
             Silently => !silent.is_empty(),
         };
         if !fits {
@@ -209,23 +210,23 @@ fn check(
 }
 
 #[test]
-fn lies_while_it_runs() {
+fn lies_while_a_workload_runs() {
     check(WRITES, "mix", while_running);
 }
 
 #[test]
-fn lies_while_it_recovers() {
+fn lies_during_a_recovery() {
     check(READS, "mix", while_recovering);
 }
 
-/// A flush that the device only says it has done, and then a crash: what was acknowledged may be lost,
-/// but what is there is a state that there was, and sound.
+/// A flush that the device only acknowledges, and then a crash: acknowledged changes may be lost,
+/// but the tree is an earlier state, and sound.
 #[test]
 fn a_lost_flush_and_a_crash() {
     use xact_testkit::recording::{Cursor, Part};
     for name in ["append", "single-append", "adaptive-mix"] {
         let workload = workloads::find(name).unwrap();
-        let (mut states, mut told) = (0, 0);
+        let (mut states, mut reported) = (0, 0);
         for nth in 0..20 {
             let fault = Fault { call: Call::Flush, range: None, nth, for_good: true, harm: Harm::Lie };
             let (device, history) = workload.run_with(1, |device| device.inject(fault)).unwrap();
@@ -240,26 +241,26 @@ fn a_lost_flush_and_a_crash() {
                         unacknowledged(&history).judge(recording.end, &recovered.tree).unwrap();
                         workload.inspect(&recovered.closed).unwrap();
                     }
-                    Err(_) => told += 1,
+                    Err(_) => reported += 1,
                 }
             }
         }
-        println!("{name}: {states} states, {told} told");
-        assert!(states > 20 && told < states / 2, "{name}: {told} of {states} told");
+        println!("{name}: {states} states, {reported} reported");
+        assert!(states > 20 && reported < states / 2, "{name}: {reported} of {states} reported");
     }
 }
 
-/// The same, with nothing promised after the recording began.
+/// The same, with no promise after the recording began.
 fn unacknowledged(history: &History) -> History {
     let mut history = history.clone();
-    for lane in &mut history.lanes {
-        let prepared = lane.steps.iter().position(|step| !step.op.is_sync()).unwrap_or(0);
-        lane.steps[prepared..].iter_mut().for_each(|step| step.ended = None);
+    for thread in &mut history.threads {
+        let prepared = thread.steps.iter().position(|step| !step.op.is_sync()).unwrap_or(0);
+        thread.steps[prepared..].iter_mut().for_each(|step| step.ended = None);
     }
     history
 }
 
-/// The device itself: a write that goes astray is elsewhere, and only there.
+/// The device itself: a misdirected write is elsewhere, and only there.
 #[test]
 fn an_astray_write_goes_where_it_should_not() {
     let device = SimDevice::new(Image::new(1 << 20));

@@ -1,9 +1,11 @@
-//! SNAP-4: a generation is closed while operations go on in it, and others begin in the next one. Each is in the one in
-//! which it began, wholly, and in no other: whatever blocks the two share.
+//! SNAP-4: a generation is closed while operations continue in it, and others begin in the next
+//! one. Each operation is entirely in the one in which it began, whatever blocks the two
+//! generations share.
 //!
-//! An operation is held back where it has begun a handle and before each of its changes of a block, one after the other;
-//! its generation is closed; another operation runs to its end in the next; and then the first goes on. What a crash leaves of the first
-//! generation has what the first operation did and nothing of the second, and e2fsck finds no fault in it.
+//! An operation stalls where it has begun a handle, or before one of its changes of a block, each
+//! of these points in turn. Its generation is closed, another operation runs to its end in the next
+//! one, and then the first continues. A crash that leaves the first generation has all changes of
+//! the first operation and none of the second, and e2fsck accepts it.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -21,22 +23,23 @@ use crate::blocks::with_file;
 use crate::canaries::Found;
 use crate::device::SimDevice;
 use crate::files::{Format, quiet_options, recover};
-use crate::gate::{Gate, await_closing};
 use crate::generations;
 use crate::image::Image;
+use crate::stall::{Stall, await_closing};
 use crate::tools::{KernelMount, must_run};
 use crate::tree::Tree;
 
 const ROOT: Caller = Caller::ROOT;
-/// How long the second operation is given before it is taken to wait for a lock that the first one holds.
+/// The time after which the second operation is assumed to wait for a lock of the first one.
 const MOMENT: Duration = Duration::from_millis(15);
 
-/// Holds this thread back after so many steps: when it has begun a handle, or before a change of a block.
-pub fn hold_back_after(mut steps: u64, gate: &Arc<Gate>) {
-    let gate = gate.clone();
+/// Stalls this thread after `steps` steps: when it has begun a handle, or before a change of a
+/// block.
+pub fn stall_after(mut steps: u64, stall: &Arc<Stall>) {
+    let stall = stall.clone();
     on_each_step(Some(Box::new(move || {
         if steps == 0 {
-            gate.pass();
+            stall.pass();
         }
         steps = steps.wrapping_sub(1);
     })));
@@ -48,7 +51,7 @@ pub fn ino(base: &LiveFs, dir: Ino, name: &[u8]) -> Result<Ino> {
     Ok(base.lookup(dir, name)?.ino)
 }
 
-/// Names of which some fill a block of a folder.
+/// Names so long that a few fill a block of a folder.
 pub fn name(n: u64) -> Vec<u8> {
     format!("a name that is long enough for a folder of several blocks {n}").into_bytes()
 }
@@ -97,8 +100,9 @@ pub const OPERATIONS: [Operation; 15] = [
     }),
 ];
 
-/// A volume of several groups, most of them untouched, with quotas and two folders of the same contents. The kernel
-/// lets two files share a block of attributes: the caller has seen to it that it can mount.
+/// A volume of several groups, most of them untouched, with quotas and two folders of the same
+/// contents. The kernel lets two files share a block of attributes: the caller has made sure that
+/// it can mount.
 pub fn volume() -> Image {
     let plain = Format {
         options: &["-b", "1024", "-g", "2048", "-N", "512", "-O", "^has_journal"],
@@ -129,7 +133,7 @@ pub fn volume() -> Image {
     device.image()
 }
 
-/// As mke2fs leaves tables of inodes that it does not write.
+/// As mke2fs leaves inode tables that it does not write.
 fn with_unwritten_tables(mut image: Image) -> Image {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     image.read(&mut bytes, SUPERBLOCK_OFFSET);
@@ -174,7 +178,7 @@ fn text(error: xact_types::Error) -> String {
     error.to_string()
 }
 
-/// Opens the volume, with a file in each folder that is open, and one that is open and has no name.
+/// Opens the volume, with an open file in each folder, and an open one without a name.
 pub fn open(image: &Image, fsync: Fsync, fault: Option<Fault>) -> Result<(Arc<SimDevice>, Arc<LiveFs>)> {
     let device = SimDevice::new(image.clone());
     let modes = ModeChoice { fsync: Some(fsync), ..ModeChoice::default() };
@@ -189,7 +193,7 @@ pub fn open(image: &Image, fsync: Fsync, fault: Option<Fault>) -> Result<(Arc<Si
     Ok((device, base))
 }
 
-/// As a record of the log where that is how an fsync is served.
+/// As a record of the log if `fsync` says so.
 pub fn make_durable(base: &LiveFs, fsync: Fsync) -> Result<()> {
     match fsync {
         Fsync::Log => base.engine().commit(base.engine().running()),
@@ -197,36 +201,37 @@ pub fn make_durable(base: &LiveFs, fsync: Fsync) -> Result<()> {
     }
 }
 
-/// How often what was seen.
+/// The numbers of pairs and their outcomes.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct PairCounts {
     pub runs: u64,
-    /// In which the second operation had ended while the first was held back.
+    /// Runs in which the second operation ended while the first was stalled.
     pub beside: u64,
 }
 
-/// Runs `first` held back after `steps` steps, and `second` meanwhile; false where it has no more than that.
+/// Runs `first` stalled after `steps` steps, and `second` during the stall; false if it has no more
+/// than that number of steps.
 fn run(
     image: &Image,
     how: (Fsync, Option<Fault>),
     [first, second]: [&Operation; 2],
     steps: u64,
-    seen: &mut Seen,
+    seen: &mut PairCounts,
 ) -> std::result::Result<bool, String> {
     let (device, base) = open(image, how.0, how.1).map_err(text)?;
     let [x, y] = [b"x", b"y"].map(|name| ino(&base, Ino::ROOT, name).unwrap());
     let before = Tree::of_view(&*base)?;
-    let gate = Arc::new(Gate::default());
+    let stall = Arc::new(Stall::default());
     let slow = {
-        let (base, gate, operation) = (base.clone(), gate.clone(), first.1);
+        let (base, stall, operation) = (base.clone(), stall.clone(), first.1);
         std::thread::spawn(move || {
-            hold_back_after(steps, &gate);
+            stall_after(steps, &stall);
             let result = operation(&base, x);
             on_each_step(None);
             result
         })
     };
-    if !gate.is_held_back(|| slow.is_finished()) {
+    if !stall.is_stalled(|| slow.is_finished()) {
         slow.join().unwrap().map_err(text)?;
         base.close().map_err(text)?;
         return Ok(false);
@@ -242,17 +247,17 @@ fn run(
     let beside = {
         let (base, operation) = (base.clone(), second.1);
         std::thread::spawn(move || {
-            // Else one that gives back would begin in the generation that is closed; see the test of that.
+            // Otherwise a removal would begin in the closed generation; it has a test of its own.
             let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
             let result = ino(&base, Ino::ROOT, b"z").and_then(|z| base.set_attr(&ROOT, z, &set));
             let result = result.and_then(|_| operation(&base, y));
-            // Who has gone on to listen no more has been told by the end of the thread.
+            // A receiver that no longer listens sees the end of the thread.
             let _ = done.send(());
             result
         })
     };
     let ended = is_done.recv_timeout(MOMENT).is_ok();
-    gate.open();
+    stall.release();
     slow.join().unwrap().map_err(|e| format!("the first: {e}"))?;
     beside.join().unwrap().map_err(|e| format!("the second: {e}"))?;
     leader.join().unwrap().map_err(|e| format!("the sync: {e}"))?;
@@ -265,7 +270,7 @@ fn run(
     let recovered = judge(&first_generation)?;
     for (part, legal) in [("/x", &after), ("/y", &before)] {
         let (found, legal) = (recovered.below(part), legal.below(part));
-        // The entry of a new id is added beforehand, in a generation for itself.
+        // The entry of a new id is added beforehand, in a generation of its own.
         let is_ahead = part == "/x" && first.0 == NEW_ID && found == before.below(part);
         if found != legal && !is_ahead {
             let difference = found.difference(&legal);
@@ -279,7 +284,7 @@ fn run(
     }
 }
 
-/// What is there after a crash, if it is sound.
+/// The tree after a crash, if it is sound.
 pub fn judge(image: &Image) -> std::result::Result<Tree, String> {
     let recovered = recover(image, &quiet_options()).map_err(|e| format!("recovery: {e}"))?;
     let report = xact_check::check(SimDevice::new(recovered.closed.clone()), &mut |_, _| {}).map_err(text)?;
@@ -290,13 +295,13 @@ pub fn judge(image: &Image) -> std::result::Result<Tree, String> {
     Ok(recovered.tree)
 }
 
-/// Runs the pairs that `chosen` says, at each step, up to the first finding of a pair.
+/// Runs the pairs that `chosen` selects, at each step, up to the first finding of a pair.
 pub fn run_all(
     image: &Image,
     how: (Fsync, Option<Fault>),
     chosen: impl Fn(usize, usize) -> bool,
-) -> (Seen, Vec<String>) {
-    let (mut seen, mut findings) = (Seen::default(), Vec::new());
+) -> (PairCounts, Vec<String>) {
+    let (mut seen, mut findings) = (PairCounts::default(), Vec::new());
     for (a, first) in OPERATIONS.iter().enumerate() {
         for second in OPERATIONS.iter().enumerate().filter(|(b, _)| chosen(a, *b)).map(|(_, second)| second) {
             for steps in 0.. {
@@ -317,7 +322,7 @@ pub fn run_all(
     (seen, findings)
 }
 
-/// Whoever makes a file next makes it in a group that nobody has used.
+/// The next new file is made in a group that has no files yet.
 pub fn crowded(image: &Image) -> Image {
     let device = SimDevice::new(image.clone());
     let base = xact_fs::open(device.clone(), &quiet_options()).unwrap();
@@ -329,7 +334,7 @@ pub fn crowded(image: &Image) -> Image {
         let descs: Vec<_> =
             bytes[at.1..].chunks(size).take(sb.group_count() as usize).map(GroupDesc::new).collect();
         let is_fresh = |desc: &&GroupDesc| desc.has_flag(INODE_UNINIT);
-        // The last group's bitmap of blocks is never left out.
+        // The last group's bitmap of blocks always exists.
         if descs.iter().filter(is_fresh).count() == 2
             && descs.iter().map(GroupDesc::free_inodes).sum::<u32>() == 128
         {
@@ -342,7 +347,7 @@ pub fn crowded(image: &Image) -> Image {
     device.image()
 }
 
-/// Looks for what gives the fault away. Errors: nothing does.
+/// Searches for a run that reveals the fault. Errors: none does.
 pub fn hunt(fault: Fault) -> std::result::Result<Found, String> {
     let started = Instant::now();
     let (seen, findings) = run_all(&volume(), (Fsync::Log, Some(fault)), |a, b| a == 0 && b == 0);

@@ -1,4 +1,4 @@
-//! Does operations by path on a view, and keeps the model's history of them in step.
+//! Does operations by path on a view, and records each in the model's history.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use xact_layout::inode::flag;
 
 use crate::device::SimDevice;
 use crate::generations::SNAPSHOT_MARK;
-use crate::model::{Lane, Op};
+use crate::model::{Op, ThreadHistory};
 use crate::tree::Tree;
 
-/// Why a workload ends early.
+/// The reason why a workload ends early.
 #[derive(Debug)]
 pub enum Stop {
-    /// The device was made to fail, and the volume said so: what a fault workload wants.
+    /// The device was made to fail, and the volume reported it, as a fault workload expects.
     Failed(Error),
     /// xact and the model disagree, without any crash.
     Wrong(String),
@@ -39,40 +39,40 @@ impl std::fmt::Display for Stop {
 
 pub type Done = Result<(), Stop>;
 
-/// How a transaction ends.
+/// The end of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Commit,
-    /// Visible at once, durable with what follows.
+    /// Visible at once, durable with later changes.
     CommitOrdered,
     Abort,
 }
 
-/// How a transaction that is kept on the volume is decided over.
+/// The decision about a persisted transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Commit,
     CommitOrdered,
-    /// A part of it, and then the rest.
+    /// One part of it, and then the rest.
     InParts,
     Drop,
 }
 
-/// One thread's work on a volume.
-pub struct Session {
+/// Drives one thread's operations on a volume.
+pub struct Driver {
     volume: Arc<Volume>,
     base: Arc<dyn View>,
     clock: Arc<SimDevice>,
-    lane: Lane,
+    thread: ThreadHistory,
     generation: u32,
 }
 
-/// Operations by path, on the base or in a transaction.
-pub trait Files {
+/// Operations by path, outside or inside a transaction.
+pub trait FileOps {
     fn run(&mut self, op: Op) -> Done;
     /// A number for the next write.
     fn generation(&mut self) -> u32;
-    /// Size of a file as the model knows it.
+    /// Size of a file according to the model.
     fn size(&self, path: &str) -> u64;
 
     fn create(&mut self, path: &str) -> Done {
@@ -133,42 +133,42 @@ pub trait Files {
     }
 }
 
-impl Session {
-    /// A session whose paths are below `prefix` ("" for the whole volume), which is empty. Files
-    /// get numbers of the model from `first_id` on.
-    pub fn new(volume: &Arc<Volume>, clock: Arc<SimDevice>, prefix: &str, first_id: u32) -> Session {
-        Session {
+impl Driver {
+    /// A driver whose paths are below `prefix` ("" for the whole volume), which is empty. Files get
+    /// numbers of the model from `first_id` on.
+    pub fn new(volume: &Arc<Volume>, clock: Arc<SimDevice>, prefix: &str, first_id: u32) -> Driver {
+        Driver {
             volume: volume.clone(),
             base: volume.base(),
             clock,
-            lane: Lane::new(prefix, first_id),
+            thread: ThreadHistory::new(prefix, first_id),
             generation: 0,
         }
     }
 
-    /// Begins with what is on the volume already.
+    /// Begins with the existing files of the volume.
     pub fn adopt(&mut self) -> Done {
         let tree = Tree::of_view(&*self.base)?;
-        self.lane.begin_with(&tree);
+        self.thread.begin_with(&tree);
         Ok(())
     }
 
-    /// Goes on after the volume was closed and opened again.
+    /// Continues after the volume was closed and opened again.
     pub fn reopened(&mut self, volume: &Arc<Volume>) {
         self.volume = volume.clone();
         self.base = volume.base();
     }
 
-    pub fn finish(self) -> Lane {
-        self.lane
+    pub fn finish(self) -> ThreadHistory {
+        self.thread
     }
 
     /// Inode of a path.
     pub fn ino(&self, path: &str) -> Result<Ino, Stop> {
-        resolve(&*self.base, &self.lane.prefix, path).map_err(|e| Stop::Wrong(format!("{path}: {e}")))
+        resolve(&*self.base, &self.thread.prefix, path).map_err(|e| Stop::Wrong(format!("{path}: {e}")))
     }
 
-    /// Keeps a file although its name may go.
+    /// Keeps a file open while its name may be removed.
     pub fn hold(&self, path: &str) -> Result<Ino, Stop> {
         let ino = self.ino(path)?;
         self.base.hold(ino).map_err(Stop::Failed)?;
@@ -179,8 +179,8 @@ impl Session {
         self.base.release(ino, 1);
     }
 
-    /// Keeps the volume as it is, under a name that tells its tree; a file that is named after the
-    /// snapshot says, as soon as it is there, that the snapshot must be.
+    /// Creates a snapshot under a name that has the digest of its tree. A file named after the
+    /// snapshot, created afterwards, says that the snapshot must exist.
     pub fn snapshot(&mut self, number: u64) -> Result<String, Stop> {
         self.sync()?;
         let tree = Tree::of_view(&*self.base)?;
@@ -192,7 +192,7 @@ impl Session {
         Ok(name)
     }
 
-    /// As [`Session::snapshot`], of some paths of the whole volume.
+    /// As [`Driver::snapshot`], of some paths of the whole volume.
     pub fn snapshot_of(&mut self, number: u64, paths: &[&str]) -> Result<String, Stop> {
         self.sync()?;
         let tree = Tree::of_view(&*self.base)?.cut_down(paths);
@@ -212,7 +212,7 @@ impl Session {
         self.volume.delete_snapshot(name).map_err(Stop::Failed)
     }
 
-    /// A transaction, which ends as `work` says.
+    /// A transaction that ends as `work` decides.
     pub fn transaction(&mut self, work: impl FnOnce(&mut InTransaction<'_>) -> Result<End, Stop>) -> Done {
         let open = self.volume.begin(TxOptions::default()).into_shared();
         let mut inside = self.inside(&open);
@@ -224,15 +224,15 @@ impl Session {
     fn inside<'a>(&'a mut self, open: &'a SharedTransaction) -> InTransaction<'a> {
         InTransaction {
             view: open,
-            prefix: &self.lane.prefix,
-            state: self.lane.now().clone(),
+            prefix: &self.thread.prefix,
+            state: self.thread.now().clone(),
             generation: &mut self.generation,
             ops: Vec::new(),
         }
     }
 
-    /// A transaction of two parts, of which the first, all that is at and below `paths`, is committed
-    /// by itself (`xact tx commit --only`), and the rest as `end` says.
+    /// A transaction of two parts. The first, everything at and below `paths`, is committed
+    /// separately (`xact tx commit --only`), and the rest as `end` says.
     pub fn transaction_in_parts(
         &mut self,
         paths: &[&str],
@@ -246,7 +246,8 @@ impl Session {
         let first = std::mem::take(&mut inside.ops);
         rest(&mut inside)?;
         let second = inside.ops;
-        let prefixed: Vec<String> = paths.iter().map(|path| format!("{}{path}", self.lane.prefix)).collect();
+        let prefixed: Vec<String> =
+            paths.iter().map(|path| format!("{}{path}", self.thread.prefix)).collect();
         self.clock.tag(Some("commit of a part of a transaction"));
         let began = self.clock.tick();
         let result = open.commit_only(&prefixed, Durability::Durable, &mut ());
@@ -255,15 +256,16 @@ impl Session {
         self.end(&open, second, end)
     }
 
-    /// A transaction that is kept on the volume (`xact run --keep --persist`), opened from there anew, and decided
-    /// over after `meanwhile`, which makes no file. Its part makes `/one/part-ID`, its rest `/two/done-ID`. Outside,
-    /// a file is named after where it stands: `/keeping-ID` before it is kept, then `/kept-ID`; `/dropping-ID`
-    /// before it is dropped, then `/dropped-ID`.
+    /// A transaction that is persisted on the volume (`xact run --keep --persist`), opened from
+    /// there again, and decided after `meanwhile`, which creates no file. Its part creates
+    /// `/one/part-ID`, its rest `/two/done-ID`. Outside, a file is named after its state:
+    /// `/keeping-ID` before it is persisted, then `/kept-ID`; `/dropping-ID` before it is dropped,
+    /// then `/dropped-ID`.
     pub fn kept_transaction(
         &mut self,
         part: impl FnOnce(&mut InTransaction<'_>) -> Done,
         rest: impl FnOnce(&mut InTransaction<'_>) -> Done,
-        meanwhile: impl FnOnce(&mut Session) -> Done,
+        meanwhile: impl FnOnce(&mut Driver) -> Done,
         decision: Decision,
     ) -> Done {
         let open = self.volume.begin(TxOptions::default()).into_shared();
@@ -303,12 +305,12 @@ impl Session {
         self.end(&open, first, end)
     }
 
-    /// A transaction that is told that its snapshot is too old, since others have changed more since
-    /// its begin than is remembered; it leaves nothing.
+    /// A transaction that fails because its snapshot is too old: later changes by others exceed the
+    /// memory for old versions. It leaves no change.
     pub fn transaction_too_late(
         &mut self,
         inside: impl FnOnce(&mut InTransaction<'_>) -> Done,
-        outside: impl FnOnce(&mut Session) -> Done,
+        outside: impl FnOnce(&mut Driver) -> Done,
     ) -> Done {
         let open = self.volume.begin(TxOptions::default()).into_shared();
         inside(&mut self.inside(&open))?;
@@ -337,38 +339,38 @@ impl Session {
         self.note(op, began, ended, result)
     }
 
-    /// Records the outcome of `op`, which must be what the model says.
+    /// Records the outcome of `op`, which must be the model's.
     fn note(&mut self, op: Op, began: u64, ended: u64, result: xact_types::Result<()>) -> Done {
         let shown = op.to_string();
         match result {
             Ok(()) => self
-                .lane
+                .thread
                 .push(op, began, Some(ended))
                 .map_err(|e| Stop::Wrong(format!("{shown} succeeded, the model says: {e}"))),
-            // Where an operation is wrong in two ways, which errno it gives is pjdfstest's business.
-            Err(Error::Posix(errno)) => match self.lane.now().clone().apply(&op) {
+            // For an operation that is wrong in two ways, pjdfstest checks the choice of errno.
+            Err(Error::Posix(errno)) => match self.thread.now().clone().apply(&op) {
                 Err(_) => Ok(()),
                 Ok(_) => Err(Stop::Wrong(format!("{shown} gave {errno}, the model sees no reason"))),
             },
-            // Refused for want of space, cleanly: nothing happened.
+            // Refused cleanly for lack of space: nothing happened.
             Err(Error::NoSpace | Error::DoesNotFit(_)) => Ok(()),
             Err(error @ (Error::Conflict { .. } | Error::TooLarge { .. } | Error::Corrupt(_))) => {
                 Err(Stop::Wrong(format!("{shown}: {error}")))
             }
             Err(error) => {
-                let _ = self.lane.push(op, began, None);
+                let _ = self.thread.push(op, began, None);
                 Err(Stop::Failed(error))
             }
         }
     }
 }
 
-impl Files for Session {
+impl FileOps for Driver {
     fn run(&mut self, op: Op) -> Done {
         self.clock.tag(Some(&op.to_string()));
-        let file = |path: &str| self.lane.now().resolve(path).unwrap_or(0);
+        let file = |path: &str| self.thread.now().resolve(path).unwrap_or(0);
         let began = self.clock.tick();
-        let result = perform(&*self.base, &self.lane.prefix, &op, &file);
+        let result = perform(&*self.base, &self.thread.prefix, &op, &file);
         let ended = self.clock.tick();
         self.note(op, began, ended, result)
     }
@@ -379,7 +381,7 @@ impl Files for Session {
     }
 
     fn size(&self, path: &str) -> u64 {
-        size(self.lane.now(), path)
+        size(self.thread.now(), path)
     }
 }
 
@@ -398,7 +400,7 @@ pub struct InTransaction<'a> {
 }
 
 impl InTransaction<'_> {
-    /// A part that is undone, as if it had never been, unless `work` says to keep it.
+    /// A part that is undone completely, unless `work` returns true.
     pub fn savepoint(&mut self, work: impl FnOnce(&mut Self) -> Result<bool, Stop>) -> Done {
         let savepoint = self.view.savepoint().map_err(Stop::Failed)?;
         let (state, done) = (self.state.clone(), self.ops.len());
@@ -412,7 +414,7 @@ impl InTransaction<'_> {
     }
 }
 
-impl Files for InTransaction<'_> {
+impl FileOps for InTransaction<'_> {
     fn run(&mut self, op: Op) -> Done {
         let file = |path: &str| self.state.resolve(path).unwrap_or(0);
         let result = perform(self.view, self.prefix, &op, &file);
@@ -424,7 +426,7 @@ impl Files for InTransaction<'_> {
                 Ok(())
             }
             (Err(Error::Posix(_)), Err(_)) => Ok(()),
-            // Refused for want of space, cleanly: nothing happened.
+            // Refused cleanly for lack of space: nothing happened.
             (Err(Error::NoSpace | Error::DoesNotFit(_)), _) => Ok(()),
             (Err(error @ (Error::Io { .. } | Error::Poisoned(_))), _) => Err(Stop::Failed(error)),
             (ours, model) => Err(Stop::Wrong(format!(
@@ -452,7 +454,7 @@ fn resolve(view: &dyn View, prefix: &str, path: &str) -> xact_types::Result<Ino>
     Ok(ino)
 }
 
-/// Does `op` on `view`. `file` gives the model's number of a file, for its stamps.
+/// Does `op` on `view`. `file` returns the model's number of a file, for its stamps.
 fn perform(view: &dyn View, prefix: &str, op: &Op, file: &dyn Fn(&str) -> u32) -> xact_types::Result<()> {
     let caller = &Caller::ROOT;
     let at = |path: &str| resolve(view, prefix, path);

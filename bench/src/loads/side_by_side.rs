@@ -1,7 +1,7 @@
 //! Systems that are mounted side by side, so that they can take turns within a load.
 //!
-//! How fast a virtual disk is changes within minutes, by more than some of these systems differ. Turns of seconds or
-//! less have the same disk.
+//! The speed of a virtual disk changes within minutes, by more than the differences of some of
+//! these systems. Turns of seconds or less have the same disk.
 
 use super::{Bench, Rated, Sample, counted};
 use crate::counts::Counts;
@@ -9,16 +9,16 @@ use crate::system::System;
 use crate::volume::{Device, Mount, Result};
 
 /// One of the systems that take turns.
-pub struct Place<'a> {
+pub struct Contender<'a> {
     pub mount: &'a Mount<'a>,
 }
 
-impl Place<'_> {
+impl Contender<'_> {
     pub fn system(&self) -> System {
         self.mount.system()
     }
 
-    /// All that its device has been asked to do.
+    /// All requests to its device.
     pub fn counts(&self) -> Result<Counts> {
         self.mount.counts()
     }
@@ -27,7 +27,7 @@ impl Place<'_> {
         Ok(counted(self.system(), self.counts()? - before))
     }
 
-    /// One turn, and all that it put off.
+    /// One turn, and all work that it deferred.
     pub fn turn(&self, n: u64, work: &Turn<'_>, tally: &mut Tally) -> Result<()> {
         let before = self.counts()?;
         let rated = work(self.mount, n)?;
@@ -37,17 +37,17 @@ impl Place<'_> {
     }
 }
 
-/// What is done on one mount in the turn of this number.
+/// The work on one mount in the turn of this number.
 pub type Turn<'a> = dyn Fn(&Mount<'_>, u64) -> Result<Rated> + 'a;
 
 impl Bench<'_, '_> {
-    /// Mounts `systems`, each from an image of its own of so many bytes, beside the bench's own mount, which is the
-    /// first of the places that `work` is given. Keeps its samples.
+    /// Mounts `systems`, each from an image of its own of `bytes` bytes, beside the bench's own
+    /// mount, which is the first of the contenders that `work` gets. Keeps its samples.
     pub fn beside(
         &mut self,
         systems: &[System],
         bytes: u64,
-        work: impl FnOnce(&[Place<'_>]) -> Result<Vec<Sample>>,
+        work: impl FnOnce(&[Contender<'_>]) -> Result<Vec<Sample>>,
     ) -> Result<()> {
         let xact = self.mount.xact().to_owned();
         let image = |n: usize| self.supplies.join(format!("turns-{n}.bin"));
@@ -58,9 +58,9 @@ impl Bench<'_, '_> {
             device.format(system.format, &xact)?;
             mounts.push(Mount::new(device, *system, &self.supplies.join(format!("turns-{n}")), &xact)?);
         }
-        let places: Vec<_> =
-            std::iter::once(&*self.mount).chain(&mounts).map(|mount| Place { mount }).collect();
-        let mut samples = work(&places)?;
+        let contenders: Vec<_> =
+            std::iter::once(&*self.mount).chain(&mounts).map(|mount| Contender { mount }).collect();
+        let mut samples = work(&contenders)?;
         self.samples.append(&mut samples);
         for (mount, device) in mounts.into_iter().zip(&devices) {
             let format = mount.system().format;
@@ -71,16 +71,17 @@ impl Bench<'_, '_> {
     }
 }
 
-/// Has each of so many do its turn of each number: `each` is given who, and the number.
-pub fn take_turns(turns: u64, who: usize, mut each: impl FnMut(usize, u64) -> Result<()>) -> Result<()> {
+/// Runs the turns of each number for all systems: `each` gets the index of the system, and the
+/// number.
+pub fn take_turns(turns: u64, systems: usize, mut each: impl FnMut(usize, u64) -> Result<()>) -> Result<()> {
     for n in 0..turns {
-        // Nobody is always first.
-        (0..who).try_for_each(|turn| each((n as usize + turn) % who, n))?;
+        // The first one changes with each turn.
+        (0..systems).try_for_each(|turn| each((n as usize + turn) % systems, n))?;
     }
     Ok(())
 }
 
-/// What the turns of one of them came to.
+/// The results of one system's turns.
 #[derive(Clone, Default)]
 pub struct Tally(Vec<(Rated, Counts)>);
 
@@ -97,18 +98,20 @@ impl Tally {
     }
 }
 
-/// Does `work` so many times on each of the places in turns: a sample for each, named `phase: system`. What a turn put
-/// off is made durable before the next one begins, and counted.
+/// Does `work` the given number of times on each of the contenders in turns: a sample for each,
+/// named `phase: system`. The deferred work of a turn is made durable before the next one begins,
+/// and counted.
 pub fn in_turns(
-    places: &[Place<'_>],
+    contenders: &[Contender<'_>],
     turns: u64,
     phase: &str,
     unit: &str,
     work: &Turn<'_>,
 ) -> Result<Vec<Sample>> {
-    let mut tallies = vec![Tally::default(); places.len()];
-    take_turns(turns, places.len(), |which, n| places[which].turn(n, work, &mut tallies[which]))?;
-    let sample =
-        |(place, tally): (&Place<'_>, Tally)| tally.sample(format!("{phase}: {}", place.system().name), unit);
-    Ok(places.iter().zip(tallies).map(sample).collect())
+    let mut tallies = vec![Tally::default(); contenders.len()];
+    take_turns(turns, contenders.len(), |which, n| contenders[which].turn(n, work, &mut tallies[which]))?;
+    let sample = |(contender, tally): (&Contender<'_>, Tally)| {
+        tally.sample(format!("{phase}: {}", contender.system().name), unit)
+    };
+    Ok(contenders.iter().zip(tallies).map(sample).collect())
 }

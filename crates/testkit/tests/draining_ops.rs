@@ -1,4 +1,5 @@
-//! Operations that end in a generation that is closed, beside others in the next one: see `xact_testkit::late`.
+//! Operations that end in a closed generation, beside others in the next one: see
+//! `xact_testkit::draining_ops`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -6,11 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use xact_consistency::{Fsync, on_each_step};
 use xact_fs::{Allocate, Caller, LiveFs, ModeChoice, RenameHow, SetAttr, View, VolumeOptions, XattrHow};
 use xact_testkit::device::SimDevice;
+use xact_testkit::draining_ops::{
+    crowded, ino, judge, make_durable, open, resize, run_all, stall_after, volume,
+};
 use xact_testkit::files::{Format, quiet_options};
-use xact_testkit::gate::{Gate, await_closing};
 use xact_testkit::generations;
-use xact_testkit::late::{crowded, hold_back_after, ino, judge, make_durable, open, resize, run_all, volume};
 use xact_testkit::rng::Rng;
+use xact_testkit::stall::{Stall, await_closing};
 use xact_testkit::tools::mount_for_ourselves;
 use xact_types::{Error, Ino, Result};
 
@@ -28,8 +31,8 @@ fn a_group_that_both_begin_to_use() {
     }
 }
 
-/// Threads that work in a folder each, and share two owners, while one generation after the other is made. Each is sound
-/// as a crash leaves it, and so is what is there in the end.
+/// Threads that work in a folder each, and share two owners, while one generation after the other
+/// is made. Each generation is sound after a crash, and so is the final volume.
 #[test]
 fn generations_of_many_threads_are_sound() {
     let count = if is_long() { 10_000 } else { 150 };
@@ -61,7 +64,7 @@ fn generations_of_many_threads_are_sound() {
             let mut findings = Vec::new();
             for generation in 0..count {
                 make_durable(&base, fsync).unwrap();
-                // Nobody else makes one.
+                // No other thread makes a generation.
                 if let Err(why) = judge(&device.image()) {
                     findings.push(format!("generation {generation}: {why}"));
                     break;
@@ -125,10 +128,11 @@ fn operations_end_in_the_generation_in_which_they_began() {
     }
 }
 
-/// SNAP-6: a file that was made in a generation and is deleted while that is in memory, and nothing has begun in the
-/// next, is in neither. Where something has, the deletion comes after it.
+/// SNAP-6: a file is created in a generation and deleted while the generation is in memory. If no
+/// operation has begun in the next one, the file is in neither. Otherwise the deletion comes after
+/// the generation.
 #[test]
-fn a_deletion_reaches_back_into_a_closed_generation() {
+fn a_deletion_joins_a_closed_generation() {
     mount_for_ourselves().unwrap();
     let image = volume();
     for something_has_begun in [false, true] {
@@ -137,21 +141,21 @@ fn a_deletion_reaches_back_into_a_closed_generation() {
         let file = base.make_node(&ROOT, y, b"short-lived", 0o100_644, 0).unwrap().ino;
         base.allocate(&ROOT, file, 0, 50_000, Allocate::Reserve { keep_size: false }).unwrap();
         let closed = base.engine().running();
-        let gate = Arc::new(Gate::default());
+        let stall = Arc::new(Stall::default());
         std::thread::scope(|scope| {
             let slow = scope.spawn(|| {
-                hold_back_after(0, &gate);
+                stall_after(0, &stall);
                 base.make_node(&ROOT, x, b"new", 0o100_644, 0).unwrap();
                 on_each_step(None);
             });
-            assert!(gate.is_held_back(|| slow.is_finished()));
+            assert!(stall.is_stalled(|| slow.is_finished()));
             let leader = scope.spawn(|| base.engine().sync().unwrap());
             await_closing(base.engine(), closed).unwrap();
             if something_has_begun {
                 base.make_node(&ROOT, y, b"other", 0o100_644, 0).unwrap();
             }
             base.unlink(&ROOT, y, b"short-lived").unwrap();
-            gate.open();
+            stall.release();
             slow.join().unwrap();
             leader.join().unwrap();
         });

@@ -1,5 +1,6 @@
-//! What a run has measured so far, one line of JSON for each turn of a system in a load, in
-//! `samples.jsonl`. A run at the papers' size takes hours; `--resume` goes on behind its last whole turn.
+//! The samples of a run so far, one line of JSON for each turn of a system in a load, in
+//! `samples.jsonl`. A run at the papers' size takes hours; `--resume` continues after its last
+//! complete turn.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::loads::{Sample, because};
 use crate::volume::Result;
 
-/// Which turn of whom.
+/// A turn of a system.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Turn {
     pub load: String,
     /// Name of the system.
-    pub who: String,
+    pub system: String,
     pub round: usize,
 }
 
@@ -27,24 +28,24 @@ struct Line {
     samples: Vec<Sample>,
 }
 
-pub struct Kept {
+pub struct Samples {
     file: File,
     scale: f64,
     done: HashMap<Turn, Vec<Sample>>,
 }
 
-impl Kept {
-    /// Begins anew in the folder `out`, or with `resume` behind what is there.
+impl Samples {
+    /// Starts a new file in the folder `out`, or with `resume` continues the existing one.
     ///
-    /// Errors: what is there was measured at another scale.
-    pub fn open(out: &Path, scale: f64, resume: bool) -> Result<Kept> {
+    /// Errors: the existing samples have another scale.
+    pub fn open(out: &Path, scale: f64, resume: bool) -> Result<Samples> {
         let path = out.join("samples.jsonl");
         let shown = path.display().to_string();
         let mut done = HashMap::new();
         let mut text = String::new();
         if resume && path.exists() {
             text = fs::read_to_string(&path).map_err(because(&shown))?;
-            // A run that was killed may have left a part of a line.
+            // A killed run may have left a part of a line.
             text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
         }
         for line in text.lines() {
@@ -56,10 +57,10 @@ impl Kept {
         }
         fs::write(&path, text).map_err(because(&shown))?;
         let file = OpenOptions::new().append(true).open(&path).map_err(because(&shown))?;
-        Ok(Kept { file, scale, done })
+        Ok(Samples { file, scale, done })
     }
 
-    /// What an earlier run measured in this turn.
+    /// The samples of an earlier run for this turn.
     pub fn take(&mut self, turn: &Turn) -> Option<Vec<Sample>> {
         self.done.remove(turn)
     }
@@ -78,7 +79,7 @@ mod tests {
     use crate::counts::Counts;
 
     fn turn(round: usize) -> Turn {
-        Turn { load: "append".to_owned(), who: "xact".to_owned(), round }
+        Turn { load: "append".to_owned(), system: "xact".to_owned(), round }
     }
 
     fn sample(rate: f64) -> Sample {
@@ -87,25 +88,25 @@ mod tests {
     }
 
     #[test]
-    fn a_run_goes_on_behind_its_last_whole_turn() {
-        let out = std::env::temp_dir().join(format!("xact-bench-kept-{}", std::process::id()));
+    fn a_run_continues_after_its_last_whole_turn() {
+        let out = std::env::temp_dir().join(format!("xact-bench-samples-{}", std::process::id()));
         fs::create_dir_all(&out).unwrap();
-        let mut kept = Kept::open(&out, 0.5, false).unwrap();
-        kept.add(turn(0), &[sample(1.0), sample(2.0)]).unwrap();
-        kept.add(turn(1), &[sample(3.0)]).unwrap();
+        let mut samples = Samples::open(&out, 0.5, false).unwrap();
+        samples.add(turn(0), &[sample(1.0), sample(2.0)]).unwrap();
+        samples.add(turn(1), &[sample(3.0)]).unwrap();
         let path = out.join("samples.jsonl");
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, &text[..text.len() - 9]).unwrap();
 
-        assert!(Kept::open(&out, 0.25, true).is_err());
-        let mut kept = Kept::open(&out, 0.5, true).unwrap();
-        assert!(kept.take(&turn(1)).is_none());
-        let again = kept.take(&turn(0)).unwrap();
+        assert!(Samples::open(&out, 0.25, true).is_err());
+        let mut samples = Samples::open(&out, 0.5, true).unwrap();
+        assert!(samples.take(&turn(1)).is_none());
+        let again = samples.take(&turn(0)).unwrap();
         assert_eq!((again[1].rate, again[1].counts.writes), (2.0, 3));
-        kept.add(turn(1), &[sample(4.0)]).unwrap();
-        drop(kept);
-        assert_eq!(Kept::open(&out, 0.5, true).unwrap().take(&turn(1)).unwrap()[0].rate, 4.0);
-        assert!(Kept::open(&out, 0.5, false).unwrap().take(&turn(0)).is_none());
+        samples.add(turn(1), &[sample(4.0)]).unwrap();
+        drop(samples);
+        assert_eq!(Samples::open(&out, 0.5, true).unwrap().take(&turn(1)).unwrap()[0].rate, 4.0);
+        assert!(Samples::open(&out, 0.5, false).unwrap().take(&turn(0)).is_none());
         fs::remove_dir_all(&out).unwrap();
     }
 }

@@ -1,11 +1,13 @@
-//! A file of what is done of an exploration, so that it can be done in several sittings.
+//! A file of the finished parts of an exploration, so that it can be done in several runs of the
+//! program.
 //!
-//! A line for each part of an enumeration, with what came of it:
-//! `adaptive 2 1 17 1384 9021 4021 12043 301 0 4.250 REPLAY…` is part 17 of the sequences of 2 operations in the setting
-//! `adaptive` with seed 1: 1384 sequences, 9021 states examined by 4021 recoveries, 12,043 known, 301 by e2fsck, none
-//! by the kernel, in 4.25 s; and the findings. And one for each run of a workload: `run long wrap 3 352 1500 3160 573 11
-//! 5.500 REPLAY…` is the long one of `wrap` with seed 3: 352 writes and flushes, 1500 states, 3160 crashes of recoveries,
-//! 573 by e2fsck, 11 by the kernel. That the code is the same in all sittings is up to whoever sits.
+//! It has a line for each part of an enumeration, with its result:
+//! `adaptive 2 1 17 1384 9021 4021 12043 301 0 4.250 REPLAY…` is part 17 of the sequences of 2
+//! operations in the setting `adaptive` with seed 1: 1384 sequences, 9021 states examined by 4021
+//! recoveries, 12,043 known, 301 by e2fsck, none by the kernel, in 4.25 s; and the findings. And
+//! one for each run of a workload: `run long wrap 3 352 1500 3160 573 11 5.500 REPLAY…` is the long
+//! one of `wrap` with seed 3: 352 writes and flushes, 1500 states, 3160 crashes of recoveries, 573
+//! by e2fsck, 11 by the kernel. The user makes sure that the code is the same in all runs.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -34,25 +36,25 @@ fn part_of(bounds: &Bounds, number: u64) -> Part {
     (bounds.setting.to_owned(), bounds.length, bounds.plan.seed, number)
 }
 
-/// What was done in earlier sittings, and a place for what is done in this one.
-pub struct Sittings {
+/// The results of earlier runs, and a file for those of this one.
+pub struct Resume {
     earlier: HashMap<Part, Outcome>,
     runs: HashMap<Run, Summary>,
     file: Mutex<File>,
 }
 
-impl Sittings {
-    /// Errors: a file that cannot be written, or holds something else.
-    pub fn open(path: &Path) -> Result<Sittings, String> {
-        let told = |e: io::Error| format!("{}: {e}", path.display());
+impl Resume {
+    /// Errors: a file that cannot be written, or has other contents.
+    pub fn open(path: &Path) -> Result<Resume, String> {
+        let with_path = |e: io::Error| format!("{}: {e}", path.display());
         let mut options = File::options();
         let mut file =
-            options.read(true).write(true).create(true).truncate(false).open(path).map_err(told)?;
+            options.read(true).write(true).create(true).truncate(false).open(path).map_err(with_path)?;
         let mut text = String::new();
-        file.read_to_string(&mut text).map_err(told)?;
-        // What the last sitting was killed in is no line.
+        file.read_to_string(&mut text).map_err(with_path)?;
+        // A line without an end is from a run that was killed, and does not count.
         text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
-        file.set_len(text.len() as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(told)?;
+        file.set_len(text.len() as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(with_path)?;
         let (mut earlier, mut runs) = (HashMap::new(), HashMap::new());
         for line in text.lines() {
             if let Some((run, summary)) = line.strip_prefix("run ").and_then(read_run) {
@@ -60,18 +62,18 @@ impl Sittings {
             } else if let Some((part, outcome)) = read(line) {
                 earlier.insert(part, outcome);
             } else {
-                return Err(format!("{}: '{line}' tells of no part", path.display()));
+                return Err(format!("{}: '{line}' names no part", path.display()));
             }
         }
-        Ok(Sittings { earlier, runs, file: Mutex::new(file) })
+        Ok(Resume { earlier, runs, file: Mutex::new(file) })
     }
 
-    /// What came of a workload by this plan in an earlier sitting.
+    /// The result of a workload by this plan in an earlier run.
     pub fn run(&self, workload: &str, plan: &Plan) -> Option<&Summary> {
         self.runs.get(&run_of(plan, workload))
     }
 
-    /// Adds a run that is done.
+    /// Adds a finished run.
     pub fn add_run(&self, plan: &Plan, summary: &Summary) -> Result<(), String> {
         let Summary { workload, events, states, nested, inspected, second_opinions, elapsed, .. } = summary;
         let ((how, _, seed), seconds) = (run_of(plan, workload), elapsed.as_secs_f64());
@@ -88,12 +90,12 @@ impl Sittings {
         self.file.lock().write_all(line.as_bytes()).map_err(|e| format!("noting what is done: {e}"))
     }
 
-    /// What came of a part in an earlier sitting.
+    /// The result of a part in an earlier run.
     pub(crate) fn outcome(&self, bounds: &Bounds, number: u64) -> Option<&Outcome> {
         self.earlier.get(&part_of(bounds, number))
     }
 
-    /// Adds a part that is done.
+    /// Adds a finished part.
     pub(crate) fn add(&self, bounds: &Bounds, number: u64, outcome: &Outcome) -> Result<(), String> {
         let (setting, length, seed, number) = part_of(bounds, number);
         let Summary { states, recovered, known, inspected, second_opinions, elapsed, .. } = outcome.summary;
@@ -110,14 +112,14 @@ fn next<T: FromStr>(words: &mut SplitWhitespace<'_>) -> Option<T> {
     words.next()?.parse().ok()
 }
 
-/// The findings that the rest of a line tells.
+/// The findings in the rest of a line.
 fn findings(words: &mut SplitWhitespace<'_>) -> Vec<Finding> {
     let found =
         |replay: &str| Finding { replay: replay.to_owned(), what: "in an earlier sitting".to_owned() };
     words.map(found).collect()
 }
 
-/// What follows `run`.
+/// Parses the line after `run`.
 fn read_run(line: &str) -> Option<(Run, Summary)> {
     let words = &mut line.split_whitespace();
     let run: Run = (next(words)?, next(words)?, next(words)?);
@@ -169,7 +171,7 @@ mod tests {
             findings: vec![finding.clone()],
             ..Summary::default()
         };
-        let first = Sittings::open(&path).unwrap();
+        let first = Resume::open(&path).unwrap();
         assert!(first.outcome(&bounds, 7).is_none());
         first.add(&bounds, 7, &Outcome { sequences: 10, summary: summary.clone() }).unwrap();
         let run = Summary { workload: "wrap".to_owned(), events: 5, nested: 6, ..summary };
@@ -178,7 +180,7 @@ mod tests {
         std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"ordered 2 1 8 4").unwrap();
 
         for _ in 0..2 {
-            let next = Sittings::open(&path).unwrap();
+            let next = Resume::open(&path).unwrap();
             let known = next.outcome(&bounds, 7).unwrap();
             assert_eq!((known.sequences, known.summary.states, known.summary.known), (10, 20, 30));
             assert_eq!(known.summary.elapsed, Duration::from_millis(1500));
@@ -192,6 +194,6 @@ mod tests {
             assert!(next.run("wra", &plan).is_none());
         }
         std::fs::write(&path, "something else\n").unwrap();
-        assert!(Sittings::open(&path).is_err());
+        assert!(Resume::open(&path).is_err());
     }
 }

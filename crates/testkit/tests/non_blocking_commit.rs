@@ -1,5 +1,6 @@
-//! SNAP-4: making a commit, or a generation, stops nobody. An operation that waits for the device is waited for by
-//! who needs what it has, and by nobody else: others go on, and so does the sync of another file.
+//! SNAP-4: making a commit, or a generation, blocks no operation. Only callers that need the
+//! changes of a stalled operation wait for it: other operations continue, and so does the sync of
+//! another file.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -11,34 +12,34 @@ use xact_consistency::{Engine, EngineOptions, Handle, ReserveClass, open_generat
 use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs, mkfs_generations};
 use xact_fs::{Allocate, Caller, LiveFs, RenameHow, SetAttr, View, VolumeOptions, WriteHow, XattrHow};
-use xact_testkit::gate::{Gate, PATIENCE, await_closing};
-use xact_testkit::late::{Operation, ino, name};
+use xact_testkit::draining_ops::{Operation, ino, name};
+use xact_testkit::stall::{Stall, TIMEOUT, await_closing};
 use xact_types::{BlockNr, Error, Ino, Result};
 
 const ROOT: Caller = Caller::ROOT;
 const MIB: u64 = 1 << 20;
 
 thread_local! {
-    /// Reads that this thread may still do before the gate holds it back; `None`: any number.
+    /// Reads that this thread may still do before the device stalls it; `None`: any number.
     static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// A device that holds back a chosen thread at one of its reads.
-struct GatedDevice {
+/// A device that stalls a chosen thread at one of its reads.
+struct StallingDevice {
     inner: MemoryDevice,
-    gate: Gate,
+    stall: Stall,
 }
 
-impl GatedDevice {
-    fn over(bytes: Vec<u8>) -> Arc<GatedDevice> {
-        Arc::new(GatedDevice { inner: MemoryDevice::from_bytes(bytes), gate: Gate::default() })
+impl StallingDevice {
+    fn over(bytes: Vec<u8>) -> Arc<StallingDevice> {
+        Arc::new(StallingDevice { inner: MemoryDevice::from_bytes(bytes), stall: Stall::default() })
     }
 
     fn pass(&self) {
         match LEFT.get() {
             None => {}
             Some(0) => {
-                self.gate.pass();
+                self.stall.pass();
                 LEFT.set(None);
             }
             Some(left) => LEFT.set(Some(left - 1)),
@@ -46,7 +47,7 @@ impl GatedDevice {
     }
 }
 
-impl BlockDevice for GatedDevice {
+impl BlockDevice for StallingDevice {
     fn size_bytes(&self) -> u64 {
         self.inner.size_bytes()
     }
@@ -90,7 +91,7 @@ fn volumes() -> [(&'static str, Vec<u8>); 2] {
 
 /// A quarter of the cache is for blocks of metadata.
 const CACHE_BYTES: u64 = 4 * MIB;
-/// Blocks that the volumes leave free: far more than the cache takes.
+/// Blocks that the volumes leave free: far more than the cache holds.
 const FREE: std::ops::Range<u64> = 24_500..28_000;
 
 fn quiet() -> VolumeOptions {
@@ -98,14 +99,15 @@ fn quiet() -> VolumeOptions {
     VolumeOptions { flusher: false, commit_interval, cache_bytes: CACHE_BYTES, ..VolumeOptions::default() }
 }
 
-/// Leaves the cached inodes in memory, and of the blocks that they came from only what is dirty.
+/// Keeps the cached inodes in memory, and of the blocks that they came from only dirty ones.
 fn forget_blocks(base: &LiveFs) {
     FREE.for_each(|block| drop(base.engine().read(BlockNr(block)).unwrap()));
 }
 
-/// A folder with what takes metadata blocks: many names, a fragmented file, attributes in a block of their own.
+/// A folder whose operations need many metadata blocks: many names, a fragmented file, attributes
+/// in a block of their own.
 fn fill(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    let device = GatedDevice::over(bytes);
+    let device = StallingDevice::over(bytes);
     let base = xact_fs::open(device.clone(), &quiet())?;
     base.make_dir(&ROOT, Ino::ROOT, b"fast", 0o755)?;
     let slow = base.make_dir(&ROOT, Ino::ROOT, b"slow", 0o755)?.ino;
@@ -127,7 +129,7 @@ fn fill(bytes: Vec<u8>) -> Result<Vec<u8>> {
     Ok(device.inner.to_bytes())
 }
 
-/// Operations in the folder of which inodes are in memory, and no block.
+/// Operations in the folder whose inodes are in memory, and none of its blocks.
 const OPERATIONS: [Operation; 12] = [
     ("make", |base, slow| base.make_node(&ROOT, slow, b"new", 0o100_644, 0).map(|_| ())),
     ("mkdir", |base, slow| base.make_dir(&ROOT, slow, b"new", 0o755).map(|_| ())),
@@ -162,7 +164,7 @@ const OPERATIONS: [Operation; 12] = [
     }),
 ];
 
-/// Work on other files, their syncs included.
+/// Work on other files, including their syncs.
 fn work_elsewhere(base: &LiveFs, round: u8) -> Result<()> {
     let fast = ino(base, Ino::ROOT, b"fast")?;
     for n in 0..5 {
@@ -179,12 +181,12 @@ fn work_elsewhere(base: &LiveFs, round: u8) -> Result<()> {
 }
 
 #[test]
-fn no_read_of_an_operation_holds_up_a_sync_of_others() {
+fn no_stalled_operation_delays_the_sync_of_another() {
     for (kind, bytes) in volumes() {
         let bytes = fill(bytes).unwrap();
         for (what, operation) in OPERATIONS {
             let mut reads = 0;
-            while held_back_at(reads, &bytes, operation, &format!("{kind}: {what}, at read {reads}")) {
+            while stalled_at(reads, &bytes, operation, &format!("{kind}: {what}, at read {reads}")) {
                 reads += 1;
             }
             assert!(reads > 0, "{kind}: {what} reads nothing");
@@ -192,16 +194,17 @@ fn no_read_of_an_operation_holds_up_a_sync_of_others() {
     }
 }
 
-/// Holds an operation back at one of its reads, and works elsewhere meanwhile; false where it has fewer.
-fn held_back_at(read: u64, bytes: &[u8], operation: fn(&LiveFs, Ino) -> Result<()>, at: &str) -> bool {
-    let device = GatedDevice::over(bytes.to_vec());
+/// Stalls an operation at one of its reads, and works elsewhere during that time; false if it has
+/// fewer reads.
+fn stalled_at(read: u64, bytes: &[u8], operation: fn(&LiveFs, Ino) -> Result<()>, at: &str) -> bool {
+    let device = StallingDevice::over(bytes.to_vec());
     let base = xact_fs::open(device.clone(), &quiet()).unwrap();
     let slow = ino(&base, Ino::ROOT, b"slow").unwrap();
     for known in [&name(3), &name(4), &name(7), &name(9), b"file".as_slice()] {
         ino(&base, slow, known).unwrap();
     }
     forget_blocks(&base);
-    // What both need would be waited for by both.
+    // Otherwise both would wait for a block that both need.
     work_elsewhere(&base, 1).unwrap();
     let within = base.engine().waits_in_handles();
     let slowly = {
@@ -213,7 +216,7 @@ fn held_back_at(read: u64, bytes: &[u8], operation: fn(&LiveFs, Ino) -> Result<(
             result
         })
     };
-    let held = device.gate.is_held_back(|| slowly.is_finished());
+    let held = device.stall.is_stalled(|| slowly.is_finished());
     if held {
         let (done, is_done) = mpsc::channel();
         let others = base.clone();
@@ -222,19 +225,19 @@ fn held_back_at(read: u64, bytes: &[u8], operation: fn(&LiveFs, Ino) -> Result<(
             let _ = done.send(());
             result
         });
-        is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{at}: others are held up"));
+        is_done.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("{at}: others are held up"));
         elsewhere.join().unwrap().unwrap();
         assert!(!slowly.is_finished(), "{at}: the read was to be held back");
     }
-    device.gate.open();
+    device.stall.release();
     slowly.join().unwrap().unwrap_or_else(|error| panic!("{at}: {error}"));
     assert_eq!(base.engine().waits_in_handles() - within, 0, "{at}: a handle waited for the device");
     base.close().unwrap();
     held
 }
 
-/// The engine of a volume of that kind, which makes no commit by itself.
-fn engine(kind: &str, device: &Arc<GatedDevice>) -> Arc<Engine> {
+/// The engine of a volume of that kind, which makes no automatic commits.
+fn engine(kind: &str, device: &Arc<StallingDevice>) -> Arc<Engine> {
     let options = EngineOptions { commit_interval: Duration::from_secs(3600), ..EngineOptions::default() };
     match kind {
         "journal" => open_journal(device.clone(), options).unwrap(),
@@ -242,11 +245,11 @@ fn engine(kind: &str, device: &Arc<GatedDevice>) -> Arc<Engine> {
     }
 }
 
-/// Where a handle waits for the device all the same, its own commit waits, and nobody else does.
+/// If a handle waits for the device all the same, only callers of its own commit wait.
 #[test]
-fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
+fn a_handle_that_waits_for_the_device_delays_its_commit_alone() {
     for (kind, bytes) in volumes() {
-        let device = GatedDevice::over(bytes);
+        let device = StallingDevice::over(bytes);
         let engine = engine(kind, &device);
         let free = FREE.end;
         let change = |block: u64| {
@@ -260,8 +263,8 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
                 LEFT.set(Some(0));
                 change(free)
             });
-            assert!(device.gate.is_held_back(|| false));
-            // Whoever waits for the same block waits for the device, too.
+            assert!(device.stall.is_stalled(|| false));
+            // Another operation on the same block waits for the device, too.
             let same = scope.spawn(|| change(free));
             let sync = scope.spawn(|| engine.commit(commit));
             std::thread::sleep(Duration::from_millis(100));
@@ -275,10 +278,10 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
                     done.send(()).unwrap();
                 });
             }
-            let ended = (0..4).all(|_| is_done.recv_timeout(PATIENCE).is_ok());
+            let ended = (0..4).all(|_| is_done.recv_timeout(TIMEOUT).is_ok());
             let waits = !sync.is_finished() && !slow.is_finished() && !same.is_finished();
-            device.gate.open();
-            assert!(ended, "{kind}: who begins an operation waits for another's read");
+            device.stall.release();
+            assert!(ended, "{kind}: the begin of an operation waits for another's read");
             assert!(waits, "{kind}: a commit ends with the operations in it");
             assert_eq!(slow.join().unwrap(), commit);
             sync.join().unwrap().unwrap();
@@ -288,12 +291,13 @@ fn a_handle_that_waits_for_the_device_holds_up_its_commit_alone() {
     }
 }
 
-/// The commit of a large transaction works for long. Who wants what it is in durable waits for it, and nobody else does.
+/// The commit of a large transaction takes long. Only callers that want its changes durable wait
+/// for it.
 #[test]
-fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
+fn long_work_delays_only_callers_of_its_commit() {
     const LARGE: u32 = 500;
     for (kind, bytes) in volumes() {
-        let engine = &engine(kind, &GatedDevice::over(bytes));
+        let engine = &engine(kind, &StallingDevice::over(bytes));
         let free = FREE.end;
         let change = |handle: &mut Handle, block: u64| {
             handle.update(BlockNr(free + block), |bytes| bytes.fill(1)).unwrap();
@@ -309,15 +313,15 @@ fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
                 for n in 1..100 {
                     let mut handle = Handle::begin(engine, 1).unwrap();
                     change(&mut handle, n);
-                    // Of generations the next one is open by then.
+                    // With generations the next one is open by then.
                     assert_eq!(handle.commit_id() == commit, kind == "journal");
                 }
                 done.send(()).unwrap();
             });
-            let ended = is_done.recv_timeout(PATIENCE).is_ok();
+            let ended = is_done.recv_timeout(TIMEOUT).is_ok();
             let waits = !sync.is_finished();
             drop(large);
-            assert!(ended, "{kind}: who begins an operation waits for another's long work");
+            assert!(ended, "{kind}: the begin of an operation waits for another's long work");
             assert!(waits, "{kind}: a commit ends with the operations in it");
             sync.join().unwrap().unwrap();
         });
@@ -325,10 +329,10 @@ fn long_work_in_a_commit_holds_up_nobody_but_who_waits_for_that_commit() {
     }
 }
 
-/// A generation that is closed, with a handle open in it, and the engine.
+/// A closed generation with an open handle in it, and the engine.
 fn closed_with_one_in_it(test: impl FnOnce(&Arc<Engine>, Handle)) {
     let [_, (kind, bytes)] = volumes();
-    let engine = &engine(kind, &GatedDevice::over(bytes));
+    let engine = &engine(kind, &StallingDevice::over(bytes));
     let mut late = Handle::begin(engine, 100).unwrap();
     late.update(BlockNr(FREE.end), |bytes| bytes.fill(1)).unwrap();
     let closed = late.commit_id();
@@ -341,9 +345,10 @@ fn closed_with_one_in_it(test: impl FnOnce(&Arc<Engine>, Handle)) {
     engine.close().unwrap();
 }
 
-/// Whoever waits for the generation waits for those that reach back into it, so there are not many.
+/// Callers that wait for the generation also wait for operations that join it late, so these are
+/// few.
 #[test]
-fn few_reach_back_into_a_closed_generation() {
+fn few_operations_join_a_closed_generation() {
     closed_with_one_in_it(|engine, late| {
         let begin = || Handle::begin_for(engine, 1, ReserveClass::Upkeep).unwrap().commit_id();
         let back = (0..1000).take_while(|_| begin() == late.commit_id()).count();
@@ -351,23 +356,23 @@ fn few_reach_back_into_a_closed_generation() {
     });
     closed_with_one_in_it(|engine, late| {
         assert!(Handle::begin(engine, 1).unwrap().commit_id() > late.commit_id());
-        // Something has begun in the next one.
+        // An operation has begun in the next one.
         assert!(Handle::begin_for(engine, 1, ReserveClass::Removal).unwrap().commit_id() > late.commit_id());
     });
 }
 
-/// A block that is no inode's alone, though it should be.
+/// Two inodes claim a block that should belong to one.
 #[test]
-fn a_block_that_two_inodes_claim_is_told_as_damage() {
+fn a_block_that_two_inodes_claim_is_reported_as_damage() {
     closed_with_one_in_it(|engine, mut late| {
         let block = BlockNr(FREE.end + 1);
         Handle::begin(engine, 1).unwrap().update(block, |bytes| bytes.fill(2)).unwrap();
-        let told = [
+        let results = [
             late.update(block, |bytes| bytes.fill(3)),
             late.create(block, vec![3; engine.block_size()]),
             late.forget(block),
         ];
-        assert!(told.iter().all(|told| matches!(told, Err(Error::Corrupt(_)))), "{told:?}");
+        assert!(results.iter().all(|result| matches!(result, Err(Error::Corrupt(_)))), "{results:?}");
         assert_eq!(engine.read(block).unwrap()[0], 2);
     });
 }
