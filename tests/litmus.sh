@@ -15,7 +15,7 @@ litmus() {
     mkdir mnt/folder
     ./litmus mnt/folder "$1" >said
     report "$(head -n 1 said)"
-    lacks daemon.log 'bit by bit'
+    lacks daemon.log 'published non-atomically'
     unmounted mnt
     sound disk.img
 }

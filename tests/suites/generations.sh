@@ -158,9 +158,9 @@ test_generations_snapshots_of_a_mount() {
     equal names "s1 s3 s4 s6" "$("$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
     exits 64 'there is a snapshot' -- "$XACT" snapshot create mnt s1
     exits 64 'there is no snapshot' -- "$XACT" snapshot delete mnt s2
-    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside
-    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot delete mnt s1
-    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot prune mnt --keep last=1 --prefix s
+    exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside
+    exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot delete mnt s1
+    exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot prune mnt --keep last=1 --prefix s
     equal "told inside" "s1 s3 s4 s6" "$("$XACT" run --at mnt -- "$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
     exits 64 'longer than the 100' -- "$XACT" snapshot create mnt "$(printf '%0101d' 0)"
     unmounted mnt
@@ -253,7 +253,7 @@ test_generations_snapshots_of_paths() {
     exits 64 '/none does not exist' -- "$XACT" snapshot create mnt other d1/41 none
     exits 64 'the root is all' -- "$XACT" snapshot create mnt other /
     exits 64 'there is a snapshot' -- "$XACT" snapshot create mnt two d1
-    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside d1
+    exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside d1
     equal nothing "" "$("$XACT" snapshot diff mnt two)$("$XACT" snapshot diff mnt tree)"
     own() { "$XACT" snapshot list "$1" --json | jq '.[] | select(.name == "two").own_bytes'; }
     local fresh held

@@ -29,7 +29,7 @@ test_modes_are_kept_with_the_volume() {
     has said '^data +journal +by a mount option; the volume says selective$'
     has said '^inode_update +delayed +by default$'
     has said '^commit_writes +two-step +as the volume says$'
-    exits 64 'no part of a transaction' -- "$XACT" run --at mnt -- "$XACT" mode set mnt data=ordered
+    exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" mode set mnt data=ordered
     equal "set inside" '"selective"' "$(modes mnt .volume.data)"
     # Set while it is mounted: durable at once, counts from the next mount on.
     "$XACT" mode set mnt data=ordered timestamps=default

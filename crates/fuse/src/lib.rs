@@ -1,7 +1,7 @@
 //! The FUSE front end: a mount over which every program works on a volume, unchanged.
 //!
 //! ```text
-//!   kernel ── /dev/fuse ── transport   bytes in, bytes out, notifications; worker threads; mounting
+//!   kernel ── /dev/fuse ── transport   bytes in, bytes out, notifications; workers; mounting
 //!                          protocol    bytes -> Operation, values -> bytes, node ids; no I/O
 //!                          server      which view a request is for; transactions that are open
 //!               by what a request is:
@@ -12,8 +12,8 @@
 //!   session: mount, INIT, signals, unmount
 //! ```
 //!
-//! Why the transport is our own: docs/adr/fuse-own-transport.md. What the folder `MNT/.xact`
-//! looks like and who may do what there: docs/adr/fuse-hidden-folder.md.
+//! The reasons for a transport of our own are in docs/adr/fuse-own-transport.md. The layout and
+//! permissions of the folder `MNT/.xact` are in docs/adr/fuse-hidden-folder.md.
 
 mod commit;
 mod dotxact;
@@ -29,8 +29,8 @@ pub use server::user_limits::limit_users;
 pub use session::{Connection, Session, Unmounter, serve, serve_socket};
 pub use transport::mount::{MountOptions, unmount};
 
-/// A line for whoever looks after the mount: the daemon's standard error is its log.
+/// Writes a line to the daemon's log, its standard error.
 pub(crate) fn log(line: std::fmt::Arguments<'_>) {
-    // Names and labels in it may be another user's.
+    // Names and labels in it may come from another user.
     eprintln!("xact: {}", xact_types::printable(&line.to_string()));
 }

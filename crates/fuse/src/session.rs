@@ -17,8 +17,8 @@ use crate::transport::mount::{self, MountOptions};
 use crate::transport::signals::{self, Watch};
 use crate::transport::worker_pool::WorkerPool;
 
-/// What the kernel reads ahead of a program that reads in sequence, in KiB. Its default of 128
-/// makes eight requests of what could be one.
+/// Read-ahead of the kernel for a program that reads in sequence, in KiB. The kernel's default of
+/// 128 makes eight requests of what could be one.
 const READ_AHEAD_KIB: u32 = 1024;
 
 /// A volume that is being served, mounted or not.
@@ -42,13 +42,13 @@ pub struct Unmounter {
     connection: Option<u32>,
 }
 
-/// Mounts `volume` on `mountpoint` and serves it on threads of its own. When this returns, the
-/// mount is usable.
+/// Mounts `volume` on `mountpoint` and serves it on separate threads. When this returns, the mount
+/// is usable.
 ///
-/// `Usage` errors say what is in the way: no such folder, no /dev/fuse, no permission.
+/// `Usage` errors name the obstacle: no such folder, no /dev/fuse, no permission.
 pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
     let wrong = |e: io::Error| Error::Usage(format!("cannot mount on {}: {e}", mountpoint.display()));
-    // canonicalize would fail on the dead mount that mount::mount has a better message for.
+    // canonicalize would fail on a dead mount, for which mount::mount has a better message.
     let at = std::path::absolute(mountpoint).map_err(wrong)?;
     let at = at.canonicalize().unwrap_or(at);
     let device = mount::mount(&at, options)?;
@@ -56,14 +56,14 @@ pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> 
     let connection = match start(volume, channel) {
         Ok(connection) => connection,
         Err(e) => {
-            // Nobody serves it: leaving it there would hang whoever looks at it.
+            // No thread serves the mount: every process that looks at it would hang.
             let _ = mount::unmount(&at, true);
             return Err(e);
         }
     };
     let device = mount::device_number(&at).ok();
     if let Some((major, minor)) = device {
-        // Needs root; without it reads are as fast as the kernel's default lets them be.
+        // Needs root. Otherwise the kernel's default applies.
         let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
         let _ = std::fs::write(path, READ_AHEAD_KIB.to_string());
     }
@@ -71,16 +71,16 @@ pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> 
     Ok(Session { connection, unmounter, watch: None })
 }
 
-/// Serves `volume` to whoever plays the kernel at the other end of a socket that keeps messages
-/// apart (`SOCK_SEQPACKET`), from INIT on, without a mount: it is asked what the kernel would let
-/// through.
+/// Serves `volume` over a socket that preserves message boundaries (`SOCK_SEQPACKET`), from INIT
+/// on, without a mount. The process at the other end plays the kernel, and may send requests that
+/// the kernel would not.
 pub fn serve_socket(volume: Arc<Volume>, socket: OwnedFd) -> Result<Connection> {
     start(volume, Channel::new(socket))
 }
 
 impl Connection {
-    /// Returns when the other end is closed, the last request is answered, and transactions that
-    /// were open are aborted. Closing the volume is the caller's.
+    /// Returns when the other end is closed, the last request is answered, and open transactions
+    /// are aborted. The caller closes the volume.
     pub fn wait(self) {
         self.pool.wait();
         self.server.shut_down();
@@ -91,7 +91,7 @@ fn start(volume: Arc<Volume>, channel: Channel) -> Result<Connection> {
     let io = |e| Error::io("serving /dev/fuse", e);
     let agreed = handshake(&channel)?;
     let server = Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed));
-    server.reopen_kept();
+    server.reopen_persisted();
     let watching = Arc::downgrade(&server);
     volume.watch_snapshots(Box::new(move |name| {
         if let Some(server) = watching.upgrade() {
@@ -110,7 +110,7 @@ fn handshake(channel: &Channel) -> Result<Agreed> {
         let len = match channel.receive(&mut buffer).map_err(io)? {
             Received::Request(len) => len,
             Received::Nothing => continue,
-            Received::Closed => return Err(Error::Usage("the mount was undone while it was made".into())),
+            Received::Closed => return Err(Error::Usage("unmounted while the mount was being set up".into())),
         };
         let mut reply = Reply::new();
         let (unique, asked) = match Request::decode(&buffer[..len]) {
@@ -127,13 +127,13 @@ fn handshake(channel: &Channel) -> Result<Agreed> {
 }
 
 impl Session {
-    /// Keeps SIGTERM and SIGINT for [`Session::unmount_on_signals`]: to be called before any
-    /// thread is started, the volume's included.
+    /// Blocks SIGTERM and SIGINT for [`Session::unmount_on_signals`]. To be called before any
+    /// thread is started, also those of the volume.
     pub fn block_signals() {
         signals::block();
     }
 
-    /// From now on the first SIGTERM or SIGINT unmounts as [`Unmounter::unmount`] does, a second
+    /// From now on the first SIGTERM or SIGINT unmounts as [`Unmounter::unmount`] does. A second
     /// one ends the session at once: open files then answer `ENOTCONN`.
     pub fn unmount_on_signals(&mut self) -> Result<()> {
         let unmounter = self.unmounter.clone();
@@ -142,14 +142,14 @@ impl Session {
             if count > 1 {
                 return unmounter.abort();
             }
-            // What was done until now is safe, however long the rest takes.
+            // All changes so far become durable, however long the unmount takes.
             if let Err(e) = server.sync() {
                 crate::log(format_args!("sync before unmounting: {e}"));
             }
             match unmounter.unmount() {
                 Ok(true) => {}
                 Ok(false) => crate::log(format_args!(
-                    "{} is in use: it is out of the tree, and served until the last file on it is closed",
+                    "{} is in use: it is detached, and served until the last file on it is closed",
                     unmounter.at.display()
                 )),
                 Err(e) => crate::log(format_args!("cannot unmount {}: {e}", unmounter.at.display())),
@@ -163,8 +163,8 @@ impl Session {
         self.unmounter.clone()
     }
 
-    /// Returns when the volume is unmounted, by whomever, the last request is answered, and
-    /// transactions that were open are aborted. Closing the volume is the caller's.
+    /// Returns when the volume is unmounted, by any process, the last request is answered, and open
+    /// transactions are aborted. The caller closes the volume.
     pub fn wait(self) {
         self.connection.wait();
         if let Some(watch) = self.watch {
@@ -174,8 +174,8 @@ impl Session {
 }
 
 impl Unmounter {
-    /// Unmounts. If files on it are open or it is somebody's working directory, it is taken out
-    /// of the tree, and the session goes on until the last of them is gone: then false.
+    /// Unmounts. If files on the mount are open or it is a process's working directory, it is
+    /// detached, and the session continues until the last of them is closed: then false.
     pub fn unmount(&self) -> io::Result<bool> {
         match mount::unmount(&self.at, false) {
             Ok(()) => Ok(true),
@@ -183,13 +183,13 @@ impl Unmounter {
                 mount::unmount(&self.at, true)?;
                 Ok(false)
             }
-            // Somebody else was faster.
+            // Another process has unmounted it.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(true),
             Err(e) => Err(e),
         }
     }
 
-    /// Cuts the connection: who has a file open gets `ENOTCONN`.
+    /// Aborts the connection: processes with open files get `ENOTCONN`.
     fn abort(&self) {
         let Some(connection) = self.connection else { return };
         if let Err(e) = mount::abort_connection(connection) {

@@ -1,5 +1,5 @@
-//! The fuzz target `control` without a fuzzer: on its corpus, on what was found before, and on inputs that are made up,
-//! the same in each run.
+//! Runs the fuzz target `control` without a fuzzer: on its corpus, on earlier findings, and on
+//! generated inputs, the same in each run.
 
 #[path = "control/target.rs"]
 mod target;

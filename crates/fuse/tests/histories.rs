@@ -1,9 +1,11 @@
-//! Random histories through the mount: transactions, and calls outside of any, by system calls, while
-//! others keep the kernel's caches warm. Every history of committed transactions and outside calls must be
-//! explained by a serial order: here, that of the commits, with readers at their begin. It is replayed
-//! on a tree in memory, where each call must tell the same again.
+//! Random histories through the mount, by system calls: transactions, and calls outside of any,
+//! while other threads keep the kernel's caches warm. A serial order must explain every history of
+//! committed transactions and outside calls. Here it is the order of the commits, with transactions
+//! that only read at their begin. It is replayed on a tree in memory, where each call must have the
+//! same outcome.
 //!
-//! `HISTORIES` is how many to try; a failure names its seed, and `SEED` begins with that one.
+//! `HISTORIES` is the number of histories to try. A failure prints its seed, and `SEED` begins with
+//! it.
 
 #[allow(dead_code)]
 mod common;
@@ -26,16 +28,16 @@ use xact_fs::inode_ops::random::{Op, Outcome, Rng, run};
 use xact_fs::{FileKind, RenameHow, View, XattrHow};
 use xact_types::Ino;
 
-/// Calls and what they told: of a transaction, or of one call outside.
+/// Calls and their outcomes: those of a transaction, or one call outside.
 struct Step {
     who: String,
     calls: Vec<(Op, Said)>,
-    /// How many steps there were at its begin.
+    /// The number of steps at its begin.
     begun_at: usize,
 }
 
-/// What a call told, as far as a transaction answers for it and as system calls and a [`View`] can agree:
-/// of failures only that they are.
+/// The outcome of a call, as far as a transaction guarantees it and as system calls and a [`View`]
+/// can agree. Failures are not told apart.
 #[derive(Debug, Clone, PartialEq)]
 enum Said {
     Failed,
@@ -60,7 +62,7 @@ impl From<Outcome> for Said {
     }
 }
 
-/// Whether system calls do the same as the operation of a view, and wait for nobody.
+/// Whether system calls do the same as the operation of a view, without waiting.
 fn is_usable(op: &Op) -> bool {
     match op {
         Op::Rename(_, _, how) => !matches!(how, RenameHow::Whiteout),
@@ -154,7 +156,7 @@ fn call(at: &Path, op: &Op) -> Said {
         Op::Write(name, offset, data, _) => {
             open(name, true).and_then(|file| file.write_all_at(data, *offset)).map(|()| Said::Number(*offset))
         }
-        // truncate(2) itself looks at permissions, which root has anyway.
+        // truncate(2) checks permissions itself, but root has all of them.
         Op::Truncate(name, size) => open(name, true).and_then(|file| file.set_len(*size)).map(done),
         Op::Chmod(name, perm) => {
             fs::set_permissions(path(name), Permissions::from_mode((*perm).into())).map(done)
@@ -166,7 +168,7 @@ fn call(at: &Path, op: &Op) -> Said {
                 XattrHow::Replace => libc::XATTR_REPLACE,
             };
             let (name, key) = (c_path(name), c(key));
-            // SAFETY: C strings, and as many bytes as are told.
+            // SAFETY: C strings, and the given number of bytes.
             let set = unsafe {
                 libc::lsetxattr(name.as_ptr(), key.as_ptr(), value.as_ptr().cast(), value.len(), flags)
             };
@@ -175,7 +177,7 @@ fn call(at: &Path, op: &Op) -> Said {
         Op::GetXattr(name, key) => {
             let mut value = vec![0_u8; 256];
             let (name, key) = (c_path(name), c(key));
-            // SAFETY: C strings, and a buffer of the size that is told.
+            // SAFETY: C strings, and a buffer of the given size.
             let len = unsafe {
                 libc::lgetxattr(name.as_ptr(), key.as_ptr(), value.as_mut_ptr().cast(), value.len())
             };
@@ -190,7 +192,7 @@ fn call(at: &Path, op: &Op) -> Said {
         }
         Op::ListXattrs(name) => {
             let mut list = vec![0_u8; 1024];
-            // SAFETY: a C string, and a buffer of the size that is told.
+            // SAFETY: a C string, and a buffer of the given size.
             let len =
                 unsafe { libc::llistxattr(c_path(name).as_ptr(), list.as_mut_ptr().cast(), list.len()) };
             check(len as libc::c_int).map(|()| {
@@ -216,7 +218,7 @@ struct Open {
     begun_at: usize,
 }
 
-/// What happened in one history.
+/// The events of one history.
 struct History {
     steps: Vec<Step>,
     conflicts: usize,
@@ -232,7 +234,7 @@ fn history(mount: &Path, name: &str, rng: &mut Rng) -> Result<History, String> {
     for turn in 0..60 + 30 * clients {
         let choice = rng.below(10);
         let begun_at = steps.len();
-        // The first calls make something to work on.
+        // The first calls create something to work on.
         if turn < 30 || choice == 1 {
             let op = usable(rng);
             let said = call(&folder, &op);
@@ -260,25 +262,26 @@ fn history(mount: &Path, name: &str, rng: &mut Rng) -> Result<History, String> {
     Ok(History { steps, conflicts })
 }
 
-/// Replays a step; the tree after it, or what does not fit.
+/// Replays a step; the tree after it, or the difference.
 fn replayed(tree: &MemTree, step: &Step) -> Result<MemTree, String> {
     let view = ModelView::with(tree.clone());
     for (op, said) in &step.calls {
         let again = Said::from(run(&*view, op));
         if *said != again {
-            return Err(format!("{}: {op:?} told {said:?}, replayed {again:?}", step.who));
+            return Err(format!("{}: {op:?} returned {said:?}, replayed {again:?}", step.who));
         }
     }
     Ok(view.tree())
 }
 
-/// Whether two trees are the same to a program, times and folders' sizes left out.
+/// Whether two trees are the same to a program, apart from times and sizes of folders.
 fn is_same(a: &MemTree, b: &MemTree) -> bool {
     let dump = |tree: &MemTree| xact_fs::inode_ops::random::dump(&*ModelView::with(tree.clone()), false);
     dump(a) == dump(b)
 }
 
-/// The serial order: that of the commits. A transaction without effect saw the instant of its begin.
+/// Checks the serial order: that of the commits. A transaction without effect saw the tree at its
+/// begin.
 fn explained(steps: &[Step]) -> Result<MemTree, String> {
     let mut trees = vec![MemTree::new(4096)];
     for step in steps {
@@ -295,12 +298,12 @@ fn explained(steps: &[Step]) -> Result<MemTree, String> {
     Ok(trees.pop().expect("there is a last"))
 }
 
-/// Every path of a tree looks on the mount as it does in the replay.
+/// Checks that every path of a tree looks on the mount as it does in the replay.
 fn compare(folder: &Path, tree: MemTree) -> Result<(), String> {
     let view = ModelView::with(tree);
     let mut todo: Vec<String> = match call(folder, &Op::List(String::new())) {
         Said::Names(names) => names.iter().filter_map(|n| below("", n)).collect(),
-        other => return Err(format!("the folder's listing told {other:?}")),
+        other => return Err(format!("the folder's listing returned {other:?}")),
     };
     let mut in_replay = Vec::new();
     view.read_dir(Ino::ROOT, 0, &mut |item| {
@@ -322,7 +325,7 @@ fn compare(folder: &Path, tree: MemTree) -> Result<(), String> {
         ] {
             let (said, again) = (call(folder, &op), Said::from(run(&*view, &op)));
             if said != again {
-                return Err(format!("in the end {op:?} told {said:?}, replayed {again:?}"));
+                return Err(format!("in the end {op:?} returned {said:?}, replayed {again:?}"));
             }
             if let (Op::List(_), Said::Names(names)) = (&op, again) {
                 todo.extend(names.iter().filter_map(|name| below(&path, name)));
@@ -339,7 +342,7 @@ fn below(path: &str, name: &[u8]) -> Option<String> {
     (name != "." && name != "..").then_some(joined)
 }
 
-/// Looks at everything again and again, so that the kernel has it cached, and asks at all times.
+/// Looks at everything repeatedly, so that the kernel has it cached, and asks at all times.
 fn look_around(mount: &Path, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let mut todo = vec![mount.to_owned()];
@@ -390,8 +393,8 @@ fn histories_are_serializable() {
         transactions += committed;
         outside += history.steps.len() - committed;
         conflicts += history.conflicts;
-        // The checker finds what it is for: without one of the commits, what follows is not explained, or
-        // the end is another.
+        // The checker must find violations: without one of the commits, later calls are not
+        // explained, or the final tree differs.
         if let Some(at) = history.steps.iter().position(|step| of(&step)) {
             history.steps[at].calls.clear();
             let other = explained(&history.steps).and_then(|tree| compare(&folder, tree));

@@ -1,4 +1,4 @@
-//! What concerns a whole process: signals, and mounting as an ordinary user. A program without
+//! Tests that concern a whole process: signals, and mounting as an ordinary user. A program without
 //! test harness, since the harness's threads would take the signal.
 
 #[allow(dead_code)]
@@ -38,7 +38,7 @@ fn a_signal_unmounts() {
     let before = mount.device().flushes.load(Ordering::Acquire);
     terminate();
     mount.wait();
-    // It is durable, without the volume being closed.
+    // It is durable before the volume is closed.
     assert!(mount.device().flushes.load(Ordering::Acquire) > before);
     let crashed = Volume::open(mount.device().copy(), &VolumeOptions::default()).unwrap();
     assert_eq!(crashed.read("/f").unwrap(), b"text");
@@ -61,7 +61,7 @@ fn a_second_signal_ends_it_while_it_is_in_use() {
     assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
 }
 
-/// This program again, as the user 1000, from a place where that user may run it.
+/// Runs this program again, as user 1000, from a path that this user may execute.
 fn an_ordinary_user_mounts_through_fusermount3() {
     let dir = tempfile::tempdir().unwrap();
     common::set_mode(dir.path(), 0o755);
@@ -82,7 +82,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
 
 fn serve_unprivileged() {
     let mut mount = Mounted::in_memory();
-    // The root of the volume in memory is root's.
+    // Root owns the root of the volume in memory.
     let said = sh(&mount.path(), "cat missing 2>&1 || ls -A; findmnt -no FSTYPE,OPTIONS -T . ");
     assert!(said.starts_with("cat: missing: No such file"), "{said}");
     assert!(said.contains("nosuid,nodev") && said.contains("user_id=1000"), "{said}");

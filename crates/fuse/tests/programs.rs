@@ -1,5 +1,5 @@
-//! Real programs and system calls on a mount. Needs root, /dev/fuse, and the
-//! programs named; a missing one fails the test.
+//! Real programs and system calls on a mount. Needs root, /dev/fuse, and the named programs; a
+//! missing one fails the test.
 
 #[allow(dead_code)]
 #[macro_use]
@@ -119,7 +119,7 @@ fn mappings_reach_the_view(mount: Mounted) {
         assert_eq!(libc::msync(at, len, libc::MS_SYNC), 0);
         libc::munmap(at, len);
     }
-    // What another open sees comes from the cache; what the view has is seen past the cache.
+    // Another open is served from the cache. O_DIRECT reads the view's contents past the cache.
     let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(mount.at("m")).unwrap();
     let mut block = vec![0_u64; 512];
     // SAFETY: any bytes are valid in a Vec<u64>.
@@ -142,12 +142,12 @@ fn unnamed_files_get_names_and_unlinked_ones_live(mount: Mounted) {
     file.read_to_string(&mut text).unwrap();
     file.write_all(b" and still there").unwrap();
     assert_eq!((text.as_str(), file.metadata().unwrap().len()), ("nameless", 24));
-    // An open directory that is removed lists nothing and takes nothing.
+    // An open directory that was removed lists nothing, and nothing can be created in it.
     fs::create_dir(mount.at("d")).unwrap();
     let dir = File::open(mount.at("d")).unwrap();
     fs::remove_dir(mount.at("d")).unwrap();
     let name = c"x";
-    // SAFETY: a valid descriptor and C string; a descriptor that came would be owned by nobody else.
+    // SAFETY: a valid descriptor and C string; no one else would own a returned descriptor.
     let made = unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600) };
     assert_eq!(made, -1);
 }
@@ -198,7 +198,7 @@ fn acls_are_enforced_and_inherited(mount: Mounted) {
     assert_eq!(as_77("g"), "y\n");
     sh(&mount.path(), "chmod 600 g");
     assert_eq!(as_77("g"), "cat: g: Permission denied\n");
-    // The default list took the umask's place.
+    // The default list replaces the umask.
     let list = "user::rw-\nuser:77:rw-\ngroup::r-x\t#effective:r--\nmask::rw-\nother::r--\n\n";
     assert_eq!(sh(&mount.path(), "getfacl -cn d/f"), list);
 }
@@ -235,7 +235,7 @@ fn appends_do_not_overwrite_each_other(mount: Mounted) {
 }
 
 #[test]
-fn what_a_mount_looks_like() {
+fn a_mount_shows_its_source_size_and_options() {
     let mount = Mounted::in_memory_with(|options| options.set("nosuid").unwrap(), |_| {});
     let said = sh(&mount.path(), "df --output=source,fstype,size,used,avail,itotal . | tail -1");
     let fields: Vec<&str> = said.split_whitespace().collect();
@@ -278,7 +278,7 @@ fn large_folders_are_listed_once_each(mount: Mounted) {
 }
 
 #[test]
-fn a_stuck_read_stops_nobody_else() {
+fn a_stuck_read_blocks_no_other_call() {
     let mount =
         Mounted::in_memory_with(|_| {}, |volume| volume.write("/slow", page(SLOW, 4096).repeat(25)).unwrap());
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(mount.at("slow")).unwrap();
@@ -311,11 +311,13 @@ fn a_stuck_read_stops_nobody_else() {
     });
 }
 
-/// After many requests of one thread alone one worker waits for all (`single_caller`). While that one is held up
-/// by a write, which no rule says beforehand, others go on.
+/// After many requests of a single thread, one worker waits for all requests (`single_caller`).
+/// That worker is then held up by a write that is not known in advance to wait. Other calls must
+/// continue.
 #[test]
-fn a_write_that_waits_after_a_run_of_one_caller_stops_nobody_else() {
-    // A write of a part of a page reads the rest of it; each round has one that is not in memory.
+fn a_write_that_waits_after_a_single_caller_blocks_no_other_call() {
+    // A write of a part of a page reads the rest of it. Each round has a page that is not in
+    // memory.
     let pages = page(SLOW, 4096).repeat(64);
     let mount = Mounted::in_memory_with(|_| {}, |volume| volume.write("/slow", &pages).unwrap());
     let slow = File::options().write(true).open(mount.at("slow")).unwrap();
@@ -356,7 +358,7 @@ fn a_panic_is_an_io_error_and_poisons_the_volume() {
     assert_eq!(errno(fs::read(mount.at("panic"))), libc::EIO);
     let why = mount.volume().health().unwrap_err().to_string();
     assert!(why.contains("a panic in READ of 4096 bytes at 0"), "{why}");
-    // The server lives.
+    // The server still answers.
     assert!(fs::metadata(mount.path()).is_ok());
 }
 
@@ -368,7 +370,7 @@ fn unmounting_waits_for_who_is_still_there(mut mount: Mounted) {
     file.write_all(b"still served").unwrap();
     drop(file);
     mount.wait();
-    // A second one finds nothing to do.
+    // A second unmount finds nothing to do.
     assert!(unmounter.unmount().unwrap());
 }
 

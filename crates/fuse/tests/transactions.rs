@@ -40,7 +40,7 @@ fn a_rollback_reaches_the_kernels_caches() {
     fs::write(root.join("made"), "x").unwrap();
     let made = File::open(root.join("made")).unwrap();
     fs::remove_file(root.join("gone")).unwrap();
-    // Stores of a mapping that the kernel has not written yet.
+    // Stores into a mapping that the kernel has not written yet.
     let script =
         "python3 -c 'import mmap; f = open(\"f\", \"r+b\"); m = mmap.mmap(f.fileno(), 0); m[0:2] = b\"IN\"'";
     sh(&root, script);
@@ -54,7 +54,7 @@ fn a_rollback_reaches_the_kernels_caches() {
     assert_eq!(open.read_at(&mut bytes, 0).unwrap(), 5);
     assert!(made.read_at(&mut bytes, 0).is_err());
     open.write_all_at(b"OUT", 0).unwrap();
-    // A file made anew under the name of one that was undone.
+    // A file is created again under the name of one that was undone.
     let inner = client::SavepointHandle::begin(&root.join("f")).unwrap();
     fs::write(root.join("made"), "again").unwrap();
     inner.release().unwrap();
@@ -74,7 +74,7 @@ fn open_transactions(mount: &Mounted) -> u64 {
     mount.volume().accounts().of(uid).used(Resource::Transactions)
 }
 
-/// Waits for what happens soon after a close.
+/// Waits for an effect that follows soon after a close.
 fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is() {
@@ -87,7 +87,7 @@ fn a_view_is_private_until_it_commits(mount: Mounted) {
     fs::write(mount.at("shared"), "old").unwrap();
     fs::write(mount.at("gone"), "x").unwrap();
     fs::create_dir(mount.at("dir")).unwrap();
-    // Warm the kernel's caches, of what is there and of what is not.
+    // Warm the kernel's caches: of existing and of missing names.
     assert!(!mount.at("dir/new").exists());
     assert_eq!(sh(&mount.path(), "ls -l dir | wc -l; cat shared"), "1\nold");
 
@@ -142,7 +142,7 @@ fn closing_the_channel_aborts() {
     let (_, root) = channel.begin(0).unwrap();
     let mut file = File::create(root.join("f")).unwrap();
     file.write_all(b"x").unwrap();
-    // Another process has it too: the last one counts.
+    // Another process has it too: the last one to close it counts.
     let other = std::os::fd::AsFd::as_fd(&channel).try_clone_to_owned().unwrap();
     let mut child = std::process::Command::new("sleep").arg("60").stdin(other).spawn().unwrap();
     drop(channel);
@@ -187,7 +187,8 @@ fn stores_through_mappings_are_committed(mount: Mounted) {
     assert_eq!(outside.get(5000), b'b');
     assert_eq!(fs::read(mount.at("f")).unwrap()[5000], b'b');
 
-    // A store from outside is found by the validation, although nobody had told the daemon.
+    // The validation finds a store from outside, although the daemon has received no request for
+    // it.
     let (_, root) = channel.begin(0).unwrap();
     fs::write(root.join("f"), "inside").unwrap();
     outside.set(1, b'c');
@@ -237,7 +238,7 @@ fn others_stay_out(mount: Mounted) {
     let (id, _) = channel.begin(0).unwrap();
     let script = format!("setpriv --reuid 99 --regid 99 --clear-groups ls .xact/tx/{id}/root 2>&1 || true");
     assert!(sh(&mount.path(), &script).contains("Permission denied"));
-    // An unprivileged user begins one for himself; Python stands for any language.
+    // An unprivileged user begins one; Python stands for any language.
     let python = r#"
 import os, fcntl, struct
 ch = os.open(".xact", os.O_TMPFILE | os.O_RDWR, 0o600)
@@ -281,7 +282,7 @@ fn many_at_once(mount: Mounted) {
                 let channel = Channel::open(&mount.path()).unwrap();
                 let (_, root) = channel.begin(0).unwrap();
                 fs::write(root.join(format!("t{t}")), "x").unwrap();
-                // Different names in one folder are no conflict.
+                // Different names in one folder do not conflict.
                 channel.commit(0).unwrap();
             });
         }
@@ -289,7 +290,7 @@ fn many_at_once(mount: Mounted) {
     assert_eq!(sh(&mount.path(), "ls -A -I lost+found | wc -l"), "32\n");
 }
 
-/// How many of the commits of eight threads are refused, by what they write.
+/// Counts the refused commits of eight threads, by the kind of their writes.
 #[test]
 fn rates_of_conflicts() {
     const THREADS: u64 = 8;
@@ -309,7 +310,7 @@ fn rates_of_conflicts() {
                     let channel = Channel::open(&mount.path()).unwrap();
                     for n in 0..EACH {
                         let (_, root) = channel.begin(0).unwrap();
-                        // A write that collides is told at once, and then the commit.
+                        // A write that collides fails at once, and then the commit.
                         let written = work(&root, t, n).err().and_then(|e| e.raw_os_error());
                         assert!(written.is_none_or(|number| number == libc::EAGAIN), "{written:?}");
                         if let Err(e) = channel.commit(0) {

@@ -8,23 +8,25 @@
 //!                        │  └─ stays open             │
 //!                        └────────────────────────────┘ too many wait while others are still open
 //! ```
-//! A fence has all inodes of a commit; an inode has one fence at a time. Each inode of it is:
-//! - **open**: the kernel is being made to forget what it has. A *fill*, a request whose reply the
-//!   kernel keeps for good (a page, a listing, an ACL), is answered, and noted.
-//! - **blocked**: the kernel has nothing of the inode. Fills are parked, without a worker that
-//!   waits.
+//! A fence covers all inodes of one commit, and an inode is under one fence at a time. An inode
+//! under a fence is in one of two states:
+//! - **open**: the kernel is being made to forget what it has cached of the inode. A *fill* is a
+//!   request whose reply the kernel keeps in its cache: a page, a listing, an ACL. Fills are
+//!   answered, and noted.
+//! - **blocked**: the kernel has nothing cached of the inode. Fills are parked. No worker waits
+//!   with them.
 //!
 //! From begin to release, replies give attributes and names a lifetime of 0 (`may_keep`), and no
-//! caller waits for that. A thread that replies asks for the lifetime first and looks at the inode
-//! second: so what the kernel may keep was looked at before the fence, and is among what the kernel
-//! is made to forget, or after it.
+//! caller waits for that. A thread that replies asks for the lifetime first and reads the inode
+//! second. So attributes that the kernel may keep were read before the fence began, and the kernel
+//! is then made to forget them, or they were read after its release.
 //!
-//! After the release an inode's attributes are *fresh*: answers still have no lifetime. The kernel
-//! (6.18, `fuse_change_attributes_common`) says that attributes are good before it has written them
-//! down: another program would find old ones under a new date. While they have no lifetime it asks
-//! for itself, and when they get one they are there already: a thread that got them and asks again
-//! has come back from writing them down. Where many threads ask once each, a number of answers
-//! counts as that.
+//! After the release an inode's attributes are *fresh*: replies still give them no lifetime. The
+//! kernel (6.18, `fuse_change_attributes_common`) marks attributes as valid before it has stored
+//! them, so another program would find the old ones with a new expiry time. As long as they have no
+//! lifetime, every thread asks for them itself. They get a lifetime when a thread that received
+//! them asks again: it has come back from storing them. If many threads ask only once each, a
+//! number of replies counts as the same.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,22 +36,22 @@ use xact_types::Ino;
 
 use crate::transport::parked_request::ParkedRequest;
 
-/// Fills that may wait while an inode of their fence is still open. The kernel sends no more than
-/// 64 reads ahead at a time (`max_background`): were they all to wait, none would come for the
-/// pages that the kernel has to forget next, and has locked for such a read.
+/// Fills that may wait while an inode of their fence is still open. The kernel sends at most 64
+/// reads ahead at a time (`max_background`). If all of these waited, no READ could be sent for a
+/// page that the kernel has to forget next and has locked for such a READ.
 const WAITING_MAX: usize = 24;
 
-/// After so many answers an inode is fresh no more, if no thread has asked twice before.
+/// After this number of replies an inode is no longer fresh, even if no thread has asked twice.
 const FRESH_ANSWERS: u8 = 8;
-/// Inodes for which that is counted; after a commit of more, the rest get a lifetime at once.
+/// Inodes for which replies are counted. After a commit of more, the rest get a lifetime at once.
 const FRESH_MAX: usize = 1 << 16;
 
-/// What becomes of a fill.
+/// The outcome of a fill.
 pub enum Admission {
     Now,
-    /// It is kept until the fence is released.
+    /// It is parked until the fence is released.
     Later,
-    /// It is answered now, and so are these, which had waited.
+    /// It is answered now, and so are these, which were parked.
     WithThese(Vec<ParkedRequest>),
 }
 
@@ -65,17 +67,17 @@ struct FencedInode {
 #[derive(Default)]
 struct Fence {
     inodes: Vec<Ino>,
-    /// All are blocked, and nothing of the kernel is waited for any more.
+    /// All inodes are blocked, and the commit waits for no more requests of the kernel.
     complete: bool,
     waiting: Vec<ParkedRequest>,
 }
 
 /// An inode whose fence was released.
 struct Fresh {
-    /// How many more answers have no lifetime.
+    /// The number of further replies without a lifetime.
     left: u8,
-    /// Threads that were told its attributes since.
-    told: Vec<u32>,
+    /// Threads that have received its attributes since the release.
+    readers: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -88,14 +90,14 @@ struct State {
 
 impl State {
     fn fence(&mut self, nr: FenceNr) -> &mut Fence {
-        self.fences.get_mut(&nr).expect("a fence is there until it is released")
+        self.fences.get_mut(&nr).expect("a fence exists until it is released")
     }
 
     fn inode(&mut self, ino: Ino) -> &mut FencedInode {
         self.inodes.get_mut(&ino).expect("inodes of a fence are fenced until it is released")
     }
 
-    /// Opens all inodes of a fence again; returns what waited.
+    /// Opens all inodes of a fence again; returns the parked requests.
     fn open(&mut self, nr: FenceNr) -> Vec<ParkedRequest> {
         let fence = self.fence(nr);
         fence.complete = false;
@@ -111,7 +113,7 @@ impl State {
 /// All fences of a mount.
 #[derive(Default)]
 pub struct CacheFence {
-    /// Looked at by every request, so without a lock.
+    /// Read by every request, so without a lock.
     count: AtomicUsize,
     /// Length of `State::fresh`.
     fresh: AtomicUsize,
@@ -125,8 +127,8 @@ impl CacheFence {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Puts all of these inodes under a new fence, open; waits until none is under another. It
-    /// takes them all at once, so two commits never wait for each other.
+    /// Puts all of these inodes under a new fence, in the open state. Waits until no other fence
+    /// covers any of them, and takes all of them at once, so two commits never wait for each other.
     pub fn begin(&self, inodes: Vec<Ino>) -> FenceNr {
         let mut state = self.state.lock();
         while inodes.iter().any(|ino| state.inodes.contains_key(ino)) {
@@ -142,18 +144,18 @@ impl CacheFence {
         fence
     }
 
-    /// Whether the kernel may keep attributes of this inode that are looked at from now on, for a
-    /// thread (0: not known) that waits for them.
+    /// Whether the kernel may keep attributes of this inode that are read from now on, when they
+    /// are sent to a waiting thread (0: not known).
     pub fn may_keep(&self, ino: Ino, thread: u32) -> bool {
-        self.may_keep_told(ino, Some(thread))
+        self.may_keep_for(ino, Some(thread))
     }
 
     /// The same for names in this inode.
     pub fn may_keep_names(&self, ino: Ino) -> bool {
-        self.may_keep_told(ino, None)
+        self.may_keep_for(ino, None)
     }
 
-    fn may_keep_told(&self, ino: Ino, attributes_to: Option<u32>) -> bool {
+    fn may_keep_for(&self, ino: Ino, attributes_to: Option<u32>) -> bool {
         if !self.any() && self.fresh.load(Ordering::SeqCst) == 0 {
             return true;
         }
@@ -163,8 +165,8 @@ impl CacheFence {
         }
         let Some(fresh) = state.fresh.get_mut(&ino) else { return true };
         let thread = attributes_to.filter(|&thread| thread != 0);
-        let is_back = thread.is_some_and(|thread| fresh.told.contains(&thread));
-        fresh.told.extend(thread);
+        let is_back = thread.is_some_and(|thread| fresh.readers.contains(&thread));
+        fresh.readers.extend(thread);
         fresh.left -= 1;
         if is_back || fresh.left == 0 {
             state.fresh.remove(&ino);
@@ -173,7 +175,7 @@ impl CacheFence {
         is_back
     }
 
-    /// A fill of an inode has come.
+    /// Admits, parks or notes a fill of an inode.
     pub fn admit(&self, ino: Ino, park: impl FnOnce() -> ParkedRequest) -> Admission {
         if !self.any() {
             return Admission::Now;
@@ -193,12 +195,12 @@ impl CacheFence {
         Admission::WithThese(state.open(nr))
     }
 
-    /// Fills from now on count.
+    /// Starts counting fills of this inode.
     pub fn watch(&self, ino: Ino) {
         self.state.lock().inode(ino).filled = false;
     }
 
-    /// Blocks these inodes, all at once, unless some were filled since `watch`: returns those.
+    /// Blocks these inodes, all at once, unless some were filled since `watch`: then returns those.
     pub fn block(&self, inodes: &[Ino]) -> Vec<Ino> {
         let mut state = self.state.lock();
         let filled: Vec<Ino> = inodes.iter().copied().filter(|&ino| state.inode(ino).filled).collect();
@@ -210,8 +212,8 @@ impl CacheFence {
         filled
     }
 
-    /// Says that nothing of the kernel is waited for any more; false where some inode is open
-    /// (again).
+    /// Marks the fence as complete: the commit waits for no more requests of the kernel. False if
+    /// some inode is open (again).
     pub fn complete(&self, nr: FenceNr) -> bool {
         let mut state = self.state.lock();
         let inodes = state.fence(nr).inodes.clone();
@@ -220,7 +222,7 @@ impl CacheFence {
         complete
     }
 
-    /// Blocks what is open, whatever was filled.
+    /// Blocks the inodes that are open, also those that were filled.
     pub fn force(&self, nr: FenceNr) {
         let mut state = self.state.lock();
         let inodes = state.fence(nr).inodes.clone();
@@ -230,19 +232,19 @@ impl CacheFence {
         state.fence(nr).complete = true;
     }
 
-    /// Opens all inodes of a fence again; returns what waited, to be answered.
+    /// Opens all inodes of a fence again; returns the parked requests, to be answered.
     pub fn open(&self, nr: FenceNr) -> Vec<ParkedRequest> {
         self.state.lock().open(nr)
     }
 
-    /// Ends a fence; returns what waited, in the order in which it came, to be answered.
+    /// Ends a fence; returns the parked requests in the order of their arrival, to be answered.
     pub fn release(&self, nr: FenceNr) -> Vec<ParkedRequest> {
         let mut state = self.state.lock();
         let fence = state.fences.remove(&nr).expect("a fence is released once");
         for ino in &fence.inodes {
             state.inodes.remove(ino);
             if state.fresh.len() < FRESH_MAX || state.fresh.contains_key(ino) {
-                state.fresh.insert(*ino, Fresh { left: FRESH_ANSWERS, told: Vec::new() });
+                state.fresh.insert(*ino, Fresh { left: FRESH_ANSWERS, readers: Vec::new() });
             }
         }
         self.fresh.store(state.fresh.len(), Ordering::SeqCst);
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn fills_are_answered_noted_put_aside_and_given_back() {
+    fn fills_are_answered_noted_parked_and_returned() {
         let (fences, channel) = (CacheFence::default(), channel());
         let is_now = |ino| matches!(fences.admit(ino, park(&channel)), Admission::Now);
         assert!(is_now(A) && fences.may_keep(A, 1));
@@ -296,25 +298,25 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_fresh_until_a_thread_comes_back() {
+    fn attributes_are_fresh_until_a_thread_asks_again() {
         let fences = CacheFence::default();
         fences.release(fences.begin(vec![A, B]));
-        assert!(!fences.may_keep(A, 1), "told, and not yet written down");
+        assert!(!fences.may_keep(A, 1), "sent, and not yet stored");
         assert!(!fences.may_keep_names(A) && !fences.may_keep(A, 2));
-        assert!(fences.may_keep(A, 1), "thread 1 has written them down");
+        assert!(fences.may_keep(A, 1), "thread 1 has stored them");
         assert!(fences.may_keep(A, 3) && fences.may_keep_names(A));
-        // Not of another fence.
+        // An inode is not fresh for another fence.
         fences.release(fences.begin(vec![A]));
         assert!(!fences.may_keep(A, 1));
-        // Of threads that are not known, or ask once each, a number of answers is enough.
-        let told = (0..2 * FRESH_ANSWERS).filter(|_| !fences.may_keep(B, 0)).count();
-        assert_eq!(told, usize::from(FRESH_ANSWERS));
-        let told = (2..30).filter(|&thread| !fences.may_keep(A, thread)).count();
-        assert_eq!(told, usize::from(FRESH_ANSWERS) - 1);
+        // For unknown threads, or threads that ask once each, a number of replies is enough.
+        let short_lived = (0..2 * FRESH_ANSWERS).filter(|_| !fences.may_keep(B, 0)).count();
+        assert_eq!(short_lived, usize::from(FRESH_ANSWERS));
+        let short_lived = (2..30).filter(|&thread| !fences.may_keep(A, thread)).count();
+        assert_eq!(short_lived, usize::from(FRESH_ANSWERS) - 1);
     }
 
     #[test]
-    fn too_many_that_wait_open_a_fence_that_is_not_complete() {
+    fn too_many_parked_fills_open_an_incomplete_fence() {
         let (fences, channel) = (CacheFence::default(), channel());
         let fence = fences.begin(vec![A, B]);
         assert_eq!(fences.block(&[A]), []);

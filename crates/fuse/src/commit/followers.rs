@@ -1,22 +1,23 @@
-//! Views that were committed and that the kernel still has nodes of: these stand for the volume's
-//! inodes.
+//! Committed views of which the kernel still has nodes. These nodes stand for the volume's inodes.
 //!
-//! A descriptor that was opened in a transaction by one thread of several goes on after the commit
-//! under its number ([`xact_control::abi::COMMIT_FOLLOW`]). To the kernel it is of another inode
-//! than the same file opened outside, with a page cache of its own. So that neither shows old
-//! contents:
+//! A descriptor may be opened in a transaction by one thread of several. After the commit it
+//! continues to work under the same number ([`xact_control::abi::COMMIT_FOLLOW`]). To the kernel
+//! its inode differs from that of the same file opened outside, and has a page cache of its own.
+//! Three rules keep either one from showing old contents:
 //!
-//! - Attributes and names below such a node have no lifetime: the kernel asks each time.
-//! - Contents and attributes: what the kernel gets through such a node is *noted*, before it is
-//!   read. A change of the file is applied first, then all noted nodes are taken and the kernel
-//!   forgets what it has of them, and then only the change is answered. A read that was noted too
-//!   late for that has seen the change already. (Attributes are kept by nobody, but an answer that
-//!   is on its way must not come after a newer one: the size would be wrong.)
-//! - A change through such a node makes the kernel forget what it has of the volume's own node,
-//!   likewise.
-//! - Stores into mappings are refused (`following`): a page of them would carry old bytes around.
+//! - Attributes of such a node and names below it have no lifetime: the kernel asks each time.
+//! - Contents and attributes that the kernel gets through such a node are *noted* before they are
+//!   read. A change of the file is applied first. Then all noted nodes are taken, and the kernel
+//!   forgets what it has of them. Only then is the change answered. A read that was noted too late
+//!   for that has already seen the change. (The kernel does not keep the attributes. But a reply on
+//!   its way must not arrive after a newer one, or the size would be wrong.)
+//! - A change through such a node makes the kernel forget what it has of the volume's own node, in
+//!   the same way.
 //!
-//! As long as nobody reads through such nodes, changes of files cost a look at a counter.
+//! Stores into mappings are refused (`following`), since a page of a mapping would carry old bytes
+//! around the stored ones.
+//!
+//! While no process reads through such nodes, a change of a file costs one look at a counter.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,9 +40,9 @@ pub struct Followers {
     views: RwLock<HashMap<ViewNr, Arc<Followed>>>,
     /// Nodes of which the kernel may have pages, by inode.
     cached: Mutex<HashMap<Ino, Vec<ViewNr>>>,
-    /// Looked at by every change of contents, so without a lock.
+    /// Read by every change of contents, so without a lock.
     cached_count: AtomicUsize,
-    /// Holds of the volume's inodes that are for such nodes.
+    /// Holds of the volume's inodes that belong to such nodes.
     holds: Mutex<HashMap<Ino, u64>>,
 }
 
@@ -58,7 +59,7 @@ impl Followers {
         self.views.read().contains_key(&nr)
     }
 
-    /// The kernel has forgotten something of this view: with the last of it the view is gone.
+    /// The kernel has forgotten a node of this view. The view ends with the last of them.
     pub fn drop_if_forgotten(&self, nr: ViewNr) {
         let mut views = self.views.write();
         if views.get(&nr).is_some_and(|view| view.refs.is_empty()) {
@@ -80,9 +81,10 @@ impl Followers {
         }
     }
 
-    /// Whether so many holds of an inode are all for such nodes: the kernel does not know the
-    /// volume's own. A hold is counted here after it was made, and not any more before it ends: it
-    /// may look like one too many of the kernel's for a moment, and never the other way round.
+    /// Whether all `holds` of an inode belong to such nodes, so that the kernel does not know the
+    /// volume's own node. A hold is counted here after it was made, and its count ends before the
+    /// hold does. So for a moment the kernel may seem to have a hold too many, but never one too
+    /// few.
     pub fn has_all_holds(&self, ino: Ino, holds: u64) -> bool {
         holds <= self.holds.lock().get(&ino).copied().unwrap_or(0)
     }
@@ -113,8 +115,8 @@ impl Followers {
         }
     }
 
-    /// Takes the nodes of an inode that the kernel may have pages of, but for the one that a change
-    /// came by.
+    /// Takes the nodes of an inode of which the kernel may have pages, except the one that a change
+    /// came through.
     pub fn take_cached(&self, ino: Ino, own: Option<ViewNr>) -> Vec<ViewNr> {
         if !self.any_cached() {
             return Vec::new();
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_is_there_as_long_as_the_kernel_knows_something_of_it() {
+    fn a_view_lives_while_the_kernel_knows_any_of_its_nodes() {
         let followers = Followers::default();
         let refs = Arc::new(KernelRefs::new(&Account::unlimited()));
         followers.add(ViewNr::FIRST, refs);

@@ -1,15 +1,16 @@
 //! Nodes of views that were committed with [`COMMIT_FOLLOW`](xact_control::abi::COMMIT_FOLLOW),
 //! which stand for the volume's inodes (see `followers`).
 //!
-//! In such a folder, files are found as the volume's own nodes, and folders as nodes of the view:
-//! the kernel has a folder at one place only, and would move it here from where others have it.
+//! In a folder of such a view, files are found as the volume's own nodes, and folders as nodes of
+//! the view: the kernel keeps a folder in one place only, and would move the volume's node here
+//! from where other processes use it.
 //!
-//! A change is answered when the kernel has forgotten what it makes old elsewhere. That waits for
-//! locks of pages, so it runs on a thread of its own. One case would wait for itself: two writes of
-//! parts of one page that the kernel has no contents of, by two nodes, each of which holds its page
-//! until it is answered. Such pages show nothing old. So a write that comes while another by
-//! another node waits is answered when forgetting has taken [`CROSSING_MAX`]: where the page has
-//! contents it is not held, and forgetting it takes microseconds.
+//! A change is answered when the kernel has forgotten everything elsewhere that the change made
+//! outdated. That waits for locks of pages, so it runs on a separate thread. In one case it would
+//! wait for itself: two nodes write parts of one page of which the kernel has no contents. Each
+//! write holds its page until it is answered. Such pages show no old data. So a write that arrives
+//! while a write through another node waits is answered within [`CROSSING_MAX`]. If the page has
+//! contents, the write does not hold it, and forgetting it takes microseconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -28,13 +29,13 @@ use crate::server::Server;
 use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
 
-/// How long the answer to a change waits for the kernel to forget: of two writes that may wait for
-/// each other, the later one; and any other. That one is a net: nothing is known that it would
-/// catch.
+/// How long the reply to a change waits for the kernel to forget outdated data. The first limit is
+/// for the later one of two writes that may wait for each other, the second one for all others. The
+/// second is a safety net: no case is known that needs it.
 const CROSSING_MAX: Duration = Duration::from_millis(5);
 const HELD_MAX: Duration = Duration::from_secs(1);
 
-/// What a change makes old.
+/// Everything that a change makes outdated.
 #[derive(Debug, Default, PartialEq)]
 struct Outdated {
     contents: Vec<Ino>,
@@ -45,7 +46,7 @@ struct Outdated {
 impl Outdated {
     fn by(ino: Ino, operation: &Operation<'_>) -> Outdated {
         let inode_of = |id: u64| match Node::from_id(id) {
-            Some(Node::Base(ino) | Node::View(_, ino)) => Some(ino),
+            Some(Node::Live(ino) | Node::View(_, ino)) => Some(ino),
             _ => None,
         };
         let name = |dir: Ino, name: &[u8]| (dir, name.to_vec());
@@ -80,19 +81,20 @@ impl Outdated {
 }
 
 impl Server {
-    /// Before the commit of a view that is closed: holds what its nodes will stand for, so that no
-    /// number is another inode's by then. An inode that the view found on the volume is the same
-    /// there if its generation is; the number of one that was made in the view is reserved for it.
+    /// Called before the commit of a closed view. Holds the inodes that the view's nodes will stand
+    /// for, so that none of the numbers belongs to another inode by then. An inode that the view
+    /// found on the volume is still the same if its generation is. The number of an inode that was
+    /// created in the view is reserved for it.
     pub(crate) fn hold_followed(&self, tx: &TxView) {
         tx.refs.hold_all(|ino, kind, generation| {
             let held = if tx.transaction.will_make(ino) {
                 self.volume.hold_reserved(ino);
                 true
-            } else if self.base.hold(ino).is_ok() {
+            } else if self.live.hold(ino).is_ok() {
                 let same = |attr: Attr| (attr.kind, attr.generation) == (kind, generation);
-                let same = self.base.attr(ino).is_ok_and(same);
+                let same = self.live.attr(ino).is_ok_and(same);
                 if !same {
-                    self.base.release(ino, 1);
+                    self.live.release(ino, 1);
                 }
                 same
             } else {
@@ -105,17 +107,18 @@ impl Server {
         });
     }
 
-    /// After it: lets them stand for these, or, where it was refused, for what they were.
+    /// Called after the commit. The view's nodes stand for the held inodes from now on, or for what
+    /// they were if the commit was refused.
     pub(crate) fn follow(&self, tx: &TxView, committed: bool) {
-        let is_there = |ino| committed && self.base.attr(ino).is_ok();
-        tx.refs.settle(is_there).into_iter().for_each(|ino| self.release_followed(ino, 1));
+        let is_there = |ino| committed && self.live.attr(ino).is_ok();
+        tx.refs.finish_commit(is_there).into_iter().for_each(|ino| self.release_followed(ino, 1));
         if !committed {
             return;
         }
         self.transactions.followers.add(tx.nr, tx.refs.clone());
         self.transactions.freeze(tx);
-        // Drops all that nobody uses; then the names of what is in use, and what the kernel has of
-        // that.
+        // First the kernel drops all unused nodes, then the names of those in use, and the pages
+        // and attributes of these.
         self.forget_name(Node::Tx(tx.nr), b"root", false);
         for (dir, name) in tx.refs.names() {
             self.forget_name(Node::View(tx.nr, dir), &name, false);
@@ -126,10 +129,10 @@ impl Server {
         self.transactions.followers.drop_if_forgotten(tx.nr);
     }
 
-    /// In this order: see `Followers::has_all_holds`.
+    /// The order matters: see `Followers::has_all_holds`.
     pub(crate) fn release_followed(&self, ino: Ino, holds: u64) {
         self.transactions.followers.remove_holds(ino, holds);
-        self.base.release(ino, holds);
+        self.live.release(ino, holds);
     }
 
     /// The volume's inode that a node stands for.
@@ -138,15 +141,15 @@ impl Server {
         self.transactions.followers.get(nr).filter(|view| view.refs.follows(ino)).map(|_| (nr, ino))
     }
 
-    /// Makes the kernel forget what it has of an inode through views that were committed.
+    /// Makes the kernel forget what it has of an inode through committed views.
     pub(crate) fn forget_followers(&self, ino: Ino) {
         for nr in self.transactions.followers.take_cached(ino, None) {
             self.forget_contents(Node::View(nr, ino));
         }
     }
 
-    /// After a change that was done: sends its reply when nothing old can be seen any more. False:
-    /// there is nothing to wait for.
+    /// Called after a change was made. Sends its reply when no old data can be seen any more.
+    /// False: there is nothing to wait for.
     pub(crate) fn reply_when_forgotten(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -155,7 +158,7 @@ impl Server {
         reply: &mut Reply,
     ) -> bool {
         let (own, ino) = match Node::from_id(header.nodeid) {
-            Some(Node::Base(ino)) if self.transactions.followers.any_cached() => (None, ino),
+            Some(Node::Live(ino)) if self.transactions.followers.any_cached() => (None, ino),
             Some(node @ Node::View(..)) => match self.followed(node) {
                 Some((nr, ino)) => (Some(nr), ino),
                 None => return false,
@@ -171,7 +174,7 @@ impl Server {
             let views = self.transactions.followers.take_cached(ino, own);
             nodes.extend(views.into_iter().map(|nr| Node::View(nr, ino)));
         }
-        nodes.extend(outdated.contents.iter().filter(|_| own.is_some()).map(|&ino| Node::Base(ino)));
+        nodes.extend(outdated.contents.iter().filter(|_| own.is_some()).map(|&ino| Node::Live(ino)));
         if own.is_none() && nodes.is_empty() {
             return false;
         }
@@ -185,9 +188,9 @@ impl Server {
                 server.reaper.wake(server);
             }
             if own.is_some() {
-                outdated.attributes.iter().for_each(|&ino| server.forget_attributes(Node::Base(ino)));
+                outdated.attributes.iter().for_each(|&ino| server.forget_attributes(Node::Live(ino)));
                 let names = outdated.names.iter();
-                names.for_each(|(dir, name)| server.forget_name(Node::Base(*dir), name, false));
+                names.for_each(|(dir, name)| server.forget_name(Node::Live(*dir), name, false));
             }
             nodes.iter().for_each(|&node| server.forget_contents(node));
             ours.send();
@@ -222,7 +225,7 @@ impl Server {
         held
     }
 
-    /// Answers what has waited for too long; returns when to look again.
+    /// Answers the changes that have waited for too long; returns when to look again.
     pub(crate) fn look_after_held(&self) -> Option<Instant> {
         let held = self.held.lock().clone();
         let now = Instant::now();
@@ -238,7 +241,7 @@ mod tests {
     use crate::protocol::abi;
 
     #[test]
-    fn what_a_change_makes_old() {
+    fn each_operation_lists_what_it_makes_outdated() {
         let dir = Ino(12);
         let made = Outdated::by(dir, &Operation::Unlink { name: b"x" });
         assert_eq!(made.names, [(dir, b"x".to_vec())]);

@@ -14,7 +14,8 @@ use crate::transport::channel::{Channel, log_refused};
 pub struct HeldReply {
     pub channel: Arc<Channel>,
     pub reply: Vec<u8>,
-    /// The inode and, but for the volume's own node, the view that it was written by.
+    /// The written inode and the view that it was written through, if not through the volume's own
+    /// node.
     pub written: Option<(Ino, Option<ViewNr>)>,
     pub crosses: bool,
     pub until: Mutex<Instant>,
@@ -22,7 +23,7 @@ pub struct HeldReply {
 }
 
 impl HeldReply {
-    /// Once, whichever thread comes first.
+    /// Sends it once, from the thread that comes first.
     pub fn send(&self) {
         if !self.sent.swap(true, SeqCst) {
             log_refused(self.channel.send(&self.reply));

@@ -8,15 +8,15 @@ use std::time::Duration;
 use crate::transport::channel::Channel;
 use crate::transport::single_caller::TICK;
 
-/// So many transactions end on threads of their own after one for which the guard had to call a
-/// worker.
+/// When the guard had to call a worker for one transaction, this number of further transactions end
+/// on threads of their own.
 const ENDS_ELSEWHERE: u32 = 1000;
 
-/// The right to end a transaction on the worker that was called, which one worker has at a time.
+/// The right to end a transaction on the called worker. One worker has it at a time.
 #[derive(Default)]
 pub struct InlineEnd {
     taken: AtomicBool,
-    /// Transactions yet to come that end elsewhere.
+    /// Transactions yet to come that end on other threads.
     elsewhere: AtomicU32,
 }
 
@@ -32,9 +32,8 @@ impl InlineEnd {
         left.is_err().then_some(taken)
     }
 
-    /// Notes how long a notification took. Where it waited for a request, that was until the guard
-    /// had called a worker, and at most a tick more: longer than any disk of those that people call
-    /// fast.
+    /// Notes how long a notification took. One that waited for a request lasted until the guard had
+    /// called a worker, plus at most one tick. That is longer than any fast disk takes.
     pub fn note_wait(&self, time: Duration) {
         if self.taken.load(Relaxed) && time >= TICK {
             self.elsewhere.store(ENDS_ELSEWHERE, Relaxed);

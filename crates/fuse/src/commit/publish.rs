@@ -1,48 +1,51 @@
 //! A commit becomes visible at once, also to readers whose kernel has everything cached.
 //!
-//! What a reader sees comes from the volume or from the kernel's caches, so the caches may not keep
-//! anything old of one part of a commit when anybody can see something new of another. Forgetting
-//! after the change is too late, and forgetting before it alone is no use: readers bring the old
-//! state back. So:
+//! A reader gets its data from the volume or from the kernel's caches. So the caches may not keep
+//! old data of one part of a commit when any reader can see new data of another part. Forgetting
+//! the old data after the change is too late. Forgetting it before the change is not enough, since
+//! readers bring the old state back. So a commit takes these steps:
 //!
 //! 1. **Begin**: all inodes that the commit changes come under a fence (`cache_fence`). From here
-//!    on attributes and names of these are told with a lifetime of 0: the kernel asks again at the
-//!    next look.
-//! 2. **Names**: the kernel forgets all changed names. That waits for the lock of their folder,
-//!    thus for whoever is looking something up in it, making or listing: what they were told before
-//!    1 is with the kernel then, and forgotten.
-//! 3. **Listings**: it forgets the listings of these folders. Was one told since before 2: again,
-//!    from 2. Else all of these folders are blocked: from here on READDIR waits.
-//! 4. **Pages and attributes** of each inode: forgotten while its READs are answered still, with
-//!    the old state. A READ that was sent before has locked its page, and is waited for. Was one
-//!    received since: again. Else the inode is blocked: READs wait. Now the kernel has nothing of
-//!    what will change.
-//! 5. The transaction locks, validates and **applies**, or refuses. The base shows all of it to
-//!    whoever comes after, since all locks are held together and who reads one inode reads it under
+//!    on, replies give their attributes and names a lifetime of 0: the kernel asks again at the
+//!    next use.
+//! 2. **Names**: the kernel forgets all changed names. That waits for the lock of their folder, and
+//!    thus for every call that looks up, creates or lists names in it. Replies from before step 1
+//!    have then reached the kernel's caches, and are forgotten.
+//! 3. **Listings**: the kernel forgets the listings of these folders. If a listing was sent since
+//!    before step 2, steps 2 and 3 are repeated. Otherwise all of these folders are blocked: from
+//!    here on READDIR waits.
+//! 4. **Pages and attributes** of each inode: the kernel forgets them while READs are still
+//!    answered with the old state. A READ that was sent before has locked its page, and the kernel
+//!    waits for it. If a READ was received since, the step is repeated. Otherwise the inode is
+//!    blocked: READs wait. Now the kernel has nothing cached of what will change.
+//! 5. The transaction locks, validates and **applies**, or refuses. From then on the volume shows
+//!    all of the commit to every reader: all locks are held together, and each inode is read under
 //!    its lock.
-//! 6. **Release**: what waited is answered, by the thread that commits.
+//! 6. **Release**: the thread that commits answers the parked requests.
 //!
-//! Why nothing deadlocks. Forgetting waits in 2 for locks of folders, in 3 and 4 for locks of
-//! pages, and those who hold these may wait for requests. So in 2 and 3 no request of this commit
-//! waits; in 4 READDIR and READs of other inodes do, whose callers hold the lock of a folder or of
-//! other pages, and nobody needs a folder's lock to be done with a page. WRITE, LOOKUP, GETATTR and
-//! the rest never wait. What waits takes no worker. The kernel sends but so many reads ahead at
-//! once: so no more than a few wait while a page may have to be waited for, else all is opened and
-//! begun anew. Two commits that change one inode come one after the other; one of two others may
-//! wait for the other in 2, which in turn waits for nothing of the first. All this runs on a thread
-//! of its own (`tx_end`).
+//! Why nothing deadlocks. Forgetting waits for locks of folders in step 2, and for locks of pages
+//! in steps 3 and 4. The threads that hold these locks may wait for requests. So in steps 2 and 3
+//! no request waits for this commit. In step 4 READDIR and READs of other inodes do. Their callers
+//! hold the lock of a folder or of other pages, and no thread needs a folder's lock to finish with
+//! a page. WRITE, LOOKUP, GETATTR and the rest never wait. A parked request takes no worker. The
+//! kernel sends a limited number of reads ahead at once. So only a few may be parked while a page
+//! may have to be waited for; if there are more, all inodes are opened and the steps begin again.
+//! Two commits that change the same inode run one after the other. If two commits change different
+//! inodes, one may wait for the other in step 2, and the other waits for nothing of the first. All
+//! this runs on a thread of its own (`tx_end`).
 //!
-//! What is told to the kernel and takes effect late:
-//! - attributes: those asked for before the inode was forgotten count for nothing (the kernel's
-//!   `attr_version`), those asked for later have no lifetime. Where the kernel says that it does
-//!   not know an inode that it holds, the reply of a first LOOKUP is on its way, and is waited for.
-//! - SETATTR and LINK are believed by the kernel unseen: while transactions are open their
-//!   attributes have no lifetime.
-//! - ACLs: the kernel drops what it had asked for when it was told to forget; those asked for later
-//!   are treated as READs are.
+//! Data that was sent to the kernel may take effect late:
+//! - Attributes: the kernel ignores those that it asked for before it forgot the inode (its
+//!   `attr_version`). Those that it asks for later have no lifetime. If the kernel says that it
+//!   does not know an inode that it holds, the reply of the first LOOKUP is still on its way, and
+//!   the commit waits for it.
+//! - The kernel accepts the attributes in replies to SETATTR and LINK unchecked. While transactions
+//!   are open, these have no lifetime.
+//! - ACLs: when the kernel has to forget an inode, it also drops ACLs that it has asked for. Those
+//!   that it asks for later are treated like READs.
 //!
-//! A hot file may be read at just the wrong moment any number of times. After [`ROUNDS_MAX`] the
-//! commit goes on all the same, says so in the log, and the kernel forgets once more at the end.
+//! A hot file may be read at the wrong moment any number of times. After [`ROUNDS_MAX`] the commit
+//! continues nevertheless, logs a message, and makes the kernel forget once more at the end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -64,28 +67,28 @@ use crate::transport::channel::Channel;
 use crate::transport::parked_request::ParkedRequest;
 use xact::Changes;
 
-/// How often one step is tried anew. A round that fails takes microseconds, and one in ten may.
+/// How often one step is repeated. A round that fails takes microseconds, and one in ten may fail.
 const ROUNDS_MAX: u32 = 500;
-/// How long the kernel may take to learn of an inode that was told to it.
+/// How long the kernel may take to store an inode of a reply.
 const LEARNING: Duration = Duration::from_micros(100);
 
 /// A range of a file: its first byte and its length.
 type Span = (u64, u64);
 
-/// Who hides a commit from the kernel until it is there as a whole.
+/// Hides a commit from the kernel until all of it is visible.
 pub(crate) struct Publisher<'a> {
     server: &'a Arc<Server>,
-    /// Of files, forget these parts alone; `None`: all.
+    /// The parts of files to forget; `None`: all.
     parts: Option<Vec<Span>>,
     fence: Option<FenceNr>,
-    /// Inodes of which the kernel may still have something old.
+    /// Inodes of which the kernel may still have old data.
     again: Vec<Ino>,
 }
 
-/// What of the kernel's an inode has.
+/// The cached data of the kernel that a commit makes outdated.
 struct Affected<'a> {
     names: BTreeMap<Ino, Vec<&'a Name>>,
-    /// Those without changed names; and whether the kernel may have pages that will be wrong.
+    /// Inodes without changed names, and whether the kernel may have pages that will be wrong.
     others: BTreeMap<Ino, bool>,
 }
 
@@ -111,7 +114,7 @@ impl<'a> Publisher<'a> {
         Publisher { server, parts: None, fence: None, again: Vec::new() }
     }
 
-    /// For a commit that changes one file, in these parts.
+    /// For a commit that changes one file, in these parts only.
     pub fn over_parts(server: &'a Arc<Server>, parts: Vec<Span>) -> Publisher<'a> {
         let mut publisher = Publisher::new(server);
         publisher.parts = Some(merged(parts));
@@ -131,7 +134,9 @@ impl<'a> Publisher<'a> {
                 return;
             }
         }
-        crate::log(format_args!("files are read so much that a commit became visible bit by bit"));
+        crate::log(format_args!(
+            "commit published non-atomically: cache invalidation did not converge in {ROUNDS_MAX} rounds"
+        ));
         self.server.cache_fence.force(fence);
         self.again = affected.inodes();
     }
@@ -143,11 +148,11 @@ impl<'a> Publisher<'a> {
         for round in 0..ROUNDS_MAX {
             open.iter().for_each(|&dir| server.cache_fence.watch(dir));
             for dir in &open {
-                // Names are told without a lifetime now, so once is enough. After that, one name is
-                // for the lock.
+                // Names have no lifetime from now on, so one round is enough for them. After that,
+                // one name is forgotten for the sake of the folder's lock.
                 let names = &names[dir];
                 for name in if round == 0 { &names[..] } else { &names[..1] } {
-                    server.forget_name(Node::Base(*dir), name, false);
+                    server.forget_name(Node::Live(*dir), name, false);
                 }
                 self.forget(*dir, true);
             }
@@ -170,23 +175,23 @@ impl<'a> Publisher<'a> {
         false
     }
 
-    /// Makes the kernel forget an inode; one that it is about to learn of, when it has.
+    /// Makes the kernel forget an inode. If the kernel is about to learn of it, waits until it has.
     fn forget(&mut self, ino: Ino, has_pages: bool) {
         self.server.forget_followers(ino);
         for _ in 0..ROUNDS_MAX {
-            match self.forget_known(Node::Base(ino), has_pages) {
+            match self.forget_known(Node::Live(ino), has_pages) {
                 Ok(true) => return,
                 Ok(false) if !self.server.is_known(ino) => return,
                 Ok(false) => thread::sleep(LEARNING),
                 Err(e) => {
-                    return crate::log(format_args!("the kernel did not forget inode {ino}: {e}"));
+                    return crate::log(format_args!("kernel cache invalidation of inode {ino} failed: {e}"));
                 }
             }
         }
         self.again.push(ino);
     }
 
-    /// False: it does not know the inode.
+    /// False: the kernel does not know the inode.
     fn forget_known(&self, node: Node, has_pages: bool) -> io::Result<bool> {
         let kernel = &self.server.kernel;
         match &self.parts {
@@ -206,7 +211,7 @@ impl<'a> Publisher<'a> {
         let Some(fence) = self.fence.take() else { return };
         self.server.answer_all(self.server.cache_fence.release(fence));
         for ino in self.again.drain(..) {
-            self.server.forget_contents(Node::Base(ino));
+            self.server.forget_contents(Node::Live(ino));
         }
     }
 }
@@ -224,7 +229,7 @@ impl CommitObserver for Publisher<'_> {
     }
 }
 
-/// A panic in a commit must not leave others waiting.
+/// A panic in a commit must not leave other threads waiting.
 impl Drop for Publisher<'_> {
     fn drop(&mut self) {
         self.release();
@@ -244,7 +249,7 @@ fn merged(mut parts: Vec<Span>) -> Vec<Span> {
     merged
 }
 
-/// Whether the kernel keeps for good what this is answered with, beside attributes and names.
+/// Whether the kernel caches the reply, apart from attributes and names in it.
 fn is_fill(operation: &Operation<'_>) -> bool {
     match operation {
         Operation::Read(_) | Operation::ReadDir { .. } => true,
@@ -265,7 +270,7 @@ impl Server {
             return true;
         }
         let ino = match request.node() {
-            Some(Node::Base(ino)) => ino,
+            Some(Node::Live(ino)) => ino,
             Some(node) => match self.followed(node) {
                 Some((_, ino)) => ino,
                 None => return true,
@@ -287,18 +292,18 @@ impl Server {
         let mut reply = Reply::new();
         for ParkedRequest { channel, request } in waited {
             reply.clear();
-            // Those that cannot be decoded are not parked.
+            // Only requests that can be decoded are parked.
             if let Ok(request) = Request::decode(&request) {
                 self.respond(&channel, &request, &mut reply, Channel::send);
             }
         }
     }
 
-    /// How long the kernel may keep attributes of an inode that are looked at after this call; in
+    /// How long the kernel may keep attributes of an inode that are read after this call, in
     /// seconds.
     pub(crate) fn lifetime(&self, request_view: &RequestView<'_>, ino: Ino) -> u64 {
         match request_view {
-            RequestView::Base { thread, .. } if !self.cache_fence.may_keep(ino, *thread) => 0,
+            RequestView::Live { thread, .. } if !self.cache_fence.may_keep(ino, *thread) => 0,
             RequestView::Followed { .. } => 0,
             _ => VALID_SECS,
         }
@@ -307,18 +312,18 @@ impl Server {
     /// The same of names in a folder.
     pub(crate) fn lifetime_of_names(&self, request_view: &RequestView<'_>, dir: Ino) -> u64 {
         match request_view {
-            RequestView::Base { .. } if !self.cache_fence.may_keep_names(dir) => 0,
+            RequestView::Live { .. } if !self.cache_fence.may_keep_names(dir) => 0,
             RequestView::Followed { .. } => 0,
             _ => VALID_SECS,
         }
     }
 
-    /// The same for attributes in the reply of a change: the kernel takes these even if it was told
-    /// to forget since.
+    /// The same for attributes in the reply to a change. The kernel accepts these even if it was
+    /// made to forget the inode since.
     pub(crate) fn lifetime_of_changed(&self, request_view: &RequestView<'_>) -> u64 {
         let quiet = || !self.cache_fence.any() && !self.sections.any() && self.transactions.is_empty();
         match request_view {
-            RequestView::Base { .. } if !quiet() => 0,
+            RequestView::Live { .. } if !quiet() => 0,
             RequestView::Followed { .. } => 0,
             _ => VALID_SECS,
         }
@@ -337,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_forgotten_by_what_it_is() {
+    fn changed_inodes_are_classified_for_invalidation() {
         let changes = Changes {
             inodes: vec![Ino(2), Ino(12), Ino(13)],
             files: vec![Ino(13)],

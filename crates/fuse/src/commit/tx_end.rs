@@ -1,24 +1,27 @@
 //! The end of a transaction: commit, abort, and what the kernel has to forget with it.
 //!
 //! Notifications wait for requests (a page's READ, a mapping's WRITE) and for locks that are held
-//! while others are being answered. If all workers waited in one, nobody would answer: so all of
-//! this runs on threads of its own, one for each transaction that ends (see `jobs`).
+//! while other requests are being answered. If all workers waited in notifications, no worker could
+//! answer. So all of this runs on separate threads, one for each transaction that ends (see
+//! `jobs`).
 //!
-//! But for one, where one thread alone calls (see `single_caller`): a thread costs a small commit a
-//! fifth of its time, and wakes its caller on another CPU. The worker that got the call ends the
-//! transaction itself, if no other worker does ([`Here`]). What it waits for another one answers,
-//! which the pool's guard calls after a tick or two. A program that writes through mappings would
-//! have that wait at each commit: it has it once, and then threads for a while.
+//! There is one exception: a single thread that calls (see `single_caller`). A separate thread
+//! takes a fifth of the time of a small commit, and wakes the caller on another CPU. So the worker
+//! that got the call ends the transaction itself, if no other worker is doing so
+//! ([`InlineEnd`](crate::commit::inline_end::InlineEnd)). Requests that it waits for are answered
+//! by another worker, which the pool's guard calls after a tick or two. A program that writes
+//! through mappings would have that wait at each commit. It has the wait once, and then its
+//! transactions end on separate threads for a while.
 //!
-//! A commit, in order:
-//! 1. The kernel writes what mappings of the view's files hold, into the view, and what mappings
-//!    of the same files in the base hold, into the base (where it counts as a write in the
-//!    validation that follows).
-//! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (Where the commit
-//!    is refused and the transaction retained, the view is opened again.)
+//! A commit takes these steps:
+//! 1. The kernel writes the contents of mappings of the view's files into the view, and those of
+//!    mappings of the same files outside into the volume, where they count as writes in the
+//!    validation that follows.
+//! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (If the commit is
+//!    refused and the transaction retained, the view is opened again.)
 //! 3. The transaction validates and applies, behind a fence (see `publish`): all of it becomes
 //!    visible at once.
-//! 4. The volume makes it durable; the kernel forgets what it knew of the view.
+//! 4. The volume makes it durable. The kernel forgets what it knew of the view.
 //! 5. The caller is answered.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,16 +49,16 @@ use crate::transport::channel::SendReply;
 /// How a transaction is committed.
 struct CommitHow {
     durability: Durability,
-    /// Where the commit is refused, the transaction stays open as it was.
+    /// If the commit is refused, the transaction stays open as it was.
     retain: bool,
     /// Only the changes at and below these paths; the transaction stays open with the rest.
     only: Option<Vec<Vec<u8>>>,
 }
 
 impl CommitHow {
-    /// Returns when the commit is as durable as `self` says. On an error before the base shows the
-    /// changes nothing has happened: the transaction is aborted, or stays open if it was to be
-    /// retained or committed in part.
+    /// Returns when the commit is as durable as `self` says. If it fails before the volume shows
+    /// the changes, no changes were applied: the transaction is aborted, or stays open if it was to
+    /// be retained or committed in part.
     fn commit(&self, transaction: &SharedTransaction, audience: &mut dyn CommitObserver) -> Result<()> {
         match &self.only {
             Some(paths) => transaction.commit_only(paths, self.durability, audience),
@@ -66,7 +69,7 @@ impl CommitHow {
 }
 
 impl Server {
-    /// When the connection is closed: aborts what is open, waits for what is running.
+    /// Called when the connection is closed: waits for running jobs, aborts open transactions.
     pub fn shut_down(&self) {
         self.jobs.wait();
         self.reaper.stop();
@@ -74,12 +77,12 @@ impl Server {
         for tx in self.transactions.all() {
             let id = tx.id();
             self.transactions.freeze(&tx);
-            if let Some(kept) = self.transactions.kept(id) {
+            if let Some(kept) = self.transactions.left_open(id) {
                 let label = String::from_utf8_lossy(&kept.label).into_owned();
                 let persistent = kept.persistent.is_some();
                 let becomes = if persistent { "stays open on the volume" } else { "is dropped" };
                 crate::log(format_args!("transaction {id} ({label}) was open and {becomes}: the mount ends"));
-                // What a command was in the midst of is no state to decide over.
+                // A command that was still running has left no state that a user could decide over.
                 if persistent
                     && !kept.is_attached()
                     && let Err(e) = tx.transaction.update_persisted()
@@ -91,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Lets the kernel forget an inode, soon.
+    /// Makes the kernel forget an inode, soon.
     pub(crate) fn forget_later(self: &Arc<Self>, node: Node) {
         let forgotten = self.spawn(move |server| server.forget_contents(node));
         if let Err(e) = forgotten {
@@ -139,8 +142,8 @@ impl Server {
         })
     }
 
-    /// Takes the channel's transaction, does something to it where that may wait, gives it back
-    /// where it is still open, and answers with what came of it.
+    /// Takes the channel's transaction, applies `action` to it where waiting is allowed, gives it
+    /// back if it is still open, and answers with the result.
     fn report_later(
         self: &Arc<Self>,
         number: u32,
@@ -171,13 +174,13 @@ impl Server {
     pub(crate) fn give_back(&self, number: u32, tx: &Arc<TxView>) {
         let view = self.transactions.by_id(tx.id()).unwrap_or_else(|| tx.clone());
         if let Some(left) = self.transactions.give_back(number, view) {
-            // It was not kept, so there is nothing that could fail.
+            // It was not left open, so nothing can fail.
             let _ = self.abort(&left);
         }
     }
 
-    /// The transaction of a closed view goes on: as it was, or in a new view where what the kernel
-    /// knows of the old one does not hold any more.
+    /// The transaction of a closed view continues: as it was, or in a new view if the kernel's
+    /// knowledge of the old one is outdated.
     fn go_on(&self, tx: &TxView, anew: bool) {
         if anew {
             self.transactions.freeze(tx);
@@ -203,7 +206,7 @@ impl Server {
         })
     }
 
-    /// Nobody has the channel open any more.
+    /// The last descriptor of the channel was closed.
     pub(crate) fn channel_closed(self: &Arc<Self>, number: u32) {
         if let Some(tx) = self.transactions.close_channel(number) {
             // On an error the transaction is aborted all the same.
@@ -211,8 +214,8 @@ impl Server {
         }
     }
 
-    /// Runs the end of a transaction on this worker, if it may have that, or on a thread of its
-    /// own. The end is told how a reply is sent from there.
+    /// Runs the end of a transaction on this worker, if that is allowed, or on a separate thread.
+    /// `end` receives the function that sends a reply from there.
     fn end_here_or_later(
         self: &Arc<Self>,
         tx: Arc<TxView>,
@@ -228,8 +231,9 @@ impl Server {
         }
     }
 
-    /// The transaction belongs to nobody now, so if its end cannot be run, it is aborted here:
-    /// without the kernel's forgetting, which would wait; all of its nodes answer `ESTALE`.
+    /// The transaction belongs to no channel now. If its end cannot be run, it is aborted here. The
+    /// kernel does not forget the view then, since that would wait, but all nodes of the view
+    /// answer `ESTALE`.
     pub(crate) fn end_later(
         self: &Arc<Self>,
         tx: Arc<TxView>,
@@ -238,7 +242,7 @@ impl Server {
         let ours = tx.clone();
         self.spawn_of(&tx, Kind::End, move |server| end(server, &ours)).inspect_err(|_| {
             self.transactions.freeze(&tx);
-            // On an error it is told.
+            // An error was logged.
             let _ = self.drop_all(&tx, TxStatus::Dropped);
         })
     }
@@ -248,7 +252,7 @@ impl Server {
             self.forget_contents(Node::View(tx.nr, ino));
         }
         for ino in tx.transaction.changes().files {
-            self.forget_contents(Node::Base(ino));
+            self.forget_contents(Node::Live(ino));
         }
         tx.close();
         self.undo_dead_parts(tx);
@@ -258,15 +262,15 @@ impl Server {
         let on_volume = tx.transaction.persisted_info().is_some();
         let result = how.commit(&tx.transaction, &mut Publisher::new(self));
         if on_volume {
-            // Its folder may have gone from the root.
-            self.forget_attributes(Node::Base(Ino::ROOT));
+            // Its folder may have been removed from the root.
+            self.forget_attributes(Node::Live(Ino::ROOT));
         }
         let followed = follow && result.is_ok() && !tx.is_open();
         if follow {
             self.follow(tx, followed);
         }
         if tx.is_open() {
-            // A part was committed: from now on the view is of another instant.
+            // A part was committed: from now on the view shows another instant.
             self.go_on(tx, result.is_ok());
         } else {
             self.transactions.freeze(tx);
@@ -289,7 +293,7 @@ impl Server {
         let on_volume = tx.transaction.persisted_info().is_some();
         let dropped = tx.transaction.abort_persisted();
         if on_volume {
-            self.forget_attributes(Node::Base(Ino::ROOT));
+            self.forget_attributes(Node::Live(Ino::ROOT));
         }
         if let Err(e) = &dropped {
             let id = tx.id();
@@ -311,26 +315,26 @@ impl Server {
     pub(crate) fn forget_contents(&self, node: Node) {
         let started = Instant::now();
         if let Err(e) = self.kernel.forget_contents(node) {
-            crate::log(format_args!("the kernel did not forget node {:#x}: {e}", node.id()));
+            crate::log(format_args!("kernel cache invalidation of node {:#x} failed: {e}", node.id()));
         }
         self.inline_end.note_wait(started.elapsed());
     }
 
-    /// The one that a worker may call.
+    /// The invalidation that a worker may call.
     pub(crate) fn forget_attributes(&self, node: Node) {
         if let Err(e) = self.kernel.forget_attributes(node) {
-            crate::log(format_args!("the kernel did not forget node {:#x}: {e}", node.id()));
+            crate::log(format_args!("kernel cache invalidation of node {:#x} failed: {e}", node.id()));
         }
     }
 
     pub(crate) fn forget_name(&self, dir: Node, name: &[u8], expire: bool) {
         if let Err(e) = self.kernel.forget_name(dir, name, expire) {
-            crate::log(format_args!("the kernel did not forget a name in node {:#x}: {e}", dir.id()));
+            crate::log(format_args!("kernel cache invalidation of a name in node {:#x} failed: {e}", dir.id()));
         }
     }
 }
 
-/// What the caller of a commit is told; `sentence` says it for people.
+/// The report to the caller of a commit; `sentence` is the error's text for people.
 fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Commit {
     let mut commit = Commit::new_zeroed();
     let Some(error) = error else { return commit };

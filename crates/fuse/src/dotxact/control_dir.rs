@@ -1,9 +1,9 @@
-//! The folder `MNT/.xact`, which is the server's own:
+//! The folder `MNT/.xact`, which the server itself provides:
 //!
 //! ```text
 //!   MNT/.xact             0733 root   not listed; O_TMPFILE in it opens a control channel
 //!   MNT/.xact/tx          0711 root
-//!   MNT/.xact/tx/ID       0700 owner  keeps others out, by the kernel's own check
+//!   MNT/.xact/tx/ID       0700 owner  keeps other users out, by the kernel's own check
 //!   MNT/.xact/tx/ID/root              the root of the transaction's view
 //! ```
 //! and the snapshots (see `snapshot_dirs`).
@@ -35,7 +35,7 @@ impl Server {
                 (dir | 0o700, 3, tx.uid, tx.gid)
             }
             Node::Control(_) => (libc::S_IFREG | 0o600, 0, 0, 0),
-            Node::Base(_) | Node::View(..) | Node::Snapshot(..) => return Err(Errno::EIO.into()),
+            Node::Live(_) | Node::View(..) | Node::Snapshot(..) => return Err(Errno::EIO.into()),
         };
         Ok(Attr { ino: node.id(), size, mode, nlink, uid, gid, ..Default::default() })
     }
@@ -68,12 +68,12 @@ impl Server {
             (Operation::ReadDir { args, plus }, Node::SnapshotDir | Node::ImageDir) => {
                 return self.list_snapshots(node, args, *plus, reply);
             }
-            // Not listed: whoever may enter knows the name.
+            // Not listed: a process that may enter knows the name.
             (Operation::ReadDir { .. } | Operation::Fsync { .. }, _) => {}
             (Operation::GetXattr { .. }, _) => return Err(Errno::ENODATA.into()),
             (Operation::ListXattr { size: 0 }, _) => reply.put(&abi::GetxattrOut::default()),
             (Operation::ListXattr { .. }, _) => {}
-            // Without it the kernel would not ask any file again.
+            // Without this answer the kernel would send STATX for no other file either.
             (Operation::Statx, _) => {
                 let attr = self.control_dir_attr(node)?;
                 reply.put(&abi::StatxOut {
@@ -118,7 +118,7 @@ impl Server {
     }
 }
 
-/// A number as `{}` prints it, and in no other form: else one folder had several names.
+/// Parses a number as `{}` prints it, and in no other form, so that a folder has one name only.
 fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
 }

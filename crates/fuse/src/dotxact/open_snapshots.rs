@@ -1,8 +1,8 @@
-//! The snapshots that somebody looks into.
+//! The snapshots that processes have looked into.
 //!
-//! One is opened by the first lookup of its name and closed when the kernel has forgotten all that
-//! it knew of it, or when it is deleted: its node ids then answer `ESTALE`, and a later snapshot of
-//! the same name gets others.
+//! The first lookup of its name opens a snapshot. It is closed when the kernel has forgotten all of
+//! its nodes, or when it is deleted. Its node ids answer `ESTALE` then, and a later snapshot of the
+//! same name gets other ids.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct OpenSnapshot {
     pub nr: SnapshotNr,
     pub snapshot: Snapshot,
     name: String,
-    /// Lookups that were answered with anything in it, less those forgotten.
+    /// Lookups that were answered with one of its nodes, minus those forgotten.
     lookups: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ pub struct OpenSnapshots {
 }
 
 impl OpenSnapshots {
-    /// The open snapshot of this name, with a lookup counted; `open` opens it where it is not.
+    /// The open snapshot of this name, with a lookup counted; `open` opens it if it is not open.
     pub fn find(&self, name: &str, open: impl FnOnce() -> Result<Snapshot>) -> Result<Arc<OpenSnapshot>> {
         let mut tables = self.tables.lock();
         if let Some(found) = tables.open.values().find(|one| one.name == name) {
@@ -73,7 +73,7 @@ impl OpenSnapshots {
         }
     }
 
-    /// The snapshot was deleted.
+    /// Closes a snapshot that was deleted.
     pub fn close(&self, name: &str) {
         self.tables.lock().open.retain(|_, one| one.name != name);
     }

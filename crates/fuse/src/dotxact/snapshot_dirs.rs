@@ -4,10 +4,11 @@
 //!   MNT/.xact/snapshots        0755 root   listed
 //!   MNT/.xact/snapshots/NAME               the root of the snapshot's files
 //!   MNT/.xact/images           0700 root   listed
-//!   MNT/.xact/images/NAME      0400 root   the snapshot as an ext4 image, which is not a copy
+//!   MNT/.xact/images/NAME      0400 root   the snapshot as an ext4 image, not a copy
 //! ```
 //!
-//! Who may look at what in a snapshot is what its own modes and owners say. An image shows all.
+//! Access to a snapshot's files is controlled by the modes and owners in the snapshot. An image
+//! shows all of it.
 
 use xact::SnapshotImage;
 use xact_fs::FileKind;
@@ -21,12 +22,12 @@ use crate::protocol::request::Operation;
 use crate::server::Server;
 use crate::server::request_view::RequestView;
 
-/// What a name of a listing has as its inode: nobody has looked at it yet (`FUSE_UNKNOWN_INO`).
+/// The inode number of a listed name: it has not been looked up yet (`FUSE_UNKNOWN_INO`).
 const UNKNOWN_INO: u64 = 0xffff_ffff;
 
 impl Server {
-    /// A name in `snapshots` or `images`. The kernel asks each time: the name may go, and come back
-    /// as another snapshot's.
+    /// Looks up a name in `snapshots` or `images`. The kernel asks each time: a name may be
+    /// deleted, and come back as another snapshot's.
     pub(crate) fn lookup_snapshot(&self, folder: Node, name: &[u8]) -> Result<EntryOut> {
         let name = std::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
         if !self.volume.snapshot_names()?.iter().any(|known| known == name) {

@@ -7,20 +7,20 @@ use crate::protocol::abi::IoctlOut;
 use crate::protocol::reply::Reply;
 use crate::transport::channel::{Channel, SendReply, log_refused};
 
-/// Puts the reply of an ioctl that was done.
+/// Puts the reply of an ioctl that succeeded.
 pub fn put<T: IntoBytes + Immutable>(reply: &mut Reply, output: &T) {
     reply.put(&IoctlOut::default());
     reply.put(output);
 }
 
-/// Puts the reply of an ioctl that says in its output why it failed.
+/// Puts the reply of an ioctl whose output has the reason for a failure.
 pub fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {
     let result = done.as_ref().map_or_else(|e| -e.errno().0, |()| 0);
     reply.put(&IoctlOut { result, ..Default::default() });
     reply.put(answer);
 }
 
-/// Answers an ioctl with its output; on an error the output goes along.
+/// Answers an ioctl with its output, also on an error.
 pub fn answer<T: IntoBytes + Immutable>(channel: &Channel, unique: u64, errno: Option<Errno>, output: &T) {
     answer_by(Channel::send, channel, unique, errno, output);
 }

@@ -1,29 +1,30 @@
-//! Atomic writes of one file: the ioctls that F2FS has for databases, and that SQLite uses when it
-//! is built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. It then commits without a journal file:
+//! Atomic writes of one file: the ioctls that F2FS provides for databases, and that SQLite uses if
+//! it is built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. It then commits without a journal file:
 //!
 //! ```text
 //!   START_ATOMIC_WRITE, page writes, COMMIT_ATOMIC_WRITE (or ABORT), fsync
 //! ```
 //!
 //! A section, from START to COMMIT, is a transaction of the volume in which the process that began
-//! it writes to this file, so atomicity, durability and the crash argument are those of a commit.
+//! it writes to this file. So its atomicity, durability and crash argument are those of a commit.
 //!
-//! 1. Writes of the process that began it go into the transaction; all other calls, and calls of
-//!    others, are outside of it. Where they touch the same blocks or the size, the COMMIT fails and
-//!    nothing of the section has happened. Stores through mappings are outside too, since the
-//!    kernel does not say whose they are: from a page that has the section's data in it, the bytes
-//!    that differ from that are taken ([`stored`]).
-//! 2. Nobody reads what was not committed. The kernel puts written data into its page cache, where
-//!    others would find it: so a write is answered only when the kernel has forgotten its pages
-//!    again. That matters most when the process dies: its locks are gone at once, and the next one
-//!    reads before anybody noticed.
-//! 3. The process that began it is known by a pidfd. When it has died the section is aborted, by
-//!    whoever wants to begin the next one and by a look once a second.
+//! 1. Writes of the process that began it go into the transaction. All its other calls, and all
+//!    calls of other processes, are outside. If these change the same blocks or the size, the
+//!    COMMIT fails and no change of the section is applied. Stores through mappings are outside
+//!    too, since the kernel does not say which process made them. In a page that contains data of
+//!    the section, the bytes that differ from that data are taken as stored ([`stored`]).
+//! 2. No other process reads uncommitted data. The kernel puts written data into its page cache,
+//!    where others would find it. So a write is answered only when the kernel has forgotten its
+//!    pages again. That matters most when the process dies: its locks are released at once, and the
+//!    next process reads before the daemon notices the death.
+//! 3. The process that began the section is known by a pidfd. When it has died, the section is
+//!    aborted by the next process that wants to begin one, or by a check once a second.
 //!
-//! What a worker waits for in a section: the kernel's lock of the written pages, which a READ holds
-//! that another worker answers. [`SECTIONS_MAX`] keeps enough of them free. The write itself holds
-//! no lock on a page that it fills (`fuse_fill_write_pages`), hence whole pages only; should a
-//! kernel hold one all the same, the look once a second answers the write, which releases it.
+//! A worker in a section waits for the kernel's lock of the written pages. A READ that another
+//! worker answers may hold that lock, and [`SECTIONS_MAX`] keeps enough workers free for this. The
+//! write itself holds no lock on a page that it fills (`fuse_fill_write_pages`), hence whole pages
+//! only. Should a kernel hold one nevertheless, the check once a second answers the write, which
+//! releases it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -49,7 +50,7 @@ use crate::server::jobs::Kind;
 use crate::server::process::Process;
 use crate::transport::channel::Channel;
 
-/// The ioctls, as the kernel's `linux/f2fs.h` has them.
+/// The ioctls, as in the kernel's `linux/f2fs.h`.
 pub const START: u32 = 0xf501;
 pub const COMMIT: u32 = 0xf502;
 pub const ABORT: u32 = 0xf505;
@@ -59,7 +60,7 @@ const FEATURE_ATOMIC_WRITE: u32 = 4;
 
 /// Sections take whole pages of the kernel's cache, in bytes.
 const PAGE: u64 = 4096;
-/// How often abandoned sections are looked for while there are any.
+/// Interval of the check for abandoned sections while any exist.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Whether the ioctl is one of these.
@@ -67,13 +68,14 @@ pub(crate) fn is_one(command: u32) -> bool {
     matches!(command, START | COMMIT | ABORT | GET_FEATURES)
 }
 
-/// What this kind of file system can do, for a caller that could use it.
+/// Features of this file system, for a caller that could use them.
 pub(crate) fn features(header: &InHeader) -> u32 {
     if header.pid == 0 { 0 } else { FEATURE_ATOMIC_WRITE }
 }
 
 impl Server {
-    /// START, COMMIT, ABORT on a file of the base. Errors make SQLite fall back to a journal file.
+    /// START, COMMIT, ABORT on a file of the live volume. Errors make SQLite fall back to a journal
+    /// file.
     pub(crate) fn atomic_ioctl(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -97,7 +99,7 @@ impl Server {
         Ok(Outcome::Done)
     }
 
-    /// On a thread of its own, as all commits.
+    /// Runs on a separate thread, as all commits do.
     fn commit_section_later(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -118,8 +120,8 @@ impl Server {
                 server.volume.poison("a panic in the commit of an atomic write");
                 Err(Errno::EIO.into())
             });
-            // Pages are as they were where it failed; only the size may look larger.
-            server.forget_attributes(Node::Base(ino));
+            // The pages are unchanged if it failed. Only the size may look larger.
+            server.forget_attributes(Node::Live(ino));
             answer(&channel, unique, result.as_ref().err().map(Error::errno), &());
         });
         started.inspect_err(|_| self.abort_section(ino, &section))
@@ -128,13 +130,13 @@ impl Server {
     /// `EBUSY`: another process is in a section of this file, or there are too many sections.
     /// `EINVAL`: this process is in one.
     fn start_section(self: &Arc<Self>, ino: Ino, header: &InHeader) -> Result<()> {
-        let attr = self.base.attr(ino)?;
+        let attr = self.live.attr(ino)?;
         if attr.kind != xact_fs::FileKind::Regular {
             return Err(Errno::ENOTTY.into());
         }
-        // As F2FS: openings do not reach the daemon, so it does not know for what the descriptor is
-        // open. The owner may always write, and can be asked for no permission that he could not
-        // give himself.
+        // As in F2FS: the daemon does not see opens, so it does not know the access mode of the
+        // descriptor. The owner can always grant itself write access, so it needs no other
+        // permission.
         if header.uid != 0 && header.uid != attr.uid && AccessCheck::AtomicWriteOwner.is_made() {
             return Err(Errno::EACCES.into());
         }
@@ -172,10 +174,10 @@ impl Server {
 
     fn abort_section(&self, ino: Ino, section: &Section) {
         section.transaction.abort();
-        self.forget_attributes(Node::Base(ino));
+        self.forget_attributes(Node::Live(ino));
     }
 
-    /// A write to a file of the base. `None`: it is no matter of a section.
+    /// A write to a file of the live volume. `None`: it does not belong to a section.
     pub(crate) fn section_write(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -197,8 +199,9 @@ impl Server {
         is_own.then(|| self.write_in(&section, channel, header, ino, args, data))
     }
 
-    /// Pages of a mapping, which others may have stored into: brings what was stored into the base,
-    /// without the section's data. `None`: the section has none in them.
+    /// Handles pages of a mapping, into which other processes may have stored: applies the stored
+    /// bytes to the live volume, without the section's data. `None`: these pages have no data of
+    /// the section.
     fn stored_beside(&self, section: &Section, ino: Ino, offset: u64, data: &[u8]) -> Result<Option<()>> {
         let end = offset + data.len() as u64;
         let meets = |&(from, len): &(u64, u64)| from < end && offset < from + len;
@@ -207,10 +210,10 @@ impl Server {
         }
         let (mut written, mut before) = (Vec::new(), Vec::new());
         section.transaction.read(ino, offset, data.len(), &mut written)?;
-        self.base.read(ino, offset, data.len(), &mut before)?;
+        self.live.read(ino, offset, data.len(), &mut before)?;
         if let Some(after) = stored(data, &written, &before) {
             let how = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
-            self.base.write(ino, offset, &after, how)?;
+            self.live.write(ino, offset, &after, how)?;
         }
         Ok(Some(()))
     }
@@ -248,13 +251,13 @@ impl Server {
     }
 
     fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
-        if let Err(e) = self.kernel.forget_range(Node::Base(ino), offset, len) {
-            crate::log(format_args!("the kernel did not forget part of node {:#x}: {e}", ino.0));
+        if let Err(e) = self.kernel.forget_range(Node::Live(ino), offset, len) {
+        crate::log(format_args!("kernel cache invalidation of part of node {:#x} failed: {e}", ino.0));
         }
     }
 
-    /// Aborts what dead processes left, answers what waits for too long; returns when to look
-    /// again.
+    /// Aborts the sections of dead processes and answers the writes that have waited for too long.
+    /// Returns when to look again.
     pub(crate) fn look_after_sections(&self) -> Option<Instant> {
         for (ino, section) in self.sections.all() {
             if section.owner.is_dead() && self.sections.remove(ino, &section) {
@@ -267,7 +270,7 @@ impl Server {
         }
         let any = self.sections.any();
         self.sections.watched.store(any, Ordering::Release);
-        // One that began in between has seen that it was watched.
+        // A section that began in between has seen that the reaper already looks.
         let any = any || self.sections.any();
         any.then(|| Instant::now() + LOOK)
     }

@@ -1,4 +1,4 @@
-//! The list of changes that a control channel shows page by page, and reads contents by.
+//! The list of changes that a control channel returns page by page, and that it reads contents by.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -11,13 +11,13 @@ pub struct ChangeList {
     /// The transaction; 0 for snapshots.
     pub of: u64,
     pub changes: Vec<Difference>,
-    /// Where each side of a change stands in `changes`; made when contents are asked for the first
-    /// time.
+    /// The positions in `changes` of each side of a change. It is built when contents are first
+    /// read.
     index: OnceLock<HashMap<(Ino, bool), Vec<usize>>>,
     _memory: Charge,
 }
 
-/// Bytes that the index takes for a change, about.
+/// Approximate memory of the index for one change, in bytes.
 const INDEX_BYTES: usize = 160;
 
 impl ChangeList {

@@ -1,4 +1,4 @@
-//! The ioctls of a mount, each to what it is about.
+//! The ioctls of a mount, and the functions that handle them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::server::jobs::Kind;
 use crate::server::{Outcome, Server};
 use crate::transport::channel::Channel;
 
-/// Whose transaction it is, and what `stat` shows in its view.
+/// The user of a transaction, and the inode numbers that `stat` returns in its view.
 struct BeginRequest {
     uid: u32,
     gid: u32,
@@ -115,15 +115,15 @@ impl Server {
             (command, Node::Control(number)) => {
                 return self.tx_ioctl(number, channel, header, command, input, reply);
             }
-            (atomic_write::GET_FEATURES, Node::Base(_)) => put(reply, &atomic_write::features(header)),
-            // In a transaction SQLite's journal costs no I/O, and there is nothing to gain.
-            (command, Node::Base(ino)) if atomic_write::is_one(command) => {
+            (atomic_write::GET_FEATURES, Node::Live(_)) => put(reply, &atomic_write::features(header)),
+            // In a transaction SQLite's journal costs no I/O, so atomic writes would gain nothing.
+            (command, Node::Live(ino)) if atomic_write::is_one(command) => {
                 return self.atomic_ioctl(channel, ino, header, command, reply);
             }
             (attributes::SETFLAGS | attributes::FSSETXATTR, Node::Snapshot(..)) => {
                 return Err(Error::ReadOnly);
             }
-            (command, Node::Base(_) | Node::View(..) | Node::Snapshot(..)) => {
+            (command, Node::Live(_) | Node::View(..) | Node::Snapshot(..)) => {
                 let (request_view, ino) = self.enter(node, header)?;
                 let output = attributes::flags_ioctl(request_view.view(), ino, header, command, input)?;
                 let output = output.ok_or(Errno::ENOTTY)?;
@@ -153,8 +153,8 @@ impl Server {
         Ok(id)
     }
 
-    /// Begins a transaction for the user `uid`, after tries that were lost to conflicts. Where
-    /// these have weight it waits for the commits that run.
+    /// Begins a transaction for the user `uid`, after attempts that were lost to conflicts. If
+    /// these give it a claim, it waits for the running commits.
     pub(crate) fn begin_transaction(
         &self,
         uid: u32,

@@ -1,5 +1,6 @@
-//! Transactions that outlive their channel: kept in memory until somebody decides or their time
-//! runs out, and with `KEEP_PERSISTENT` on the volume too, from where the next mount has them.
+//! Transactions that are left open when their channel closes. They stay in memory until a user
+//! decides over them or their time runs out. With `KEEP_PERSISTENT` they are also on the volume,
+//! and the next mount opens them again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,24 +16,23 @@ use crate::server::Server;
 use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
 
-/// How a transaction is kept.
+/// How a transaction is left open.
 pub(crate) struct KeepOptions {
     pub label: Vec<u8>,
-    /// For good without.
+    /// `None`: without limit.
     pub timeout: Option<Duration>,
     pub persist: bool,
 }
 
-/// Seconds since 1970, by the clock on the wall: the only one that goes on while nothing is
-/// mounted.
+/// Seconds since 1970, by the wall clock: the only clock that runs while nothing is mounted.
 fn seconds_now() -> u64 {
     unix_seconds().max(0) as u64
 }
 
 impl Server {
-    /// Makes the channel's transaction one that outlives it. Whatever is open in its view goes
-    /// stale, so that processes that were left behind change nothing any more. One that was kept on
-    /// the volume before stays so.
+    /// Leaves the channel's transaction open. Open files in its view become stale, so that
+    /// processes which were left behind make no more changes. A transaction that was persisted
+    /// before stays so.
     pub(crate) fn keep_later(
         self: &Arc<Self>,
         number: u32,
@@ -70,7 +70,7 @@ impl Server {
             begun: now.saturating_sub(tx.begun.elapsed().as_secs()),
             deadline: how.timeout.map(|timeout| now + timeout.as_secs()),
         };
-        // One that is kept has been charged for that.
+        // The user has already been charged for one that is persisted.
         let is_new = tx.transaction.persisted_info().is_none();
         let charge = is_new.then(|| tx.account.charge(Resource::Persisted, 1)).transpose();
         let kept = charge.and_then(|charge| {
@@ -83,21 +83,21 @@ impl Server {
         match &kept {
             Ok(()) => {}
             Err(e) => {
-                crate::log(format_args!("transaction {id} is open, but not kept on the volume as it is: {e}"))
+                    crate::log(format_args!("transaction {id} is open, but its last changes are not persisted: {e}"))
             }
         }
-        // The folder that it is in has come to the root.
-        self.forget_attributes(Node::Base(Ino::ROOT));
+        // Its folder was created in the root.
+        self.forget_attributes(Node::Live(Ino::ROOT));
         kept
     }
 
-    /// Opens what the volume has kept, before anything is served.
-    pub fn reopen_kept(self: &Arc<Self>) {
+    /// Opens the persisted transactions of the volume, before any request is served.
+    pub fn reopen_persisted(self: &Arc<Self>) {
         let all = self.volume.persisted_transactions().unwrap_or_else(|e| {
-            crate::log(format_args!("what transactions the volume keeps cannot be told: {e}"));
+            crate::log(format_args!("cannot list the volume's persisted transactions: {e}"));
             Vec::new()
         });
-        // All are opened before the first is served.
+        // All are opened before the first one is served.
         let all = all.into_iter().map(|id| (id, self.reopen(id))).collect::<Vec<_>>();
         let now = seconds_now();
         for (id, reopened) in all {
@@ -108,7 +108,7 @@ impl Server {
                     let age = Duration::from_secs(now.saturating_sub(info.begun));
                     let left = info.deadline.map(|at| Duration::from_secs(at.saturating_sub(now)));
                     let account = self.volume.accounts().of(transaction.options().owner);
-                    self.transactions.add_kept(transaction, &account, age, left);
+                    self.transactions.add_left_open(transaction, &account, age, left);
                     crate::log(format_args!("transaction {id} ({label}) is open again"));
                 }
                 Err(e) => crate::log(format_args!(
@@ -128,14 +128,15 @@ impl Server {
         self.volume.reopen_transaction(id).map(Transaction::into_shared)
     }
 
-    /// Drops the kept transactions whose time has run out; returns when the next one's does.
+    /// Aborts transactions that are left open and whose time has run out; returns when to look
+    /// again.
     pub(crate) fn drop_expired(&self) -> Option<Instant> {
         let (expired, next) = self.transactions.take_expired();
         for tx in expired {
             let id = tx.id();
             crate::log(format_args!("transaction {id} is dropped: its time has run out"));
             self.transactions.freeze(&tx);
-            // On an error it is told.
+            // An error was logged.
             let _ = self.drop_all(&tx, TxStatus::TimedOut);
             self.forget_view(&tx);
         }

@@ -12,7 +12,7 @@ use crate::protocol::reply::Reply;
 use crate::server::Server;
 
 impl Server {
-    /// Answers with the struct also where it failed: the reason is in it.
+    /// Answers with the struct also on failure: it has the reason.
     pub(crate) fn modes_ioctl(
         &self,
         header: &InHeader,

@@ -1,16 +1,16 @@
-//! Savepoints over the ioctls: a begin within a transaction, from inside its view.
+//! Savepoints, by ioctl: a begin within a transaction, from inside its view.
 //!
-//! The kernel holds what mappings of the view's files have stored. Before a savepoint is made,
-//! rolled back to, or released, it writes that into the view, so that it counts as done where it
-//! was done; after a rollback it forgets what it knew of what was undone. That waits for requests,
-//! so it runs on a thread of its own (see `tx_end`).
+//! The kernel holds stores into mappings of the view's files. Before a savepoint is created, rolled
+//! back to, or released, the kernel writes them into the view, so that they belong to the part in
+//! which they were made. After a rollback the kernel forgets everything that was undone. That waits
+//! for requests, so it runs on a separate thread (see `tx_end`).
 //!
-//! A savepoint belongs to the process that made it, as far as its number means anything here (not
-//! in a pid namespace that the daemon cannot see). When that process is dead and has neither
-//! released it nor rolled back to it, what was done since is undone (TX-13): before anything else
-//! is done in the view that the daemon hears of, so nothing that others do after that death is
-//! undone with it; and by a look every [`LOOK`], which makes the kernel's caches forget it where
-//! nobody asks the daemon.
+//! A savepoint belongs to the process that created it, if the daemon can see the process (not in a
+//! PID namespace beside the daemon's). If that process dies and has neither released the savepoint
+//! nor rolled back to it, all changes since the savepoint are undone (TX-13). That happens before
+//! the next operation in the view that reaches the daemon, so no later change of another process is
+//! undone with it. A check every [`LOOK`] makes the kernel's caches forget the changes even if no
+//! request reaches the daemon.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
 use xact::Changes;
 
-/// How often dead owners are looked for, while savepoints are open.
+/// Interval of the check for dead owners, while savepoints are open.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Whether the ioctl is about savepoints.
@@ -55,9 +55,9 @@ impl Server {
             (savepoint, _) = Savepoint::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
         }
         let (channel, unique) = (channel.clone(), header.unique);
-        // One that cannot be watched for want of a descriptor is not made: what its process did
-        // would stay when that is killed. Where a process is out of sight (ENOTTY), the part stays
-        // whatever becomes of it.
+        // If no descriptor is left to watch the process, the savepoint is refused, since the
+        // changes of the process would stay when it is killed. If the daemon cannot see the process
+        // (ENOTTY), the changes stay whatever happens to it.
         let owner = match command {
             control::IOC_SAVEPOINT => match self.processes.of(header.pid, &tx.account) {
                 Ok(owner) => Some(owner),
@@ -95,9 +95,8 @@ impl Server {
         })
     }
 
-    /// `EPERM` for who is neither the transaction's user nor root. A descriptor in the view is no
-    /// right to it: a part that is undone takes with it what everybody has done in the transaction
-    /// since.
+    /// `EPERM` unless the caller is the transaction's user or root. A descriptor in the view is not
+    /// enough: undoing a part also undoes all later changes of other processes in the transaction.
     fn part_owner_only(&self, header: &InHeader, tx: Arc<TxView>) -> Result<Arc<TxView>> {
         let is_owner = header.uid == 0 || header.uid == tx.uid;
         if is_owner || !AccessCheck::SavepointOwner.is_made() { Ok(tx) } else { Err(Errno::EPERM.into()) }
@@ -109,10 +108,10 @@ impl Server {
         Ok(())
     }
 
-    /// Undoes what processes have left behind half-done. A worker may call it: what waits for the
-    /// kernel is done by another thread.
+    /// Undoes the unfinished parts of dead processes. A worker may call it: another thread does
+    /// everything that waits for the kernel.
     pub(crate) fn undo_dead_parts(self: &Arc<Self>, tx: &Arc<TxView>) {
-        // One that was ended with what is around it, or the transaction with it, has nothing to
+        // A savepoint that was ended with an outer one, or with the transaction, has nothing to
         // undo.
         let undo = |savepoint| tx.transaction.roll_back(savepoint).unwrap_or_default();
         while tx.has_parts()
@@ -121,7 +120,7 @@ impl Server {
             let ours = tx.clone();
             let forget = move |server: &Arc<Server>| server.forget_undone(&ours, &changes);
             if let Err(e) = self.spawn_of(tx, Kind::End, forget) {
-                crate::log(format_args!("what a killed process did may be seen for a while: {e}"));
+            crate::log(format_args!("undone changes of a killed process may be visible for a while: {e}"));
             }
         }
     }
@@ -141,7 +140,7 @@ impl Server {
             self.forget_contents(Node::View(tx.nr, ino));
         }
         for (dir, name) in &changes.names {
-            // Whether it is there again or gone: whoever looks asks anew.
+            // The name may exist again or not: the next lookup asks the daemon.
             self.forget_name(Node::View(tx.nr, *dir), name, false);
         }
     }

@@ -14,9 +14,9 @@ use crate::protocol::reply::Reply;
 use crate::server::process::Process;
 use crate::transport::channel::{Channel, log_refused};
 
-/// Open sections of a mount. Each keeps at most one worker waiting, of the 64 that there may be.
+/// Open sections of a mount. Each keeps at most one worker waiting, of 64.
 pub const SECTIONS_MAX: usize = 16;
-/// Those of one user, but for root and the mount's owner.
+/// Open sections of one user, except for root and the mount's owner.
 pub const SECTIONS_OF_USER: usize = 4;
 /// A write that is answered when the kernel has forgotten its pages.
 pub struct Pending {
@@ -28,7 +28,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Once, whoever comes first.
+    /// Answers it once, from the thread that comes first.
     pub fn answer(&self) {
         if !self.answered.swap(true, Ordering::AcqRel) {
             let mut reply = Reply::new();
@@ -43,7 +43,7 @@ pub struct Section {
     pub owner: Process,
     pub uid: u32,
     pub transaction: Arc<SharedTransaction>,
-    /// First byte and length of what was written.
+    /// First byte and length of each written range.
     pub ranges: Mutex<Vec<(u64, u64)>>,
     pub pending: Mutex<Option<Arc<Pending>>>,
 }
@@ -52,9 +52,9 @@ pub struct Section {
 #[derive(Default)]
 pub struct Sections {
     pub open: Mutex<HashMap<Ino, Arc<Section>>>,
-    /// Looked at by every write, so without a lock.
+    /// Read by every write, so without a lock.
     pub count: AtomicUsize,
-    /// The reaper looks every second already.
+    /// The reaper already looks every second.
     pub watched: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl Sections {
         self.open.lock().get(&ino).cloned()
     }
 
-    /// The section, for the process that began it to end. `EINVAL`: it has none.
+    /// The section, for the process that began it to end. `EINVAL`: the process has none.
     pub fn take(&self, ino: Ino, thread: u32) -> Result<Arc<Section>, Errno> {
         let section = self.of(ino).filter(|section| section.owner.is(thread)).ok_or(Errno::EINVAL)?;
         self.remove(ino, &section).then_some(section).ok_or(Errno::EINVAL)
@@ -91,10 +91,11 @@ impl Sections {
     }
 }
 
-/// What the base becomes by stores into a mapping of pages into which the kernel has copied
-/// `written` of a section: `page` is what the mapping has now, `before` the base. `None`: nothing
-/// was stored. A store of the very byte that the section has written there cannot be seen; behind
-/// the base's end nothing can be stored.
+/// The new contents of the live volume after stores into a mapping of pages into which the kernel
+/// has copied `written` of a section. `page` has the present contents of the mapping, `before`
+/// those of the live volume. `None`: no byte was stored. A store of the same byte that the section
+/// has written there cannot be detected. No byte can be stored beyond the end of the live volume's
+/// file.
 pub fn stored(page: &[u8], written: &[u8], before: &[u8]) -> Option<Vec<u8>> {
     let mut after = before.to_vec();
     let mut is_stored = false;
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stored_is_told_from_what_the_section_wrote() {
+    fn stored_bytes_are_told_apart_from_those_of_the_section() {
         assert_eq!(stored(b"SSxS", b"SSSS", b"bbbb"), Some(b"bbxb".to_vec()));
         assert_eq!(stored(b"SSSS", b"SSSS", b"bbbb"), None);
         // The section has made the file longer, or shorter.

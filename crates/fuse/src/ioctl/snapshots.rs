@@ -15,7 +15,7 @@ use crate::protocol::reply::Reply;
 use crate::server::Server;
 
 impl Server {
-    /// Answers with the struct also where it failed: the reason is in it.
+    /// Answers with the struct also on failure: it has the reason.
     pub(crate) fn snapshot_ioctl(
         &self,
         header: &InHeader,
@@ -31,7 +31,7 @@ impl Server {
         Ok(())
     }
 
-    /// As [`Server::snapshot_ioctl`], of chosen paths.
+    /// As [`Server::snapshot_ioctl`], for chosen paths.
     pub(crate) fn snapshot_paths_ioctl(
         &self,
         header: &InHeader,
@@ -65,7 +65,7 @@ impl Server {
         }
     }
 
-    /// On a control channel: makes the differences its list of changes.
+    /// On a control channel: makes the differences the channel's list of changes.
     pub(crate) fn snapshot_diff_ioctl(
         &self,
         channel: u32,
@@ -89,7 +89,7 @@ impl Server {
         Ok(())
     }
 
-    /// Says why it failed; gives the number of bytes.
+    /// Writes the reason for a failure to `why`; returns its length in bytes.
     pub(crate) fn explain(&self, why: &mut [u8; WHY_MAX], done: &Result<()>) -> u32 {
         let Err(error) = done else { return 0 };
         let text = self.sentence(error);
@@ -111,8 +111,8 @@ impl Server {
             }
             control::SNAPSHOT_TELL => {
                 let snapshots = self.volume.snapshots()?;
-                let told = snapshots.get(request.index as usize).ok_or(Errno::ENOENT)?;
-                tell(request, told);
+                let info = snapshots.get(request.index as usize).ok_or(Errno::ENOENT)?;
+                put_info(request, info);
                 Ok(())
             }
             _ => Err(Errno::EINVAL.into()),
@@ -129,8 +129,8 @@ fn no_name() -> Error {
 }
 
 impl Server {
-    /// A snapshot of this name was created or deleted: another one of it is not any more, and the
-    /// kernel must list anew.
+    /// A snapshot of this name was created or deleted. Nodes of an earlier one are no longer valid,
+    /// and the kernel must list the folders again.
     pub(crate) fn snapshot_changed(self: &Arc<Self>, name: &str) {
         self.open_snapshots.close(name);
         self.forget_later(Node::SnapshotDir);
@@ -138,8 +138,8 @@ impl Server {
     }
 }
 
-fn tell(request: &mut Snapshot, told: &SnapshotInfo) {
-    let SnapshotInfo { name, generation, time, own_bytes, paths } = told;
+fn put_info(request: &mut Snapshot, info: &SnapshotInfo) {
+    let SnapshotInfo { name, generation, time, own_bytes, paths } = info;
     let len = name.len().min(SNAPSHOT_NAME_MAX);
     request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
     request.name_len = len as u32;

@@ -1,5 +1,5 @@
-//! The ioctls by which people look at an open transaction and decide over it: listing, differences,
-//! contents of both sides; keeping and attaching; commits and drops of parts.
+//! The ioctls by which a user inspects an open transaction and decides over it: listing,
+//! differences, contents of both sides, keeping and attaching, commits and aborts of parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +26,8 @@ use crate::server::jobs::Kind;
 use crate::server::transactions::TxView;
 use crate::transport::channel::Channel;
 
-/// Bytes of a path that a change is told with; longer ones are cut.
-const PATH_TOLD: usize = PAGE_BYTES / 2 - size_of::<Change>();
+/// Bytes of a path in the description of a change. Longer paths are cut.
+const PATH_SHOWN: usize = PAGE_BYTES / 2 - size_of::<Change>();
 
 impl Server {
     /// An ioctl on a control channel.
@@ -69,16 +69,16 @@ impl Server {
             }
             control::IOC_INFO => {
                 let asked: Info = take(input)?;
-                let told = match asked.flags {
+                let found = match asked.flags {
                     0 => self.transactions.info(asked.id, header.uid)?,
                     control::INFO_NEXT => self.transactions.next_info(asked.id, header.uid)?,
                     _ => return Err(Errno::EINVAL.into()),
                 };
-                put(reply, &info(&told));
+                put(reply, &info(&found));
             }
             control::IOC_DIFF | control::IOC_DIFF_BY_FILE => {
                 let mut diff: Diff = take(input)?;
-                // 0: of snapshots, and made already.
+                // 0: the list is of snapshots, and exists already.
                 if diff.id != 0 {
                     let tx = self.looked_at(diff.id, header)?;
                     if diff.index == 0 {
@@ -100,7 +100,7 @@ impl Server {
                 let ino = Ino(u32::try_from(read.ino).map_err(|_| Errno::EINVAL)?);
                 let list = self.transactions.diff(number).filter(|list| list.of == read.id);
                 let paths: Vec<&[u8]> = list.iter().flat_map(|list| list.paths_of(side, ino)).collect();
-                // Only what the channel was shown, so that no number reaches anything else.
+                // Only inodes that the channel was shown, so that no number reaches any other file.
                 if paths.is_empty() && AccessCheck::ReadChangedOnly.is_made() {
                     return Err(Errno::ENOENT.into());
                 }
@@ -131,7 +131,7 @@ impl Server {
         self.spawn_for(&account.clone(), Kind::Look, move |server| {
             let mut diff = Diff::new_zeroed();
             diff.id = tx.id();
-            // The list before it makes room.
+            // Dropping the previous list frees its memory.
             server.transactions.set_diff(number, None);
             let made = if by_file { tx.transaction.diff_by_file(Some(&who)) } else { tx.transaction.diff() };
             let made = made.and_then(|changes| ChangeList::new(diff.id, changes, &account)).map(Arc::new);
@@ -143,14 +143,14 @@ impl Server {
         })
     }
 
-    /// A page of the channel's list; `EINVAL` where it is of another transaction.
+    /// A page of the channel's list; `EINVAL` if it is the list of another transaction.
     fn fill(&self, number: u32, diff: &mut Diff) -> Result<()> {
         let list = self.transactions.diff(number).filter(|list| list.of == diff.id).ok_or(Errno::EINVAL)?;
         fill(diff, &list.changes);
         Ok(())
     }
 
-    /// A transaction that its owner, or root, wants to look at.
+    /// A transaction that its owner, or root, inspects.
     fn looked_at(&self, id: u64, header: &InHeader) -> Result<Arc<TxView>> {
         let tx = self.transactions.by_id(id).ok_or(Errno::ENOENT)?;
         if header.uid != 0 && tx.uid != header.uid { Err(Errno::EPERM.into()) } else { Ok(tx) }
@@ -166,27 +166,27 @@ fn bytes(of: &[u8], len: u32) -> Result<&[u8]> {
     Ok(of.get(..len as usize).ok_or(Errno::EINVAL)?)
 }
 
-fn info(told: &TxInfo) -> Info {
+fn info(tx: &TxInfo) -> Info {
     let mut info = Info::new_zeroed();
-    (info.id, info.status, info.uid) = (told.id, told.status as u32, told.uid);
-    info.flags = if told.persistent { control::INFO_PERSISTENT } else { 0 };
-    info.age_ms = told.age.as_millis() as u64;
-    info.left_ms = told.left.map_or(0, |left| (left.as_millis() as u64).max(1));
-    let len = told.label.len().min(info.label.len());
-    info.label[..len].copy_from_slice(&told.label[..len]);
+    (info.id, info.status, info.uid) = (tx.id, tx.status as u32, tx.uid);
+    info.flags = if tx.persistent { control::INFO_PERSISTENT } else { 0 };
+    info.age_ms = tx.age.as_millis() as u64;
+    info.left_ms = tx.left.map_or(0, |left| (left.as_millis() as u64).max(1));
+    let len = tx.label.len().min(info.label.len());
+    info.label[..len].copy_from_slice(&tx.label[..len]);
     info.label_len = len as u32;
     info
 }
 
-/// As many changes from `diff.index` on as fit.
+/// Fills in as many changes from `diff.index` on as fit.
 fn fill(diff: &mut Diff, all: &[Difference]) {
     let start = usize::try_from(diff.index).unwrap_or(usize::MAX).min(all.len());
     let mut used = 0;
-    let mut told = 0;
+    let mut shown = 0;
     for difference in &all[start..] {
-        let path = &difference.path[..difference.path.len().min(PATH_TOLD)];
+        let path = &difference.path[..difference.path.len().min(PATH_SHOWN)];
         let from = difference.from.as_deref().unwrap_or_default();
-        let from = &from[..from.len().min(PATH_TOLD)];
+        let from = &from[..from.len().min(PATH_SHOWN)];
         let change = Change {
             kind: kind(difference.what) as u32,
             path_len: path.len() as u32,
@@ -195,7 +195,7 @@ fn fill(diff: &mut Diff, all: &[Difference]) {
             old: side(difference.old.as_ref()),
             new: side(difference.new.as_ref()),
         };
-        // Structs are at multiples of 8.
+        // Structs are aligned to 8 bytes.
         let len = (size_of::<Change>() + path.len() + from.len()).next_multiple_of(8);
         if used + len > PAGE_BYTES {
             break;
@@ -206,15 +206,14 @@ fn fill(diff: &mut Diff, all: &[Difference]) {
             at += part.len();
         }
         used += len;
-        told += 1;
+        shown += 1;
     }
-    diff.index = (start + told) as u64;
-    diff.done = u32::from(start + told == all.len());
+    diff.index = (start + shown) as u64;
+    diff.done = u32::from(start + shown == all.len());
     diff.len = used as u32;
 }
 
-/// A change as a client of the control channel gets it, for a process that has the volume open
-/// itself.
+/// A change in the form of the control channel, for a process that has the volume open itself.
 pub fn tx_change(difference: Difference) -> TxChange {
     let Difference { what, path, from, old, new, .. } = difference;
     let side_of = |attr: Option<Attr>| attr.as_ref().map(|attr| side(Some(attr)));
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_told_in_pages_without_loss() {
+    fn a_list_is_split_into_pages_without_loss() {
         let all: Vec<_> = (0..1000).map(|n| difference(vec![b'x'; n % 300])).collect();
         let mut diff = Diff::new_zeroed();
         let mut count = 0;

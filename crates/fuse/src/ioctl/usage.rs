@@ -9,7 +9,7 @@ use xact_types::Result;
 use crate::protocol::abi::InHeader;
 use crate::server::Server;
 
-/// How often all of the pool is looked at for users.
+/// Interval at which the whole pool is examined for users.
 const POOL_LOOK: Duration = Duration::from_secs(1);
 
 pub fn counters(volume: &Volume) -> Counters {
@@ -63,7 +63,7 @@ fn pool_of(volume: &Volume) -> Result<Pool> {
 }
 
 impl Server {
-    /// What users have, from `users.from` on.
+    /// The resources that users have in use, from `users.from` on.
     pub(crate) fn users(&self, header: &InHeader, users: &mut Users) {
         let accounts = self.volume.accounts();
         let sees_all = self.owner_only(header).is_ok();
@@ -84,8 +84,9 @@ impl Server {
         users.from = wanted.peek().map_or(u32::MAX, |next| next.uid());
     }
 
-    /// How full the pool is. That costs what the pool holds, and commits wait meanwhile: so others
-    /// than the owner are told what was so a second ago.
+    /// The fill level of the pool. To find it takes time proportional to the pool's contents,
+    /// during which commits wait. So users other than the owner get figures that may be a second
+    /// old.
     pub(crate) fn pool_use(&self, header: &InHeader) -> Result<Pool> {
         let mut known = self.pool_use.lock();
         if let Some((at, pool)) = &*known

@@ -1,7 +1,7 @@
 //! ioctls on the volume as a whole, on any file of the mount: fstrim, the label, shutting down.
 //!
-//! The kernel's VFS keeps others for itself: `FIEMAP`, `FIFREEZE`, `FICLONE` and `FS_IOC_GETFSUUID`
-//! are refused by it on every FUSE mount.
+//! The kernel's VFS does not pass on some others: it refuses `FIEMAP`, `FIFREEZE`, `FICLONE` and
+//! `FS_IOC_GETFSUUID` on every FUSE mount.
 
 use xact::Shutdown;
 use xact_types::{Errno, Result};
@@ -33,7 +33,7 @@ struct TrimRange {
 }
 
 impl Server {
-    /// Answers an ioctl on the volume; false where it is none.
+    /// Answers an ioctl on the volume; false for any other ioctl.
     pub(crate) fn volume_ioctl(
         &self,
         header: &InHeader,
@@ -42,7 +42,7 @@ impl Server {
         input: &[u8],
         reply: &mut Reply,
     ) -> Result<bool> {
-        if !matches!(node, Node::Base(_) | Node::View(..)) {
+        if !matches!(node, Node::Live(_) | Node::View(..)) {
             return Ok(false);
         }
         match args.cmd {
@@ -54,8 +54,8 @@ impl Server {
             }
             SETFSLABEL => {
                 privileged(header)?;
-                // It would happen at once, and stay if the transaction fails.
-                if !matches!(node, Node::Base(_)) {
+                // It would take effect at once, and stay if the transaction fails.
+                if !matches!(node, Node::Live(_)) {
                     return Err(Errno::EPERM.into());
                 }
                 let end = input.iter().position(|&byte| byte == 0).ok_or(Errno::EINVAL)?;
@@ -71,8 +71,8 @@ impl Server {
             }
             SHUTDOWN => {
                 privileged(header)?;
-                // A transaction's view is no place to end everybody's work from.
-                if !matches!(node, Node::Base(_)) {
+                // A process in a transaction's view must not shut down the volume for all others.
+                if !matches!(node, Node::Live(_)) {
                     return Err(Errno::EPERM.into());
                 }
                 let how = match argument(header, args.arg)? {
@@ -84,7 +84,8 @@ impl Server {
                 self.volume.shut_down(how)?;
                 put(reply, &());
             }
-            // The generation is part of what an inode's blocks are checked by, as ext4 says too.
+            // The checksums of an inode's blocks include the generation. ext4 refuses this for the
+            // same reason.
             command if SETVERSION.contains(&command) => return Err(Errno::EOPNOTSUPP.into()),
             _ => return Ok(false),
         }
@@ -92,14 +93,13 @@ impl Server {
     }
 }
 
-/// `CAP_SYS_ADMIN`, as far as we can see it.
+/// `CAP_SYS_ADMIN`, as far as the daemon can see it.
 fn privileged(header: &InHeader) -> Result<()> {
     if header.uid == 0 { Ok(()) } else { Err(Errno::EPERM.into()) }
 }
 
-/// The word that an ioctl's argument points at. The number of `FS_IOC_SHUTDOWN` says that it is
-/// written by the call, so the kernel does not send it, and it is read from the memory of the
-/// caller, who waits.
+/// The word that an ioctl's argument points at. By its number, `FS_IOC_SHUTDOWN` writes the word,
+/// so the kernel does not send it. It is read from the memory of the caller, which waits.
 fn argument(header: &InHeader, address: u64) -> Result<u32> {
     let mut word = [0_u8; 4];
     let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };

@@ -88,11 +88,11 @@ pub fn remove_xattr(view: &dyn View, ino: Ino, header: &InHeader, name: &[u8]) -
     view.remove_xattr(&caller(header, 0), ino, name)
 }
 
-/// `FS_IOC_GETFLAGS`, with the size of the argument that is really read (an int).
+/// `FS_IOC_GETFLAGS`, with the size of the argument as it is really read (an int).
 pub const GETFLAGS: u32 = 0x8008_6601;
 pub const SETFLAGS: u32 = 0x4008_6602;
 pub const GETVERSION: u32 = 0x8008_7601;
-/// ext4's own number for it.
+/// ext4's own number for `FS_IOC_GETVERSION`.
 pub const EXT4_GETVERSION: u32 = 0x8008_6603;
 pub const FSGETXATTR: u32 = 0x801c_581f;
 pub const FSSETXATTR: u32 = 0x401c_5820;
@@ -109,18 +109,18 @@ struct Fsxattr {
     pad: [u8; 8],
 }
 
-/// `i_flags` that `struct fsxattr` has a word for: (`FS_*_FL`, `FS_XFLAG_*`).
+/// Flags in `i_flags` with their equivalents in `struct fsxattr`: (`FS_*_FL`, `FS_XFLAG_*`).
 const XFLAGS: [(u32, u32); 6] = [
     (0x8, 0x20),          // sync
     (0x10, 0x8),          // immutable
     (0x20, 0x10),         // append only
     (0x40, 0x80),         // no dump
     (0x80, 0x40),         // no atime
-    (0x2000_0000, 0x200), // what is made in it gets its project
+    (0x2000_0000, 0x200), // new entries inherit the project
 ];
 
-/// The ioctls behind lsattr and chattr. The kernel checks who may, and calls `FSGETXATTR` before
-/// it lets `SETFLAGS` through. Returns what goes back to the caller, `None` for another ioctl.
+/// The ioctls behind lsattr and chattr. The kernel checks permissions, and calls `FSGETXATTR`
+/// before it passes `SETFLAGS` on. Returns the output for the caller, `None` for another ioctl.
 pub fn flags_ioctl(
     view: &dyn View,
     ino: Ino,
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn setattr_takes_what_is_marked_valid_and_nothing_else() {
+    fn setattr_takes_only_fields_marked_valid() {
         let args = SetattrIn {
             valid: fattr::MODE | fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME | fattr::KILL_SUIDGID,
             mode: 0o100_4755,

@@ -1,7 +1,7 @@
-//! By what a caller's permission is decided, where the daemon decides and not the kernel.
+//! A caller's credentials, for permissions that the daemon checks and not the kernel.
 //!
-//! A request carries user and group. The supplementary groups stand in `/proc`; the caller is in
-//! its call until the request is answered, so its number is its own.
+//! A request carries user and group. The supplementary groups are read from `/proc`. The caller
+//! waits in its call until the request is answered, so its thread number is still its own.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use xact_fs::Caller;
 
 use crate::protocol::abi::InHeader;
 
-/// Who made a request. Without supplementary groups where the caller cannot be looked at (a pid
-/// namespace beside the daemon's): then it has less, never more.
+/// The credentials of the caller. They lack supplementary groups if the caller is in a PID
+/// namespace that the daemon cannot see. Then it has fewer rights, never more.
 pub fn of(header: &InHeader) -> Credentials {
     let (uid, gid) = (header.uid, header.gid);
     let status = match header.pid {
@@ -22,7 +22,7 @@ pub fn of(header: &InHeader) -> Credentials {
     Credentials { uid, gid, groups }
 }
 
-/// The caller as operations of a view take it.
+/// The caller, as operations of a view expect it.
 pub fn caller(header: &InHeader, umask: u32) -> Caller {
     Caller { uid: header.uid, gid: header.gid, umask: (umask & 0o777) as u16 }
 }
@@ -31,7 +31,7 @@ pub fn caller(header: &InHeader, umask: u32) -> Caller {
 /// `uid`.
 fn groups_in(status: &str, uid: u32) -> Option<Vec<u32>> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // Real, effective, saved, and that of file-system calls.
+    // The line has the real, effective and saved id, and the id for file-system calls.
     let fsuid: u32 = field("Uid:")?.split_ascii_whitespace().nth(3)?.parse().ok()?;
     let groups = field("Groups:")?.split_ascii_whitespace().map(|gid| gid.parse().ok());
     (fsuid == uid).then(|| groups.collect()).flatten()

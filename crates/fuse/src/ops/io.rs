@@ -1,4 +1,4 @@
-//! Operations on what is in files.
+//! Operations on the contents of files.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Server {
         operation: &Operation<'_>,
         reply: &mut Reply,
     ) -> Result<()> {
-        // For these two the kernel does not say whether the caller may keep suid and sgid.
+        // The kernel does not say whether the caller of these two may keep suid and sgid.
         let unprivileged = header.uid != 0;
         let view = request_view.view();
         match operation {
@@ -84,18 +84,18 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         request_view.note_contents(ino);
-        // Pages of a mapping have their place, whatever the descriptor says that the kernel
+        // Pages of a mapping have a fixed offset, whatever flags the descriptor has that the kernel
         // guessed.
         let mapped = args.write_flags & abi::WRITE_CACHE != 0;
         if mapped && matches!(request_view, RequestView::Followed { .. }) {
-            // The whole page came: around what was stored it may have what others have replaced
-            // meanwhile.
+            // The whole page was sent. Around the stored bytes it may have bytes that others have
+            // replaced since.
             return Err(Errno::ESTALE.into());
         }
         let how = WriteHow {
             append: !mapped && args.flags & libc::O_APPEND as u32 != 0,
             kill_suidgid: args.write_flags & abi::WRITE_KILL_SUIDGID != 0,
-            // Who stored into a mapping is not known when its pages come.
+            // The process that stored into a mapping is not known when its pages are written.
             by: if mapped { Caller::ROOT } else { caller(header, 0) },
         };
         let kills = how.kill_suidgid && has_privileges(request_view, ino)?;
@@ -104,7 +104,7 @@ impl Server {
             self.forget_attributes(request_view.node(ino));
         }
         if placed != args.offset {
-            // The file had grown behind the kernel's back: its page has the data at the old end.
+            // The file has grown since the kernel looked: its page has the data at the old end.
             self.forget_later(request_view.node(ino));
         }
         reply.put(&WriteOut { size: data.len() as u32, padding: 0 });
@@ -112,13 +112,13 @@ impl Server {
     }
 }
 
-/// Whether a change by somebody unprivileged takes bits from the mode. The kernel does not expect
-/// that of a write, and would go on executing the file with them: it has to be told.
+/// Whether a change by an unprivileged caller clears bits of the mode. The kernel does not expect
+/// that of a write. Unless it is notified, it executes the file with these bits.
 fn has_privileges(request_view: &RequestView<'_>, ino: Ino) -> Result<bool> {
     Ok(request_view.view().attr(ino)?.perm & (libc::S_ISUID | libc::S_ISGID) as u16 != 0)
 }
 
-/// COLLAPSE and INSERT are not sent by the kernel.
+/// The kernel does not send COLLAPSE and INSERT.
 fn allocate_how(mode: u32) -> Result<Allocate> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE as u32 != 0;
     match mode as i32 & !libc::FALLOC_FL_KEEP_SIZE {

@@ -12,7 +12,7 @@ use crate::protocol::reply::Reply;
 use crate::server::Server;
 use crate::server::request_view::RequestView;
 
-/// An entry between being listed and being looked at.
+/// An entry that was listed and whose attributes were not read yet.
 struct Listed {
     name: Range<usize>,
     ino: Ino,
@@ -21,7 +21,7 @@ struct Listed {
 }
 
 fn dirent(st_ino: u64, kind: FileKind, next_cookie: u64, name: &[u8]) -> Dirent {
-    // d_type is the type's bits of the mode, as the kernel's S_DT has it.
+    // d_type is the type's bits of the mode, shifted as in the kernel's S_DT.
     let kind = u32::from(kind.mode_bits() >> 12);
     Dirent { ino: st_ino, off: next_cookie, namelen: name.len() as u32, kind }
 }
@@ -51,8 +51,8 @@ impl Server {
         })
     }
 
-    /// Names first and attributes after, since the view may hold the directory's lock while it
-    /// lists.
+    /// Lists the names first and reads the attributes after that, since the view may hold the
+    /// directory's lock while it lists.
     fn read_dir_plus(
         &self,
         request_view: &RequestView<'_>,
@@ -82,8 +82,8 @@ impl Server {
         })?;
         for item in listed {
             let name = &names[item.name];
-            // Node id 0: the kernel learns the name, and looks it up when it needs more. So for
-            // what cannot be looked at now, too; the listing goes on.
+            // With node id 0 the kernel learns the name, and looks it up when it needs more. It is
+            // also used for an entry whose lookup fails, so that the listing continues.
             let known = match name {
                 b"." | b".." => None,
                 _ if matches!(request_view, RequestView::Followed { .. }) => None,

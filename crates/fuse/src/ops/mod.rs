@@ -31,7 +31,7 @@ impl Server {
             return match operation {
                 // All of it is durable.
                 Operation::Fsync { .. } => Ok(()),
-                // Who copies out of a snapshot does it by reading and writing.
+                // A program copies out of a snapshot by reading and writing.
                 Operation::CopyFileRange { .. } => Err(Errno::EXDEV.into()),
                 _ => Err(Error::ReadOnly),
             };

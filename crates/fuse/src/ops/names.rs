@@ -1,4 +1,4 @@
-//! Operations on names: looking up, making, linking, renaming, removing.
+//! Operations on names: lookup, create, link, rename, remove.
 
 use xact::PERSISTED_FOLDER;
 use xact_control::abi::FOLDER;
@@ -14,11 +14,11 @@ use crate::protocol::request::Operation;
 use crate::server::Server;
 use crate::server::request_view::RequestView;
 
-/// How often a lookup is tried anew when what it found went away meanwhile.
+/// How often a lookup is repeated when the inode that it found was removed in between.
 const LOOKUP_TRIES: u32 = 8;
 
-/// `.xact` in the root of the base or of a view is the server's, and so is `.xact-kept`, which is
-/// on the volume. `EPERM` for who would make, remove or rename one.
+/// Refuses (`EPERM`) to create, remove or rename `.xact` in the root of the live volume or of a
+/// view, which is the server's, and `.xact-kept`, which is on the volume.
 pub fn check_changed(dir: Ino, name: &[u8]) -> Result<()> {
     check_name(name)?;
     if is_reserved(dir, name) { Err(Errno::EPERM.into()) } else { Ok(()) }
@@ -39,7 +39,7 @@ impl Server {
         check_name(name)?;
         if is_reserved(dir, name) {
             return match request_view {
-                RequestView::Base { .. } if name == FOLDER.as_bytes() => {
+                RequestView::Live { .. } if name == FOLDER.as_bytes() => {
                     reply.put(&self.control_dir_entry(Node::ControlDir)?);
                     Ok(())
                 }
@@ -51,7 +51,7 @@ impl Server {
             let attr = match request_view.view().lookup(dir, name) {
                 Ok(attr) => attr,
                 Err(Error::Posix(Errno::ENOENT)) => {
-                    // The kernel may remember that it is not there.
+                    // The kernel may cache that the name does not exist.
                     reply.put(&EntryOut { entry_valid, ..Default::default() });
                     return Ok(());
                 }
@@ -92,9 +92,9 @@ impl Server {
             Operation::Mknod { args, .. } => {
                 let is_file = args.mode & libc::S_IFMT == libc::S_IFREG;
                 match view.make_node(&by(args.umask), dir, name, args.mode as u16, u64::from(args.rdev)) {
-                    // It came to be after the kernel had looked, by a commit. ESTALE makes the
-                    // kernel look again: an open without O_EXCL then opens it, with its
-                    // permissions checked, and everybody else learns that it exists.
+                    // A commit created it after the kernel had looked. ESTALE makes the kernel look
+                    // again: an open without O_EXCL then opens it, with its permissions checked,
+                    // and every other call sees that it exists.
                     Err(Error::Posix(Errno::EEXIST)) if is_file => return Err(Errno::ESTALE.into()),
                     made => made?,
                 }
@@ -176,20 +176,20 @@ impl Server {
         Ok(())
     }
 
-    /// Inode of a second node of an operation: `EXDEV` unless it is in the same view.
+    /// The inode of an operation's second node: `EXDEV` unless it is in the same view.
     pub(crate) fn same_view(&self, request_view: &RequestView<'_>, id: u64) -> Result<Ino> {
         match (Node::from_id(id), request_view.view_nr()) {
-            (Some(Node::Base(ino)), None) => Ok(ino),
+            (Some(Node::Live(ino)), None) => Ok(ino),
             (Some(Node::View(nr, ino)), Some(ours)) if nr == ours => Ok(ino),
-            (Some(Node::Base(ino)), Some(_)) if matches!(request_view, RequestView::Followed { .. }) => {
+            (Some(Node::Live(ino)), Some(_)) if matches!(request_view, RequestView::Followed { .. }) => {
                 Ok(ino)
             }
             _ => Err(Errno::EXDEV.into()),
         }
     }
 
-    /// Holds what a lookup found and makes the kernel's entry of it. `None`: between lookup and
-    /// hold a commit removed it, and its number may be another inode's by now.
+    /// Holds an inode that a lookup found and returns its entry for the kernel. `None`: a commit
+    /// removed it between lookup and hold, and its number may belong to another inode by now.
     pub(crate) fn hold_checked(
         &self,
         request_view: &RequestView<'_>,
@@ -204,8 +204,8 @@ impl Server {
             Err(e) if gone(&e) => return Ok(None),
             Err(e) => return Err(e),
         }
-        // Held before it is asked for, and asked for before the attributes are looked at: see
-        // `cache_fence`.
+        // The hold comes before the question for the lifetime, and that one before the attributes
+        // are read: see `cache_fence`.
         let lifetime = self.lifetime(request_view, found.ino);
         match view.attr(found.ino) {
             Ok(attr) if attr.generation == found.generation && attr.kind == found.kind => {

@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Protocol version that this crate speaks.
 pub const KERNEL_VERSION: u32 = 7;
 pub const KERNEL_MINOR_VERSION: u32 = 45;
-/// The oldest protocol it works with: Linux 6.1, the first with O_TMPFILE, which carries the
-/// control channel.
+/// The oldest supported protocol version: Linux 6.1, the first with O_TMPFILE, which opens control
+/// channels.
 pub const OLDEST_MINOR_VERSION: u32 = 37;
 
 /// The kernel's node id of the mount's root.
@@ -96,7 +96,7 @@ pub mod fattr {
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `fuse_write_in.write_flags`: the caller is not privileged to keep suid and sgid.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// `fuse_setxattr_in.setxattr_flags`: an ACL set by somebody who may not keep sgid.
+/// `fuse_setxattr_in.setxattr_flags`: the caller that set an ACL may not keep sgid.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// `fuse_fsync_in.fsync_flags`.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;

@@ -9,7 +9,7 @@ pub const MAX_IO: usize = 1 << 20;
 /// The largest request: a WRITE with its headers, which the kernel counts as a page.
 pub const BUFFER: usize = MAX_IO + 4096;
 
-/// What the kernel offered and the server took.
+/// The features that the kernel offered and the server accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
     pub flags: u64,
@@ -22,23 +22,23 @@ impl Agreed {
     }
 }
 
-/// Without these the server would not be safe or not do what it says.
+/// Without these the server would be unsafe, or could not keep its guarantees.
 const NEEDED: [(u64, &str); 3] = [
     (init::EXPLICIT_INVAL_DATA, "explicit invalidation"),
     (init::NO_OPEN_SUPPORT, "open without a message"),
     (init::NO_OPENDIR_SUPPORT, "opendir without a message"),
 ];
 
-/// Taken where the kernel has them:
+/// Options that are used if the kernel offers them:
 /// - large requests, several of one file or folder at a time;
-/// - listings that bring the attributes along, when the kernel thinks them of use;
-/// - the kernel enforces ACLs; the umask comes to the server, since a folder's default ACL takes
-///   its place;
-/// - suid and sgid are dropped by the server, which saves a GETXATTR for every write;
+/// - listings that include attributes, when the kernel considers them useful;
+/// - the kernel enforces ACLs; the umask is sent to the server, since a folder's default ACL
+///   replaces it;
+/// - the server drops suid and sgid, which saves a GETXATTR for every write;
 /// - cached pages and link targets are dropped on demand only: the server knows when;
-/// - no file handles (`name_to_handle_at`): a node id says nothing after a FORGET.
+/// - no file handles (`name_to_handle_at`): a node id means nothing after a FORGET.
 ///
-/// Left out: WRITEBACK_CACHE, since other views would not see what the kernel holds back;
+/// Not used: WRITEBACK_CACHE, since other views would not see data that the kernel holds back;
 /// ATOMIC_O_TRUNC, since OPEN is never sent; locks, which the kernel keeps by inode.
 const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
@@ -60,7 +60,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::HAS_EXPIRE_ONLY
     | init::NO_EXPORT_SUPPORT;
 
-/// The answer to INIT. A kernel with another major version first gets ours and asks again.
+/// Answers INIT. A kernel with another major version first receives ours and asks again.
 pub fn negotiate(asked: &abi::InitIn) -> Result<(abi::InitOut, Agreed)> {
     if asked.major < abi::KERNEL_VERSION
         || asked.major == abi::KERNEL_VERSION && asked.minor < abi::OLDEST_MINOR_VERSION
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_offered_is_taken() {
+    fn only_offered_flags_are_taken() {
         let offered = init::EXPLICIT_INVAL_DATA | init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT;
         let asked = abi::InitIn {
             major: 7,

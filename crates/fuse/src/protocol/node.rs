@@ -1,15 +1,15 @@
-//! Node ids: the numbers by which the kernel names what it knows of the mount.
+//! Node ids: the numbers by which the kernel names the inodes of the mount.
 //!
 //! ```text
 //!   bits 63..32               bits 31..0
-//!   0                         inode number: the base (the root, inode 2, is node 1)
-//!   1 ..= VIEW_MAX            inode number: a view
+//!   0                         inode number: the live volume (its root, inode 2, is node 1)
+//!   1 ..= VIEW_MAX            inode number: a view of a transaction
 //!   0x8000_0000 + 1 ..        inode number: a snapshot
-//!   0xffff_fffc ..            of the server itself: what is below MNT/.xact
+//!   0xffff_fffc ..            the server's own folder MNT/.xact
 //! ```
 //!
-//! A view gets a number that was not in use before, so the kernel's caches of different views
-//! are apart, and the first look at anything in a view reaches the server.
+//! A view gets a number that was not in use before. So the kernel's caches of different views are
+//! separate, and the first lookup of anything in a view reaches the server.
 
 use xact_types::Ino;
 
@@ -27,7 +27,7 @@ const FOLDER: u32 = 0xffff_fffd;
 const TX_FOLDER: u32 = 0xffff_fffe;
 const CONTROL: u32 = 0xffff_ffff;
 
-/// Number of a view on the wire; never 0, which is the base.
+/// Number of a view on the wire. It is never 0, the number of the live volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ViewNr(u32);
 
@@ -40,7 +40,7 @@ impl ViewNr {
     }
 }
 
-/// Number of a snapshot that somebody looks into, on the wire.
+/// Number of an open snapshot, on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SnapshotNr(u32);
 
@@ -53,11 +53,11 @@ impl SnapshotNr {
     }
 }
 
-/// What a node id stands for.
+/// The meaning of a node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Node {
-    /// An inode of the base.
-    Base(Ino),
+    /// An inode of the live volume.
+    Live(Ino),
     /// An inode of a view.
     View(ViewNr, Ino),
     /// An inode of a snapshot.
@@ -79,14 +79,14 @@ pub enum Node {
 }
 
 impl Node {
-    /// The root of the base.
-    pub const ROOT: Node = Node::Base(Ino::ROOT);
+    /// The root of the live volume.
+    pub const ROOT: Node = Node::Live(Ino::ROOT);
 
     pub fn id(self) -> u64 {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         match self {
-            Node::Base(Ino::ROOT) => ROOT_ID,
-            Node::Base(ino) => u64::from(ino.0),
+            Node::Live(Ino::ROOT) => ROOT_ID,
+            Node::Live(ino) => u64::from(ino.0),
             Node::View(view, ino) => pair(view.0, ino.0),
             Node::Snapshot(snapshot, ino) => pair(SNAPSHOT + snapshot.0, ino.0),
             Node::SnapshotDir => pair(FOLDER, 3),
@@ -99,13 +99,13 @@ impl Node {
         }
     }
 
-    /// `None` for a number that is never given out.
+    /// `None` for a number that is never used.
     pub fn from_id(id: u64) -> Option<Node> {
         let (high, low) = ((id >> 32) as u32, id as u32);
         Some(match high {
             _ if low == 0 => return None,
             0 if id == ROOT_ID => Node::ROOT,
-            0 => Node::Base(Ino(low)),
+            0 => Node::Live(Ino(low)),
             1..=VIEW_MAX => Node::View(ViewNr(high), Ino(low)),
             PAST_FIRST..=SNAPSHOT_NODES_MAX => Node::Snapshot(SnapshotNr(high - SNAPSHOT), Ino(low)),
             IMAGE if low <= SNAPSHOT_MAX => Node::Image(SnapshotNr(low)),
@@ -129,8 +129,8 @@ mod tests {
         let view = ViewNr(VIEW_MAX);
         let nodes = [
             Node::ROOT,
-            Node::Base(Ino(11)),
-            Node::Base(Ino(u32::MAX)),
+            Node::Live(Ino(11)),
+            Node::Live(Ino(u32::MAX)),
             Node::View(ViewNr::FIRST, Ino::ROOT),
             Node::View(view, Ino(1)),
             Node::Snapshot(SnapshotNr(SNAPSHOT_MAX), Ino(11)),

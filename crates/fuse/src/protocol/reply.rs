@@ -1,4 +1,4 @@
-//! Building of replies: one buffer a worker, header first, sent with one `write`.
+//! Building of replies: one buffer for each worker, header first, sent with one `write`.
 
 use xact_fs::{Attr, VolumeSpace};
 use xact_types::{Errno, Timestamp};
@@ -8,7 +8,7 @@ use crate::protocol::abi;
 
 const HEADER: usize = size_of::<abi::OutHeader>();
 
-/// A reply in the making: 16 bytes for the header, then the operation's output.
+/// A reply under construction: 16 bytes for the header, then the operation's output.
 #[derive(Debug, Default)]
 pub struct Reply {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ impl Reply {
         self.bytes.resize(HEADER, 0);
     }
 
-    /// Bytes of memory that it has.
+    /// The buffer's capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
@@ -43,7 +43,7 @@ impl Reply {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// For contents that are appended by somebody else; what is there must stay.
+    /// The buffer, for a caller that appends contents. The present bytes must stay.
     pub fn vec(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -71,13 +71,13 @@ impl Reply {
         true
     }
 
-    /// The whole reply to the request `unique`: what was put in, or an error alone.
+    /// The whole reply to the request `unique`: the collected output, or only an error.
     pub fn finish(&mut self, unique: u64, outcome: Result<(), Errno>) -> &[u8] {
         let error = match outcome {
             Ok(()) => 0,
             Err(errno) => {
                 self.bytes.truncate(HEADER);
-                // The kernel takes an error beyond 511 for a broken reply and fails with EINVAL.
+                // The kernel rejects a reply with an error beyond 511 and fails with EINVAL.
                 if (1..512).contains(&errno.0) { -errno.0 } else { -Errno::EIO.0 }
             }
         };
@@ -87,12 +87,12 @@ impl Reply {
     }
 }
 
-/// How long the kernel may trust names and attributes, in seconds. Everything that changes
-/// behind its back is invalidated explicitly, so: for good.
+/// How long the kernel may trust names and attributes, in seconds. Changes that it does not see are
+/// invalidated explicitly, so there is no limit.
 pub const VALID_SECS: u64 = 1 << 30;
 
-/// An inode's attributes as the protocol has them. `st_ino` is the volume's inode number in the
-/// base and in every transaction; a snapshot's inodes have others.
+/// An inode's attributes in the protocol's form. `st_ino` is the volume's inode number on the live
+/// volume and in every transaction. A snapshot's inodes have other numbers.
 pub fn wire_attr(st_ino: u64, attr: &Attr) -> abi::Attr {
     abi::Attr {
         ino: st_ino,
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_drops_what_was_put_in_and_stays_within_the_kernels_range() {
+    fn an_error_drops_the_output_and_stays_in_the_kernels_range() {
         let mut reply = Reply::new();
         reply.put(&abi::WriteOut { size: 3, padding: 0 });
         let bytes = reply.finish(5, Err(Errno::ENOSPC));

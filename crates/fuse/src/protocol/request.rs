@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use crate::protocol::abi::{self, InHeader, opcode};
 use crate::protocol::node::Node;
 
-/// What a request asks for. Names are without their NUL.
+/// The operation of a request. Names are without their NUL.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation<'a> {
     Lookup {
@@ -103,14 +103,14 @@ pub enum Operation<'a> {
     },
     Init(abi::InitIn),
     Destroy,
-    /// What the server leaves to the kernel: OPEN and OPENDIR (so that they are free), CREATE
-    /// (MKNOD takes its place, and no RELEASE follows), FLUSH, INTERRUPT (operations are as
-    /// uninterruptible as a disk's), locks, POLL, BMAP, ACCESS.
+    /// Operations that the server leaves to the kernel: OPEN and OPENDIR (so that they cost
+    /// nothing), CREATE (MKNOD takes its place, and no RELEASE follows), FLUSH, INTERRUPT
+    /// (operations are as uninterruptible as a disk's), locks, POLL, BMAP, ACCESS.
     Refused,
 }
 
 impl Operation<'_> {
-    /// Whether it leaves what it is about as it is.
+    /// Whether the operation changes nothing.
     pub fn only_looks(&self) -> bool {
         matches!(
             self,
@@ -132,12 +132,12 @@ impl Operation<'_> {
 pub struct Request<'a> {
     pub header: InHeader,
     pub operation: Operation<'a>,
-    /// What it was decoded from, to be copied where it is answered later.
+    /// The encoded request, which is copied if it is answered later.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    /// `EIO`: it is not what the protocol says.
+    /// `EIO`: the bytes break the protocol.
     pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, Errno> {
         let (header, rest) = InHeader::read_from_prefix(bytes).map_err(|_| Errno::EIO)?;
         if header.len as usize != bytes.len() {
@@ -150,7 +150,7 @@ impl<'a> Request<'a> {
         Ok(Request { header, operation, bytes })
     }
 
-    /// The node that it is about; `None` where the number is no node's.
+    /// The request's node; `None` if the number is not that of a node.
     pub fn node(&self) -> Option<Node> {
         Node::from_id(self.header.nodeid)
     }
@@ -160,15 +160,15 @@ impl<'a> Request<'a> {
         matches!(self.node(), Some(Node::View(..)))
     }
 
-    /// Whether the device is likely to be waited for: by an operation that reads contents, or runs
-    /// for as long as its caller has asked. Not by FSYNC: programs that sync much do so alone, and
-    /// pay for a second worker at each; the guard of `worker_pool` knows soon enough. Nor by the
-    /// begin and the end of a transaction: they begin at once, and end as an FSYNC does or on a
-    /// thread of their own.
-    pub fn waits(&self) -> Waits {
+    /// Whether the operation is likely to wait for the device: because it reads contents, or runs
+    /// as long as its caller asked for. FSYNC does not count. Programs that sync often do so alone,
+    /// and would pay for a second worker each time; the guard of `worker_pool` notices soon enough.
+    /// The begin and the end of a transaction do not count either. A begin waits for nothing, and
+    /// an end waits as an FSYNC does, or on a separate thread.
+    pub fn device_wait(&self) -> DeviceWait {
         let waits = match &self.operation {
             Operation::Read(args) => {
-                return Waits::Reads { node: self.node(), offset: args.offset, len: args.size.into() };
+                return DeviceWait::UnlessCached { node: self.node(), offset: args.offset, len: args.size.into() };
             }
             Operation::SyncFs | Operation::Fallocate(_) | Operation::CopyFileRange { .. } => true,
             Operation::Ioctl { args, .. } => {
@@ -176,24 +176,24 @@ impl<'a> Request<'a> {
             }
             _ => false,
         };
-        if waits { Waits::Yes } else { Waits::No }
+        if waits { DeviceWait::Yes } else { DeviceWait::No }
     }
 }
 
 /// Whether the device is likely to be waited for.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Waits {
+pub enum DeviceWait {
     No,
     Yes,
-    /// Where these contents are not in memory.
-    Reads {
+    /// Yes, unless these contents are in memory.
+    UnlessCached {
         node: Option<Node>,
         offset: u64,
         len: u64,
     },
 }
 
-/// What is not decoded yet of a request's arguments.
+/// The part of a request's arguments that is not decoded yet.
 struct Body<'a> {
     rest: &'a [u8],
 }
@@ -299,8 +299,8 @@ impl<'a> Body<'a> {
     }
 }
 
-/// What the fuzz target `messages` does: decodes a request of these bytes, whatever length it
-/// claims, and shows it.
+/// The fuzz target `messages`: decodes these bytes as a request, with any length that it claims,
+/// and formats it.
 pub fn fuzz(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     if bytes.len() < size_of::<InHeader>() {
@@ -310,11 +310,11 @@ pub fn fuzz(bytes: &[u8]) {
     let len = bytes.len() as u32;
     bytes[..4].copy_from_slice(&len.to_ne_bytes());
     if let Ok(request) = Request::decode(&bytes) {
-        let _ = (request.waits(), request.may_wait_for_transaction(), request.to_string());
+        let _ = (request.device_wait(), request.may_wait_for_transaction(), request.to_string());
     }
 }
 
-/// For the log: operation and node, names readable, no contents.
+/// For the log: operation and node, readable names, no contents.
 impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.operation {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_contents_are_cut_where_the_protocol_says() {
+    fn names_and_contents_end_where_the_protocol_says() {
         let args = abi::SetxattrIn { size: 3, flags: 1, ..Default::default() };
         let bytes = request(opcode::SETXATTR, &[args.as_bytes(), b"user.x\0", b"a\0b"]);
         let Request { header, operation, .. } = Request::decode(&bytes).unwrap();
@@ -354,27 +354,27 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_told_from_what_does_not() {
-        let waits = |opcode, body: &[u8]| Request::decode(&request(opcode, &[body])).unwrap().waits();
+    fn requests_that_wait_are_told_apart_from_those_that_do_not() {
+        let waits = |opcode, body: &[u8]| Request::decode(&request(opcode, &[body])).unwrap().device_wait();
         let ioctl = |cmd| {
             let args = abi::IoctlIn { cmd, ..Default::default() };
             waits(opcode::IOCTL, args.as_bytes())
         };
         for long in [ioctl(control::IOC_SYNC), ioctl(control::IOC_DIFF), waits(opcode::SYNCFS, &[])] {
-            assert_eq!(long, Waits::Yes);
+            assert_eq!(long, DeviceWait::Yes);
         }
         let short = [control::IOC_BEGIN, control::IOC_COMMIT, control::IOC_ABORT].map(ioctl);
-        assert!(short.iter().all(|waits| *waits == Waits::No));
+        assert!(short.iter().all(|waits| *waits == DeviceWait::No));
         let fsync = abi::FsyncIn::default();
         for other in [waits(opcode::FSYNC, fsync.as_bytes()), waits(opcode::GETATTR, &[])] {
-            assert_eq!(other, Waits::No);
+            assert_eq!(other, DeviceWait::No);
         }
         for short in [request(opcode::IOCTL, &[]), request(opcode::READ, &[]), Vec::new()] {
             assert_eq!(Request::decode(&short), Err(Errno::EIO));
         }
         let args = abi::ReadIn { offset: 8192, size: 4096, ..Default::default() };
         let node = Node::from_id(1);
-        let reads = Waits::Reads { node, offset: 8192, len: 4096 };
+        let reads = DeviceWait::UnlessCached { node, offset: 8192, len: 4096 };
         assert_eq!(waits(opcode::READ, args.as_bytes()), reads);
     }
 
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_is_refused() {
+    fn short_requests_are_refused() {
         let args = abi::WriteIn { size: 10, ..Default::default() };
         assert_eq!(Request::decode(&request(opcode::WRITE, &[args.as_bytes(), b"short"])), Err(Errno::EIO));
         assert_eq!(Request::decode(&request(opcode::LOOKUP, &[b"no end"])), Err(Errno::EIO));
@@ -402,8 +402,8 @@ mod tests {
         }
     }
 
-    /// Every operation with bytes of any kind behind it; `make fuzz TARGET=messages` goes on from
-    /// here.
+    /// Decodes every operation with arbitrary bytes behind it. `make fuzz TARGET=messages`
+    /// continues from here.
     #[test]
     fn any_bytes_are_decoded_or_refused() {
         let mut state = 1_u64;

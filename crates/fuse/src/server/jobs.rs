@@ -1,14 +1,14 @@
-//! What takes long, or waits for the kernel, runs on threads of its own: the end of transactions,
-//! savepoints, lists of changes.
+//! Jobs: requests that take long, or wait for the kernel, run on separate threads. These are the
+//! end of transactions, savepoints and lists of changes.
 //!
-//! Of one user only a few run at a time, for each [`Kind`]; the rest of his wait in the order in
-//! which they came, and nobody else's behind them. What the server does by itself, and for root and
-//! the mount's owner, does not wait.
+//! For each user and [`Kind`], only a few jobs run at a time. The user's other jobs wait in the
+//! order of their arrival, and delay no other user's. Jobs of the server itself, of root, and of
+//! the mount's owner do not wait.
 //!
 //! Why nothing deadlocks. A job waits for locks, for the device, and for requests of the kernel,
-//! which workers answer; no worker waits for a job. Among jobs only a commit waits for another: for
-//! the end of a transaction that has a claim (`xact_txn::Turns`). So jobs of such a transaction do
-//! not wait in the queue.
+//! which workers answer. No worker waits for a job. Among jobs only a commit waits for another one:
+//! for the end of a transaction that has a claim (`xact_txn::ContentionManager`). So jobs of such a
+//! transaction do not wait in the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,9 +26,9 @@ use crate::transport::thread_pool::ThreadPool;
 
 type Job = Box<dyn FnOnce(&Arc<Server>) + Send>;
 
-/// Jobs of one user and kind that wait. Each has a caller that waits for it.
+/// Jobs of one user and kind that may wait. Each has a caller that waits for it.
 const WAITING_MAX: usize = 1024;
-/// Kinds of jobs of a user, each with its own queue.
+/// Kinds of jobs. Each user has a queue for each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// Begins, ends and savepoints of transactions.
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// How many of a user run at a time.
+    /// The number of jobs of one user that run at a time.
     fn most(self) -> usize {
         match self {
             Kind::End => 4,
@@ -55,8 +55,8 @@ struct Queue {
 
 /// All jobs of a server.
 pub(crate) struct Jobs {
-    /// Threads that may run on all CPUs, and threads for users who are confined to some. The two
-    /// are apart, since a thread is woken on its last CPU and waits for it there.
+    /// Threads that may run on all CPUs, and threads for users who are confined to some. They are
+    /// separate, since a thread is woken on its last CPU and waits for it there.
     threads: ThreadPool,
     confined_threads: ThreadPool,
     /// Threads that run jobs.
@@ -91,7 +91,7 @@ impl Jobs {
         self.ended.notify_all();
     }
 
-    /// The job, if it may run now; `None`: it waits.
+    /// The job, if it may run now; `None` if it was queued.
     fn admit(&self, user: (u32, Kind), job: Job) -> Result<Option<Job>> {
         let mut queues = self.of_users.lock();
         let queue = queues.entry(user).or_default();
@@ -106,10 +106,10 @@ impl Jobs {
         Ok(None)
     }
 
-    /// One has ended: the next one of the same user, to be run in its place.
+    /// Called when a job has ended: the next one of the same user, to be run in its place.
     fn next(&self, user: (u32, Kind)) -> Option<Job> {
         let mut queues = self.of_users.lock();
-        let queue = queues.get_mut(&user).expect("a queue stays as long as one of it runs");
+        let queue = queues.get_mut(&user).expect("a queue exists as long as one of its jobs runs");
         let next = queue.waiting.pop_front();
         if next.is_none() {
             queue.running -= 1;
@@ -122,13 +122,13 @@ impl Jobs {
 }
 
 impl Server {
-    /// Runs a job on a thread of its own. `EAGAIN`: there is none to be had.
+    /// Runs a job on a separate thread. `EAGAIN`: no thread can be started.
     pub(crate) fn spawn(self: &Arc<Self>, job: impl FnOnce(&Arc<Server>) + Send + 'static) -> Result<()> {
         self.start_thread(&Confinement::default(), move |server| server.run_job(Box::new(job)))
     }
 
-    /// The same for a user, whose other jobs of this kind may have to end before. `EAGAIN`: too
-    /// many wait.
+    /// The same for a user, whose other jobs of this kind may have to end first. `EAGAIN`: too many
+    /// wait.
     pub(crate) fn spawn_for(
         self: &Arc<Self>,
         account: &Account,
@@ -155,15 +155,15 @@ impl Server {
             }
         });
         started.inspect_err(|_| {
-            // What waits has a thread, or this was the only one: then it is run by the next that
-            // comes, or not at all, as there is none.
+            // Either other jobs of the user run, and their threads will take the waiting ones, or
+            // this was the only one. Then the next job of the user starts a thread.
             if let Some(waiting) = self.jobs.next(user) {
                 self.run_job(waiting);
             }
         })
     }
 
-    /// The same for a transaction's user.
+    /// The same for the user of a transaction.
     pub(crate) fn spawn_of(
         self: &Arc<Self>,
         tx: &TxView,
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_users_jobs_wait_for_his_own_alone() {
+    fn jobs_wait_only_for_those_of_the_same_user() {
         let jobs = Jobs::default();
         let (one, other) = ((1000, Kind::Look), (1001, Kind::Look));
         let nothing = || -> Job { Box::new(|_| ()) };
@@ -216,7 +216,7 @@ mod tests {
             assert!(jobs.admit(one, nothing()).unwrap().is_none());
         }
         assert_eq!(jobs.admit(one, nothing()).err().unwrap().errno(), Errno::EAGAIN);
-        // Another user, and another kind of the same one.
+        // Another user, and another kind of the same user.
         assert!(jobs.admit(other, nothing()).unwrap().is_some());
         assert!(jobs.admit((1000, Kind::End), nothing()).unwrap().is_some());
         assert!(jobs.next(other).is_none() && jobs.next((1000, Kind::End)).is_none());

@@ -1,5 +1,5 @@
-//! What the kernel knows of the inodes of one view: how often it has looked them up, whether it may
-//! have pages of them, and by which names it reached them.
+//! The kernel's knowledge of the inodes of one view: how often it has looked them up, whether it
+//! may have pages of them, and by which names it reached them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,65 +9,65 @@ use xact::{Account, Charge, Resource};
 use xact_fs::{Attr, FileKind, Name};
 use xact_types::{Ino, Result};
 
-/// A name that the kernel was told, and its folder.
+/// A name that was sent to the kernel, and its folder.
 type KnownName = (Ino, Box<Name>);
 
 struct InodeRef {
-    /// Lookups that were answered with it, less those forgotten; the view holds it as often.
+    /// Lookups that were answered with it, minus those forgotten. The view holds it as often.
     lookups: u64,
     /// The kernel may have pages of it.
     contents: bool,
     kind: FileKind,
     generation: u32,
     names: Vec<KnownName>,
-    /// After a commit that descriptors follow: how often the volume's inode is held for it. 0:
-    /// there is none.
+    /// How often the volume's inode is held for it, after a commit that descriptors follow. 0: it
+    /// stands for no inode of the volume.
     holds: u64,
 }
 
-/// What an inode, and one name, take in memory besides the name's bytes, which stand twice.
+/// Memory of an inode, and of one name without its bytes, which are stored twice.
 const INODE_BYTES: usize = 160;
 const NAME_BYTES: usize = 128;
-/// The most that a lookup adds.
+/// The most memory that a lookup adds.
 const LOOKUP_BYTES: usize = INODE_BYTES + NAME_BYTES + 2 * 255;
 
 struct State {
     inodes: HashMap<Ino, InodeRef>,
-    /// The names of all of them.
+    /// The names of all inodes.
     by_name: HashMap<KnownName, Ino>,
     /// Bytes of these names.
     name_bytes: usize,
-    /// For all of it.
+    /// Charges the user for all of this memory.
     memory: Charge,
 }
 
 impl State {
-    fn remove_name(&mut self, told: &KnownName) -> Option<Ino> {
-        let ino = self.by_name.remove(told)?;
-        self.name_bytes -= told.1.len();
+    fn remove_name(&mut self, known: &KnownName) -> Option<Ino> {
+        let ino = self.by_name.remove(known)?;
+        self.name_bytes -= known.1.len();
         if let Some(inode) = self.inodes.get_mut(&ino) {
-            inode.names.retain(|name| name != told);
+            inode.names.retain(|name| name != known);
         }
         Some(ino)
     }
 
-    fn add_name(&mut self, told: KnownName, ino: Ino) {
-        if self.by_name.get(&told) == Some(&ino) {
+    fn add_name(&mut self, known: KnownName, ino: Ino) {
+        if self.by_name.get(&known) == Some(&ino) {
             return;
         }
-        self.remove_name(&told);
+        self.remove_name(&known);
         if let Some(inode) = self.inodes.get_mut(&ino) {
-            inode.names.push(told.clone());
-            self.name_bytes += told.1.len();
-            self.by_name.insert(told, ino);
+            inode.names.push(known.clone());
+            self.name_bytes += known.1.len();
+            self.by_name.insert(known, ino);
         }
     }
 
     fn remove(&mut self, ino: Ino) -> Option<InodeRef> {
         let inode = self.inodes.remove(&ino)?;
-        for told in &inode.names {
-            self.by_name.remove(told);
-            self.name_bytes -= told.1.len();
+        for known in &inode.names {
+            self.by_name.remove(known);
+            self.name_bytes -= known.1.len();
         }
         Some(inode)
     }
@@ -76,22 +76,22 @@ impl State {
 pub struct KernelRefs(Mutex<State>);
 
 impl KernelRefs {
-    /// Those of a user's view, who is charged for their memory.
+    /// The references of a user's view. The user is charged for their memory.
     pub fn new(account: &Arc<Account>) -> KernelRefs {
         let memory = account.nothing(Resource::Memory);
         let (inodes, by_name) = (HashMap::new(), HashMap::new());
         KernelRefs(Mutex::new(State { inodes, by_name, name_bytes: 0, memory }))
     }
 
-    /// Before a lookup is answered: `ENOMEM` where the user has no memory for what the kernel
-    /// learns by it.
+    /// Called before a lookup is answered. `ENOMEM` if the user has no memory left for it.
     pub fn check_lookup(&self) -> Result<()> {
         let State { inodes, by_name, name_bytes, memory } = &mut *self.0.lock();
         let bytes = inodes.len() * INODE_BYTES + by_name.len() * NAME_BYTES + 2 * *name_bytes;
         memory.cover((bytes + LOOKUP_BYTES) as u64)
     }
 
-    /// A lookup was answered with this inode, by this name in this folder if it has one.
+    /// Counts a lookup that was answered with this inode, by this name in this folder if it has
+    /// one.
     pub fn add_lookup(&self, attr: &Attr, name: Option<(Ino, &Name)>) {
         let mut state = self.0.lock();
         let inode = state.inodes.entry(attr.ino).or_insert_with(|| InodeRef {
@@ -108,13 +108,13 @@ impl KernelRefs {
         }
     }
 
-    /// A name was removed.
+    /// Notes that a name was removed.
     pub fn remove_name(&self, dir: Ino, name: &Name) {
         self.0.lock().remove_name(&(dir, name.into()));
     }
 
-    /// A name was given to what had another one, in the place of what had it; or these two have
-    /// been exchanged.
+    /// Notes a rename: the inode at `from` has the name `to` now, and one that had this name has
+    /// lost it. With `exchange` the two have each other's names.
     pub fn rename(&self, from: (Ino, &Name), to: (Ino, &Name), exchange: bool) {
         let mut state = self.0.lock();
         let (from, to) = ((from.0, from.1.into()), (to.0, to.1.into()));
@@ -127,8 +127,8 @@ impl KernelRefs {
         }
     }
 
-    /// The kernel forgot `count` lookups; returns how many holds of the volume's inode end with
-    /// that.
+    /// The kernel forgot `count` lookups. Returns how many holds of the volume's inode end with
+    /// them.
     pub fn forget(&self, ino: Ino, count: u64) -> u64 {
         let mut state = self.0.lock();
         let Some(inode) = state.inodes.get_mut(&ino) else { return 0 };
@@ -139,7 +139,7 @@ impl KernelRefs {
         state.remove(ino).map_or(0, |inode| inode.holds)
     }
 
-    /// The kernel gets, or gave, contents of the inode: it may have a mapping of it from now on.
+    /// The kernel gets, or sent, contents of the inode. From now on it may have a mapping of it.
     pub fn note_contents(&self, ino: Ino) {
         if let Some(inode) = self.0.lock().inodes.get_mut(&ino) {
             inode.contents = true;
@@ -159,46 +159,46 @@ impl KernelRefs {
         self.0.lock().inodes.is_empty()
     }
 
-    /// All names of what the kernel still knows.
+    /// The names of all inodes that the kernel still knows.
     pub fn names(&self) -> Vec<KnownName> {
         self.0.lock().by_name.keys().cloned().collect()
     }
 
-    /// Everything, with the lookups of each inode; nothing is known afterwards.
+    /// Removes everything, and returns the number of lookups of each inode.
     pub fn drain(&self) -> Vec<(Ino, u64)> {
         let mut state = self.0.lock();
         (state.by_name, state.name_bytes) = (HashMap::new(), 0);
         state.inodes.drain().map(|(ino, inode)| (ino, inode.lookups)).collect()
     }
 
-    /// The view is about to be committed: `hold` holds what an inode of this type and generation is
-    /// on the volume, or will be.
+    /// Called before the view is committed. `hold` holds the volume's inode that an inode of this
+    /// type and generation is, or will be.
     pub fn hold_all(&self, hold: impl Fn(Ino, FileKind, u32) -> bool) {
         for (&ino, inode) in &mut self.0.lock().inodes {
             inode.holds = hold(ino, inode.kind, inode.generation).into();
         }
     }
 
-    /// It has been, or not: inodes that are there stand for the volume's from now on. Returns the
-    /// others that were held, to be released.
-    pub fn settle(&self, is_there: impl Fn(Ino) -> bool) -> Vec<Ino> {
-        let mut gone = Vec::new();
+    /// Called after the commit, or its refusal. Inodes that exist on the volume stand for these
+    /// from now on. Returns the other held inodes, to be released.
+    pub fn finish_commit(&self, is_there: impl Fn(Ino) -> bool) -> Vec<Ino> {
+        let mut released = Vec::new();
         for (&ino, inode) in &mut self.0.lock().inodes {
             inode.contents = false;
             if inode.holds > 0 && !is_there(ino) {
                 inode.holds = 0;
-                gone.push(ino);
+                released.push(ino);
             }
         }
-        gone
+        released
     }
 
-    /// Whether the inode stands for one of the volume.
+    /// Whether the inode stands for an inode of the volume.
     pub fn follows(&self, ino: Ino) -> bool {
         self.0.lock().inodes.get(&ino).is_some_and(|inode| inode.holds > 0)
     }
 
-    /// As `add_lookup` in a view that was committed, with a hold of the volume's inode.
+    /// As `add_lookup`, for a committed view, with a hold of the volume's inode.
     pub fn add_held(&self, attr: &Attr) {
         self.add_lookup(attr, None);
         if let Some(inode) = self.0.lock().inodes.get_mut(&attr.ino) {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn names_go_with_renames_and_end_with_what_they_name() {
+    fn names_follow_renames_and_end_with_their_inode() {
         let refs = KernelRefs::new(&Account::unlimited());
         refs.add_lookup(&attr(A), Some((DIR, b"a")));
         refs.add_lookup(&attr(A), Some((DIR, b"a")));
@@ -258,21 +258,21 @@ mod tests {
         assert_eq!(names(&refs), [b"a", b"b"]);
         refs.rename((DIR, b"a"), (DIR, b"b"), true);
         assert_eq!(refs.forget(A, 2), 0);
-        assert_eq!(names(&refs), [b"a"], "B has it now");
+        assert_eq!(names(&refs), [b"a"], "B has the name now");
         refs.rename((DIR, b"absent"), (DIR, b"a"), false);
-        assert!(names(&refs).is_empty(), "B was replaced by what is not known");
+        assert!(names(&refs).is_empty(), "an unknown inode replaced B");
         refs.add_lookup(&attr(B), Some((DIR, b"b")));
         refs.remove_name(DIR, b"b");
         assert!(names(&refs).is_empty() && !refs.is_empty());
     }
 
     #[test]
-    fn what_is_not_there_after_a_commit_is_given_back() {
+    fn holds_of_inodes_missing_after_a_commit_are_returned() {
         let refs = KernelRefs::new(&Account::unlimited());
         refs.add_lookup(&attr(A), None);
         refs.add_lookup(&attr(B), None);
         refs.hold_all(|_, kind, generation| (kind, generation) == (FileKind::Regular, 7));
-        assert_eq!(refs.settle(|ino| ino == A), [B]);
+        assert_eq!(refs.finish_commit(|ino| ino == A), [B]);
         assert!(refs.follows(A) && !refs.follows(B));
         assert_eq!((refs.forget(A, 1), refs.forget(B, 1)), (1, 0));
         assert!(refs.is_empty());

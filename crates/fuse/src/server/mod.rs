@@ -28,7 +28,7 @@ use crate::protocol::abi::{ForgetOne, InHeader};
 use crate::protocol::init::Agreed;
 use crate::protocol::node::Node;
 use crate::protocol::reply::{self, Reply};
-use crate::protocol::request::{Operation, Request, Waits};
+use crate::protocol::request::{DeviceWait, Operation, Request};
 use crate::server::process::Processes;
 use crate::server::reaper::{Deadlines, Reaper};
 use crate::server::request_view::RequestView;
@@ -40,10 +40,10 @@ use crate::transport::worker_pool::Handler;
 /// The server behind one mount.
 pub struct Server {
     pub(crate) volume: Arc<Volume>,
-    pub(crate) base: Arc<dyn View>,
+    pub(crate) live: Arc<dyn View>,
     pub(crate) transactions: Transactions,
     pub(crate) open_snapshots: OpenSnapshots,
-    /// For notifications.
+    /// The descriptor for notifications.
     pub(crate) kernel: Channel,
     pub(crate) agreed: Agreed,
     pub(crate) jobs: jobs::Jobs,
@@ -52,9 +52,9 @@ pub struct Server {
     pub(crate) reaper: Reaper,
     pub(crate) sections: Sections,
     pub(crate) cache_fence: CacheFence,
-    /// What was told of the pool last, and when.
+    /// The last figures of the pool that were returned, and when.
     pub(crate) pool_use: Mutex<Option<(Instant, Pool)>>,
-    /// Answers that wait until the kernel has forgotten (see `following`).
+    /// Replies that wait until the kernel has forgotten outdated data (see `following`).
     pub(crate) held: Mutex<Vec<Arc<HeldReply>>>,
 }
 
@@ -71,9 +71,9 @@ impl Deadlines for Server {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 pub(crate) enum Outcome {
-    /// The reply's body is put together.
+    /// The reply's body is complete.
     Done,
     /// The kernel expects no reply.
     Silent,
@@ -83,10 +83,10 @@ pub(crate) enum Outcome {
 
 impl Server {
     pub fn new(volume: Arc<Volume>, kernel: Channel, agreed: Agreed) -> Server {
-        let base = volume.base();
+        let live = volume.base();
         Server {
             volume,
-            base,
+            live,
             transactions: Transactions::default(),
             open_snapshots: OpenSnapshots::default(),
             kernel,
@@ -104,17 +104,17 @@ impl Server {
 
     /// Makes everything done so far durable.
     pub fn sync(&self) -> Result<()> {
-        self.base.sync_all()
+        self.live.sync_all()
     }
 
-    /// Refuses what is for root and for who mounted the volume alone.
+    /// Refuses a request unless root or the mount's owner made it.
     pub(crate) fn owner_only(&self, header: &InHeader) -> Result<()> {
-        // SAFETY: geteuid has no way to fail and takes no memory.
+        // SAFETY: geteuid cannot fail and takes no memory.
         let owner = unsafe { libc::geteuid() };
         if header.uid == 0 || header.uid == owner { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
-    /// An error as a sentence for people: with what has to be known of this volume.
+    /// The text of an error for people, with facts about this volume that explain it.
     pub(crate) fn sentence(&self, error: &Error) -> String {
         match error {
             Error::NoSpace if self.volume.is_pool_full() => {
@@ -124,12 +124,13 @@ impl Server {
         }
     }
 
-    /// Refuses, inside a transaction, what would happen to the volume at once and stay if the
+    /// Refuses, inside a transaction, an operation that takes effect at once and would stay if the
     /// transaction fails.
     pub(crate) fn outside_only(&self, node: Node, what: &str) -> Result<()> {
         match node {
             Node::View(..) => Err(Error::Usage(format!(
-                "{what} is no part of a transaction: it would happen at once, and stay if the transaction fails"
+                "{what} is not possible inside a transaction: it would take effect at once, \
+                 and stay if the transaction fails"
             ))),
             _ => Ok(()),
         }
@@ -137,7 +138,7 @@ impl Server {
 
     pub(crate) fn enter(self: &Arc<Self>, node: Node, header: &InHeader) -> Result<(RequestView<'_>, Ino)> {
         match node {
-            Node::Base(ino) => Ok((RequestView::Base { view: &*self.base, thread: header.pid }, ino)),
+            Node::Live(ino) => Ok((RequestView::Live { view: &*self.live, thread: header.pid }, ino)),
             Node::View(nr, ino) => {
                 let tx = match self.transactions.view(nr) {
                     Ok(tx) => tx,
@@ -145,7 +146,7 @@ impl Server {
                         let by = self.transactions.followers.get(nr).filter(|by| by.refs.follows(ino));
                         let by = by.ok_or(e)?;
                         return Ok((
-                            RequestView::Followed { view: &*self.base, by, transactions: &self.transactions },
+                            RequestView::Followed { view: &*self.live, by, transactions: &self.transactions },
                             ino,
                         ));
                     }
@@ -168,7 +169,7 @@ impl Server {
     /// The kernel forgot `count` lookups of a node.
     pub(crate) fn forget(self: &Arc<Self>, id: u64, count: u64) {
         match Node::from_id(id) {
-            Some(Node::Base(ino)) => self.base.release(ino, count),
+            Some(Node::Live(ino)) => self.live.release(ino, count),
             Some(Node::View(nr, ino)) => {
                 let Some(refs) = self.transactions.refs(nr) else { return };
                 let held = refs.forget(ino, count);
@@ -176,7 +177,7 @@ impl Server {
                     self.transactions.followers.remove_cached(nr, ino);
                     self.release_followed(ino, held);
                 }
-                // A view that has ended has released everything.
+                // A view that has ended has already released everything.
                 if let Ok(tx) = self.transactions.view(nr)
                     && let Ok(_guard) = tx.enter()
                 {
@@ -185,7 +186,7 @@ impl Server {
                 self.transactions.followers.drop_if_forgotten(nr);
             }
             Some(Node::Snapshot(nr, ino)) => {
-                // As of a view that has ended.
+                // The same holds for a snapshot that was closed.
                 if let Ok(one) = self.open_snapshots.get(nr) {
                     if let Ok(view) = one.snapshot.view() {
                         view.release(ino, count);
@@ -226,13 +227,13 @@ impl Server {
                 if let Operation::Ioctl { args, input } = operation {
                     return self.ioctl(channel, header, node, args, input, reply);
                 }
-                if let (Operation::Write { args, data }, Node::Base(ino)) = (operation, node)
+                if let (Operation::Write { args, data }, Node::Live(ino)) = (operation, node)
                     && let Some(outcome) = self.section_write(channel, header, ino, args, data, reply)
                 {
                     return outcome;
                 }
                 return match node {
-                    Node::Base(_) | Node::View(..) | Node::Snapshot(..) => {
+                    Node::Live(_) | Node::View(..) | Node::Snapshot(..) => {
                         let (request_view, ino) = self.enter(node, header)?;
                         self.in_view(&request_view, ino, header, operation, reply)
                     }
@@ -241,9 +242,9 @@ impl Server {
                 .map(|()| Outcome::Done);
             }
         }
-        // What concerns the whole mount.
+        // These operations concern the whole mount.
         match operation {
-            Operation::Statfs => reply.put(&reply::statfs_out(&self.base.space()?)),
+            Operation::Statfs => reply.put(&reply::statfs_out(&self.live.space()?)),
             Operation::SyncFs => self.sync()?,
             _ => {}
         }
@@ -253,12 +254,13 @@ impl Server {
 
 impl Handler for Server {
     fn waits(&self, request: &Request<'_>) -> bool {
-        match request.waits() {
-            Waits::No => false,
-            Waits::Yes => true,
-            Waits::Reads { node, offset, len } => match node {
-                // What a transaction reads is mostly what the volume has too, or had until now.
-                Some(Node::Base(ino) | Node::View(_, ino)) => !self.base.is_in_memory(ino, offset, len),
+        match request.device_wait() {
+            DeviceWait::No => false,
+            DeviceWait::Yes => true,
+            DeviceWait::UnlessCached { node, offset, len } => match node {
+                // Contents of a file in a transaction are mostly those on the volume, or were until
+                // recently.
+                Some(Node::Live(ino) | Node::View(_, ino)) => !self.live.is_in_memory(ino, offset, len),
                 _ => true,
             },
         }
@@ -273,7 +275,7 @@ impl Handler for Server {
     }
 
     fn refuse_unreadable(&self, channel: &Arc<Channel>, bytes: &[u8], errno: Errno, reply: &mut Reply) {
-        crate::log(format_args!("a request of {} bytes that cannot be read", bytes.len()));
+        crate::log(format_args!("cannot decode a request of {} bytes", bytes.len()));
         if let Ok((header, _)) = InHeader::read_from_prefix(bytes) {
             log_refused(channel.reply(reply.finish(header.unique, Err(errno))));
         }
@@ -281,7 +283,7 @@ impl Handler for Server {
 }
 
 impl Server {
-    /// Logs what a person should know of, and turns the error into what the caller gets.
+    /// Logs errors that an administrator should see, and returns the error number for the caller.
     fn errno(&self, error: &Error, request: &Request<'_>) -> Errno {
         if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
             crate::log(format_args!("{request}: {error}"));
@@ -300,7 +302,7 @@ impl Server {
             return;
         }
         let Request { header, operation, .. } = request;
-        // A panic ends at this border. What it left half-done must not reach the disk.
+        // A panic ends at this boundary. Its half-done changes must not reach the disk.
         let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, header, operation, reply)));
         let outcome = match result {
             Ok(Ok(Outcome::Done)) => {

@@ -1,4 +1,4 @@
-//! Processes that began something which ends with them, known by a pidfd.
+//! Processes whose transactions, sections or savepoints end with them, each known by a pidfd.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use xact::{Account, Charge, Resource};
 use xact_types::{Errno, Result};
 
-/// A process that something belongs to, as long as it lives.
+/// A process that owns something as long as it lives.
 pub struct Process {
     /// The thread that called.
     thread: u32,
@@ -19,13 +19,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// `ENOTTY`: it lives where its number means nothing to this process, and cannot be watched.
-    /// Other errors, as `EMFILE`, say that it could be.
+    /// `ENOTTY`: the process is in a PID namespace where its number means nothing to this process,
+    /// so it cannot be watched. With other errors, such as `EMFILE`, it could be.
     pub fn of(thread: u32) -> Result<Process, Errno> {
         if thread == 0 {
             return Err(Errno::ENOTTY);
         }
-        // Of a process with threads, only the first one has the process's number.
+        // In a process with several threads, only the first one has the process's number.
         match open_pidfd(thread) {
             Ok(pidfd) => return Ok(Process { thread, process: thread, pidfd }),
             Err(e) if is_shortage(&e) => return Err(Errno::EMFILE),
@@ -36,8 +36,8 @@ impl Process {
         Ok(Process { thread, process, pidfd: open_pidfd(process).map_err(failed)? })
     }
 
-    /// Whether a thread is one of the process. A number may be another process's once this one has
-    /// died.
+    /// Whether a thread belongs to the process. Once the process has died, its number may belong to
+    /// another.
     pub fn is(&self, thread: u32) -> bool {
         let is_of = thread == self.thread || process_of(thread).is_ok_and(|process| process == self.process);
         is_of && !self.is_dead()
@@ -51,7 +51,7 @@ impl Process {
 }
 
 fn open_pidfd(process: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers and no memory; the new descriptor belongs to nobody else.
+    // SAFETY: takes numbers and no memory; no other owner has the new descriptor.
     unsafe {
         match libc::syscall(libc::SYS_pidfd_open, process, 0) {
             -1 => Err(io::Error::last_os_error()),
@@ -60,7 +60,7 @@ fn open_pidfd(process: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// There are no more descriptors, or no memory for one.
+/// Whether descriptors, or the memory for one, ran out.
 fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
@@ -72,7 +72,7 @@ fn process_of(thread: u32) -> io::Result<u32> {
     number.and_then(|number| number.trim().parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// An owner of any number of things, with one descriptor for all of them.
+/// A process that may own any number of things, with one descriptor for all of them.
 pub struct SharedProcess {
     owner: Process,
     _descriptor: Charge,
@@ -96,7 +96,7 @@ impl Processes {
             true => thread,
             false => process_of(thread).unwrap_or(thread),
         };
-        // The number of a dead one may be another's by now.
+        // The number of a dead process may belong to another by now.
         if let Some(owner) = known.get(&number).and_then(Weak::upgrade).filter(|owner| !owner.is_dead()) {
             return Ok(owner);
         }
@@ -115,9 +115,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_process_with_all_its_threads() {
+    fn a_process_includes_all_its_threads() {
         let own = Process::of(std::process::id()).unwrap();
-        // SAFETY: it only tells a number.
+        // SAFETY: it only returns a number.
         let thread = || unsafe { libc::gettid() } as u32;
         assert!(own.is(std::thread::spawn(thread).join().unwrap()) || own.is(thread()));
         let of_thread = std::thread::spawn(move || Process::of(thread())).join().unwrap().unwrap();
@@ -137,7 +137,7 @@ mod tests {
         let accounts = xact::Accounts::default();
         accounts.limit(xact::Limits::new(1, 0), 1, |_| ());
         let (account, owners) = (accounts.of(1000), Processes::default());
-        // SAFETY: it only tells a number.
+        // SAFETY: it only returns a number.
         let thread = || unsafe { libc::gettid() } as u32;
         let of_process = owners.of(std::process::id(), &account).unwrap();
         let of_thread = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! The thread that drops kept transactions whose time has run out. There is none until the first
-//! one with a time is kept, and it sleeps until the next one's time.
+//! The thread that aborts transactions which were left open when their time has run out. It is
+//! started for the first one with a time limit, and sleeps until the next deadline.
 
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// Something with deadlines.
 pub trait Deadlines: Send + Sync + 'static {
-    /// Does what is due, and tells when something will be due next.
+    /// Does everything that is due, and returns when to look again.
     fn due(self: &Arc<Self>) -> Option<Instant>;
     fn reaper(&self) -> &Reaper;
 }
@@ -22,14 +22,14 @@ pub struct Reaper {
 
 #[derive(Default)]
 struct State {
-    /// There is something new to look at.
+    /// There is a new deadline to look at.
     woken: bool,
     stopped: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Reaper {
-    /// To be called when there may be a new deadline.
+    /// Call it when there may be a new deadline.
     pub fn wake<T: Deadlines>(&self, of: &Arc<T>) {
         let mut state = self.state.lock();
         state.woken = true;
@@ -38,7 +38,7 @@ impl Reaper {
             let of = Arc::downgrade(of);
             match thread::Builder::new().name("xact-reaper".into()).spawn(move || run(&of)) {
                 Ok(thread) => state.thread = Some(thread),
-                Err(e) => crate::log(format_args!("kept transactions will not time out: {e}")),
+                Err(e) => crate::log(format_args!("transactions left open will not time out: {e}")),
             }
         }
     }
@@ -51,7 +51,7 @@ impl Reaper {
         let thread = state.thread.take();
         drop(state);
         if let Some(thread) = thread {
-            // A panic in it was told by its own message.
+            // A panic in it was printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The view that a request is for, and what the kernel learns of it by the reply.
+//! The view that a request is for, and what the kernel learns about it from the reply.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::server::transactions::{Transactions, TxView, ViewGuard};
 
 /// The view that an operation runs in, for as long as it runs.
 pub enum RequestView<'a> {
-    /// `thread`: whose request it is; 0 where that is not known.
-    Base {
+    /// `thread`: the thread that made the request; 0 if it is not known.
+    Live {
         view: &'a dyn View,
         thread: u32,
     },
@@ -21,7 +21,7 @@ pub enum RequestView<'a> {
         tx: Arc<TxView>,
         _guard: ViewGuard,
     },
-    /// A view that was committed: its nodes stand for the volume's inodes.
+    /// A committed view: its nodes stand for the volume's inodes.
     Followed {
         view: &'a dyn View,
         by: Arc<Followed>,
@@ -36,7 +36,7 @@ pub enum RequestView<'a> {
 impl RequestView<'_> {
     pub fn view(&self) -> &dyn View {
         match self {
-            RequestView::Base { view, .. } | RequestView::Followed { view, .. } => *view,
+            RequestView::Live { view, .. } | RequestView::Followed { view, .. } => *view,
             RequestView::Tx { tx, .. } => &*tx.transaction,
             RequestView::Snapshot { view, .. } => &**view,
         }
@@ -44,7 +44,7 @@ impl RequestView<'_> {
 
     pub fn view_nr(&self) -> Option<ViewNr> {
         match self {
-            RequestView::Base { .. } | RequestView::Snapshot { .. } => None,
+            RequestView::Live { .. } | RequestView::Snapshot { .. } => None,
             RequestView::Tx { tx, .. } => Some(tx.nr),
             RequestView::Followed { by, .. } => Some(by.nr),
         }
@@ -52,29 +52,29 @@ impl RequestView<'_> {
 
     pub fn node(&self, ino: Ino) -> Node {
         match self {
-            RequestView::Base { .. } => Node::Base(ino),
+            RequestView::Live { .. } => Node::Live(ino),
             RequestView::Tx { tx, .. } => Node::View(tx.nr, ino),
             RequestView::Followed { by, .. } => Node::View(by.nr, ino),
             RequestView::Snapshot { snapshot, .. } => Node::Snapshot(snapshot.nr, ino),
         }
     }
 
-    /// The node by which what was found in a folder is known.
+    /// The node by which the kernel knows an inode that was found in a folder.
     pub fn found(&self, attr: &Attr) -> Node {
         match self {
-            RequestView::Followed { .. } if attr.kind != FileKind::Directory => Node::Base(attr.ino),
+            RequestView::Followed { .. } if attr.kind != FileKind::Directory => Node::Live(attr.ino),
             _ => self.node(attr.ino),
         }
     }
 
-    /// What `stat` tells as the inode's number. That of a snapshot's file is another than that of
-    /// the file as it is now: else `cp` would take the two for one. So is that in a view of a
-    /// program that has several open: SQLite lets connections with files of the same number share
-    /// locks, descriptors and its WAL's index.
+    /// The inode number that `stat` returns. A file in a snapshot has another number than the same
+    /// file on the volume: else `cp` would take the two for one. A file also has another number in
+    /// a view of a program that has several views open: SQLite lets connections to files of the
+    /// same number share locks, descriptors and the index of its WAL.
     pub fn st_ino(&self, ino: Ino) -> u64 {
         match self {
             RequestView::Tx { tx, .. } if tx.own_inodes => self.node(ino).id(),
-            RequestView::Base { .. } | RequestView::Tx { .. } | RequestView::Followed { .. } => {
+            RequestView::Live { .. } | RequestView::Tx { .. } | RequestView::Followed { .. } => {
                 u64::from(ino.0)
             }
             RequestView::Snapshot { .. } => self.node(ino).id(),
@@ -87,16 +87,17 @@ impl RequestView<'_> {
             RequestView::Followed { by, transactions, .. } => {
                 transactions.followers.note_contents(by.nr, ino)
             }
-            RequestView::Base { .. } | RequestView::Snapshot { .. } => {}
+            RequestView::Live { .. } | RequestView::Snapshot { .. } => {}
         }
     }
 
-    /// Before the kernel learns of an inode. `ENOMEM`: no memory is left for the view's user.
+    /// Called before the kernel learns of an inode. `ENOMEM`: the view's user has no memory left
+    /// for it.
     pub fn check_lookup(&self) -> Result<()> {
         match self {
             RequestView::Tx { tx, .. } => tx.refs.check_lookup(),
             RequestView::Followed { by, .. } => by.refs.check_lookup(),
-            RequestView::Base { .. } | RequestView::Snapshot { .. } => Ok(()),
+            RequestView::Live { .. } | RequestView::Snapshot { .. } => Ok(()),
         }
     }
 
@@ -106,18 +107,18 @@ impl RequestView<'_> {
         }
     }
 
-    /// Attributes are about to be looked at. Two answers to the kernel may overtake each other: one
-    /// that is older than a change must not be the last, so the kernel is made to forget it.
+    /// Called before attributes are read. Two replies to the kernel may overtake each other. Since
+    /// one that is older than a change must not be the last, the change makes the kernel forget it.
     pub fn note_attributes(&self, ino: Ino) {
         if let RequestView::Followed { by, transactions, .. } = self {
             transactions.followers.note_contents(by.nr, ino);
         }
     }
 
-    /// Counts an answer with this inode, by this name in this folder if it has one.
+    /// Counts a reply with this inode, by this name in this folder if it has one.
     pub fn add_lookup(&self, attr: &Attr, name: Option<(Ino, &Name)>) {
         match self {
-            RequestView::Base { .. } => {}
+            RequestView::Live { .. } => {}
             RequestView::Tx { tx, .. } => tx.refs.add_lookup(attr, name),
             RequestView::Followed { by, transactions, .. } if attr.kind == FileKind::Directory => {
                 transactions.followers.add_hold(attr.ino);

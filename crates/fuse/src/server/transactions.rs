@@ -1,4 +1,4 @@
-//! The views that are open beside the base, and who has their transactions.
+//! The open views of transactions, and the channels that have them.
 //!
 //! ```text
 //!   channel opened ──► idle ──BEGIN──► active ──COMMIT, ABORT──► idle
@@ -10,11 +10,10 @@
 //!                       └── kept ◄───────┘
 //!                             └── its time runs out ──► aborted
 //! ```
-//!
-//! Invariant: a view is in the map from BEGIN until it is frozen. An operation in it holds the
-//! read side of its gate; freezing takes the write side, so it waits for the operations that run,
-//! and whoever comes later finds the gate closed (`ESTALE`). A kept transaction has one view at a
-//! time: what looks at the transaction anew gets a new view, and with it new node ids.
+//! Invariant: a view is in the map from BEGIN until it is frozen. An operation in it holds the read
+//! side of its gate. Freezing takes the write side, so it waits for the operations that run, and
+//! later ones find the gate closed (`ESTALE`). A transaction that is left open (KEEP) has one view
+//! at a time. Attaching it again gives it a new view, and with it new node ids.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -34,7 +33,7 @@ use crate::protocol::node::ViewNr;
 use crate::server::kernel_refs::KernelRefs;
 use crate::server::process::SharedProcess;
 
-/// Kept transactions that have ended and are remembered.
+/// Number of ended transactions to remember, of those that were left open.
 const REMEMBERED: usize = 256;
 
 /// Whether operations may enter a view.
@@ -47,27 +46,27 @@ pub enum Gate {
 /// Held by an operation while it runs in a view.
 pub type ViewGuard = ArcRwLockReadGuard<RawRwLock, Gate>;
 
-/// What a selected path takes in memory besides its bytes.
+/// Memory of a selected path without its bytes.
 const PATH_BYTES: usize = 64;
 
-/// The view of a transaction as the kernel knows it.
+/// The view of a transaction, as the kernel knows it.
 pub struct TxView {
     pub nr: ViewNr,
     pub uid: u32,
     pub gid: u32,
     pub transaction: Arc<SharedTransaction>,
     pub begun: Instant,
-    /// Its user's.
+    /// Its user's account.
     pub account: Arc<Account>,
-    /// That it is open.
+    /// Charges the user for it.
     open: Arc<Charge>,
     gate: Arc<RwLock<Gate>>,
     pub refs: Arc<KernelRefs>,
-    /// `stat` returns inode numbers that no other view has.
+    /// Whether `stat` returns inode numbers that no other view has.
     pub own_inodes: bool,
-    /// Open savepoints in rising order, with the processes that they end with.
+    /// Open savepoints in rising order, with the processes whose death ends them.
     parts: Mutex<Vec<(u64, Arc<SharedProcess>)>>,
-    /// Looked at by every operation, so without a lock.
+    /// Read by every operation, so without a lock.
     has_parts: AtomicBool,
 }
 
@@ -96,7 +95,7 @@ impl TxView {
         }
     }
 
-    /// The transaction's number, which no other one has while the volume is mounted.
+    /// The transaction's number, unique while the volume is mounted.
     pub fn id(&self) -> u64 {
         self.transaction.options().id
     }
@@ -106,14 +105,14 @@ impl TxView {
         self.transaction.state() == TxState::Active
     }
 
-    /// A savepoint ends with a process from now on.
+    /// Adds a savepoint that ends with a process.
     pub fn add_part(&self, savepoint: u64, owner: Arc<SharedProcess>) {
         let mut parts = self.parts.lock();
         parts.push((savepoint, owner));
         self.has_parts.store(true, Ordering::Release);
     }
 
-    /// A savepoint has ended, and all later ones with it.
+    /// A savepoint has ended, and with it all later ones.
     pub fn end_parts(&self, savepoint: u64) {
         let mut parts = self.parts.lock();
         parts.retain(|(number, _)| *number < savepoint);
@@ -124,8 +123,8 @@ impl TxView {
         self.has_parts.load(Ordering::Acquire)
     }
 
-    /// Runs `undo` with the first savepoint whose process is dead, which has ended then. Whoever
-    /// comes meanwhile waits, so that nothing is done in between.
+    /// Runs `undo` with the first savepoint whose process is dead, which has then ended. Threads
+    /// that come in between wait, so that no operation runs until the changes are undone.
     pub fn end_dead_part<R>(&self, undo: impl FnOnce(u64) -> R) -> Option<R> {
         let mut parts = self.parts.lock();
         let first = parts.iter().position(|(_, owner)| owner.is_dead())?;
@@ -135,23 +134,23 @@ impl TxView {
         Some(done)
     }
 
-    /// Lets an operation in; `ESTALE` when the transaction has ended.
+    /// Admits an operation; `ESTALE` when the transaction has ended.
     pub fn enter(&self) -> Result<ViewGuard, Errno> {
         let pass = RwLock::read_arc(&self.gate);
         if *pass == Gate::Open { Ok(pass) } else { Err(Errno::ESTALE) }
     }
 
-    /// Waits for the operations inside and lets no other in.
+    /// Waits for the operations inside and admits no more.
     pub fn close(&self) {
         *self.gate.write() = Gate::Closed;
     }
 
-    /// After a commit that was refused: the transaction goes on.
+    /// Called after a commit that was refused: the transaction continues.
     pub fn reopen(&self) {
         *self.gate.write() = Gate::Open;
     }
 
-    /// Gives back what the kernel held through a view that is closed.
+    /// Releases everything that the kernel held through a closed view.
     fn release_all(&self) {
         for (ino, lookups) in self.refs.drain() {
             self.transaction.release(ino, lookups);
@@ -159,20 +158,20 @@ impl TxView {
     }
 }
 
-/// A transaction that outlives its channel.
+/// A transaction that is left open: it outlives its channel.
 #[derive(Clone)]
-pub struct Kept {
+pub struct LeftOpen {
     pub view: Arc<TxView>,
     pub label: Vec<u8>,
     pub deadline: Option<Instant>,
-    /// That it is kept on the volume too.
+    /// Charges the user for storing it on the volume, if it is persisted.
     pub persistent: Option<Arc<Charge>>,
-    /// The channel that has it just now.
+    /// The channel that has it now.
     attached: Option<u32>,
 }
 
-impl Kept {
-    /// Whether somebody works in it.
+impl LeftOpen {
+    /// Whether a channel has it.
     pub fn is_attached(&self) -> bool {
         self.attached.is_some()
     }
@@ -180,16 +179,16 @@ impl Kept {
 
 /// An open control channel.
 struct ChannelState {
-    /// That it is open; whose it is.
+    /// Charges the user for the channel.
     open: Charge,
     tx: Option<Arc<TxView>>,
-    /// Paths for a commit or a drop of a part.
+    /// Paths for a commit or an abort of a part.
     selection: BTreeSet<Vec<u8>>,
-    /// Tries that were lost to conflicts since the last one that was not.
+    /// Attempts that were lost to conflicts since the last one that was not.
     losses: AbortHistory,
-    /// What the selection takes.
+    /// Memory of the selection.
     selection_bytes: usize,
-    /// For both.
+    /// Charges the user for the selection and the history.
     memory: Charge,
     /// The list of changes that the channel reads, page by page.
     diff: Option<Arc<ChangeList>>,
@@ -207,7 +206,7 @@ struct Tables {
     last_view: Option<ViewNr>,
     channels: HashMap<u32, ChannelState>,
     last_channel: u32,
-    kept: BTreeMap<u64, Kept>,
+    left_open: BTreeMap<u64, LeftOpen>,
     ended: VecDeque<TxInfo>,
 }
 
@@ -223,15 +222,15 @@ impl Tables {
 
     fn info(&self, view: &TxView) -> TxInfo {
         let id = view.id();
-        let kept = self.kept.get(&id);
+        let kept = self.left_open.get(&id);
         TxInfo {
             id,
-            status: if kept.is_some() { TxStatus::Kept } else { TxStatus::Running },
+            status: if left_open.is_some() { TxStatus::Kept } else { TxStatus::Running },
             uid: view.uid,
             label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
             age: view.begun.elapsed(),
             left: kept.and_then(|kept| kept.deadline).map(|at| at.saturating_duration_since(Instant::now())),
-            persistent: kept.is_some_and(|kept| kept.persistent.is_some()),
+            persistent: left_open.is_some_and(|kept| kept.persistent.is_some()),
         }
     }
 }
@@ -239,7 +238,7 @@ impl Tables {
 #[derive(Default)]
 pub struct Transactions {
     tables: RwLock<Tables>,
-    /// Of views that were committed; their numbers are in use.
+    /// Committed views whose numbers are in use.
     pub followers: Followers,
 }
 
@@ -248,19 +247,19 @@ impl Transactions {
         self.tables.read().views.get(&nr).cloned().ok_or(Errno::ESTALE)
     }
 
-    /// What the kernel knows of a view that is open, or was committed and is followed.
+    /// The kernel's references to a view that is open, or committed and followed.
     pub fn refs(&self, nr: ViewNr) -> Option<Arc<KernelRefs>> {
-        // In this order: a view becomes a followed one before it is frozen.
+        // The order matters: a view becomes a followed one before it is frozen.
         let open = self.tables.read().views.get(&nr).map(|view| view.refs.clone());
         open.or_else(|| self.followers.get(nr).map(|view| view.refs.clone()))
     }
 
-    /// By the number that the user knows.
+    /// The view of the transaction with this number.
     pub fn by_id(&self, id: u64) -> Option<Arc<TxView>> {
         self.tables.read().views.values().find(|v| v.id() == id).cloned()
     }
 
-    /// Opens one for a user. `EMFILE`: he has too many.
+    /// Opens a channel for a user. `EMFILE`: the user has too many.
     pub fn open_channel(&self, account: &Arc<Account>) -> Result<u32> {
         let open = account.charge(Resource::Channels, 1)?;
         let mut tables = self.tables.write();
@@ -286,7 +285,7 @@ impl Transactions {
     pub fn close_channel(&self, channel: u32) -> Option<Arc<TxView>> {
         let mut tables = self.tables.write();
         let tx = tables.channels.remove(&channel)?.tx?;
-        match tables.kept.get_mut(&tx.id()) {
+        match tables.left_open.get_mut(&tx.id()) {
             Some(kept) => {
                 kept.attached = None;
                 None
@@ -295,7 +294,7 @@ impl Transactions {
         }
     }
 
-    /// Makes `transaction` the channel's; `EBUSY` if it has one. `open` says whose it is.
+    /// Makes `transaction` the channel's; `EBUSY` if it has one. `open` charges its user.
     pub fn add(
         &self,
         channel: u32,
@@ -324,39 +323,40 @@ impl Transactions {
         self.tables.read().channels.get(&channel).and_then(|state| state.tx.clone())
     }
 
-    /// Takes the channel's transaction from it, to end it or to do what nobody may interfere with.
+    /// Takes the channel's transaction, to end it or to do something that no other request may
+    /// disturb.
     pub fn take(&self, channel: u32) -> Option<Arc<TxView>> {
         self.tables.write().channels.get_mut(&channel).and_then(|state| state.tx.take())
     }
 
-    /// What the channel has lost in a row.
+    /// The attempts that the channel has lost in a row.
     pub fn losses(&self, channel: u32) -> AbortHistory {
         self.tables.read().channels.get(&channel).map(|state| state.losses.clone()).unwrap_or_default()
     }
 
-    /// A transaction of the channel has ended: it was lost to a conflict, or not.
+    /// A transaction of the channel has ended. `lost`: it was lost to a conflict.
     pub fn note_end(&self, channel: u32, lost: Option<LostAttempt>) {
         if let Some(state) = self.tables.write().channels.get_mut(&channel) {
             match lost {
                 Some(lost) => state.losses.add(lost),
                 None => state.losses = AbortHistory::default(),
             }
-            // Where there is no memory to remember them, the next try is a first one.
+            // Without the memory to remember them, the next attempt counts as the first.
             if state.memory.cover(state.bytes()).is_err() {
                 state.losses = AbortHistory::default();
             }
         }
     }
 
-    /// Gives a transaction that was taken back; returns it where its channel was closed meanwhile
-    /// and nobody keeps it.
+    /// Gives back a transaction that was taken. Returns it if its channel was closed since then and
+    /// it is not left open.
     pub fn give_back(&self, channel: u32, view: Arc<TxView>) -> Option<Arc<TxView>> {
         let mut tables = self.tables.write();
         if let Some(state) = tables.channels.get_mut(&channel) {
             state.tx = Some(view);
             return None;
         }
-        match tables.kept.get_mut(&view.id()) {
+        match tables.left_open.get_mut(&view.id()) {
             Some(kept) => {
                 kept.attached = None;
                 None
@@ -365,13 +365,13 @@ impl Transactions {
         }
     }
 
-    /// Freezes a view: nothing enters it any more, and nothing is inside.
+    /// Freezes a view: no operation is inside, and none enters it any more.
     pub fn freeze(&self, view: &TxView) {
         view.close();
         self.tables.write().views.remove(&view.nr);
     }
 
-    /// A new view of a transaction in the place of one that is frozen.
+    /// Puts a new view of a transaction in the place of a frozen one.
     pub fn renew(&self, old: &TxView) -> Arc<TxView> {
         old.release_all();
         let mut tables = self.tables.write();
@@ -379,31 +379,32 @@ impl Transactions {
         let view = TxView::new(nr, old.gid, old.transaction.clone(), old.open.clone(), old.begun);
         let view = Arc::new(TxView { own_inodes: old.own_inodes, ..view });
         tables.views.insert(nr, view.clone());
-        if let Some(kept) = tables.kept.get_mut(&view.id()) {
+        if let Some(kept) = tables.left_open.get_mut(&view.id()) {
             kept.view = view.clone();
         }
         view
     }
 
-    /// The transaction outlives its channel from now on, for `timeout` (without end if `None`).
+    /// Leaves the transaction open when its channel closes, for `timeout` (without limit if
+    /// `None`).
     pub fn keep(&self, channel: u32, view: Arc<TxView>, label: Vec<u8>, timeout: Option<Duration>) {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut tables = self.tables.write();
         let id = view.id();
-        let persistent = tables.kept.get(&id).and_then(|kept| kept.persistent.clone());
-        let kept = Kept { label, deadline, persistent, attached: Some(channel), view };
-        tables.kept.insert(id, kept);
+        let persistent = tables.left_open.get(&id).and_then(|kept| kept.persistent.clone());
+        let kept = LeftOpen { label, deadline, persistent, attached: Some(channel), view };
+        tables.left_open.insert(id, kept);
     }
 
-    /// It is on the volume now.
+    /// Notes that the transaction is on the volume now.
     pub fn note_persistent(&self, id: u64, charge: Charge) {
-        if let Some(kept) = self.tables.write().kept.get_mut(&id) {
+        if let Some(kept) = self.tables.write().left_open.get_mut(&id) {
             kept.persistent.get_or_insert(Arc::new(charge));
         }
     }
 
-    /// One that was kept before the volume was mounted, `age` old.
-    pub fn add_kept(
+    /// Adds a transaction that was persisted before the volume was mounted, `age` old.
+    pub fn add_left_open(
         &self,
         transaction: Arc<SharedTransaction>,
         account: &Arc<Account>,
@@ -411,7 +412,7 @@ impl Transactions {
         left: Option<Duration>,
     ) {
         let now = Instant::now();
-        // A machine that has not been up for so long knows no such instant.
+        // No such instant exists if the machine was started after it.
         let begun = now.checked_sub(age).unwrap_or(now);
         let info = transaction.persisted_info().unwrap_or_default();
         let charge = |resource| Arc::new(account.charge_anyway(resource, 1));
@@ -421,16 +422,16 @@ impl Transactions {
         let view = Arc::new(TxView::new(nr, info.gid, transaction, open, begun));
         tables.views.insert(nr, view.clone());
         let deadline = left.map(|left| now + left);
-        let kept = Kept { view, label: info.label, deadline, persistent, attached: None };
-        tables.kept.insert(id, kept);
+        let kept = LeftOpen { view, label: info.label, deadline, persistent, attached: None };
+        tables.left_open.insert(id, kept);
     }
 
-    /// What is known of a kept transaction.
-    pub fn kept(&self, id: u64) -> Option<Kept> {
-        self.tables.read().kept.get(&id).cloned()
+    /// The state of a transaction that is left open.
+    pub fn left_open(&self, id: u64) -> Option<LeftOpen> {
+        self.tables.read().left_open.get(&id).cloned()
     }
 
-    /// Makes a kept transaction the channel's.
+    /// Makes a transaction that is left open the channel's.
     pub fn attach(&self, channel: u32, id: u64, uid: u32) -> Result<(), Errno> {
         let mut tables = self.tables.write();
         let Tables { channels, kept, .. } = &mut *tables;
@@ -447,11 +448,11 @@ impl Transactions {
         Ok(())
     }
 
-    /// A transaction has ended; how is remembered if it was a kept one.
+    /// A transaction has ended. Its end is remembered if it was left open.
     pub fn ended(&self, view: &TxView, status: TxStatus) {
         let mut tables = self.tables.write();
         let info = TxInfo { status, left: None, ..tables.info(view) };
-        if tables.kept.remove(&view.id()).is_some() {
+        if tables.left_open.remove(&view.id()).is_some() {
             tables.ended.push_back(info);
             if tables.ended.len() > REMEMBERED {
                 tables.ended.pop_front();
@@ -459,21 +460,21 @@ impl Transactions {
         }
     }
 
-    /// Kept transactions whose time has run out, taken from everybody, and when the next one's
-    /// does. One that is attached has until it is detached.
+    /// Takes the transactions that are left open and whose time has run out. Also returns when to
+    /// look again. An attached one stays until it is detached.
     pub fn take_expired(&self) -> (Vec<Arc<TxView>>, Option<Instant>) {
         let mut tables = self.tables.write();
         let now = Instant::now();
         let (mut expired, mut next) = (Vec::new(), None::<Instant>);
-        for kept in tables.kept.values_mut() {
+        for kept in tables.left_open.values_mut() {
             match kept.deadline {
                 Some(at) if at <= now && kept.attached.is_none() => {
-                    // Nobody attaches it any more.
+                    // No channel can attach it any more.
                     kept.attached = Some(0);
                     expired.push(kept.view.clone());
                 }
                 Some(at) if kept.attached != Some(0) => {
-                    // One that is attached is looked at again a little later.
+                    // An attached one is looked at again a little later.
                     let at = at.max(now + Duration::from_millis(100));
                     next = Some(next.map_or(at, |next| next.min(at)));
                 }
@@ -504,14 +505,14 @@ impl Transactions {
             .map(|state| {
                 let selection = std::mem::take(&mut state.selection).into_iter().collect();
                 state.selection_bytes = 0;
-                // Less than before, which is never refused.
+                // A smaller amount is never refused.
                 let _ = state.memory.cover(state.bytes());
                 selection
             })
             .unwrap_or_default()
     }
 
-    /// Whose channel it is.
+    /// The account of the channel's user.
     pub fn account_of(&self, channel: u32) -> Result<Arc<Account>> {
         let tables = self.tables.read();
         Ok(tables.channels.get(&channel).ok_or(Errno::EBADF)?.open.account().clone())
@@ -527,7 +528,8 @@ impl Transactions {
         self.tables.read().channels.get(&channel).and_then(|state| state.diff.clone())
     }
 
-    /// The transaction with this number, open or a kept one that has ended. `ENOENT`, `EPERM`.
+    /// The transaction with this number, if it is open, or was left open and has ended. `ENOENT`,
+    /// `EPERM`.
     pub fn info(&self, id: u64, uid: u32) -> Result<TxInfo, Errno> {
         let tables = self.tables.read();
         let info = match tables.views.values().find(|view| view.id() == id) {

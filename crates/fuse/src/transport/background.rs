@@ -1,13 +1,13 @@
-//! Threads beside the workers, for two kinds of requests:
-//! - those of busy users (see `user_shares`), with a lower priority than workers, on the CPUs that
+//! Threads in addition to the workers, for two kinds of requests:
+//! - Those of busy users (see `user_shares`), with a lower priority than workers, on the CPUs that
 //!   the caller may use. A worker would have to change its priority and its CPUs for one request,
-//!   and change them back. That takes longer than most requests, on the CPU of the next caller.
-//!   A thread of this kind keeps its priority, and seldom changes its CPUs;
-//! - those of other threads beside a single caller (see `single_caller`), with the priority of a
-//!   worker.
+//!   and change them back. That takes longer than most requests, on the CPU of the next caller. A
+//!   thread of this kind keeps its priority, and seldom changes its CPUs.
+//! - Those of other threads while a single caller is served (see `single_caller`), with the
+//!   priority of a worker.
 //!
-//! `Shares` bounds how many of one user run at a time. Root and the mount's owner have no bound: a
-//! thread for each of their threads that waits for a reply.
+//! `Shares` bounds how many of one user run at a time. Root and the mount's owner have no bound:
+//! each of their threads that waits for a reply may occupy one thread here.
 
 use std::sync::Arc;
 
@@ -29,8 +29,9 @@ pub(super) enum Rank {
 }
 
 impl<H: Handler> WorkerPool<H> {
-    /// Has a request answered in the background, and what else of its user is parked. `nr`: where
-    /// the user has a limit. Where no thread can be started for that, the calling one answers.
+    /// Answers a request in the background, and then other parked requests of its user. `nr`: the
+    /// user's slot, if the user has a limit. If no thread can be started, the calling thread
+    /// answers.
     pub(super) fn answer_in_background(
         self: &Arc<Self>,
         nr: Option<SlotNr>,
@@ -55,7 +56,7 @@ impl<H: Handler> WorkerPool<H> {
         let mut reply = Reply::new();
         let mut next = Some(parked);
         while let Some(parked) = next {
-            // Those that cannot be decoded are not parked.
+            // Only requests that can be decoded are parked.
             if let Ok(request) = Request::decode(&parked.request) {
                 if rank == Rank::Low {
                     Confinement::of(request.header.pid).apply();
@@ -65,7 +66,7 @@ impl<H: Handler> WorkerPool<H> {
                 self.caller.raise_priority();
             }
             next = nr.and_then(|nr| self.shares.done(nr));
-            // Threads of the ordinary rank stay that.
+            // Threads of the ordinary rank keep it.
             if rank == Rank::Ordinary
                 && let Some(parked) = next.take()
             {

@@ -11,19 +11,19 @@ use crate::protocol::abi;
 use crate::protocol::node::Node;
 use crate::transport::single_caller::SingleCaller;
 
-/// What a read of the device gave.
+/// The result of reading the device.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A request of so many bytes is in the buffer.
+    /// A request of this length is in the buffer.
     Request(usize),
-    /// Nothing this time: the request was taken back, or a signal came.
+    /// No request this time: it was withdrawn, or a signal came.
     Nothing,
     /// The file system is unmounted, or its connection was aborted.
     Closed,
 }
 
 /// One descriptor of a FUSE connection. Each worker has its own, with its own queue of requests
-/// that wait for their reply, so that workers do not meet on the kernel's lock of it.
+/// that wait for their reply, so that workers do not contend for the kernel's lock of it.
 pub struct Channel {
     fd: OwnedFd,
     /// How a worker replies.
@@ -62,23 +62,23 @@ impl Channel {
         Ok(Channel { fd, caller: None })
     }
 
-    /// The same descriptor for another thread: where /dev/fuse may not be opened (mounted by
-    /// fusermount3 in a sandbox), all share one queue.
+    /// The same descriptor for another thread. If /dev/fuse may not be opened (mounted by
+    /// fusermount3 in a sandbox), all threads share one queue.
     pub fn share(&self) -> io::Result<Channel> {
         Ok(Channel { fd: self.fd.try_clone()?, caller: None })
     }
 
-    /// For a worker of a pool, whose replies may let the caller go first.
+    /// For a worker of a pool, whose replies may let the caller run first.
     pub fn replying_by(self, caller: Arc<SingleCaller>) -> Channel {
         Channel { caller: Some(caller), ..self }
     }
 
-    /// Waits for a request. `buffer` holds the largest request, else the kernel refuses.
+    /// Waits for a request. `buffer` must hold the largest request, or the kernel refuses.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         // SAFETY: the kernel writes at most `buffer.len()` bytes to it.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
         match n {
-            // A socket in place of the device, whose other end is closed.
+            // A socket is used in place of the device, and its other end is closed.
             0 => return Ok(Received::Closed),
             1.. => return Ok(Received::Request(n as usize)),
             _ => {}
@@ -98,7 +98,7 @@ impl Channel {
         unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
     }
 
-    /// Whether one thread alone calls, and one worker alone serves it.
+    /// Whether a single thread calls, and a single worker serves it.
     pub fn has_single_caller(&self) -> bool {
         self.caller.as_ref().is_some_and(|caller| caller.is_on())
     }
@@ -111,13 +111,13 @@ impl Channel {
         self.send(reply)
     }
 
-    /// Sends a finished reply. A request whose connection is gone has nobody to hear it.
+    /// Sends a finished reply. If its connection has ended, the reply is dropped.
     pub fn send(&self, reply: &[u8]) -> io::Result<()> {
-        self.tell(reply).map(drop)
+        self.deliver(reply).map(drop)
     }
 
-    /// Writes to the device; false where nobody is there who would want it.
-    fn tell(&self, message: &[u8]) -> io::Result<bool> {
+    /// Writes to the device; false if no receiver exists any more.
+    fn deliver(&self, message: &[u8]) -> io::Result<bool> {
         // SAFETY: the kernel reads `message.len()` bytes from it.
         let n = unsafe { libc::write(self.fd.as_raw_fd(), message.as_ptr().cast(), message.len()) };
         if n >= 0 {
@@ -130,9 +130,9 @@ impl Channel {
         }
     }
 
-    /// Makes the kernel write out the dirty pages of an inode's mappings, then forget its pages
-    /// and attributes. Waits for the pages' READ and WRITE requests: never from a worker. As all of
-    /// these, false where the kernel does not know the node.
+    /// Makes the kernel write out the dirty pages of an inode's mappings, then forget its pages and
+    /// attributes. Waits for the pages' READ and WRITE requests, so a worker may never call it.
+    /// Like all of these functions, it returns false if the kernel does not know the node.
     pub fn forget_contents(&self, node: Node) -> io::Result<bool> {
         let body = abi::NotifyInvalInodeOut { ino: node.id(), off: 0, len: 0 };
         self.notify(abi::NOTIFY_INVAL_INODE, body.as_bytes(), &[])
@@ -144,15 +144,16 @@ impl Channel {
         self.notify(abi::NOTIFY_INVAL_INODE, body.as_bytes(), &[])
     }
 
-    /// Makes the kernel ask again for an inode's attributes. Waits for nothing.
+    /// Makes the kernel ask again for an inode's attributes. It does not wait.
     pub fn forget_attributes(&self, node: Node) -> io::Result<bool> {
         let body = abi::NotifyInvalInodeOut { ino: node.id(), off: -1, len: 0 };
         self.notify(abi::NOTIFY_INVAL_INODE, body.as_bytes(), &[])
     }
 
-    /// Makes the kernel ask again for a name, there or not. With `expire` what it has below the
-    /// name (open files, mounts, working directories) is kept if the answer is the same; kernels
-    /// before 6.2 cannot. Waits for the lock of the directory: never from a worker.
+    /// Makes the kernel ask again for a name, whether it exists or not. With `expire` the kernel
+    /// keeps everything below the name (open files, mounts, working directories) if the answer is
+    /// the same; kernels before 6.2 cannot. Waits for the lock of the directory, so a worker may
+    /// never call it.
     pub fn forget_name(&self, dir: Node, name: &[u8], expire: bool) -> io::Result<bool> {
         let flags = if expire { abi::EXPIRE_ONLY } else { 0 };
         let body = abi::NotifyInvalEntryOut { parent: dir.id(), namelen: name.len() as u32, flags };
@@ -162,7 +163,7 @@ impl Channel {
     fn notify(&self, code: i32, body: &[u8], name: &[u8]) -> io::Result<bool> {
         let len = size_of::<abi::OutHeader>() + body.len() + name.len();
         let header = abi::OutHeader { len: len as u32, error: code, unique: 0 };
-        match self.tell(&[header.as_bytes(), body, name].concat()) {
+        match self.deliver(&[header.as_bytes(), body, name].concat()) {
             // The kernel does not know the directory.
             Err(e) if e.raw_os_error() == Some(libc::ENOTDIR) => Ok(false),
             other => other,

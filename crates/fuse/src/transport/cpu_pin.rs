@@ -1,11 +1,12 @@
-//! Threads of the server on, or away from, the CPU of a single caller (see `single_caller`).
+//! Pins threads of the server to the CPU of a single caller, or keeps them away from it (see
+//! `single_caller`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::transport::cpu_set::Cpus;
 use crate::transport::single_caller::{SingleCaller, this_thread};
 
-/// Where a thread of the server may run, as far as it has said.
+/// The CPUs that a thread of the server has asked for.
 pub struct CpuPin<'a> {
     caller: &'a SingleCaller,
     caller_cpu: Option<i32>,
@@ -16,7 +17,7 @@ impl<'a> CpuPin<'a> {
         CpuPin { caller, caller_cpu: None }
     }
 
-    /// Moves the calling worker to the caller's CPU, or lets it go anywhere again.
+    /// Moves the calling worker to the caller's CPU, or allows it all CPUs again.
     pub fn follow(&mut self) {
         self.change(Cpus::only);
     }
@@ -36,7 +37,8 @@ impl<'a> CpuPin<'a> {
         }
         let moved = match caller_cpu {
             Some(cpu) => choose(everywhere, cpu).is_some_and(|cpus| {
-                // With the lock held: where it ends meanwhile, it is undone after that.
+                // The lock is held: if the single caller ends in between, the change is undone
+                // after that.
                 let mut pinned = caller.pinned.lock();
                 let (me, moved) = (this_thread(), caller.is_on() && cpus.apply());
                 if moved && !pinned.contains(&me) {
@@ -53,7 +55,7 @@ impl<'a> CpuPin<'a> {
 }
 
 impl Drop for CpuPin<'_> {
-    /// The thread serves no more, and may end: its number may be another's then.
+    /// The thread serves no more, and may end. Its number may then belong to another thread.
     fn drop(&mut self) {
         if self.caller_cpu.is_some() {
             self.caller.pinned.lock().retain(|thread| *thread != this_thread());

@@ -1,4 +1,4 @@
-//! Sets of CPUs: what this process may run on, and what a caller is confined to.
+//! Sets of CPUs: those that this process may run on, and those that a caller is confined to.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ impl Cpus {
 
     pub fn of_thread(thread: i32) -> Option<Cpus> {
         let mut set = MaybeUninit::zeroed();
-        // SAFETY: the kernel fills the set, whose size is told, if it returns 0.
+        // SAFETY: the kernel fills the set, whose size is passed, if it returns 0.
         unsafe {
             let done = libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) == 0;
             done.then(|| Cpus(set.assume_init()))
@@ -69,41 +69,41 @@ impl Cpus {
         cpu: i32,
         how: unsafe extern "C" fn(usize, &mut libc::cpu_set_t),
     ) -> Cpus {
-        // SAFETY: callers have asked `having`, so the number is within the bit field.
+        // SAFETY: callers have checked `having`, so the number is within the bit field.
         unsafe { how(cpu as usize, &mut cpus) };
         Cpus(cpus)
     }
 
-    /// The calling thread runs on these alone from now on.
+    /// From now on the calling thread runs on these CPUs only.
     pub fn apply(&self) -> bool {
         self.apply_to(0)
     }
 
-    /// The same of a thread of this process.
+    /// The same for a thread of this process.
     pub fn apply_to(&self, thread: i32) -> bool {
-        // SAFETY: the kernel reads the set, whose size is told.
+        // SAFETY: the kernel reads the set, whose size is passed.
         unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &self.0) == 0 }
     }
 }
 
-/// What the process may run on: asked for before any thread is moved.
+/// The CPUs that the process may run on. They are read before any thread is moved.
 pub fn everywhere() -> Option<&'static Cpus> {
     static EVERYWHERE: OnceLock<Option<Cpus>> = OnceLock::new();
     EVERYWHERE.get_or_init(Cpus::of_this_thread).as_ref()
 }
 
 thread_local! {
-    /// What the calling thread is confined to, for whom it works.
+    /// The confinement of the caller that the calling thread works for.
     static CONFINED: RefCell<Option<Cpus>> = const { RefCell::new(None) };
 }
 
-/// The CPUs that a caller is confined to (taskset(1), cpusets), where these are not all that this
-/// process has.
+/// The CPUs that a caller is confined to (taskset(1), cpusets), if these are not all CPUs of this
+/// process.
 #[derive(Clone, Default)]
 pub struct Confinement(Option<Cpus>);
 
 impl Confinement {
-    /// That of a thread; none where it is not known.
+    /// The confinement of a thread; none if it is not known.
     pub fn of(thread: u32) -> Confinement {
         let Some(everywhere) = everywhere().filter(|cpus| thread != 0 && cpus.count() > 1) else {
             return Confinement::default();
@@ -117,13 +117,13 @@ impl Confinement {
         self.0.is_none()
     }
 
-    /// That of whom the calling thread works for.
+    /// The confinement of the caller that the calling thread works for.
     pub fn current() -> Confinement {
         Confinement(CONFINED.with_borrow(Clone::clone))
     }
 
-    /// The calling thread works for one who is confined like this, from now on: what that costs
-    /// takes CPUs that he may use, and not those of others.
+    /// From now on the calling thread works for a caller with this confinement. The work takes time
+    /// on CPUs that the caller may use, and not on those of others.
     pub fn apply(&self) {
         CONFINED.with_borrow_mut(|confined| {
             if *confined == self.0 {
@@ -148,7 +148,7 @@ mod tests {
         unsafe { libc::gettid() }
     }
 
-    /// Who works for one who is confined to some CPUs is there too.
+    /// A thread that works for a confined caller runs on the caller's CPUs.
     #[test]
     fn work_is_done_where_the_caller_may_run() {
         let Some(all) = everywhere().filter(|cpus| cpus.count() > 1) else { return };

@@ -1,4 +1,4 @@
-//! Mounting and unmounting: by mount(2) for those who may, through `fusermount3` for the rest.
+//! Mounting and unmounting: by mount(2) for privileged users, through `fusermount3` for all others.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, IoSliceMut};
@@ -15,17 +15,18 @@ use crate::transport::channel::open_device;
 /// How to mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What `df` and `/proc/mounts` show as the device: the path of the image.
+    /// The device in `df` and `/proc/mounts`: the path of the image.
     pub source: PathBuf,
     pub read_only: bool,
-    /// Other users may use it, as they may an ext4 mount; permission bits decide. Not given: yes
-    /// for root, no for anybody else, who needs `user_allow_other` in /etc/fuse.conf for it.
+    /// Whether other users may use the mount, as they may an ext4 mount; permission bits decide.
+    /// The default is yes for root, and no for other users, who need `user_allow_other` in
+    /// /etc/fuse.conf for it.
     pub allow_other: Option<bool>,
     /// Mount flags by name: nosuid, nodev, noexec, noatime, sync, dirsync.
     flags: u64,
 }
 
-/// Options that are flags of mount(2), with what undoes them.
+/// Options that are flags of mount(2), with the option that undoes each.
 const FLAGS: [(&str, &str, u64); 6] = [
     ("nosuid", "suid", libc::MS_NOSUID),
     ("nodev", "dev", libc::MS_NODEV),
@@ -40,14 +41,14 @@ impl MountOptions {
         MountOptions { source: source.to_owned(), ..Default::default() }
     }
 
-    /// Takes one option as `-o` has it; `Usage` for one that does not exist.
+    /// Sets one option, in the syntax of `-o`; `Usage` for an unknown one.
     pub fn set(&mut self, option: &str) -> Result<()> {
         match option {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = Some(true),
             "noallow_other" => self.allow_other = Some(false),
-            // Always so.
+            // These always apply.
             "default_permissions" | "defaults" => {}
             _ => match FLAGS.iter().find(|(on, off, _)| option == *on || option == *off) {
                 Some((on, _, flag)) if option == *on => self.flags |= flag,
@@ -107,7 +108,7 @@ pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
             let at = at.display();
             return Err(Error::Usage(format!(
-                "{at} is the mount of a FUSE daemon that is gone: unmount it (umount {at}) and try again"
+            "{at} is the mount of a FUSE daemon that has ended: unmount it (umount {at}) and try again"
             )));
         }
         Err(e) => return Err(refused(at, &e.to_string())),
@@ -118,7 +119,7 @@ pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
         })?;
         match mount_directly(&device, at, options) {
             Ok(()) => return Ok(device),
-            // Root of a container that may not mount: its fusermount3 may.
+            // Root of a container may not mount, but the container's fusermount3 may.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
             Err(e) => return Err(refused(at, &e.to_string())),
         }
@@ -126,8 +127,8 @@ pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     mount_by_helper(at, options)
 }
 
-/// Why the system, or fusermount3, does not mount. That somebody may not is told apart (an `Io`
-/// error of the kind `PermissionDenied`).
+/// The error for a refusal of the system, or of fusermount3. Missing permission is reported as an
+/// `Io` error of the kind `PermissionDenied`.
 fn refused(at: &Path, said: &str) -> Error {
     let said = said.strip_prefix("fusermount3: ").unwrap_or(said);
     let said = said.split(" (os error").next().unwrap_or(said);
@@ -161,7 +162,7 @@ fn mount_directly(device: &OwnedFd, at: &Path, options: &MountOptions) -> io::Re
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// fusermount3 opens the device, mounts, and sends the descriptor over the socket it is given.
+/// fusermount3 opens the device, mounts, and sends the descriptor over the socket that it inherits.
 fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     let usage = |e: io::Error| Error::Usage(format!("cannot mount through fusermount3: {e} (install fuse3)"));
     let (ours, theirs) = UnixStream::pair().map_err(usage)?;
@@ -185,7 +186,7 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0_u8; 1];
     let mut slices = [IoSliceMut::new(&mut byte)];
-    // Room for one descriptor, aligned as a cmsghdr.
+    // Space for one descriptor, aligned as a cmsghdr.
     let mut control = [0_u64; 4];
     // SAFETY: an all-zero msghdr is a valid one.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -193,7 +194,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
-    // SAFETY: the message points at buffers of the lengths it says, alive during the call.
+    // SAFETY: the message points at buffers of the stated lengths, which live during the call.
     let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
     if n < 0 {
         return Err(io::Error::last_os_error());
@@ -209,7 +210,8 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     }
 }
 
-/// Unmounts. `lazy`: out of the tree at once, gone when the last file on it is closed.
+/// Unmounts. With `lazy` the mount is detached at once, and ends when the last file on it is
+/// closed.
 pub fn unmount(at: &Path, lazy: bool) -> io::Result<()> {
     let path = c_string(at.as_os_str())?;
     let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
@@ -239,7 +241,7 @@ pub fn unmount(at: &Path, lazy: bool) -> io::Result<()> {
     })
 }
 
-/// Device number of the mount, as (major, minor). Does not ask the server.
+/// Device number of the mount, as (major, minor). Sends no request to the server.
 pub fn device_number(at: &Path) -> io::Result<(u32, u32)> {
     let path = c_string(at.as_os_str())?;
     // SAFETY: all-zero is a valid statx; the call fills it.
@@ -249,10 +251,10 @@ pub fn device_number(at: &Path) -> io::Result<(u32, u32)> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok((stat.stx_dev_major, stat.stx_dev_minor)) }
 }
 
-/// Where the kernel shows connections; usually mounted by the system's init.
+/// The file system in which the kernel shows connections; usually mounted by the system's init.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Ends a connection, whoever uses it.
+/// Ends a connection, even if processes use it.
 pub fn abort_connection(number: u32) -> io::Result<()> {
     let path = Path::new(CONNECTIONS).join(number.to_string()).join("abort");
     if !path.exists() {
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_as_ext4s() {
+    fn options_match_those_of_ext4() {
         let mut options = MountOptions::new(Path::new("/a,b\\c"));
         for option in ["ro", "nosuid", "noexec", "exec", "noallow_other", "defaults"] {
             options.set(option).unwrap();
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_told_apart() {
+    fn missing_permission_is_reported_as_such() {
         for said in [
             "fusermount3: user has no write access to mountpoint /mnt",
             "fusermount3: mount failed: Operation not permitted",
@@ -291,14 +293,14 @@ mod tests {
         ] {
             let Error::Io { source, .. } = refused(Path::new("/mnt"), said) else { panic!("{said}") };
             assert_eq!(source.kind(), io::ErrorKind::PermissionDenied);
-            let told = source.to_string();
-            assert!(told.starts_with("cannot mount on /mnt: ") && !told.contains("fusermount3"), "{told}");
+            let text = source.to_string();
+            assert!(text.starts_with("cannot mount on /mnt: ") && !text.contains("fusermount3"), "{text}");
         }
         assert!(matches!(refused(Path::new("/mnt"), "No such device (os error 19)"), Error::Usage(_)));
     }
 
     #[test]
-    fn a_mountpoint_that_is_none_is_refused_with_its_name() {
+    fn a_path_that_is_not_a_directory_is_refused_with_its_name() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = mount(file.path(), &MountOptions::default()).unwrap_err().to_string();
         assert!(error.contains("is not a directory"), "{error}");

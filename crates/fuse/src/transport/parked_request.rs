@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::transport::channel::Channel;
 
-/// A request that waits, with the channel that its reply goes to.
+/// A parked request, with the channel for its reply.
 pub struct ParkedRequest {
     pub channel: Arc<Channel>,
     pub request: Vec<u8>,

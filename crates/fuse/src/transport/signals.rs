@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Keeps SIGTERM and SIGINT from this thread and all that it starts from now on, so that they
-/// wait for a [`Watch`]. Called before any other thread is started.
+/// Blocks SIGTERM and SIGINT in this thread and in all threads that it starts from now on, so that
+/// they wait for a [`Watch`]. Called before any other thread is started.
 pub fn block() {
     let set = set();
     // SAFETY: a valid set; the old mask is not asked for.

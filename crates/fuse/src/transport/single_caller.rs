@@ -1,26 +1,28 @@
-//! Serving one caller from its own CPU.
+//! Serves a single caller from the caller's own CPU.
 //!
 //! A request wakes a worker and its reply wakes the caller. Across CPUs each of the two costs an
-//! interrupt, and in a virtual machine the end of a halt: some 25 us for a round trip of which the
-//! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends who is woken
-//! to an idle CPU, wherever it came from, so left alone the two never meet.
+//! interrupt, and in a virtual machine the end of a halt: some 25 us for a round trip in which the
+//! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends a woken thread
+//! to an idle CPU, wherever it ran before. Left alone, the two never run on the same CPU.
 //!
-//! While most requests come from one thread, therefore:
-//! 1. one worker waits for requests, not several in turns. What has just gone to sleep still counts
-//!    as load on a CPU, and would drive the caller away from it;
-//! 2. that worker runs on the caller's CPU, and follows it: the caller waits while it works anyway;
-//! 3. it sends its replies under `SCHED_IDLE`. The scheduler takes a CPU that runs nothing better
-//!    for an idle one, so the caller wakes up where it fell asleep and goes on at once. The worker
-//!    stays so from one reply to the next, since to change that and back takes 4 us; before what
-//!    lasts it raises its priority. It reads and writes as a thread does that has its rights.
+//! Therefore, while most requests come from one thread:
+//! 1. One worker waits for requests, not several in turns. A thread that has just gone to sleep
+//!    still counts as load on its CPU, and would drive the caller away from it.
+//! 2. That worker runs on the caller's CPU, and follows it. The caller waits anyway while the
+//!    worker runs.
+//! 3. The worker sends its replies under `SCHED_IDLE`. The scheduler treats a CPU that runs nothing
+//!    better as idle. So the caller wakes up on the CPU where it fell asleep, and continues at
+//!    once. The worker keeps this policy from one reply to the next, since changing it and back
+//!    takes 4 us. Before longer work it raises its priority. Its I/O has the ordinary priority
+//!    throughout.
 //!
-//! Other threads' requests are answered in the background (`background`), so that the worker keeps
-//! its CPU.
+//! The requests of other threads are answered in the background (`background`), so that the worker
+//! keeps its CPU.
 //!
-//! Nobody depends on that worker alone: a guard (`worker_pool`) looks every [`TICK`] whether
-//! somebody still waits for requests, and calls another worker if not. Under `SCHED_IDLE` a worker
-//! starves while its CPU has something better to do, which is mostly the caller, and whoever waits
-//! for a lock of that worker with it; the guard gives it its rights back.
+//! No caller depends on that worker alone. A guard (`worker_pool`) checks every [`TICK`] whether a
+//! worker still waits for requests, and calls another one if not. Under `SCHED_IDLE` a worker
+//! starves while its CPU has something better to run, mostly the caller, and threads that wait for
+//! a lock of that worker starve with it. The guard restores its priority.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -35,70 +37,70 @@ use parking_lot::Mutex;
 use crate::transport::cpu_set::{Cpus, everywhere};
 use crate::transport::priority;
 
-/// How often the guard looks.
+/// The interval of the guard's checks.
 pub const TICK: Duration = Duration::from_millis(5);
 /// A thread is the single caller when its count exceeds this, at first and at most. Each of its
 /// requests adds one to the count, and each of another thread subtracts one.
 const NEEDED: u32 = 32;
 const NEEDED_MAX: u32 = 1 << 20;
-/// By this the number is divided for the thread that was the single caller before another one
-/// called.
+/// Divides this number for the thread that was the single caller before another one called.
 const KNOWN_CALLER_DIVISOR: u32 = 8;
 /// Another thread becomes the caller with this number of requests in a row.
 const OTHERS_IN_ROW: u32 = 16;
-/// A turn of the single caller, in its own requests. After a whole turn the count that is needed
-/// next time is halved, if it was raised.
+/// A turn of the single caller, counted in its own requests. After a whole turn the count that is
+/// needed next time is halved, if it was raised.
 const TURN: u32 = 4096;
 /// If other threads made this many requests during a turn, one of them gets the next turn.
 const OTHERS_IN_TURN: u32 = TURN / 8;
-/// A worker that waits longer than this for a request has a caller that runs beside it: on its own
-/// CPU the caller goes on before the worker is back from its reply, and asks again before that can
-/// wait.
+/// A worker that waits longer than this for a request has a caller on another CPU. On the worker's
+/// own CPU the caller continues before the worker returns from its reply. The caller's next request
+/// has then arrived before the worker can wait for it.
 pub const DISTANT_CALLER_WAIT: Duration = Duration::from_micros(5);
 
-/// What a request means for the single caller.
+/// The effect of a request on the single caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noted {
     Nothing,
     /// Its thread is the single caller from now on.
     Begins,
-    /// It is another's, and the single caller stays that.
+    /// It is another thread's, and the single caller stays the same.
     IsOther,
 }
 
-/// Whether most requests come from one thread, and which. Shared by the workers; each value stands
-/// alone, and one that is out of date costs time, nothing else.
+/// Whether most requests come from one thread, and from which. Shared by the workers. Each value is
+/// independent of the others, and an outdated one costs time, nothing else.
 pub struct SingleCaller {
-    /// What workers may run on when several threads call. `None`: there never is a single caller.
+    /// The CPUs that workers may run on when several threads call. `None`: no single caller is ever
+    /// recognised.
     pub(super) everywhere: Option<&'static Cpus>,
     on: AtomicBool,
     /// The single caller, or the thread that may become it, and its count.
     caller: AtomicU32,
     count: AtomicU32,
-    /// The thread that the last request came from, and if that is another, how many it has made in
-    /// a row.
+    /// The thread that the last request came from. If that is not the single caller, also the
+    /// number of requests that it has made in a row.
     last: AtomicU32,
     in_row: AtomicU32,
-    /// The last thread that called beside the single caller.
+    /// The last thread that called, other than the single caller.
     last_other: AtomicU32,
-    /// The thread that was the single caller, the last time.
+    /// The thread that was the single caller before.
     before: AtomicU32,
     /// The count that makes a thread the single caller.
     needed: AtomicU32,
-    /// What is left of the single caller's turn, and requests of others in it.
+    /// The rest of the single caller's turn, and the requests of others in it.
     turn: AtomicU32,
     others: AtomicU32,
     /// The caller's CPU; -1 where it is not known.
     pub(super) caller_cpu: AtomicI32,
     /// `/proc/TID/stat` of the caller.
     stat: Mutex<Option<File>>,
-    /// The worker that is under `SCHED_IDLE`, by its thread id; or 0.
+    /// The worker that is under `SCHED_IDLE`, by its thread id; 0 if there is none.
     idle_worker: AtomicI32,
-    /// The last request has been answered, or is just being.
+    /// Whether the last request has been answered, or is just being answered.
     answered: AtomicBool,
-    /// Threads that were moved to, or kept from, the caller's CPU. When the caller is not single
-    /// any more they may run anywhere at once, also those that wait for a request: else the next
-    /// one to call, who is another, had to wait for that CPU.
+    /// Threads that were moved to, or kept from, the caller's CPU. When the single caller ends, all
+    /// of them may run anywhere at once, also those that wait for a request. Otherwise the next
+    /// caller, which is another thread, would have to wait for that CPU.
     pub(super) pinned: Mutex<Vec<i32>>,
 }
 
@@ -128,12 +130,12 @@ impl SingleCaller {
         self.on.load(Relaxed)
     }
 
-    /// Takes note of a request of `thread`; 0 where it is nobody's. `waited`: for longer
-    /// than [`DISTANT_CALLER_WAIT`].
+    /// Notes a request of `thread`; 0 if the request belongs to no thread. `waited`: the worker
+    /// waited for it longer than [`DISTANT_CALLER_WAIT`].
     pub fn note(&self, thread: u32, waited: bool) -> Noted {
         self.answered.store(false, Relaxed);
-        // Even where it is nobody's: who has just made the kernel send that goes on elsewhere
-        // meanwhile. Between requests of others the wait says nothing.
+        // Requests of no thread count too: the caller that made the kernel send them runs on
+        // another CPU. Between requests of other threads the wait has no meaning.
         if waited && self.is_on() && self.last.load(Relaxed) == self.caller.load(Relaxed) {
             self.look();
         }
@@ -194,7 +196,7 @@ impl SingleCaller {
         Noted::Nothing
     }
 
-    /// A turn has ended. The next one is another thread's if others called much: other threads are
+    /// Ends a turn. The next turn is another thread's if others called often. Other threads are
     /// served more slowly, so their requests alone could not outnumber the single caller's.
     fn next_turn(&self) {
         self.needed.store((self.needed.load(Relaxed) / 2).max(NEEDED), Relaxed);
@@ -222,17 +224,17 @@ impl SingleCaller {
         self.caller_cpu.store(cpu.unwrap_or(-1), Relaxed);
     }
 
-    /// A thread in the background answers the last request that was received.
+    /// Notes that a background thread answers the last received request.
     pub fn has_handed_over(&self) {
         self.answered.store(true, Relaxed);
     }
 
-    /// Whether the last request that was received has been answered.
+    /// Whether the last received request has been answered.
     pub fn has_answered(&self) -> bool {
         self.answered.load(Relaxed)
     }
 
-    /// Gives the worker that is under `SCHED_IDLE` its rights back; true where it starved, and did
+    /// Restores the priority of the worker that is under `SCHED_IDLE`. True if it starved, and did
     /// not wait for something.
     pub fn restore_priority(&self) -> bool {
         let idle_worker = self.idle_worker.swap(0, Relaxed);
@@ -244,7 +246,8 @@ impl SingleCaller {
         is_runnable(&stat)
     }
 
-    /// Somebody waited for a worker that starved: it ends, and takes longer to come the next time.
+    /// Ends the single caller, since a request waited for a worker that starved. It takes longer to
+    /// be recognised the next time.
     pub fn give_up(&self) {
         self.needed.store(self.needed.load(Relaxed).saturating_mul(4).min(NEEDED_MAX), Relaxed);
         self.before.store(0, Relaxed);
@@ -252,15 +255,15 @@ impl SingleCaller {
         self.end();
     }
 
-    /// Before a worker replies: it is under `SCHED_IDLE` from here on if one thread alone calls,
-    /// until it raises its priority.
+    /// Called before a worker replies. If a single thread calls, the worker is under `SCHED_IDLE`
+    /// from here on, until it raises its priority.
     pub fn lower_priority(&self) {
         self.answered.store(true, Relaxed);
         let me = this_thread();
         if !self.is_on() || self.idle_worker.load(Relaxed) == me {
             return;
         }
-        // The guard knows of one.
+        // The guard knows of one such worker only.
         if self.idle_worker.compare_exchange(0, me, Relaxed, Relaxed).is_ok() {
             IO_PRIORITY.with(|set| set.call_once(keep_io_priority));
             IS_LOWERED.set(true);
@@ -268,18 +271,18 @@ impl SingleCaller {
         }
     }
 
-    /// Before the calling worker does what lasts, or serves no longer: it has its rights back.
+    /// Called before the worker does longer work, or ends. Restores its priority.
     pub fn raise_priority(&self) {
         if IS_LOWERED.replace(false) {
             let _ = self.idle_worker.compare_exchange(this_thread(), 0, Relaxed, Relaxed);
-            // Also where somebody has relieved it, who may be about to do this.
+            // Also if the guard has restored it, or may be about to.
             set_policy(0, libc::SCHED_OTHER);
         }
     }
 }
 
-/// At the start of a thread, which has its CPUs, its policy and its priority from the one that has
-/// started it: a worker, that may be bound to a caller's CPU, and yield to everybody there.
+/// Called at the start of a thread. It inherits CPUs, policy and priority from the thread that has
+/// started it: that may be a worker that is bound to a caller's CPU and yields to all others there.
 pub fn begin_thread() {
     if let Some(everywhere) = everywhere() {
         everywhere.apply();
@@ -292,12 +295,13 @@ pub fn begin_thread() {
 }
 
 thread_local! {
-    /// The calling thread's number, asked for once: libc asks the kernel each time.
+    /// The calling thread's number, read once: libc asks the kernel each time.
     // SAFETY: gettid takes nothing.
     static THREAD: i32 = unsafe { libc::gettid() };
-    /// Whether it has sat down and not stood up since; somebody may have relieved it meanwhile.
+    /// Whether the thread has lowered its priority and not raised it since. The guard may have
+    /// restored it in between.
     static IS_LOWERED: Cell<bool> = const { Cell::new(false) };
-    /// Its I/O priority does not follow its policy.
+    /// Separates the thread's I/O priority from its policy.
     static IO_PRIORITY: Once = const { Once::new() };
 }
 
@@ -305,9 +309,9 @@ pub fn this_thread() -> i32 {
     THREAD.with(|thread| *thread)
 }
 
-/// Gives the calling thread the I/O priority that it has, if none was ever set, by its nice value:
-/// else its policy would decide, and under `SCHED_IDLE` what it writes would wait until nobody else
-/// wants the disk (ionice(1)).
+/// Sets the I/O priority of the calling thread to the one that its nice value implies, if none was
+/// ever set. Otherwise its policy would decide: under `SCHED_IDLE` its writes would wait until no
+/// other thread uses the disk (ionice(1)).
 fn keep_io_priority() {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_SHIFT: libc::c_long = 13;
@@ -323,14 +327,14 @@ fn keep_io_priority() {
     }
 }
 
-/// Of a thread, 0 for the calling one. Its nice value stays.
+/// Sets the policy of a thread, 0 for the calling one. Its nice value stays.
 fn set_policy(thread: i32, policy: i32) -> bool {
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads the parameters.
     unsafe { libc::sched_setscheduler(thread, policy, &param) == 0 }
 }
 
-/// Whether a thread may go to `SCHED_IDLE` and come back, which takes CAP_SYS_NICE or a limit; and
+/// Whether a thread may change to `SCHED_IDLE` and back, which takes CAP_SYS_NICE or a limit, and
 /// has no policy of its own that would be lost.
 fn may_lower_priority() -> bool {
     // SAFETY: it takes a number.
@@ -377,7 +381,7 @@ mod tests {
         assert!(is_runnable(&odd) && !is_runnable(b"12 (R) S 1") && !is_runnable(b""));
     }
 
-    /// None on one CPU, or without the right to change policies.
+    /// `None` on one CPU, or without the right to change policies.
     fn single_caller() -> Option<SingleCaller> {
         let caller = SingleCaller::new();
         if caller.everywhere.is_none() {
@@ -387,7 +391,7 @@ mod tests {
         Some(caller)
     }
 
-    /// One thread becomes the single caller, another ends that; requests of no thread (FORGET) do
+    /// One thread becomes the single caller, another ends that. Requests of no thread (FORGET) do
     /// neither.
     #[test]
     fn one_thread_that_calls_is_the_single_caller() {
@@ -406,7 +410,7 @@ mod tests {
                 pin.follow();
                 assert_eq!(cpus(), 1);
                 thread::spawn(move || {
-                    assert_eq!(cpus(), 1, "a thread has its CPUs from the one that starts it");
+        assert_eq!(cpus(), 1, "a thread inherits its CPUs from the thread that starts it");
                     begin_thread();
                     assert!(cpus() > 1);
                 })
@@ -422,11 +426,11 @@ mod tests {
         });
         assert!(caller.count.load(Relaxed) == OTHERS_IN_ROW && caller.caller.load(Relaxed) == 1);
         let again = (1..2 * NEEDED).find(|_| caller.note(me, false) == Noted::Begins).unwrap();
-        assert_eq!(again, OTHERS_IN_ROW + 1, "who has been there before comes back sooner");
+        assert_eq!(again, OTHERS_IN_ROW + 1, "a thread that was the single caller becomes it sooner");
     }
 
-    /// Two threads that call alternately: neither becomes the single caller. A thread that calls
-    /// less than the other gets the turn after the other's.
+    /// Two threads call alternately: neither becomes the single caller. A thread that calls less
+    /// often than the other gets the turn after the other's.
     #[test]
     fn callers_beside_the_single_one_get_their_turn() {
         let Some(caller) = single_caller() else { return };
@@ -448,10 +452,10 @@ mod tests {
         assert!(back.is_some_and(|back| back <= OTHERS_IN_ROW + NEEDED / KNOWN_CALLER_DIVISOR), "{back:?}");
     }
 
-    /// A worker that starves is let go; if somebody waited for it, it takes longer to come the next
-    /// time.
+    /// A worker that starves gets its priority back. If a request waited for it, the single caller
+    /// takes longer to be recognised the next time.
     #[test]
-    fn who_starves_is_relieved() {
+    fn a_starving_worker_gets_its_priority_back() {
         let Some(caller) = single_caller() else { return };
         let me = std::process::id();
         let requests_until_single = || {
@@ -465,7 +469,7 @@ mod tests {
         // SAFETY: it takes a number.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         let first = requests_until_single();
-        assert!(!caller.restore_priority(), "nobody starves");
+        assert!(!caller.restore_priority(), "no worker starves");
         caller.lower_priority();
         assert_eq!(policy(), libc::SCHED_IDLE);
         // SAFETY: it takes numbers.
@@ -487,20 +491,20 @@ mod tests {
             worker.thread().unpark();
             !starves
         });
-        assert!(waits, "who waits does not starve");
+        assert!(waits, "a worker that waits does not starve");
         caller.lower_priority();
         assert_eq!(policy(), libc::SCHED_IDLE);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // It has that from who started it.
+                // The thread has inherited the policy.
                 set_policy(0, libc::SCHED_OTHER);
                 caller.lower_priority();
-                assert_eq!(policy(), libc::SCHED_OTHER, "one sits at a time");
+            assert_eq!(policy(), libc::SCHED_OTHER, "one worker at a time is under SCHED_IDLE");
             });
         });
         caller.raise_priority();
         assert_eq!(policy(), libc::SCHED_OTHER);
-        assert!(!caller.restore_priority(), "nobody starves");
+        assert!(!caller.restore_priority(), "no worker starves");
         caller.lower_priority();
         assert!(caller.is_on());
         caller.give_up();

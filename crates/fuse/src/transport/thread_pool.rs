@@ -1,5 +1,5 @@
-//! Threads that stay for a while after their work: to start one takes longer than most of what they
-//! do.
+//! A pool of threads that stay for a while after their work: starting one takes longer than most of
+//! their work.
 
 use std::io;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 
 pub type Work = Box<dyn FnOnce() + Send>;
 
-/// Where a thread waits for work: with the lock of the state, which all of this is changed under.
+/// An idle thread's slot for new work. All of it is changed under the lock of the state.
 #[derive(Default)]
-struct Seat {
+struct Idle {
     work: Mutex<Option<Work>>,
     given: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Of threads that wait. The last one is taken first, while the others become old and end.
-    idle: Vec<Arc<Seat>>,
+    /// Slots of idle threads. The last one is used first, while the others become old and end.
+    idle: Vec<Arc<Idle>>,
     threads: usize,
     closed: bool,
 }
@@ -36,7 +36,7 @@ struct Shared {
     ended: Condvar,
 }
 
-/// Threads of one name. Those that wait end with it.
+/// Threads of one name. Idle ones end when the pool is dropped.
 pub struct ThreadPool {
     name: &'static str,
     shared: Arc<Shared>,
@@ -47,36 +47,37 @@ impl ThreadPool {
         ThreadPool { name, shared: Arc::default() }
     }
 
-    /// Runs `work`, which must not panic, on a thread of the pool. An error returns it: no thread
-    /// can be started.
+    /// Runs `work`, which must not panic, on a thread of the pool. If no thread can be started, the
+    /// error returns the work.
     pub fn run(&self, work: Work) -> Result<(), (io::Error, Work)> {
         let mut state = self.shared.state.lock();
-        if let Some(seat) = state.idle.pop() {
-            *seat.work.lock() = Some(work);
-            seat.given.notify_one();
+        if let Some(idle) = state.idle.pop() {
+            *idle.work.lock() = Some(work);
+            idle.given.notify_one();
             return Ok(());
         }
         state.threads += 1;
         drop(state);
-        // It waits for its first work as for any other: so an error leaves the work here.
-        let seat = Arc::new(Seat { work: Mutex::new(Some(work)), given: Condvar::new() });
-        let (shared, own_seat) = (self.shared.clone(), seat.clone());
+        // The new thread takes its first work from its slot too, so after an error the work is
+        // still here.
+        let idle = Arc::new(Idle { work: Mutex::new(Some(work)), given: Condvar::new() });
+        let (shared, own) = (self.shared.clone(), idle.clone());
         let started = thread::Builder::new().name(self.name.into()).spawn(move || {
             single_caller::begin_thread();
-            shared.serve(&own_seat);
+            shared.serve(&own);
         });
         let Err(error) = started else { return Ok(()) };
         self.shared.one_ended();
-        let work = seat.work.lock().take().expect("no thread has taken it");
+        let work = idle.work.lock().take().expect("no thread has taken it");
         Err((error, work))
     }
 
-    /// Threads that wait end, others when they are done.
+    /// Ends idle threads at once, and others when their work is done.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.closed = true;
-        for seat in state.idle.drain(..) {
-            seat.given.notify_one();
+        for idle in state.idle.drain(..) {
+            idle.given.notify_one();
         }
     }
 
@@ -96,22 +97,22 @@ impl Drop for ThreadPool {
 }
 
 impl Shared {
-    fn serve(&self, seat: &Arc<Seat>) {
+    fn serve(&self, idle: &Arc<Idle>) {
         let mut state = self.state.lock();
         loop {
-            let work = seat.work.lock().take();
+            let work = idle.work.lock().take();
             if let Some(work) = work {
                 MutexGuard::unlocked(&mut state, work);
-                // Who closes the pool has taken all that wait from the list.
+                // Closing the pool has emptied the list of idle threads.
                 if state.closed {
                     break;
                 }
-                state.idle.push(seat.clone());
+                state.idle.push(idle.clone());
             } else if state.closed {
                 break;
-            } else if seat.given.wait_for(&mut state, IDLE_MAX).timed_out() {
+            } else if idle.given.wait_for(&mut state, IDLE_MAX).timed_out() {
                 let before = state.idle.len();
-                state.idle.retain(|other| !Arc::ptr_eq(other, seat));
+                state.idle.retain(|other| !Arc::ptr_eq(other, idle));
                 if state.idle.len() < before {
                     break;
                 }

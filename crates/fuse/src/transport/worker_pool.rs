@@ -1,12 +1,12 @@
-//! Worker threads: as many as wait, plus as many as are busy.
+//! Worker threads: some that wait for requests, and those that are busy.
 //!
-//! An operation may wait for the device, so the one thing that must never happen is that all
-//! workers are busy and a request waits that one of them needs, directly or not. A worker that
-//! takes the last waiting place therefore puts another one in it before it starts to work. When
-//! fewer requests come, surplus workers are parked, and after a while end.
+//! An operation may wait for the device. So one state must never occur: all workers are busy, and a
+//! request waits that one of them needs, directly or not. A worker that takes the last waiting
+//! place therefore puts another worker in it before it starts to work. When fewer requests come,
+//! surplus workers are parked, and after a while they end.
 //!
-//! With one caller at a time a second worker is in the way (see `single_caller`): then one waits
-//! alone, and a guard calls another when it has been busy for long.
+//! With one caller at a time a second worker is in the way (see `single_caller`). Then one worker
+//! waits alone, and a guard calls another one when it has been busy for long.
 
 use std::io;
 use std::sync::Arc;
@@ -32,53 +32,55 @@ use crate::transport::user_shares::{Share, Shares};
 const WORKERS_AT_START: usize = 2;
 /// Workers that may wait for requests; one more is parked.
 const WAITING_MAX: usize = 4;
-/// All workers. Operations in such numbers all wait for the device, in the end.
+/// All workers. If this number of operations is running, all of them wait for the device, in the
+/// end.
 const WORKERS_MAX: usize = 64;
-/// So many looks without a request, and the guard rests until the next one.
+/// The guard rests after this number of checks without a request, until the next request.
 const QUIET_TICKS: u32 = 10;
 /// How long a parked worker stays.
 const PARKED_MAX: Duration = Duration::from_secs(10);
-/// How long it keeps its buffers, which may have grown to a megabyte each: beside a caller that
-/// reads, one worker calls another at each request, and new ones would have to be cleared each
-/// time.
+/// How long a parked worker keeps its buffers, which may have grown to a megabyte each. While a
+/// single caller reads, one worker calls another at each request, and new buffers would have to be
+/// cleared each time.
 const BUFFERS_KEPT: Duration = Duration::from_millis(100);
 
-/// A request or reply that takes more makes a worker's buffers large, in bytes.
+/// A request or reply of more than this number of bytes makes a worker's buffers large.
 const LARGE: usize = 64 << 10;
-/// Workers whose buffers stay large from one request to the next. Those of all would be 128 MiB.
+/// Workers whose buffers stay large from one request to the next. Large buffers of all workers
+/// would be 128 MiB.
 const LARGE_KEPT: usize = 8;
 
-/// What workers do with a request.
+/// The server's part in the work on a request.
 pub trait Handler: Send + Sync + 'static {
     /// Whether a request is likely to wait for the device.
     fn waits(&self, request: &Request<'_>) -> bool;
 
-    /// Answers one request on `channel`, or sees to it that somebody does.
+    /// Answers one request on `channel`, or arranges that another thread does.
     fn handle(self: &Arc<Self>, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply);
 
-    /// Answers a request that may have to wait, without that: with an error.
+    /// Answers a request with an error instead, since it may have to wait.
     fn refuse(&self, channel: &Arc<Channel>, request: &Request<'_>, reply: &mut Reply);
 
-    /// Answers with an error what is no request of the protocol.
+    /// Answers with an error bytes that are not a request of the protocol.
     fn refuse_unreadable(&self, channel: &Arc<Channel>, bytes: &[u8], errno: Errno, reply: &mut Reply);
 }
 
-/// What the guard knows.
+/// The state of the guard.
 #[derive(Default)]
 struct Guard {
-    /// Requests received and requests done: while somebody works it grows.
+    /// Requests received plus requests done: it grows while any worker works.
     progress: AtomicU64,
-    /// It rests: nothing comes, or several threads call.
+    /// The guard rests: no request comes, or several threads call.
     resting: AtomicBool,
     lock: Mutex<()>,
     call: Condvar,
 }
 
-/// Where a worker is parked.
+/// A parked worker.
 #[derive(Default)]
 struct ParkingPlace {
     call: Condvar,
-    /// It is called back, and counts as waiting already.
+    /// The worker is called back, and already counts as waiting.
     is_called: AtomicBool,
 }
 
@@ -95,19 +97,19 @@ pub struct WorkerPool<H> {
     pub(super) background: ThreadPool,
     pub(super) low_background: ThreadPool,
     guard: Guard,
-    /// Workers that are parked. The last one is called first: its buffers exist, and its memory is
-    /// in the CPU's caches, while the others become old and end.
+    /// Parked workers. The last one is called first: its buffers exist, and its memory is in the
+    /// CPU's caches, while the others become old and end.
     parked: Mutex<Vec<Arc<ParkingPlace>>>,
     /// Workers that live, and the guard.
     workers: Mutex<usize>,
     ended: Condvar,
 }
 
-/// What a worker receives into and replies from.
+/// The buffers of a worker, for requests and replies.
 struct Buffers<'a> {
     request: Vec<u8>,
     reply: Reply,
-    /// They may stay large, as those of a few workers.
+    /// They may stay large, as those of a few workers may.
     may_be_large: bool,
     large: &'a AtomicUsize,
 }
@@ -117,7 +119,7 @@ impl<'a> Buffers<'a> {
         Buffers { request: vec![0; BUFFER], reply: Reply::new(), may_be_large: false, large }
     }
 
-    /// After a request of this length: large buffers stay, or their memory is given back.
+    /// Called after a request of this length. Large buffers stay, or their memory is returned.
     fn keep_or_trim(&mut self, len: usize) {
         if self.may_be_large || len.max(self.reply.capacity()) <= LARGE {
             return;
@@ -139,13 +141,13 @@ impl Drop for Buffers<'_> {
     }
 }
 
-/// Gives the pages of a buffer back to the system; it reads as zeros then.
+/// Returns the pages of a buffer to the system. The buffer reads as zeros then.
 fn give_back(buffer: &mut [u8]) {
     const PAGE: usize = 4096;
     let skipped = buffer.as_ptr().align_offset(PAGE).min(buffer.len());
     let pages = &mut buffer[skipped..];
     let len = pages.len() / PAGE * PAGE;
-    // SAFETY: whole pages of memory that is borrowed here alone, and any contents are valid bytes.
+    // SAFETY: whole pages of memory that is borrowed here only, and any contents are valid bytes.
     unsafe { libc::madvise(pages.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
 }
 
@@ -194,7 +196,7 @@ impl<H: Handler> WorkerPool<H> {
         }
         let channel = match self.source.clone_queue() {
             Ok(channel) => channel,
-            // /dev/fuse itself may not be opened here.
+            // /dev/fuse may not be opened here.
             Err(_) => self.source.share()?,
         }
         .replying_by(self.caller.clone());
@@ -235,7 +237,7 @@ impl<H: Handler> WorkerPool<H> {
         }
     }
 
-    /// Serves until the connection is closed or there are workers enough. The caller counts as
+    /// Serves until the connection is closed or enough workers wait. The calling worker counts as
     /// waiting at the start, and does not at the end.
     fn serve(self: &Arc<Self>, channel: &Arc<Channel>, buffers: &mut Buffers<'_>) {
         let mut pin = CpuPin::new(&self.caller);
@@ -249,8 +251,8 @@ impl<H: Handler> WorkerPool<H> {
                     let thread = request.as_ref().map_or(0, |request| request.header.pid);
                     let noted = self.caller.note(thread, waited);
                     pin.follow();
-                    // Either the guard sees the progress before it rests, or this sees that it
-                    // rests.
+                    // Either the guard sees the progress before it rests, or this worker sees that
+                    // it rests.
                     self.guard.progress.fetch_add(1, Ordering::SeqCst);
                     if noted == Noted::Begins
                         || self.caller.is_on() && self.guard.resting.load(Ordering::SeqCst)
@@ -276,8 +278,8 @@ impl<H: Handler> WorkerPool<H> {
                     buffers.keep_or_trim(len);
                     self.guard.progress.fetch_add(1, Ordering::AcqRel);
                     let most = if self.caller.is_on() { 1 } else { WAITING_MAX };
-                    // In one step: counted in between, it might keep the one that takes the last
-                    // place from calling another.
+                    // In one step: if it were counted in between, the worker that takes the last
+                    // place might not call another one.
                     let waits = |n: usize| (n < most).then_some(n + 1);
                     if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits).is_err() {
                         return;
@@ -350,8 +352,8 @@ impl<H: Handler> WorkerPool<H> {
         self.guard.call.notify_all();
     }
 
-    /// While one thread alone calls, sees to it that somebody waits for requests or is done soon
-    /// with one.
+    /// While one thread alone calls, ensures that a worker waits for requests or is about to finish
+    /// one.
     fn keep_guard(self: Arc<Self>) {
         let mut quiet = QUIET_TICKS;
         let mut seen = 0;
@@ -375,7 +377,7 @@ impl<H: Handler> WorkerPool<H> {
             } else if self.waiting.load(Ordering::Acquire) > 0 {
                 quiet += 1;
             } else {
-                // One request for a whole tick, and nobody for the next.
+                // One request took a whole tick, and no worker waits for the next.
                 let starved = self.caller.restore_priority();
                 if starved && (!self.caller.has_answered() || self.source.has_requests()) {
                     self.caller.give_up();
@@ -404,8 +406,8 @@ impl<H: Handler> WorkerPool<H> {
         }
     }
 
-    /// Waits until it is called back (true) or no longer needed (false). `free_buffers` follows
-    /// where that takes a while.
+    /// Waits until the worker is called back (true) or no longer needed (false). `free_buffers`
+    /// runs if that takes a while.
     fn park(&self, free_buffers: impl FnOnce()) -> bool {
         let place = Arc::new(ParkingPlace::default());
         let mut free_buffers = Some(free_buffers);

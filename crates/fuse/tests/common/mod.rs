@@ -1,4 +1,4 @@
-//! Volumes and their mounts: on a device in memory, and on an image that mke2fs has made.
+//! Volumes and their mounts: on a device in memory, and in an image that mke2fs has created.
 
 pub mod model_view;
 pub mod test_device;
@@ -12,7 +12,7 @@ use xact::mkfs::{MkfsOptions, mkfs};
 use xact::{Volume, VolumeOptions};
 use xact_fuse::{MountOptions, Session, Unmounter, serve};
 
-/// Tests that hold on any volume: one as our own mkfs makes it, in memory, and one as mke2fs does.
+/// Makes tests for two kinds of volumes: one made by our own mkfs, in memory, and one by mke2fs.
 #[allow(unused_macros)] // a test program may have tests of one kind only
 macro_rules! on_both {
     ($($name:ident)*) => {
@@ -25,21 +25,21 @@ macro_rules! on_both {
     };
 }
 
-/// What a volume is on.
+/// The device of a volume.
 enum On {
     Memory(Arc<TestDevice>),
     Image(PathBuf),
 }
 
-/// A mount in a folder of its own, unmounted at the end of a test, however it ends. The volume must
-/// then be sound: one in memory to our own check, an image to e2fsck.
+/// A mount in a folder of its own. It is unmounted when the test ends, also by a panic. Then the
+/// volume must be sound: our own check judges one in memory, e2fsck an image.
 pub struct Mounted {
     volume: Arc<Volume>,
     on: On,
     session: Option<Session>,
     unmounter: Unmounter,
     dir: tempfile::TempDir,
-    /// It is to be sound in the end.
+    /// Whether the volume must be sound in the end.
     is_sound: bool,
 }
 
@@ -48,7 +48,8 @@ impl Mounted {
         Mounted::in_memory_with(|_| {}, |_| {})
     }
 
-    /// `prepare` works on the volume before it is opened for the mount, which so has nothing cached.
+    /// `prepare` changes the volume before it is opened for the mount. So the mount has nothing
+    /// cached.
     pub fn in_memory_with(change: impl FnOnce(&mut MountOptions), prepare: impl FnOnce(&Volume)) -> Mounted {
         let mut options = MountOptions::new(Path::new("/images/a test.img"));
         change(&mut options);
@@ -73,7 +74,7 @@ impl Mounted {
 
     fn dir() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        // Other users have to get there.
+        // Other users must be able to reach it.
         set_mode(dir.path(), 0o755);
         dir
     }
@@ -97,7 +98,7 @@ impl Mounted {
         }
     }
 
-    /// The test breaks the volume.
+    /// Notes that the test breaks the volume.
     pub fn is_broken(&mut self) {
         self.is_sound = false;
     }
@@ -164,7 +165,7 @@ pub fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs a shell script in `dir`; panics with its output unless it succeeds. Returns what it said.
+/// Runs a shell script in `dir`; panics with its output unless it succeeds. Returns its output.
 pub fn sh(dir: &Path, script: &str) -> String {
     let output = Command::new("bash")
         .args(["-euc", script])

@@ -12,7 +12,7 @@ pub const SLOW: &[u8] = b"a slow page";
 /// A read of contents that begin with this panics.
 pub const PANIC: &[u8] = b"a page that panics";
 
-/// What a page of `len` bytes has that begins with `mark`.
+/// A page of `len` bytes that begins with `mark`.
 pub fn page(mark: &[u8], len: usize) -> Vec<u8> {
     let mut page = mark.to_vec();
     page.resize(len, b'.');
@@ -36,7 +36,7 @@ impl TestDevice {
         })
     }
 
-    /// What is on it now.
+    /// A copy of the present contents.
     pub fn copy(&self) -> Arc<MemoryDevice> {
         Arc::new(MemoryDevice::from_bytes(self.memory.to_bytes()))
     }

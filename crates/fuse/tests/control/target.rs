@@ -1,9 +1,11 @@
-//! The fuzz target `control`: two users who may do nothing that the kernel would not let through, against the server
-//! without a mount. Bytes become control ioctls (any command, any input, on any node that they have opened), plain
-//! calls, channels that are closed and a process that dies.
+//! The fuzz target `control`: two unprivileged users against the server, without a mount. They make
+//! only requests that the kernel would let through. Bytes become control ioctls (any command, any
+//! input, on any node that the users have opened), plain calls, channels that are closed and a
+//! process that dies.
 //!
-//! What must hold: every request is answered within [`PATIENCE`]; what root keeps from the two never stands in an
-//! answer to them, and is in the end as it was; nothing panics in the server; `xact check` finds the volume sound.
+//! These properties must hold: every request is answered within [`TIMEOUT`]; no answer to the two
+//! users contains root's secrets; root's files are unchanged in the end; nothing panics in the
+//! server; `xact check` finds the volume sound.
 //!
 //! A test of `xact-fuse` and the target in `fuzz/` include this file.
 
@@ -20,13 +22,13 @@ use xact_fuse::protocol::abi::{self, InHeader, OutHeader, fattr, init, opcode};
 use xact_fuse::{Connection, serve_socket};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Longest wait for an answer. A transaction that has lost conflicts may make others wait for a while.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for an answer. A transaction that has lost conflicts may delay others for a while.
+const TIMEOUT: Duration = Duration::from_secs(20);
 const STEPS_MAX: usize = 200;
 
-/// Contents that root keeps to himself, and a name of his that only he may list.
-const SECRET: &[u8] = b"what nobody but root reads";
-const SECRET_NAME: &str = "a-name-that-nobody-but-root-lists";
+/// Contents that only root may read, and a name that only root may list.
+const SECRET: &[u8] = b"what only root may read";
+const SECRET_NAME: &str = "a-name-that-only-root-may-list";
 
 const USERS: [u32; 2] = [1001, 1002];
 
@@ -66,7 +68,7 @@ const COMMANDS: [u32; 28] = [
     0x8004_f50c,
 ];
 
-/// A volume with two homes, a folder for all, and things of root's in all of them.
+/// A volume with two homes, a folder for all users, and files of root's in all of them.
 fn image() -> &'static [u8] {
     static IMAGE: OnceLock<Vec<u8>> = OnceLock::new();
     IMAGE.get_or_init(|| {
@@ -96,7 +98,7 @@ fn image() -> &'static [u8] {
     })
 }
 
-/// The bytes that choose, 0 from their end on.
+/// The bytes that choose. After their end the choices are 0.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -122,28 +124,29 @@ impl Choices<'_> {
 
 /// A node that the kernel knows.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KnownNode {
     lookups: u64,
     mode: u32,
     uid: u32,
     ino: u64,
-    /// A control channel is opened when it is made.
+    /// Whether it is a control channel, which is open from its creation on.
     is_channel: bool,
 }
 
-impl Known {
+impl KnownNode {
     fn is_dir(self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR
     }
 
-    /// Nobody has groups but his own, which have nothing else.
+    /// Whether the user has the wanted permission. A user has no other group than its own, to which
+    /// nothing else belongs.
     fn permits(self, uid: u32, wanted: u32) -> bool {
         let shift = if self.uid == uid { 6 } else { 0 };
         self.mode >> shift & wanted == wanted
     }
 }
 
-/// A descriptor; both users may have it, since it may be passed.
+/// A descriptor. Both users may have it, since it may be passed.
 #[derive(Debug, Clone, Copy)]
 struct Opened {
     node: u64,
@@ -156,7 +159,7 @@ struct Kernel {
     connection: Option<Connection>,
     volume: Arc<Volume>,
     device: Arc<MemoryDevice>,
-    known: BTreeMap<u64, Known>,
+    known: BTreeMap<u64, KnownNode>,
     opened: Vec<Opened>,
     /// Numbers of transactions.
     ids: Vec<u64>,
@@ -188,7 +191,7 @@ impl Kernel {
         };
         let volume = Volume::open(device.clone(), &options).expect("opening the volume");
         let mut ends = [0; 2];
-        // SAFETY: the call fills both numbers, which are nobody else's.
+        // SAFETY: the call fills both numbers, and no one else has these descriptors.
         let (socket, theirs) = unsafe {
             let made = libc::socketpair(
                 libc::AF_UNIX,
@@ -212,7 +215,7 @@ impl Kernel {
             flags2: (flags >> 32) as u32,
             ..Default::default()
         };
-        let root = Known { lookups: 1, mode: libc::S_IFDIR | 0o755, uid: 0, ino: 2, is_channel: false };
+        let root = KnownNode { lookups: 1, mode: libc::S_IFDIR | 0o755, uid: 0, ino: 2, is_channel: false };
         let mut kernel = Kernel {
             socket,
             connection: None,
@@ -224,7 +227,7 @@ impl Kernel {
             unique: 0,
             mortal: None,
         };
-        // It is answered when the server starts, which waits for it.
+        // INIT is answered when the server starts, which waits for it.
         kernel.send(0, opcode::INIT, 0, &[asked.as_bytes()]);
         kernel.connection = Some(serve_socket(volume, theirs).expect("starting to serve"));
         kernel.receive(0).expect("INIT succeeds");
@@ -268,7 +271,7 @@ impl Kernel {
 
     fn kill(&mut self) {
         if let Some(pid) = self.mortal.take() {
-            // SAFETY: it is our child, and nobody else waits for it.
+            // SAFETY: it is our child, and no other thread waits for it.
             unsafe {
                 libc::kill(pid, libc::SIGKILL);
                 libc::waitpid(pid, std::ptr::null_mut(), 0);
@@ -301,18 +304,18 @@ impl Kernel {
         assert_eq!(sent as usize, message.len(), "{}", io::Error::last_os_error());
     }
 
-    /// The answer to the last request, notifications left out; an errno where it failed.
+    /// The answer to the last request, without notifications; an errno if it failed.
     fn receive(&mut self, by: u32) -> Result<Vec<u8>, i32> {
         let mut buffer = vec![0; 1 << 17];
         loop {
             let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: the kernel reads and writes one pollfd, and the number of bytes given.
             let got = unsafe {
-                let ready = libc::poll(&mut poll, 1, PATIENCE.as_millis() as i32);
+                let ready = libc::poll(&mut poll, 1, TIMEOUT.as_millis() as i32);
                 assert_eq!(ready, 1, "no answer to request {}", self.unique);
                 libc::recv(self.socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0)
             };
-            assert!(got > 0, "the server is gone: {}", io::Error::last_os_error());
+        assert!(got > 0, "the server has ended: {}", io::Error::last_os_error());
             let (header, body) =
                 OutHeader::read_from_prefix(&buffer[..got as usize]).expect("an answer has a header");
             assert_eq!(header.len as usize, got as usize);
@@ -340,14 +343,14 @@ impl Kernel {
         if entry.nodeid == 0 {
             return 0;
         }
-        let fresh = Known { lookups: 0, mode: 0, uid: 0, ino: 0, is_channel };
+        let fresh = KnownNode { lookups: 0, mode: 0, uid: 0, ino: 0, is_channel };
         let known = self.known.entry(entry.nodeid).or_insert(fresh);
         known.lookups += 1;
         (known.mode, known.uid, known.ino) = (entry.attr.mode, entry.attr.uid, entry.attr.ino);
         entry.nodeid
     }
 
-    fn node(&self, choices: &mut Choices<'_>) -> (u64, Known) {
+    fn node(&self, choices: &mut Choices<'_>) -> (u64, KnownNode) {
         let (node, known) =
             self.known.iter().nth(choices.below(self.known.len())).expect("the root is known");
         (*node, *known)
@@ -362,7 +365,7 @@ impl Kernel {
             _ => b"tx".to_vec(),
         };
         let mut name: Vec<u8> = name.into_iter().filter(|byte| !matches!(byte, 0 | b'/')).collect();
-        // Those never reach a server.
+        // The kernel never sends these to a server.
         if matches!(name.as_slice(), b"" | b"." | b"..") {
             name = b"x".to_vec();
         }
@@ -422,7 +425,7 @@ impl Kernel {
         }
     }
 
-    /// The way into a transaction's view, as far as its user gets.
+    /// Enters a transaction's view, as far as its user may.
     fn enter_view(&mut self, by: u32, choices: &mut Choices<'_>) {
         let id = self.ids[choices.below(self.ids.len())];
         let uid = by & 0xffff;
@@ -447,7 +450,7 @@ impl Kernel {
         };
         let size = (command >> 16 & 0x3fff) as usize;
         let mut input = vec![0; size];
-        // What structs begin with: flags, or the numbers of a transaction and an inode.
+        // The first fields of structs: flags, or the numbers of a transaction and an inode.
         let shape = choices.byte();
         let words = if shape & 1 != 0 {
             let id = self.ids[choices.below(self.ids.len())];
@@ -505,7 +508,7 @@ impl Kernel {
         }
     }
 
-    /// A call that changes something where its user may.
+    /// A call that changes something, if its user may.
     fn change(&mut self, by: u32, uid: u32, choices: &mut Choices<'_>) {
         let (node, known) = self.node(choices);
         let (name, other) = (self.name(choices), self.name(choices));
@@ -527,7 +530,7 @@ impl Kernel {
                 let _ = self.ask(by, opcode::RMDIR, node, &[&name]);
             }
             4 | 5 if may => {
-                // Within the folder: another one asks for rights to what is moved.
+                // Within the folder: a move to another one needs permissions for the moved folder.
                 let args = abi::Rename2In { newdir: node, flags: u32::from(mode & 4 != 0), padding: 0 };
                 let _ = self.ask(by, opcode::RENAME2, node, &[args.as_bytes(), &name, &other]);
             }
@@ -577,7 +580,8 @@ struct Secret {
     may_be_deleted: bool,
 }
 
-/// Contents and attributes of an inode; `None` where it was deleted, even if its number was given again.
+/// Contents and attributes of an inode; `None` if it was deleted, even if its number was used
+/// again.
 fn state(volume: &Volume, was: &Attr) -> Option<String> {
     let base = volume.base();
     let attr = base.attr(was.ino).ok().filter(|attr| attr.nlink > 0 && attr.generation == was.generation)?;

@@ -1,4 +1,4 @@
-//! A call of a user's process and its reply: as bytes, to send to that process, and as text, for people.
+//! A call of a user's process and its reply: as bytes for that process, and as text for people.
 
 use std::fmt;
 
@@ -36,18 +36,18 @@ pub enum What {
     GetXattr,
     RemoveXattr,
     ListXattrs,
-    /// as `FS_IOC_SETFLAGS` has them
+    /// as in `FS_IOC_SETFLAGS`
     SetFlags,
     GetFlags,
     /// mode of fallocate, offset, length
     Allocate,
-    /// `other`: where to; from offset, to offset, length
+    /// `other`: the destination; from offset, to offset, length
     Copy,
-    /// `other`: the name that it is given; mode
+    /// `other`: its name; mode
     Unnamed,
     /// 0: now, else the time
     SetTimes,
-    /// as access(2) has it
+    /// as in access(2)
     Access,
     /// The paths in `bytes`, NUL between them: which can be looked up, listed and read.
     Probe,
@@ -74,7 +74,7 @@ pub const WRITE_APPEND: u64 = 1;
 pub const WRITE_TRUNCATE: u64 = 2;
 pub const WRITE_CREATE: u64 = 4;
 
-/// The errno of a call that its process skipped: it would be part of an atomic write that is open.
+/// The errno of a call that its process skipped, since it would be part of an open atomic write.
 pub const SKIPPED: i32 = 9999;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Call {
         Call { bytes, ..self }
     }
 
-    /// Whether it only looks.
+    /// Whether it changes nothing.
     pub fn looks(&self) -> bool {
         use What::*;
         // A rename to the same name changes nothing.
@@ -205,7 +205,7 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Lengths and numbers as they go over a socket.
+/// Lengths and numbers in the form that is sent over a socket.
 #[derive(Default)]
 pub struct Writer(pub Vec<u8>);
 
@@ -234,7 +234,7 @@ impl Writer {
     }
 }
 
-/// Both ends are this program, so what comes is well formed.
+/// Both ends are this program, so all messages are well formed.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {

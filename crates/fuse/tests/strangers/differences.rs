@@ -2,7 +2,7 @@
 
 use crate::call::{Call, Reply, What};
 
-/// A call that succeeds and changes nothing.
+/// The reason for a call that succeeds and changes nothing.
 pub const NOTHING_TO_REMOVE: &str = "an ACL that does not exist is removed: flags are not looked at";
 
 /// The reason why the two may differ.
@@ -15,8 +15,8 @@ pub fn known(call: &Call, ours: &Reply, kernels: &Reply) -> Option<&'static str>
         What::RemoveXattr if call.other.starts_with("system.") && errors == (0, libc::EPERM) => {
             Some(NOTHING_TO_REMOVE)
         }
-        // The kernel does not know the flags of a FUSE server's inodes: it does not check them first, and open and
-        // access do not check them at all.
+        // The kernel does not know the flags of a FUSE server's inodes: it does not check them
+        // first, and open and access do not check them at all.
         What::Open | What::Access if errors == (0, libc::EPERM) => {
             Some("flags are looked at when something is written")
         }

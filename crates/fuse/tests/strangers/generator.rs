@@ -1,5 +1,6 @@
-//! Random histories: a tree of modes, owners, ACLs and flags, then calls of all users. Few names, so that they
-//! meet; and where a transaction is open, somebody often takes a right away from what it has touched.
+//! Random histories: a tree of modes, owners, ACLs and flags, then calls of all users. Names are
+//! few, so that calls collide. While a transaction is open, other users often remove a permission
+//! on something that it has touched.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ use xact_control::abi as control;
 
 /// Folders at the top: of each user, for all, of a group, of root, with setgid and sticky.
 const TOPS: [&str; 8] = ["h0", "h1", "h2", "h3", "t", "g", "r", "w"];
-/// `c` is free at first.
+/// `c` is unused at first.
 const NAMES: [&str; 7] = ["a", "b", "d", "e", "a", "d", "c"];
 
 const ACL_ACCESS: &str = "system.posix_acl_access";
@@ -26,14 +27,14 @@ pub struct Generator {
     pending: VecDeque<Step>,
     next_tag: u64,
     next_tx: usize,
-    /// Hostile steps among twelve: those that take rights from an open transaction.
+    /// Hostile steps among twelve: those that remove permissions from an open transaction.
     hostile: u64,
     theme: Theme,
-    /// Paths that there are.
+    /// Paths that exist.
     there: Vec<String>,
 }
 
-/// The kind of steps that a history has more of.
+/// The kind of steps that are frequent in a history.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Theme {
     Mixed,
@@ -255,7 +256,8 @@ impl Generator {
                 let (by, path) = (self.anybody(), self.path());
                 let command = self.pick(&STRAY);
                 let fill = self.pick(&[0, 0, 1, 3, 0xff]);
-                // What ends transactions does nothing there; what waits is no part of this.
+                // Commands that end transactions have no effect there. Commands that wait are not
+                // tested here.
                 self.pending.push_back(Step::Stray { by, path, command, fill });
             }
             _ => {
@@ -267,7 +269,7 @@ impl Generator {
         }
     }
 
-    /// A call in a transaction, rather one that changes something where its user may.
+    /// A call in a transaction, preferably one that changes something and that its user may make.
     fn inside(&mut self, world: &World, tx: usize) {
         let mut call = self.random_call();
         if self.one_in(2) {
@@ -281,21 +283,21 @@ impl Generator {
                 call.other = change(&call.other);
             }
         }
-        // An inode that is made without a name has the mode and group that its folder gave it then, which may not be
-        // the folder that it gets into.
+        // An inode that is created without a name gets the mode and group from its folder at that
+        // time. It may be linked into another folder later.
         if call.what == What::Unnamed
             && let Some((dir, _)) = call.other.rsplit_once('/')
         {
             call.path = dir.to_owned();
         }
-        // What is read may be older than at the commit.
+        // The copied contents may be older than at the commit.
         if call.what == What::Copy {
             call = Call::new(What::Read, &call.path).numbers([0, 100, 0]);
         }
         self.pending.push_back(Step::In { tx, call });
     }
 
-    /// Takes a right away from what a transaction has touched.
+    /// Removes a permission on something that a transaction has touched.
     fn hostility(&mut self, world: &World, tx: usize) -> bool {
         let touched = world.touched(tx);
         if touched.is_empty() {
@@ -366,7 +368,8 @@ impl Generator {
         self.pending.push_back(Step::Savepoint { tx, what, nth });
     }
 
-    /// Somebody else has a descriptor of the view, makes a savepoint and dies, or ends one of others.
+    /// Another user has a descriptor of the view, makes a savepoint and dies, or ends a savepoint
+    /// of another process.
     fn foreign_part(&mut self, world: &World, tx: usize) {
         let to = Actor::mortal(self.below(ROOT as u64) as usize);
         let path = self.pick(&["t", "g", "w", "r"]).to_owned();
@@ -393,7 +396,8 @@ impl Generator {
                 self.pending.push_back(Step::Info { by, tx, next });
             }
             1 => {
-                // A folder of others in his own is renamed, and shows what is in it.
+                // A user renames a folder of others in its own folder, which shows the folder's
+                // contents.
                 let (own, name) = (owner.user, self.pick(&["d", "e"]));
                 let rename = Call::new(What::Rename, &format!("h{own}/{name}")).other(&format!("h{own}/c"));
                 self.pending.push_back(Step::In { tx, call: rename });
@@ -459,7 +463,7 @@ impl Generator {
             self.pending.push_back(start);
             return;
         }
-        // Somebody else stores into the same file.
+        // Another user stores into the same file.
         let (other, tag) = (self.anybody(), self.tag());
         let other = if self.one_in(2) { Actor { user: by.user, mortal: !by.mortal } } else { other };
         let offset = self.below(700) * 11;
@@ -571,7 +575,7 @@ impl Generator {
             Link => call.other(&other),
             Rename => {
                 let flags = self.pick(&[0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE]);
-                // In its folder mostly, where its user may.
+                // Mostly in its folder, if its user may.
                 let beside = match path.rsplit_once('/') {
                     Some((dir, _)) if !self.one_in(3) => format!("{dir}/{}", self.pick(&NAMES)),
                     _ => other,

@@ -1,11 +1,11 @@
-//! The property of access: through xact no user obtains or changes anything that plain calls on ext4 with the
-//! same permissions would not give at the moment of the commit. Random trees and random calls of four users and
-//! root on a mount, each with a process and groups. The kernel's own ext4 is the oracle: every call is repeated
-//! there (see `world`).
+//! The property of access: through xact no user obtains or changes anything that plain calls on
+//! ext4 with the same permissions would not give at the moment of the commit. Random trees and
+//! random calls of four users and root on a mount, each with a process and groups. The kernel's own
+//! ext4 is the oracle: every call is repeated there (see `world`).
 //!
-//! `cargo test` makes some ten thousand calls, and leaves out each [`AccessCheck`] in turn, which must be found.
-//! `CALLS=1000000` makes more, `SEED=17 CALLS=1` repeats one history, `FAILURES=20` continues after failures of
-//! 19 kinds. A program without test harness: its processes are users.
+//! `cargo test` makes some ten thousand calls, and leaves out each [`AccessCheck`] in turn, which
+//! must be found. `CALLS=1000000` makes more, `SEED=17 CALLS=1` repeats one history, `FAILURES=20`
+//! continues after failures of 19 kinds. A program without test harness: its processes are users.
 
 mod call;
 #[allow(dead_code)]
@@ -33,7 +33,7 @@ use xact::{MemoryDevice, Volume, VolumeOptions};
 use xact_fuse::{MountOptions, Session, serve};
 use xact_types::AccessCheck;
 
-/// Root's place among the users.
+/// Root's index among the users.
 pub const ROOT: usize = 4;
 
 // The ioctls of F2FS.
@@ -44,7 +44,7 @@ pub const ABORT_ATOMIC: u32 = 0xf505;
 /// Steps of one history.
 const STEPS: usize = 400;
 
-/// A volume of ours and one of the kernel's ext4, mounted.
+/// One of our volumes and one of the kernel's ext4, both mounted.
 struct Both {
     dir: tempfile::TempDir,
     volume: Arc<Volume>,
@@ -111,7 +111,7 @@ fn planted(step: &Step) -> Option<&Call> {
     }
 }
 
-/// A random history; where it fails, its steps.
+/// A random history; if it fails, its steps.
 fn history(world: &mut World, seed: u64) -> Result<(), (Vec<Step>, Violation)> {
     world.begin_epoch();
     let (mut generator, mut steps) = Generator::new(seed);
@@ -131,7 +131,7 @@ fn history(world: &mut World, seed: u64) -> Result<(), (Vec<Step>, Violation)> {
     result.map_err(|violation| (steps, violation))
 }
 
-/// Leaves out what a failure does not need.
+/// Leaves out steps that a failure does not need.
 fn shorten(world: &mut World, mut steps: Vec<Step>) -> Vec<Step> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut size = steps.len() / 2;
@@ -153,7 +153,7 @@ fn shorten(world: &mut World, mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-/// A failure as a person wants to see it.
+/// A failure, formatted for people.
 fn report(world: &mut World, seed: u64, steps: Vec<Step>, violation: &Violation) -> String {
     let again = format!("SEED={seed} CALLS=1 cargo test --release -p xact-fuse --test strangers");
     let calls = steps.len();
@@ -168,7 +168,7 @@ fn report(world: &mut World, seed: u64, steps: Vec<Step>, violation: &Violation)
     )
 }
 
-/// A violation without what differs from one to the next of the same kind.
+/// A violation without the parts that differ between violations of the same kind.
 fn kind(violation: &Violation) -> String {
     let words = violation.0.split_whitespace();
     let words = words.filter(|word| !word.contains(['/', '<', '[']) && word.trim_matches(':').len() > 1);
@@ -180,7 +180,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
 }
 
-/// Nothing left out: no violation in this number of calls.
+/// With all checks: this number of calls finds no violation.
 fn nothing_is_found(world: &mut World, calls: u64, first: u64) {
     let (mut seed, until, started) = (first, world.counts.calls + calls, Instant::now());
     let mut kinds = std::collections::BTreeMap::new();
@@ -202,12 +202,12 @@ fn nothing_is_found(world: &mut World, calls: u64, first: u64) {
     let counts = &world.counts;
     println!("{} histories in {:.1} s: {counts:?}", seed - first, started.elapsed().as_secs_f64());
     assert!(kinds.is_empty(), "{kinds:#?}");
-    // One history that is repeated may have none of these.
+    // A single repeated history may have none of these.
     let enough = counts.commits > counts.calls / 1000 && counts.refused > counts.calls / 10_000;
     assert!(enough || counts.calls < 10_000, "too few to mean anything");
 }
 
-/// With a check left out something is found, soon, which is not there with the check.
+/// With a check left out, a violation is found soon, which does not exist with the check.
 fn is_found(world: &mut World, check: AccessCheck) -> bool {
     let started = Instant::now();
     let mut seeds = 1..;

@@ -1,4 +1,4 @@
-//! The process of a user: makes the calls that it is sent, with the user's own rights.
+//! The process of a user: makes the calls that it receives, with the user's own rights.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CString;
@@ -15,7 +15,7 @@ use crate::call::{Call, Reader, Reply, SKIPPED, WRITE_APPEND, WRITE_CREATE, WRIT
 use crate::tag;
 use crate::tree::FLAGS;
 
-/// A user, with the groups that he is in; the first is his own.
+/// A user and its groups. The first group is the user's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     pub uid: u32,
@@ -44,7 +44,8 @@ impl Process {
         Process { child, calls, rights }
     }
 
-    /// Makes each call on each of the sides: their number, by which descriptors are known, and folder.
+    /// Makes each call on each of the sides. A side is a number, by which descriptors are known,
+    /// and a folder.
     pub fn call(&mut self, sides: &[(u64, &str)], calls: &[&Call]) -> Vec<Vec<Reply>> {
         let mut writer = Writer(vec![0; 8]);
         writer.number(sides.len() as u64);
@@ -76,7 +77,7 @@ impl Process {
     }
 }
 
-/// Puts the length in front, for which there is room.
+/// Writes the length into the message's first bytes, and sends it.
 fn send(stream: &mut UnixStream, Writer(mut message): Writer) -> io::Result<()> {
     let len = (message.len() - 8) as u64;
     message[..8].copy_from_slice(&len.to_le_bytes());
@@ -98,7 +99,7 @@ fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
 fn message<R>(work: impl FnOnce(&mut libc::msghdr) -> R) -> R {
     let mut byte = [0_u8; 1];
     let mut slice = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // Room for one descriptor, aligned as a cmsghdr.
+    // Space for one descriptor, aligned as a cmsghdr.
     let mut control = [0_u64; 3];
     // SAFETY: an all-zero msghdr is a valid one.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -111,7 +112,7 @@ fn message<R>(work: impl FnOnce(&mut libc::msghdr) -> R) -> R {
 
 fn pass(stream: &UnixStream, descriptor: RawFd) -> io::Result<()> {
     message(|message| {
-        // SAFETY: the control buffer has room for a header and one descriptor.
+        // SAFETY: the control buffer holds a header and one descriptor.
         let sent = unsafe {
             let header = libc::CMSG_FIRSTHDR(message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -126,8 +127,8 @@ fn pass(stream: &UnixStream, descriptor: RawFd) -> io::Result<()> {
 
 fn accept(stream: &UnixStream) -> io::Result<OwnedFd> {
     message(|message| {
-        // SAFETY: the message points at buffers of the lengths in it, alive during the call; a header of
-        // SCM_RIGHTS is followed by a descriptor that is ours alone.
+        // SAFETY: the message points at buffers of the lengths in it, alive during the call. A
+        // descriptor follows a header of SCM_RIGHTS, and only this process owns it.
         unsafe {
             check(libc::recvmsg(stream.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC) as i32)?;
             let header = libc::CMSG_FIRSTHDR(message);
@@ -139,7 +140,7 @@ fn accept(stream: &UnixStream) -> io::Result<OwnedFd> {
     })
 }
 
-/// The program of such a process: the user and his groups are its arguments.
+/// The program of such a process: the user and its groups are its arguments.
 pub fn serve(uid: &str, groups: &str) {
     let uid: u32 = uid.parse().unwrap();
     let groups: Vec<u32> = groups.split(',').map(|group| group.parse().unwrap()).collect();
@@ -150,7 +151,7 @@ pub fn serve(uid: &str, groups: &str) {
         check(libc::setgid(groups[0])).unwrap();
         check(libc::setuid(uid)).unwrap();
     }
-    // SAFETY: both are sockets that belong to nobody else here.
+    // SAFETY: both are sockets, and nothing else here owns them.
     let (mut calls, rights) = unsafe { (UnixStream::from_raw_fd(0), UnixStream::from_raw_fd(1)) };
     let mut state = State { rights, slots: HashMap::new(), maps: HashMap::new(), sections: HashSet::new() };
     while let Some(message) = receive(&mut calls).unwrap() {
@@ -189,7 +190,7 @@ const MAPPED: usize = 8192;
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody has a reference into it.
+        // SAFETY: it was mapped with this length, and no reference into it exists.
         unsafe { libc::munmap(self.0.cast(), MAPPED) };
     }
 }
@@ -202,17 +203,17 @@ fn c(text: &str) -> CString {
     CString::new(text).unwrap()
 }
 
-/// Device and inode number, and when the inode was made: numbers are given again.
+/// Device and inode number, and when the inode was created: numbers are used again.
 type Identity = (u64, u64, SystemTime);
 
 fn identity(m: &std::fs::Metadata) -> Identity {
     use std::os::unix::fs::MetadataExt;
-    (m.dev(), m.ino(), m.created().expect("both file systems tell"))
+    (m.dev(), m.ino(), m.created().expect("both file systems store it"))
 }
 
 impl State {
-    /// Whether a call would write to a file in which this process has an atomic write open: it would be part of
-    /// that.
+    /// Whether a call would write to a file in which this process has an atomic write open. It
+    /// would be part of the atomic write then.
     fn is_in_section(&self, root: &str, call: &Call) -> bool {
         if self.sections.is_empty() {
             return false;
@@ -220,7 +221,7 @@ impl State {
         let path = match call.what {
             What::Write | What::Allocate | What::Truncate => &call.path,
             What::Copy => &call.other,
-            // The calls of an atomic write itself are made on one side alone.
+            // The calls of an atomic write itself are made on one side only.
             _ => return false,
         };
         std::fs::metadata(format!("{root}/{path}")).is_ok_and(|m| self.sections.contains(&identity(&m)))
@@ -240,17 +241,18 @@ impl State {
         self.slots.get(&(call.slot, side)).ok_or(io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// An error comes with the output too, as the control calls have it.
+    /// An error also has output, as for the control calls.
     fn ioctl(&mut self, side: u64, call: &Call) -> Reply {
         let file = match self.slot(side, call) {
             Ok(file) => file,
             Err(_) => return Reply { errno: libc::EBADF, bytes: Vec::new() },
         };
-        // The largest that an ioctl's number can say.
+        // The largest size that an ioctl's number can encode.
         let mut argument = call.bytes.clone();
         argument.resize(1 << 14, 0);
         let command = call.numbers[0] as u32;
-        // SAFETY: no command writes more than the size in its number, and the buffer has the largest.
+        // SAFETY: no command writes more than the size in its number, and the buffer has the
+        // largest.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), command as _, argument.as_mut_ptr()) };
         let errno = if done < 0 { io::Error::last_os_error().raw_os_error().unwrap() } else { 0 };
         if errno == 0 && matches!(command, crate::START | crate::COMMIT_ATOMIC | crate::ABORT_ATOMIC) {
@@ -348,7 +350,7 @@ impl State {
             }
             What::SetFlags => {
                 let file = open(&path, libc::O_RDONLY)?;
-                // As chattr does it, which leaves alone what is not people's.
+                // As in chattr, which keeps flags that users cannot set.
                 let flags = libc::c_long::from((flags_of(&file)? & !FLAGS) as i32) | first as libc::c_long;
                 // SAFETY: the ioctl reads a number.
                 check(unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &flags) }).map(done)
@@ -428,7 +430,8 @@ impl State {
             }
             What::Store => {
                 let mapping = self.maps.get(&(call.slot, side)).ok_or(io::ErrorKind::NotFound)?;
-                // A page beyond the end would kill the process, and one of an immutable file on the kernel's ext4.
+                // A page beyond the end would kill the process, and so would one of an immutable
+                // file on the kernel's ext4.
                 let file = self.slot(side, call)?;
                 let immutable = flags_of(file)? & crate::generator::IMMUTABLE as u32 != 0;
                 if immutable || file.metadata()?.len() < MAPPED as u64 {
@@ -436,7 +439,8 @@ impl State {
                 }
                 let offset = first as usize;
                 assert!(offset + call.bytes.len() <= MAPPED);
-                // SAFETY: within the mapping, which the file covers; others may change the bytes at any time.
+                // SAFETY: within the mapping, which the file covers; others may change the bytes at
+                // any time.
                 let synced = unsafe {
                     mapping.0.add(offset).copy_from(call.bytes.as_ptr(), call.bytes.len());
                     if second == 1 { 0 } else { libc::msync(mapping.0.cast(), MAPPED, libc::MS_SYNC) }
@@ -503,16 +507,17 @@ fn stat_text(m: &std::fs::Metadata) -> Vec<u8> {
     format!("{:o} {}:{} {links} {size}", mode_of(m), m.uid(), m.gid()).into_bytes()
 }
 
-/// Type and permissions. Without the right to execute for the group, a file's setgid bit means nothing; the kernel
-/// drops it when somebody writes who is not in the group, and a FUSE server does not know the writer's groups.
+/// Type and permissions. Without the right to execute for the group, a file's setgid bit means
+/// nothing. The kernel drops it when a process writes that is not in the group; a FUSE server does
+/// not know the writer's groups.
 pub fn mode_of(m: &std::fs::Metadata) -> u32 {
     use std::os::unix::fs::MetadataExt;
     let means_nothing = m.is_file() && m.mode() & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID;
     if means_nothing { m.mode() & !libc::S_ISGID } else { m.mode() }
 }
 
-/// Lines about the paths that this user gets at: `p PATH` where it can be looked up, `l PATH` with the names in a
-/// folder, `t TAG` of contents.
+/// Lines about the paths that this user can reach: `p PATH` if it can be looked up, `l PATH` with
+/// the names in a folder, `t TAG` of contents.
 fn probe(root: &str, paths: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     for name in paths.split(|&b| b == 0).filter(|name| !name.is_empty()) {

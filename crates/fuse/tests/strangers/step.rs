@@ -1,11 +1,11 @@
-//! Steps of a history. Each makes sense whatever came before, so that a history can be shortened: what refers to
-//! something that is not there does nothing.
+//! Steps of a history. Each makes sense after any others, so that a history can be shortened: a
+//! step that refers to something that does not exist has no effect.
 
 use std::fmt;
 
 use crate::call::Call;
 
-/// A process: one of the user's that lives on, or one that may be killed.
+/// A process of a user: one that lives on, or one that may be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Actor {
     pub user: usize,
@@ -32,7 +32,7 @@ impl fmt::Display for Actor {
     }
 }
 
-/// Which of a transaction's savepoint calls.
+/// The savepoint call of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Savepoint {
     Make,
@@ -79,7 +79,7 @@ pub enum Step {
         by: Actor,
         tx: usize,
     },
-    /// By its owner, on the control channel; `nth` of the open ones.
+    /// By its owner, on the control channel; `nth` of the open savepoints.
     Savepoint {
         tx: usize,
         what: Savepoint,
@@ -90,7 +90,8 @@ pub enum Step {
         tx: usize,
         next: bool,
     },
-    /// `passed`: on the transaction's own channel, which has been passed; `again`: the list that was made before.
+    /// `passed`: on the transaction's own channel, which was passed. `again`: the list that was
+    /// made before.
     Diff {
         by: Actor,
         tx: usize,
@@ -104,7 +105,7 @@ pub enum Step {
         tx: usize,
         by_file: bool,
     },
-    /// Reads the inode at a path, as it is in the view or outside, on a channel that has no list.
+    /// Reads the inode at a path, in the view or outside, on a channel that has no list.
     ReadNumber {
         by: Actor,
         tx: usize,
@@ -156,7 +157,8 @@ pub enum Step {
         offset: u64,
         tag: u64,
     },
-    /// Somebody has stored into a page, which is not written out yet, when another's atomic write writes to it.
+    /// One user has stored into a page that is not written out yet, when another user's atomic
+    /// write writes to it.
     StoreUnder {
         by: Actor,
         offset: u64,
@@ -167,7 +169,7 @@ pub enum Step {
     Unmap {
         by: Actor,
     },
-    /// A control call on a file that does not take it.
+    /// A control call on a file that does not accept it.
     Stray {
         by: Actor,
         path: String,

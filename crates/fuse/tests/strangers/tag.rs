@@ -1,9 +1,9 @@
-//! Tags: the pieces that contents of files consist of. Each is written once, so a process that has seen a tag
-//! has seen that write.
+//! Tags: the pieces of which contents of files consist. Each is written once, so a process that has
+//! seen a tag has seen that write.
 //!
-//! A tag is `<`, nine digits and `>`; in an atomic write, `[`, nine letters and `]`. The two have no byte in
-//! common: a byte that is stored through a mapping over the same byte of an open atomic write is part of the
-//! latter (docs/SECURITY.md).
+//! A tag is `<`, nine digits and `>`; in an atomic write, `[`, nine letters and `]`. The two have
+//! no byte in common: a byte that is stored through a mapping over the same byte of an open atomic
+//! write is part of the latter (docs/SECURITY.md).
 
 const LEN: usize = 11;
 

@@ -1,4 +1,4 @@
-//! A folder with all that is below it, as root sees it: to be compared, copied and removed.
+//! A folder with everything below it, as root sees it: to be compared, copied and removed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, Permissions};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::process::{flags_of, get_xattr, mode_of};
 
-/// Flags that people set (immutable, append-only, and some that mean less).
+/// Flags that users can set (immutable, append-only, and less important ones).
 pub const FLAGS: u32 = 0x10 | 0x20 | 0x8 | 0x40 | 0x80;
 const XATTRS: [&str; 4] = ["system.posix_acl_access", "system.posix_acl_default", "user.a", "user.b"];
 
@@ -18,7 +18,7 @@ const XATTRS: [&str; 4] = ["system.posix_acl_access", "system.posix_acl_default"
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub mode: u32,
-    /// With the setgid bit that [`mode_of`] leaves out, for copies.
+    /// The mode with the setgid bit that [`mode_of`] leaves out, for copies.
     full_mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -99,7 +99,7 @@ pub fn read(root: &Path) -> io::Result<Tree> {
         };
         tree.insert(path, entry);
     }
-    // Which of an inode's paths is met first differs from one file system to the other.
+    // The first path of an inode differs from one file system to the other.
     let mut firsts: HashMap<String, String> = HashMap::new();
     for (path, entry) in &tree {
         firsts.entry(entry.same_as.clone()).or_insert_with(|| path.clone());
@@ -137,7 +137,7 @@ pub fn paths(root: &Path) -> Vec<String> {
 pub fn difference(ours: &Tree, kernels: &Tree) -> Option<String> {
     for (path, entry) in ours {
         match kernels.get(path) {
-            None => return Some(format!("{path} is there, and not on the kernel's ext4")),
+            None => return Some(format!("{path} exists, and not on the kernel's ext4")),
             Some(other) if !entry.is_same(other) => {
                 return Some(format!("{path} is {}, on the kernel's ext4 {}", text(entry), text(other)));
             }
@@ -162,7 +162,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Removes all that is in a folder, whatever its flags.
+/// Removes everything in a folder, whatever its flags.
 pub fn clear(root: &Path) -> io::Result<()> {
     let mut todo = vec![root.to_owned()];
     let mut dirs = Vec::new();
@@ -199,7 +199,7 @@ fn set_flags(path: &Path, flags: u32) -> io::Result<()> {
     }
 }
 
-/// Makes a folder the same as a tree.
+/// Makes a folder equal to a tree.
 pub fn write(tree: &Tree, root: &Path) -> io::Result<()> {
     clear(root)?;
     for (path, entry) in tree.iter().filter(|(path, _)| !path.is_empty()) {
@@ -223,7 +223,7 @@ pub fn write(tree: &Tree, root: &Path) -> io::Result<()> {
         if fs::symlink_metadata(&at)?.file_type().is_symlink() {
             continue;
         }
-        // A default ACL above has given it one.
+        // It has inherited one from a default ACL above.
         for name in XATTRS {
             let name = std::ffi::CString::new(name).unwrap();
             // SAFETY: C strings; there may be nothing to remove.

@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// Whether something was written.
+    /// Writes in an atomic write; whether it succeeded.
     pub(super) fn write_in_section(&mut self, by: Actor, page: u64, tag: u64) -> bool {
         if !self.sections.contains_key(&by) {
             return false;
@@ -21,8 +21,8 @@ impl World {
         reply.is_ok()
     }
 
-    /// The store may be lost (docs/SECURITY.md), as the kernel copies what is written over it. But what is not
-    /// committed is not seen.
+    /// The store may be lost (docs/SECURITY.md), as the kernel copies the written data over it. But
+    /// no other process sees uncommitted data.
     pub(super) fn store_under(
         &mut self,
         by: Actor,
@@ -41,12 +41,13 @@ impl World {
             self.known[by.user].insert(tag);
         }
         let wrote = self.write_in_section(section, offset / 4096, written);
-        // What is dirty goes to the daemon.
+        // Dirty pages are written to the daemon.
         let sync = Call::on(What::Store, MAPPED).numbers([0, 0, 0]);
         let reply = self.on_both(by, &sync);
         self.same(by, &sync, &reply)?;
         if !wrote {
-            // The kernel has copied what is refused to the page, which the store made dirty (docs/SECURITY.md).
+            // The kernel has copied the refused data to the page, which the store made dirty
+            // (docs/SECURITY.md).
             self.adjust();
             return Ok(());
         }

@@ -85,14 +85,15 @@ impl World {
         let said =
             listed.as_ref().map(|listed| listed.iter().map(|c| c.paths.join(" from ")).collect::<Vec<_>>());
         self.note(|| format!("    {said:?}"));
-        // A process with the channel has the transaction, and the list that its user has made on it.
+        // A process with the channel has the transaction, and the list that its user has made on
+        // it.
         if passed && again {
             return Ok(());
         }
         self.judge_names(by, number, &listed.unwrap_or_default())
     }
 
-    /// Every path is one that the user gets at.
+    /// Checks that the user can reach every path.
     pub(super) fn judge_names(&mut self, by: Actor, number: usize, listed: &[Listed]) -> Outcome {
         self.counts.lists += u64::from(!listed.is_empty());
         if by.user == ROOT {
@@ -179,7 +180,7 @@ impl World {
         let reply = self.read_side(by, SCRATCH, id, meta.ino(), new.into());
         self.on(by, X, "", &Call::on(What::Close, SCRATCH));
         self.note(|| format!("    {reply}"));
-        // Only of what the channel was shown, says the interface.
+        // The interface: only inodes that the channel was shown.
         match reply.is_ok() {
             true => violation(format!("{by} has read {path} by its number in transaction {number}: {reply}")),
             false => Ok(()),
@@ -199,7 +200,7 @@ impl World {
         Reply { errno: 0, bytes: read.data[..read.len as usize].to_vec() }
     }
 
-    /// Every tag is of something that the user can read.
+    /// Checks that every tag belongs to something that the user can read.
     pub(super) fn judge_contents(
         &mut self,
         by: Actor,
@@ -229,7 +230,7 @@ impl World {
         match unknown(self) {
             None => Ok(()),
             Some(tag) => {
-                violation(format!("{what}, {by} has obtained {}, which he cannot read", tag::text(tag)))
+            violation(format!("{what}, {by} has obtained {}, which it cannot read", tag::text(tag)))
             }
         }
     }

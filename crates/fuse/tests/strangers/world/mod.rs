@@ -1,12 +1,15 @@
-//! The two file systems, the processes of the users, and what must hold after each step.
+//! The two file systems, the processes of the users, and the properties that must hold after each
+//! step.
 //!
 //! 1. A call outside of transactions gives the same reply on both.
-//! 2. When a transaction has committed, its calls are made again by the same user on the kernel's ext4, as it is at
-//!    that moment. With serializable isolation all replies are the same, with the isolation of snapshots those
-//!    that change something are allowed. Then both trees are the same, as after a commit that is refused.
-//! 3. What a control call returns is something that its caller gets at by plain calls: contents by their tags, names
-//!    by looking them up, or listing their folder, in the view or outside, now or at the begin.
-//! 4. What other users do with descriptors that were passed to them changes neither (then 2 fails).
+//! 2. When a transaction has committed, the same user makes its calls again on the kernel's ext4,
+//!    as it is at that moment. With serializable isolation all replies are the same; with snapshot
+//!    isolation those that change something are allowed. Then both trees are the same, as after a
+//!    refused commit.
+//! 3. A control call returns only data that its caller can reach by plain calls: contents by their
+//!    tags, names by looking them up or listing their folder, in the view or outside, now or at the
+//!    begin.
+//! 4. Calls of other users with descriptors that were passed to them change neither (then 2 fails).
 
 mod atomic_writes;
 mod lists;
@@ -46,7 +49,7 @@ const VIEW: u64 = 5;
 const CHANNEL: u64 = 100;
 const PASSED: u64 = 10_000;
 
-/// Something that must not be.
+/// A broken property.
 #[derive(Debug, Clone)]
 pub struct Violation(pub String);
 
@@ -64,15 +67,15 @@ struct Tx {
     id: u64,
     snapshot: bool,
     calls: Vec<(Call, Reply)>,
-    /// Number, calls before it, and whose it is.
+    /// Number, preceding calls, and owner.
     savepoints: Vec<(u64, usize, Actor)>,
-    /// Paths that its user got at when it began.
+    /// Paths that its user could reach when it began.
     visible: BTreeSet<String>,
-    /// Names that had been changed outside by then.
+    /// Number of names that had been changed outside by then.
     begun_at: usize,
     kept: bool,
     selected: bool,
-    /// A part of it has gone, so its calls are not what it does any more.
+    /// A part of it was undone, so its recorded calls are no longer its effect.
     torn: bool,
     /// Users that have its channel.
     passed: BTreeSet<Actor>,
@@ -84,9 +87,9 @@ impl Tx {
     }
 }
 
-/// A change as a list has it.
+/// A change in a list.
 struct Listed {
-    /// Its path, and where it was.
+    /// Its path, and the path that it had before.
     paths: Vec<String>,
     /// Inodes before and after, 0 for none.
     sides: [u64; 2],
@@ -97,7 +100,7 @@ struct Section {
     writes: Vec<(u64, Vec<u8>)>,
 }
 
-/// A list of what happened, for the summary.
+/// Numbers of events, for the summary.
 #[derive(Debug, Default, Clone)]
 pub struct Counts {
     pub calls: u64,
@@ -106,7 +109,8 @@ pub struct Counts {
     pub sections: u64,
     pub reads: u64,
     pub lists: u64,
-    /// Commits that only the comparison of trees judged: others had given paths another meaning.
+    /// Commits that were judged only by the comparison of trees: others had given paths another
+    /// meaning.
     pub by_tree: u64,
     pub killed: u64,
     pub differences: BTreeMap<String, u64>,
@@ -123,14 +127,15 @@ pub struct World {
     roots: [String; 2],
     txs: BTreeMap<usize, Tx>,
     sections: HashMap<Actor, Section>,
-    /// Processes that have closed the file of an open atomic write, which stays open until they end.
+    /// Processes that have closed the file of an open atomic write, which stays open until they
+    /// end.
     lingering: BTreeSet<Actor>,
     mapped: BTreeSet<Actor>,
     foreign: HashMap<Actor, usize>,
     /// Names that were changed outside, in order.
     renamed: Vec<String>,
     known: [BTreeSet<u64>; ROOT],
-    /// As it was when it was last compared.
+    /// The tree at the last comparison.
     tree: Tree,
     pub history: Option<Vec<String>>,
 }
@@ -157,7 +162,7 @@ impl World {
         }
     }
 
-    /// A new folder for a new history.
+    /// Begins a history in a new folder.
     pub fn begin_epoch(&mut self) {
         self.epochs += 1;
         self.name = format!("e{}", self.epochs);
@@ -179,12 +184,12 @@ impl World {
         self.compare("at the begin")
     }
 
-    /// Ends what is open and removes the folder.
+    /// Ends everything that is open and removes the folder.
     pub fn end_epoch(&mut self) {
         self.reset();
         for id in std::mem::take(&mut self.txs).into_values().filter(|tx| tx.kept).map(|tx| tx.id) {
             let channel = xact_control::client::Channel::open(&self.mount).unwrap();
-            // Its channel is closed, which the daemon hears of soon; or it has ended otherwise.
+            // Its channel is closed, which the daemon soon notices; or it has ended otherwise.
             while channel.attach(id).is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)) {
                 std::thread::yield_now();
             }
@@ -261,7 +266,7 @@ impl World {
         self.foreign.keys().copied()
     }
 
-    /// Paths that a transaction has changed something at.
+    /// Paths at which a transaction has changed something.
     pub fn touched(&self, tx: usize) -> Vec<String> {
         let of = |tx: &Tx| tx.changes().flat_map(Call::paths).map(str::to_owned).collect();
         self.txs.get(&tx).map(of).unwrap_or_default()
@@ -482,7 +487,7 @@ impl World {
         }
     }
 
-    /// A user knows the tags that were read.
+    /// Notes the tags that a user has read.
     fn learn(&mut self, who: Actor, call: &Call, reply: &Reply) {
         if who.user == ROOT {
             return;
@@ -494,7 +499,7 @@ impl World {
         self.known[who.user].extend(tag::all(call.other.as_bytes()));
     }
 
-    /// Both sides must give the same reply.
+    /// Checks that both sides gave the same reply.
     fn same(&mut self, who: Actor, call: &Call, reply: &[Reply; 2]) -> Outcome {
         let [ours, kernels] = reply;
         if ours == kernels {
@@ -513,9 +518,9 @@ impl World {
         violation(format!("{who}: {call}: got {ours}, and from the kernel's ext4 {kernels}"))
     }
 
-    /// Makes the kernel's tree as ours is.
+    /// Makes the kernel's tree equal to ours.
     fn adjust(&mut self) {
-        // Descriptors would be of files that are gone.
+        // Their descriptors would refer to deleted files.
         for who in self.sections.keys().copied().collect::<Vec<_>>() {
             self.ioctl(who, SECTION, crate::ABORT_ATOMIC, &[]);
         }
@@ -538,7 +543,7 @@ impl World {
     }
 }
 
-/// The reply to a commit, as people read it.
+/// The reply to a commit, formatted for people.
 fn said_of(reply: &Reply) -> String {
     let commit = Commit::read_from_bytes(&reply.bytes).unwrap_or_else(|_| Commit::new_zeroed());
     let text = |bytes: &[u8], len: u32| String::from_utf8_lossy(&bytes[..len as usize]).into_owned();

@@ -1,4 +1,4 @@
-//! Transactions: their calls, ends and savepoints, and what a commit must agree with.
+//! Transactions: their calls, ends and savepoints, and the checks of a commit.
 
 use super::*;
 
@@ -41,8 +41,8 @@ impl World {
         Ok(())
     }
 
-    /// Paths that a user gets at, on the kernel's ext4 or in a view; what he can read there he knows from then
-    /// on. Without paths: all that there are.
+    /// Paths that a user can reach, on the kernel's ext4 or in a view. The user knows all that it
+    /// can read there from then on. Without paths: all that exist.
     pub(super) fn probe(
         &mut self,
         who: Actor,
@@ -81,7 +81,7 @@ impl World {
     pub(super) fn left(&mut self, number: usize) {
         let Some(tx) = self.txs.get_mut(&number) else { return };
         tx.channel = None;
-        // A process that it was passed to holds the channel open.
+        // A process that received it holds the channel open.
         let (kept, passed) = (tx.kept, std::mem::take(&mut tx.passed));
         for who in passed {
             self.on(who, X, "", &Call::on(What::Close, PASSED + number as u64));
@@ -96,7 +96,7 @@ impl World {
         let selected = self.txs[&number].selected;
         let part = flags & control::COMMIT_ONLY != 0 && selected;
         let flags = if selected { flags } else { flags & !control::COMMIT_ONLY };
-        // What has no net effect commits whatever others do.
+        // A transaction without net effect commits, whatever others do.
         let empty = match self.list(who, slot, self.txs[&number].id, false) {
             Ok(changes) => changes.is_empty(),
             Err(_) => false,
@@ -220,7 +220,7 @@ impl World {
         self.ioctl(who, slot, command, control::Savepoint { number }.as_bytes())
     }
 
-    /// Follows a savepoint call of the transaction's user.
+    /// Notes a savepoint call of the transaction's user.
     pub(super) fn note_savepoint(
         &mut self,
         number: usize,
@@ -243,8 +243,8 @@ impl World {
         }
     }
 
-    /// With a view's descriptor. What another user than the transaction's own does so is not to change it, so it
-    /// is not noted.
+    /// Uses a view's descriptor. If another user than the transaction's own does so, nothing may
+    /// change, so it is not noted.
     pub(super) fn foreign_savepoint(&mut self, by: Actor, what: Savepoint, number: u64) -> Outcome {
         let Some(&tx) = self.foreign.get(&by) else { return Ok(()) };
         let reply = self.call_savepoint(by, FOREIGN, what, number);
