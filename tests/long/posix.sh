@@ -1,5 +1,5 @@
 # timeout: 14400
-# What suites/posix.sh does in short, on volumes of all kinds and with ten times the operations.
+# The tests of suites/posix.sh, on volumes of all kinds and with ten times the operations.
 
 POSIX_VOLUMES="1k 2k 4k ext3 ext2"
 FSX_OPERATIONS=${FSX_OPERATIONS:-100000}

@@ -1,5 +1,6 @@
 # timeout: 14400
-# POSIX behaviour under every mode of journaling and each setting beside it: what suites/posix.sh does with the default.
+# POSIX behaviour under every mode of journaling and each other setting: the tests of
+# suites/posix.sh, which use the default.
 
 FSX_OPERATIONS=${FSX_OPERATIONS:-100000}
 FSX_SEEDS=${FSX_SEEDS:-2}
@@ -11,7 +12,7 @@ SETTINGS="data=writeback,$STOCK data=ordered,$STOCK data=journal,$STOCK
     commit_writes=two-step inode_update=immediate timestamps=immediate log_records=sub-block
     engine=none engine=generations engine=generations,fsync=generation"
 
-# A volume that has settings of its own. Without a journal it is another format, as it is with generations.
+# A volume with settings of its own. Without a journal, or with generations, it has another format.
 posix_volume() { # IMG, SETTINGS
     local engine=journal
     local -a modes

@@ -1,15 +1,15 @@
 # timeout: 1200
-# What one user can do to others, for ten minutes; and what a neighbour who means no harm costs.
+# The effects of one user on others, for ten minutes; and the cost of a harmless neighbour.
 
 source "$TESTS/attack.sh"
 
 # alone
-test_a_user_does_his_worst() {
+test_attacks_of_one_user() {
     attacked "${ATTACK_SECONDS:-600}"
 }
 
-# The calls of one user on one CPU, beside another user's on the other CPU, in percent of their speed beside a process that
-# computes there.
+# The calls of one user on one CPU, beside another user's on the other CPU, in percent of their
+# speed beside a process that computes there.
 # alone
 test_neighbours() {
     local seconds=8 neighbour alone beside

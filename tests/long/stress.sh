@@ -1,18 +1,19 @@
 # timeout: 7200
-# stress-ng's class of file-system stressors, all of them side by side on the mount, for ten minutes.
-# Left out is binderfs, which mounts a file system of the kernel's own. Skipped by stress-ng itself: fiemap, a call
-# that the kernel does not hand to FUSE mounts, and verity, a feature that xact refuses to write by name.
+# stress-ng's class of file-system stressors, all of them side by side on the mount, for ten
+# minutes. Left out is binderfs, which mounts a file system of the kernel's own. stress-ng itself
+# skips fiemap, a call that the kernel does not pass to FUSE mounts, and verity, a feature that xact
+# refuses to write by name.
 
 test_stress_ng() {
     needs stress-ng
     local seconds=${STRESS_SECONDS:-600} status=0
-    # Far more than all of them hold: a full volume would have some give up, as on any file system.
+    # Far more than all of them need: a full volume would make some give up, as on any file system.
     volume disk.img --size 12G
     mounted disk.img mnt -o allow_other
     mkdir mnt/stress
     stress-ng --class filesystem --all 1 --exclude binderfs --timeout "$seconds" --temp-path "$WORK/mnt/stress" \
         --metrics-brief --oom-avoid >stress.log 2>&1 || status=$?
-    mountpoint -q mnt || fail "the mount is gone: $(tail -n 20 stress.log)"
+    mountpoint -q mnt || fail "the mount has ended: $(tail -n 20 stress.log)"
     equal "what stress-ng says is wrong" '' "$(grep -E '^stress-ng: (fail|error|warn):' stress.log | head -n 40)"
     equal "exit status of stress-ng" 0 $status
     equal "stressors skipped" "fiemap verity" \

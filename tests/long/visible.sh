@@ -1,5 +1,5 @@
 # timeout: 7200
-# The litmus of becoming visible at once, for ten minutes; and 500 random histories through the mount.
+# The litmus test of atomic visibility, for ten minutes; and 500 random histories through the mount.
 
 source "$TESTS/litmus.sh"
 

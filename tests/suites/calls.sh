@@ -1,4 +1,4 @@
-# Calls that few programs make: kernel ext4, xact and a transaction of xact answer alike.
+# Calls that few programs make: kernel ext4, xact and a transaction of xact return the same.
 
 compared() { # ARGUMENTS OF mke2fs…
     needs python3 mke2fs setfacl

@@ -6,7 +6,7 @@ LIBRARY=$TARGET/release/libxact_c.so
 fresh() { # [ARGUMENTS OF xact mount…]
     needs cc python3
     [[ -e $LIBRARY ]] || fail "$LIBRARY is missing: run 'make build'"
-    # As it is installed.
+    # Linked as after an installation.
     mkdir lib
     ln -s "$LIBRARY" lib/libxact.so.0
     ln -s libxact.so.0 lib/libxact.so
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     assert(xact_tx_status(tx) == 0 && xact_tx_commit(tx, 0) < 0 && errno == ESTALE);
     xact_tx_free(tx);
 
-    /* An inner part is undone by itself. */
+    /* An inner part is undone on its own. */
     uint64_t savepoint;
     tx = xact_tx_begin(argv[1], 0);
     put(xact_tx_dir(tx), "one", "2");
@@ -64,16 +64,16 @@ int main(int argc, char **argv) {
     assert(xact_tx_release(tx, savepoint) == 0 && xact_tx_commit(tx, XACT_COMMIT_CONSOLIDATE) == 0);
     xact_tx_free(tx);
 
-    /* A conflict, with who won. */
+    /* A conflict, with the transaction that won. */
     tx = xact_tx_begin(argv[1], 0);
     xact_tx *other = xact_tx_begin(argv[1], 0);
     put(xact_tx_dir(tx), "one", "3");
     put(xact_tx_dir(other), "one", "4");
-    uint64_t winner = xact_tx_id(other);
+    uint64_t conflicting = xact_tx_id(other);
     assert(xact_tx_commit(other, 0) == 0);
     xact_tx_free(other);
     assert(xact_tx_commit(tx, XACT_COMMIT_RETAIN) < 0 && errno == EAGAIN && xact_tx_status(tx) == 1);
-    assert(xact_tx_reason(tx) == XACT_REASON_CONFLICT && xact_tx_winner(tx) == winner);
+    assert(xact_tx_reason(tx) == XACT_REASON_CONFLICT && xact_tx_winner(tx) == conflicting);
     assert(strcmp(xact_tx_conflict_path(tx), "/folder/one") == 0 && strlen(xact_tx_why(tx)) > 10);
     assert(xact_tx_abort(tx) == 0);
     xact_tx_free(tx);
@@ -89,7 +89,7 @@ END
     compiled two.c
     ./program mnt/folder
     equal contents '4 2' "$(cat mnt/folder/one; echo -n ' '; cat mnt/folder/two)"
-    # Within another transaction it is a part of that.
+    # Within another transaction it is a part of that one.
     rm mnt/folder/*
     cat >within.c <<'END'
 #include <assert.h>
@@ -128,13 +128,13 @@ END
     compiled die.c
     exits 137 -- ./program mnt/folder
     none() { [[ -z $("$XACT" tx list --at mnt) ]]; }
-    wait_until "the transaction to be gone" none
+    wait_until "the end of the transaction" none
     [[ ! -e mnt/folder/made ]]
     afterwards
 }
 
-# All calls of a thread, by whatever path: descriptors opened before, threads, children, mappings.
-test_around_the_calls_of_a_thread() {
+# All calls of a thread, by any path: descriptors opened before, threads, children, mappings.
+test_all_calls_of_a_thread() {
     fresh
     compiled "$TESTS/around.c" -pthread
     ./program "$PWD/mnt" "$PWD/mnt/folder"
@@ -158,7 +158,8 @@ END
     afterwards
 }
 
-# As a user, who gets a user namespace for it if he says so. And without linking: a program that finds the functions there.
+# A user gets a user namespace for it on request. Also without linking: the program finds the
+# functions if they are loaded.
 test_preloaded_and_unprivileged() {
     fresh -o allow_other
     chown 65534 mnt/folder
@@ -203,7 +204,7 @@ END
     afterwards
 }
 
-# Killed before, in and after each call; what is there is all of it or nothing.
+# Killed before, in and after each call: all of the transaction is on the volume, or nothing.
 test_killed_at_every_call() {
     fresh
     cat >steps.c <<'END'
@@ -233,7 +234,8 @@ END
     compiled steps.c
     strace -o calls ./program mnt/folder counted
     rm -r mnt/folder/*
-    # The calls from the begin on; one of them is the commit. strace kills before the call is made, or after.
+    # The calls from the begin on. One of them is the commit. strace kills before the call is made,
+    # or after.
     local first last n kills=0 committed=0
     first=$(grep -n 'O_TMPFILE' calls | head -n 1 | cut -d : -f 1)
     last=$(grep -c . calls)
@@ -246,7 +248,7 @@ END
             ./program mnt/folder "$n" >/dev/null 2>&1 || true
         kills=$((kills + 1))
         none() { [[ -z $("$XACT" tx list --at mnt) ]]; }
-        wait_until "the transaction to be gone" none
+        wait_until "the end of the transaction" none
         case $(cd mnt/folder && find . -type f -exec cat {} + | sort -u | xargs; ls mnt/folder) in
         '') ;;
         *) [[ $(cat mnt/folder/dir/one mnt/folder/two) == "$n$n" && ! -e mnt/folder/three && ! -e mnt/folder/one ]] ||
@@ -260,8 +262,8 @@ END
     afterwards
 }
 
-# The headers in C and in C++, each alone and warnings being errors. (That their numbers are the daemon's is
-# tested in crates/fuse/tests/transactions.rs.)
+# The headers in C and in C++, each alone, with warnings as errors.
+# (crates/fuse/tests/transactions.rs checks that their numbers are those of the daemon.)
 test_headers() {
     needs cc c++
     local header
@@ -302,12 +304,12 @@ test_mail_store() {
     equal listed 19 "$(wc -l <list)"
     equal attachments 19 "$(grep -c ' picture$' list)"
     cmp picture mnt/folder/attachments/20/picture
-    # Nothing is left of the tries that lost.
+    # The attempts that lost have left nothing behind.
     equal folders 19 "$(ls mnt/folder/attachments | wc -l)"
     afterwards
 }
 
-# What the README and the man page print is what a user types first.
+# The programs in the README and the man page are the first ones that a user types.
 test_programs_of_the_docs() {
     needs man
     fresh

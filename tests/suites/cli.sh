@@ -41,7 +41,7 @@ test_man_pages() {
     exits 64 'cannot write man pages' -- "$XACT" man file
 }
 
-test_info_reads_what_mke2fs_wrote() {
+test_info_reads_volumes_of_mke2fs() {
     needs mke2fs jq
     mke2fs -q -t ext4 -L data -U 123e4567-e89b-12d3-a456-426614174000 disk.img 64M
     "$XACT" info disk.img | grep -q '^label: *data$'

@@ -1,6 +1,6 @@
 # timeout: 600
-# Programs that copy trees with all that belongs to them: the copies are the same as the source, on the
-# mount and inside a transaction, and so are copies back to kernel ext4.
+# Programs that copy trees with all attributes. The copies on the mount and in a transaction equal
+# the source, and so do copies back to kernel ext4.
 
 # A tree with ACLs, attributes, hard links, sparse files and names of all kinds, on kernel ext4.
 grow_source() {
@@ -23,7 +23,7 @@ copy_all() { # FROM, TO
     cp -a --sparse=always "$1/." "$2/cp/"
     tar -C "$1" --format=posix --xattrs --xattrs-include='*' --acls -S --numeric-owner -cf - . |
         tar -C "$2/tar" --xattrs --xattrs-include='*' --acls --numeric-owner -xpf -
-    # What it says of its own work: nothing is left to be copied.
+    # rsync's own check of its work: nothing is left to be copied.
     [[ -z $(rsync -aHAXS --modify-window=-1 --numeric-ids --itemize-changes --checksum --dry-run "$1/" "$2/rsync/") ]]
 }
 export -f copy_all

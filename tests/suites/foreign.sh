@@ -1,5 +1,5 @@
 # timeout: 900
-# Tests that others have written for kernel file systems: Python's own, of the modules that deal with
+# Tests of others, written for kernel file systems: Python's own, of the modules that work with
 # files. Each test must end as it does on kernel ext4, on this machine, as this user.
 
 # Outcomes, one line for each test, in order: NAME ok | skipped | FAIL | ERROR.
@@ -32,7 +32,7 @@ python_agrees() { # MODULES
     mounted disk.img mnt -o allow_other
     python_outcomes "$WORK/mnt/a" env >seen
     diff expected seen || fail "Python's tests end otherwise on the mount than on kernel ext4"
-    # The folder is made in the transaction too.
+    # The folder is also made in the transaction.
     python_outcomes "$WORK/mnt/b" "$XACT" run --at mnt -- >inside
     diff expected inside || fail "Python's tests end otherwise in a transaction than on kernel ext4"
     report "$(grep -c ' ok$' expected) tests of $MODULES pass on kernel ext4, the mount, and in a transaction"

@@ -1,5 +1,5 @@
 # timeout: 1800
-# Volumes with generations: what holds on a volume with a journal holds there, and what they have besides.
+# Volumes with generations: the guarantees of volumes with a journal hold, and those of snapshots.
 
 source "$TESTS/suites/posix.sh"
 source "$TESTS/suites/programs.sh"
@@ -24,7 +24,7 @@ test_generations_fsx_under_snapshots() {
     unmounted mnt
     sound disk.img
 }
-# MNT COMMAND…: runs it while there are snapshots that come and go, two at a time.
+# MNT COMMAND…: runs it while two snapshots at a time are created and deleted.
 under_snapshots() {
     local mnt=$1 maker
     shift
@@ -39,15 +39,15 @@ under_snapshots() {
     ) &
     maker=$!
     "$@"
-    # It ends on its own only where a command failed.
+    # It only ends without this if a command failed.
     kill -TERM "$maker"
     wait "$maker" || fail "making snapshots ended with $?"
-    report "$(<made) snapshots made meanwhile"
+    report "$(<made) snapshots made at the same time"
     [[ $(<made) -gt 1 ]] || fail "no snapshots were made"
 }
 
-# Neither Linux nor e2fsck touches such a volume, not even by the backups of its superblock.
-test_generations_others_keep_off() {
+# Neither Linux nor e2fsck changes such a volume, not even from the backups of its superblock.
+test_generations_are_refused_by_others() {
     volume disk.img --size 512M --block-size 4K
     cp disk.img before
     mkdir mnt
@@ -58,7 +58,7 @@ test_generations_others_keep_off() {
     sound disk.img
 }
 
-# A killed daemon leaves nothing to be recovered: everything acknowledged is there at once.
+# A killed daemon leaves nothing to be recovered: all acknowledged changes are visible at once.
 test_generations_after_a_kill() {
     volume disk.img
     in_foreground disk.img mnt
@@ -80,7 +80,7 @@ test_generations_after_a_kill() {
     sound disk.img
 }
 
-# Snapshots keep what was there, byte for byte, whatever is done to the volume afterwards.
+# Snapshots keep the old contents, byte for byte, whatever happens to the volume afterwards.
 test_generations_snapshots() {
     needs jq
     volume disk.img
@@ -91,7 +91,7 @@ test_generations_snapshots() {
     unmounted mnt
     "$XACT" snapshot create disk.img first
     mounted disk.img mnt
-    # Overwritten in place, and then deleted, so that their blocks are given to others.
+    # Overwritten in place, and then deleted, so that their blocks are used for other files.
     find mnt/tree -type f -size +0 -exec dd if=/dev/urandom of={} bs=2000 count=2 conv=notrunc status=none \;
     find mnt/tree -type f -links 1 -name '*1*' -delete
     dd if=/dev/urandom of=mnt/large bs=1M count=8 status=none
@@ -113,8 +113,8 @@ test_generations_snapshots() {
     done
     exits 64 'there is a snapshot' -- "$XACT" snapshot create disk.img first
     exits 64 'there is no snapshot' -- "$XACT" snapshot delete disk.img third
-    # Back to the first, on to the second, and back again: the volume is what it was, and goes on. Its settings
-    # are no part of that.
+    # Restores the first snapshot, then the second, and then the first again: the volume has the old
+    # contents, and works. A restore does not change its settings.
     "$XACT" mode set disk.img timestamps=immediate
     for name in first second first; do
         "$XACT" snapshot restore disk.img $name
@@ -161,7 +161,7 @@ test_generations_snapshots_of_a_mount() {
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot delete mnt s1
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot prune mnt --keep last=1 --prefix s
-    equal "told inside" "s1 s3 s4 s6" "$("$XACT" run --at mnt -- "$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
+    equal "listed inside" "s1 s3 s4 s6" "$("$XACT" run --at mnt -- "$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
     exits 64 'longer than the 100' -- "$XACT" snapshot create mnt "$(printf '%0101d' 0)"
     unmounted mnt
     for round in 1 3 4 6; do
@@ -176,8 +176,8 @@ test_generations_snapshots_of_a_mount() {
     sound disk.img
 }
 
-# Looked into on the mount, as files and as ext4 images, while the volume changes.
-test_generations_snapshots_to_look_into() {
+# Snapshots are read on the mount, as files and as ext4 images, while the volume changes.
+test_generations_reading_snapshots() {
     volume disk.img
     mounted disk.img mnt
     mkdir mnt/tree
@@ -198,7 +198,7 @@ test_generations_snapshots_to_look_into() {
     ! touch $past/first/new 2>error || fail "a snapshot was changed"
     grep -q 'Read-only' error || fail "$(<error)"
     [[ ! -e $past/first/.xact ]] || fail "a snapshot has a folder of its own"
-    # Copied back: another file than the one that is there now, with its attributes.
+    # A restored file differs from the present one, and has the snapshot's attributes.
     rm -r mnt/tree
     cp -a $past/first/tree mnt/tree
     describe_tree mnt/tree | cmp - first
@@ -213,26 +213,27 @@ test_generations_snapshots_to_look_into() {
     sound out.img
     exits 64 'name a snapshot' -- "$XACT" snapshot export mnt other.img
     exits 64 "no snapshot 'third'" -- "$XACT" snapshot image mnt third
-    # Deleted while somebody looks.
+    # Deleted while a process has it open.
     exec 3<$past/first/tree
     "$XACT" snapshot delete mnt first
     equal names second "$(ls $past)"
     ! stat /proc/self/fd/3/unseen >/dev/null 2>error || fail "there is a file that was never there"
     grep -q 'Stale file handle' error || fail "a deleted snapshot answers: $(<error)"
     exec 3<&-
-    # Another one of the same name is another one.
+    # A new snapshot of the same name is another snapshot.
     "$XACT" snapshot create mnt first
     [[ -d $past/first/tree ]] || fail "the new one cannot be looked into"
     unmounted mnt
     sound disk.img
-    # And of a volume that is mounted to be read only.
+    # The same for a volume that is mounted read-only.
     mounted disk.img mnt -o ro
     describe_tree mnt/.xact/snapshots/second >/dev/null
     sound mnt/.xact/images/second
     unmounted mnt
 }
 
-# Of 100 files two are kept: on a mount and in an image, to look into, to compare, to restore, as an ext4 image.
+# Two of 100 files are kept: on a mount and in an image, to read, to compare, to restore, as an ext4
+# image.
 test_generations_snapshots_of_paths() {
     needs jq setfacl
     volume disk.img --size 256M --pool-size 32M
@@ -258,7 +259,7 @@ test_generations_snapshots_of_paths() {
     own() { "$XACT" snapshot list "$1" --json | jq '.[] | select(.name == "two").own_bytes'; }
     local fresh held
     fresh=$(own mnt)
-    # Overwritten in place, then deleted, and their blocks given to others.
+    # Overwritten in place, then deleted, and their blocks used for other files.
     for n in $(seq 100); do
         dd if=/dev/urandom of=mnt/d$((n % 4))/$n bs=64K count=1 conv=notrunc status=none
     done
@@ -287,7 +288,7 @@ test_generations_snapshots_of_paths() {
     cmp 78 kernel/d2/78
     getfacl -c kernel/d1/41 | grep -q '^user:1234:r--' || fail "the ACL is not there"
     kernel_unmounted kernel
-    # Restored are they alone; all else stays.
+    # Only these are restored; all else stays.
     exits 66 'has no /d3' -- "$XACT" snapshot restore mnt two d3
     equal "untouched" "filler lost+found" "$(ls mnt | xargs)"
     mkdir mnt/d1
@@ -314,7 +315,7 @@ test_generations_snapshots_of_paths() {
     "$XACT" sync mnt
     equal "nothing held" 0 "$("$XACT" stat --json mnt | jq .pool.snapshot_bytes)"
     unmounted mnt
-    # By themselves, when something changes in them.
+    # Scheduled: a snapshot is taken when one of these files changes.
     mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of d1 --snapshot-keep last=2
     made() { "$XACT" snapshot list mnt --json | jq -c '[.[].paths | join(" ")]'; }
     count() { [[ $("$XACT" snapshot list mnt --json | jq length) -eq $1 ]]; }
@@ -328,7 +329,7 @@ test_generations_snapshots_of_paths() {
     sound disk.img
 }
 
-# To generations and back, with and without a journal; Linux reads what comes out.
+# Converts to generations and back, with and without a journal. Linux reads the results.
 test_generations_convert() {
     local engine
     for engine in journal none; do
@@ -382,8 +383,8 @@ test_generations_what_differs() {
         fail "$("$XACT" snapshot diff disk.img before after --stat)"
 }
 
-# By themselves, while the volume is mounted and changes, and pruned by rules.
-test_generations_snapshots_by_themselves() {
+# Scheduled snapshots, while the volume is mounted and changes, pruned by rules.
+test_generations_scheduled_snapshots() {
     needs jq
     volume disk.img
     exits 64 'no number' -- "$XACT" mount disk.img mnt --snapshot-every 1s --snapshot-keep last=x
@@ -414,7 +415,7 @@ test_generations_snapshots_by_themselves() {
     exits 64 'only a volume with generations' -- "$XACT" mount plain.img mnt --snapshot-every 1h
 }
 
-# What a full pool is told by, and what makes room in it.
+# The signs of a full pool, and the ways to free space in it.
 test_generations_full_pool() {
     needs jq
     volume disk.img --size 128M --pool-size 4M
@@ -425,20 +426,20 @@ test_generations_full_pool() {
     local round
     for ((round = 1; round < 40; round++)); do
         "$XACT" snapshot create mnt "s$round" 2>said || break
-        # Until files cannot be made any more.
+        # Until no more files can be created.
         (for i in $(seq 300); do echo $round.$i >mnt/file$i || exit; done) 2>/dev/null || true
     done
     [[ $round -gt 2 && $round -lt 40 ]] || fail "full after $round rounds"
     has said "no space left in the volume's pool, which is full until a snapshot is deleted"
     has said 'Snapshots hold [0-9.]+ [KM]iB of its pool'
     has log "xact: the pool is full: .*delete snapshots"
-    equal "told once" 1 "$(grep -c 'pool is full' log)"
+    equal "logged once" 1 "$(grep -c 'pool is full' log)"
     equal full true "$(pool .pool.full)"
     has <("$XACT" stat mnt) '^pool: +[0-9.]+ MiB used of 4.0 MiB: .* by snapshots'
     has <("$XACT" stat mnt) '^ +full: 2.0 MiB must be free'
     exits 1 'No space left' -- touch mnt/new
     exits 73 'not committed: no space left in the volume.s pool' -- "$XACT" run --at mnt -- mkdir mnt/new
-    grep -q 'Nothing was changed. Snapshots hold' exits.err || fail "no way out is told: $(cat exits.err)"
+    grep -q 'Nothing was changed. Snapshots hold' exits.err || fail "no way out is named: $(cat exits.err)"
     "$XACT" snapshot prune mnt --keep last=1 --prefix s >/dev/null
     equal "with room again" false "$(pool .pool.full)"
     touch mnt/new
@@ -483,12 +484,12 @@ test_generations_run_with_a_snapshot() {
     seq 1000 >mnt/file
     cp mnt/file before
     "$XACT" run --at mnt --snapshot=one --status-file status -- sh -c 'cd mnt && seq 2000 >file && echo new >other'
-    equal told one "$(jq -r .snapshot status)"
+    equal name one "$(jq -r .snapshot status)"
     cmp mnt/.xact/snapshots/one/file before
     [[ ! -e mnt/.xact/snapshots/one/other ]] || fail "the snapshot has what the transaction made"
     seq 2000 | cmp - mnt/file
     equal differs "added /other modified /file" "$("$XACT" snapshot diff mnt one | sort | xargs)"
-    # What is not committed has no snapshot.
+    # A transaction that is not committed gets no snapshot.
     exits 3 'nothing was changed' -- "$XACT" run --at mnt --snapshot=two -- sh -c 'echo x >mnt/file; exit 3'
     mkfifo answer
     exits 75 'conflict on /file' -- "$XACT" run --at mnt --snapshot=two -- sh -c \
@@ -500,11 +501,11 @@ test_generations_run_with_a_snapshot() {
     equal snapshots one "$(ls mnt/.xact/snapshots)"
     exits 64 'there is a snapshot' -- "$XACT" run --at mnt --snapshot=one -- touch mnt/never
     [[ ! -e mnt/never ]] || fail "the command ran"
-    # Without a name it has one that tells when.
+    # The default name has the time.
     "$XACT" run --at mnt --snapshot -- touch mnt/more
     equal named 1 "$(ls mnt/.xact/snapshots | grep -cE '^run-[0-9]{4}-.*Z-[0-9]+$')"
     unmounted mnt
-    # And back.
+    # Restores the state before it.
     "$XACT" snapshot restore disk.img one
     mounted disk.img mnt
     cmp mnt/file before
@@ -518,7 +519,8 @@ test_generations_run_with_a_snapshot() {
     unmounted mnt
 }
 
-# Chosen files and folders of a mount, and all of it, go back at once, with what people have open.
+# Chosen files and folders of a mount, and all of it, are restored at once, also files that
+# processes have open.
 test_generations_restore_of_a_mount() {
     needs jq setfattr setfacl
     volume disk.img
@@ -536,11 +538,11 @@ test_generations_restore_of_a_mount() {
     setfacl -m u:1234:r mnt/chosen/below
     chmod 4755 mnt/chosen/below/deep
     chown 33:44 mnt/chosen/below
-    # Times of folders that are still there do not go back.
+    # Times of folders that still exist are not restored.
     all() { python3 "$TESTS/describe_tree.py" "$1" --no-times; }
     all mnt >before
     describe_tree mnt/chosen >chosen
-    # Of what changed just before a snapshot nobody can tell whether it changed after it, too.
+    # A change just before a snapshot cannot be distinguished from one just after it.
     sleep 2
     "$XACT" snapshot create mnt good
     local kept above
@@ -563,11 +565,11 @@ test_generations_restore_of_a_mount() {
     exits 66 'has no /chosen/symlink/etc' -- "$XACT" snapshot restore mnt good /chosen/symlink/etc
     exits 64 'no snapshot' -- "$XACT" snapshot restore mnt none /chosen
     exits 64 'no folder' -- "$XACT" snapshot restore mnt good /chosen/below/deep
-    # One, with the folders above it.
+    # One file, with the folders above it.
     "$XACT" snapshot restore mnt good /chosen
     describe_tree mnt/chosen | cmp - chosen
     equal "what was not changed is the same file" "$kept" "$(stat -c %i mnt/chosen/kept)"
-    equal "who has it open" spoilt "$(cat <&3)"
+    equal "the open file" spoilt "$(cat <&3)"
     exec 3<&-
     equal other later "$(cat mnt/other/file)"
     rm -r mnt/chosen
@@ -578,7 +580,7 @@ test_generations_restore_of_a_mount() {
     # All of it.
     "$XACT" snapshot restore mnt good
     all mnt | cmp - before
-    # In a transaction there is no other.
+    # In a transaction a restore belongs to that transaction.
     "$XACT" run --at mnt -- sh -c 'echo mine >mnt/chosen/kept; "$1" snapshot restore mnt good 2>said; echo $? >code' - "$XACT"
     has said 'inside a transaction'
     equal refused 64 "$(<code)"
@@ -592,7 +594,7 @@ test_generations_restore_of_a_mount() {
     sound disk.img
 }
 
-# What one commit cannot change is refused, and says what it depends on.
+# A restore that does not fit one commit is refused, and the message says what the limit depends on.
 test_generations_too_large_for_the_pool() {
     volume disk.img --pool-size 4M
     mounted disk.img mnt
@@ -602,7 +604,7 @@ test_generations_too_large_for_the_pool() {
     sound disk.img
 }
 
-# The daemon is killed in the midst of a restore: all of it is there, or nothing.
+# The daemon is killed during a restore: all of it is on the volume, or nothing.
 test_generations_restore_and_kills() {
     needs python3
     local round began took restore done rounds=8 whole=0 none=0
@@ -627,7 +629,7 @@ test_generations_restore_and_kills() {
         ! cmp -s good spoilt || fail "nothing was changed"
         "$XACT" snapshot restore mnt good 2>>restore.log &
         restore=$!
-        # From its beginning to behind its end.
+        # From its beginning to beyond its end.
         sleep "$(printf '%d.%06d' $((took * round / 6 / 1000000)) $((took * round / 6 % 1000000)))"
         kill -KILL "$DAEMON"
         done=no

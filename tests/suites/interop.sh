@@ -9,8 +9,9 @@ compare() { # FOLDER, WHO LOOKS
     cmp -s expected seen || fail "$2 sees another tree: $(diff expected seen | head -n 20)"
 }
 
-# Operations that the kernel, xact and a transaction in it do each time. The kinds of volume make the difference,
-# not the number of files; more of those: BY_KERNEL=5000 BY_XACT=4000 tests/run interop.
+# Operations of the kernel, xact and a transaction in each round. The kinds of volume make the
+# difference, not the number of files. For more operations: BY_KERNEL=5000 BY_XACT=4000 tests/run
+# interop.
 BY_KERNEL=${BY_KERNEL:-1000} BY_XACT=${BY_XACT:-800} BY_TRANSACTION=150
 
 # Linux 6.18 leaves a file type in the '..' of a folder now and then, on volumes whose entries
@@ -28,8 +29,8 @@ through_the_kernel() { # SEED
     kernel_mounted disk.img mnt
     [[ ! -e expected ]] || compare mnt "the kernel"
     python3 "$TESTS/grow_tree.py" mnt "$1" "$BY_KERNEL"
-    # What is on the volume, not what the kernel has in memory: with inline_data Linux 6.18 loses a
-    # zeroed end of a block now and then, which its own next mount shows.
+    # Compares the volume, not the kernel's memory: with inline_data Linux 6.18 loses a zeroed end
+    # of a block now and then, which its own next mount shows.
     kernel_unmounted mnt
     clear_file_types
     sound disk.img
@@ -70,7 +71,7 @@ short_trip() { # ARGUMENTS OF mke2fs…
     round_trip "$@"
 }
 
-test_what_mke2fs_makes_by_default() { round_trip; }
+test_volumes_of_mke2fs() { round_trip; }
 test_features_of_newer_e2fsprogs() { round_trip -O orphan_file,metadata_csum_seed,64bit,metadata_csum; }
 test_features_of_debian_12() { round_trip -O ^orphan_file,^metadata_csum_seed,64bit,metadata_csum; }
 test_without_checksums_and_64bit() { round_trip -O ^metadata_csum,^64bit; }
@@ -129,7 +130,7 @@ test_inline_data() {
     short_trip -O inline_data -I 1024 -b 1024
 }
 
-# Read with the feature's name told; the tree is what the kernel sees.
+# The volume is read with the feature named; the tree is the one that the kernel sees.
 test_attributes_in_inodes_of_their_own() {
     truncate -s 200M disk.img
     mke2fs -q -t ext4 -O ea_inode disk.img
@@ -152,10 +153,11 @@ END
     sound disk.img
 }
 
-# Fast commits that nobody has replayed hold what Linux has acknowledged: refused by name, with nothing written.
-# Linux replays them, and then the volume is like any other. Whether an fsync becomes a fast commit or a full one
-# is up to Linux, and any sync(2) on the machine makes it full: then all is there.
-test_fast_commits_that_are_not_replayed() {
+# Fast commits that were not replayed hold changes that Linux has acknowledged. They are refused by
+# name, and nothing is written. Linux replays them, and then the volume is like any other. Linux
+# decides whether an fsync becomes a fast commit or a full one, and any sync(2) on the machine makes
+# it full. Then all changes are in the full commit.
+test_unreplayed_fast_commits() {
     truncate -s 64M linux.img
     mke2fs -q -t ext4 -O fast_commit linux.img
     kernel_mounted linux.img linux commit=600

@@ -1,12 +1,12 @@
 # timeout: 900
-# The daemon is killed in mid-load, again and again: every acknowledged transaction is there, none
-# is there by half, and the volume is sound.
+# The daemon is killed in mid-load, again and again. Every acknowledged transaction is on the
+# volume, none of them in part, and the volume is sound.
 
 ROUNDS=${KILL_ROUNDS:-100}
 WORKERS=3
 
 # One worker: transactions, each of which moves the worker's state from i-1 to i in several files.
-# Acknowledges outside of the volume. Ends when the daemon is gone.
+# Acknowledges outside of the volume. Ends with the daemon.
 work() { # WORKER
     local worker=$1 i
     i=$(cat "acknowledged$worker")
@@ -26,7 +26,7 @@ work() { # WORKER
     done
 }
 
-# A writer without transactions: what it fsynced has to be there.
+# A writer without transactions: the data that it fsynced must be on the volume.
 append() {
     python3 - <<'END' 2>>work.log || true
 import os
@@ -59,11 +59,12 @@ verify() { # WORKER
 verify_lines() {
     local lines acknowledged
     acknowledged=$(cat acknowledged-lines)
-    # A first line may be there though its writer was not told: the next one goes on behind it.
+    # A first line may exist though its write was not acknowledged: the next one continues behind
+    # it.
     [[ $acknowledged -eq 0 && ! -e mnt/lines ]] && return 0
     lines=$(wc -l <mnt/lines)
     [[ $lines -ge $acknowledged ]] || fail "$acknowledged lines were fsynced, $lines are there"
-    # Whole and in order, also those that were not yet acknowledged.
+    # Whole and in order, also lines that were not yet acknowledged.
     seq -f %07g "$lines" | cmp - mnt/lines
     echo "$lines" >acknowledged-lines
 }
@@ -89,7 +90,7 @@ test_killed_in_mid_load() {
         done
         append &
         jobs+=($!)
-        # Between 50 and 350 ms, at another place each time; the same places in each run.
+        # Between 50 and 350 ms, at another point each time, and the same points in each run.
         sleep "0.$(printf %03d $((50 + round * 7919 % 300)))"
         kill -KILL "$DAEMON"
         wait "$DAEMON" 2>/dev/null || true
@@ -99,7 +100,7 @@ test_killed_in_mid_load() {
             cp --sparse=always disk.img copy.img
             "$XACT" recover copy.img >/dev/null
             sound copy.img
-            # The kernel recovers it too, whatever wrote the log.
+            # The kernel recovers it too, whichever of the two wrote the log.
             cp --sparse=always disk.img copy.img
             kernel_mounted copy.img copy
             kernel_unmounted copy

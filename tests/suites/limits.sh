@@ -14,7 +14,7 @@ assert os.stat("mnt").st_nlink == 1, os.stat("mnt").st_nlink'
     sound disk.img
 }
 
-# What a file's size may be: the same calls on kernel ext4 and on xact, and the same answers.
+# The limits of a file's size: the same calls on kernel ext4 and on xact have the same results.
 test_sparse_files_to_the_limit() {
     local options
     for options in "-b 4096" "-b 1024" "-b 1024 -O ^extents,^64bit"; do
@@ -31,22 +31,22 @@ if "^extents" in options:
     largest = (12 + pointers + pointers**2 + pointers**3) * block
 else:
     largest = (2**32 - 1) * block
-def told(what, call):
+def outcome(what, call):
     try:
         print(what, call())
     except OSError as error:
         print(what, errno.errorcode[error.errno])
 file = os.open("mnt/file", os.O_RDWR | os.O_CREAT)
-told("behind the end", lambda: os.pwrite(file, b"x", largest))
-told("at the end", lambda: os.pwrite(file, b"end", largest - 3))
+outcome("behind the end", lambda: os.pwrite(file, b"x", largest))
+outcome("at the end", lambda: os.pwrite(file, b"end", largest - 3))
 print(os.fstat(file).st_size == largest, os.pread(file, 10, largest - 5))
-told("in the middle", lambda: os.pwrite(file, b"middle", largest // 2))
-# Of block-mapped files the kernel finds no data so far out, though it is there.
+outcome("in the middle", lambda: os.pwrite(file, b"middle", largest // 2))
+# In block-mapped files the kernel does not find data this far out, though it exists.
 if "^extents" not in options:
-    told("hole", lambda: os.lseek(file, 0, os.SEEK_DATA) <= largest // 2)
-told("too large", lambda: os.ftruncate(file, largest + 1))
-told("shorter", lambda: os.ftruncate(file, largest // 2 + 6))
-told("largest again", lambda: os.ftruncate(file, largest))
+    outcome("hole", lambda: os.lseek(file, 0, os.SEEK_DATA) <= largest // 2)
+outcome("too large", lambda: os.ftruncate(file, largest + 1))
+outcome("shorter", lambda: os.ftruncate(file, largest // 2 + 6))
+outcome("largest again", lambda: os.ftruncate(file, largest))
 print(os.pread(file, 10, largest // 2), os.pread(file, 10, largest - 5), os.fstat(file).st_blocks < 300)
 END
         }
@@ -55,8 +55,8 @@ END
         rm mnt/file
         kernel_unmounted mnt
         mounted disk.img mnt
-        at_the_limit "$(stat -fc %S mnt)" >told
-        cmp expected told || fail "$options: $(diff expected told)"
+        at_the_limit "$(stat -fc %S mnt)" >outcomes
+        cmp expected outcomes || fail "$options: $(diff expected outcomes)"
         unmounted mnt
         sound disk.img
     done
@@ -66,8 +66,9 @@ journal_blocks() { # IMG
     dumpe2fs -h "$1" 2>/dev/null | sed -nE 's/^Total journal blocks: *//p'
 }
 
-# More metadata than the journal takes: it gets longer. Of a volume whose daemon was killed then, the kernel has
-# all of the transaction, and the next mount by xact makes the journal short again.
+# More metadata than fits the journal: the journal is extended. If the daemon was killed then, the
+# kernel finds all of the transaction on the volume, and the next mount by xact shortens the
+# journal.
 test_a_transaction_larger_than_the_journal() {
     local made
     truncate -s 300M disk.img
@@ -102,8 +103,8 @@ for i in range(20000):
     equal "blocks of the journal" "$made" "$(journal_blocks kernels.img)"
 }
 
-# Much more than the daemon's cache, through an unmodified program; what it wrote is there afterwards for the
-# kernel, and nothing of it where it fails.
+# Much more than the daemon's cache, through an unmodified program. Afterwards the kernel reads all
+# of it, and nothing of it if the program fails.
 test_a_transaction_larger_than_memory() {
     local memory
     truncate -s 600M disk.img

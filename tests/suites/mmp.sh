@@ -7,7 +7,7 @@ test_multi_mount_protection() {
     mounted disk.img mnt
     echo x >mnt/file
     "$XACT" sync mnt
-    # As another machine would find it, which no lock on the file tells anything.
+    # A copy, as another machine would see it: no lock on the file warns xact.
     cp --sparse=always disk.img other.img
     unmounted mnt
     sound disk.img
@@ -18,7 +18,7 @@ test_multi_mount_protection() {
     equal content x "$(cat mnt/file)"
     unmounted mnt
     sound other.img
-    # It does change: somebody has the volume.
+    # The number changes: another machine has the volume.
     local block
     put_sequence() { # NUMBER
         printf "\\x$(printf %02x "$1")\\0\\0\\0" | dd of=third.img bs=1 seek=$((block * 4096 + 4)) conv=notrunc status=none
@@ -30,7 +30,7 @@ test_multi_mount_protection() {
     (sleep 4; put_sequence 6) &
     exits 69 'in use.*machine' -- "$XACT" mount third.img mnt
     wait
-    # e2fsck has it.
+    # e2fsck has the volume.
     printf '\x50\x4d\x4d\xe2' | dd of=third.img bs=1 seek=$((block * 4096 + 4)) conv=notrunc status=none
     exits 69 'being checked' -- "$XACT" mount third.img mnt
 }

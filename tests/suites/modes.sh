@@ -14,7 +14,7 @@ test_modes_are_kept_with_the_volume() {
     "$XACT" mode set disk.img data=selective commit_writes=two-step timestamps=immediate
     equal "stored" '["two-step","selective",null,null,null,"immediate"]' "$(modes disk.img '[.volume[]]')"
     sound disk.img
-    # Nobody else sees them.
+    # No other user sees them.
     kernel_mounted disk.img kernel
     echo kernel >kernel/file
     kernel_unmounted kernel
@@ -31,7 +31,7 @@ test_modes_are_kept_with_the_volume() {
     has said '^commit_writes +two-step +as the volume says$'
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" mode set mnt data=ordered
     equal "set inside" '"selective"' "$(modes mnt .volume.data)"
-    # Set while it is mounted: durable at once, counts from the next mount on.
+    # Set while the volume is mounted: durable at once, in effect from the next mount on.
     "$XACT" mode set mnt data=ordered timestamps=default
     equal "set on a mount" '["journal","ordered",null]' \
         "$(modes mnt '[.effective.data, .volume.data, .volume.timestamps]')"
@@ -47,7 +47,7 @@ test_modes_are_kept_with_the_volume() {
     equal "the next mount" '["ordered","two-step"]' "$(modes mnt '[.effective.data, .effective.commit_writes]')"
     equal file kernel "$(cat mnt/file)"
     unmounted mnt
-    # ext4's own modes are where Linux and tune2fs have them.
+    # ext4's own modes are stored where Linux and tune2fs store them.
     dumpe2fs -h disk.img 2>/dev/null | grep -q 'Default mount options:.*journal_data_ordered' ||
         fail "dumpe2fs does not see data=ordered"
     tune2fs -o journal_data_writeback disk.img >/dev/null
@@ -64,7 +64,7 @@ test_modes_of_a_volume_that_was_killed() {
     kill -KILL "$DAEMON"
     wait "$DAEMON" 2>/dev/null || true
     unmounted mnt
-    # Only the log has them; looking does not replay it.
+    # Only the log has them. Reading them does not replay it.
     cp disk.img before.img
     equal "in the log" '"selective"' "$("$XACT" mode get --json disk.img | jq -c .volume.data)"
     cmp before.img disk.img
@@ -103,7 +103,7 @@ test_only_the_owner_sets_modes() {
 }
 
 # The log of Linux and the log of xact, each copied from under a mount.
-test_journal_shows_what_is_in_the_log() {
+test_journal_shows_the_log() {
     needs jq
     log() { "$XACT" journal --json "$1" | jq -c "$2"; }
     volume disk.img --size 64M
@@ -139,15 +139,15 @@ test_journal_shows_what_is_in_the_log() {
     equal "the data was freed" true "$(log disk.img '[.transactions[].copies[] | select(.kind == "free")] | length >= 5')"
     equal "and revoked" true "$(log disk.img '[.transactions[].revoked | length] | add >= 5')"
 
-    # The end of the last transaction, its commit block, is torn off: dropped. A copy in the middle of an
-    # earlier one: told, and refused by the recovery.
+    # The end of the last transaction, its commit block, is torn off: the transaction is dropped. A
+    # damaged copy in the middle of an earlier transaction is reported, and recovery refuses it.
     cp disk.img torn.img
     break_block torn.img "$(log torn.img '.transactions[-1] | .start_block + .blocks - 1')" 0
     equal "without a commit block" '"unfinished"' "$(log torn.img '.transactions[-1].state')"
     cp disk.img damaged.img
     break_block damaged.img "$(log damaged.img '.transactions[-2].copies[0].log_block')" 100
     equal "damaged" '"damaged"' "$(log damaged.img '.transactions[-2].state')"
-    "$XACT" journal damaged.img | grep -q 'wrong: .*checksum' || fail "the damage is not told"
+    "$XACT" journal damaged.img | grep -q 'wrong: .*checksum' || fail "the damage is not reported"
     exits 74 'damaged' -- "$XACT" recover damaged.img
     cp disk.img lost.img
     break_block lost.img 0 0
@@ -156,12 +156,12 @@ test_journal_shows_what_is_in_the_log() {
     exits 64 'no journal' -- "$XACT" journal none.img
 }
 
-# JOJ-9: a log with sub-block records is for xact alone until it is empty.
+# JOJ-9: only xact can read a log with sub-block records, until it is empty.
 test_a_log_of_patches_is_refused_by_others() {
     needs jq e2fsck
     volume disk.img --size 64M
     cp disk.img empty.img
-    # Without commits of their own accord, the last one is that of the last fsync.
+    # Without scheduled commits, the last one is that of the last fsync.
     in_foreground disk.img mnt -o log_records=sub-block,data=journal,commit=1000
     python3 - <<'END'
 import os
@@ -199,7 +199,7 @@ END
     sha256sum <kernel/d/file | cmp - expected
     kernel_unmounted kernel
     sound disk.img
-    # A clean unmount leaves nothing of it either.
+    # A clean unmount leaves none of it either.
     cp empty.img disk.img
     "$XACT" mode set disk.img log_records=sub-block
     mounted disk.img mnt
@@ -222,12 +222,12 @@ break_block() {
         dd of="$1" bs=1 seek=$((block * size + $3)) conv=notrunc status=none
 }
 
-# JOJ-2, counted by the loop device below the daemon: appending 4 KiB with fsync is what one write of 24 KiB
-# and one fdatasync are, neither more writes nor more bytes nor more flushes. (The kernel counts a flush among
-# the writes too.)
+# JOJ-2, counted by the loop device below the daemon. Appending 4 KiB with fsync costs the same as
+# one write of 24 KiB and one fdatasync: no more writes, bytes or flushes. (The kernel counts a
+# flush among the writes too.)
 test_an_append_with_fsync_is_one_write_and_one_flush() {
     needs losetup fallocate
-    # No hole is filled on the way.
+    # No hole is filled by the test.
     fallocate -l 256M backing
     DEVICE=$(losetup --find --show backing)
     trap 'losetup --detach "$DEVICE"' RETURN
@@ -260,7 +260,7 @@ END
     local raw
     raw=$(counted raw)
     "$XACT" mkfs --force "$DEVICE" --block-size 4K >/dev/null
-    # No commit by itself meanwhile.
+    # No scheduled commit in between.
     mounted "$DEVICE" mnt --commit-interval 600
     append 10
     equal "writes, sectors and flushes of 100 appends" "$raw" "$(counted append 100)"

@@ -1,4 +1,4 @@
-# xact mount and umount: what a user meets, and what is refused, each with its message and code.
+# xact mount and umount from a user's view, and all refusals, each with its message and code.
 
 test_mount_and_umount() {
     volume disk.img --label data
@@ -9,8 +9,8 @@ test_mount_and_umount() {
     "$XACT" sync mnt
     "$XACT" stat mnt | grep -q "disk.img on $WORK/mnt"
     equal mount "$WORK/mnt" "$("$XACT" stat --json mnt/file | jq -r .mount)"
-    # The counters move with what is done: an fsync of a small append is one commit, with its data, which
-    # here begins in the first block of 1 KiB and ends in the fifth.
+    # The counters follow the operations: an fsync of a small append is one commit, with its data,
+    # which here begins in the first block of 1 KiB and ends in the fifth.
     local before
     before=$("$XACT" stat --json mnt | jq .counters)
     dd if=/dev/zero of=mnt/file bs=4096 count=1 oflag=append conv=notrunc,fsync status=none
@@ -25,7 +25,7 @@ test_mount_and_umount() {
     sound disk.img
     mounted disk.img mnt
     equal content x "$(cat mnt/file)"
-    # Counters start at zero when the volume is mounted again while somebody watches.
+    # Counters start at zero when the volume is mounted again while a process watches them.
     dd if=/dev/zero of=mnt/file bs=64k count=16 conv=fsync status=none
     timeout 10 "$XACT" stat --watch 2 --json mnt >watched &
     sleep 0.5
@@ -36,10 +36,11 @@ test_mount_and_umount() {
     unmounted mnt
 }
 
-test_the_daemon_lets_go_of_what_the_caller_has_open() {
+test_the_daemon_keeps_no_descriptors_of_the_caller() {
     volume disk.img
     mkdir mnt
-    # Would wait for ever if the daemon kept the pipe; and the daemon's folder is not the caller's.
+    # This would wait for ever if the daemon kept the pipe open. The daemon's folder is not the
+    # caller's.
     "$XACT" mount disk.img mnt 2>&1 7>pipe | cat
     mkdir other
     unmounted mnt
@@ -135,20 +136,20 @@ test_no_permission() {
     mounted disk.img mnt -o noallow_other
     exits 77 'another user' -- as_nobody "$XACT" sync mnt
     unmounted mnt
-    # Not the mount point's fault that it is somebody else's.
+    # The mount point is not the reason if it belongs to another user.
     chmod 666 disk.img
     [[ $(stat -c %a /dev/fuse) == 666 ]] || chmod 666 /dev/fuse
     exits 77 'cannot mount on .*/mnt: .*no write access' -- as_nobody "$XACT" mount disk.img mnt
 }
 
-# Whose the root folder is.
+# The owner of the root folder.
 test_root_owner() {
     needs setpriv
     chmod 777 .
     as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
     owner() { debugfs -R 'stat <2>' "$1" 2>/dev/null | sed -nE 's/^User: +([0-9]+) +Group: +([0-9]+) .*/\1:\2/p'; }
     as_nobody "$XACT" mkfs mine.img --size 64M >/dev/null
-    equal "who made it" "$(id -u nobody):$(id -g nobody)" "$(owner mine.img)"
+    equal "the maker" "$(id -u nobody):$(id -g nobody)" "$(owner mine.img)"
     sound mine.img
     "$XACT" mkfs root.img --size 64M >/dev/null
     equal "made by root" 0:0 "$(owner root.img)"
@@ -156,7 +157,7 @@ test_root_owner() {
     equal "as said" 1234:5678 "$(owner other.img)"
     exits 64 'is no owner' -- "$XACT" mkfs other.img --size 64M --root-owner me --force
     sound other.img
-    # So a user's own volume is of use to that user.
+    # So a user's own volume is usable for that user.
     needs fusermount3
     [[ $(stat -c %a /dev/fuse) == 666 ]] || chmod 666 /dev/fuse
     mkdir mnt
@@ -168,8 +169,8 @@ test_root_owner() {
     sound mine.img
 }
 
-# What cannot be is refused before anything is lost.
-test_mkfs_of_what_does_not_fit() {
+# An impossible request is refused before any data is lost.
+test_mkfs_of_impossible_sizes() {
     volume disk.img --size 64M
     cp disk.img before.img
     local wrong
@@ -205,7 +206,7 @@ test_an_ordinary_user_mounts() {
     chown nobody disk.img mnt
     as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
     as_nobody "$XACT" mount disk.img mnt
-    # The root folder of the volume is root's.
+    # Root owns the root folder of the volume.
     exits 1 'Permission denied' -- as_nobody touch mnt/file
     as_nobody "$XACT" run --at mnt -- ls mnt >/dev/null
     as_nobody "$XACT" umount mnt
@@ -219,7 +220,7 @@ test_without_dev_fuse() {
     exits 69 '/dev/fuse is missing' -- unshare --mount sh -c "mount -t tmpfs none /dev && exec '$XACT' mount disk.img mnt"
 }
 
-test_umount_of_a_mount_in_use_names_who() {
+test_umount_of_a_mount_in_use_names_the_users() {
     volume disk.img
     mounted disk.img mnt
     (cd mnt && exec sleep 100) &
@@ -274,13 +275,13 @@ test_a_full_volume_can_delete_and_unmount() {
     volume disk.img --size 32M
     mounted disk.img mnt
     exits 1 'No space left' -- dd if=/dev/zero of=mnt/large bs=1M count=100
-    # Fill what is left with names.
+    # Fill the rest with names.
     local i
     for i in $(seq 5000); do mkdir "mnt/d$i" 2>/dev/null || break; done
     [[ $i -lt 5000 ]] || fail "5000 folders fit into a full volume"
     exits 73 -- "$XACT" run --at mnt -- sh -c 'dd if=/dev/zero of=mnt/more bs=1M count=50 2>/dev/null; true'
     "$XACT" run --at mnt -- rm mnt/large
-    # The kernel lets go of a deleted file a moment after the call.
+    # The kernel releases a deleted file a moment after the call.
     wait_until "the space of the deleted file" sh -c 'echo x >mnt/file'
     rm -r mnt/d*
     unmounted mnt

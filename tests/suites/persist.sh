@@ -1,5 +1,6 @@
 # timeout: 200
-# Transactions that are kept on the volume: over an unmount, a daemon that is killed, another system's mount.
+# Transactions that are kept on the volume: across an unmount, a killed daemon, another system's
+# mount.
 
 fresh() { # [ARGUMENTS OF xact mkfs…]
     volume disk.img "$@"
@@ -33,7 +34,7 @@ CHANGES='echo three >>mnt/file; mkdir mnt/new; echo y >mnt/new/y; mv mnt/folder/
     ln -s target mnt/new/link; ln mnt/new/y mnt/new/also; mkfifo mnt/new/fifo; setfattr -n user.a -v 1 mnt/new/y
     dd if=/dev/urandom of=mnt/new/large bs=100k count=5 seek=3 status=none; rmdir mnt/folder'
 
-# Whatever ends the mount: the same list, the same patch, the same tree in the end.
+# Whatever ends the mount: the list, the patch, and the tree in the end are the same.
 over() { # stopped OR killed
     fresh
     kept "$CHANGES"
@@ -45,14 +46,14 @@ over() { # stopped OR killed
     mkdir seen
     tar -C "mnt/.xact/tx/$ID/root" -cf seen.tar --exclude=./new/fifo .
     "$1"
-    # Of what a crash leaves, e2fsck can say nothing before it is recovered.
+    # e2fsck cannot judge the result of a crash before it is recovered.
     [[ $1 == killed ]] || sound disk.img
     again
     equal root 'file folder lost+found' "$(ls -A mnt | xargs)"
     equal "the number" "$ID" "$(tx list --json | jq .[].id)"
     has <(tx status "$ID") '^kept: +on the volume'
     has <(tx list) "^$ID +open +(24|23) h left +begun [0-9]+ s ago, persistent +user 0 +sh -c"
-    # But inode numbers, which are new.
+    # Except inode numbers, which are new.
     plain() { jq 'del(.[].old.ino, .[].new.ino)' "$1"; }
     tx diff "$ID" --json >list.again
     diff <(plain list) <(plain list.again)
@@ -64,7 +65,7 @@ over() { # stopped OR killed
     equal links 2 "$(stat -c %h mnt/new/y)"
     equal attribute 1 "$(getfattr --only-values -n user.a mnt/new/also)"
     equal list '' "$(tx list)"
-    # A decision is one for good.
+    # A decision is final.
     killed
     again
     equal list '' "$(tx list)"
@@ -134,7 +135,7 @@ test_parts_over_stops() {
     afterwards
 }
 
-test_what_others_change_meanwhile() {
+test_concurrent_changes_by_others() {
     fresh
     kept 'cat mnt/file; echo new >mnt/new'
     local first=$ID
@@ -143,7 +144,7 @@ test_what_others_change_meanwhile() {
     kernel_mounted disk.img kernel
     echo three >>kernel/file
     equal "the kernel's root" '.xact-kept' "$(cd kernel && echo .xact-*)"
-    equal "who may look" '700 root' "$(stat -c '%a %U' kernel/.xact-kept)"
+    equal "mode and owner" '700 root' "$(stat -c '%a %U' kernel/.xact-kept)"
     kernel_unmounted kernel
     again
     exits 75 "conflict on /file: .*" -- tx commit "$first"
@@ -168,7 +169,7 @@ test_time_goes_on_while_it_is_not_mounted() {
     afterwards
 }
 
-test_whose_it_is() {
+test_ownership() {
     fresh
     chmod 777 mnt
     local other=(setpriv --reuid 99 --regid 99 --clear-groups) id
@@ -185,7 +186,7 @@ test_whose_it_is() {
 
 test_no_space_for_it() {
     volume disk.img --size 32M
-    # Little memory, so that the contents are on the volume already.
+    # Little memory, so that the contents are already on the volume.
     again --cache-size 8M
     exits 73 'keep the transaction over the end of the mount' -- "$XACT" run --at mnt --keep --persist --status-file status -- \
         sh -c 'dd if=/dev/urandom of=mnt/new bs=1M count=14 status=none'

@@ -1,21 +1,21 @@
 # timeout: 900
 # POSIX behaviour: pjdfstest and fsx, on the mount and inside a transaction.
 #
-# Expected of pjdfstest: all of its 398 tests pass, as on kernel ext4. 13 of them, of EROFS, remount the file
-# system, and do so in a run of their own: in the long one some other test leaves a file open, and then they fail
-# on kernel ext4 as well. In a transaction they are skipped, for they would make the mount read-only for all.
-# The C library knows how many links a file may have by the type of the file system, and of FUSE it does not
-# know: there it is told (config/link_max.c). In a transaction link_count_max is skipped, for 65,000 links are
-# more than one takes.
-# tests/config/pjdfstest.exceptions lists tests that may fail, each with its reason.
+# All 398 tests of pjdfstest must pass, as on kernel ext4. 13 of them, of EROFS, remount the file
+# system, and run separately: in the long run another test leaves a file open, and then they fail on
+# kernel ext4 as well. In a transaction they are skipped, since they would make the mount read-only
+# for all. The C library derives the limit of links of a file from the type of the file system, and
+# does not know it for FUSE. config/link_max.c provides it. In a transaction link_count_max is
+# skipped, since 65,000 links exceed the limit of a transaction. tests/config/pjdfstest.exceptions
+# lists tests that may fail, each with its reason.
 
-# pjdfstest measures the longest path against its own folder, and trips over its own arithmetic
-# when that path has certain lengths: this one is not among them.
+# pjdfstest measures the longest path against its own folder, and miscalculates when that path has
+# certain lengths. This one is not among them.
 POSIX_FOLDER=posix
 
-# conformance FOLDER, TEST SKIPPED BESIDES THOSE OF EROFS, PREFIX OF THE COMMAND…
+# conformance FOLDER, TEST SKIPPED APART FROM THOSE OF EROFS, PREFIX OF THE COMMAND…
 conformance() {
-    local folder=$1/$POSIX_FOLDER besides=$2 failures
+    local folder=$1/$POSIX_FOLDER others=$2 failures
     shift 2
     mkdir "$folder"
     # Some tests need two file systems.
@@ -28,13 +28,13 @@ conformance() {
     failures=$(outcome FAILED)
     equal "tests that failed but should not" '' \
         "$(comm -23 <(printf '%s\n' "$failures" | sed '/^$/d') <(exceptions))"
-    equal "skipped besides those of EROFS" "$besides" "$(outcome skipped | sed '/::erofs_/d')"
+    equal "skipped apart from those of EROFS" "$others" "$(outcome skipped | sed '/::erofs_/d')"
     equal "skipped of EROFS" 13 "$(outcome skipped | grep -c '::erofs_')"
     equal "all" 398 "$(sed -nE 's/^Summary: .* ([0-9]+) total$/\1/p' pjdfstest.log)"
 }
 
-# The tests that remount. mount(8) hands FUSE mounts to a program mount.fuse, where there is one, which takes the
-# source for a program to be started; -i leaves that out.
+# The tests that remount. mount(8) starts a program mount.fuse for FUSE mounts, if one exists, which
+# takes the source for a program to start; -i prevents that.
 read_only_conformance() { # FOLDER
     mkdir -p bin
     printf '#!/bin/sh\nexec %s -i "$@"\n' "$(command -v mount)" >bin/mount
@@ -44,19 +44,20 @@ read_only_conformance() { # FOLDER
     has pjdfstest.log '^Summary: 0 failed, 0 skipped, 13 passed'
 }
 
-# Names of the tests of the last run that ended so.
+# Names of the tests of the last run with this outcome.
 outcome() { awk -v how="$1" '$NF == how { print $1 }' pjdfstest.log | sort; }
 
 exceptions() {
     sed -E 's/ *#.*//; /^$/d' "$TESTS/config/pjdfstest.exceptions" | sort
 }
 
-# Of fsx, for each seed. Some ten minutes go into 5 times 100,000 on two cores: make qualify WORDS=fsx.
+# Operations of fsx for each seed. 5 times 100,000 take some ten minutes on two cores: make qualify
+# WORDS=fsx.
 OPERATIONS=${FSX_OPERATIONS:-20000}
 SEEDS=${FSX_SEEDS:-5}
 
-# Not 7: late in its operations fsx reserves 0 bytes, and takes the EINVAL for a file system that cannot reserve; on
-# kernel ext4 as well.
+# Not 7: late in its operations fsx reserves 0 bytes, and takes the EINVAL as a sign of a file
+# system that cannot reserve, on kernel ext4 as well.
 seeds() { seq $((SEEDS + (SEEDS >= 7))) | grep -vx 7; }
 
 exerciser() { # FILE
@@ -68,7 +69,7 @@ exerciser() { # FILE
     report "$SEEDS seeds of $OPERATIONS operations"
 }
 
-# A volume by the word for it: 1k, 2k and 4k are the block sizes of ext4; ext3, ext2.
+# A volume by its kind: 1k, 2k and 4k are the block sizes of ext4; ext3, ext2.
 posix_volume() { # IMG, KIND
     case $2 in
     [124]k) volume "$1" --size 1G --block-size "${2^^}" ;;
@@ -137,7 +138,7 @@ as() {
     setpriv --reuid "$uid" --regid "$gid" --clear-groups -- "$@"
 }
 
-test_reserved_blocks_are_for_whom_they_are_reserved() {
+test_reserved_blocks_are_for_their_owner() {
     needs setpriv
     local kernel options
     for options in "-t ext4 -b 4096 -m 10" "-t ext4 -b 1024 -m 5" "-t ext2 -b 1024 -m 20"; do
@@ -185,7 +186,8 @@ aged() { # PATH…: read long ago, and changed before that
 
 test_access_times() {
     local options read folder fresh name was after
-    # What a read makes of the times of a file and a folder that are old, and of a file read today.
+    # The effect of a read on the times of a file and a folder that are old, and of a file read
+    # today.
     for options in "noatime - - -" "relatime new new -" "strictatime new new new" "relatime,nodiratime new - -" \
         "strictatime,lazytime new new new"; do
         read -r options read folder fresh <<<"$options"

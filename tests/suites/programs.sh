@@ -57,7 +57,7 @@ test_git_in_a_transaction() {
     afterwards
 }
 
-# Commands of Git that are killed in their midst, or fail, in a transaction: there is no trace of them.
+# Git commands that are killed while they run, or fail, in a transaction leave no trace.
 test_git_is_all_or_nothing() {
     needs strace
     git_settings
@@ -82,8 +82,8 @@ test_git_is_all_or_nothing() {
     describe_tree mnt/work >before
     for command in "commit -a -m more" "gc -q" "rebase --autostash main"; do
         for call in rename link,linkat unlink,unlinkat; do
-            # Each process that makes its first call of that kind dies. Git may go on without some of them, so
-            # it ends in failure in any case.
+            # Each process that makes its first call of that kind dies. Git may continue without
+            # some of them, so the script ends in failure in any case.
             exits 1 -- "$XACT" run --at mnt --status-file status -- sh -c "strace -f -o /dev/null -e trace=$call \
                 -e inject=$call:signal=KILL:when=1 git -C mnt/work $command >said 2>&1; echo \$? >killed; exit 1"
             equal outcome aborted "$(jq -r .outcome status)"

@@ -16,7 +16,7 @@ checked() {
     "$XACT" check "$1" >check.out || fail "xact check: $(cat check.out)"
 }
 
-# usage IMG user|group|project ID: "bytes inodes" as the quota file has it.
+# usage IMG user|group|project ID: "bytes inodes" from the quota file.
 usage() {
     debugfs -R "get_quota $2 $3" "$1" 2>/dev/null | awk -v id="$3" '$1 == id { print $2, $5 }'
 }
@@ -39,7 +39,7 @@ with open(image, "r+b") as volume:
                 place = block * size + piece + entry
                 volume.seek(place)
                 data = volume.read(72)
-                # An entry in use has a count of inodes; a node of the tree has small words everywhere.
+                # A used entry has a count of inodes; a node of the tree has small words only.
                 if struct.unpack_from("<I", data)[0] == wanted and struct.unpack_from("<Q", data, 24)[0] > 0:
                     volume.seek(place + at)
                     volume.write(struct.pack("<Q", value))
@@ -50,7 +50,7 @@ PYTHON
 # Offsets in an entry (struct v2r1_disk_dqblk).
 INODES_HARD=8 INODES_SOFT=16 SPACE_HARD=32 SPACE_SOFT=40
 
-# Something of every kind that is charged to somebody, in the current folder.
+# Something of every kind that is charged to a user, in the current folder.
 charge_everything() {
     local uid
     mkdir -p deep/er
@@ -72,7 +72,7 @@ charge_everything() {
     mv file70000 deep/moved
     ln file1002 hard
     rm file1002 fifo1001
-    # As many names as take several blocks.
+    # Enough names for several blocks.
     (cd deep/er && seq -f 'a-long-name-for-an-empty-file-%.0f' 400 | xargs touch)
     sync .
     chown 1004:1004 hard reserved
@@ -86,7 +86,7 @@ test_usage_follows_everything() {
         quota_volume disk.img $options
         mounted disk.img mnt
         (cd mnt && charge_everything)
-        # A file without a name counts until it is gone.
+        # A file without a name counts until it is deleted.
         exec 7>mnt/held
         chown 4242 mnt/held
         rm mnt/held
@@ -159,7 +159,7 @@ test_limits() {
     limit disk.img 4 1003 $SPACE_SOFT 50
     "$XACT" check disk.img >/dev/null
 
-    # Usage is counted, limits are the mount's to enforce.
+    # Usage is counted; the mount enforces the limits.
     mounted disk.img mnt
     as 1001 head -c 300K /dev/zero >mnt/own1001
     as 1001 dd if=/dev/zero of=mnt/own1001 bs=100K count=3 status=none
@@ -172,7 +172,7 @@ test_limits() {
     equal "up to the limit" $((100 << 10)) "$(stat -c %s mnt/own1001)"
     exits 1 'quota exceeded' -- as 1001 fallocate -l 200K mnt/own1001
     exits 1 'quota exceeded' -- as 1001 fallocate -z -l 200K mnt/own1001
-    # What is freed can be used again; root is not limited.
+    # Freed space can be used again; root is not limited.
     as 1001 dd if=/dev/zero of=mnt/own1001 bs=4K count=10 status=none
     dd if=/dev/zero of=mnt/own1001 bs=4K count=40 conv=notrunc status=none
     as 1001 rm mnt/own1001
@@ -196,7 +196,7 @@ test_limits() {
     checked disk.img
 }
 
-# project FILE: its number and whether it hands it down.
+# project FILE: its number and whether new entries inherit it.
 project() { lsattr -pd "$1" | awk '{ print $1, ($2 ~ /P/ ? "P" : "-") }'; }
 
 test_projects() {

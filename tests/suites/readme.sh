@@ -1,5 +1,5 @@
 # timeout: 900
-# The README's code blocks, in the order in which they stand.
+# The README's code blocks, in order.
 
 # Stand-ins for 'make', 'sudo' and 'cargo' of the README: nothing is built twice, and nothing is
 # installed outside of the test's folder.

@@ -58,7 +58,7 @@ test_one_instant_inside() {
     fresh
     echo old >mnt/later
     mkfifo ask answer
-    # Reads only: it always commits, whatever happens outside.
+    # Read-only: it always commits, whatever happens outside.
     run sh -c 'cat mnt/file; echo go >ask; read -r _ <answer; cat mnt/file mnt/later; ls mnt' >said &
     local job=$!
     read -r _ <ask
@@ -123,7 +123,7 @@ test_nested_processes_are_in_it() {
 
 # Runs FIRST in a transaction, and while it is open SECOND outside (or in another transaction);
 # leaves the exit code in CODE and the status in the file status.
-meanwhile() { # FIRST, SECOND
+concurrently() { # FIRST, SECOND
     rm -f ask answer
     mkfifo ask answer
     "$XACT" run --at mnt --status-file status -- sh -c "$1; echo go >ask; read -r _ <answer" 2>said &
@@ -135,9 +135,9 @@ meanwhile() { # FIRST, SECOND
     wait $job || CODE=$?
 }
 
-test_conflict_on_what_was_written() {
+test_conflict_on_a_write() {
     fresh
-    meanwhile 'echo inside >mnt/file' 'echo outside >mnt/file'
+    concurrently 'echo inside >mnt/file' 'echo outside >mnt/file'
     equal code 75 "$CODE"
     equal content outside "$(cat mnt/file)"
     equal outcome conflict "$(outcome status)"
@@ -147,12 +147,12 @@ test_conflict_on_what_was_written() {
     afterwards
 }
 
-test_a_conflict_on_contents_is_told_at_the_write() {
+test_a_conflict_on_contents_is_reported_at_the_write() {
     fresh
     echo start >mnt/file
     mkfifo ask answer
     "$XACT" run --at mnt --status-file status -- sh -c 'echo go >ask; read -r _ <answer
-        echo inside | dd of=mnt/file conv=notrunc 2>told && exit 1
+        echo inside | dd of=mnt/file conv=notrunc 2>errors && exit 1
         cat mnt/file >seen; mkdir mnt/folder 2>later; exit 7' 2>said &
     local job=$!
     read -r _ <ask
@@ -160,10 +160,11 @@ test_a_conflict_on_contents_is_told_at_the_write() {
     echo go >answer
     CODE=0
     wait $job || CODE=$?
-    has told 'Resource temporarily unavailable'
+    has errors 'Resource temporarily unavailable'
     has later 'Resource temporarily unavailable'
     equal "still of its begin" start "$(cat seen)"
-    # The command has failed for the conflict, so that is how it ended, and --retry means it.
+    # The command has failed because of the conflict, so this is its exit status, and --retry
+    # applies.
     equal code 75 "$CODE"
     equal outcome conflict "$(outcome status)"
     equal path /file "$(outcome status .path)"
@@ -172,9 +173,9 @@ test_a_conflict_on_contents_is_told_at_the_write() {
     afterwards
 }
 
-test_conflict_on_what_was_read() {
+test_conflict_on_a_read() {
     fresh
-    meanwhile 'cat mnt/file >mnt/copy' 'echo outside >mnt/file'
+    concurrently 'cat mnt/file >mnt/copy' 'echo outside >mnt/file'
     equal code 75 "$CODE"
     [[ ! -e mnt/copy ]]
     afterwards
@@ -182,7 +183,7 @@ test_conflict_on_what_was_read() {
 
 test_conflict_on_a_name() {
     fresh
-    meanwhile 'echo inside >mnt/new' 'echo outside >mnt/new'
+    concurrently 'echo inside >mnt/new' 'echo outside >mnt/new'
     equal code 75 "$CODE"
     equal content outside "$(cat mnt/new)"
     equal path /new "$(outcome status .path)"
@@ -192,7 +193,7 @@ test_conflict_on_a_name() {
 test_different_names_in_one_folder_both_commit() {
     fresh
     mkdir mnt/folder
-    meanwhile 'echo 1 >mnt/folder/one' "'$XACT' run --at mnt -- sh -c 'echo 2 >mnt/folder/two'; echo 3 >mnt/folder/three"
+    concurrently 'echo 1 >mnt/folder/one' "'$XACT' run --at mnt -- sh -c 'echo 2 >mnt/folder/two'; echo 3 >mnt/folder/three"
     equal code 0 "$CODE"
     equal names 'one three two' "$(ls mnt/folder | xargs)"
     afterwards
@@ -201,7 +202,7 @@ test_different_names_in_one_folder_both_commit() {
 test_different_files_both_commit() {
     fresh
     echo old >mnt/other
-    meanwhile 'echo inside >>mnt/file' 'echo outside >>mnt/other; mkdir mnt/x; rmdir mnt/x'
+    concurrently 'echo inside >>mnt/file' 'echo outside >>mnt/other; mkdir mnt/x; rmdir mnt/x'
     equal code 0 "$CODE"
     equal file 'old inside' "$(xargs <mnt/file)"
     equal other 'old outside' "$(xargs <mnt/other)"
@@ -232,7 +233,7 @@ test_exit_codes_of_the_command() {
     afterwards
 }
 
-test_own_codes_are_told_apart_from_the_commands() {
+test_own_codes_differ_from_the_commands() {
     fresh
     exits 75 -- "$XACT" run --at mnt --status-file status -- sh -c 'exit 75'
     lacks exits.err 'error:'
@@ -285,8 +286,8 @@ test_the_current_folder_moves_into_the_view() {
 
 test_redirections_are_reopened_in_the_view() {
     fresh
-    # What the shell does before xact runs (making the file empty) is outside; what the command
-    # writes is inside.
+    # The shell's work before xact runs (truncating the file) is outside. The command's output is
+    # inside.
     run sh -c 'echo out; echo err >&2; echo out2' >mnt/log 2>&1
     equal "shared offset" 'out err out2' "$(xargs <mnt/log)"
     exits 1 -- run sh -c 'echo lost; exit 1' >>mnt/log
@@ -358,7 +359,8 @@ test_file_systems_inside_the_volume_stay() {
     afterwards
 }
 
-# What is no content of the volume does not cross the edge: docs/TRANSACTIONS.md has a row for each.
+# Everything except contents of the volume stops at the edge: docs/TRANSACTIONS.md has a row for
+# each.
 test_locks_fifos_and_sockets_end_at_the_edge() {
     needs python3
     fresh
@@ -393,7 +395,8 @@ fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 sys.exit(subprocess.run([sys.argv[1], "run", "--at", "mnt", "--", sys.executable, "-c", inside]).returncode)
 PY
     python3 outside.py "$XACT"
-    # That both have changed the same is found by the commit: here a database in WAL mode, inside and outside.
+    # The commit finds that both have changed the same: here a database in WAL mode, inside and
+    # outside.
     sqlite3 mnt/a.db 'pragma journal_mode=wal; create table t (x); insert into t values (1)' >/dev/null
     exits 75 'conflict on /a.db' -- "$XACT" run --at mnt -- sh -c \
         'sqlite3 mnt/a.db "insert into t values (2)" && echo go >&7 && read -r _ <answer' 7> >(
@@ -429,16 +432,16 @@ test_a_killed_nested_run_is_undone() {
         '$XACT' run --at mnt -- sh -c 'echo inner >mnt/file; echo x >mnt/made; rm mnt/kept
             \"\$0\" run --at mnt -- sh -c \"mkdir mnt/deeper\"; kill -KILL \$PPID; sleep 0.01' '$XACT'
         [ \$? -eq 137 ] || exit 1
-        # What comes after the death of the inner one is the outer one's, and stays.
+        # Changes after the death of the inner one belong to the outer one, and stay.
         echo after >mnt/after
         echo and on >>mnt/kept
     "
     equal all 'after file kept lost+found' "$(ls mnt | xargs)"
     equal content 'after outer outer and on' "$(cat mnt/after mnt/file mnt/kept | xargs)"
-    # Without anything that reaches the daemon in between, and at the very end.
+    # No request reaches the daemon in between, nor at the very end.
     run sh -c "echo base >mnt/file; '$XACT' run --at mnt -- sh -c 'echo inner >mnt/file; kill -KILL \$PPID'; true"
     equal content base "$(cat mnt/file)"
-    # One that ended well, and one that its process rolled back, are nobody's any more.
+    # A part that ended well, and one that its process rolled back, no longer belong to any process.
     run sh -c "'$XACT' run --at mnt -- sh -c 'echo good >mnt/file'; '$XACT' run --at mnt -- sh -c 'rm mnt/after; false'; true"
     equal content 'good after' "$(cat mnt/file mnt/after | xargs)"
     afterwards
@@ -464,7 +467,7 @@ test_death_of_xact_run_aborts() {
     wait $job 2>/dev/null || true
     [[ ! -e mnt/made ]]
     run touch mnt/still-works
-    # What the killed xact run left behind still has the view, so the daemon is needed.
+    # A process that the killed xact run left behind still has the view, so the daemon is needed.
     exits 69 'In use by: .*sleep' -- "$XACT" umount mnt
     wait_until "the process left behind to end" sh -c "'$XACT' umount mnt 2>/dev/null"
     sound disk.img
@@ -504,17 +507,17 @@ test_signals_are_passed_on() {
 test_control_c_at_a_terminal_reaches_the_command_once() {
     needs script
     fresh
-    # Half a second after the first ^C a second one, passed on by mistake, would have come.
+    # A second ^C, passed on by mistake, would have come within half a second of the first.
     cat >job.sh <<'END'
 trap 'echo caught >>caught' INT
 echo ready >ready
 until [[ -s caught ]]; do sleep 0.02; done
 sleep 0.5
 END
-    # script gives the terminal to a session of its own; ^C goes to xact and the command alike. Its keys
-    # come from a pipe that stays open for as long as the command runs. Whoever runs the tests may have had
-    # SIGINT ignored, which is inherited and cannot be trapped. Without exec a shell stays between the two
-    # that gets the signal as well, and dash then dies of it.
+    # script runs the terminal in a session of its own; ^C goes to xact and the command alike. Its
+    # keys come from a pipe that stays open for as long as the command runs. The caller of the tests
+    # may ignore SIGINT, which is inherited and cannot be trapped. Without exec a shell stays
+    # between the two. It gets the signal as well, and dash then dies of it.
     mkfifo keys
     exec 7<>keys
     env --default-signal=INT script -qec "exec '$XACT' run --at mnt -- bash job.sh" typescript <&7 >/dev/null &
@@ -556,7 +559,7 @@ test_the_view_is_open_to_its_owner_only() {
     afterwards
 }
 
-# The root of a chroot is no mount point by itself.
+# The root of a chroot is usually not a mount point.
 test_in_a_chroot() {
     volume disk.img
     mkdir -p root/mnt

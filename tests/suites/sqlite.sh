@@ -19,7 +19,7 @@ batch() {
 test_atomic_write_ioctls() {
     fresh
     python3 "$TESTS/atomic_writes.py" mnt
-    # Those that are open when the daemon is told to go are dropped.
+    # Sections that are open when the daemon is asked to end are dropped.
     python3 - mnt/file <<'PY'
 import fcntl, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -46,7 +46,7 @@ for i in range(20):
     db.executemany("insert into t (text) values (?)", [(str(i) * 200,)] * 5)
     db.execute("commit")
 PY
-    # The first commit of an empty database is one with a journal, by a rule of SQLite's own.
+    # The first commit of an empty database uses a journal, by a rule of SQLite's own.
     batch -c 'import sqlite3; sqlite3.connect("mnt/a.db").execute("create table t (id integer primary key, text)")'
     strace -f -o calls -e trace=openat,unlink,fsync,fdatasync,ioctl \
         env LD_LIBRARY_PATH="$TOOLS/lib" python3 load.py mnt/a.db
@@ -57,7 +57,7 @@ PY
     wait
     equal integrity ok "$(sqlite3 mnt/a.db 'pragma integrity_check')"
     equal rows 400 "$(sqlite3 mnt/a.db 'select count(*) from t')"
-    # Two databases in one of SQLite's transactions: with journals, as it does it everywhere.
+    # Two databases in one of SQLite's transactions: with journals, as on every file system.
     batch - <<'PY'
 import sqlite3
 db = sqlite3.connect("mnt/a.db", isolation_level=None)
@@ -88,7 +88,7 @@ PY
     afterwards
 }
 
-# A writer that is killed in the midst of a commit; readers beside it; the daemon killed at the end.
+# A writer that is killed during a commit; concurrent readers; the daemon killed at the end.
 test_atomic_and_isolated() {
     volume disk.img
     in_foreground disk.img mnt
@@ -127,7 +127,7 @@ for _ in range(12):
     for _ in range(random.randrange(1, 12)):
         acknowledged = int(child.stdout.readline())
     child.kill()
-    # The locks are free at once, long before the daemon can know.
+    # The locks are free at once, long before the daemon can notice.
     check(db, acknowledged)
     child.stdout.read()
     child.wait()

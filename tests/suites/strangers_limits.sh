@@ -1,9 +1,9 @@
 # timeout: 300
-# What one user can use up of the daemon, and what others have left.
+# The share of the daemon's resources that one user can use up, and the rest for others.
 
 source "$TESTS/attack.sh"
 
-# Resident memory of the daemon, and what it may be with this cache: 64 MiB more.
+# Resident memory of the daemon, and its limit with this cache: 64 MiB more.
 CACHE=32
 stays_small() { # WHAT
     local limit=$(((CACHE + 64) << 10))
@@ -23,7 +23,7 @@ afterwards() {
     attacker_gone
     sound disk.img
 }
-# A script of Python as one of the two users, with what attack.py has.
+# Runs a Python script as one of the two users, with the functions of attack.py.
 user() { # UID SCRIPT [ARGUMENTS…]
     PYTHONPATH=$TESTS as_user "$1" python3 -c "
 import errno, os, sys, time
@@ -45,11 +45,12 @@ $2" "${@:3}"
 }
 
 # alone
-test_a_user_does_his_worst() {
+test_attacks_of_one_user() {
     attacked 20
 }
 
-# Each kind of thing has its limit and its error; another user has his own, and root none.
+# Each kind of resource has its limit and its error. Another user has a separate limit, and root
+# none.
 test_each_limit() {
     fresh --user-transactions 10
     user 65533 '
@@ -63,10 +64,10 @@ channels[0].abort()
 channels[10].begin()
 count = until_refused(errno.EMFILE, channels[1].savepoint, 1000)
 assert count == 100, count
-# Where the transaction ends, they do.
+# They end with the transaction.
 channels[1].abort()
 channels[2].savepoint()
-# Kept ones count, whoever has them; and one that ends makes room.
+# Transactions that are left open count, whichever channel has them. One that ends frees its share.
 channels[3].keep()
 channels[3].close()
 channels[1].begin()
@@ -80,19 +81,20 @@ for channel in channels:
 for _ in range(300):
     channels[0].savepoint()
 '
-    "$XACT" stat mnt >told
-    has told '^user 65533: [0-9]+ transactions? ?\(|^user 65533: [0-9]+ of 10 transactions'
+    "$XACT" stat mnt >figures
+    has figures '^user 65533: [0-9]+ transactions? ?\(|^user 65533: [0-9]+ of 10 transactions'
     equal "refusals" true "$("$XACT" stat --json mnt | jq '.users[] | select(.uid == 65533) | .refused >= 4')"
     equal limits '10 100 40' \
         "$("$XACT" stat --json mnt | jq -r '.user_limits | "\(.transactions) \(.savepoints) \(.channels)"')"
     has daemon.log 'user 65533 is refused more'
-    # Others see themselves alone.
+    # Other users see only themselves.
     equal "users seen" 65534 "$(as_user 65534 "$XACT" stat --json mnt | jq '.users[].uid')"
     for id in $("$XACT" tx list --at mnt --json | jq -r '.[].id'); do "$XACT" tx drop "$id" --at mnt; done
     afterwards
 }
 
-# What is kept in memory for a user has a bound, whatever it is, and what he reaches is an error and no abort.
+# Each kind of memory that is used for a user has a bound. At the bound the user gets an error, and
+# the daemon does not abort.
 test_memory_of_each_kind() {
     local kind
     fresh
@@ -107,7 +109,7 @@ test_memory_of_each_kind() {
 }
 given_back() { [[ $("$XACT" stat --json mnt | jq '[.users[] | select(.uid == 65533) | .memory_bytes] | add // 0') == 0 ]]; }
 
-# At its limit a transaction says ENOMEM, and what it has done can be committed.
+# At its limit a transaction gets ENOMEM, and its changes so far can be committed.
 test_a_transaction_at_the_memory_limit() {
     fresh --user-memory 2M
     user 65533 '
@@ -121,7 +123,7 @@ until_refused(errno.ENOMEM, make, 100000)
 assert made > 500, made
 channel.commit()
 assert len(os.listdir(mnt + "/attacker")) >= made, made
-# The list of changes of one that fits is told.
+# The list of changes of a transaction that fits is returned.
 channel.begin()
 open(f"{mnt}/.xact/tx/{channel.id}/root/attacker/one", "w").write("1")
 channel.diff(), channel.diff(True)
@@ -129,7 +131,8 @@ channel.diff(), channel.diff(True)
     afterwards
 }
 
-# Names that were asked for and not found are forgotten one by one where memory is short, and not what they mean.
+# When memory is short, a transaction forgets the single names that it looked up and did not find,
+# but not that it depends on them.
 test_a_conflict_is_found_beyond_the_memory_limit() {
     fresh --user-memory 1M
     user 65533 '
@@ -146,7 +149,7 @@ for appears in (False, True):
     afterwards
 }
 
-# A killed part is undone also when a user has used up all the descriptors that he may have; and one that could not be
+# A killed part is undone also when its user has no descriptors left. A part that could not be
 # watched is not begun.
 test_descriptors() {
     ulimit -n 1024
@@ -155,7 +158,7 @@ test_descriptors() {
 import signal, subprocess
 channel = Channel(mnt)
 channel.begin()
-# One process takes one descriptor, whatever it makes.
+# One process takes one descriptor, whatever it owns.
 for _ in range(500):
     channel.savepoint()
 children = []
@@ -189,13 +192,13 @@ for child in children:
         '$XACT' run --at mnt -- sh -c 'echo 2 >mnt/inner; kill -9 \$PPID; sleep 0.5'; sleep 0.5; true"
     equal outer 1 "$(<mnt/outer)"
     [[ ! -e mnt/inner ]] || fail "what a killed part did was committed"
-    # Of another user, too, who has some left.
+    # Also by another user, with descriptors left.
     user 65534 'channel = Channel(mnt); channel.begin(); channel.savepoint()'
     wait $attacker
     afterwards
 }
 
-# Many lists, asked for at the same time, of which each takes long: others do not wait.
+# Many lists, requested at the same time, of which each takes long: other callers do not wait.
 test_lists_of_changes_and_other_callers() {
     local began took attacker
     fresh
@@ -212,8 +215,8 @@ test_lists_of_changes_and_other_callers() {
     afterwards
 }
 
-# One who loses on purpose holds up nobody else for long, neither who changes what he may only read nor those who wait
-# one after the other.
+# A user who loses on purpose delays no one else for long: neither users who change what that user
+# may only read, nor those who wait one after the other.
 test_claims_of_another_user() {
     local began took attacker
     fresh
@@ -229,8 +232,9 @@ test_claims_of_another_user() {
     afterwards
 }
 
-# Transactions that are left open, persisted or not, are limited, and an unmount says little of them.
-test_kept_ones_and_unmounting() {
+# Transactions that are left open, persisted or not, are limited, and an unmount prints few lines
+# about them.
+test_transactions_left_open_and_unmounting() {
     local began took
     fresh
     user 65533 '
@@ -250,7 +254,7 @@ assert count == 50, count
     [[ $took -lt 10000 ]] || fail "xact umount took $took ms"
     equal "lines of xact umount" 21 "$(wc -l <said)"
     has said '80 more transactions were open: [0-9]+ stay open, [0-9]+ are dropped'
-    # Those that stayed count in the next mount.
+    # Those that stayed open count in the next mount.
     in_foreground disk.img mnt --user-transactions 50
     user 65533 'assert refused(errno.EDQUOT, Channel(mnt).begin)'
     equal persisted 50 "$("$XACT" stat --json mnt | jq '.users[] | select(.uid == 65533) | .persisted')"

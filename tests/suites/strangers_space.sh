@@ -1,6 +1,7 @@
 # timeout: 200
-# Users who do not trust each other, and the space of one volume: what an open transaction of one holds, or keeps from
-# becoming free, is limited, charged to him, and never missing for others.
+# The space of one volume and users that do not trust each other. An open transaction of one user
+# may hold space, or keep it from becoming free. That space is limited, charged to this user, and
+# never missing for others.
 
 as() { # UID COMMAND…
     local uid=$1
@@ -8,7 +9,7 @@ as() { # UID COMMAND…
     setpriv --reuid "$uid" --regid "$uid" --clear-groups "$@"
 }
 
-# A volume of 128 MiB with a folder for everybody. Little memory, so that contents are spilled.
+# A volume of 128 MiB with a folder for all users. Little memory, so that contents are spilled.
 fresh() { # [ARGUMENTS OF xact mount…]
     needs setpriv python3 jq
     rm -f disk.img
@@ -24,7 +25,8 @@ afterwards() {
     "$XACT" check disk.img >check.out || fail "xact check: $(<check.out)"
 }
 
-# inside UID blocks|inodes NAME: opens a transaction, fills it up to an error, which NAME.out tells, and stays.
+# inside UID blocks|inodes NAME: opens a transaction, fills it up to an error, which goes to
+# NAME.out, and stays.
 inside() {
     rm -f "$3.out"
     # The user comes later: the interpreter may be in a folder of root's.
@@ -110,7 +112,7 @@ test_the_share_is_a_setting() {
     exits 64 'percentage from 1 to 100' -- "$XACT" mount disk.img mnt -o tx_space=200
 }
 
-# Root's have no limit. They give way to everybody, and 'xact run' says so.
+# Root's transactions have no limit. They give way to all others, and 'xact run' says so.
 test_a_run_gives_way() {
     local run
     for ENGINE in journal generations; do
@@ -136,8 +138,9 @@ test_a_run_gives_way() {
     done
 }
 
-# Transactions that have only looked, kept and persisted, of several users: what others delete is free for others.
-test_those_that_looked() {
+# Read-only transactions, left open and persisted, of several users: space that others free is free
+# for others.
+test_read_only_transactions() {
     local round
     for ENGINE in journal generations; do
         fresh
@@ -155,7 +158,7 @@ test_those_that_looked() {
     done
 }
 
-# Quotas count what is held at once, on disk never more than what is there.
+# Quotas count what a transaction holds at once. On disk they never count more than is used.
 test_quotas() {
     local image=disk.img
     needs setpriv debugfs
@@ -171,9 +174,9 @@ test_quotas() {
     BEFORE=$(free)
     inside 1001 blocks one
     has one.out '^EDQUOT 2[0-9]{7}$'
-    # Another user has his own.
+    # Another user has a separate limit.
     outside 1002 other 20
-    as 1001 sh -c 'head -c 3M /dev/zero >mnt/all/own' 2>own.err && fail "he has more than he may"
+    as 1001 sh -c 'head -c 3M /dev/zero >mnt/all/own' 2>own.err && fail "the user has more than its limit"
     has own.err 'quota exceeded'
     rm mnt/all/own mnt/all/other
     ended "$INSIDE"
@@ -184,7 +187,7 @@ test_quotas() {
     ended "$INSIDE"
     wait_until "everything to be given back" as_before
     as 1001 sh -c 'head -c 15M /dev/zero >mnt/all/own'
-    # Killed in the midst of a transaction, usage is what is in the table.
+    # If the daemon is killed during a transaction, usage is that of the inode table.
     rm mnt/all/own
     inside 1001 blocks one
     kill -9 "$DAEMON"
@@ -196,7 +199,7 @@ test_quotas() {
     "$XACT" check $image >check.out || fail "xact check: $(<check.out)"
 }
 
-# Without any transaction: what is deleted and what is written follow each other on a volume that is nearly full.
+# Without any transaction: deletes and writes follow each other on a volume that is nearly full.
 test_deleted_and_written() {
     local round
     for ENGINE in journal generations; do

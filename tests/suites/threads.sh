@@ -1,5 +1,6 @@
 # timeout: 400
-# Transactions of one thread beside others: what libxact promises to a process with several.
+# Transactions of one thread beside others: the guarantees of libxact to a process with several
+# threads.
 
 LIBRARY=$TARGET/release/libxact_c.so
 
@@ -23,15 +24,17 @@ compiled() { # FILE [OPTIONS]: to ./program
         -Wl,-rpath,"$PWD/lib"
 }
 
-# Refusals, descriptors after the end, threads started inside, and an end that cannot be had (see the program).
-test_what_is_promised() {
+# Refusals, descriptors after the end, threads started inside, and an end that fails (see the
+# program).
+test_guarantees() {
     fresh -o allow_other
     compiled "$TESTS/threads.c"
     timeout 120 ./program "$PWD/mnt" "$PWD/mnt/folder"
     afterwards
 }
 
-# Standard output on the volume is refused, or stays outside; the thread that begins need not be the one that prints.
+# Standard output on the volume is refused, or stays outside. The thread that begins need not be the
+# one that prints.
 test_standard_output_on_the_volume() {
     fresh
     cat >prints.py <<'END'
@@ -60,7 +63,8 @@ END
     afterwards
 }
 
-# Each thread has a current folder of its own from its first transaction on; the others keep theirs.
+# Each thread has a current folder of its own from its first transaction on; the other threads keep
+# theirs.
 test_current_folders() {
     fresh
     cat >folders.py <<'END'
@@ -91,7 +95,7 @@ END
     afterwards
 }
 
-# In folders any number of threads may have transactions, of one database too.
+# In separate folders any number of threads may have transactions, also of one database.
 test_databases_in_folders() {
     fresh
     cat >folders.py <<'END'
@@ -133,8 +137,8 @@ END
     afterwards
 }
 
-# Eight threads of transactions beside eight of plain files, databases, mappings, programs and children, on the volume and
-# off it. tests/long has the same for ten minutes.
+# Eight threads of transactions beside eight of plain files, databases, mappings, programs and
+# children, on the volume and elsewhere. tests/long runs the same for ten minutes.
 load_in_c() { # SECONDS
     mkdir -p outside/c outside/python
     compiled "$TESTS/threads_load.c" -l:libsqlite3.so.0

@@ -1,5 +1,6 @@
 # timeout: 200
-# xact tx: transactions that are looked at and decided over later; and how xact run treats conflicts.
+# xact tx: transactions that are inspected and decided over later; and how xact run treats
+# conflicts.
 
 fresh() { # [ARGUMENTS OF xact mount…]
     volume disk.img
@@ -62,7 +63,7 @@ END
     afterwards
 }
 
-# Whoever applies the patch to what was before has what is after, as far as Git knows of it.
+# Applying the patch to the old tree gives the new one, as far as Git can represent it.
 test_a_patch_applies() {
     needs git patch
     fresh
@@ -110,7 +111,7 @@ test_a_patch_applies() {
     has patch '^new folder /hollow$'
     has patch '^new special file /pipe$'
     (cd before && git apply ../patch)
-    # A part of it, and the other tool, which deletes no empty files and changes no links.
+    # A part of it, with the other tool, which deletes no empty files and changes no links.
     tx diff "$ID" --patch mnt/numbers >part
     equal part 1 "$(grep -c '^diff --git' part)"
     tx diff "$ID" --patch numbers file target new-empty new-link tool script folder moved x one two 'with spaces' >part
@@ -159,9 +160,9 @@ test_parts() {
     tx commit "$ID" --only mnt/a/b/1
     equal committed 'a a/b a/b/1 file folder folder/x lost+found' "$(cd mnt && find * | sort | xargs)"
     tx drop "$ID" --only /folder/x a/2
-    # The folder came back with the file.
+    # The folder was restored with the file.
     equal left 'modified /file' "$(tx diff "$ID" | xargs)"
-    # The rest is of a newer instant, and can be worked in.
+    # The rest is of a newer instant, and work in it can continue.
     echo outside >mnt/outside
     "$XACT" run --at mnt --tx "$ID" -- sh -c 'cat mnt/a/b/1 mnt/folder/x; echo five >>mnt/file' >said
     equal "seen inside" '1 x' "$(xargs <said)"
@@ -184,7 +185,7 @@ test_begin_and_work_in_the_folder() {
     afterwards
 }
 
-test_looking_is_not_reading() {
+test_inspecting_is_not_reading() {
     fresh
     kept 'echo y >mnt/folder/x'
     echo three >>mnt/file
@@ -226,7 +227,7 @@ test_open_transactions_end_with_the_mount() {
     wait "$DAEMON"
     has "$WORK/daemon.log" "transaction $ID .* was open and is dropped"
     sound disk.img
-    # The same where the daemon is told to end.
+    # The same if the daemon is asked to end.
     : >daemon.log
     in_foreground disk.img mnt
     kept 'echo new >mnt/new' --timeout 0
@@ -236,7 +237,7 @@ test_open_transactions_end_with_the_mount() {
     sound disk.img
 }
 
-test_whose_it_is() {
+test_ownership() {
     fresh
     chmod 777 mnt
     local other=(setpriv --reuid 99 --regid 99 --clear-groups)
@@ -267,8 +268,8 @@ test_processes_left_behind_are_out() {
 test_retry() {
     fresh
     echo 0 >tries
-    # Each of the first two tries is beaten by a write outside, in the same file.
-    outside() { # writes when it is told to
+    # Each of the first two attempts loses to a write outside, in the same file.
+    outside() { # writes on request
         while read -r n; do
             echo "theirs $n" >mnt/file
             echo done >answer
@@ -301,7 +302,7 @@ END
     afterwards
 }
 
-test_a_long_one_gets_through_between_short_ones() {
+test_a_long_transaction_commits_between_short_ones() {
     fresh
     echo 0 >mnt/counter
     touch beats
@@ -311,7 +312,7 @@ test_a_long_one_gets_through_between_short_ones() {
                 echo beat >>beats
         done
     }
-    # Waits until others have committed what it has read, as long as they can.
+    # Blocks until others have committed changes of what it has read, as long as they can.
     cat >script <<'END'
 n=$(cat mnt/counter)
 before=$(wc -l <beats)
@@ -362,7 +363,8 @@ test_snapshot_isolation() {
     afterwards
 }
 
-# Two that write different pages of one file, both opened by a kernel that asks for its size and times.
+# Two transactions write different pages of one file, both opened by a kernel that asks for its size
+# and times.
 test_different_pages_of_one_file() {
     fresh
     head -c 65536 /dev/zero >mnt/pages
@@ -380,7 +382,7 @@ test_different_pages_of_one_file() {
     tx commit "$first"
     exits 75 '/pages: its contents were changed' -- tx commit "$ID"
     tx drop "$ID"
-    # Who only looks at the times depends on them.
+    # A transaction that only reads the times depends on them.
     kept 'stat mnt/pages >mnt/looked'
     printf f | dd of=mnt/pages conv=notrunc bs=4096 seek=3 status=none
     exits 75 '/pages: it was written' -- tx commit "$ID"
@@ -410,7 +412,7 @@ test_ask() {
     afterwards
 }
 
-# Others change more than is remembered while a transaction is open.
+# Others change more than is kept in memory while a transaction is open.
 test_snapshot_too_old() {
     fresh --cache-size 16M
     head -c 8M /dev/urandom >mnt/large
@@ -448,8 +450,8 @@ END
     afterwards
 }
 
-# A kernel that was told of a name by a listing does not look it up.
-test_paths_of_what_was_listed() {
+# A kernel that received a name in a listing does not look it up.
+test_paths_of_listed_names() {
     fresh
     unmounted mnt
     mounted disk.img mnt

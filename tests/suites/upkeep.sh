@@ -1,9 +1,9 @@
-# What concerns a whole volume while it is mounted: discarding, the label, shutting down, damage.
+# Maintenance of a mounted volume: discarding, the label, shutting down, damage.
 
 # used IMG: KiB that the image file takes.
 used() { du -k "$1" | cut -f1; }
 
-# freed BLOCKS: so many are free.
+# freed BLOCKS: at least this number is free.
 freed() { [[ $(stat -fc %f mnt) -ge $1 ]]; }
 
 test_fstrim() {
@@ -11,7 +11,7 @@ test_fstrim() {
     local journal before
     for journal in "" "-O ^has_journal"; do
         rm -f disk.img
-        # Every block of the file is there to begin with.
+        # At the start the image holds every block of the file.
         head -c 128M /dev/zero | tr '\0' x >disk.img
         # shellcheck disable=SC2086  # words
         mke2fs -q -F -t ext4 -E nodiscard,lazy_itable_init=0 $journal disk.img
@@ -22,7 +22,7 @@ test_fstrim() {
         "$XACT" sync mnt
         before=$(stat -fc %f mnt)
         rm mnt/gone
-        # The kernel tells only a moment later that nobody has the file any more.
+        # The kernel notifies the daemon only a moment later that the file is no longer open.
         wait_until "the deletion" freed $((before + 6000))
         before=$(used disk.img)
         fstrim -v mnt >trimmed
@@ -41,14 +41,14 @@ test_fstrim() {
     done
 }
 
-# shrunk IMG KIB: it takes less, once everything that was done is durable. (The kernel tells only a moment
-# after a deletion that nobody has the file any more.)
+# shrunk IMG KIB: it takes less, once all changes are durable. (The kernel notifies the daemon only
+# a moment after a deletion that the file is no longer open.)
 shrunk() {
     "$XACT" sync mnt
     [[ $(used "$1") -lt $2 ]]
 }
 
-test_discard_of_what_is_freed() {
+test_discard_of_freed_space() {
     local options before
     "$XACT" mkfs disk.img --size 256M >/dev/null
     for options in nodiscard discard; do
@@ -180,7 +180,7 @@ test_damage() {
         dumpe2fs -h disk.img 2>/dev/null | grep -q '^Filesystem state: *clean$'
         count=$((count + 1))
     done
-    # The superblock's own setting, where nothing else is asked for.
+    # The superblock's own setting, if no other is given.
     damaged disk.img
     tune2fs -e remount-ro disk.img >/dev/null
     mounted disk.img mnt

@@ -1,5 +1,6 @@
 # timeout: 120
-# A commit becomes visible at once, to readers whose kernel has everything cached (docs/TRANSACTIONS.md).
+# A commit becomes visible at once, to readers whose kernel has everything cached
+# (docs/TRANSACTIONS.md).
 
 source "$TESTS/litmus.sh"
 

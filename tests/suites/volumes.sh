@@ -1,4 +1,4 @@
-# Volumes from the outside: making, mounting, unmounting, recovering, and what is refused.
+# Volumes from the outside: making, mounting, unmounting, recovering, and all refusals.
 
 afterwards() {
     unmounted mnt
@@ -7,7 +7,7 @@ afterwards() {
 
 # --- mkfs ----------------------------------------------------------------------------------------
 
-test_mkfs_makes_what_it_is_told() {
+test_mkfs_follows_its_options() {
     needs jq dumpe2fs
     "$XACT" mkfs disk.img --size 300M --label "a label" --uuid 123e4567-e89b-12d3-a456-426614174000 \
         --block-size 2K --inode-ratio 8K --journal-size 8M --reserved-percent 1 --json >made
@@ -87,7 +87,7 @@ test_mkfs_on_a_block_device() {
 
 # --- recovery ------------------------------------------------------------------------------------
 
-# A volume that the kernel left in mid-work: its image is copied while it is mounted.
+# A volume that the kernel left while it worked: its image is copied while it is mounted.
 left_by_the_kernel() { # IMG
     volume work.img
     kernel_mounted work.img kernel
@@ -130,7 +130,8 @@ test_recover_journal_only_leaves_what_debugfs_leaves() {
     cp disk.img debugfs.img
     debugfs -w -R jr debugfs.img 2>/dev/null
     "$XACT" recover --journal-only disk.img >/dev/null
-    # The superblock's statistics, and a field of the journal's superblock that debugfs does not set.
+    # The superblock's statistics, and a field of the journal's superblock that debugfs does not
+    # set.
     python3 - disk.img debugfs.img <<'END'
 import sys
 ours, theirs = (open(name, "rb").read() for name in sys.argv[1:])
@@ -172,7 +173,7 @@ test_check() {
     equal sound false "$(jq .sound exits.out)"
     equal where inode "$(jq -r '.problems[0].kind' exits.out)"
     equal number 2 "$(jq '.problems[0].number' exits.out)"
-    # What a crash left is judged as its recovery leaves it, and stays as it is.
+    # The result of a crash is judged as its recovery leaves it, and stays unchanged.
     left_by_the_kernel dirty.img
     cp --sparse=always dirty.img same.img
     "$XACT" check dirty.img >said 2>&1

@@ -110,7 +110,9 @@ fn handshake(channel: &Channel) -> Result<Agreed> {
         let len = match channel.receive(&mut buffer).map_err(io)? {
             Received::Request(len) => len,
             Received::Nothing => continue,
-            Received::Closed => return Err(Error::Usage("unmounted while the mount was being set up".into())),
+            Received::Closed => {
+                return Err(Error::Usage("unmounted while the mount was being set up".into()));
+            }
         };
         let mut reply = Reply::new();
         let (unique, asked) = match Request::decode(&buffer[..len]) {

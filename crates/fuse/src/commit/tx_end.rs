@@ -329,7 +329,10 @@ impl Server {
 
     pub(crate) fn forget_name(&self, dir: Node, name: &[u8], expire: bool) {
         if let Err(e) = self.kernel.forget_name(dir, name, expire) {
-            crate::log(format_args!("kernel cache invalidation of a name in node {:#x} failed: {e}", dir.id()));
+            crate::log(format_args!(
+                "kernel cache invalidation of a name in node {:#x} failed: {e}",
+                dir.id()
+            ));
         }
     }
 }

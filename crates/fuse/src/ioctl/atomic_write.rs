@@ -252,7 +252,7 @@ impl Server {
 
     fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
         if let Err(e) = self.kernel.forget_range(Node::Live(ino), offset, len) {
-        crate::log(format_args!("kernel cache invalidation of part of node {:#x} failed: {e}", ino.0));
+            crate::log(format_args!("kernel cache invalidation of part of node {:#x} failed: {e}", ino.0));
         }
     }
 

@@ -82,9 +82,9 @@ impl Server {
         });
         match &kept {
             Ok(()) => {}
-            Err(e) => {
-                    crate::log(format_args!("transaction {id} is open, but its last changes are not persisted: {e}"))
-            }
+            Err(e) => crate::log(format_args!(
+                "transaction {id} is open, but its last changes are not persisted: {e}"
+            )),
         }
         // Its folder was created in the root.
         self.forget_attributes(Node::Live(Ino::ROOT));

@@ -120,7 +120,9 @@ impl Server {
             let ours = tx.clone();
             let forget = move |server: &Arc<Server>| server.forget_undone(&ours, &changes);
             if let Err(e) = self.spawn_of(tx, Kind::End, forget) {
-            crate::log(format_args!("undone changes of a killed process may be visible for a while: {e}"));
+                crate::log(format_args!(
+                    "undone changes of a killed process may be visible for a while: {e}"
+                ));
             }
         }
     }

@@ -168,7 +168,11 @@ impl<'a> Request<'a> {
     pub fn device_wait(&self) -> DeviceWait {
         let waits = match &self.operation {
             Operation::Read(args) => {
-                return DeviceWait::UnlessCached { node: self.node(), offset: args.offset, len: args.size.into() };
+                return DeviceWait::UnlessCached {
+                    node: self.node(),
+                    offset: args.offset,
+                    len: args.size.into(),
+                };
             }
             Operation::SyncFs | Operation::Fallocate(_) | Operation::CopyFileRange { .. } => true,
             Operation::Ioctl { args, .. } => {

@@ -225,12 +225,12 @@ impl Tables {
         let kept = self.left_open.get(&id);
         TxInfo {
             id,
-            status: if left_open.is_some() { TxStatus::Kept } else { TxStatus::Running },
+            status: if kept.is_some() { TxStatus::Kept } else { TxStatus::Running },
             uid: view.uid,
             label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
             age: view.begun.elapsed(),
             left: kept.and_then(|kept| kept.deadline).map(|at| at.saturating_duration_since(Instant::now())),
-            persistent: left_open.is_some_and(|kept| kept.persistent.is_some()),
+            persistent: kept.is_some_and(|kept| kept.persistent.is_some()),
         }
     }
 }
@@ -434,9 +434,9 @@ impl Transactions {
     /// Makes a transaction that is left open the channel's.
     pub fn attach(&self, channel: u32, id: u64, uid: u32) -> Result<(), Errno> {
         let mut tables = self.tables.write();
-        let Tables { channels, kept, .. } = &mut *tables;
+        let Tables { channels, left_open, .. } = &mut *tables;
         let state = channels.get_mut(&channel).ok_or(Errno::EBADF)?;
-        let kept = kept.get_mut(&id).ok_or(Errno::ENOENT)?;
+        let kept = left_open.get_mut(&id).ok_or(Errno::ENOENT)?;
         if uid != 0 && kept.view.uid != uid && AccessCheck::AttachOwner.is_made() {
             return Err(Errno::EPERM);
         }

@@ -108,7 +108,7 @@ pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
             let at = at.display();
             return Err(Error::Usage(format!(
-            "{at} is the mount of a FUSE daemon that has ended: unmount it (umount {at}) and try again"
+                "{at} is the mount of a FUSE daemon that has ended: unmount it (umount {at}) and try again"
             )));
         }
         Err(e) => return Err(refused(at, &e.to_string())),

@@ -410,7 +410,7 @@ mod tests {
                 pin.follow();
                 assert_eq!(cpus(), 1);
                 thread::spawn(move || {
-        assert_eq!(cpus(), 1, "a thread inherits its CPUs from the thread that starts it");
+                    assert_eq!(cpus(), 1, "a thread inherits its CPUs from the thread that starts it");
                     begin_thread();
                     assert!(cpus() > 1);
                 })
@@ -499,7 +499,7 @@ mod tests {
                 // The thread has inherited the policy.
                 set_policy(0, libc::SCHED_OTHER);
                 caller.lower_priority();
-            assert_eq!(policy(), libc::SCHED_OTHER, "one worker at a time is under SCHED_IDLE");
+                assert_eq!(policy(), libc::SCHED_OTHER, "one worker at a time is under SCHED_IDLE");
             });
         });
         caller.raise_priority();

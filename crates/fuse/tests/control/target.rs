@@ -315,7 +315,7 @@ impl Kernel {
                 assert_eq!(ready, 1, "no answer to request {}", self.unique);
                 libc::recv(self.socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0)
             };
-        assert!(got > 0, "the server has ended: {}", io::Error::last_os_error());
+            assert!(got > 0, "the server has ended: {}", io::Error::last_os_error());
             let (header, body) =
                 OutHeader::read_from_prefix(&buffer[..got as usize]).expect("an answer has a header");
             assert_eq!(header.len as usize, got as usize);
@@ -409,7 +409,7 @@ impl Kernel {
                 }
             }
             5 => {
-                // The last descriptor of a channel is closed, or an inode falls out of the kernel's memory.
+                // The last descriptor of a channel is closed, or the kernel drops an inode.
                 let (node, known) = self.node(choices);
                 if node != abi::ROOT_ID {
                     self.known.remove(&node);

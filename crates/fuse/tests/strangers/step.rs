@@ -186,7 +186,7 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Plain(who, call) => write!(f, "{who}: {call}"),
+            Step::Plain(by, call) => write!(f, "{by}: {call}"),
             Step::In { tx, call } => write!(f, "in transaction {tx}: {call}"),
             other => write!(f, "{other:?}"),
         }

@@ -230,7 +230,7 @@ impl World {
         match unknown(self) {
             None => Ok(()),
             Some(tag) => {
-            violation(format!("{what}, {by} has obtained {}, which it cannot read", tag::text(tag)))
+                violation(format!("{what}, {by} has obtained {}, which it cannot read", tag::text(tag)))
             }
         }
     }

@@ -205,8 +205,8 @@ impl World {
 
     /// Closes all descriptors of all processes.
     fn reset(&mut self) {
-        for who in self.sections.keys().copied().collect::<Vec<_>>() {
-            self.ioctl(who, SECTION, crate::ABORT_ATOMIC, &[]);
+        for actor in self.sections.keys().copied().collect::<Vec<_>>() {
+            self.ioctl(actor, SECTION, crate::ABORT_ATOMIC, &[]);
         }
         for process in self.processes.values_mut() {
             process.call(&[(X, "/")], &[&Call::new(What::Reset, "")]);
@@ -500,7 +500,7 @@ impl World {
     }
 
     /// Checks that both sides gave the same reply.
-    fn same(&mut self, who: Actor, call: &Call, reply: &[Reply; 2]) -> Outcome {
+    fn same(&mut self, by: Actor, call: &Call, reply: &[Reply; 2]) -> Outcome {
         let [ours, kernels] = reply;
         if ours == kernels {
             return Ok(());
@@ -515,14 +515,14 @@ impl World {
             }
             return Ok(());
         }
-        violation(format!("{who}: {call}: got {ours}, and from the kernel's ext4 {kernels}"))
+        violation(format!("{by}: {call}: got {ours}, and from the kernel's ext4 {kernels}"))
     }
 
     /// Makes the kernel's tree equal to ours.
     fn adjust(&mut self) {
         // Their descriptors would refer to deleted files.
-        for who in self.sections.keys().copied().collect::<Vec<_>>() {
-            self.ioctl(who, SECTION, crate::ABORT_ATOMIC, &[]);
+        for actor in self.sections.keys().copied().collect::<Vec<_>>() {
+            self.ioctl(actor, SECTION, crate::ABORT_ATOMIC, &[]);
         }
         for who in self.processes.keys().copied().collect::<Vec<_>>() {
             for slot in [SECTION, MAPPED] {
