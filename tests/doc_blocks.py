@@ -24,7 +24,7 @@ import sys
 
 END = "--- end of command"
 # xact says so where it is so, which depends on the machine.
-NO_SYSLOG = "there is no syslog here"
+NO_SYSLOG = "this system has no syslog"
 
 
 class Shell:

@@ -15,8 +15,8 @@ test_wrong_calls_are_usage_errors() {
     exits 64 'unrecognized subcommand' -- "$XACT" mont
     exits 64 'unexpected argument' -- "$XACT" info --no-such-option x
     exits 64 'required' -- "$XACT" info
-    exits 64 "'x' is no number" -- "$XACT" run --retry x -- true
-    exits 64 "'x' is no number" -- "$XACT" tx diff x
+    exits 64 "invalid number 'x'" -- "$XACT" run --retry x -- true
+    exits 64 "invalid number 'x'" -- "$XACT" tx diff x
 }
 
 test_no_colours_off_a_terminal() {

@@ -160,7 +160,7 @@ test_generations_snapshots_of_a_mount() {
     exits 64 'there is no snapshot' -- "$XACT" snapshot delete mnt s2
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot delete mnt s1
-    exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot prune mnt --keep last=1 --prefix s
+    exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot prune mnt --retain last=1 --prefix s
     equal "listed inside" "s1 s3 s4 s6" "$("$XACT" run --at mnt -- "$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
     exits 64 'longer than the 100' -- "$XACT" snapshot create mnt "$(printf '%0101d' 0)"
     unmounted mnt
@@ -316,7 +316,7 @@ test_generations_snapshots_of_paths() {
     equal "nothing held" 0 "$("$XACT" stat --json mnt | jq .pool.snapshot_bytes)"
     unmounted mnt
     # Scheduled: a snapshot is taken when one of these files changes.
-    mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of d1 --snapshot-keep last=2
+    mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of d1 --snapshot-retain last=2
     made() { "$XACT" snapshot list mnt --json | jq -c '[.[].paths | join(" ")]'; }
     count() { [[ $("$XACT" snapshot list mnt --json | jq length) -eq $1 ]]; }
     wait_until "the first" count 1
@@ -387,8 +387,8 @@ test_generations_what_differs() {
 test_generations_scheduled_snapshots() {
     needs jq
     volume disk.img
-    exits 64 'no number' -- "$XACT" mount disk.img mnt --snapshot-every 1s --snapshot-keep last=x
-    mounted disk.img mnt --snapshot-every 1s --snapshot-keep last=2
+    exits 64 'no number' -- "$XACT" mount disk.img mnt --snapshot-every 1s --snapshot-retain last=x
+    mounted disk.img mnt --snapshot-every 1s --snapshot-retain last=2
     local past=mnt/.xact/snapshots seen="" round
     automatic() { ls $past | grep '^auto-'; }
     has_new() { [[ $(automatic | tail -n 1) != "$seen" && $(cat "$past/$(automatic | tail -n 1)/file" 2>/dev/null) == "$round" ]]; }
@@ -403,11 +403,11 @@ test_generations_scheduled_snapshots() {
     [[ -d $past/by-hand ]] || fail "the schedule deleted what it has not made"
     unmounted mnt
     sound disk.img
-    exits 64 'keep no snapshot' -- "$XACT" snapshot prune disk.img --keep ''
-    equal "dry run" 1 "$("$XACT" snapshot prune disk.img --keep last=1 --dry-run | wc -l)"
-    equal deleted 1 "$("$XACT" snapshot prune disk.img --keep last=1 --json | jq '.deleted | length')"
+    exits 64 'keep no snapshot' -- "$XACT" snapshot prune disk.img --retain ''
+    equal "dry run" 1 "$("$XACT" snapshot prune disk.img --retain last=1 --dry-run | wc -l)"
+    equal deleted 1 "$("$XACT" snapshot prune disk.img --retain last=1 --json | jq '.deleted | length')"
     mounted disk.img mnt
-    equal "all pruned" "by-hand" "$("$XACT" snapshot prune mnt --prefix '' --keep last=1)"
+    equal "all pruned" "by-hand" "$("$XACT" snapshot prune mnt --prefix '' --retain last=1)"
     equal left 1 "$(ls $past | wc -l)"
     unmounted mnt
     sound disk.img
@@ -431,7 +431,7 @@ test_generations_full_pool() {
     done
     [[ $round -gt 2 && $round -lt 40 ]] || fail "full after $round rounds"
     has said "no space left in the volume's pool, which is full until a snapshot is deleted"
-    has said 'Snapshots hold [0-9.]+ [KM]iB of its pool'
+    has said 'Snapshots hold [0-9.]+ [KM]iB of the volume.s pool'
     has log "xact: the pool is full: .*delete snapshots"
     equal "logged once" 1 "$(grep -c 'pool is full' log)"
     equal full true "$(pool .pool.full)"
@@ -440,7 +440,7 @@ test_generations_full_pool() {
     exits 1 'No space left' -- touch mnt/new
     exits 73 'not committed: no space left in the volume.s pool' -- "$XACT" run --at mnt -- mkdir mnt/new
     grep -q 'Nothing was changed. Snapshots hold' exits.err || fail "no way out is named: $(cat exits.err)"
-    "$XACT" snapshot prune mnt --keep last=1 --prefix s >/dev/null
+    "$XACT" snapshot prune mnt --retain last=1 --prefix s >/dev/null
     equal "with room again" false "$(pool .pool.full)"
     touch mnt/new
     has <("$XACT" info disk.img) '^pool: +not told while the volume is in use'
@@ -473,7 +473,7 @@ test_generations_of_all_sizes() {
         unmounted mnt
     done
     exits 64 'too small' -- "$XACT" mkfs small.img --size 64M --engine generations --pool-size 200K
-    exits 64 'for --engine generations' -- "$XACT" mkfs small.img --size 64M --pool-size 8M
+    exits 64 'needs --engine generations' -- "$XACT" mkfs small.img --size 64M --pool-size 8M
 }
 
 # The state before a transaction, taken just before its commit.
@@ -499,7 +499,7 @@ test_generations_run_with_a_snapshot() {
         echo done >answer
     )
     equal snapshots one "$(ls mnt/.xact/snapshots)"
-    exits 64 'there is a snapshot' -- "$XACT" run --at mnt --snapshot=one -- touch mnt/never
+    exits 64 "snapshot 'one' already exists" -- "$XACT" run --at mnt --snapshot=one -- touch mnt/never
     [[ ! -e mnt/never ]] || fail "the command ran"
     # The default name has the time.
     "$XACT" run --at mnt --snapshot -- touch mnt/more

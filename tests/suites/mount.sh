@@ -78,7 +78,7 @@ test_read_only_mounts() {
     equal content 'x x' "$(cat mnt/file other/file | xargs)"
     exits 1 'Read-only file system' -- touch mnt/new
     equal "read_only" true "$("$XACT" stat --json mnt | jq .read_only)"
-    exits 77 'mnt is mounted read-only: there are no transactions on it' -- "$XACT" run --at mnt -- cat mnt/file
+    exits 77 'mnt is mounted read-only and has no transactions' -- "$XACT" run --at mnt -- cat mnt/file
     unmounted other
     unmounted mnt
     cmp before.img disk.img
@@ -117,8 +117,8 @@ test_bad_arguments() {
     exits 66 'no/such' -- "$XACT" mount disk.img no/such
     exits 64 'file is not a folder' -- "$XACT" mount disk.img file
     exits 64 'frobnicate' -- "$XACT" mount -o ro,frobnicate disk.img mnt
-    exits 64 'is no size' -- "$XACT" mount --cache-size many disk.img mnt
-    exits 64 'is no time' -- "$XACT" mount --commit-interval never disk.img mnt
+    exits 64 'invalid size' -- "$XACT" mount --cache-size many disk.img mnt
+    exits 64 'invalid duration' -- "$XACT" mount --commit-interval never disk.img mnt
     exits 66 'cannot write the log' -- "$XACT" mount --log no/such/log disk.img mnt
     exits 64 'neither an image file nor a block device' -- "$XACT" mount "$WORK" mnt
     ! mountpoint -q mnt || fail "something is mounted"
@@ -132,9 +132,9 @@ test_no_permission() {
     as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
     exits 77 'disk.img cannot be written: Permission denied' -- as_nobody "$XACT" mount disk.img mnt
     chmod 444 disk.img
-    exits 77 'can be mounted with -o ro' -- as_nobody "$XACT" mount disk.img mnt
+    exits 77 'use -o ro' -- as_nobody "$XACT" mount disk.img mnt
     mounted disk.img mnt -o noallow_other
-    exits 77 'another user' -- as_nobody "$XACT" sync mnt
+    exits 77 'Another user' -- as_nobody "$XACT" sync mnt
     unmounted mnt
     # The mount point is not the reason if it belongs to another user.
     chmod 666 disk.img
@@ -155,7 +155,7 @@ test_root_owner() {
     equal "made by root" 0:0 "$(owner root.img)"
     "$XACT" mkfs other.img --size 64M --root-owner 1234:5678 >/dev/null
     equal "as said" 1234:5678 "$(owner other.img)"
-    exits 64 'is no owner' -- "$XACT" mkfs other.img --size 64M --root-owner me --force
+    exits 64 'invalid owner' -- "$XACT" mkfs other.img --size 64M --root-owner me --force
     sound other.img
     # So a user's own volume is usable for that user.
     needs fusermount3
@@ -217,7 +217,7 @@ test_without_dev_fuse() {
     needs unshare
     volume disk.img
     mkdir mnt
-    exits 69 '/dev/fuse is missing' -- unshare --mount sh -c "mount -t tmpfs none /dev && exec '$XACT' mount disk.img mnt"
+    exits 69 '/dev/fuse does not exist' -- unshare --mount sh -c "mount -t tmpfs none /dev && exec '$XACT' mount disk.img mnt"
 }
 
 test_umount_of_a_mount_in_use_names_the_users() {
@@ -261,8 +261,8 @@ test_a_killed_daemon_is_named_and_taken_away() {
     "$XACT" sync mnt
     kill -KILL "$DAEMON"
     wait "$DAEMON" 2>/dev/null || true
-    exits 69 'daemon .* is gone' -- "$XACT" sync mnt
-    exits 69 'daemon .* is gone' -- "$XACT" run --at mnt true
+    exits 69 'daemon .* has died' -- "$XACT" sync mnt
+    exits 69 'daemon .* has died' -- "$XACT" run --at mnt true
     exits 69 'xact umount' -- "$XACT" mount disk.img mnt
     unmounted mnt
     mounted disk.img mnt

@@ -26,7 +26,7 @@ afterwards() {
 }
 tx() { "$XACT" tx "$1" --at mnt "${@:2}"; }
 kept() { # SCRIPT [ARGUMENTS OF xact run…]
-    "$XACT" run --at mnt --keep --persist --status-file status "${@:2}" -- sh -c "$1" 2>said
+    "$XACT" run --at mnt --leave-open --persist --status-file status "${@:2}" -- sh -c "$1" 2>said
     equal outcome kept "$(jq -r .outcome status)"
     ID=$(jq .transaction status)
 }
@@ -51,7 +51,7 @@ over() { # stopped OR killed
     again
     equal root 'file folder lost+found' "$(ls -A mnt | xargs)"
     equal "the number" "$ID" "$(tx list --json | jq .[].id)"
-    has <(tx status "$ID") '^kept: +on the volume'
+    has <(tx status "$ID") '^stored: +on the volume'
     has <(tx list) "^$ID +open +(24|23) h left +begun [0-9]+ s ago, persistent +user 0 +sh -c"
     # Except inode numbers, which are new.
     plain() { jq 'del(.[].old.ino, .[].new.ino)' "$1"; }
@@ -104,8 +104,8 @@ test_umount_says_so() {
     has "$WORK/daemon.log" "transaction $ID .* is open again"
     # A new one has another number.
     equal another $((ID + 1)) "$(tx begin)"
-    tx drop $((ID + 1))
-    tx drop "$ID"
+    tx abort $((ID + 1))
+    tx abort "$ID"
     killed
     again
     equal list '' "$(tx list)"
@@ -122,7 +122,7 @@ test_parts_over_stops() {
     killed
     again
     equal committed 'a a/b a/b/1 file folder folder/x lost+found' "$(cd mnt && find * | sort | xargs)"
-    tx drop "$ID" --only /folder/x a/2
+    tx abort "$ID" --only /folder/x a/2
     killed
     again
     equal left 'modified /file' "$(tx diff "$ID" | xargs)"
@@ -148,7 +148,7 @@ test_concurrent_changes_by_others() {
     kernel_unmounted kernel
     again
     exits 75 "conflict on /file: .*" -- tx commit "$first"
-    tx drop "$first"
+    tx abort "$first"
     tx commit "$ID"
     equal committed 'other' "$(cat mnt/other)"
     [[ ! -e mnt/new ]]
@@ -178,7 +178,7 @@ test_ownership() {
     killed
     again
     has <(tx list) "^$id +open .*user 99"
-    exits 77 'belongs to another user' -- setpriv --reuid 98 --regid 98 --clear-groups "$XACT" tx drop "$id" --at mnt
+    exits 77 'belongs to another user' -- setpriv --reuid 98 --regid 98 --clear-groups "$XACT" tx abort "$id" --at mnt
     "${other[@]}" "$XACT" tx commit "$id" --at mnt
     equal owner '99 99' "$(stat -c '%u %g' mnt/theirs)"
     afterwards
@@ -188,7 +188,7 @@ test_no_space_for_it() {
     volume disk.img --size 32M
     # Little memory, so that the contents are already on the volume.
     again --cache-size 8M
-    exits 73 'keep the transaction over the end of the mount' -- "$XACT" run --at mnt --keep --persist --status-file status -- \
+    exits 73 'store the transaction on the volume' -- "$XACT" run --at mnt --leave-open --persist --status-file status -- \
         sh -c 'dd if=/dev/urandom of=mnt/new bs=1M count=14 status=none'
     equal outcome kept "$(jq -r .outcome status)"
     ID=$(jq .transaction status)

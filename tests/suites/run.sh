@@ -143,7 +143,7 @@ test_conflict_on_a_write() {
     equal outcome conflict "$(outcome status)"
     equal path /file "$(outcome status .path)"
     has said 'xact run: error: .*conflict on /file'
-    has said 'Run it again'
+    has said 'Run the command again'
     afterwards
 }
 
@@ -418,10 +418,10 @@ test_a_nested_run_is_undone_by_itself() {
         '$XACT' run --at mnt -- sh -c \"
             echo kept >mnt/kept; '$XACT' run --at mnt -- sh -c 'rm mnt/kept; false'; echo and on >>mnt/kept\"
         " 2>said
-    has said 'sh failed with exit status 3: what it did in the transaction is undone'
+    has said 'sh failed with exit status 3: its changes to the transaction were rolled back'
     equal all 'file kept lost+found' "$(ls mnt | xargs)"
     equal content 'outer kept and on' "$(cat mnt/file mnt/kept | xargs)"
-    exits 64 'nothing to decide' -- run "$XACT" run --keep --at mnt -- true
+    exits 64 'cannot be used inside a transaction' -- run "$XACT" run --leave-open --at mnt -- true
     afterwards
 }
 

@@ -89,7 +89,7 @@ for _ in range(300):
     has daemon.log 'user 65533 is refused more'
     # Other users see only themselves.
     equal "users seen" 65534 "$(as_user 65534 "$XACT" stat --json mnt | jq '.users[].uid')"
-    for id in $("$XACT" tx list --at mnt --json | jq -r '.[].id'); do "$XACT" tx drop "$id" --at mnt; done
+    for id in $("$XACT" tx list --at mnt --json | jq -r '.[].id'); do "$XACT" tx abort "$id" --at mnt; done
     afterwards
 }
 
@@ -253,7 +253,7 @@ assert count == 50, count
     took=$((($(date +%s%N) - began) / 1000000))
     [[ $took -lt 10000 ]] || fail "xact umount took $took ms"
     equal "lines of xact umount" 21 "$(wc -l <said)"
-    has said '80 more transactions were open: [0-9]+ stay open, [0-9]+ are dropped'
+    has said '80 more transactions were open: [0-9]+ stay open, [0-9]+ are aborted'
     # Those that stayed open count in the next mount.
     in_foreground disk.img mnt --user-transactions 50
     user 65533 'assert refused(errno.EDQUOT, Channel(mnt).begin)'

@@ -145,8 +145,8 @@ test_read_only_transactions() {
     for ENGINE in journal generations; do
         fresh
         head -c 70M /dev/urandom >mnt/all/big
-        as 1001 "$XACT" run --at mnt --keep -- sh -c 'ls mnt/all; cat mnt/all/big' >/dev/null
-        as 1002 "$XACT" run --at mnt --keep --persist -- sh -c 'ls mnt/all; echo more >mnt/all/persisted' >/dev/null
+        as 1001 "$XACT" run --at mnt --leave-open -- sh -c 'ls mnt/all; cat mnt/all/big' >/dev/null
+        as 1002 "$XACT" run --at mnt --leave-open --persist -- sh -c 'ls mnt/all; echo more >mnt/all/persisted' >/dev/null
         for round in 1 2 3; do
             rm mnt/all/big
             head -c 70M /dev/urandom >mnt/all/big || fail "round $round"

@@ -16,7 +16,7 @@ afterwards() {
 tx() { "$XACT" tx "$1" --at mnt "${@:2}"; }
 # Runs a shell script in a transaction that stays open; its number goes to ID.
 kept() { # SCRIPT [ARGUMENTS OF xact run…]
-    "$XACT" run --at mnt --keep --status-file status "${@:2}" -- sh -c "$1" 2>said
+    "$XACT" run --at mnt --leave-open --status-file status "${@:2}" -- sh -c "$1" 2>said
     equal outcome kept "$(jq -r .outcome status)"
     ID=$(jq .transaction status)
 }
@@ -24,7 +24,7 @@ kept() { # SCRIPT [ARGUMENTS OF xact run…]
 test_look_first_decide_later() {
     fresh
     kept 'echo three >>mnt/file; mkdir mnt/new; echo y >mnt/new/y; mv mnt/folder/x mnt/new/x; chmod 700 mnt/folder'
-    has said "transaction $ID is open: see it with 'xact tx diff $ID --at mnt'"
+    has said "transaction $ID is open: review it with 'xact tx diff $ID --at mnt'"
     equal "seen outside" 'one two' "$(xargs <mnt/file)"
     tx diff "$ID" >diff
     diff diff - <<'END'
@@ -146,10 +146,10 @@ test_drop() {
     fresh
     describe_tree mnt >before
     kept 'rm -r mnt/folder; echo >mnt/file; echo >mnt/new'
-    exits 64 'changes nothing at or below /nothing' -- tx drop "$ID" --only mnt/nothing
-    tx drop "$ID"
+    exits 64 'changes nothing at or below /nothing' -- tx abort "$ID" --only mnt/nothing
+    tx abort "$ID"
     describe_tree mnt | diff before -
-    exits 66 'was dropped' -- tx diff "$ID"
+    exits 66 'was aborted' -- tx diff "$ID"
     exits 66 'is not open on this mount' -- tx diff 99
     afterwards
 }
@@ -159,7 +159,7 @@ test_parts() {
     kept 'mkdir -p mnt/a/b; echo 1 >mnt/a/b/1; echo 2 >mnt/a/2; rm -r mnt/folder; echo four >>mnt/file'
     tx commit "$ID" --only mnt/a/b/1
     equal committed 'a a/b a/b/1 file folder folder/x lost+found' "$(cd mnt && find * | sort | xargs)"
-    tx drop "$ID" --only /folder/x a/2
+    tx abort "$ID" --only /folder/x a/2
     # The folder was restored with the file.
     equal left 'modified /file' "$(tx diff "$ID" | xargs)"
     # The rest is of a newer instant, and work in it can continue.
@@ -201,7 +201,7 @@ test_refused_commit_stays_open() {
     exits 75 "conflict on /file: .*, by a program outside.*" -- tx commit "$ID"
     grep -q "transaction $ID is still open" exits.err
     equal "still there" mine "$("$XACT" run --at mnt --tx "$ID" -- cat mnt/file)"
-    tx drop "$ID"
+    tx abort "$ID"
     equal content theirs "$(cat mnt/file)"
     afterwards
 }
@@ -212,7 +212,7 @@ test_time_runs_out() {
     kept 'echo new >mnt/new' --timeout 1s
     gone() { [[ $("$XACT" tx status --at mnt "$ID" --json | jq -r .standing) == timed-out ]]; }
     wait_until "the transaction to time out" gone
-    exits 66 'its time had run out' -- tx commit "$ID"
+    exits 66 'its time ran out' -- tx commit "$ID"
     has "$WORK/daemon.log" "transaction $ID is dropped: its time has run out"
     [[ ! -e mnt/new ]]
     afterwards
@@ -223,7 +223,7 @@ test_open_transactions_end_with_the_mount() {
     in_foreground disk.img mnt
     kept 'echo new >mnt/new'
     "$XACT" umount mnt 2>said
-    has said "transaction $ID \(sh -c .*\) was open and is dropped: nothing of it has happened"
+    has said "transaction $ID \(sh -c .*\) was open and is aborted: its changes are discarded"
     wait "$DAEMON"
     has "$WORK/daemon.log" "transaction $ID .* was open and is dropped"
     sound disk.img
@@ -242,14 +242,14 @@ test_ownership() {
     chmod 777 mnt
     local other=(setpriv --reuid 99 --regid 99 --clear-groups)
     kept 'echo new >mnt/new'
-    exits 77 'belongs to another user' -- "${other[@]}" "$XACT" tx drop "$ID" --at mnt
+    exits 77 'belongs to another user' -- "${other[@]}" "$XACT" tx abort "$ID" --at mnt
     exits 77 '' -- "${other[@]}" "$XACT" tx diff "$ID" --at mnt
     equal "list of another" '' "$("${other[@]}" "$XACT" tx list --at mnt)"
     local theirs
     theirs=$("${other[@]}" "$XACT" tx begin --at mnt)
     has <(tx list) "^$theirs +open .*user 99"
-    tx drop "$theirs"
-    tx drop "$ID"
+    tx abort "$theirs"
+    tx abort "$ID"
     afterwards
 }
 
@@ -261,7 +261,7 @@ test_processes_left_behind_are_out() {
     wait_until "the process left behind" grep -q . left
     lacks left wrote
     equal changes 'added /now' "$(tx diff "$ID" | xargs)"
-    tx drop "$ID"
+    tx abort "$ID"
     afterwards
 }
 
@@ -288,7 +288,7 @@ END
     "$XACT" run --at mnt --retry 3 --status-file status -- sh script 2>said
     exec 7>&-
     wait
-    has said 'conflict on /file: .*, by a program outside of any transaction: trying again, 2 of 3'
+    has said 'conflict on /file: .*, by a program outside of any transaction: retry 2 of 3'
     equal tries 3 "$(jq .tries status)"
     equal content 'theirs 1 mine after 2' "$(xargs <mnt/file)"
     echo 0 >tries
@@ -298,7 +298,7 @@ END
     exec 7>&-
     wait
     equal tries 2 "$(jq .tries status)"
-    equal winner null "$(jq .winner status)"
+    equal "conflicting transaction" null "$(jq .conflicting_tx status)"
     afterwards
 }
 
@@ -338,14 +338,14 @@ END
     afterwards
 }
 
-test_the_winner_is_named() {
+test_the_conflicting_transaction_is_named() {
     fresh
     kept 'echo first >mnt/file'
     local first=$ID
     kept 'echo second >mnt/file'
     tx commit "$first"
     exits 75 "conflict on /file: .*, by transaction $first" -- tx commit "$ID"
-    tx drop "$ID"
+    tx abort "$ID"
     afterwards
 }
 
@@ -354,7 +354,7 @@ test_snapshot_isolation() {
     kept 'cat mnt/folder/x >mnt/copy'
     echo changed >mnt/folder/x
     exits 75 '/folder/x' -- tx commit "$ID"
-    tx drop "$ID"
+    tx abort "$ID"
     echo x >mnt/folder/x
     kept 'cat mnt/folder/x >mnt/copy' --isolation snapshot
     echo changed >mnt/folder/x
@@ -381,12 +381,20 @@ test_different_pages_of_one_file() {
     kept "printf e | $write seek=1"
     tx commit "$first"
     exits 75 '/pages: its contents were changed' -- tx commit "$ID"
-    tx drop "$ID"
+    tx abort "$ID"
     # A transaction that only reads the times depends on them.
     kept 'stat mnt/pages >mnt/looked'
     printf f | dd of=mnt/pages conv=notrunc bs=4096 seek=3 status=none
     exits 75 '/pages: it was written' -- tx commit "$ID"
-    tx drop "$ID"
+    tx abort "$ID"
+    afterwards
+}
+
+test_older_spellings() {
+    fresh
+    "$XACT" run --at mnt --keep --status-file status -- touch mnt/new
+    tx drop "$(jq .transaction status)"
+    [[ ! -e mnt/new ]]
     afterwards
 }
 
@@ -398,9 +406,12 @@ test_ask() {
         echo "$answer" | script -qec "'$XACT' run --at mnt --ask --status-file status -- sh -c 'echo $answer >mnt/asked'" \
             /dev/null >said || true
         has said 'added       /asked'
-        has said 'Commit this\?'
+        has said 'Commit\?'
         if [[ $answer == n ]]; then
-            equal outcome declined "$(jq -r .outcome status)"
+            equal outcome aborted "$(jq -r .outcome status)"
+            equal "status of the command" 0 "$(jq -r .command_status status)"
+            equal reason 'aborted as requested' "$(jq -r .reason status)"
+            has said 'aborted as requested: nothing was changed'
             equal code 1 "$(jq -r .exit_code status)"
             [[ ! -e mnt/asked ]]
         fi
@@ -423,7 +434,7 @@ test_snapshot_too_old() {
         head -c 8M /dev/urandom | dd of=mnt/large conv=notrunc bs=1M status=none
     done
     exits 75 'too old' -- tx commit "$ID"
-    tx drop "$ID"
+    tx abort "$ID"
     afterwards
 }
 
@@ -459,6 +470,6 @@ test_paths_of_listed_names() {
     equal "what changed" 'modified /folder/x' "$(tx diff "$ID" | xargs)"
     tx commit "$ID" --only mnt/folder/x
     equal contents 'x y' "$(xargs <mnt/folder/x)"
-    tx drop "$ID"
+    tx abort "$ID"
     afterwards
 }

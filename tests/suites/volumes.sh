@@ -54,10 +54,10 @@ test_mkfs_overwrites_nothing_without_force() {
 }
 
 test_mkfs_of_wrong_arguments() {
-    exits 64 'Say how large' -- "$XACT" mkfs disk.img
-    exits 64 'is no size' -- "$XACT" mkfs disk.img --size lots
+    exits 64 'Set the size' -- "$XACT" mkfs disk.img
+    exits 64 'invalid size' -- "$XACT" mkfs disk.img --size lots
     exits 64 'too small' -- "$XACT" mkfs disk.img --size 1k
-    exits 64 'is no UUID' -- "$XACT" mkfs disk.img --size 64M --uuid x
+    exits 64 'invalid UUID' -- "$XACT" mkfs disk.img --size 64M --uuid x
     exits 64 'disk.img: ' -- "$XACT" mkfs disk.img --size 64M --block-size 3000
     exits 64 'disk.img: ' -- "$XACT" mkfs disk.img --size 64M --reserved-percent 99
     exits 64 'disk.img: ' -- "$XACT" mkfs disk.img --size 64M --journal-size 60M

@@ -1,4 +1,4 @@
-//! What this command asks of a mount, over its control channel, in the command's own errors.
+//! Calls to the daemon of a mount over its control channel, with the errors of this command.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use xact_control::abi::{
 use xact_control::client::{self, Channel, CommitError, TxChange};
 
 use crate::exit::{Exit, Failure, Result, exit_of_errno};
-use crate::size::text as size_text;
+use crate::values::size_text;
 
-/// Makes everything done on the mount durable.
+/// Makes all completed changes on the mount durable.
 pub fn sync(mount_point: &Path) -> Result<()> {
-    client::sync(mount_point).map_err(|e| failure(mount_point, "make everything durable", e))
+    client::sync(mount_point).map_err(|e| failure(mount_point, "make changes durable", e))
 }
 
 /// Keeps the mounted volume as it is now.
@@ -39,11 +39,12 @@ fn about_paths(
 ) -> Result<Box<SnapshotPaths>> {
     let mut request = SnapshotPaths::new(action, name, paths).ok_or_else(|| {
         Failure::usage(format!(
-            "a name has at most {SNAPSHOT_NAME_MAX} bytes, and the paths together {SNAPSHOT_PATHS_MAX}: choose a folder"
+            "the snapshot's name or paths are too long: at most {SNAPSHOT_NAME_MAX} bytes for the name, \
+             {SNAPSHOT_PATHS_MAX} for all paths together"
         ))
     })?;
     client::snapshot_paths(mount_point, &mut request)
-        .map_err(|(error, why)| told_failure(mount_point, doing, error, &why))?;
+        .map_err(|(error, why)| failure_with_reason(mount_point, doing, error, &why))?;
     Ok(request)
 }
 
@@ -60,15 +61,15 @@ pub fn snapshots(mount_point: &Path) -> Result<Vec<SnapshotInfo>> {
         match client::snapshot(mount_point, &mut request) {
             Ok(()) => {}
             Err((e, _)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(found),
-            Err((e, why)) => return Err(told_failure(mount_point, "list the snapshots", e, &why)),
+            Err((e, why)) => return Err(failure_with_reason(mount_point, "list the snapshots", e, &why)),
         }
         let len = (request.name_len as usize).min(request.name.len());
         let name = String::from_utf8_lossy(&request.name[..len]).into_owned();
         let paths = match request.paths_len {
             0 => Vec::new(),
             _ => {
-                let told = about_paths(mount_point, "list the snapshots", SNAPSHOT_TELL, &name, &[])?;
-                paths_from_text(told.text()).unwrap_or_default()
+                let reply = about_paths(mount_point, "list the snapshots", SNAPSHOT_TELL, &name, &[])?;
+                paths_from_text(reply.text()).unwrap_or_default()
             }
         };
         found.push(SnapshotInfo {
@@ -81,27 +82,29 @@ pub fn snapshots(mount_point: &Path) -> Result<Vec<SnapshotInfo>> {
     }
 }
 
-/// What differs from a snapshot to another, or to now.
+/// The differences between two snapshots, or between a snapshot and the current state.
 pub fn diff_snapshots(mount_point: &Path, old: &str, new: Option<&str>) -> Result<Vec<TxChange>> {
     let mut request = SnapshotDiff::new(old, new.unwrap_or(""))
-        .ok_or_else(|| Failure::usage(format!("a name has at most {SNAPSHOT_NAME_MAX} bytes")))?;
+        .ok_or_else(|| Failure::usage(format!("a snapshot's name has at most {SNAPSHOT_NAME_MAX} bytes")))?;
     let doing = "compare snapshots";
     let channel = Channel::open(mount_point).map_err(|e| failure(mount_point, doing, e))?;
-    channel.diff_snapshots(&mut request).map_err(|(e, why)| told_failure(mount_point, doing, e, &why))
+    channel.diff_snapshots(&mut request).map_err(|(e, why)| failure_with_reason(mount_point, doing, e, &why))
 }
 
 fn snapshot_request(action: u32, name: &str) -> Result<SnapshotRequest> {
     SnapshotRequest::new(action, name).ok_or_else(|| {
-        Failure::usage(format!("'{name}' is longer than the {SNAPSHOT_NAME_MAX} bytes that a name has"))
+        Failure::usage(format!(
+            "name '{name}' is too long: a snapshot's name has at most {SNAPSHOT_NAME_MAX} bytes"
+        ))
     })
 }
 
 fn about_snapshot(mount_point: &Path, doing: &str, mut request: SnapshotRequest) -> Result<()> {
     client::snapshot(mount_point, &mut request)
-        .map_err(|(error, why)| told_failure(mount_point, doing, error, &why))
+        .map_err(|(error, why)| failure_with_reason(mount_point, doing, error, &why))
 }
 
-fn told_failure(mount_point: &Path, doing: &str, error: io::Error, why: &str) -> Failure {
+fn failure_with_reason(mount_point: &Path, doing: &str, error: io::Error, why: &str) -> Failure {
     match error.raw_os_error() {
         Some(errno @ (libc::EINVAL | libc::ENOSPC)) if !why.is_empty() => {
             let failure = Failure::new(exit_of_errno(errno), why.to_owned());
@@ -115,20 +118,20 @@ fn told_failure(mount_point: &Path, doing: &str, error: io::Error, why: &str) ->
     }
 }
 
-/// Figures of the mounted volume since it was mounted.
+/// Counters of the volume since it was mounted.
 pub fn counters(mount_point: &Path) -> Result<Counters> {
-    client::counters(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))
+    client::counters(mount_point).map_err(|e| failure(mount_point, "read statistics", e))
 }
 
-/// How long syncs and commits took since the volume was mounted.
+/// Latencies of syncs and commits since the volume was mounted.
 pub fn latencies(mount_point: &Path) -> Result<Latencies> {
-    client::latencies(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))
+    client::latencies(mount_point).map_err(|e| failure(mount_point, "read statistics", e))
 }
 
 /// The mounted volume's own modes, and those that it is mounted with.
 pub fn modes(mount_point: &Path) -> Result<(ModeChoice, ModeChoice)> {
-    let told = ask_modes(mount_point, MODES_GET)?;
-    Ok((ModeChoice::from_numbers(told.stored), ModeChoice::from_numbers(told.effective)))
+    let reply = ask_modes(mount_point, MODES_GET)?;
+    Ok((ModeChoice::from_numbers(reply.stored), ModeChoice::from_numbers(reply.effective)))
 }
 
 /// Those that its mount options say.
@@ -139,7 +142,7 @@ pub fn mode_options(mount_point: &Path) -> Result<ModeChoice> {
 fn ask_modes(mount_point: &Path, action: u32) -> Result<Modes> {
     let mut request = Modes::new(action, [0; 8]);
     client::modes(mount_point, &mut request)
-        .map_err(|(error, why)| told_failure(mount_point, "ask for the modes", error, &why))?;
+        .map_err(|(error, why)| failure_with_reason(mount_point, "read the modes", error, &why))?;
     Ok(request)
 }
 
@@ -147,45 +150,45 @@ fn ask_modes(mount_point: &Path, action: u32) -> Result<Modes> {
 pub fn set_modes(mount_point: &Path, modes: ModeChoice) -> Result<()> {
     let mut request = Modes::new(MODES_SET, modes.numbers());
     client::modes(mount_point, &mut request)
-        .map_err(|(error, why)| told_failure(mount_point, "keep the modes", error, &why))
+        .map_err(|(error, why)| failure_with_reason(mount_point, "set the modes", error, &why))
 }
 
-/// How full the volume's pool is; `None` where it has none.
+/// The fill level of the volume's pool; `None` if it has no pool.
 pub fn pool(mount_point: &Path) -> Result<Option<Pool>> {
-    let pool = client::pool(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))?;
+    let pool = client::pool(mount_point).map_err(|e| failure(mount_point, "read statistics", e))?;
     Ok((pool.size > 0).then_some(pool))
 }
 
-/// What each user has of the daemon, and what one may have.
+/// The resources of the daemon that each user has in use, and the limits of one user.
 pub fn users(mount_point: &Path) -> Result<(Vec<UserUse>, UserUse)> {
-    client::users(mount_point).map_err(|e| failure(mount_point, "ask for figures", e))
+    client::users(mount_point).map_err(|e| failure(mount_point, "read statistics", e))
 }
 
-/// What to do about a full pool, if that is what leaves no space on the volume.
+/// The hint for a full pool, if the pool is full.
 fn about_the_pool(pool: io::Result<Pool>) -> Option<String> {
     let pool = pool.ok().filter(|pool| pool.size.saturating_sub(pool.used) < pool.needed)?;
     let held = size_text(pool.snapshots);
     Some(format!(
-        "Snapshots hold {held} of its pool, and 'xact stat' tells more: 'xact snapshot list', 'delete' and 'prune' make \
-         room."
+        "Snapshots hold {held} of the volume's pool (see 'xact stat'). Delete some with 'xact snapshot delete' or \
+         'prune'."
     ))
 }
 
-/// What to do where a commit changes more than one can.
+/// The hint for a transaction that is too large for one commit.
 fn about_large_ones(pool: io::Result<Pool>) -> String {
     match pool {
         Ok(pool) if pool.size > 0 => format!(
-            "Do it in smaller parts. (What one commit may change depends on the volume's pool, which has {} here: 'xact \
-             mkfs' and 'xact convert' make larger ones, with --pool-size.)",
+            "Split it into smaller parts. The limit of one commit depends on the volume's pool, which has {} here; \
+             'xact mkfs' and 'xact convert' make a larger one with --pool-size.",
             size_text(pool.size)
         ),
-        _ => "Do it in smaller parts. (On this volume the journal cannot get longer for a transaction; 'xact mkfs' makes \
-              volumes where it can.)"
+        _ => "Split it into smaller parts. The journal of this volume cannot grow for a transaction; that of a volume made \
+              by 'xact mkfs' can."
             .into(),
     }
 }
 
-/// Whether an xact daemon serves the mount. Does not fail: a mount that cannot be asked is none.
+/// Whether an xact daemon serves the mount.
 pub fn serves(mount_point: &Path) -> io::Result<bool> {
     match client::version(mount_point) {
         Ok(_) => Ok(true),
@@ -194,19 +197,19 @@ pub fn serves(mount_point: &Path) -> io::Result<bool> {
     }
 }
 
-/// A control channel of a mount, for whatever is not bound to one transaction.
+/// A control channel of a mount, for calls outside of a transaction.
 pub fn channel(mount_point: &Path) -> Result<Channel> {
     Channel::open(mount_point).map_err(|e| match e.raw_os_error() {
         Some(libc::EROFS) => Failure::new(
             Exit::NoPermission,
-            format!("{} is mounted read-only: there are no transactions on it", mount_point.display()),
+            format!("{} is mounted read-only and has no transactions", mount_point.display()),
         ),
         _ => failure(mount_point, "reach the daemon", e),
     })
 }
 
-/// A transaction on a channel of its own. Unless it is kept, it aborts when this is dropped, and
-/// when this process dies.
+/// A transaction on a channel of its own. It aborts when this is dropped or the process dies,
+/// unless it was left open.
 pub struct Transaction {
     channel: Channel,
     mount_point: PathBuf,
@@ -221,14 +224,14 @@ impl Transaction {
         Ok(Transaction { channel, mount_point: mount_point.to_path_buf(), id })
     }
 
-    /// Begins another when this one has ended; works from inside its view too.
+    /// Begins another transaction after this one has ended; also works from inside its view.
     pub fn begin_again(&mut self, flags: u32) -> Result<()> {
         let begun = self.channel.begin(flags);
         (self.id, _) = begun.map_err(|e| failure(&self.mount_point, "begin a transaction", e))?;
         Ok(())
     }
 
-    /// A kept one.
+    /// Attaches to an open transaction.
     pub fn attach(mount_point: &Path, id: u64) -> Result<Transaction> {
         let channel = channel(mount_point)?;
         match channel.attach(id) {
@@ -245,17 +248,18 @@ impl Transaction {
         &self.channel
     }
 
-    /// Returns when the changes are visible to everybody, and durable unless `flags` say otherwise.
+    /// Returns when the changes are visible to all processes, and durable unless `flags` say
+    /// otherwise.
     pub fn commit(&self, flags: u32) -> Result<()> {
         self.channel.commit(flags).map_err(|e| self.refused(&e, flags & COMMIT_RETAIN != 0))
     }
 
-    /// Whether its commit is known to be refused.
+    /// Whether its commit is known to fail.
     pub fn is_doomed(&self) -> Result<bool> {
-        self.channel.is_doomed().map_err(|e| failure(&self.mount_point, "ask for the transaction", e))
+        self.channel.is_doomed().map_err(|e| failure(&self.mount_point, "query the transaction", e))
     }
 
-    /// Keeps the volume, without what this transaction has changed, under a name.
+    /// Makes a snapshot of the volume, without the changes of this transaction.
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         self.about_snapshot("create a snapshot", SNAPSHOT_CREATE, name)
     }
@@ -266,14 +270,15 @@ impl Transaction {
 
     fn about_snapshot(&self, doing: &str, action: u32, name: &str) -> Result<()> {
         let mut request = snapshot_request(action, name)?;
-        let told = self.channel.snapshot(&mut request);
-        told.map_err(|(error, why)| told_failure(&self.mount_point, doing, error, &why))
+        let reply = self.channel.snapshot(&mut request);
+        reply.map_err(|(error, why)| failure_with_reason(&self.mount_point, doing, error, &why))
     }
 
-    /// What [`COMMIT_ONLY`](xact_control::abi::COMMIT_ONLY) and [`Transaction::drop_selected`] are about.
+    /// Selects paths for [`COMMIT_ONLY`](xact_control::abi::COMMIT_ONLY) and
+    /// [`Transaction::drop_selected`].
     pub fn select(&self, paths: &[Vec<u8>]) -> Result<()> {
         paths.iter().try_for_each(|path| {
-            let wrong = |e| failure(&self.mount_point, "name a path to the daemon", e);
+            let wrong = |e| failure(&self.mount_point, "select a path", e);
             self.channel.select(path).map_err(wrong)
         })
     }
@@ -282,14 +287,17 @@ impl Transaction {
         self.channel.drop_selected().map_err(|e| self.refused(&e, true))
     }
 
-    /// From now on it outlives this process; with `persist` the mount too. Where it cannot outlive that, this
-    /// fails and it is open without ([`Transaction::is_kept`]).
+    /// Leaves the transaction open when this process ends; with `persist`, stores it on the volume
+    /// too. If it cannot be stored, this fails, and the transaction is left open
+    /// ([`Transaction::is_kept`]).
     pub fn keep(&self, timeout_s: u32, label: &[u8], persist: bool) -> Result<()> {
         let flags = if persist { KEEP_PERSISTENT } else { 0 };
         self.channel.keep(timeout_s, label, flags).map_err(|e| match persist && self.is_kept() {
-            false => failure(&self.mount_point, "keep the transaction open", e),
-            true => failure(&self.mount_point, "keep the transaction over the end of the mount", e)
-                .hint(format!("Transaction {} is open, but not kept on the volume as it is now.", self.id)),
+            false => failure(&self.mount_point, "leave the transaction open", e),
+            true => failure(&self.mount_point, "store the transaction on the volume", e).hint(format!(
+                "Transaction {} is open, but its current state is not stored on the volume.",
+                self.id
+            )),
         })
     }
 
@@ -297,10 +305,10 @@ impl Transaction {
         self.channel.info(self.id, false).is_ok_and(|info| info.status == TxStatus::Kept)
     }
 
-    /// As [`Transaction::keep`] for one that was kept before, with the time and label that it has: what
-    /// processes that were left behind have open in its view goes stale.
-    pub fn keep_on(&self) -> Result<()> {
-        let doing = "keep the transaction open";
+    /// As [`Transaction::keep`] for a transaction that was open before, with its remaining time and
+    /// its label. Files that processes of the command still have open in its view become stale.
+    pub fn stay_open(&self) -> Result<()> {
+        let doing = "leave the transaction open";
         let info = self.channel.info(self.id, false).map_err(|e| failure(&self.mount_point, doing, e))?;
         let left = info.left.map_or(0, |left| (left.as_secs() as u32).max(1));
         self.keep(left, &info.label, info.persistent)
@@ -327,24 +335,24 @@ impl Transaction {
     }
 }
 
-/// Why a kept transaction cannot be had.
+/// Why an open transaction cannot be attached.
 pub fn not_open(mount_point: &Path, channel: &Channel, id: u64, error: io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::ENOENT) => {
             let ended = channel.info(id, false).ok().map(|info| info.status);
             let what = match ended {
                 Some(TxStatus::Committed) => "was committed",
-                Some(TxStatus::Dropped) => "was dropped",
-                Some(TxStatus::TimedOut) => "was dropped, since its time had run out",
-                Some(TxStatus::Running | TxStatus::Kept) => "is no kept one: it ends with its program",
+                Some(TxStatus::Dropped) => "was aborted",
+                Some(TxStatus::TimedOut) => "was aborted: its time ran out",
+                Some(TxStatus::Running | TxStatus::Kept) => "was not left open: it ends with its program",
                 None => "is not open on this mount",
             };
             Failure::new(Exit::NoInput, format!("transaction {id} {what}"))
-                .hint("'xact tx list' lists those that are open.")
+                .hint("'xact tx list' lists the open transactions.")
         }
         Some(libc::EBUSY) => {
-            Failure::new(Exit::Unavailable, format!("transaction {id} is being decided over just now"))
-                .hint("Another 'xact tx' or 'xact run --tx' has it: wait for that to end.")
+            Failure::new(Exit::Unavailable, format!("transaction {id} is in use by another command"))
+                .hint("Wait until the other 'xact tx' or 'xact run --tx' ends.")
         }
         Some(libc::EPERM) => {
             Failure::new(Exit::NoPermission, format!("transaction {id} belongs to another user"))
@@ -357,9 +365,9 @@ pub fn failure(mount_point: &Path, doing: &str, error: io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::ENOTCONN | libc::ECONNABORTED) => Failure::new(
             Exit::Io,
-            format!("cannot {doing}: the daemon of the mount at {} is gone", mount_point.display()),
+            format!("cannot {doing}: the daemon of the mount at {} has died", mount_point.display()),
         )
-        .hint("'xact umount' takes the mount away; mounting the image again recovers it."),
+        .hint("Unmount it with 'xact umount', then mount the image again, which recovers it."),
         Some(libc::EROFS) => Failure::new(
             Exit::NoPermission,
             format!("cannot {doing}: {} is mounted read-only", mount_point.display()),
@@ -372,7 +380,8 @@ pub fn failure(mount_point: &Path, doing: &str, error: io::Error) -> Failure {
     }
 }
 
-/// A commit that the volume refused; `open` is the transaction where it stays open, `room` how there will be space.
+/// A failed commit. `open` is the transaction if it stays open; `room` is the hint for how to free
+/// space.
 fn refused(error: &CommitError, open: Option<u64>, room: Option<String>) -> Failure {
     let exit = match error.reason {
         Reason::Conflict => Exit::Conflict,
@@ -387,7 +396,7 @@ fn refused(error: &CommitError, open: Option<u64>, room: Option<String>) -> Fail
         Some(path) => {
             let path = path.display().to_string();
             let text = format!("not committed: conflict on {path}: {}", error.why);
-            Failure::new(exit, text).path(path).winner(error.conflicting_tx)
+            Failure::new(exit, text).path(path).conflicting_tx(error.conflicting_tx)
         }
         None if error.reason == Reason::NotApart => return Failure::new(exit, &*error.why),
         None => Failure::new(exit, format!("not committed: {}", error.why)),
@@ -398,14 +407,14 @@ fn refused(error: &CommitError, open: Option<u64>, room: Option<String>) -> Fail
     };
     match exit {
         Exit::Conflict if open.is_some() => failure.hint(format!(
-            "{nothing} Look at it with 'xact tx diff', save from it what you need, and drop it."
+            "{nothing} Review it with 'xact tx diff', save the changes you need, then abort it."
         )),
-        Exit::Conflict => failure.hint(format!("{nothing} Run it again to try on the new state.")),
+        Exit::Conflict => failure.hint(format!("{nothing} Run the command again on the new state.")),
         Exit::NoSpace => {
-            let room = room.unwrap_or_else(|| "Free some space, or do less at once.".into());
+            let room = room.unwrap_or_else(|| "Free some space, or change less in one transaction.".into());
             failure.hint(format!("{nothing} {room}"))
         }
-        Exit::Io => failure.hint("The log of the daemon says more; check the volume with e2fsck."),
+        Exit::Io => failure.hint("See the daemon's log, and check the volume with 'xact check' or e2fsck."),
         _ => failure,
     }
 }
@@ -431,7 +440,7 @@ mod tests {
                 .to_string()
                 .contains("conflict on /a/b: changed since, by transaction 3\n  Nothing was changed. R")
         );
-        assert_eq!(failure.winner, Some(3));
+        assert_eq!(failure.conflicting_tx, Some(3));
         assert!(refused(&error, Some(7), None).to_string().contains("transaction 7 is still open"));
     }
 

@@ -1,5 +1,5 @@
-//! Into the background, and back with a word: the command returns when its daemon is ready or has
-//! failed, with the daemon's own message and exit code.
+//! Starts a daemon. The command returns when its daemon is ready or has failed, with the daemon's
+//! message and exit code.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -12,38 +12,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// What the daemon tells the command that waits for it.
+/// The daemon's report to the waiting command.
 #[derive(Debug, Serialize, Deserialize)]
 enum Report {
     Ready,
     Failed { code: u8, message: String, hint: Option<String> },
 }
 
-/// The daemon's end. Dropped without a word it tells the command that the daemon died.
+/// The daemon's end of the pipe. If it is dropped without a report, the command concludes that the
+/// daemon died.
 pub struct Caller(File);
 
-/// Which side of the fork this is.
+/// The process after the fork.
 pub enum Side {
-    /// The command: the daemon is ready, or failed as said.
+    /// The command: the daemon is ready, or failed with this error.
     Command(Result<()>),
     Daemon(Caller),
 }
 
-/// Forks. The daemon is in a session of its own, in the folder `/`, with standard input and output
-/// at `/dev/null` and no other inherited descriptor but standard error.
+/// Forks. The daemon has its own session, the current folder `/`, standard input and output at
+/// `/dev/null`, and no other inherited descriptor except standard error.
 ///
-/// To be called while the process has one thread.
+/// Must be called while the process has one thread.
 pub fn fork() -> Result<Side> {
-    let trouble = |e: io::Error| Failure::system("start a daemon", e).exit(Exit::System);
-    let (theirs, ours) = io::pipe().map_err(trouble)?;
-    // SAFETY: there is one thread, so the child's memory is whole and no lock is held.
+    let failed = |e: io::Error| Failure::system("start a daemon", e).exit(Exit::System);
+    let (theirs, ours) = io::pipe().map_err(failed)?;
+    // SAFETY: the process has one thread, so no lock is held in the child's copy of its memory.
     match unsafe { libc::fork() } {
-        -1 => Err(trouble(io::Error::last_os_error())),
+        -1 => Err(failed(io::Error::last_os_error())),
         0 => {
             drop(theirs);
             let caller = Caller(File::from(OwnedFd::from(ours)));
             if let Err(e) = leave_terminal() {
-                caller.failed(&trouble(e));
+                caller.failed(&failed(e));
                 std::process::exit(Exit::System as i32);
             }
             Ok(Side::Daemon(caller))
@@ -56,30 +57,30 @@ pub fn fork() -> Result<Side> {
 }
 
 impl Caller {
-    /// The daemon does its work from now on; the command ends well.
+    /// Reports that the daemon is ready: the command succeeds.
     pub fn ready(self) {
-        self.tell(&Report::Ready);
+        self.send(&Report::Ready);
     }
 
-    /// The daemon ends, and so does the command, with the daemon's message.
+    /// Reports a failure: the command fails with the daemon's message.
     pub fn failed(self, failure: &Failure) {
-        self.tell(&Report::Failed {
+        self.send(&Report::Failed {
             code: failure.code(),
             message: failure.message.clone(),
             hint: failure.hint.clone(),
         });
     }
 
-    fn tell(mut self, report: &Report) {
+    fn send(mut self, report: &Report) {
         let text = serde_json::to_vec(report).expect("a report has plain fields");
-        // A command that was killed in the meantime hears nothing, and nothing is lost by that.
+        // Fails if the command was killed, which does not concern the daemon.
         let _ = self.0.write_all(&text);
     }
 }
 
 fn listen(mut pipe: impl Read, child: Option<Pid>) -> Result<()> {
     let mut text = Vec::new();
-    pipe.read_to_end(&mut text).map_err(|e| Failure::system("hear from the daemon", e))?;
+    pipe.read_to_end(&mut text).map_err(|e| Failure::system("read the report of the daemon", e))?;
     match serde_json::from_slice(&text) {
         Ok(Report::Ready) => Ok(()),
         Ok(Report::Failed { code, message, hint }) => {
@@ -92,11 +93,11 @@ fn listen(mut pipe: impl Read, child: Option<Pid>) -> Result<()> {
         Err(_) => {
             let status = waitpid(child, WaitOptions::empty()).ok().flatten();
             let how = match status.and_then(|(_, status)| status.terminating_signal()) {
-                Some(signal) => format!("signal {signal} ended the daemon"),
+                Some(signal) => format!("signal {signal} terminated the daemon"),
                 None => "the daemon ended".to_string(),
             };
             Err(Failure::new(Exit::System, format!("{how} before the volume was mounted"))
-                .hint("With --foreground it may say more."))
+                .hint("Use --foreground to see its messages."))
         }
     }
 }
@@ -110,18 +111,18 @@ fn leave_terminal() -> io::Result<()> {
     close_inherited()
 }
 
-/// Descriptors of the shell or program that called: a daemon that held the end of a pipe would
-/// keep its reader waiting for ever.
+/// Closes descriptors of the calling program: a daemon that held the write end of a pipe would make
+/// its reader wait forever.
 fn close_inherited() -> io::Result<()> {
     let numbers: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     for number in numbers.into_iter().filter(|&n| n > 2) {
-        // SAFETY: borrowed for one question; a number that is no longer open gives an error.
+        // SAFETY: borrowed for one call, which fails for a number that is no longer open.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
-        // Whatever this process opened itself is closed on exec.
+        // Descriptors that this process opened itself are marked close-on-exec.
         if fcntl_getfd(file.as_fd()).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC)) {
-            // SAFETY: an inherited descriptor, which nothing in this process owns.
+            // SAFETY: an inherited descriptor, which no object of this process owns.
             unsafe { libc::close(file.as_raw_fd()) };
         }
     }
@@ -133,11 +134,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_daemons_words_arrive() {
-        let said = |report: &Report| listen(serde_json::to_vec(report).unwrap().as_slice(), None);
-        assert!(said(&Report::Ready).is_ok());
+    fn the_command_receives_the_report() {
+        let received = |report: &Report| listen(serde_json::to_vec(report).unwrap().as_slice(), None);
+        assert!(received(&Report::Ready).is_ok());
         let failed = Report::Failed { code: 74, message: "damaged".into(), hint: Some("e2fsck".into()) };
-        let failure = said(&failed).unwrap_err();
+        let failure = received(&failed).unwrap_err();
         assert_eq!((failure.exit, failure.to_string()), (Exit::Io, "damaged\n  e2fsck".into()));
     }
 }

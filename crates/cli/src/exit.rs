@@ -1,7 +1,7 @@
-//! Exit codes, and the one type for a command that failed.
+//! Exit codes, and the error type of all commands.
 //!
-//! The codes follow `sysexits.h` where it has a fitting one, so that scripts can tell a mistake in
-//! the call from a full volume and from a conflict that is worth another try.
+//! The codes follow `sysexits.h` where it has a fitting one, so that a script can distinguish wrong
+//! usage from a full volume and from a conflict that is worth another try.
 
 use std::fmt;
 use std::io;
@@ -9,34 +9,34 @@ use std::path::Path;
 
 use xact_types::{Error, printable};
 
-/// What the process tells its parent.
+/// The exit code of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// The command was called wrongly, or would do what it may not without `--force`.
+    /// Wrong usage, or an operation that needs `--force`.
     Usage = 64,
     /// A check found problems.
     Damaged = 65,
-    /// An image, folder or file that was named does not exist.
+    /// A named image, folder or file does not exist.
     NoInput = 66,
     /// Nothing is mounted there, or it is in use.
     Unavailable = 69,
-    /// The operating system refused a resource (a process, a namespace, memory).
+    /// The operating system denied a resource (a process, a namespace, memory).
     System = 71,
     /// No space, on the volume or for the image.
     NoSpace = 73,
     /// The device failed, or the volume is damaged.
     Io = 74,
-    /// Somebody else changed what the transaction read or wrote. Another try may succeed.
+    /// Another change conflicts with the transaction. Another try may succeed.
     Conflict = 75,
     /// Not permitted.
     NoPermission = 77,
-    /// The volume uses a feature that xact does not have.
+    /// The volume uses a feature that xact does not support.
     Unsupported = 78,
 }
 
 impl Exit {
-    /// The exit with this code, as another xact process gave it.
+    /// The exit with this code, which another xact process returned.
     pub fn from_code(code: u8) -> Exit {
         use Exit::*;
         let all = [Usage, Damaged, NoInput, Unavailable, NoSpace, Io, Conflict, NoPermission, Unsupported];
@@ -50,38 +50,40 @@ Exit codes:
   0    success
   64   wrong usage, or --force is needed
   65   'xact check' found problems
-  66   an image, folder or file that was named does not exist
+  66   a named image, folder or file does not exist
   69   nothing is mounted there, or it is in use
-  71   the operating system refused a process, a namespace or memory
+  71   the operating system denied a process, a namespace or memory
   73   no space
   74   I/O error, or a damaged volume
-  75   conflict: another change came first; trying again may succeed
+  75   conflict: another change was committed first; retrying may succeed
   77   no permission
   78   the volume uses a feature that xact does not support";
 
-/// What `xact run` adds to the table.
+/// The additions of `xact run` to the table.
 pub const RUN_HELP: &str = "\
 Exit codes of run:
-  The exit status of CMD if that failed; then nothing was changed.
-  126 if CMD could not be executed, 127 if it was not found, 128+N if signal N ended it.
-  0 means: CMD succeeded, and everything it did is durable (with --keep: the transaction is open).
-  1 with the message 'not committed, as you said': the answer to --ask was no.
-  75 conflict, 74 I/O, 73 no space, and the other codes of xact itself come with a message
-  that begins with 'xact run: error:'; --status-file tells them apart for programs.";
+  0    CMD succeeded, and its changes are durable (with --leave-open: the transaction is open)
+  1    with the message 'aborted as requested': the answer to --ask was no
+  126  CMD could not be executed
+  127  CMD was not found
+  128+N  signal N terminated CMD
+  Otherwise, the exit status of CMD if it failed; then nothing was changed.
+  The codes of xact itself (75 conflict, 74 I/O, 73 no space, ...) come with a message that begins
+  with 'xact run: error:'; programs distinguish them from those of CMD by --status-file.";
 
-/// A command that failed: the code, and what a person is told.
+/// A failed command: its exit code and its message.
 #[derive(Debug, Clone)]
 pub struct Failure {
     pub exit: Exit,
-    /// What happened and where, in one line.
+    /// The event and its path, in one line.
     pub message: String,
-    /// What to do about it.
+    /// Advice for the user.
     pub hint: Option<String>,
-    /// The path on the volume that a conflict is about.
+    /// The path of a conflict, on the volume.
     pub path: Option<String>,
-    /// The transaction that came first in a conflict; none where it was a program outside of any.
-    pub winner: Option<u64>,
-    /// 126 or 127, where the command of `xact run` could not be run.
+    /// The transaction that a conflict is with; `None` for a program outside of any transaction.
+    pub conflicting_tx: Option<u64>,
+    /// 126 or 127, if the command of `xact run` could not be run.
     shell_code: Option<u8>,
 }
 
@@ -89,10 +91,17 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
-        Failure { exit, message: message.into(), hint: None, path: None, winner: None, shell_code: None }
+        Failure {
+            exit,
+            message: message.into(),
+            hint: None,
+            path: None,
+            conflicting_tx: None,
+            shell_code: None,
+        }
     }
 
-    /// A command that could not be run, with the code that a shell gives.
+    /// A command that could not be run, with the code of a shell.
     pub fn of_shell(code: u8, message: impl Into<String>) -> Failure {
         Failure { shell_code: Some(code), ..Failure::new(Exit::NoInput, message) }
     }
@@ -111,19 +120,19 @@ impl Failure {
         self
     }
 
-    /// The path on the volume that it is about.
+    /// With a path on the volume.
     pub fn path(mut self, path: String) -> Failure {
         self.path = Some(path);
         self
     }
 
-    /// Who came first in a conflict.
-    pub fn winner(mut self, winner: Option<u64>) -> Failure {
-        self.winner = winner;
+    /// With the transaction that a conflict is with.
+    pub fn conflicting_tx(mut self, id: Option<u64>) -> Failure {
+        self.conflicting_tx = id;
         self
     }
 
-    /// With another code.
+    /// With another exit code.
     pub fn exit(mut self, exit: Exit) -> Failure {
         self.exit = exit;
         self
@@ -164,7 +173,7 @@ impl From<xact_namespace::Error> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // It may have a path or a label in it that another user chose.
+        // The message may contain a path or a label that another user chose.
         f.write_str(&printable(&self.message))?;
         match &self.hint {
             Some(hint) => write!(f, "\n  {hint}"),
@@ -207,8 +216,8 @@ pub fn exit_of_errno(code: i32) -> Exit {
 fn exit_of(error: &Error) -> Exit {
     match error {
         Error::Io { source, .. } => match exit_of_io(source) {
-            // A device that fails is an I/O error whatever its number; these two are not failures
-            // of the device but of the way it was opened.
+            // A failing device is an I/O error whatever its error number. The codes below are not
+            // failures of the device but of opening it.
             exit @ (Exit::NoInput | Exit::NoPermission | Exit::Unavailable | Exit::NoSpace) => exit,
             _ => Exit::Io,
         },

@@ -1,5 +1,4 @@
-//! Images and block devices, looked at before anything is done to them: is it there, does anybody
-//! use it, what does it hold.
+//! Images and block devices: opening them, finding the processes that use them, identifying their contents.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,7 +10,7 @@ use xact_device::{BlockDevice, FileDevice, OpenMode};
 
 use crate::exit::{Exit, Failure, Result, plain};
 
-/// Opens the device that `image` names, for this process alone if it is to be written.
+/// Opens the image or block device, exclusively if it is opened for writing.
 pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
     if mode == OpenMode::ReadWrite {
         refuse_attached(image)?;
@@ -27,7 +26,7 @@ fn cannot_open(image: &Path, mode: OpenMode, error: &io::Error) -> Failure {
     match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::WouldBlock, _) | (_, Some(libc::EBUSY)) => {
             let failure = Failure::new(Exit::Unavailable, format!("{name} is in use{}", by_whom(image)));
-            failure.hint("'xact umount MNT' takes a mount away; what else works on it has to end by itself.")
+            failure.hint("Unmount it with 'xact umount MNT', or wait until the other command ends.")
         }
         (io::ErrorKind::InvalidInput, _) => {
             Failure::usage(format!("{name} is neither an image file nor a block device"))
@@ -38,33 +37,35 @@ fn cannot_open(image: &Path, mode: OpenMode, error: &io::Error) -> Failure {
             if mode == OpenMode::ReadWrite =>
         {
             Failure::new(Exit::NoPermission, format!("{name} cannot be written: {}", plain(error)))
-                .hint("A volume that may only be read can be mounted with -o ro.")
+                .hint("To mount a volume that cannot be written, use -o ro.")
         }
         _ => Failure::system(format_args!("open {name}"), io::Error::from(error.kind()))
             .exit(crate::exit::exit_of_io(error)),
     }
 }
 
-/// Who has the image, as far as this user may see: `: it is mounted at /mnt`, or the processes that have it open.
+/// The users of the image, as far as this user may see: `: it is mounted at /mnt`, or the processes
+/// that have it open.
 fn by_whom(image: &Path) -> String {
     let Ok(image) = image.canonicalize() else { return String::new() };
     let mounts = crate::mounts::all().unwrap_or_default();
     if let Some(mount) = mounts.iter().find(|mount| mount.source == image) {
         return format!(": it is mounted at {}", mount.point.display());
     }
-    // By the names of what is open: to look at the files themselves might hang on a mount that does not answer.
+    // Compares the names of open files: a stat of the files might hang on a mount whose daemon does
+    // not answer.
     let has_it = |process: &Path| {
         let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
         open.into_iter().any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == image))
     };
     match processes(has_it).as_slice() {
-        [] => ": it is mounted, or being worked on".into(),
+        [] => ": it is mounted, or another command works on it".into(),
         users => format!(" by {}", users.join(", ")),
     }
 }
 
-/// Processes for which `wanted` holds, given their folder in /proc, as "name (pid)"; at most ten, this one not, and
-/// only those that this user may look at.
+/// Other processes for which `wanted` is true, given their folder in /proc, as "name (pid)": at
+/// most ten, and only those that this user may inspect.
 pub fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     processes
@@ -81,11 +82,11 @@ pub fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
         .collect()
 }
 
-/// The kernel takes no lock on a file behind a loop device, so this looks at them. Two writers on
-/// one image would ruin it.
+/// Fails if a loop device is attached to the image: the kernel locks no file behind a loop device,
+/// and two writers would corrupt the image.
 fn refuse_attached(image: &Path) -> Result<()> {
     let Ok(about) = fs::metadata(image) else { return Ok(()) };
-    // Not every system has loop devices.
+    // A system without loop devices has no such folder.
     let Ok(devices) = fs::read_dir("/sys/block") else { return Ok(()) };
     for device in devices.flatten() {
         let Ok(backing) = fs::read_to_string(device.path().join("loop/backing_file")) else { continue };
@@ -104,13 +105,14 @@ fn refuse_attached(image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bytes at the start that are looked at to tell what a device holds.
-const LOOKED_AT: u64 = 128 << 10;
+/// Bytes at the start of a device that identify its contents.
+const PROBED_BYTES: u64 = 128 << 10;
 
-/// What the start of an image or device holds, as a noun phrase; `None` where it is all zeros.
+/// The contents of an image or device by its first bytes, as a noun phrase; `None` if they are all
+/// zero.
 pub fn contents(image: &Path) -> io::Result<Option<&'static str>> {
     let mut start = Vec::new();
-    File::open(image)?.take(LOOKED_AT).read_to_end(&mut start)?;
+    File::open(image)?.take(PROBED_BYTES).read_to_end(&mut start)?;
     if start.iter().all(|&byte| byte == 0) {
         return Ok(None);
     }

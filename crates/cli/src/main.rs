@@ -1,5 +1,5 @@
-//! The `xact` command. No file-system logic: it parses, calls the layers below, and tells a person
-//! what came of it.
+//! The `xact` command: parses arguments, calls the layers below, and prints results. It has no
+//! file-system logic.
 
 mod args;
 mod commands;
@@ -13,8 +13,9 @@ mod mounts;
 mod output;
 mod progress;
 mod run;
-mod size;
+
 mod tx;
+mod values;
 mod volume_options;
 
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Where not even this can be printed there is nobody to tell.
+            // If this cannot be printed, nothing can.
             let _ = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,

@@ -11,7 +11,8 @@ pub use xact_namespace::mounts::{all, mount_id, of_process};
 use crate::control;
 use crate::exit::{Exit, Failure, Result};
 
-/// The xact mount that `path` lies in: the mount point itself, anything below it, or a bind mount of that.
+/// The xact mount that `path` lies in: the mount point itself, anything below it, or a bind mount
+/// of that.
 pub fn containing(path: &Path) -> Result<Mount> {
     let id = mount_id(CWD, path, AtFlags::empty()).map_err(|e| match e {
         rustix::io::Errno::NOTCONN => dead(path),
@@ -25,29 +26,29 @@ pub fn containing(path: &Path) -> Result<Mount> {
             path => path.display().to_string(),
         };
         Failure::new(Exit::Unavailable, format!("{what} is not on a mounted xact volume"))
-            .hint("Mount one with 'xact mount IMG MNT', or name the folder where one is mounted.")
+            .hint("Mount one with 'xact mount IMG MNT', or name a folder where one is mounted.")
     };
     let mount = mount.filter(Mount::is_fuse).ok_or_else(none)?.of_the_whole()?;
-    // Asked of the daemon, since other FUSE servers have the same type.
+    // The daemon is asked, because other FUSE servers have the same file system type.
     match control::serves(&mount.point) {
         Ok(true) => Ok(mount),
         Ok(false) => Err(none()),
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(dead(&mount.point)),
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(no_permission(&mount.point)),
-        Err(e) => Err(Failure::system(format_args!("ask the mount at {}", mount.point.display()), e)),
+        Err(e) => Err(Failure::system(format_args!("query the mount at {}", mount.point.display()), e)),
     }
 }
 
-/// The mount whose mount point is `path`, even where its daemon is gone.
+/// The mount whose mount point is `path`, even if its daemon has died.
 pub fn mounted_at(path: &Path) -> Result<Mount> {
     let point = absolute(path)?;
     all()?.into_iter().rfind(|m| m.point == point && m.is_fuse()).ok_or_else(|| {
         Failure::new(Exit::Unavailable, format!("no xact volume is mounted at {}", point.display()))
-            .hint("'findmnt -t fuse' lists what is.")
+            .hint("'findmnt -t fuse' lists the mounts.")
     })
 }
 
-/// Whether the path leads into a FUSE mount, as far as can be told without looking there.
+/// Whether the path is on a FUSE mount, judged by its text alone.
 fn below_fuse(path: &Path) -> bool {
     let Ok(path) = std::path::absolute(path) else { return false };
     all().is_ok_and(|mounts| mounts.iter().any(|m| m.is_fuse() && path.starts_with(&m.point)))
@@ -55,15 +56,18 @@ fn below_fuse(path: &Path) -> bool {
 
 fn no_permission(path: &Path) -> Failure {
     Failure::new(Exit::NoPermission, format!("no permission to use the mount at {}", path.display()))
-        .hint("It was mounted by another user without -o allow_other.")
+        .hint("Another user mounted it without -o allow_other.")
 }
 
 fn dead(path: &Path) -> Failure {
-    Failure::new(Exit::Unavailable, format!("the daemon of the volume mounted at {} is gone", path.display()))
-        .hint("Take the mount away with 'xact umount', and mount the image again: that recovers it.")
+    Failure::new(
+        Exit::Unavailable,
+        format!("the daemon of the volume mounted at {} has died", path.display()),
+    )
+    .hint("Unmount it with 'xact umount', then mount the image again, which recovers it.")
 }
 
-/// `path` without symbolic links, also where the last part is a mount that does not answer.
+/// `path` without symbolic links, even if its last part is a mount whose daemon does not answer.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     match path.canonicalize() {
         Ok(path) => Ok(path),

@@ -1,6 +1,6 @@
-//! What is written for a person: messages on standard error, coloured only on a terminal.
+//! Output: messages on standard error, coloured only on a terminal; results on standard output.
 //!
-//! `anstream` drops the colours where standard error is no terminal or `NO_COLOR` is set.
+//! `anstream` removes the colours if standard error is not a terminal or `NO_COLOR` is set.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
@@ -13,24 +13,24 @@ use crate::exit::{Failure, Result};
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const NOTE: Style = AnsiColor::Yellow.on_default();
 
-/// `xact run: error: what happened`, with the hint on a line of its own.
+/// Prints `xact run: error: what happened`, with the hint on a line of its own.
 pub fn error(command: &str, failure: &Failure) {
     anstream::eprintln!("{command}: {ERROR}error:{ERROR:#} {failure}");
 }
 
-/// Something worth knowing that is no failure of xact.
+/// Prints a note, which is not an error.
 pub fn note(command: &str, text: &str) {
     let text = printable_lines(text);
     anstream::eprintln!("{command}: {NOTE}{text}{NOTE:#}");
 }
 
-/// Prints the result of a command on standard output. A reader that has seen enough (`| head`) is
-/// no failure. Control characters that a field brought along are escaped.
+/// Prints the result of a command on standard output. A reader that stops early (`| head`) is not
+/// an error. Control characters are escaped.
 pub fn print(text: &str) -> Result<()> {
     print_bytes(printable_lines(text).as_bytes())
 }
 
-/// As [`print`], of bytes that may be no text.
+/// As [`print`], for bytes that may not be text.
 pub fn print_bytes(bytes: &[u8]) -> Result<()> {
     match io::stdout().write_all(bytes) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::system("write the output", e)),
@@ -45,8 +45,8 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     print("\n")
 }
 
-/// JSON escapes what is below U+0020 itself; of the rest, what [`printable_lines`] escapes. All of that stands in
-/// strings and has four hexadecimal digits.
+/// Escapes the characters that [`printable_lines`] escapes. They occur in strings only and have
+/// four hexadecimal digits; JSON itself escapes those below U+0020.
 fn json_printable(json: &str) -> String {
     let one = |c: char| match printable_lines(c.encode_utf8(&mut [0; 4])) {
         Cow::Borrowed(_) => c.to_string(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use xact_device::{BlockDevice, CountingDevice};
 
-use crate::size;
+use crate::values::size_text;
 
 /// Work that is done sooner needs no line.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -33,7 +33,7 @@ impl Progress {
             let mut shown = false;
             let mut pause = PATIENCE;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                let written = size::text(counted.counts().written_bytes);
+                let written = size_text(counted.counts().written_bytes);
                 eprint!("\r{doing}: {written} written, {} s\x1b[K", start.elapsed().as_secs());
                 let _ = std::io::stderr().flush();
                 (shown, pause) = (true, EVERY);
@@ -46,8 +46,8 @@ impl Progress {
     }
 }
 
-/// A line about work in named steps, with how much of a step is done. Nothing where standard error is
-/// no terminal.
+/// A line about work in named steps, with how much of a step is done. Nothing where standard error
+/// is no terminal.
 pub struct Steps {
     start: Instant,
     /// When the line was written last; `None` before.

@@ -9,7 +9,7 @@ pub fn set(volume: &mut VolumeOptions, option: &str) -> Result<bool, String> {
             // As ext4: 0 is the default.
             volume.commit_interval = match seconds {
                 "0" => VolumeOptions::default().commit_interval,
-                _ => crate::size::parse_seconds(seconds)?,
+                _ => crate::values::parse_interval(seconds)?,
             };
         }
         Some(("dirty_blocks", count)) => {

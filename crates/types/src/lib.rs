@@ -7,6 +7,7 @@ mod limits;
 mod number;
 mod printable;
 mod time;
+pub mod units;
 
 pub use access_check::AccessCheck;
 pub use error::{Corruption, Errno, Error, Result, Site, conflicting_tx_text};

@@ -1,27 +1,29 @@
-//! Arguments of `xact convert`.
+//! The command line of `xact convert`.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::size;
+use crate::values;
 
-/// Give a volume generations, or make it a plain ext4 volume again
+/// Convert a plain ext4 volume to one with generations, or back
 ///
-/// In place, with everything that is on it. A crash leaves the one or the other; the same command then goes on.
-/// The volume must not be mounted. With generations a volume has a pool behind it: an image file grows by
-/// that, on a block device there must be room. A journal stays, empty and unused, for the way back. A
-/// volume with snapshots cannot become a plain one: 'xact snapshot export' writes them out before.
+/// Converts the volume in place, with all its files. After a crash, the volume is of one kind or
+/// the other; run the same command again to complete the conversion. The volume must not be
+/// mounted. A volume with generations has a pool behind it: an image file grows by its size, and a
+/// block device must be large enough for it. A journal remains, empty and unused, for the conversion
+/// back. A volume with snapshots cannot be converted to plain ext4; 'xact snapshot export' writes
+/// them to images first.
 #[derive(Debug, Args)]
 pub struct Convert {
     /// The image file or block device.
     #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
     pub image: PathBuf,
-    /// What it is to be.
+    /// Kind of volume to convert to.
     #[arg(long, value_enum)]
     pub to: ConvertTo,
-    /// For an image file, size of the pool. Default: a sixteenth of the volume, from 4M to 1G.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// Size of the pool, for an image file [default: 1/16 of the volume, 4M to 1G].
+    #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
     pub pool_size: Option<u64>,
 }
 

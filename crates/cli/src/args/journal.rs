@@ -4,23 +4,23 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Tell what a volume's journal holds
+/// Show the contents of a volume's journal
 ///
-/// Lists the jbd2 transactions in the log, from its tail to its end, as they lie there: Linux's as well
-/// as xact's, whole or damaged. Of each: its number, its state, its time, the blocks that it has copies
-/// of by what they are used for, the blocks that it revokes, and which checksums are wrong.
+/// Lists the jbd2 transactions in the log from its tail to its end, written by Linux or by xact,
+/// intact or damaged. For each: its number, its state, its time, the blocks it has copies of by
+/// their use, the blocks it revokes, and which checksums are wrong.
 ///
-/// States: complete: it is replayed. torn: the last one, whose checksum is wrong, as a crash leaves it;
-/// it is dropped. unfinished: the last one, without a commit block; dropped too. damaged: the replay
-/// refuses this log.
+/// States: complete: replayed by recovery. torn: the last one, with a wrong checksum, as a crash
+/// leaves it; recovery discards it. unfinished: the last one, without a commit block; discarded
+/// too. damaged: recovery rejects this log.
 ///
-/// Nothing is written or replayed. After a clean unmount the log is empty.
+/// The command is read-only and replays nothing. After a clean unmount the log is empty.
 #[derive(Debug, Args)]
 pub struct Journal {
-    /// The image file or block device. It must not be mounted.
+    /// The image file or block device, which must not be mounted.
     #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
     pub image: PathBuf,
-    /// List each block: where it belongs, where it lies in the log, whose it is.
+    /// List each block: its home block, its block in the log, its use and its owner.
     #[arg(long, short)]
     pub blocks: bool,
     /// Print JSON, each block included.

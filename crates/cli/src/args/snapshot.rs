@@ -1,23 +1,23 @@
-//! Arguments of `xact snapshot`.
+//! The command line of `xact snapshot`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use xact::{AUTOMATIC, KeepRules};
 
-/// Keep, list and write out states of a volume with generations
+/// Make, list, compare, restore and export snapshots of a volume with generations
 ///
-/// A snapshot keeps the volume as it was at one moment, under a name, or some of its files and folders. Creating
-/// one of the volume costs one commit, whatever the volume's size; one of chosen paths costs two, and what is
-/// chosen has to be gone through. It takes space only for what changes afterwards, and that
-/// from the volume's pool ('xact mkfs --pool-size'): when the pool is full, the volume says "no
-/// space" until a snapshot is deleted.
+/// A snapshot preserves the state of the volume, or of some of its files and folders, at one
+/// moment, under a name. A snapshot of the volume costs one commit, whatever the volume's size; a
+/// snapshot of chosen paths costs two, and a walk over everything below them. A snapshot takes
+/// space only for later changes. This space comes from the volume's pool ('xact mkfs --pool-size'):
+/// when the pool is full, writes fail with "no space" until a snapshot is deleted.
 ///
-/// The volume is named by its mount (or any path on it) or, while it is not mounted, by its image. On a
-/// mount, the files of each snapshot are in MNT/.xact/snapshots/NAME, to look at and to copy from.
+/// Name the volume by its mount (or any path on it) or, while it is not mounted, by its image. On a
+/// mount, the files of each snapshot are in MNT/.xact/snapshots/NAME.
 ///
-/// Inside a transaction ('xact run') snapshots are neither created nor deleted: that would happen at once, and
-/// stay if the transaction fails.
+/// Inside a transaction ('xact run'), snapshots can be neither created nor deleted, because that
+/// could not be rolled back.
 #[derive(Debug, Args)]
 pub struct Snapshot {
     #[command(subcommand)]
@@ -26,21 +26,23 @@ pub struct Snapshot {
 
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Keep the volume, or some of its files and folders, as it is now
+    /// Make a snapshot of the volume, or of some of its files and folders
     ///
-    /// With paths, the snapshot has these files and folders with all that is below them, and the folders that lead
-    /// there; it holds space for nothing else. All else works on it as on one of the volume: it is in
-    /// MNT/.xact/snapshots, and can be exported (as an ext4 image with nothing else in it) and deleted. 'restore' and
-    /// 'diff' are about the chosen paths then. Usage by quotas is not kept. A volume without checksums of groups
-    /// (metadata_csum or uninit_bg) or without extents has no such snapshots.
+    /// With paths, the snapshot contains these files and folders, everything below them, and the
+    /// folders that lead to them; it holds space for nothing else. It appears in
+    /// MNT/.xact/snapshots and can be exported (as an ext4 image without other files) and deleted
+    /// like a snapshot of the volume. 'restore' and 'diff' apply to the chosen paths. Quota usage
+    /// is not preserved. The volume must have checksums of groups (metadata_csum or uninit_bg) and
+    /// extents.
     Create {
         #[command(flatten)]
         of: SnapshotName,
-        /// What to keep: paths from the volume's root, as 'diff' has them. Default: everything.
+        /// Files and folders to include: paths from the volume's root, as 'diff' prints them
+        /// [default: all].
         #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Tell which snapshots there are, from the oldest to the newest
+    /// List snapshots, from the oldest to the newest
     List {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
@@ -49,17 +51,19 @@ pub enum SnapshotCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make the volume, or some of its files and folders, what they were when a snapshot was created
+    /// Restore the volume, or some of its files and folders, from a snapshot
     ///
-    /// All at once: a crash leaves what there was before or what the snapshot has. What was done since and
-    /// is in no snapshot is lost. The snapshot stays, and so do the volume's settings: its modes ('xact mode') and
-    /// its label. Of a snapshot of chosen paths these are restored, on a mount, and nothing else changes.
+    /// The restore is atomic: a crash leaves either the state before or the state of the snapshot.
+    /// Changes since then that are in no other snapshot are lost. The snapshot remains, and so do
+    /// the volume's modes ('xact mode') and its label. From a snapshot of chosen paths, only these
+    /// are restored, and only on a mount.
     ///
-    /// An image goes back as a whole, in one commit; it must not be mounted. On a mount, it is one transaction, which
-    /// replaces each file that differs; folders keep their inodes, and hard links among what is restored are
-    /// kept. Who has a replaced file open keeps the one that he opened, as if it had been deleted. Whoever
-    /// changes the same files meanwhile makes it a conflict (75). Times of change (ctime), flags of chattr, and times of
-    /// modification of folders that are still there are not restored.
+    /// An image must not be mounted, and is restored as a whole in one commit. On a mount, the
+    /// restore is a transaction, which replaces each file that differs; folders keep their inodes,
+    /// and hard links between restored files are preserved. A process that has a replaced file open
+    /// keeps the old contents, as after unlink. If another process changes the same files during
+    /// the restore, it fails with a conflict (75). Times of change (ctime), flags of chattr, and
+    /// modification times of existing folders are not restored.
     Restore {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
@@ -67,19 +71,20 @@ pub enum SnapshotCommand {
         /// Name of the snapshot.
         #[arg(value_name = "NAME")]
         name: String,
-        /// What to restore, of a mount: paths from the volume's root, as 'diff' has them. Default: everything that the
-        /// snapshot has.
+        /// Files and folders to restore, on a mount: paths from the volume's root, as 'diff' prints
+        /// them [default: all that the snapshot contains].
         #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Delete a snapshot, and free what it alone has kept
+    /// Delete a snapshot, and free the space that it alone holds
     Delete(SnapshotName),
     Prune(Prune),
-    /// Tell what differs between two snapshots, or a snapshot and now
+    /// Compare two snapshots, or a snapshot and the current state
     ///
-    /// By path: added, deleted, modified, renamed, or other attributes. Costs what differs, not what there
-    /// is. A file counts as modified by its size and time of modification. Of snapshots of chosen paths these are
-    /// compared, which costs what they have.
+    /// Prints one line per path: added, deleted, modified, renamed, or attributes. The cost depends
+    /// on the number of differences, not on the size of the volume. A file counts as modified if
+    /// its size or modification time differs. For snapshots of chosen paths, these are compared, at
+    /// a cost that depends on their size.
     Diff {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
@@ -87,23 +92,25 @@ pub enum SnapshotCommand {
         /// The older snapshot.
         #[arg(value_name = "OLD")]
         old: String,
-        /// The newer one. Default: the volume as it is now.
+        /// The newer snapshot [default: the current state of the volume].
         #[arg(value_name = "NEW")]
         new: Option<String>,
-        /// Only this, and what is below it: a path from the volume's root. May be given several times.
+        /// Limit the output to this path from the volume's root, and everything below it. May be
+        /// repeated.
         #[arg(long = "path", value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// Print how many there are of each kind, and by how much files grew.
+        /// Print the number of changes of each kind, and the growth of files.
         #[arg(long, conflicts_with = "json")]
         stat: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Write a snapshot, or the volume as it is, out as a plain ext4 image
+    /// Export a snapshot, or an unmounted volume, as a plain ext4 image
     ///
-    /// Linux mounts the image and e2fsck checks it. It is a sparse file; free space takes none. Of a
-    /// mounted volume, a snapshot is written out (--name), while work on the volume goes on.
+    /// Linux mounts the image and e2fsck checks it. The image is a sparse file: free space takes
+    /// none. On a mounted volume, only a snapshot can be exported (--name), while the volume stays
+    /// in use.
     Export {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
@@ -111,16 +118,17 @@ pub enum SnapshotCommand {
         /// The new image file.
         #[arg(value_name = "OUT", value_hint = clap::ValueHint::FilePath)]
         out: PathBuf,
-        /// The snapshot. Default: the volume as it is now.
+        /// The snapshot [default: the current state of an unmounted volume].
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
     },
-    /// Print the path of a file that is a snapshot as an ext4 image, without a copy
+    /// Print the path of a snapshot's ext4 image, which is not a copy
     ///
-    /// The file can be read as long as the snapshot is kept and the volume is mounted: by 'e2fsck -fn',
-    /// by 'mount -o ro,loop'. To look into snapshots by hand, go to MNT/.xact/snapshots.
+    /// The file can be read while the snapshot exists and the volume is mounted, for example by
+    /// 'e2fsck -fn' or 'mount -o ro,loop'. To look at the files of a snapshot, go to
+    /// MNT/.xact/snapshots.
     Image {
-        /// The mount, or any path on it. An image can be mounted with 'xact mount -o ro' for this.
+        /// The mount, or any path on it. Mount an image with 'xact mount -o ro' for this.
         #[arg(value_name = "MNT", value_hint = clap::ValueHint::DirPath)]
         at: PathBuf,
         /// Name of the snapshot.
@@ -129,25 +137,27 @@ pub enum SnapshotCommand {
     },
 }
 
-/// Delete the snapshots that no rule keeps
+/// Delete snapshots by a retention policy
 ///
-/// A snapshot stays if any rule keeps it. Hours, days and so on are those of UTC. Prints the names of
-/// those that are deleted, from the oldest on; each is a deletion of its own.
+/// A snapshot is retained if any rule matches it. Hours, days and so on are those of UTC. Prints
+/// the names of the deleted snapshots, from the oldest to the newest. Each deletion is a commit of
+/// its own.
 #[derive(Debug, Args)]
 pub struct Prune {
     /// The mount, or the image file or block device.
     #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
     pub at: PathBuf,
-    /// What to keep, such as last=3,daily=7,weekly=4.
+    /// Snapshots to retain, such as last=3,daily=7,weekly=4.
     ///
-    /// last=N: the newest N. hourly, daily, weekly, monthly, yearly=N: the newest of each of the last N
-    /// hours (and so on) that have one. within=TIME: all that are not older than 90s, 30m, 12h, 7d or 4w.
-    #[arg(long, value_name = "RULES")]
-    pub keep: KeepRules,
-    /// Only of those whose names begin with this; '' for all.
+    /// last=N: the newest N. hourly, daily, weekly, monthly, yearly=N: the newest one of each of
+    /// the last N hours (days, and so on) that have one. within=TIME: all that are younger than
+    /// TIME, such as 90s, 30m, 12h, 7d or 4w.
+    #[arg(long, alias = "keep", value_name = "RULES")]
+    pub retain: KeepRules,
+    /// Consider only snapshots whose names begin with TEXT; '': all.
     #[arg(long, value_name = "TEXT", default_value = AUTOMATIC)]
     pub prefix: String,
-    /// Delete nothing, and print what would be deleted.
+    /// Print the names of the snapshots that would be deleted, and delete nothing.
     #[arg(long)]
     pub dry_run: bool,
     /// Print JSON.

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::size;
+use super::Isolation;
+use crate::values;
 
-/// Look at open transactions and decide over them
+/// Review open transactions, and commit or abort them
 ///
-/// 'xact run --keep' and 'xact tx begin' leave a transaction open: nobody sees its changes until it is
-/// committed. It stays open until it is committed or dropped, its time runs out, or, without --persist, the
-/// volume is unmounted. To look at a transaction does not count as reading in it.
+/// 'xact run --leave-open' and 'xact tx begin' leave a transaction open: its changes are invisible
+/// to others until it is committed. It stays open until it is committed or aborted, until its time
+/// runs out, or, without --persist, until the volume is unmounted. Reviewing a transaction does not
+/// count as reading in it.
 #[derive(Debug, Args)]
 pub struct Tx {
     #[command(subcommand)]
@@ -24,36 +26,39 @@ pub enum TxCommand {
     Status(TxStatus),
     Diff(Diff),
     Commit(TxCommit),
-    Drop(TxDrop),
+    #[command(alias = "drop")]
+    Abort(TxAbort),
 }
 
 /// Begin a transaction and print its number
 ///
-/// It stays open. Work in it with 'xact run --tx ID', or in the folder MNT/.xact/tx/ID/root.
+/// The transaction stays open. Work in it with 'xact run --tx ID', or in the folder
+/// MNT/.xact/tx/ID/root.
 #[derive(Debug, Args)]
 pub struct TxBegin {
-    /// The mount, or any path on it. Default: the volume that the current folder is on.
+    /// The mount, or any path on it [default: the volume of the current folder].
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
     #[arg(value_hint = clap::ValueHint::DirPath)]
     pub at: PathBuf,
-    /// Drop it after this time, such as 90s, 30m, 12h or 7d; 0: never.
-    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = size::parse_timeout)]
+    /// Abort the transaction after this time, such as 90s, 30m, 12h or 7d; 0: never.
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = values::parse_timeout)]
     pub timeout: u32,
-    /// Keep it on the volume too, where it survives unmounting and crashes: as it was when the last 'xact run --tx'
-    /// in it had ended.
+    /// Store the transaction on the volume, so that it survives unmounts and crashes.
+    ///
+    /// It is stored as it was at the end of the last 'xact run --tx' in it.
     #[arg(long)]
     pub persist: bool,
-    /// What counts as a conflict.
-    #[arg(long, value_enum, default_value_t = super::Isolation::Serializable)]
-    pub isolation: super::Isolation,
+    /// Which changes of others are conflicts.
+    #[arg(long, value_enum, default_value_t = Isolation::Serializable)]
+    pub isolation: Isolation,
 }
 
 /// List open transactions
 ///
-/// For root those of everybody, else one's own.
+/// Root sees the transactions of all users, other users see their own.
 #[derive(Debug, Args)]
 pub struct TxList {
-    /// The mount, or any path on it. Default: the volume that the current folder is on.
+    /// The mount, or any path on it [default: the volume of the current folder].
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
     #[arg(value_hint = clap::ValueHint::DirPath)]
     pub at: PathBuf,
@@ -62,14 +67,14 @@ pub struct TxList {
     pub json: bool,
 }
 
-/// Tell where a transaction stands
+/// Show the status of a transaction
 ///
-/// Also of kept ones that have ended, for a while: whether they were committed or dropped, or their
-/// time has run out.
+/// For a limited time, also shows how a transaction that was left open has ended: committed,
+/// aborted, or timed out.
 #[derive(Debug, Args)]
 pub struct TxStatus {
     #[command(flatten)]
-    pub which: Decide,
+    pub which: Target,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -77,36 +82,38 @@ pub struct TxStatus {
 
 /// A transaction on a mount.
 #[derive(Debug, Args)]
-pub struct Decide {
+pub struct Target {
     /// The transaction's number.
-    #[arg(value_name = "ID", value_parser = size::parse_number::<u64>)]
+    #[arg(value_name = "ID", value_parser = values::parse_number::<u64>)]
     pub id: u64,
-    /// The mount, or any path on it. Default: the volume that the current folder is on.
+    /// The mount, or any path on it [default: the volume of the current folder].
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
     #[arg(value_hint = clap::ValueHint::DirPath)]
     pub at: PathBuf,
 }
 
-/// Show what a transaction changes
+/// Show the changes of a transaction
 ///
-/// One line for each path: added, deleted, modified, renamed, or attributes (permissions, owner,
-/// times, flags, extended attributes). Paths are from the volume's root.
+/// Prints one line per path: added, deleted, modified, renamed, or attributes (permissions, owner,
+/// times, flags, extended attributes). Paths begin at the volume's root.
 #[derive(Debug, Args)]
 pub struct Diff {
     #[command(flatten)]
-    pub which: Decide,
-    /// Show what is at and below these only. A path on the mount, or from the volume's root.
+    pub which: Target,
+    /// Limit the output to these paths and everything below them. A path on the mount, or from the
+    /// volume's root.
     #[arg(value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// Show the changed lines of text, as a unified diff that git apply and patch(1) take.
+    /// Show changed lines of text, as a unified diff for 'git apply' and patch(1).
     ///
-    /// To git apply it says all of text, symbolic links, renames, empty files, and whether a file can be
-    /// executed; patch(1) deletes no empty files and changes no symbolic links. Of other bytes than
-    /// text it says 'Binary files ... differ', which nobody can apply: 'git apply --exclude PATH' leaves such a
-    /// file out. Empty folders, special files, other permissions and attributes are no part of a patch.
+    /// 'git apply' reproduces text files, symbolic links, renames, empty files and executable bits;
+    /// patch(1) deletes no empty files and changes no symbolic links. For other contents the diff
+    /// says 'Binary files ... differ', which cannot be applied: 'git apply --exclude PATH' skips
+    /// such a file. Empty folders, special files, and other permissions and attributes are not part
+    /// of the patch.
     #[arg(long, short, conflicts_with_all = ["stat", "json"])]
     pub patch: bool,
-    /// Show how many lines and bytes change.
+    /// Show the number of changed lines and bytes.
     #[arg(long, conflicts_with = "json")]
     pub stat: bool,
     /// Print JSON.
@@ -116,32 +123,35 @@ pub struct Diff {
 
 /// Commit a transaction, or part of it
 ///
-/// All of it becomes visible at once and durable. Where the commit is refused (others have changed
-/// what the transaction has read or written, or there is no space), it stays open.
+/// The changes become visible at once and durable. If the commit fails (others have changed what
+/// the transaction has read or written, or there is no space), the transaction stays open.
 #[derive(Debug, Args)]
 #[command(override_usage = "xact tx commit [OPTIONS] <ID> [--only <PATH>...]")]
 pub struct TxCommit {
     #[command(flatten)]
-    pub which: Decide,
-    /// Commit what is at and below these paths, and what they need: new folders above them, both
-    /// ends of a rename. The transaction stays open with the rest.
+    pub which: Target,
+    /// Commit only these paths, everything below them, and what they depend on.
+    ///
+    /// They depend on new folders above them, and on both ends of a rename. The transaction stays
+    /// open with the rest.
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = clap::ValueHint::AnyPath)]
     pub only: Vec<PathBuf>,
-    /// Return when the changes are visible; they become durable with what comes later.
+    /// Return when the changes are visible, before they are durable.
     #[arg(long)]
     pub ordered: bool,
 }
 
-/// Drop a transaction, or part of it
+/// Abort a transaction, or part of it
 ///
-/// Nothing of what is dropped has happened.
+/// Aborted changes are discarded.
 #[derive(Debug, Args)]
-#[command(override_usage = "xact tx drop [OPTIONS] <ID> [--only <PATH>...]")]
-pub struct TxDrop {
+#[command(override_usage = "xact tx abort [OPTIONS] <ID> [--only <PATH>...]")]
+pub struct TxAbort {
     #[command(flatten)]
-    pub which: Decide,
-    /// Drop what is at and below these paths, and what cannot stay without them. The transaction
-    /// stays open with the rest.
+    pub which: Target,
+    /// Discard only these paths, everything below them, and what depends on them.
+    ///
+    /// The transaction stays open with the rest.
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = clap::ValueHint::AnyPath)]
     pub only: Vec<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `xact check`: a full check that repairs nothing.
+//! `xact check`: a full, read-only check of a volume.
 
 use serde::Serialize;
 use xact_check::{Problem, Report};
@@ -10,13 +10,13 @@ use crate::exit::{Exit, Failure, Result};
 use crate::image;
 use crate::output::{print, print_json};
 use crate::progress::Steps;
-use crate::size::text as size;
+use crate::values::size_text as size;
 
 #[derive(Debug, Serialize)]
 struct Checked {
     image: String,
     sound: bool,
-    /// All of them, though `problems` may be cut short.
+    /// All problems; `problems` may be truncated.
     problem_count: u64,
     problems: Vec<Found>,
     remarks: Vec<String>,
@@ -26,7 +26,7 @@ struct Checked {
     others: u64,
     used_blocks: u64,
     used_inodes: u64,
-    /// Of a volume with generations: how many there are, the newest and the snapshots.
+    /// For a volume with generations: the newest generation and the snapshots.
     generations: u64,
 }
 
@@ -44,7 +44,7 @@ pub fn check(args: &Check) -> Result<()> {
     let device_bytes = device.size_bytes();
     let mut steps = Steps::new();
     let report = match xact_check::check(device, &mut |step, share| steps.at(step, share)) {
-        // Nothing can be built on what is broken there; that is a finding too.
+        // The volume is too damaged to continue; this is a finding too.
         Err(Error::Corrupt(found)) => {
             let problem = Problem { site: found.site, what: found.what.into() };
             Report { problems: vec![problem], problem_count: 1, ..Report::default() }
@@ -63,8 +63,8 @@ pub fn check(args: &Check) -> Result<()> {
     let (name, count) = (args.image.display(), report.problem_count);
     let message = format!("{name}: {count} problem{} found", if count == 1 { "" } else { "s" });
     let hint = match report.generations {
-        0 => "xact repairs nothing: 'e2fsck -f IMG' does.",
-        _ => "A generation that is whole can be written out ('xact snapshot export') or restored.",
+        0 => "Repair it with 'e2fsck -f IMG'.",
+        _ => "Restore an intact snapshot, or export it with 'xact snapshot export'.",
     };
     Err(Failure::new(Exit::Damaged, message).hint(hint))
 }
@@ -93,8 +93,8 @@ fn sentences(args: &Check, report: &Report, device_bytes: u64) -> String {
     );
     match report.generations {
         0 | 1 => {}
-        2 => text += "1 snapshot, checked as well\n",
-        more => text += &format!("{} snapshots, checked as well\n", more - 1),
+        2 => text += "1 snapshot, also checked\n",
+        more => text += &format!("{} snapshots, also checked\n", more - 1),
     }
     text
 }

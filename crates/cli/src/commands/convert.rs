@@ -25,7 +25,7 @@ fn to_generations(args: &Convert) -> Result<()> {
         return Err(Failure::usage(format!("{} has generations already", image.display())));
     }
     let pool = args.pool_size.unwrap_or(default_pool_bytes(volume));
-    // It grows first: what lies behind the volume harms nobody while nothing refers to it.
+    // It grows first: the space behind the volume is harmless as long as nothing refers to it.
     resize(image, |size| size.max(volume.saturating_add(pool)))?;
     let device = image::open(image, OpenMode::ReadWrite)?;
     let result = convert::to_generations(&device).map_err(|e| Failure::volume(image, e));

@@ -19,7 +19,7 @@ use crate::args::Info;
 use crate::exit::{Exit, Failure, Result};
 use crate::image;
 use crate::output::{print, print_json};
-use crate::size::{text as size, uuid_text};
+use crate::values::{size_text as size, uuid_text};
 
 /// What is told, in this order.
 #[derive(Debug, Serialize)]

@@ -1,4 +1,4 @@
-//! `xact journal`: the log of a volume, transaction by transaction.
+//! `xact journal`: the contents of a volume's journal, one transaction after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -20,10 +20,10 @@ use crate::output::{print, print_json};
 
 #[derive(Debug, Serialize)]
 struct Log {
-    /// The volume's superblock says that the log counts.
+    /// The volume's superblock says that the log must be replayed.
     needs_recovery: bool,
-    /// Of the journal's superblock: whether the log is empty, its tail, and the number of the first
-    /// transaction that is expected there.
+    /// From the journal's superblock: whether the log is empty, its tail, and the number of the
+    /// transaction expected there.
     empty: bool,
     tail_block: u32,
     tail_sequence: u32,
@@ -31,9 +31,9 @@ struct Log {
     used_blocks: u32,
     checksums: &'static str,
     features: Vec<&'static str>,
-    /// With which the journal was aborted; 0 if it was not.
+    /// The error with which the journal was aborted; 0: not aborted.
     errno: i32,
-    /// Why nobody can tell whose the blocks are, where that is so.
+    /// Why the owners of the blocks are unknown; `None` if they are known.
     owners_unknown: Option<String>,
     transactions: Vec<Transaction>,
 }
@@ -51,10 +51,10 @@ struct Transaction {
     has_commit_block: bool,
     /// Seconds since 1970.
     time: Option<f64>,
-    /// Copies and patched blocks by what the blocks are used for.
+    /// Copies and patched blocks by the use of the block.
     kinds: BTreeMap<&'static str, u32>,
     copies: Vec<Copy>,
-    /// Blocks of which only some bytes are there.
+    /// Blocks of which the log has only some bytes.
     patched: Vec<Patched>,
     revoked: Vec<u64>,
     problems: Vec<String>,
@@ -67,7 +67,7 @@ struct Copy {
     kind: &'static str,
     owner: Option<String>,
     escaped: bool,
-    /// null: this log has no checksum for each copy.
+    /// null: the copies of this log have no checksums of their own.
     checksum_ok: Option<bool>,
     /// A later transaction has a newer copy, or revokes it.
     superseded: bool,
@@ -89,7 +89,7 @@ pub fn journal(args: &Journal) -> Result<()> {
     if args.json { print_json(&log) } else { print(&log.text(args.blocks)) }
 }
 
-/// Whose the blocks of the log are, where the volume behind it tells.
+/// The uses of the blocks in the log, as far as the volume itself shows them.
 fn uses(device: &Arc<dyn BlockDevice>, contents: &LogContents) -> (BTreeMap<BlockNr, Use>, Option<String>) {
     let copies = contents.transactions.iter().flat_map(|transaction| &transaction.copies);
     let patched = contents.transactions.iter().flat_map(|transaction| transaction.patched.keys());
@@ -131,12 +131,12 @@ impl Log {
         let state = match (self.empty, self.needs_recovery) {
             (true, _) => "empty",
             (false, true) => "to be replayed",
-            (false, false) => "left over: the volume was declared clean, so it does not count",
+            (false, false) => "obsolete: the volume is marked clean, so the log is not replayed",
         };
         let _ = writeln!(out, "log:          {state}");
         let _ = writeln!(
             out,
-            "ring:         {} blocks, {} of them from the tail (block {}, transaction {}) on",
+            "ring:         {} blocks, {} in use from the tail (block {}, transaction {})",
             self.ring_blocks, self.used_blocks, self.tail_block, self.tail_sequence
         );
         let _ = writeln!(out, "checksums:    {}", self.checksums);
@@ -145,7 +145,7 @@ impl Log {
             let _ = writeln!(out, "aborted with: error {}", self.errno);
         }
         if let Some(why) = &self.owners_unknown {
-            let _ = writeln!(out, "whose the blocks are is not known: {why}");
+            let _ = writeln!(out, "owners:       unknown: {why}");
         }
         for transaction in &self.transactions {
             transaction.write(&mut out, each_block);
@@ -213,8 +213,8 @@ impl Transaction {
         });
         let _ = writeln!(
             out,
-            "\ntransaction {}: {}, {time}; {} blocks from {} on: {} descriptors, {} copies, {} of patches, \
-             {} revoke blocks",
+            "\ntransaction {}: {}, {time}; {} blocks at {}: {} descriptors, {} copies, {} patch blocks, {} revoke \
+             blocks",
             self.sequence,
             self.state,
             self.blocks,
@@ -258,7 +258,7 @@ impl Transaction {
     }
 }
 
-/// What a block is used for, and by whom.
+/// The use of a block, and its owner.
 fn use_of(found: Option<&Use>) -> (&'static str, Option<String>) {
     match found {
         None => ("unknown", None),

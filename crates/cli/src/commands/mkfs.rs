@@ -1,4 +1,4 @@
-//! `xact mkfs`: makes a volume, and does not overwrite one by mistake.
+//! `xact mkfs`: makes a volume, and protects existing data from being overwritten by mistake.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,9 +15,9 @@ use crate::exit::{Failure, Result};
 use crate::image;
 use crate::output::{print, print_json};
 use crate::progress::Progress;
-use crate::size::{text as size_text, uuid_text};
+use crate::values::{size_text, uuid_text};
 
-/// The smallest volume that mkfs is asked for; below it ext4's own structures hardly fit.
+/// The smallest volume: below it, ext4's own structures hardly fit.
 const SMALLEST: u64 = 256 << 10;
 
 #[derive(Debug, Serialize)]
@@ -29,16 +29,16 @@ struct Made {
     groups: u32,
     inodes: u32,
     journal_bytes: u64,
-    /// Behind the volume, for metadata that generations move.
+    /// The pool behind the volume, for metadata that generations move.
     pool_bytes: u64,
     reserved_bytes: u64,
 }
 
 pub fn mkfs(args: &Mkfs) -> Result<()> {
-    let place = prepare(args)?;
-    let result = make(args, &place);
-    if result.is_err() && place.new {
-        // Nothing but an empty file of ours; if it cannot be removed, it is still just that.
+    let prepared = prepare(args)?;
+    let result = make(args, &prepared);
+    if result.is_err() && prepared.new {
+        // An empty file that this command made. If it cannot be removed, it remains an empty file.
         let _ = fs::remove_file(&args.image);
     }
     let made = result?;
@@ -59,43 +59,43 @@ pub fn mkfs(args: &Mkfs) -> Result<()> {
     ))
 }
 
-/// What was found at the image's path, and is ready to be written.
-struct Place {
-    /// The file was made just now.
+/// The image or device, ready to be written.
+struct Prepared {
+    /// This command created the file.
     new: bool,
-    /// It reads as zeros all over.
+    /// It reads as zeros.
     zeroed: bool,
 }
 
-fn prepare(args: &Mkfs) -> Result<Place> {
+fn prepare(args: &Mkfs) -> Result<Prepared> {
     let name = args.image.display();
-    refuse_what_does_not_fit(args)?;
+    check_options(args)?;
     match fs::metadata(&args.image) {
         Ok(about) if about.is_file() => {
-            refuse_contents(args)?;
+            check_contents(args)?;
             let Some(size) = args.size.or((about.len() > 0).then_some(about.len())) else {
-                return Err(Failure::usage(format!("{name} is empty")).hint("Give it a size with --size."));
+                return Err(Failure::usage(format!("{name} is empty")).hint("Set its size with --size."));
             };
             check_size(args, size)?;
             let file = OpenOptions::new().write(true).open(&args.image);
-            // Cut to nothing first, so that the file is sparse and its old contents are gone.
+            // Truncated first, so that the file is sparse and its old contents are discarded.
             file.and_then(|file| file.set_len(0).and_then(|()| file.set_len(size)))
                 .map_err(|e| cannot_size(&args.image, size, e))?;
-            Ok(Place { new: false, zeroed: true })
+            Ok(Prepared { new: false, zeroed: true })
         }
         Ok(_) => {
-            refuse_contents(args)?;
+            check_contents(args)?;
             if args.size.is_some() {
                 return Err(Failure::usage(
-                    "--size is for image files: a block device has the size that it has",
+                    "--size applies to image files: the size of a block device is fixed",
                 ));
             }
-            Ok(Place { new: false, zeroed: false })
+            Ok(Prepared { new: false, zeroed: false })
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let Some(size) = args.size else {
                 return Err(Failure::usage(format!("{name} does not exist"))
-                    .hint("Say how large the new image is to be, such as --size 1G."));
+                    .hint("Set the size of the new image, such as --size 1G."));
             };
             check_size(args, size)?;
             let made = File::create_new(&args.image);
@@ -104,25 +104,25 @@ fn prepare(args: &Mkfs) -> Result<Place> {
                 let _ = fs::remove_file(&args.image);
                 cannot_size(&args.image, size, e)
             })?;
-            Ok(Place { new: true, zeroed: true })
+            Ok(Prepared { new: true, zeroed: true })
         }
         Err(e) => Err(Failure::system(format_args!("look at {name}"), e)),
     }
 }
 
-fn refuse_what_does_not_fit(args: &Mkfs) -> Result<()> {
+fn check_options(args: &Mkfs) -> Result<()> {
     if args.pool_size.is_some() && args.engine != EngineKind::Generations {
-        return Err(Failure::usage("--pool-size is for --engine generations"));
+        return Err(Failure::usage("--pool-size needs --engine generations"));
     }
     match (args.engine, args.journal_size) {
         (EngineKind::Journal, _) | (_, None | Some(0)) => Ok(()),
-        (EngineKind::Generations, _) => Err(Failure::usage("--journal-size is for --engine journal")
-            .hint("With generations there is no journal: --pool-size gives their pool a size.")),
-        (EngineKind::None, _) => Err(Failure::usage("--journal-size is for --engine journal")),
+        (EngineKind::Generations, _) => Err(Failure::usage("--journal-size needs --engine journal")
+            .hint("A volume with generations has no journal; --pool-size sets the size of its pool.")),
+        (EngineKind::None, _) => Err(Failure::usage("--journal-size needs --engine journal")),
     }
 }
 
-/// Whether a volume of this size can be what was asked for. Told before an old image is cut to nothing.
+/// Checks the size of the volume against the options, before an old image is truncated.
 fn check_size(args: &Mkfs, size: u64) -> Result<()> {
     let pool = match args.engine {
         EngineKind::Generations => args.pool_size.unwrap_or(default_pool_bytes(size)),
@@ -135,7 +135,7 @@ fn check_size(args: &Mkfs, size: u64) -> Result<()> {
             "a pool of {pool} in an image of {size} leaves {left} for the volume"
         ))
         .hint(
-            "The pool is part of the image: give it less with --pool-size, or the image more with --size.",
+            "The pool is part of the image: reduce it with --pool-size, or enlarge the image with --size.",
         ));
     }
     if volume < SMALLEST {
@@ -149,24 +149,24 @@ fn cannot_size(image: &Path, size: u64, error: io::Error) -> Failure {
     Failure::system(format_args!("make {} {} large", image.display(), size_text(size)), error)
 }
 
-/// Refuses an image that is in use; and, without `--force`, one that holds anything.
-fn refuse_contents(args: &Mkfs) -> Result<()> {
-    // Refused where anybody has it open.
+/// Fails if the image is in use or, without `--force`, if it holds data.
+fn check_contents(args: &Mkfs) -> Result<()> {
+    // Fails if another process has it open.
     drop(image::open(&args.image, OpenMode::ReadWrite)?);
     let contents = image::contents(&args.image)
         .map_err(|e| Failure::system(format_args!("read {}", args.image.display()), e))?;
     match contents {
         Some(what) if !args.force => {
             Err(Failure::usage(format!("{} already holds {what}", args.image.display()))
-                .hint("Nothing was changed. To give it up for a new volume, add --force."))
+                .hint("Nothing was changed. To discard its contents, add --force."))
         }
         _ => Ok(()),
     }
 }
 
-fn make(args: &Mkfs, place: &Place) -> Result<Made> {
+fn make(args: &Mkfs, prepared: &Prepared) -> Result<Made> {
     let device = image::open(&args.image, OpenMode::ReadWrite)?;
-    let options = options(args, place.zeroed);
+    let options = options(args, prepared.zeroed);
     let (device, progress) = Progress::over(device, format!("making {}", args.image.display()));
     let report = match args.engine {
         EngineKind::Generations => xact::mkfs::mkfs_generations(&device, &options, args.pool_size),
@@ -178,7 +178,7 @@ fn make(args: &Mkfs, place: &Place) -> Result<Made> {
 }
 
 fn options(args: &Mkfs, zeroed: bool) -> MkfsOptions {
-    // As that of a file that they make.
+    // The owner of a file that the caller makes.
     let caller = || (geteuid().as_raw(), getegid().as_raw());
     let journal = match (args.engine, args.journal_size) {
         (EngineKind::None | EngineKind::Generations, _) | (_, Some(0)) => JournalSize::None,

@@ -18,10 +18,10 @@ use crate::log::{self, Log, Prepared, Target};
 use crate::{image, output, volume_options};
 
 const NAME: &str = "xact mount";
-/// Memory that a user may have where the cache is small.
+/// The least default of --user-memory, for small caches.
 const USER_MEMORY_MIN: u64 = 24 << 20;
 
-/// The call, checked, with paths that hold in any current folder.
+/// The checked arguments, with absolute paths.
 struct Plan {
     image: PathBuf,
     mount_point: PathBuf,
@@ -30,7 +30,7 @@ struct Plan {
     /// For each user.
     limits: Limits,
     snapshots: Option<(Duration, KeepRules)>,
-    /// Of which the snapshots are; none: of the volume.
+    /// Paths of these snapshots; empty: the volume.
     snapshot_paths: Vec<Vec<u8>>,
     log: Target,
 }
@@ -44,7 +44,10 @@ pub fn mount(args: &Mount) -> Result<()> {
     match daemon::fork()? {
         Side::Command(outcome) => {
             if outcome.is_ok() && plan.log == Target::Nowhere {
-                output::note(NAME, "there is no syslog here: --log FILE keeps the daemon's messages");
+                output::note(
+                    NAME,
+                    "this system has no syslog: the daemon's log is discarded; to keep it, use --log FILE",
+                );
             }
             outcome
         }
@@ -87,16 +90,16 @@ impl Plan {
             }
         }
         volume.read_only = mount.read_only;
-        // For /proc/mounts: the kernel itself keeps no access times on a FUSE mount.
+        // Shown in /proc/mounts; the kernel itself keeps no access times on a FUSE mount.
         if volume.access.times == AccessTimes::NoAtime {
             mount.set("noatime").expect("a flag of its own");
         }
         if !Path::new("/dev/fuse").exists() {
-            return Err(Failure::new(Exit::Unavailable, "/dev/fuse is missing: this system has no FUSE")
-                .hint("Load it with 'modprobe fuse'; a container needs '--device /dev/fuse'."));
+            return Err(Failure::new(Exit::Unavailable, "/dev/fuse does not exist: this system has no FUSE")
+                .hint("Load it with 'modprobe fuse'; start a container with '--device /dev/fuse'."));
         }
         Ok(Plan {
-            snapshots: args.snapshot_every.map(|every| (every, args.snapshot_keep)),
+            snapshots: args.snapshot_every.map(|every| (every, args.snapshot_retain)),
             snapshot_paths: super::restore::texts(&args.snapshot_of)?,
             limits: Limits::new(
                 args.user_transactions,
@@ -118,18 +121,19 @@ fn mount_point(path: &Path) -> Result<PathBuf> {
         Ok(_) => Err(Failure::usage(format!("{} is not a folder", point.display()))),
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(Failure::new(
             Exit::Unavailable,
-            format!("the daemon of what is mounted at {} is gone", point.display()),
+            format!("the daemon of the volume mounted at {} has died", point.display()),
         )
-        .hint(format!("Take it away first: xact umount {}", path.display()))),
+        .hint(format!("Unmount it first: xact umount {}", path.display()))),
         Err(e) => Err(Failure::system(format_args!("mount on {}", point.display()), e)),
     }
 }
 
-/// Has the allocator give memory back to the system that is not in use: each of its arenas keeps what its threads have
-/// freed, and by default there are eight for each CPU. What the limits of users leave should be what the process takes.
-fn keep_little_memory() {
+/// Makes the allocator return unused memory to the system. Each of its arenas keeps the memory that
+/// its threads freed, and by default there are eight arenas per CPU. The memory of the process
+/// should follow from the limits of users.
+fn limit_arenas() {
     let arenas = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8));
-    // SAFETY: it sets numbers of the allocator; no other thread is running yet.
+    // SAFETY: sets parameters of the allocator; no other thread is running yet.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, arenas as libc::c_int);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 10);
@@ -137,17 +141,17 @@ fn keep_little_memory() {
     }
 }
 
-/// Opens the volume, mounts it, says `ready`, serves until it is unmounted, closes the volume.
+/// Opens the volume, mounts it, calls `ready`, serves until it is unmounted, and closes the volume.
 fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     let wrong = |e| Failure::volume(&plan.image, e);
-    keep_little_memory();
-    // Before any thread is started, so that each has the mask.
+    limit_arenas();
+    // Before any thread starts, so that each inherits the mask.
     Session::block_signals();
     let mode = if plan.volume.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let device = image::open(&plan.image, mode)?;
     let volume = xact::Volume::open(device, &plan.volume).map_err(wrong)?;
     let served = session(plan, &volume, log, ready);
-    // Also where it could not be mounted: the volume was opened, and is to be left clean.
+    // Also if mounting failed: the volume was opened, and must be left clean.
     let closed = volume.close();
     if let Err(e) = &closed {
         eprintln!("xact: {}: not closed cleanly: {e}", plan.image.display());
@@ -156,7 +160,7 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     closed.map_err(wrong)
 }
 
-/// Mounts, says `ready`, and serves until it is unmounted. Returns the running log.
+/// Mounts, calls `ready`, and serves until it is unmounted. Returns the running log.
 fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce()) -> Result<Log> {
     xact_fuse::limit_users(volume.accounts(), plan.limits);
     let mut session =
@@ -175,15 +179,15 @@ fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce(
     Ok(log)
 }
 
-/// What stands in the way of mounting is not the volume's fault, nor a wrong use of the command.
+/// The error of a mount that failed for another reason than the volume or the arguments.
 fn not_mounted(plan: &Plan, error: Error) -> Failure {
     match error {
         Error::Usage(text) => Failure::new(Exit::Unavailable, text),
         Error::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
             let text = source.to_string();
             let hint = match text.contains("user_allow_other") {
-                true => "Leave out -o allow_other, or have root put 'user_allow_other' into /etc/fuse.conf.",
-                false => "Who is not root mounts on folders of their own.",
+                true => "Mount without -o allow_other, or add 'user_allow_other' to /etc/fuse.conf as root.",
+                false => "Users other than root can mount only on folders they own.",
             };
             Failure::new(Exit::NoPermission, text).hint(hint)
         }

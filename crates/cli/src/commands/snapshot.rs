@@ -21,8 +21,8 @@ use super::restore;
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};
 use crate::exit::{Failure, Result};
 use crate::output::{print, print_bytes, print_json};
-use crate::size::text as size_text;
 use crate::tx::show;
+use crate::values::size_text;
 use crate::{control, image, mounts};
 
 pub fn snapshot(args: &Snapshot) -> Result<()> {
@@ -131,7 +131,7 @@ fn prune(args: &Prune) -> Result<()> {
     let wrong = |e: Error| Failure::volume(&args.at, e);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     let expired =
-        |snapshots: &[(String, u64)]| args.keep.expired(snapshots, &args.prefix, now).map_err(wrong);
+        |snapshots: &[(String, u64)]| args.retain.expired(snapshots, &args.prefix, now).map_err(wrong);
     let deleted = if args.at.is_dir() {
         let point = mounts::containing(&args.at)?.point;
         let times = control::snapshots(&point)?.into_iter().map(|s| (s.name, s.time)).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! `xact stat`: figures of a mounted volume.
+//! `xact stat`: statistics of a mounted volume.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,11 +14,11 @@ use xact_types::{LatencySnapshot, LatencySummary};
 use crate::args::Stat;
 use crate::exit::{Failure, Result};
 use crate::output::{print, print_json};
-use crate::size::text as size_text;
+use crate::values::size_text;
 use crate::{control, mounts};
 
 #[derive(Debug, Serialize)]
-struct Figures {
+struct Statistics {
     mount: String,
     image: String,
     read_only: bool,
@@ -30,26 +30,27 @@ struct Figures {
     available_bytes: u64,
     inodes: u64,
     free_inodes: u64,
-    /// Of a volume with generations.
-    pool: Option<PoolFigures>,
+    /// For a volume with generations.
+    pool: Option<PoolUse>,
     /// How it is journaled; see `xact mode`.
     modes: BTreeMap<&'static str, Option<&'static str>>,
     /// Since the volume was mounted.
     counters: Activity,
-    /// In it now, of file data, and the most that may be.
+    /// File data in the cache, and its limit.
     cached_bytes: u64,
     cache_limit_bytes: u64,
-    /// What open transactions hold before their commits.
-    transactions: TxSpaceFigures,
-    /// What users have of the daemon just now: of all for root and the one who mounted it, else the caller's own.
-    users: Vec<UserFigures>,
-    /// What each may have but for root and the one who mounted it; none where there is no limit.
-    user_limits: UserFigures,
+    /// Space that open transactions hold before their commits.
+    transactions: TxSpace,
+    /// Resources of the daemon in use by each user: of all users for root and the user who mounted,
+    /// else of the caller.
+    users: Vec<UserResources>,
+    /// Limits of each user except root and the user who mounted; `None`: unlimited.
+    user_limits: UserResources,
 }
 
-/// What a user has, or may have.
+/// Resources in use by a user, or their limits.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct UserFigures {
+struct UserResources {
     #[serde(skip_serializing_if = "Option::is_none")]
     uid: Option<u32>,
     channels: Option<u64>,
@@ -58,18 +59,18 @@ struct UserFigures {
     savepoints: Option<u64>,
     memory_bytes: Option<u64>,
     descriptors: Option<u64>,
-    /// Calls that were refused for a limit, since the volume was mounted.
+    /// Calls that failed because of a limit, since the volume was mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<u64>,
-    /// Whether the limits are for this user.
+    /// Whether the limits apply to this user.
     #[serde(skip_serializing_if = "Option::is_none")]
     limited: Option<bool>,
 }
 
-impl UserFigures {
-    fn of(user: &UserUse) -> UserFigures {
+impl UserResources {
+    fn of(user: &UserUse) -> UserResources {
         let amount = |amount: u64| (amount != u64::MAX).then_some(amount);
-        UserFigures {
+        UserResources {
             uid: Some(user.uid),
             channels: amount(user.channels),
             transactions: amount(user.transactions),
@@ -82,11 +83,11 @@ impl UserFigures {
         }
     }
 
-    fn limits(limits: &UserUse) -> UserFigures {
-        UserFigures { uid: None, refused: None, limited: None, ..UserFigures::of(limits) }
+    fn limits(limits: &UserUse) -> UserResources {
+        UserResources { uid: None, refused: None, limited: None, ..UserResources::of(limits) }
     }
 
-    fn text(&self, limits: &UserFigures) -> String {
+    fn text(&self, limits: &UserResources) -> String {
         let (count, size) = (|n: u64| n.to_string(), |bytes: u64| size_text(bytes));
         let of = |have: Option<u64>, may: Option<u64>, text: &dyn Fn(u64) -> String| {
             let have = text(have.unwrap_or(0));
@@ -109,19 +110,19 @@ impl UserFigures {
 
 /// Space of open transactions.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct TxSpaceFigures {
-    /// Of contents that memory does not take.
+struct TxSpace {
+    /// Contents that do not fit into memory.
     held_bytes: u64,
     held_inodes: u64,
-    /// What those of one user other than root may hold of what is free, in percent.
+    /// Limit of one user other than root, in percent of the free space.
     limit_percent: u64,
-    /// How many lost what they held since the volume was mounted, as others needed it.
+    /// Transactions that lost their space to others since the volume was mounted.
     revoked: u64,
 }
 
-impl TxSpaceFigures {
-    fn of(counters: &Counters) -> TxSpaceFigures {
-        TxSpaceFigures {
+impl TxSpace {
+    fn of(counters: &Counters) -> TxSpace {
+        TxSpace {
             held_bytes: counters.tx_held_bytes,
             held_inodes: counters.tx_held_inodes,
             limit_percent: counters.tx_space_percent,
@@ -131,8 +132,8 @@ impl TxSpaceFigures {
 
     fn text(&self) -> String {
         format!(
-            "held:    {} and {} inodes by open transactions; those of one user may hold {}% of what is free; {} lost \
-             theirs to others\n",
+            "held:    {} and {} inodes by open transactions; those of one user may hold {}% of the free space; {} aborted \
+             for lack of space\n",
             size_text(self.held_bytes),
             self.held_inodes,
             self.limit_percent,
@@ -141,25 +142,26 @@ impl TxSpaceFigures {
     }
 }
 
-/// How full the pool is, and of what.
+/// The fill level of the pool, by use.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct PoolFigures {
+struct PoolUse {
     size_bytes: u64,
     used_bytes: u64,
-    /// Of those in use: held by snapshots alone; the intent log's; the rest is the volume's as it is.
+    /// Parts of the used bytes: held by snapshots alone, and by the intent log. The rest belongs to
+    /// the newest generation.
     snapshot_bytes: u64,
     log_bytes: u64,
-    /// Changed metadata that takes room with the next generation.
+    /// Changed metadata, which the next generation adds.
     waiting_bytes: u64,
-    /// What has to be free for anything to be added.
+    /// Bytes that must be free before anything can be added.
     needed_bytes: u64,
-    /// It is not.
+    /// Fewer bytes are free.
     full: bool,
 }
 
-impl PoolFigures {
-    fn of(pool: Pool) -> PoolFigures {
-        PoolFigures {
+impl PoolUse {
+    fn of(pool: Pool) -> PoolUse {
+        PoolUse {
             size_bytes: pool.size,
             used_bytes: pool.used,
             snapshot_bytes: pool.snapshots,
@@ -173,8 +175,8 @@ impl PoolFigures {
     fn text(&self) -> String {
         let rest = self.used_bytes.saturating_sub(self.snapshot_bytes + self.log_bytes);
         let mut text = format!(
-            "pool:    {} used of {}: {} by snapshots, {} by the newest generation, {} by its log; {} more with the \
-             next\n",
+            "pool:    {} used of {}: {} by snapshots, {} by the newest generation, {} by its log; the next generation \
+             adds {}\n",
             size_text(self.used_bytes),
             size_text(self.size_bytes),
             size_text(self.snapshot_bytes),
@@ -184,7 +186,7 @@ impl PoolFigures {
         );
         if self.full {
             text += &format!(
-                "         full: {} must be free for anything to be added; delete snapshots ('xact snapshot list', \
+                "         full: {} must be free before anything can be added; delete snapshots ('xact snapshot list', \
                  'delete', 'prune')\n",
                 size_text(self.needed_bytes)
             );
@@ -193,7 +195,7 @@ impl PoolFigures {
     }
 }
 
-/// The figures of a mount at one moment.
+/// The counters of a mount at one moment.
 struct Reading {
     counters: Counters,
     fsync: LatencySnapshot,
@@ -207,7 +209,7 @@ impl Reading {
         Ok(Reading { counters, fsync: (&latencies.fsync).into(), commit: (&latencies.commit).into() })
     }
 
-    /// Of a mount on which nothing was done yet.
+    /// The counters of a new mount.
     fn at_first() -> Reading {
         let none = LatencySnapshot::default;
         Reading { counters: Counters::default(), fsync: none(), commit: none() }
@@ -242,7 +244,7 @@ impl Reading {
     }
 }
 
-/// How long something took, in seconds; all 0 where it was not done.
+/// Latencies of an operation, in seconds; all 0 if there was none.
 #[derive(Debug, Clone, Copy, Serialize, PartialEq)]
 struct Took {
     count: u64,
@@ -274,7 +276,7 @@ impl Took {
     }
 }
 
-/// What was done in a stretch of time.
+/// The activity of an interval.
 #[derive(Debug, Clone, Copy, Serialize, PartialEq)]
 struct Activity {
     commits: u64,
@@ -289,14 +291,14 @@ struct Activity {
     device_writes: u64,
     device_written_bytes: u64,
     device_flushes: u64,
-    /// Flushes before which nothing had been written since the one before.
+    /// Flushes without a write since the flush before.
     device_empty_flushes: u64,
     /// 0 without a commit.
     device_writes_per_commit: f64,
     device_flushes_per_commit: f64,
-    /// Share of the written data that was new; 0 where none was written.
+    /// Share of new data in the written data; 0 if none was written.
     new_share: f64,
-    /// Blocks that were looked for in the caches, and the share that was there; 0 without any.
+    /// Lookups in the caches, and the share that hit; 0 without any.
     data_lookups: u64,
     data_hit_share: f64,
     metadata_lookups: u64,
@@ -307,7 +309,7 @@ struct Activity {
 }
 
 impl Activity {
-    /// What `now` has on top of `before`.
+    /// The difference between two readings.
     fn between(Reading { counters: before, fsync, commit }: &Reading, reading: &Reading) -> Activity {
         let now = &reading.counters;
         let share = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 };
@@ -348,8 +350,8 @@ impl Activity {
 
     fn cache_text(&self) -> String {
         let found = |share: f64, lookups: u64| match lookups {
-            0 => "nothing looked for".to_owned(),
-            _ => format!("{:.1}% of {lookups} blocks were in it", 100.0 * share),
+            0 => "no lookups".to_owned(),
+            _ => format!("{:.1}% of {lookups} lookups hit", 100.0 * share),
         };
         let data = found(self.data_hit_share, self.data_lookups);
         let metadata = found(self.metadata_hit_share, self.metadata_lookups);
@@ -362,11 +364,11 @@ impl Activity {
             _ => format!(" ({:.0}% new)", 100.0 * self.new_share),
         };
         format!(
-            "commits: {}, of {} blocks, {} of them file data\n\
-             places:  {} blocks written from the journal, {} never had to be\n\
-             data:    {} blocks to new places, {} over old contents{new}\n\
-             device:  {} writes of {}, {} flushes ({} of them of nothing), {} reads of {}; {:.1} writes and \
-             {:.1} flushes a commit\n\
+            "commits: {} with {} blocks, {} of them file data\n\
+             home:    {} blocks checkpointed, {} checkpoint writes avoided\n\
+             data:    {} new blocks, {} overwritten{new}\n\
+             device:  {} writes of {}, {} flushes ({} empty), {} reads of {}; {:.1} writes and {:.1} flushes \
+             per commit\n\
              cache:   {}\n\
              syncs:   {}\n\
              commits: {}\n",
@@ -402,7 +404,7 @@ pub fn stat(args: &Stat) -> Result<()> {
     let reading = Reading::of(&mount.point)?;
     let (_, modes) = control::modes(&mount.point)?;
     let (users, limits) = control::users(&mount.point)?;
-    let figures = Figures {
+    let statistics = Statistics {
         mount: mount.point.display().to_string(),
         image: mount.source.display().to_string(),
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
@@ -412,39 +414,39 @@ pub fn stat(args: &Stat) -> Result<()> {
         available_bytes: space.f_bavail.saturating_mul(space.f_frsize),
         inodes: space.f_files,
         free_inodes: space.f_ffree,
-        pool: control::pool(&mount.point)?.map(PoolFigures::of),
+        pool: control::pool(&mount.point)?.map(PoolUse::of),
         modes: modes.names().into_iter().collect(),
         cached_bytes: reading.counters.data_bytes,
         cache_limit_bytes: reading.counters.data_limit_bytes,
-        transactions: TxSpaceFigures::of(&reading.counters),
+        transactions: TxSpace::of(&reading.counters),
         counters: Activity::between(&Reading::at_first(), &reading),
-        users: users.iter().map(UserFigures::of).collect(),
-        user_limits: UserFigures::limits(&limits),
+        users: users.iter().map(UserResources::of).collect(),
+        user_limits: UserResources::limits(&limits),
     };
     if args.json {
-        return print_json(&figures);
+        return print_json(&statistics);
     }
     print(&format!(
-        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\n{}data in cache: {} of at most {}\n{}",
-        figures.image,
-        figures.mount,
-        match (figures.read_only, figures.in_transaction) {
+        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\n{}data in cache: {} of {}\n{}",
+        statistics.image,
+        statistics.mount,
+        match (statistics.read_only, statistics.in_transaction) {
             (true, _) => ", read-only",
             (_, true) => ", inside a transaction",
             _ => "",
         },
-        size_text(figures.free_bytes),
-        size_text(figures.size_bytes),
-        size_text(figures.available_bytes),
-        figures.free_inodes,
-        figures.inodes,
-        figures.transactions.text(),
-        figures.pool.map(|pool| pool.text()).unwrap_or_default(),
+        size_text(statistics.free_bytes),
+        size_text(statistics.size_bytes),
+        size_text(statistics.available_bytes),
+        statistics.free_inodes,
+        statistics.inodes,
+        statistics.transactions.text(),
+        statistics.pool.map(|pool| pool.text()).unwrap_or_default(),
         modes_text(modes),
-        figures.counters.text(),
-        size_text(figures.cached_bytes),
-        size_text(figures.cache_limit_bytes),
-        figures.users.iter().map(|user| user.text(&figures.user_limits)).collect::<String>(),
+        statistics.counters.text(),
+        size_text(statistics.cached_bytes),
+        size_text(statistics.cache_limit_bytes),
+        statistics.users.iter().map(|user| user.text(&statistics.user_limits)).collect::<String>(),
     ))
 }
 
@@ -453,7 +455,7 @@ fn modes_text(modes: ModeChoice) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Until it is interrupted, or nobody reads it any more.
+/// Prints the activity of each interval until the reader closes the pipe.
 fn watch(mount_point: &Path, every: Duration, json: bool) -> Result<()> {
     let mut before = Reading::of(mount_point)?;
     loop {
@@ -465,7 +467,7 @@ fn watch(mount_point: &Path, every: Duration, json: bool) -> Result<()> {
         let activity = Activity::between(&before, &now);
         before = now;
         let text = match json {
-            true => serde_json::to_string(&activity).expect("figures have plain fields"),
+            true => serde_json::to_string(&activity).expect("the activity has plain fields"),
             false => activity.text(),
         };
         match io::stdout().write_all((text + "\n").as_bytes()) {
@@ -497,9 +499,9 @@ mod tests {
         assert_eq!(Activity::between(&now, &now).commits, 0);
         assert!(Reading::at_first().is_of_another_mount(&now));
         assert!(!now.is_of_another_mount(&now) && !now.is_of_another_mount(&Reading::at_first()));
-        assert!(activity.text().contains("over old contents (75% new)"));
+        assert!(activity.text().contains("1 overwritten (75% new)"));
         let nothing = Activity::between(&now, &now).text();
-        assert!(nothing.contains("data: nothing looked for; metadata: nothing looked for"), "{nothing}");
+        assert!(nothing.contains("data: no lookups; metadata: no lookups"), "{nothing}");
         assert!(!nothing.contains('%'), "{nothing}");
     }
 }

@@ -1,4 +1,4 @@
-//! `xact sync`: everything done so far on a mount becomes durable.
+//! `xact sync`: makes all completed changes on a mount durable.
 
 use crate::args::Sync;
 use crate::exit::Result;

@@ -1,4 +1,4 @@
-//! `xact umount`: takes a mount away and waits for the daemon to let go of the image.
+//! `xact umount`: unmounts a volume and waits until the daemon has closed the image.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,33 +23,33 @@ use crate::output;
 
 const NAME: &str = "xact umount";
 
-/// After this time without the image a person is told what is being waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Transactions that are named when they were left open.
+/// After this time a note says what the command is waiting for.
+const NOTE_AFTER: Duration = Duration::from_secs(5);
+/// Maximum number of open transactions that are named.
 const NAMED_MAX: usize = 20;
-/// The longest wait. A daemon that takes longer goes on by itself.
+/// The longest wait. A slower daemon continues on its own.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub fn umount(args: &Umount) -> Result<()> {
     let mount = mounts::mounted_at(&args.mount_point)?;
-    // The kernel would unmount all the same: these have the volume in a namespace of their own, and
-    // the daemon would go on until the last of them has ended.
+    // The kernel would unmount without an error: these processes have the volume in their own
+    // namespace, and the daemon would run until the last of them has ended.
     if let users @ [_, ..] = processes(|process| has_view(process, &mount)).as_slice() {
         return Err(busy(&mount.point, users));
     }
-    let open = kept_transactions(&mount);
-    take_away(&mount)?;
+    let open = open_transactions(&mount);
+    unmount_point(&mount)?;
     for line in left_open(&open) {
         output::note(NAME, &line);
     }
     wait_for_image(&mount)
 }
 
-/// Says what becomes of transactions that were left open: of each of some, and of the rest how many they are.
+/// One line for each of the first open transactions, and one for the number of the others.
 fn left_open(open: &[(String, bool)]) -> Vec<String> {
     let becomes = |persistent| match persistent {
-        true => "open and stays open: it is there again when the volume is mounted",
-        false => "open and is dropped: nothing of it has happened",
+        true => "open and stays open: it is available again after the next mount",
+        false => "open and is aborted: its changes are discarded",
     };
     let named = open.iter().take(NAMED_MAX);
     let mut lines: Vec<String> = named
@@ -58,24 +58,25 @@ fn left_open(open: &[(String, bool)]) -> Vec<String> {
     let rest = &open[lines.len()..];
     if !rest.is_empty() {
         let stay = rest.iter().filter(|(_, persistent)| *persistent).count();
-        let dropped = rest.len() - stay;
+        let aborted = rest.len() - stay;
         lines.push(format!(
-            "{} more transactions were open: {stay} stay open, {dropped} are dropped",
+            "{} more transactions were open: {stay} stay open, {aborted} are aborted",
             rest.len()
         ));
     }
     lines
 }
 
-/// Transactions that were left open, as "7 (make install)", and whether they are kept on the volume. The mount may be dead, or none of ours.
-fn kept_transactions(mount: &Mount) -> Vec<(String, bool)> {
+/// Open transactions, as "7 (make install)", and whether each is stored on the volume. Empty if the
+/// daemon has died, or is not xact.
+fn open_transactions(mount: &Mount) -> Vec<(String, bool)> {
     let list = Channel::open(&mount.point).and_then(|channel| channel.list()).unwrap_or_default();
-    let kept = list.iter().filter(|info| info.status == TxStatus::Kept);
-    let told = |info: &TxInfo| format!("{} ({})", info.id, printable_bytes(&info.label));
-    kept.map(|info| (told(info), info.persistent)).collect()
+    let open = list.iter().filter(|info| info.status == TxStatus::Kept);
+    let name = |info: &TxInfo| format!("{} ({})", info.id, printable_bytes(&info.label));
+    open.map(|info| (name(info), info.persistent)).collect()
 }
 
-fn take_away(mount: &Mount) -> Result<()> {
+fn unmount_point(mount: &Mount) -> Result<()> {
     match unmount(&mount.point, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
         Err(Errno::PERM) => with_fusermount(&mount.point),
@@ -84,7 +85,7 @@ fn take_away(mount: &Mount) -> Result<()> {
     }
 }
 
-/// An ordinary user may not unmount, but may have the setuid helper unmount what is theirs.
+/// Unmounts by the setuid helper, which lets a user unmount their own mounts.
 fn with_fusermount(point: &Path) -> Result<()> {
     let output = Command::new("fusermount3").arg("-u").arg("--").arg(point).output().map_err(|e| {
         Failure::system("run fusermount3, which unmounts for ordinary users", e)
@@ -93,19 +94,21 @@ fn with_fusermount(point: &Path) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains("busy") {
+    let message = String::from_utf8_lossy(&output.stderr);
+    if message.contains("busy") {
         return Err(busy(point, &users_of(point)));
     }
-    Err(Failure::new(Exit::NoPermission, format!("cannot unmount {}: {}", point.display(), said.trim())))
+    Err(Failure::new(Exit::NoPermission, format!("cannot unmount {}: {}", point.display(), message.trim())))
 }
 
-/// The daemon holds a lock on the image until everything is written and the journal is closed.
+/// Waits for the daemon, which holds a lock on the image until all data is written and the journal
+/// is closed.
 fn wait_for_image(mount: &Mount) -> Result<()> {
-    // An image that is gone or out of reach cannot be waited for; the mount is gone all the same.
+    // An image that was deleted or cannot be opened cannot be waited for; the volume is unmounted
+    // in any case.
     let Ok(image) = File::open(&mount.source) else { return Ok(()) };
     let start = Instant::now();
-    let mut told = false;
+    let mut noted = false;
     let mut pause = Duration::from_millis(1);
     loop {
         match flock(&image, FlockOperation::NonBlockingLockShared) {
@@ -124,11 +127,11 @@ fn wait_for_image(mount: &Mount) -> Result<()> {
                     mount.source.display()
                 ),
             )
-            .hint("A program inside 'xact run' may still use the volume: the daemon ends after it."));
+            .hint("A program inside 'xact run' may still use the volume; the daemon ends after it."));
         }
-        if !told && start.elapsed() > PATIENCE {
-            output::note(NAME, &format!("waiting for the daemon to finish {}", mount.source.display()));
-            told = true;
+        if !noted && start.elapsed() > NOTE_AFTER {
+            output::note(NAME, &format!("waiting for the daemon to close {}", mount.source.display()));
+            noted = true;
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
@@ -138,12 +141,16 @@ fn wait_for_image(mount: &Mount) -> Result<()> {
 fn busy(point: &Path, users: &[String]) -> Failure {
     let failure = Failure::new(Exit::Unavailable, format!("{} is in use", point.display()));
     match users {
-        [] => failure.hint("Close what is open on it, and leave it with every shell that is in it."),
-        users => failure.hint(format!("In use by: {}. End these, then try again.", users.join(", "))),
+        [] => {
+            failure.hint("Close its open files, and change the current folder of every shell that is in it.")
+        }
+        users => {
+            failure.hint(format!("In use by: {}. End these processes, then try again.", users.join(", ")))
+        }
     }
 }
 
-/// Processes with a folder or an open file on the mount.
+/// Processes with a current folder or an open file on the mount.
 fn users_of(point: &Path) -> Vec<String> {
     processes(|process| uses(process, point).unwrap_or(false))
 }
@@ -172,13 +179,13 @@ mod tests {
         assert_eq!(
             left_open(&open[..2]),
             [
-                "transaction 0 (make) was open and stays open: it is there again when the volume is mounted",
-                "transaction 1 (make) was open and is dropped: nothing of it has happened",
+                "transaction 0 (make) was open and stays open: it is available again after the next mount",
+                "transaction 1 (make) was open and is aborted: its changes are discarded",
             ]
         );
         let lines = left_open(&open);
         assert_eq!(lines.len(), NAMED_MAX + 1);
-        assert_eq!(lines[NAMED_MAX], "980 more transactions were open: 245 stay open, 735 are dropped");
+        assert_eq!(lines[NAMED_MAX], "980 more transactions were open: 245 stay open, 735 are aborted");
         assert!(left_open(&[]).is_empty());
     }
 }

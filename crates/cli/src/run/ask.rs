@@ -1,4 +1,4 @@
-//! `xact run --ask`: shows the changes and asks a person what to do with them.
+//! `xact run --ask`: shows the changes and asks on the terminal whether to commit them.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -7,17 +7,17 @@ use crate::control::Transaction;
 use crate::exit::{Exit, Failure, Result};
 use crate::tx::show;
 
-/// What to do with a transaction whose command has succeeded.
+/// The decision on a transaction whose command has succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Commit,
-    Drop,
-    Keep,
-    /// It was kept before.
-    KeepOn,
+    Abort,
+    LeaveOpen,
+    /// The transaction was open before the command.
+    StayOpen,
 }
 
-/// The terminal of the person, wherever standard input and output go.
+/// The controlling terminal, independent of standard input and output.
 pub struct Terminal(File);
 
 impl Terminal {
@@ -25,7 +25,7 @@ impl Terminal {
         File::options().read(true).write(true).open("/dev/tty").map(Terminal).map_err(|e| {
             Failure::system("ask on the terminal", e)
                 .exit(Exit::Usage)
-                .hint("Without a terminal, use --keep and decide with 'xact tx'.")
+                .hint("Without a terminal, use --leave-open, then 'xact tx commit' or 'xact tx abort'.")
         })
     }
 
@@ -35,31 +35,30 @@ impl Terminal {
         let changes = channel.diff(id).map_err(|e| Failure::system("list the changes", e))?;
         (&self.0).write_all(show::names(&changes).as_bytes()).map_err(wrong)?;
         if changes.is_empty() {
-            writeln!(&self.0, "The command has changed nothing on the volume: there is nothing to decide.")
-                .map_err(wrong)?;
+            writeln!(&self.0, "The command has changed nothing on the volume.").map_err(wrong)?;
             return Ok(Answer::Commit);
         }
         let mut lines = BufReader::new(&self.0);
         loop {
             write!(
                 &self.0,
-                "Commit this? y: yes, n: no, drop it, k: decide later, d: show the lines [y/n/k/d] "
+                "Commit? y: commit, n: abort, k: leave the transaction open, d: show the diff [y/n/k/d] "
             )
             .map_err(wrong)?;
             let mut line = String::new();
-            // The end of the terminal's input is no yes.
+            // The end of the terminal's input does not count as yes.
             if lines.read_line(&mut line).map_err(wrong)? == 0 {
-                return Ok(Answer::Drop);
+                return Ok(Answer::Abort);
             }
             match line.trim().to_ascii_lowercase().as_str() {
                 "y" | "yes" => return Ok(Answer::Commit),
-                "n" | "no" => return Ok(Answer::Drop),
-                "k" | "keep" => return Ok(Answer::Keep),
+                "n" | "no" => return Ok(Answer::Abort),
+                "k" | "keep" => return Ok(Answer::LeaveOpen),
                 "d" | "diff" => {
                     let patch = show::patch(channel, id, &[])?;
                     (&self.0).write_all(&patch).map_err(wrong)?;
                 }
-                _ => writeln!(&self.0, "Answer with one of the letters.").map_err(wrong)?,
+                _ => writeln!(&self.0, "Answer y, n, k or d.").map_err(wrong)?,
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The command: starting it, passing signals on, and how it ended in the shell's terms.
+//! The command: starts it, forwards signals, and returns its exit code as a shell would.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,11 +12,11 @@ use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_
 use crate::exit::{Failure, Result, plain};
 use crate::run::signals::Blocked;
 
-/// Codes of a shell for a command that cannot be run.
+/// Exit codes of a shell for a command that cannot be run.
 const CANNOT_EXECUTE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// How the command ended: one of the two is there.
+/// How the command ended: exactly one of the two is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     pub status: Option<u8>,
@@ -28,7 +28,7 @@ impl Ended {
         Ended { status: status.code().map(|code| code as u8), signal: status.signal() }
     }
 
-    /// The exit code that a shell would give.
+    /// The exit code that a shell would return.
     pub fn code(&self) -> u8 {
         match (self.status, self.signal) {
             (Some(status), _) => status,
@@ -41,12 +41,12 @@ impl Ended {
         let command = command.to_string_lossy();
         match (self.status, self.signal) {
             (Some(status), _) => format!("{command} failed with exit status {status}"),
-            (None, signal) => format!("{command} was ended by signal {}", signal.unwrap_or(0)),
+            (None, signal) => format!("{command} was terminated by signal {}", signal.unwrap_or(0)),
         }
     }
 }
 
-/// Runs `command` to its end; `started` is called once it has been started.
+/// Runs `command` until it ends; calls `started` once the process exists.
 pub fn run(command: &[OsString], started: impl FnOnce()) -> Result<Ended> {
     let blocked = Blocked::block().map_err(|e| Failure::system("take signals", e))?;
     let mask = blocked.mask_before();
@@ -71,8 +71,8 @@ fn wait(child: &mut Child, blocked: &Blocked) -> io::Result<Ended> {
         };
         let [ended, signalled] = events.map(|event| !event.revents().is_empty());
         if signalled && let Some(signal) = blocked.take()?.and_then(Number::from_named_raw) {
-            // A command that changed its user is out of reach, as it is for a shell; and one that
-            // has just ended needs no signal.
+            // This fails for a command that changed its user, as in a shell, or that has just
+            // ended.
             let _ = pidfd_send_signal(&end, signal);
         }
         if ended {

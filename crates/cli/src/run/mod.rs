@@ -1,17 +1,19 @@
-//! `xact run`: a command in a transaction.
+//! `xact run`: runs a command in a transaction.
 //!
-//! The order matters, since nothing that the command does may reach the volume itself:
+//! The order of the steps ensures that no change of the command reaches the volume itself:
 //!
-//! 1. Look at what the command would inherit: descriptors and the current folder.
-//! 2. Begin: the control descriptor stands for the transaction; closing it, by death too, aborts.
-//! 3. Enter a mount namespace in which the view lies over every mount of the volume.
-//! 4. Reopen there what was found in 1. What cannot be is refused before the command starts.
-//! 5. Run the command, wait, and commit, abort, or leave the transaction open. The view is frozen from
-//!    then on: a transaction that stays open gets a new one.
-//! 6. After a conflict, with --retry: begin again, put the new view in the place of the old one, and
-//!    go on with 4.
+//! 1. Survey what the command would inherit: descriptors and the current folder.
+//! 2. Begin. The transaction belongs to the control descriptor: closing it aborts, also when this
+//!    process dies.
+//! 3. Enter a mount namespace in which the transaction's view covers every mount of the volume.
+//! 4. Reopen the inherited descriptors in the view. If one cannot be reopened, fail before the
+//!    command starts.
+//! 5. Run the command, wait for it, then commit, abort, or leave the transaction open. The view is
+//!    frozen from then on: a transaction that stays open gets a new view.
+//! 6. After a conflict, with --retry: begin again, replace the old view by the new one, and
+//!    continue at 4.
 //!
-//! xact itself moves into the namespace, before it starts the command: so a failure in 3 or 4 is
+//! xact itself enters the namespace before it starts the command, so a failure in step 3 or 4 is
 //! reported like any other. It changes nothing on the volume.
 
 mod ask;
@@ -41,12 +43,13 @@ use status::{Outcome, Status, StatusFile};
 const NAME: &str = "xact run";
 
 /// Exit code when the answer to --ask is no.
-const DECLINED: u8 = 1;
+const ANSWERED_NO: u8 = 1;
 
 /// Runs the command and returns the exit code of `xact run`.
 pub fn run(args: &Run) -> u8 {
     let mut status = Status::new();
-    // Before anything else, so that the file is where the caller's shell would put it: outside.
+    // Created first, so that the path means what it means to the caller's shell: a file outside of
+    // the transaction.
     let file = match args.status_file.as_deref().map(StatusFile::create).transpose() {
         Ok(file) => file,
         Err(failure) => return report(&failure),
@@ -55,14 +58,14 @@ pub fn run(args: &Run) -> u8 {
         status.outcome = Outcome::of_failure(&failure, status.command_ran());
         status.reason = Some(failure.message.clone());
         status.path = failure.path.clone();
-        status.winner = failure.winner;
+        status.conflicting_tx = failure.conflicting_tx;
         report(&failure)
     });
     status.exit_code = code;
     if let Some(file) = file
         && let Err(failure) = file.write(&status)
     {
-        // The transaction is over and its code is the truth; this can only be said.
+        // The transaction has ended, and its exit code stands: this error can only be reported.
         report(&failure);
     }
     code
@@ -95,14 +98,15 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
         status.tries += 1;
         let bound = namespace.show(transaction.id())?;
         let reopened = inherited.reopen(&bound)?;
-        // The view's descriptors go with the command: xact's own messages are no part of the view.
+        // Once the command has them, xact closes the view's descriptors: its own messages go to the
+        // original ones.
         let ended = child::run(&args.command, move || drop(reopened))?;
         status.command_status = ended.status;
         status.command_signal = ended.signal;
         match decide(args, &transaction, &ended, terminal.as_ref(), status) {
             Err(conflict) if conflict.exit == Exit::Conflict && status.tries <= args.retry => {
                 let first = conflict.message.lines().next().unwrap_or_default();
-                output::note(NAME, &format!("{first}: trying again, {} of {}", status.tries, args.retry));
+                output::note(NAME, &format!("{first}: retry {} of {}", status.tries, args.retry));
                 pause(status.tries);
                 transaction.begin_again(flags)?;
             }
@@ -111,12 +115,14 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
     }
 }
 
-/// `xact run` in a transaction: a part of it that can be undone by itself, from a savepoint on. The
-/// command is where it should be already.
+/// `xact run` inside a transaction: a savepoint, to which a failed command is rolled back. This
+/// process is in the transaction's namespace already.
 fn within(args: &Run, mount: &Mount, status: &mut Status) -> Result<u8> {
-    if args.keep || args.ask || args.tx.is_some() || args.snapshot.is_some() {
-        return Err(Failure::usage("inside a transaction there is nothing to decide")
-            .hint("--keep, --ask, --tx and --snapshot are for the xact run around it."));
+    if args.leave_open || args.ask || args.tx.is_some() || args.snapshot.is_some() {
+        return Err(Failure::usage(
+            "--leave-open, --ask, --tx and --snapshot cannot be used inside a transaction",
+        )
+        .hint("Use them for the outer 'xact run'."));
     }
     let wrong = |doing: &'static str| move |e| Failure::system(doing, e);
     let inner = SavepointHandle::begin(&mount.point).map_err(wrong("make a savepoint"))?;
@@ -130,7 +136,7 @@ fn within(args: &Run, mount: &Mount, status: &mut Status) -> Result<u8> {
     } else {
         inner.roll_back().map_err(wrong("roll back to the savepoint"))?;
         let what = ended.describe(&args.command[0]);
-        output::note(NAME, &format!("{what}: what it did in the transaction is undone"));
+        output::note(NAME, &format!("{what}: its changes to the transaction were rolled back"));
         status.outcome = Outcome::Aborted;
         status.reason = Some(what);
     }
@@ -141,16 +147,17 @@ pub fn begin_flags(isolation: Isolation) -> u32 {
     if isolation == Isolation::Snapshot { BEGIN_SNAPSHOT } else { 0 }
 }
 
-/// A random time, longer from try to try: two that collide again and again come apart.
+/// Waits a random time, which grows with each try, so that two transactions in conflict do not stay
+/// in step.
 fn pause(tries: u32) {
     let limit_ms = 10u64 << tries.min(7);
     let mut random = [0; 8];
-    // Without randomness it is the longest pause, which is none the worse.
+    // If this fails, the pause is the shortest one.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
     std::thread::sleep(Duration::from_millis(u64::from_ne_bytes(random) % limit_ms + 1));
 }
 
-/// What becomes of the transaction after the command has ended.
+/// Commits, aborts or leaves open the transaction after the command has ended.
 fn decide(
     args: &Run,
     transaction: &Transaction,
@@ -160,14 +167,15 @@ fn decide(
 ) -> Result<u8> {
     let id = transaction.id();
     if ended.code() != 0 {
-        // A command that was told of a conflict in the middle has failed for that, and may be run again.
+        // If a call of the command failed with a conflict, the command failed for that reason and
+        // may be run again.
         if args.tx.is_none() && transaction.is_doomed()? {
             transaction.commit(0)?;
         }
         let what = ended.describe(&args.command[0]);
         let outcome = if args.tx.is_some() {
-            transaction.keep_on()?;
-            format!("{what}: transaction {id} stays open with all it did")
+            transaction.stay_open()?;
+            format!("{what}: transaction {id} stays open, with the changes of the command")
         } else {
             transaction.abort()?;
             format!("{what}: nothing was changed")
@@ -179,8 +187,8 @@ fn decide(
     }
     let answer = match terminal {
         Some(terminal) => terminal.ask(transaction)?,
-        None if args.tx.is_some() => Answer::KeepOn,
-        None if args.keep => Answer::Keep,
+        None if args.tx.is_some() => Answer::StayOpen,
+        None if args.leave_open => Answer::LeaveOpen,
         None => Answer::Commit,
     };
     let mut code = 0;
@@ -193,7 +201,7 @@ fn decide(
             }
             Outcome::Committed
         }
-        Answer::Keep => {
+        Answer::LeaveOpen => {
             if let Err(failure) = transaction.keep(args.timeout, &label(&args.command), args.persist) {
                 if !transaction.is_kept() {
                     return Err(failure);
@@ -201,32 +209,35 @@ fn decide(
                 code = report(&failure);
                 status.reason = Some(failure.message);
             }
-            // As it can be typed where this was.
+            // The option as it can be typed in the current folder.
             let at = match args.at.as_path() {
                 here if here == Path::new(".") => String::new(),
                 at => format!(" --at {}", at.display()),
             };
             let text = format!(
-                "transaction {id} is open: see it with 'xact tx diff {id}{at}', then 'xact tx commit {id}{at}' or \
-                 'xact tx drop {id}{at}'"
+                "transaction {id} is open: review it with 'xact tx diff {id}{at}', then 'xact tx commit {id}{at}' or \
+                 'xact tx abort {id}{at}'"
             );
             output::note(NAME, &text);
             Outcome::Kept
         }
-        Answer::KeepOn => {
-            transaction.keep_on()?;
+        Answer::StayOpen => {
+            transaction.stay_open()?;
             Outcome::Kept
         }
-        Answer::Drop => {
+        Answer::Abort => {
             transaction.abort()?;
-            output::note(NAME, "not committed, as you said: nothing was changed");
-            Outcome::Declined
+            let what = "aborted as requested";
+            output::note(NAME, &format!("{what}: nothing was changed"));
+            status.reason = Some(what.into());
+            code = ANSWERED_NO;
+            Outcome::Aborted
         }
     };
-    Ok(if status.outcome == Outcome::Declined { DECLINED } else { code })
+    Ok(code)
 }
 
-/// The command as a person would type it, more or less.
+/// The words of the command, separated by spaces: the label of a transaction that is left open.
 fn label(command: &[OsString]) -> Vec<u8> {
     command.join(OsStr::new(" ")).into_encoded_bytes()
 }

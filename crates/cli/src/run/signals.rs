@@ -1,18 +1,18 @@
-//! Signals while the command runs: what reaches xact alone is passed on, what the terminal sends
-//! to the whole foreground group is not sent twice.
+//! Signals while the command runs. A signal sent to xact alone is forwarded; a signal that the
+//! terminal sent to the whole foreground group is not sent twice.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
 
-/// Signals that ask a command to end or to look again. `SIGTSTP` and `SIGCONT` keep their meaning
-/// for xact, so that the shell's job control works: the terminal stops and continues both.
+/// Forwarded signals. `SIGTSTP` and `SIGCONT` keep their default action in xact, so that the
+/// shell's job control works: the terminal stops and continues both processes.
 const FORWARDED: [libc::c_int; 6] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
 /// The signals above, blocked, with a descriptor from which they can be read. They stay blocked
-/// until xact ends: a commit is not to be interrupted half-way by an impatient Ctrl-C.
+/// until xact ends, so that Ctrl-C does not interrupt a commit.
 pub struct Blocked {
     before: libc::sigset_t,
     pending: File,
@@ -23,7 +23,7 @@ impl Blocked {
         let mut set = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
         // SAFETY: sigemptyset and sigprocmask fill the two sets before they are used, all pointers
-        // are to locals, and signalfd returns a new descriptor that nobody else owns.
+        // are to locals, and signalfd returns a new descriptor that no other object owns.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in FORWARDED {
@@ -44,29 +44,29 @@ impl Blocked {
         Mask(self.before)
     }
 
-    /// Readable when a signal came.
+    /// Readable when a signal is pending.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.pending.as_fd()
     }
 
-    /// Takes the signal that came; `None` where the command got it too.
+    /// Takes a pending signal; `None` if the command received it too.
     pub fn take(&self) -> io::Result<Option<libc::c_int>> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         (&self.pending).read_exact(&mut info)?;
         let word = |at: usize| i32::from_ne_bytes(info[at..at + 4].try_into().expect("4 bytes"));
         let signal = word(std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo));
         let code = word(std::mem::offset_of!(libc::signalfd_siginfo, ssi_code));
-        // The terminal's signals come from the kernel and go to the whole group.
+        // Signals of the terminal come from the kernel and go to the whole foreground group.
         Ok((code != libc::SI_KERNEL).then_some(signal))
     }
 }
 
-/// A signal mask, to be set in a child.
+/// A signal mask for a child process.
 #[derive(Clone, Copy)]
 pub struct Mask(libc::sigset_t);
 
 impl Mask {
-    /// Makes it the mask of this process. Safe between fork and exec.
+    /// Sets the mask in this process. Safe between fork and exec.
     pub fn set(&self) -> io::Result<()> {
         // SAFETY: the set was filled by sigprocmask; the old mask is not asked for.
         match unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) } {

@@ -1,4 +1,5 @@
-//! The file that tells a program how `xact run` ended, apart from the command's own exit status.
+//! The status file: the outcome of `xact run` for programs, apart from the command's own exit
+//! status.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +9,7 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};
 
-/// How it ended.
+/// The outcome of `xact run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -16,16 +17,14 @@ pub enum Outcome {
     Committed,
     /// The command succeeded, and the transaction is open.
     Kept,
-    /// The command succeeded, and the answer to the question whether to commit was no.
-    Declined,
-    /// The command failed; nothing was changed.
+    /// The command failed, or the answer to `--ask` was no; nothing was changed.
     Aborted,
-    /// The command succeeded, but others changed what it read or wrote; nothing was changed.
+    /// The command succeeded, but others changed data that it read or wrote; nothing was changed.
     Conflict,
     /// The commit found no space; nothing was changed.
     NoSpace,
-    /// The device or the daemon failed in the commit: after recovery it is there whole or not at
-    /// all.
+    /// The device or the daemon failed during the commit: after recovery, either all changes exist
+    /// or none.
     IoError,
     /// xact failed before the command ran, or could not run it; nothing was changed.
     NotStarted,
@@ -45,25 +44,25 @@ impl Outcome {
     }
 }
 
-/// What is written.
+/// The contents of the file.
 #[derive(Debug, Serialize)]
 pub struct Status {
     pub outcome: Outcome,
     pub exit_code: u8,
-    /// The command's exit status, where it exited.
+    /// The command's exit status, if it exited.
     pub command_status: Option<u8>,
-    /// The signal that ended the command, where one did.
+    /// The signal that terminated the command, if one did.
     pub command_signal: Option<i32>,
     pub mount: Option<String>,
     pub transaction: Option<u64>,
-    /// How often the command was run.
+    /// The number of times that the command was run.
     pub tries: u32,
-    /// What a conflict is about, from the root of the volume.
+    /// The path of a conflict, from the volume's root.
     pub path: Option<String>,
-    /// The transaction that came first in a conflict; null for a program outside of any.
-    pub winner: Option<u64>,
+    /// The transaction that a conflict is with; null for a program outside of any transaction.
+    pub conflicting_tx: Option<u64>,
     pub reason: Option<String>,
-    /// What `--snapshot` has taken.
+    /// The name of the snapshot that `--snapshot` made.
     pub snapshot: Option<String>,
 }
 
@@ -78,7 +77,7 @@ impl Status {
             transaction: None,
             tries: 0,
             path: None,
-            winner: None,
+            conflicting_tx: None,
             reason: None,
             snapshot: None,
         }
@@ -89,7 +88,7 @@ impl Status {
     }
 }
 
-/// The file, opened before the command starts and filled when all is over.
+/// The file, created before the command starts and written at the end.
 #[derive(Debug)]
 pub struct StatusFile {
     file: File,

@@ -1,4 +1,4 @@
-//! `xact tx`: open transactions, looked at and decided over.
+//! `xact tx`: reviews open transactions, and commits or aborts them.
 
 mod patch;
 mod paths;
@@ -12,13 +12,13 @@ use xact_control::abi::{self, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Change
 use xact_control::client::{Channel, TxChange};
 use xact_types::printable;
 
-use crate::args::{Decide, Diff, Tx, TxBegin, TxCommand, TxCommit, TxDrop, TxList, TxStatus};
+use crate::args::{Diff, Target, Tx, TxAbort, TxBegin, TxCommand, TxCommit, TxList, TxStatus};
 use crate::control::{self, Transaction};
 use crate::exit::{Failure, Result};
 use crate::mounts::{self, Mount};
 use crate::output::{print, print_bytes, print_json};
 use crate::run::begin_flags;
-use crate::size::{self, span};
+use crate::values::{size_text, span};
 
 /// Name of the command for messages.
 pub fn name(args: &Tx) -> &'static str {
@@ -28,7 +28,7 @@ pub fn name(args: &Tx) -> &'static str {
         TxCommand::Status(_) => "xact tx status",
         TxCommand::Diff(_) => "xact tx diff",
         TxCommand::Commit(_) => "xact tx commit",
-        TxCommand::Drop(_) => "xact tx drop",
+        TxCommand::Abort(_) => "xact tx abort",
     }
 }
 
@@ -39,15 +39,15 @@ pub fn tx(args: &Tx) -> Result<()> {
         TxCommand::Status(args) => status(args),
         TxCommand::Diff(args) => diff(args),
         TxCommand::Commit(args) => commit(args),
-        TxCommand::Drop(args) => drop_all(args),
+        TxCommand::Abort(args) => abort(args),
     }
 }
 
-/// The volume itself: inside a transaction there is no way to others.
+/// The mount of the volume itself: from inside a transaction, others cannot be reached.
 fn volume_at(at: &Path) -> Result<Mount> {
     let mount = mounts::containing(at)?;
     if mount.is_view() {
-        return Err(Failure::usage("inside a transaction there are no others")
+        return Err(Failure::usage("other transactions cannot be reached from inside a transaction")
             .hint("Run 'xact tx' outside of 'xact run'."));
     }
     Ok(mount)
@@ -60,30 +60,30 @@ fn begin(args: &TxBegin) -> Result<()> {
     print(&format!("{}\n", transaction.id()))
 }
 
-/// What is told of a transaction.
+/// A transaction, as it is printed.
 #[derive(Debug, Serialize)]
-struct Told {
+struct Row {
     id: u64,
     standing: &'static str,
     uid: u32,
     /// The command that was run in it.
     label: String,
     age_seconds: u64,
-    /// Until it is dropped; null for never.
+    /// Until it is aborted; null for never.
     seconds_left: Option<u64>,
-    /// It is kept on the volume too.
+    /// It is stored on the volume too.
     persistent: bool,
 }
 
-impl Told {
-    fn of(info: &TxInfo) -> Told {
-        Told {
+impl Row {
+    fn of(info: &TxInfo) -> Row {
+        Row {
             id: info.id,
             standing: match info.status {
                 abi::TxStatus::Running => "running",
                 abi::TxStatus::Kept => "open",
                 abi::TxStatus::Committed => "committed",
-                abi::TxStatus::Dropped => "dropped",
+                abi::TxStatus::Dropped => "aborted",
                 abi::TxStatus::TimedOut => "timed-out",
             },
             uid: info.uid,
@@ -100,11 +100,11 @@ fn list(args: &TxList) -> Result<()> {
     let channel = control::channel(&mount.point)?;
     let all = channel.list().map_err(|e| control::failure(&mount.point, "list transactions", e))?;
     if args.json {
-        return print_json(&all.iter().map(Told::of).collect::<Vec<_>>());
+        return print_json(&all.iter().map(Row::of).collect::<Vec<_>>());
     }
     let mut text = String::new();
     for info in &all {
-        let told = Told::of(info);
+        let row = Row::of(info);
         let left = match (info.status, info.left) {
             (abi::TxStatus::Kept, Some(left)) => format!("{} left", span(left)),
             (abi::TxStatus::Kept, None) => "no time limit".to_string(),
@@ -114,10 +114,10 @@ fn list(args: &TxList) -> Result<()> {
             format!("begun {} ago{}", span(info.age), if info.persistent { ", persistent" } else { "" });
         let line = format!(
             "{:<6} {:<8} {left:<14} {begun:<18} user {:<6} {}",
-            told.id,
-            told.standing,
-            told.uid,
-            printable(&told.label)
+            row.id,
+            row.standing,
+            row.uid,
+            printable(&row.label)
         );
         text += line.trim_end();
         text.push('\n');
@@ -129,8 +129,8 @@ fn status(args: &TxStatus) -> Result<()> {
     let (mount, channel) = reach(&args.which)?;
     let id = args.which.id;
     let info = channel.info(id, false).map_err(|e| control::not_open(&mount.point, &channel, id, e))?;
-    let told = Told::of(&info);
-    // What has ended has no changes to be told any more.
+    let row = Row::of(&info);
+    // A transaction that has ended has no changes to show.
     let changes = match info.status {
         abi::TxStatus::Running | abi::TxStatus::Kept => {
             let wrong = |e| control::not_open(&mount.point, &channel, id, e);
@@ -139,29 +139,28 @@ fn status(args: &TxStatus) -> Result<()> {
         abi::TxStatus::Committed | abi::TxStatus::Dropped | abi::TxStatus::TimedOut => None,
     };
     if args.json {
-        return print_json(&Status { told, changes });
+        return print_json(&Status { row, changes });
     }
     let meaning = match info.status {
-        abi::TxStatus::Running => "running: it ends with its program",
-        abi::TxStatus::Kept => "open: commit or drop it",
+        abi::TxStatus::Running => "running: ends with its program",
+        abi::TxStatus::Kept => "open: commit or abort it",
         abi::TxStatus::Committed => "committed",
-        abi::TxStatus::Dropped => "dropped: nothing was changed",
-        abi::TxStatus::TimedOut => "dropped, since its time had run out: nothing was changed",
+        abi::TxStatus::Dropped => "aborted: nothing was changed",
+        abi::TxStatus::TimedOut => "timed out and aborted: nothing was changed",
     };
     let mut text =
-        format!("transaction {id}: {meaning}\nbegun:   {} ago\nuser:    {}\n", span(info.age), told.uid);
-    if !told.label.is_empty() {
-        text += &format!("command: {}\n", printable(&told.label));
+        format!("transaction {id}: {meaning}\nbegun:   {} ago\nuser:    {}\n", span(info.age), row.uid);
+    if !row.label.is_empty() {
+        text += &format!("command: {}\n", printable(&row.label));
     }
     if let Some(left) = info.left {
         text += &format!("left:    {}\n", span(left));
     }
     if info.persistent {
-        text += "kept:    on the volume, where it survives unmounting and crashes\n";
+        text += "stored:  on the volume, where it survives unmounts and crashes\n";
     }
     if let Some(Extent { paths, file_bytes }) = changes {
-        text +=
-            &format!("changes: {paths} paths; files of {} were made or written\n", size::text(file_bytes));
+        text += &format!("changes: {paths} paths; {} in new and changed files\n", size_text(file_bytes));
     }
     print(&text)
 }
@@ -170,7 +169,7 @@ fn status(args: &TxStatus) -> Result<()> {
 #[derive(Debug, Serialize)]
 struct Extent {
     paths: usize,
-    /// Sizes of the files that are new or have other contents: what a commit writes at the most, about.
+    /// Sizes of the files that are new or have other contents: about the most that a commit writes.
     file_bytes: u64,
 }
 
@@ -186,12 +185,12 @@ impl Extent {
 #[derive(Debug, Serialize)]
 struct Status {
     #[serde(flatten)]
-    told: Told,
-    /// None of a transaction that has ended.
+    row: Row,
+    /// `None` for a transaction that has ended.
     changes: Option<Extent>,
 }
 
-fn reach(which: &Decide) -> Result<(Mount, Channel)> {
+fn reach(which: &Target) -> Result<(Mount, Channel)> {
     let mount = volume_at(&which.at)?;
     let channel = control::channel(&mount.point)?;
     Ok((mount, channel))
@@ -224,7 +223,7 @@ fn commit(args: &TxCommit) -> Result<()> {
     transaction.commit(COMMIT_RETAIN | only | ordered)
 }
 
-fn drop_all(args: &TxDrop) -> Result<()> {
+fn abort(args: &TxAbort) -> Result<()> {
     let mount = volume_at(&args.which.at)?;
     let paths = paths::on_volume(&args.only, &mount)?;
     let transaction = Transaction::attach(&mount.point, args.which.id)?;

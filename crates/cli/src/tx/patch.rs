@@ -1,7 +1,8 @@
-//! Unified diffs of a transaction's changes, in the form of `git diff`: what `git apply` and patch(1) take.
+//! Unified diffs of a transaction's changes, in the form of `git diff`, for `git apply` and
+//! patch(1).
 //!
-//! Git knows files with their contents, symbolic links, and whether a file can be executed. What is said of
-//! anything else (folders, other permissions, devices) is a line that those who apply patches pass over.
+//! Git tracks files with their contents, symbolic links and executable bits. Other changes
+//! (folders, other permissions, devices) are lines that programs which apply patches ignore.
 
 use std::io::Write;
 
@@ -13,16 +14,16 @@ use crate::exit::{Failure, Result};
 
 /// Files larger than this are not compared line by line.
 const TEXT_MAX: u64 = 16 << 20;
-/// As in Git: a NUL in so many first bytes makes a file binary.
-const LOOKED_AT: usize = 8000;
+/// As in Git: a zero byte within this number of first bytes makes a file binary.
+const PROBED_BYTES: usize = 8000;
 
-/// What was and is in a file.
+/// The old and new contents of a file.
 pub enum Contents {
     Text {
         old: Vec<u8>,
         new: Vec<u8>,
     },
-    /// Bytes that are no text, or too many of them; whether they differ.
+    /// Contents that are binary or too large; whether they differ.
     Binary {
         differ: bool,
     },
@@ -41,7 +42,7 @@ impl Contents {
             None => Ok(Vec::new()),
         };
         let (old, new) = (side(old, false)?, side(new, true)?);
-        let is_text = |bytes: &[u8]| !bytes[..bytes.len().min(LOOKED_AT)].contains(&0);
+        let is_text = |bytes: &[u8]| !bytes[..bytes.len().min(PROBED_BYTES)].contains(&0);
         let is_text = is_text(&old) && is_text(&new);
         Ok(if is_text { Contents::Text { old, new } } else { Contents::Binary { differ: old != new } })
     }
@@ -95,7 +96,8 @@ pub fn write(out: &mut Vec<u8>, change: &TxChange, contents: Option<&Contents>) 
     if !known(was) || !known(is) {
         return write_note(out, change, is.or(was).is_some_and(|kind| kind == libc::S_IFDIR));
     }
-    // To Git a link in the place of a file is another thing, and not the same one changed.
+    // Git treats a symbolic link that replaces a file as a deletion and an addition, not as a
+    // change.
     if let (Some(was), Some(is), Some(Contents::Text { old, new })) = (was, is, contents)
         && was != is
     {
@@ -147,7 +149,7 @@ pub fn write(out: &mut Vec<u8>, change: &TxChange, contents: Option<&Contents>) 
     put(out, &[&first, &head]);
 }
 
-/// A line that those who apply patches pass over.
+/// A line that programs which apply patches ignore.
 fn write_note(out: &mut Vec<u8>, change: &TxChange, is_folder: bool) {
     let what = match change.kind {
         ChangeKind::Added => "new",
@@ -166,7 +168,7 @@ fn write_note(out: &mut Vec<u8>, change: &TxChange, is_folder: bool) {
     put(out, &[what.as_bytes(), noun.as_bytes(), b" ", &from, &quoted(&change.path), b"\n"]);
 }
 
-/// A path as Git writes it: in quotes, with escapes, where it would not stay on its line otherwise.
+/// A path as Git writes it: quoted and escaped if it has control characters, quotes or backslashes.
 fn quoted(path: &[u8]) -> Vec<u8> {
     let plain = |byte: &u8| !byte.is_ascii_control() && !matches!(byte, b'"' | b'\\');
     if path.iter().all(plain) {
@@ -184,7 +186,7 @@ fn quoted(path: &[u8]) -> Vec<u8> {
     text
 }
 
-/// As Git has modes: whether a file can be executed, and no other permission.
+/// The mode as Git stores it, with the executable bit only.
 fn git_mode(mode: u32) -> u32 {
     match mode & libc::S_IFMT {
         libc::S_IFREG if mode & 0o100 != 0 => 0o100_755,
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_does_not_know_is_a_note() {
+    fn changes_that_git_does_not_track_are_notes() {
         let folder = side(libc::S_IFDIR | 0o755);
         assert_eq!(patch(ChangeKind::Added, None, folder, ("", "")), "new folder /d/f\n");
         let (old, new) = (side(libc::S_IFREG | 0o644), side(libc::S_IFREG | 0o600));
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_file_is_another_thing() {
+    fn a_link_that_replaces_a_file_is_a_deletion_and_an_addition() {
         let (file, link) = (side(libc::S_IFREG | 0o644), side(libc::S_IFLNK | 0o777));
         assert_eq!(
             patch(ChangeKind::Modified, file, link, ("x\n", "to")),

@@ -1,4 +1,4 @@
-//! Paths that people name, as paths from the volume's root.
+//! Paths on the command line, as paths from the volume's root.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use crate::exit::{Failure, Result};
 use crate::mounts::Mount;
 
-/// Each path from the volume's root: a path that leads onto the mount, absolute or from the current
-/// folder; any other is taken as a diff shows it, from the volume's root. Nothing is looked up: it may
-/// be there in the transaction only.
+/// Each path from the volume's root. A path on the mount may be absolute or relative to the current
+/// folder; any other path is taken from the volume's root, as in a diff. Nothing is looked up: the
+/// path may exist in the transaction only.
 pub fn on_volume(paths: &[PathBuf], mount: &Mount) -> Result<Vec<Vec<u8>>> {
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     paths.iter().map(|path| from_root(path, &mount.point, &here)).collect()
@@ -23,7 +23,7 @@ fn from_root(path: &Path, point: &Path, here: &Path) -> Result<Vec<u8>> {
     let bytes = inside.as_os_str().as_bytes();
     let bytes = bytes.strip_prefix(b"/").unwrap_or(bytes);
     if bytes.contains(&0) {
-        return Err(Failure::usage(format!("{} is no path", path.display())));
+        return Err(Failure::usage(format!("invalid path {}: contains a zero byte", path.display())));
     }
     Ok([b"/", bytes].concat())
 }

@@ -1,4 +1,4 @@
-//! The changes of a transaction, for people and programs.
+//! Prints the changes of a transaction, as text and as JSON.
 
 use serde::Serialize;
 use xact_control::abi::{ChangeKind, ChangeSide};
@@ -6,10 +6,10 @@ use xact_control::client::{Channel, TxChange};
 use xact_types::printable_bytes;
 
 use crate::exit::{Failure, Result};
-use crate::size::text as size_text;
 use crate::tx::patch::{self, Contents};
+use crate::values::size_text;
 
-/// Those of the changes that are at or below one of the paths; all where none is named.
+/// The changes at or below one of the paths; all if there are no paths.
 pub fn below(all: Vec<TxChange>, paths: &[Vec<u8>]) -> Result<Vec<TxChange>> {
     if paths.is_empty() {
         return Ok(all);
@@ -54,7 +54,7 @@ pub fn names(changes: &[TxChange]) -> String {
     changes.iter().map(line).collect()
 }
 
-/// How many changes there are of each kind, and bytes of files that came and went.
+/// The number of changes of each kind, and by how much files grew and shrank.
 pub fn totals(changes: &[TxChange]) -> String {
     use ChangeKind::{Added, Attributes, Deleted, Modified, Renamed};
     let mut text = String::new();
@@ -134,12 +134,12 @@ fn kind_of(mode: u32) -> &'static str {
     }
 }
 
-/// Whether contents can be compared: files and links, not what has none.
+/// Whether contents can be compared: files and symbolic links have contents.
 fn has_contents(side: Option<ChangeSide>) -> bool {
     side.is_some_and(|side| matches!(side.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFLNK))
 }
 
-/// Lines and bytes that come and go.
+/// Added and removed lines and bytes.
 pub fn stat(channel: &Channel, id: u64, changes: &[TxChange]) -> Result<String> {
     let mut text = String::new();
     let (mut files, mut added, mut removed) = (0u64, 0, 0);
@@ -167,7 +167,7 @@ pub fn stat(channel: &Channel, id: u64, changes: &[TxChange]) -> Result<String> 
     Ok(text)
 }
 
-/// A unified diff of what is at or below the paths; of all where none is named.
+/// A unified diff of the changes at or below the paths; of all if there are no paths.
 pub fn patch(channel: &Channel, id: u64, paths: &[Vec<u8>]) -> Result<Vec<u8>> {
     let changes = channel
         .diff_by_file(id)

@@ -1,0 +1,132 @@
+//! The command line of `xact run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::{exit, values};
+
+/// Run a command in a transaction: all of its changes on the volume, or none
+///
+/// CMD and every process it starts see a private view of the volume, as it was at the start, at the
+/// usual path. Other processes do not see the changes made there. If CMD succeeds (exit status 0),
+/// all changes become visible at once and are durable when xact run returns. If CMD fails or is
+/// killed, or if xact run itself dies, nothing is changed.
+///
+/// Only the volume takes part in the transaction; other file systems, the network and the terminal
+/// do not. Standard input, output and error, and other inherited descriptors, are opened again in
+/// the view if they are files or folders on the volume. Descriptors for which this is impossible
+/// (deleted files, FIFOs) are rejected. Processes that CMD leaves behind lose access to the volume
+/// when CMD ends: their calls on it fail with ESTALE.
+///
+/// Inside a transaction, 'xact run' makes a savepoint: if CMD fails there, or xact run is killed,
+/// the changes of CMD are rolled back, and the rest of the transaction is kept. If CMD succeeds,
+/// its changes are committed with the outer transaction.
+///
+/// Two options allow a review of the changes first: --ask shows them and asks, --leave-open leaves
+/// the transaction open for 'xact tx'.
+///
+/// If another process changes what CMD has read or written before CMD's transaction commits, the
+/// commit fails: the first to commit wins. --retry runs CMD again on the new state, after a random
+/// pause that grows.
+#[derive(Debug, Args)]
+#[command(after_long_help = exit::RUN_HELP)]
+pub struct Run {
+    /// The mount, or any path on it [default: the volume of the current folder].
+    #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
+    #[arg(value_hint = clap::ValueHint::DirPath)]
+    pub at: PathBuf,
+    /// Leave the transaction open when CMD succeeds, and print its number, for 'xact tx'.
+    #[arg(long, alias = "keep", conflicts_with_all = ["ask", "retry", "ordered"])]
+    pub leave_open: bool,
+    /// Store the open transaction on the volume, so that it survives unmounts and crashes.
+    ///
+    /// After the next mount it is open again, with its number and its remaining time. Changes that
+    /// others make until then cause a conflict, as usual. Its contents take twice their space on
+    /// the volume; if there is no space, the transaction is left open without being stored.
+    #[arg(long, requires = "leave_open")]
+    pub persist: bool,
+    /// Abort the open transaction after this time, such as 90s, 30m, 12h or 7d; 0: never.
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = values::parse_timeout)]
+    pub timeout: u32,
+    /// Show the changes of CMD, and ask on the terminal whether to commit them.
+    #[arg(long)]
+    pub ask: bool,
+    /// Run CMD again after a conflict, up to N times [default: 0].
+    ///
+    /// CMD continues to read standard input where the last run stopped. After three conflicts in a
+    /// row, other transactions that would conflict with CMD delay their commits for a limited time.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(value_parser = values::parse_number::<u32>)]
+    pub retry: u32,
+    /// Return when the changes are visible, before they are durable.
+    ///
+    /// They become durable together with the next durable commit, fsync or sync, or within the
+    /// commit interval, and in the order of all other changes.
+    #[arg(long)]
+    pub ordered: bool,
+    /// Make a snapshot of the volume just before the commit, on a volume with generations.
+    ///
+    /// Without NAME, the snapshot is called 'run-', the time, and the transaction's number. It does
+    /// not contain changes that others make between the snapshot and the commit. If the commit
+    /// fails, the snapshot is deleted again; after a crash between the two, the snapshot remains.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(conflicts_with = "leave_open")]
+    pub snapshot: Option<String>,
+    /// Which changes of others are conflicts.
+    #[arg(long, value_enum, default_value_t = Isolation::Serializable)]
+    pub isolation: Isolation,
+    /// Run CMD in the open transaction ID, and leave it open.
+    #[arg(long, value_name = "ID", value_parser = values::parse_number::<u64>)]
+    #[arg(conflicts_with_all = ["leave_open", "ask", "retry", "ordered", "snapshot", "isolation"])]
+    pub tx: Option<u64>,
+    /// Write the outcome to FILE, as JSON. FILE itself is never part of the transaction.
+    ///
+    /// An object with: outcome (committed, kept, aborted, conflict, no-space, io-error, not-started
+    /// or failed), exit_code (of xact run), command_status and command_signal (of CMD; null if it
+    /// did not run), mount, transaction (its number), tries, path and conflicting_tx (after a
+    /// conflict: the transaction that committed first, null for a program outside of any
+    /// transaction), reason, and snapshot (the name of the snapshot that --snapshot made). With
+    /// outcome aborted and command_status 0, the answer to --ask was no.
+    ///
+    /// The file is empty while CMD runs, and remains empty if xact run is killed: then the
+    /// transaction was aborted.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub status_file: Option<PathBuf>,
+    /// The command and its arguments.
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// The check of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Isolation {
+    /// Changes to anything that CMD has read or written: the result is as if CMD had run alone.
+    Serializable,
+    /// Changes to anything that CMD has written.
+    Snapshot,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn run_takes_the_rest_as_the_command() {
+        for line in [&["xact", "run", "--", "ls", "--all"][..], &["xact", "run", "ls", "--all"]] {
+            let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!() };
+            assert_eq!(run.command, ["ls", "--all"]);
+            assert_eq!(run.at, PathBuf::from("."));
+        }
+        let line = ["xact", "run", "--at", "/mnt", "--status-file", "s", "--", "ls", "--at", "x"];
+        let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!() };
+        assert_eq!((run.at, run.status_file), ("/mnt".into(), Some("s".into())));
+        assert_eq!(run.command, ["ls", "--at", "x"]);
+        assert!(Cli::try_parse_from(["xact", "run"]).is_err());
+    }
+}
