@@ -162,7 +162,7 @@ test_generations_snapshots_of_a_mount() {
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot delete mnt s1
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot prune mnt --retain last=1 --prefix s
     equal "listed inside" "s1 s3 s4 s6" "$("$XACT" run --at mnt -- "$XACT" snapshot list mnt --json | jq -r '[.[].name] | join(" ")')"
-    exits 64 'longer than the 100' -- "$XACT" snapshot create mnt "$(printf '%0101d' 0)"
+    exits 64 'at most 100 bytes' -- "$XACT" snapshot create mnt "$(printf '%0101d' 0)"
     unmounted mnt
     for round in 1 3 4 6; do
         "$XACT" snapshot export disk.img out.img --name "s$round"

@@ -109,7 +109,7 @@ test_the_share_is_a_setting() {
     equal percent 10 "$(held limit_percent)"
     ended "$INSIDE"
     afterwards
-    exits 64 'percentage from 1 to 100' -- "$XACT" mount disk.img mnt -o tx_space=200
+    exits 64 'invalid percentage' -- "$XACT" mount disk.img mnt -o tx_space=200
 }
 
 # Root's transactions have no limit. They give way to all others, and 'xact run' says so.

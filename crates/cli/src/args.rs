@@ -202,7 +202,7 @@ mod tests {
         else {
             panic!()
         };
-        assert_eq!(mount.snapshot_retain.last, 3);
+        assert_eq!(mount.settings.snapshot_retain.last, 3);
         let all = Cli::command();
         let find = |path: &[&str]| {
             let mut command = all.clone();

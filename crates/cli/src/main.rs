@@ -13,10 +13,9 @@ mod mounts;
 mod output;
 mod progress;
 mod run;
-
+mod settings;
 mod tx;
 mod values;
-mod volume_options;
 
 use std::process::ExitCode;
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use xact_types::settings::Id;
+
 /// How a transaction is written to the journal (JOJ-2, JOJ-3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CommitWrites {
@@ -64,7 +66,7 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> EngineOptions {
         EngineOptions {
-            commit_interval: Duration::from_secs(5),
+            commit_interval: Id::Commit.setting().default_duration(),
             dirty_blocks: None,
             commit_writes: CommitWrites::default(),
             log_records: LogRecords::default(),

@@ -1,4 +1,5 @@
 //! The volume's modes: each choice of journaling is a separate setting, with a name for each value.
+//! The names are those of the table of settings ([`xact_types::settings`]).
 //!
 //! A setting comes from the opener ([`VolumeOptions::modes`](crate::VolumeOptions)), else from the
 //! volume, else from the built-in default. The volume stores settings in its superblock: ext4's own
@@ -10,6 +11,7 @@ use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};
 use xact_layout::superblock::{
     DEFAULT_JMODE, DEFAULT_JMODE_DATA, DEFAULT_JMODE_ORDERED, DEFAULT_JMODE_WRITEBACK, Superblock,
 };
+use xact_types::settings::{Id, Scope, Value};
 use xact_types::{Error, Result};
 
 /// The way in which file data reaches the device.
@@ -42,26 +44,19 @@ pub enum InodeUpdate {
     Immediate,
 }
 
-const DATA: &[(&str, DataMode)] = &[
-    ("writeback", DataMode::Writeback),
-    ("ordered", DataMode::Ordered),
-    ("journal", DataMode::Journal),
-    ("selective", DataMode::Selective),
-    ("adaptive", DataMode::Adaptive),
-];
-const COMMIT_WRITES: &[(&str, CommitWrites)] =
-    &[("two-step", CommitWrites::TwoStep), ("single", CommitWrites::Single)];
-const LOG_RECORDS: &[(&str, LogRecords)] =
-    &[("block", LogRecords::Block), ("sub-block", LogRecords::SubBlock)];
-const WHEN: &[(&str, InodeUpdate)] =
-    &[("immediate", InodeUpdate::Immediate), ("delayed", InodeUpdate::Delayed)];
+/// The values of the settings, in the order of the words in the table.
+const DATA: &[DataMode] =
+    &[DataMode::Writeback, DataMode::Ordered, DataMode::Journal, DataMode::Selective, DataMode::Adaptive];
+const COMMIT_WRITES: &[CommitWrites] = &[CommitWrites::TwoStep, CommitWrites::Single];
+const WHEN: &[InodeUpdate] = &[InodeUpdate::Immediate, InodeUpdate::Delayed];
+const LOG_RECORDS: &[LogRecords] = &[LogRecords::Block, LogRecords::SubBlock];
+const FSYNC: &[Fsync] = &[Fsync::Generation, Fsync::Log];
 
-const FSYNC: &[(&str, Fsync)] = &[("generation", Fsync::Generation), ("log", Fsync::Log)];
-
-/// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its name, its
-/// values by name, and the built-in default. The order is that of the record on disk.
-macro_rules! settings {
-    ($($(#[$doc:meta])* $field:ident: $type:ty, $values:expr, $default:expr;)*) => {
+/// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its row in the
+/// table of settings, and its values. Names, defaults and positions in the record on disk come from
+/// the table.
+macro_rules! modes {
+    ($($(#[$doc:meta])* $field:ident: $type:ty, $id:expr, $values:expr;)*) => {
         /// A value for each setting.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Modes {
@@ -74,9 +69,12 @@ macro_rules! settings {
             $($(#[$doc])* pub $field: Option<$type>,)*
         }
 
+        // Each word of the table has a value.
+        $(const _: () = assert!($id.setting().words().len() == $values.len());)*
+
         impl Default for Modes {
             fn default() -> Modes {
-                Modes { $($field: $default,)* }
+                Modes { $($field: $values[$id.setting().default_choice()],)* }
             }
         }
 
@@ -101,71 +99,78 @@ macro_rules! settings {
             /// Sets one setting by name and value; the value `default` clears it. False for an
             /// unknown setting; the error for an unknown value lists the valid ones.
             pub fn set(&mut self, setting: &str, value: &str) -> Result<bool, String> {
-                match setting {
-                    $(stringify!($field) => self.$field = by_name($values, value)?,)*
-                    _ => return Ok(false),
+                for id in [$($id),*] {
+                    if id.setting().name == setting {
+                        return Ok(self.apply(id, id.setting().parse(value)?));
+                    }
                 }
-                Ok(true)
+                Ok(false)
+            }
+
+            /// Sets one by its row in the table, or unsets it. False if it is not a mode.
+            pub fn apply(&mut self, id: Id, value: Option<Value>) -> bool {
+                let position = match value {
+                    Some(Value::Choice(position)) => Some(position),
+                    _ => None,
+                };
+                $(if id == $id {
+                    self.$field = position.map(|at| $values[at]);
+                    return true;
+                })*
+                false
             }
 
             /// The settings in order: name and value's name.
             pub fn names(&self) -> Vec<(&'static str, Option<&'static str>)> {
-                vec![$((stringify!($field), self.$field.map(|value| name_of($values, value))),)*]
+                vec![$({
+                    let setting = $id.setting();
+                    let name = |value| setting.words()[position_of($values, value)].word;
+                    (setting.name, self.$field.map(name))
+                }),*]
             }
 
-            /// The settings as numbers; 0 if not set.
+            /// As numbers, by position in the record: 0 for a setting that is not set.
             pub fn numbers(&self) -> [u8; MODE_SETTINGS] {
                 let mut numbers = [0; MODE_SETTINGS];
-                let mut next = numbers.iter_mut();
-                $(if let (Some(number), Some(value)) = (next.next(), self.$field) {
-                    *number = number_of($values, value);
+                $(if let Some(value) = self.$field {
+                    numbers[record_position($id)] = 1 + position_of($values, value) as u8;
                 })*
                 numbers
             }
 
             /// Settings from numbers; unknown numbers are not set.
             pub fn from_numbers(numbers: [u8; MODE_SETTINGS]) -> ModeChoice {
-                let mut next = numbers.into_iter();
-                ModeChoice { $($field: next.next().and_then(|number| by_number($values, number)),)* }
+                let value = |id| usize::from(numbers[record_position(id)]).checked_sub(1);
+                ModeChoice { $($field: value($id).and_then(|at| $values.get(at).copied()),)* }
             }
         }
     };
 }
 
-settings! {
+modes! {
     /// The way in which file data reaches the device.
-    data: DataMode, DATA, DataMode::Adaptive;
+    data: DataMode, Id::Data, DATA;
     /// The writes of a commit to the journal.
-    commit_writes: CommitWrites, COMMIT_WRITES, CommitWrites::Single;
+    commit_writes: CommitWrites, Id::CommitWrites, COMMIT_WRITES;
     /// The time at which a write's size joins the journal.
-    inode_update: InodeUpdate, WHEN, InodeUpdate::Delayed;
+    inode_update: InodeUpdate, Id::InodeUpdate, WHEN;
     /// The time at which a write's times join the journal.
-    timestamps: InodeUpdate, WHEN, InodeUpdate::Delayed;
+    timestamps: InodeUpdate, Id::Timestamps, WHEN;
     /// The form in which a commit logs a changed block.
-    log_records: LogRecords, LOG_RECORDS, LogRecords::Block;
+    log_records: LogRecords, Id::LogRecords, LOG_RECORDS;
     /// The effect of an fsync on a volume with generations.
-    fsync: Fsync, FSYNC, Fsync::Log;
+    fsync: Fsync, Id::Fsync, FSYNC;
 }
 
-fn by_name<T: Copy>(values: &[(&str, T)], name: &str) -> Result<Option<T>, String> {
-    if name == "default" {
-        return Ok(None);
+fn position_of<T: PartialEq>(values: &[T], value: T) -> usize {
+    values.iter().position(|known| *known == value).expect("each value is in the list")
+}
+
+fn record_position(id: Id) -> usize {
+    match id.setting().scope {
+        Scope::Volume { position } => position,
+        Scope::Mount => unreachable!("a mode is kept on the volume"),
     }
-    let found = values.iter().find(|(known, _)| *known == name);
-    let names = || values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    found.map(|(_, value)| Some(*value)).ok_or_else(|| format!("there is no '{name}'; there are {}", names()))
-}
-
-fn name_of<T: Copy + PartialEq>(values: &[(&'static str, T)], value: T) -> &'static str {
-    values.iter().find(|(_, known)| *known == value).expect("each value has a name").0
-}
-
-fn number_of<T: Copy + PartialEq>(values: &[(&str, T)], value: T) -> u8 {
-    1 + values.iter().position(|(_, known)| *known == value).expect("each value has a number") as u8
-}
-
-fn by_number<T: Copy>(values: &[(&str, T)], number: u8) -> Option<T> {
-    values.get(usize::from(number).checked_sub(1)?).map(|(_, value)| *value)
 }
 
 /// The settings in the superblock. One of ext4's journal modes that tune2fs has set since takes
@@ -201,7 +206,8 @@ pub(crate) fn store(sb: &mut Superblock, modes: ModeChoice) {
 pub(crate) fn check(modes: ModeChoice, engine: &Engine) -> Result<()> {
     let all_data = matches!(modes.data, Some(DataMode::Journal | DataMode::Selective));
     if all_data && engine.data_in_log() != DataInLog::All {
-        let data = name_of(DATA, modes.data.expect("checked above"));
+        let data = modes.names().into_iter().find_map(|(name, value)| value.filter(|_| name == "data"));
+        let data = data.unwrap_or_default();
         return Err(Error::Usage(format!("data={data} needs a journal, and the volume has none")));
     }
     Ok(())

@@ -9,9 +9,10 @@ use xact_device::BlockDevice;
 use xact_layout::dirhash::{SIGNED_HASH, UNSIGNED_HASH};
 use xact_layout::feature::ro_compat;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support};
+use xact_types::settings::{Id, Value};
 use xact_types::{Error, Result, Site};
 
-use crate::live::{AccessOptions, LiveFs, LiveOptions, OnError};
+use crate::live::{AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError};
 use crate::modes::{self, DataMode, ModeChoice};
 use crate::quota::QuotaLimits;
 
@@ -55,8 +56,8 @@ impl Default for VolumeOptions {
     fn default() -> VolumeOptions {
         VolumeOptions {
             read_only: false,
-            cache_bytes: 256 << 20,
-            commit_interval: Duration::from_secs(5),
+            cache_bytes: Id::CacheSize.setting().default_number(),
+            commit_interval: Id::Commit.setting().default_duration(),
             dirty_blocks: None,
             modes: ModeChoice::default(),
             quota_limits: QuotaLimits::default(),
@@ -71,6 +72,62 @@ impl Default for VolumeOptions {
         }
     }
 }
+
+impl VolumeOptions {
+    /// Sets an option by its row in the table of settings; no value is the default. False if the
+    /// option does not concern the volume.
+    pub fn set(&mut self, id: Id, value: Option<Value>) -> bool {
+        let default = VolumeOptions::default;
+        let is_on = value == Some(Value::Flag(true));
+        match (id, value) {
+            (
+                Id::Data | Id::CommitWrites | Id::InodeUpdate | Id::Timestamps | Id::LogRecords | Id::Fsync,
+                _,
+            ) => return self.modes.apply(id, value),
+            (Id::Commit, Some(Value::Duration(interval))) => self.commit_interval = interval,
+            (Id::Commit, _) => self.commit_interval = default().commit_interval,
+            (Id::DirtyBlocks, Some(Value::Count(blocks))) => self.dirty_blocks = u32::try_from(blocks).ok(),
+            (Id::DirtyBlocks, _) => self.dirty_blocks = None,
+            (Id::TxSpace, Some(Value::Count(percent))) => self.tx_space_percent = percent as u8,
+            (Id::TxSpace, _) => self.tx_space_percent = default().tx_space_percent,
+            (Id::Errors, Some(Value::Choice(at))) => self.on_error = Some(ON_ERROR[at]),
+            (Id::Errors, _) => self.on_error = None,
+            (Id::AccessTimes, Some(Value::Choice(at))) => self.access.times = ACCESS_TIMES[at],
+            (Id::AccessTimes, _) => self.access.times = default().access.times,
+            (Id::NoDirAtime, _) => self.access.skip_directories = is_on,
+            (Id::LazyTime, _) => self.access.lazy = is_on,
+            (Id::Discard, _) => self.discard = is_on,
+            (Id::UserQuota, _) => self.quota_limits.user = is_on,
+            (Id::GroupQuota, _) => self.quota_limits.group = is_on,
+            (Id::ProjectQuota, _) => self.quota_limits.project = is_on,
+            (Id::NoQuota, _) => self.quota_limits = QuotaLimits::default(),
+            (Id::ReadOnly, _) => self.read_only = is_on,
+            (Id::CacheSize, Some(Value::Size(bytes))) => self.cache_bytes = bytes,
+            (Id::CacheSize, _) => self.cache_bytes = default().cache_bytes,
+            (
+                Id::AllowOther
+                | Id::NoSuid
+                | Id::NoDev
+                | Id::NoExec
+                | Id::Sync
+                | Id::DirSync
+                | Id::Defaults
+                | Id::UserMemory
+                | Id::UserTransactions
+                | Id::SnapshotEvery
+                | Id::SnapshotRetain,
+                _,
+            ) => return false,
+        }
+        true
+    }
+}
+
+/// Values in the order of the words in the table.
+const ON_ERROR: &[OnError] = &[OnError::Continue, OnError::ReadOnly, OnError::Panic];
+const ACCESS_TIMES: &[AccessTimes] = &[AccessTimes::NoAtime, AccessTimes::Relatime, AccessTimes::StrictAtime];
+const _: () = assert!(Id::Errors.setting().words().len() == ON_ERROR.len());
+const _: () = assert!(Id::AccessTimes.setting().words().len() == ACCESS_TIMES.len());
 
 /// Approximate memory of one cached inode, including its entries in maps.
 const INODE_BYTES: u64 = 1024;
@@ -185,4 +242,74 @@ fn note_mount(fs: &LiveFs, options: &VolumeOptions) -> Result<()> {
             sb.set_last_mounted(path);
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use xact_consistency::{CommitWrites, Fsync};
+    use xact_types::settings::parse_option;
+
+    use super::*;
+    use crate::modes::InodeUpdate;
+
+    #[test]
+    fn options_reach_their_fields() {
+        let mut options = VolumeOptions::default();
+        assert_eq!(options.commit_interval, EngineOptions::default().commit_interval);
+        let mut set = |option: &str| {
+            let (id, value) = parse_option(option).unwrap();
+            options.set(id, value)
+        };
+        for option in [
+            "commit=7",
+            "dirty_blocks=500",
+            "tx_space=25%",
+            "fsync=generation",
+            "nojournal_async_commit",
+            "data=selective",
+            "inode_update=immediate",
+            "timestamps=delayed",
+            "errors=remount-ro",
+            "relatime",
+            "lazytime",
+            "nodiratime",
+            "discard",
+            "prjquota",
+            "ro",
+        ] {
+            assert!(set(option), "{option}");
+        }
+        assert!(!set("allow_other") && !set("nosuid"));
+        assert_eq!(options.commit_interval, Duration::from_secs(7));
+        assert_eq!((options.dirty_blocks, options.tx_space_percent), (Some(500), 25));
+        let modes = ModeChoice {
+            fsync: Some(Fsync::Generation),
+            commit_writes: Some(CommitWrites::TwoStep),
+            data: Some(DataMode::Selective),
+            inode_update: Some(InodeUpdate::Immediate),
+            timestamps: Some(InodeUpdate::Delayed),
+            log_records: None,
+        };
+        assert_eq!(options.modes, modes);
+        assert_eq!(options.on_error, Some(OnError::ReadOnly));
+        let access = AccessOptions { times: AccessTimes::Relatime, skip_directories: true, lazy: true };
+        assert_eq!(options.access, access);
+        assert!(options.discard && options.read_only);
+        assert_eq!(options.quota_limits, QuotaLimits { project: true, ..QuotaLimits::default() });
+
+        let mut set = |option: &str| {
+            let (id, value) = parse_option(option).unwrap();
+            options.set(id, value)
+        };
+        for option in
+            ["commit=0", "dirty_blocks=0", "noatime", "nolazytime", "diratime", "nodiscard", "noquota", "rw"]
+        {
+            assert!(set(option), "{option}");
+        }
+        assert_eq!(options.commit_interval, VolumeOptions::default().commit_interval);
+        assert_eq!(options.dirty_blocks, None);
+        assert_eq!(options.access, AccessOptions::default());
+        assert_eq!(options.quota_limits, QuotaLimits::default());
+        assert!(!options.discard && !options.read_only);
+    }
 }

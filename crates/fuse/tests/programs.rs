@@ -19,6 +19,7 @@ use std::time::Duration;
 use common::test_device::{PANIC, SLOW, page};
 use common::{Mounted, sh};
 use xact::PathExt;
+use xact_types::settings::{Id, Value};
 
 on_both! {
     copies_of_a_tree_are_equal
@@ -236,7 +237,8 @@ fn appends_do_not_overwrite_each_other(mount: Mounted) {
 
 #[test]
 fn a_mount_shows_its_source_size_and_options() {
-    let mount = Mounted::in_memory_with(|options| options.set("nosuid").unwrap(), |_| {});
+    let mount =
+        Mounted::in_memory_with(|options| assert!(options.set(Id::NoSuid, Some(Value::Flag(true)))), |_| {});
     let said = sh(&mount.path(), "df --output=source,fstype,size,used,avail,itotal . | tail -1");
     let fields: Vec<&str> = said.split_whitespace().collect();
     let space = mount.volume().base().space().unwrap();
@@ -263,7 +265,10 @@ fn permissions_are_checked_by_the_kernel(mount: Mounted) {
 
 #[test]
 fn a_read_only_mount_refuses_changes_and_syncs() {
-    let mount = Mounted::in_memory_with(|options| options.set("ro").unwrap(), |_| {});
+    let mount = Mounted::in_memory_with(
+        |options| assert!(options.set(Id::ReadOnly, Some(Value::Flag(true)))),
+        |_| {},
+    );
     assert_eq!(errno(fs::write(mount.at("f"), "x")), libc::EROFS);
     xact_control::client::sync(&mount.path()).unwrap();
 }

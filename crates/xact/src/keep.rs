@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use xact_types::Error;
+use xact_types::{Error, units};
 
 const DAY_SECONDS: u64 = 86_400;
 
@@ -105,28 +105,12 @@ impl FromStr for KeepRules {
                 "weekly" => rules.weekly = count()?,
                 "monthly" => rules.monthly = count()?,
                 "yearly" => rules.yearly = count()?,
-                "within" => rules.within = Some(parse_time(value)?),
+                "within" => rules.within = Some(units::parse_duration(value)?),
                 _ => return Err(format!("there is no rule '{name}'; there are {known}")),
             }
         }
         Ok(rules)
     }
-}
-
-/// A time such as 90s, 30m, 12h, 7d or 4w.
-pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no time such as 90s, 30m, 12h, 7d or 4w");
-    let unit = text.chars().last().ok_or_else(wrong)?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => DAY_SECONDS,
-        'w' => 7 * DAY_SECONDS,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-    count.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
 }
 
 /// A moment of UTC, for names and months.

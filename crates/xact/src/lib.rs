@@ -37,7 +37,7 @@ mod transaction;
 mod volume;
 
 pub use file::{File, OpenOptions};
-pub use keep::{Date, KeepRules, parse_time};
+pub use keep::{Date, KeepRules};
 pub use paths::{DirEntry, PathExt, Paths};
 pub use schedule::{AUTOMATIC, Schedule};
 pub use snapshot::{Snapshot, SnapshotImage};

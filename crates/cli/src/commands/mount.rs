@@ -7,15 +7,16 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{AccessTimes, Error, KeepRules, Limits, Schedule, Volume, VolumeOptions};
+use xact::{Error, KeepRules, Limits, Schedule, Volume, VolumeOptions};
 use xact_device::OpenMode;
 use xact_fuse::{MountOptions, Session};
+use xact_types::settings::{Id, Value, parse_option};
 
 use crate::args::Mount;
 use crate::daemon::{self, Side};
 use crate::exit::{Exit, Failure, Result};
 use crate::log::{self, Log, Prepared, Target};
-use crate::{image, output, volume_options};
+use crate::{image, output};
 
 const NAME: &str = "xact mount";
 /// The least default of --user-memory, for small caches.
@@ -77,34 +78,31 @@ impl Plan {
             .map_err(|e| Failure::system(format_args!("find the image {}", args.image.display()), e))?;
         let mount_point = mount_point(&args.mount_point)?;
         let mut mount = MountOptions::new(&image);
+        mount.set(Id::AccessTimes, None);
         let mut volume = VolumeOptions {
-            cache_bytes: args.cache_size,
-            commit_interval: args.commit_interval,
             mounted_at: Some(mount_point.as_os_str().as_bytes().to_vec()),
             ..VolumeOptions::default()
         };
-        for option in args.options.iter().filter(|option| !option.is_empty()) {
-            let wrong = |why: String| Failure::usage(format!("-o {option}: {why}"));
-            if !volume_options::set(&mut volume, option).map_err(wrong)? {
-                mount.set(option).map_err(|e| wrong(e.to_string()))?;
+        let (mut transactions, mut memory, mut snapshot_every) = (0, None, None);
+        for (id, value) in settings_of(args)? {
+            volume.set(id, value);
+            mount.set(id, value);
+            match (id, value) {
+                (Id::UserTransactions, Some(Value::Count(count))) => transactions = count,
+                (Id::UserTransactions, _) => transactions = id.setting().default_number(),
+                (Id::UserMemory, Some(Value::Size(bytes))) => memory = Some(bytes),
+                (Id::SnapshotEvery, Some(Value::Duration(interval))) => snapshot_every = Some(interval),
+                _ => {}
             }
-        }
-        volume.read_only = mount.read_only;
-        // Shown in /proc/mounts; the kernel itself keeps no access times on a FUSE mount.
-        if volume.access.times == AccessTimes::NoAtime {
-            mount.set("noatime").expect("a flag of its own");
         }
         if !Path::new("/dev/fuse").exists() {
             return Err(Failure::new(Exit::Unavailable, "/dev/fuse does not exist: this system has no FUSE")
                 .hint("Load it with 'modprobe fuse'; start a container with '--device /dev/fuse'."));
         }
         Ok(Plan {
-            snapshots: args.snapshot_every.map(|every| (every, args.snapshot_retain)),
+            snapshots: snapshot_every.map(|every| (every, args.settings.snapshot_retain)),
             snapshot_paths: super::restore::texts(&args.snapshot_of)?,
-            limits: Limits::new(
-                args.user_transactions,
-                args.user_memory.unwrap_or(USER_MEMORY_MIN.max(args.cache_size / 8)),
-            ),
+            limits: Limits::new(transactions, memory.unwrap_or(USER_MEMORY_MIN.max(volume.cache_bytes / 8))),
             volume,
             image,
             mount_point,
@@ -112,6 +110,16 @@ impl Plan {
             log: Target::choose(args.log.as_deref(), args.foreground)?,
         })
     }
+}
+
+/// The settings of the long options, and those of `-o`, which count for more.
+fn settings_of(args: &Mount) -> Result<Vec<(Id, Option<Value>)>> {
+    let options = args
+        .options
+        .iter()
+        .filter(|option| !option.is_empty())
+        .map(|option| parse_option(option).map_err(|why| Failure::usage(format!("-o {option}: {why}"))));
+    args.settings.values.iter().copied().map(Ok).chain(options).collect()
 }
 
 fn mount_point(path: &Path) -> Result<PathBuf> {

@@ -1,6 +1,7 @@
 //! Options of an open volume.
 
 use xact_consistency::Faults;
+use xact_types::settings::Id;
 
 use super::health::OnError;
 use super::inode::access_time::AccessOptions;
@@ -40,7 +41,7 @@ impl Default for LiveOptions {
             data_cache_bytes: 128 << 20,
             inode_cache: 32 << 10,
             versions_bytes: 32 << 20,
-            tx_space_percent: 50,
+            tx_space_percent: Id::TxSpace.setting().default_number() as u8,
             flusher: true,
             modes: Modes::default(),
             mode_options: ModeChoice::default(),

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use xact_types::settings::{Id, Value};
 use xact_types::{Error, Result};
 
 use crate::transport::channel::open_device;
@@ -22,18 +23,17 @@ pub struct MountOptions {
     /// The default is yes for root, and no for other users, who need `user_allow_other` in
     /// /etc/fuse.conf for it.
     pub allow_other: Option<bool>,
-    /// Mount flags by name: nosuid, nodev, noexec, noatime, sync, dirsync.
+    /// Flags of mount(2).
     flags: u64,
 }
 
-/// Options that are flags of mount(2), with the option that undoes each.
-const FLAGS: [(&str, &str, u64); 6] = [
-    ("nosuid", "suid", libc::MS_NOSUID),
-    ("nodev", "dev", libc::MS_NODEV),
-    ("noexec", "exec", libc::MS_NOEXEC),
-    ("noatime", "atime", libc::MS_NOATIME),
-    ("sync", "async", libc::MS_SYNCHRONOUS),
-    ("dirsync", "", libc::MS_DIRSYNC),
+/// Options that are flags of mount(2).
+const FLAGS: [(Id, u64); 5] = [
+    (Id::NoSuid, libc::MS_NOSUID),
+    (Id::NoDev, libc::MS_NODEV),
+    (Id::NoExec, libc::MS_NOEXEC),
+    (Id::Sync, libc::MS_SYNCHRONOUS),
+    (Id::DirSync, libc::MS_DIRSYNC),
 ];
 
 impl MountOptions {
@@ -41,22 +41,30 @@ impl MountOptions {
         MountOptions { source: source.to_owned(), ..Default::default() }
     }
 
-    /// Sets one option, in the syntax of `-o`; `Usage` for an unknown one.
-    pub fn set(&mut self, option: &str) -> Result<()> {
-        match option {
-            "ro" => self.read_only = true,
-            "rw" => self.read_only = false,
-            "allow_other" => self.allow_other = Some(true),
-            "noallow_other" => self.allow_other = Some(false),
-            // These always apply.
-            "default_permissions" | "defaults" => {}
-            _ => match FLAGS.iter().find(|(on, off, _)| option == *on || option == *off) {
-                Some((on, _, flag)) if option == *on => self.flags |= flag,
-                Some((_, _, flag)) if !option.is_empty() => self.flags &= !flag,
-                _ => return Err(Error::Usage(format!("there is no mount option {option:?}"))),
+    /// Sets an option by its row in the table of settings; no value is the default. False if the
+    /// option does not concern the mount.
+    pub fn set(&mut self, id: Id, value: Option<Value>) -> bool {
+        let is_on = value == Some(Value::Flag(true));
+        match id {
+            Id::ReadOnly => self.read_only = is_on,
+            Id::AllowOther => self.allow_other = value.map(|_| is_on),
+            // For /proc/mounts: the kernel itself keeps no access times on a FUSE mount.
+            Id::AccessTimes => {
+                let noatime = Value::Choice(Id::AccessTimes.setting().default_choice());
+                self.set_flag(libc::MS_NOATIME, value.is_none_or(|value| value == noatime));
+            }
+            // Permissions always apply; the word needs nothing else.
+            Id::Defaults => {}
+            _ => match FLAGS.iter().find(|(flag, _)| *flag == id) {
+                Some((_, flag)) => self.set_flag(*flag, is_on),
+                None => return false,
             },
         }
-        Ok(())
+        true
+    }
+
+    fn set_flag(&mut self, flag: u64, is_on: bool) {
+        if is_on { self.flags |= flag } else { self.flags &= !flag }
     }
 
     fn allows_other(&self) -> bool {
@@ -74,10 +82,11 @@ impl MountOptions {
         if self.allows_other() {
             options.extend(b",allow_other");
         }
-        for (on, _, flag) in FLAGS {
+        let names = FLAGS.iter().map(|(id, flag)| (id.setting().name, *flag));
+        for (name, flag) in names.chain([("noatime", libc::MS_NOATIME)]) {
             if self.flags & flag != 0 {
                 options.push(b',');
-                options.extend(on.as_bytes());
+                options.extend(name.as_bytes());
             }
         }
         options.extend(b",fsname=");
@@ -268,19 +277,23 @@ pub fn abort_connection(number: u32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use xact_types::settings::parse_option;
+
     use super::*;
 
     #[test]
     fn options_match_those_of_ext4() {
         let mut options = MountOptions::new(Path::new("/a,b\\c"));
-        for option in ["ro", "nosuid", "noexec", "exec", "noallow_other", "defaults"] {
-            options.set(option).unwrap();
+        let mut set = |option: &str| {
+            let (id, value) = parse_option(option).unwrap();
+            options.set(id, value)
+        };
+        for option in ["ro", "nosuid", "noexec", "exec", "noallow_other", "defaults", "noatime"] {
+            assert!(set(option), "{option}");
         }
-        assert_eq!(options.mount_flags(), libc::MS_RDONLY | libc::MS_NOSUID);
-        assert_eq!(options.helper_options(), b"default_permissions,ro,nosuid,fsname=/a\\,b\\\\c");
-        for wrong in ["", "data=journal", "allow-other"] {
-            assert!(matches!(options.set(wrong), Err(Error::Usage(_))), "{wrong:?}");
-        }
+        assert!(!set("data=journal"));
+        assert_eq!(options.mount_flags(), libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NOATIME);
+        assert_eq!(options.helper_options(), b"default_permissions,ro,nosuid,noatime,fsname=/a\\,b\\\\c");
     }
 
     #[test]
