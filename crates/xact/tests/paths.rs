@@ -49,8 +49,9 @@ fn exercise_paths(place: &impl PathExt) {
     assert_eq!(place.metadata("/link").unwrap().kind, FileKind::Directory);
     assert_eq!(place.symlink_metadata("/link").unwrap().kind, FileKind::Symlink);
     place.hard_link("/a/moved", "/a/second name").unwrap();
-    place.set_permissions("/a/moved", 0o4750).unwrap();
+    // In this order: a new owner takes the set-user-ID bit away, as chown(2) does.
     place.set_owner("/a/moved", Some(7), None).unwrap();
+    place.set_permissions("/a/moved", 0o4750).unwrap();
     let attr = place.metadata("/a/second name").unwrap();
     assert_eq!((attr.size, attr.nlink, attr.perm, attr.uid, attr.gid), (6, 2, 0o4750, 7, 0));
     place.set_xattr("/a/moved", "user.kind", "test").unwrap();
