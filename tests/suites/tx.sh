@@ -213,7 +213,7 @@ test_time_runs_out() {
     gone() { [[ $("$XACT" tx status --at mnt "$ID" --json | jq -r .standing) == timed-out ]]; }
     wait_until "the transaction to time out" gone
     exits 66 'its time ran out' -- tx commit "$ID"
-    has "$WORK/daemon.log" "transaction $ID is dropped: its time has run out"
+    has "$WORK/daemon.log" "transaction $ID is aborted: its time has run out"
     [[ ! -e mnt/new ]]
     afterwards
 }
@@ -225,7 +225,7 @@ test_open_transactions_end_with_the_mount() {
     "$XACT" umount mnt 2>said
     has said "transaction $ID \(sh -c .*\) was open and is aborted: its changes are discarded"
     wait "$DAEMON"
-    has "$WORK/daemon.log" "transaction $ID .* was open and is dropped"
+    has "$WORK/daemon.log" "transaction $ID .* was open and is aborted"
     sound disk.img
     # The same if the daemon is asked to end.
     : >daemon.log
@@ -233,7 +233,7 @@ test_open_transactions_end_with_the_mount() {
     kept 'echo new >mnt/new' --timeout 0
     kill -TERM "$DAEMON"
     wait "$DAEMON"
-    has daemon.log "transaction $ID .* was open and is dropped: the mount ends"
+    has daemon.log "transaction $ID .* was open and is aborted: the mount ends"
     sound disk.img
 }
 

@@ -226,7 +226,7 @@ impl Server {
     }
 
     /// Answers the changes that have waited for too long; returns when to look again.
-    pub(crate) fn look_after_held(&self) -> Option<Instant> {
+    pub(crate) fn answer_late_replies(&self) -> Option<Instant> {
         let held = self.held.lock().clone();
         let now = Instant::now();
         let (late, waits): (Vec<_>, Vec<_>) = held.into_iter().partition(|held| *held.until.lock() <= now);

@@ -1,4 +1,5 @@
-//! A reply that waits until the kernel has forgotten what the change makes old (see `following`).
+//! A reply that waits until the kernel has forgotten what the change makes outdated (see
+//! `following`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -59,11 +59,11 @@ impl CommitHow {
     /// Returns when the commit is as durable as `self` says. If it fails before the volume shows
     /// the changes, no changes were applied: the transaction is aborted, or stays open if it was to
     /// be retained or committed in part.
-    fn commit(&self, transaction: &SharedTransaction, audience: &mut dyn CommitObserver) -> Result<()> {
+    fn commit(&self, transaction: &SharedTransaction, observer: &mut dyn CommitObserver) -> Result<()> {
         match &self.only {
-            Some(paths) => transaction.commit_only(paths, self.durability, audience),
-            None if self.retain => transaction.try_commit(self.durability, audience),
-            None => transaction.commit_with_observer(self.durability, audience),
+            Some(paths) => transaction.commit_only(paths, self.durability, observer),
+            None if self.retain => transaction.try_commit(self.durability, observer),
+            None => transaction.commit_with_observer(self.durability, observer),
         }
     }
 }
@@ -80,14 +80,14 @@ impl Server {
             if let Some(kept) = self.transactions.left_open(id) {
                 let label = String::from_utf8_lossy(&kept.label).into_owned();
                 let persistent = kept.persistent.is_some();
-                let becomes = if persistent { "stays open on the volume" } else { "is dropped" };
+                let becomes = if persistent { "stays open on the volume" } else { "is aborted" };
                 crate::log(format_args!("transaction {id} ({label}) was open and {becomes}: the mount ends"));
                 // A command that was still running has left no state that a user could decide over.
                 if persistent
                     && !kept.is_attached()
                     && let Err(e) = tx.transaction.update_persisted()
                 {
-                    crate::log(format_args!("transaction {id} stays as it was kept before: {e}"));
+                    crate::log(format_args!("transaction {id} stays as it was last persisted: {e}"));
                 }
             }
             tx.transaction.abort();
@@ -123,8 +123,8 @@ impl Server {
         self.report_later(number, channel, header, move |server, tx| server.commit(tx, &how, follow))
     }
 
-    /// Drops the selected changes.
-    pub(crate) fn drop_later(
+    /// Aborts the selected changes.
+    pub(crate) fn abort_part_later(
         self: &Arc<Self>,
         number: u32,
         channel: &Arc<Channel>,
@@ -137,7 +137,7 @@ impl Server {
             }
             tx.close();
             let result = tx.transaction.abort_only(&paths);
-            server.go_on(tx, result.is_ok());
+            server.resume(tx, result.is_ok());
             result
         })
     }
@@ -181,8 +181,8 @@ impl Server {
 
     /// The transaction of a closed view continues: as it was, or in a new view if the kernel's
     /// knowledge of the old one is outdated.
-    fn go_on(&self, tx: &TxView, anew: bool) {
-        if anew {
+    fn resume(&self, tx: &TxView, renew: bool) {
+        if renew {
             self.transactions.freeze(tx);
             self.transactions.renew(tx);
             self.forget_view(tx);
@@ -200,16 +200,16 @@ impl Server {
         let (channel, unique) = (channel.clone(), header.unique);
         let tx = self.transactions.take(number).ok_or(Errno::ENOENT)?;
         self.end_here_or_later(tx, &channel.clone(), move |server, tx, reply| {
-            let dropped = server.abort(tx);
+            let aborted = server.abort(tx);
             server.transactions.note_end(number, None);
-            answer_by(reply, &channel, unique, dropped.err().map(|e| e.errno()), &());
+            answer_by(reply, &channel, unique, aborted.err().map(|e| e.errno()), &());
         })
     }
 
     /// The last descriptor of the channel was closed.
     pub(crate) fn channel_closed(self: &Arc<Self>, number: u32) {
         if let Some(tx) = self.transactions.close_channel(number) {
-            // On an error the transaction is aborted all the same.
+            // The transaction is aborted also if this fails.
             let _ = self.end_later(tx, |server, tx| _ = server.abort(tx));
         }
     }
@@ -243,7 +243,7 @@ impl Server {
         self.spawn_of(&tx, Kind::End, move |server| end(server, &ours)).inspect_err(|_| {
             self.transactions.freeze(&tx);
             // An error was logged.
-            let _ = self.drop_all(&tx, TxStatus::Dropped);
+            let _ = self.abort_frozen(&tx, TxStatus::Dropped);
         })
     }
 
@@ -271,7 +271,7 @@ impl Server {
         }
         if tx.is_open() {
             // A part was committed: from now on the view shows another instant.
-            self.go_on(tx, result.is_ok());
+            self.resume(tx, result.is_ok());
         } else {
             self.transactions.freeze(tx);
             let status = if result.is_ok() { TxStatus::Committed } else { TxStatus::Dropped };
@@ -283,24 +283,24 @@ impl Server {
 
     fn abort(&self, tx: &TxView) -> Result<()> {
         self.transactions.freeze(tx);
-        let dropped = self.drop_all(tx, TxStatus::Dropped);
+        let aborted = self.abort_frozen(tx, TxStatus::Dropped);
         self.forget_view(tx);
-        dropped
+        aborted
     }
 
     /// Ends a transaction whose view is frozen.
-    pub(crate) fn drop_all(&self, tx: &TxView, status: TxStatus) -> Result<()> {
+    pub(crate) fn abort_frozen(&self, tx: &TxView, status: TxStatus) -> Result<()> {
         let on_volume = tx.transaction.persisted_info().is_some();
-        let dropped = tx.transaction.abort_persisted();
+        let aborted = tx.transaction.abort_persisted();
         if on_volume {
             self.forget_attributes(Node::Live(Ino::ROOT));
         }
-        if let Err(e) = &dropped {
+        if let Err(e) = &aborted {
             let id = tx.id();
             crate::log(format_args!("transaction {id} may be open again after the next mount: {e}"));
         }
         self.transactions.ended(tx, status);
-        dropped
+        aborted
     }
 
     /// Drops the pages that the kernel has of a view's files, and the view's folder.

@@ -64,7 +64,7 @@ const PAGE: u64 = 4096;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Whether the ioctl is one of these.
-pub(crate) fn is_one(command: u32) -> bool {
+pub(crate) fn is_atomic_command(command: u32) -> bool {
     matches!(command, START | COMMIT | ABORT | GET_FEATURES)
 }
 
@@ -258,7 +258,7 @@ impl Server {
 
     /// Aborts the sections of dead processes and answers the writes that have waited for too long.
     /// Returns when to look again.
-    pub(crate) fn look_after_sections(&self) -> Option<Instant> {
+    pub(crate) fn check_section_owners(&self) -> Option<Instant> {
         for (ino, section) in self.sections.all() {
             if section.owner.is_dead() && self.sections.remove(ino, &section) {
                 self.abort_section(ino, &section);

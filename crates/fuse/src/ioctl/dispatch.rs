@@ -108,7 +108,7 @@ impl Server {
                 });
                 put(reply, &status)
             }
-            (command, Node::View(..) | Node::Control(_)) if savepoints::is_one(command) => {
+            (command, Node::View(..) | Node::Control(_)) if savepoints::is_savepoint_command(command) => {
                 self.savepoint_later(node, channel, header, command, input)?;
                 return Ok(Outcome::Later);
             }
@@ -117,7 +117,7 @@ impl Server {
             }
             (atomic_write::GET_FEATURES, Node::Live(_)) => put(reply, &atomic_write::features(header)),
             // In a transaction SQLite's journal costs no I/O, so atomic writes would gain nothing.
-            (command, Node::Live(ino)) if atomic_write::is_one(command) => {
+            (command, Node::Live(ino)) if atomic_write::is_atomic_command(command) => {
                 return self.atomic_ioctl(channel, ino, header, command, reply);
             }
             (attributes::SETFLAGS | attributes::FSSETXATTR, Node::Snapshot(..)) => {

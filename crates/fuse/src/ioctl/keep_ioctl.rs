@@ -130,14 +130,14 @@ impl Server {
 
     /// Aborts transactions that are left open and whose time has run out; returns when to look
     /// again.
-    pub(crate) fn drop_expired(&self) -> Option<Instant> {
+    pub(crate) fn abort_expired(&self) -> Option<Instant> {
         let (expired, next) = self.transactions.take_expired();
         for tx in expired {
             let id = tx.id();
-            crate::log(format_args!("transaction {id} is dropped: its time has run out"));
+            crate::log(format_args!("transaction {id} is aborted: its time has run out"));
             self.transactions.freeze(&tx);
             // An error was logged.
-            let _ = self.drop_all(&tx, TxStatus::TimedOut);
+            let _ = self.abort_frozen(&tx, TxStatus::TimedOut);
             self.forget_view(&tx);
         }
         next

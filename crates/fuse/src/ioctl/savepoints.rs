@@ -32,7 +32,7 @@ use xact::Changes;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Whether the ioctl is about savepoints.
-pub(crate) fn is_one(command: u32) -> bool {
+pub(crate) fn is_savepoint_command(command: u32) -> bool {
     matches!(command, control::IOC_SAVEPOINT | control::IOC_ROLLBACK | control::IOC_RELEASE)
 }
 
@@ -128,7 +128,7 @@ impl Server {
     }
 
     /// Looks at all views with open parts; returns when to look again.
-    pub(crate) fn look_after_parts(self: &Arc<Self>) -> Option<Instant> {
+    pub(crate) fn check_part_owners(self: &Arc<Self>) -> Option<Instant> {
         let mut any = false;
         for tx in self.transactions.all() {
             self.undo_dead_parts(&tx);

@@ -48,7 +48,7 @@ impl Server {
                 put(reply, &());
             }
             control::IOC_DROP => {
-                self.drop_later(number, channel, header)?;
+                self.abort_part_later(number, channel, header)?;
                 return Ok(Outcome::Later);
             }
             control::IOC_KEEP => {

@@ -49,7 +49,7 @@ pub fn latencies(volume: &Volume) -> Latencies {
     Latencies { fsync: (&volume.sync_times()).into(), commit: (&volume.commit_times()).into() }
 }
 
-/// All 0 where the volume has none.
+/// All fields are 0 if the volume has no pool.
 fn pool_of(volume: &Volume) -> Result<Pool> {
     Ok(volume.pool_use()?.map_or_else(Pool::default, |pool| Pool {
         size: pool.size_bytes,

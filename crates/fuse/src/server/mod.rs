@@ -60,10 +60,10 @@ pub struct Server {
 
 impl Deadlines for Server {
     fn due(self: &Arc<Self>) -> Option<Instant> {
-        let sections = self.look_after_sections();
-        let parts = self.look_after_parts();
-        let held = self.look_after_held();
-        self.drop_expired().into_iter().chain(sections).chain(parts).chain(held).min()
+        let sections = self.check_section_owners();
+        let parts = self.check_part_owners();
+        let held = self.answer_late_replies();
+        self.abort_expired().into_iter().chain(sections).chain(parts).chain(held).min()
     }
 
     fn reaper(&self) -> &Reaper {

@@ -1,21 +1,21 @@
-//! The priority of threads: those that work for users who ask for much yield to others, and none
-//! waits long for a CPU that many want.
+//! The priority of threads. Threads that work for busy users yield to others, and no thread waits
+//! long for a contended CPU.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-/// Nice value of a thread that yields: a third of the weight of others. Less would leave locks that
-/// others wait for with threads that hardly run.
+/// Nice value of a thread that yields: a third of the weight of others. With less weight, locks
+/// that others wait for would stay with threads that hardly run.
 const LOW: i32 = 0;
-/// That of a thread that does not.
+/// Nice value of a thread that does not yield.
 const ORDINARY: i32 = -5;
 
 thread_local! {
     static IS_LOW: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Gives the calling thread a low priority, or the ordinary one again. Nothing happens where this
-/// process may not take the first back.
+/// Gives the calling thread a low priority, or the ordinary one again. Has no effect if this
+/// process may not raise a priority that it has lowered.
 pub fn set(low: bool) {
     if IS_LOW.get() == low || !may_be_raised() {
         return;
@@ -25,8 +25,8 @@ pub fn set(low: bool) {
     xact::when_leading(low.then_some(lead));
 }
 
-/// A thread of low priority leads a commit, or has ended that. All threads that want their changes
-/// durable wait for it, so it has the ordinary priority while it leads.
+/// Called when a thread of low priority begins to lead a commit, or has ended that. All threads
+/// that want their changes durable wait for it, so it has the ordinary priority while it leads.
 fn lead(leads: bool) {
     nice(if leads { ORDINARY } else { LOW });
 }
@@ -39,11 +39,11 @@ pub fn reset() {
     shorten_slice();
 }
 
-/// What a thread runs at a time when others want its CPU, in nanoseconds: the least that the kernel
-/// takes.
+/// The time slice of a thread on a contended CPU, in nanoseconds: the least that the kernel
+/// accepts.
 const SLICE: u64 = 100_000;
 
-/// `struct sched_attr` (sched_setattr(2)), as it was first.
+/// `struct sched_attr` (sched_setattr(2)) in its first version.
 #[repr(C)]
 #[derive(Default)]
 struct SchedAttr {
@@ -57,15 +57,15 @@ struct SchedAttr {
     period: u64,
 }
 
-/// Has the calling thread run earlier when it is woken on a CPU that many want, and shorter: its
-/// share stays what it is. A worker is woken for whoever calls, wherever it ran last: where
-/// somebody keeps that CPU busy with many processes, the caller on another one would wait for all
-/// of them. Kernels before 6.12 do not know of it.
+/// Makes the scheduler run the calling thread earlier after it is woken on a contended CPU, and for
+/// a shorter time: its share stays the same. A worker is woken for a caller on the CPU where it ran
+/// last. If another user keeps that CPU busy with many processes, the caller on another CPU would
+/// wait for all of them. Kernels before 6.12 ignore it.
 fn shorten_slice() {
     const PROCESS: libc::c_int = 0;
     let mut attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: SLICE, ..SchedAttr::default() };
-    // SAFETY: it tells a number of the calling thread; the kernel reads a struct of the size that
-    // it says.
+    // SAFETY: it returns a number of the calling thread; the kernel reads a struct of the size in
+    // its first field.
     unsafe {
         attr.nice = libc::getpriority(libc::PRIO_PROCESS, 0);
         libc::syscall(libc::SYS_sched_setattr, PROCESS, &raw const attr, 0);
@@ -77,12 +77,12 @@ fn nice(value: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) == 0 }
 }
 
-/// Whether a thread may go back to the priority that it had: tried once, on a thread that ends
-/// then.
+/// Whether a thread may raise its priority again after it has lowered it. This is tried once, on a
+/// thread that ends then.
 fn may_be_raised() -> bool {
     static MAY: OnceLock<bool> = OnceLock::new();
     *MAY.get_or_init(|| {
-        // SAFETY: it tells a number of the calling thread.
+        // SAFETY: it returns a number of the calling thread.
         let ordinary = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) } == 0;
         let tried = std::thread::Builder::new().spawn(|| nice(LOW) && nice(ORDINARY));
         ordinary && tried.is_ok_and(|tried| tried.join().unwrap_or(false))
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_thread_goes_down_and_up_again() {
         std::thread::spawn(|| {
-            // SAFETY: it tells a number of the calling thread.
+            // SAFETY: it returns a number of the calling thread.
             let now = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
             reset();
             let before = now();

@@ -1,20 +1,20 @@
-//! Workers, shared between users.
+//! Sharing of the workers between users.
 //!
-//! A user may have [`WORKERS_OF_USER`] requests answered at a time, and less where few workers are
-//! left: a quarter of these. A user who has the mount to himself for a while may have half of all.
-//! What comes beyond that is *parked*: copied, so that the worker goes on with what others want.
+//! A user may have [`WORKERS_OF_USER`] requests answered at a time. If few workers are left, the
+//! limit is a quarter of these. A user that calls alone for a while may have half of all workers.
+//! Further requests are *parked*: copied, so that the worker can continue with requests of others.
 //! Root and the mount's owner have no limit, and cost nothing here.
 //!
-//! A user who has many requests at a time while others call is *busy*. All requests of a busy user
+//! A user with many requests at a time, while others call, is *busy*. All requests of a busy user
 //! are parked, and answered by threads of a lower priority (`background`), so that other callers do
 //! not wait for a CPU behind them. At most [`WORKERS_OF_BUSY_USER`] are answered at a time: each
 //! holds locks that other requests need, and takes a share of the device.
 //!
-//! A request that does not fit what may be parked is answered at once, whatever that takes, unless
-//! it could wait for the lock of a transaction and few workers are left: then it fails with
-//! `EAGAIN`.
+//! A request that does not fit in the space for parked ones is answered at once, however long that
+//! takes. The exception is one that could wait for the lock of a transaction while few workers are
+//! left: it fails with `EAGAIN`.
 //!
-//! Why nothing deadlocks. A worker waits for another request of its user only where it writes to a
+//! Why nothing deadlocks. A worker waits for another request of its user only when it writes to a
 //! file with an atomic section (`ioctl/atomic_write`), and is woken after a second. If all workers
 //! of a user wait like this, the user's other requests wait for that second.
 
@@ -29,33 +29,33 @@ use parking_lot::Mutex;
 use crate::transport::channel::Channel;
 use crate::transport::parked_request::ParkedRequest;
 
-/// Workers that requests of one user have at a time.
+/// Workers that requests of one user occupy at a time.
 pub const WORKERS_OF_USER: usize = 4;
-/// Threads that answer a busy user.
+/// Threads that answer requests of a busy user.
 const WORKERS_OF_BUSY_USER: usize = 2;
-/// A user with this many requests at a time, from several threads, is busy. One thread alone may
-/// seem to have several: it sends the next request as soon as it has the reply, before the worker
-/// that has replied counts the request as done.
+/// A user with this number of requests at a time, from several threads, is busy. One thread alone
+/// may seem to have several: it sends the next request as soon as it has the reply, before the
+/// worker that has replied counts the request as done.
 const MANY: usize = 3;
-/// For how long the user stays busy after that.
+/// How long the user stays busy after that.
 const BUSY: Duration = Duration::from_millis(100);
-/// Users are told apart by their number modulo this.
+/// Users whose numbers are equal modulo this share a slot.
 const SLOTS: usize = 64;
 /// Bytes of requests that may be parked, of one user and of all.
 const PARKED_MAX: usize = 2 << 20;
 const PARKED_MAX_ALL: usize = 8 << 20;
-/// What a parked request takes besides its bytes.
+/// Memory of a parked request without its bytes.
 const PARKED_BYTES: usize = 64;
 
 #[derive(Default)]
 struct Slot {
     /// Requests that are being answered.
     busy: AtomicUsize,
-    /// Until when its user counts as busy, in milliseconds since the start; 0: he does not.
+    /// The time until which its user counts as busy, in milliseconds since the start; 0: not busy.
     busy_until: AtomicU64,
     /// The thread whose request came last.
     caller: AtomicU32,
-    /// Length of `queue`, to be looked at without its lock.
+    /// Length of `queue`, readable without its lock.
     waiting: AtomicU32,
     queue: Mutex<Queue>,
 }
@@ -66,18 +66,18 @@ struct Queue {
     bytes: usize,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
     /// It is answered now, and is not counted.
     Unlimited,
-    /// It is answered now. The worker says when it is done ([`Shares::done`]).
+    /// It is answered now. The worker reports when it is done ([`Shares::done`]).
     Now(SlotNr),
     /// It waits. The worker asks for the next one of this user that may be answered
     /// ([`Shares::next`]).
     Parked(SlotNr),
-    /// It cannot be parked. It is answered now all the same, or refused if it may wait; the worker
-    /// says when that is done.
+    /// It cannot be parked. It is answered now nevertheless, or refused if it may wait. The worker
+    /// reports when that is done.
     Crowded(SlotNr),
 }
 
@@ -93,24 +93,24 @@ impl Share {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotNr(usize);
 
-/// Who has which share of the workers.
+/// The shares of the workers, by user.
 pub struct Shares {
     slots: [Slot; SLOTS],
-    /// Of all users with limits.
+    /// Requests of all users with limits that are being answered.
     busy: AtomicUsize,
-    /// Whose request came last, as the number of a slot ([`SLOTS`] for users without a limit), and
-    /// since when, in milliseconds since the start, no other's has come.
+    /// The slot of the last request ([`SLOTS`] for users without a limit), and the time since which
+    /// only this slot has called, in milliseconds since the start.
     last: AtomicUsize,
     alone_since: AtomicU64,
     parked_bytes: AtomicUsize,
     started: Instant,
     workers: usize,
-    /// The user as whom the volume is mounted.
+    /// The mount's owner.
     owner: u32,
 }
 
 impl Shares {
-    /// For a pool of so many workers.
+    /// For a pool of this number of workers.
     pub fn new(workers: usize) -> Shares {
         // SAFETY: geteuid has no arguments and cannot fail.
         let owner = unsafe { libc::geteuid() };
@@ -130,7 +130,7 @@ impl Shares {
         &self.slots[nr.0]
     }
 
-    /// Counts a request of the slot as being answered; false where it has its share already.
+    /// Counts a request of the slot as being answered; false if the slot has used up its share.
     fn enter(&self, slot: &Slot) -> bool {
         let own = slot.busy.fetch_add(1, SeqCst);
         let free = self.workers.saturating_sub(self.busy.fetch_add(1, SeqCst));
@@ -149,15 +149,15 @@ impl Shares {
         slot.busy.fetch_sub(1, SeqCst);
     }
 
-    /// A request of this user has come.
-    fn note(&self, who: usize) {
-        if self.last.load(Relaxed) != who {
-            self.last.store(who, Relaxed);
+    /// Notes a request of this slot.
+    fn note(&self, slot: usize) {
+        if self.last.load(Relaxed) != slot {
+            self.last.store(slot, Relaxed);
             self.alone_since.store(self.now(), Relaxed);
         }
     }
 
-    /// Whether no other user has asked for anything in a while.
+    /// Whether no other user has called for a while.
     fn is_alone(&self) -> bool {
         self.now() > self.alone_since.load(Relaxed) + BUSY.as_millis() as u64
     }
@@ -166,7 +166,7 @@ impl Shares {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Whether the slot's user is busy, with the request of this thread that has just come.
+    /// Whether the slot's user is busy, counting the new request of this thread.
     fn is_busy(&self, slot: &Slot, thread: u32) -> bool {
         let before = slot.busy.load(Relaxed) + slot.waiting.load(Relaxed) as usize;
         // Threads of other PID namespaces have no number here.
@@ -189,7 +189,7 @@ impl Shares {
         !self.is_alone()
     }
 
-    /// A request has come. One of no thread, as to close a file, is the kernel's own.
+    /// Admits or parks a request. One of no thread, such as closing a file, is the kernel's own.
     pub fn admit(&self, uid: u32, thread: u32, channel: &Arc<Channel>, request: &[u8]) -> Share {
         if uid == 0 || uid == self.owner {
             if thread != 0 {
@@ -224,17 +224,18 @@ impl Shares {
         self.busy.load(SeqCst) * 4 > self.workers * 3
     }
 
-    /// A request that was admitted is answered; returns the next one of the same user, which is
-    /// admitted then.
+    /// Called when an admitted request is answered. Returns the next one of the same user, which is
+    /// then admitted.
     ///
-    /// No request is forgotten. A worker that parks one calls [`Shares::next`] afterwards. Either
-    /// it finds room in the user's share, or a thread that uses that share calls this later.
+    /// No request is lost. A worker that parks one calls [`Shares::next`] afterwards. Either the
+    /// user's share has a free place then, or a thread that occupies a place in it calls this
+    /// later.
     pub fn done(&self, nr: SlotNr) -> Option<ParkedRequest> {
         self.leave(self.slot(nr));
         self.next(nr)
     }
 
-    /// A parked request that the user's share has room for now.
+    /// The next parked request, if the user's share has a free place.
     pub fn next(&self, nr: SlotNr) -> Option<ParkedRequest> {
         let slot = self.slot(nr);
         loop {
@@ -251,8 +252,8 @@ impl Shares {
                 return Some(parked);
             }
             drop(queue);
-            // Another worker has taken it, and one that was parked since may have found no share
-            // free.
+            // Another worker has taken it. One that was parked since then may have found no free
+            // place.
             self.leave(slot);
         }
     }
@@ -272,9 +273,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_a_share_is_parked_and_taken_in_order() {
+    fn requests_beyond_a_share_are_parked_and_taken_in_order() {
         let (shares, channel, nr) = (Shares::new(64), channel(), slot_of(1000));
-        // Alone he is not busy, and has not been alone for long.
+        // A user that calls alone is not busy, and has not been alone for long.
         for _ in 0..WORKERS_OF_USER {
             assert!(shares.enter(shares.slot(nr)));
         }
@@ -293,9 +294,9 @@ mod tests {
         assert_eq!(shares.parked_bytes.load(SeqCst), 0);
     }
 
-    /// Also a request that his share has room for goes to the background, while others call.
+    /// While others call, a request goes to the background even if the share has a free place.
     #[test]
-    fn a_busy_user_is_answered_in_the_background_beside_others_alone() {
+    fn a_busy_user_is_answered_in_the_background_only_beside_others() {
         let (shares, channel, nr) = (Shares::new(64), channel(), slot_of(1000));
         let many = || {
             for thread in 1..MANY as u32 {
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_has_half_of_the_workers_until_another_comes() {
+    fn a_user_alone_has_half_of_the_workers_until_another_calls() {
         let (shares, channel) = (Shares::new(64), channel());
         let now = |uid: u32| matches!(shares.admit(uid, 1, &channel, b"request"), Share::Now(_));
         assert!(now(1000));
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn some_workers_are_left_whatever_many_users_do() {
+    fn many_users_leave_some_workers_free() {
         let shares = Shares::new(64);
         for uid in 1000..1012 {
             while shares.enter(shares.slot(slot_of(uid))) {}
@@ -355,19 +356,19 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_parked_is_not_kept() {
+    fn a_request_that_cannot_be_parked_takes_no_memory() {
         let (shares, channel, nr) = (Shares::new(64), channel(), slot_of(1000));
         while shares.enter(shares.slot(nr)) {}
         let large = vec![0; 1 << 20];
         assert_eq!(shares.admit(1000, 1, &channel, &large), Share::Parked(nr));
         assert_eq!(shares.admit(1000, 1, &channel, &large), Share::Crowded(nr));
         assert!(!shares.is_crowded());
-        assert!(shares.done(nr).is_none(), "his share is full");
+        assert!(shares.done(nr).is_none(), "the share is used up");
     }
 
     /// Many threads that answer and park; each request is answered once.
     #[test]
-    fn none_is_forgotten() {
+    fn no_parked_request_is_lost() {
         const EACH: usize = 20_000;
         let (shares, channel, answered) = (Shares::new(64), channel(), AtomicUsize::new(0));
         thread::scope(|scope| {
