@@ -28,14 +28,126 @@ test_completions() {
     "$XACT" completions bash >complete.bash
     bash -n complete.bash
     local shell
-    for shell in zsh fish; do "$XACT" completions $shell | grep -q xact; done
+    for shell in zsh fish; do "$XACT" completions $shell | grep -q XACT_COMPLETE; done
     exits 64 -- "$XACT" completions tcl
+}
+
+# As the script of a shell asks: the words, and the number of the word under the cursor.
+completed() { # SHELL WORD…
+    local shell=$1
+    shift
+    env XACT_COMPLETE="$shell" _CLAP_COMPLETE_INDEX=$(($# - 1)) _CLAP_IFS=$'\n' "$XACT" -- "$@"
+}
+
+test_shells_complete_from_the_state_of_a_mount() {
+    needs jq
+    volume disk.img --engine generations
+    mounted disk.img mnt
+    "$XACT" snapshot create mnt monday
+    "$XACT" snapshot create mnt tuesday
+    "$XACT" run --at mnt --leave-open --status-file status -- touch mnt/new
+    local id shell
+    id=$(jq .transaction status)
+    for shell in bash zsh fish; do
+        completed $shell xact umount '' >found
+        has found "^$WORK/mnt"
+        completed $shell xact tx diff --at mnt '' >found
+        has found "^$id"
+        completed $shell xact snapshot delete mnt '' >found
+        has found '^monday'
+        has found '^tuesday'
+        completed $shell xact mount -o ro,errors=r >found
+        has found '^ro,errors=remount-ro'
+        completed $shell xact mode set mnt fsync=g >found
+        has found '^fsync=generation'
+        completed $shell xact mkfs --engine g >found
+        has found '^generations'
+    done
+    has <(completed fish xact tx diff --at mnt '') 'touch mnt/new'
+    equal "names that begin with t" tuesday "$(completed bash xact snapshot restore mnt t)"
+    equal "off a mount" '' "$(completed bash xact tx diff --at / '')"
+    # The function of the script itself, as bash calls it.
+    mkdir bin
+    ln -s "$XACT" bin/xact
+    equal "by bash" tuesday "$(PATH=$WORK/bin:$PATH bash -c '
+        source <(xact completions bash) 2>/dev/null
+        COMP_WORDS=(xact snapshot delete mnt t) COMP_CWORD=4 COMP_TYPE=9
+        _clap_complete_xact xact t mnt
+        printf "%s\n" "${COMPREPLY[@]}"')"
+    unmounted mnt
+}
+
+test_progress_for_programs() {
+    needs jq
+    "$XACT" mkfs disk.img --size 64M --progress=json >/dev/null 2>lines
+    equal "steps of mkfs" 'making disk.img' "$(jq -r .step lines | sort -u)"
+    equal "last line of mkfs" true "$(jq -s '.[-1].finished' lines)"
+    "$XACT" check disk.img --progress=json >out 2>lines
+    has out 'files'
+    equal "lines of check" true "$(jq -s 'all(.done <= .total and .unit == "share")' lines)"
+    equal "last line of check" true "$(jq -s '.[-1] | .done == 1 and .finished' lines)"
+    "$XACT" check disk.img >out 2>lines
+    equal "without the option" '' "$(cat lines)"
+    "$XACT" convert disk.img --to generations --progress=json 2>lines
+    equal "unit of convert" bytes "$(jq -r .unit lines | sort -u)"
+}
+
+test_log_lines_have_level_and_mount() {
+    volume disk.img
+    mkdir mnt
+    exits 64 'invalid filter' -- env XACT_LOG='[' "$XACT" info disk.img
+    mounted disk.img mnt --log log
+    "$XACT" run --at mnt --leave-open -- touch mnt/new 2>said
+    has said 'transaction 1 is open'
+    unmounted mnt 2>said
+    has log "^20[0-9-]+T[0-9:.]+Z INFO  mount=$WORK/mnt transaction=1: transaction 1 \\(touch mnt/new\\) was open"
+    # Only errors are logged, and no notes are printed.
+    mounted disk.img mnt --log quiet -q
+    "$XACT" -q run --at mnt --leave-open -- touch mnt/new 2>said
+    "$XACT" umount mnt -q 2>>said
+    equal "said quietly" '' "$(cat said quiet)"
+}
+
+# A stand-in for journald: a socket that prints what it receives.
+test_the_journal_has_fields() {
+    volume disk.img
+    mkdir mnt
+    mount -t tmpfs none /run
+    mkdir -p /run/systemd/journal
+    python3 -c '
+import socket
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.bind("/run/systemd/journal/socket")
+while True:
+    print(s.recv(1 << 16).decode(errors="replace"), flush=True)
+' >journal &
+    local listener=$!
+    until [[ -S /run/systemd/journal/socket ]]; do sleep 0.1; done
+    mounted disk.img mnt
+    "$XACT" run --at mnt --leave-open -- touch mnt/new 2>said
+    unmounted mnt 2>said
+    until grep -q MESSAGE journal; do sleep 0.1; done
+    kill $listener
+    has journal "^XACT_MOUNT$|^XACT_MOUNT=$WORK/mnt"
+    has journal 'SYSLOG_IDENTIFIER'
+    has journal 'XACT_TRANSACTION'
+    has journal 'transaction 1 \(touch mnt/new\) was open'
 }
 
 test_man_pages() {
     "$XACT" man pages
     grep -q '^.TH xact 1' pages/xact.1
-    [[ -s pages/xact-umount.1 ]]
+    [[ -s pages/xact-umount.1 && -s pages/xact-snapshot-create.1 ]]
+    needs groff
+    local page
+    for page in pages/*.1; do
+        equal "warnings of $page" '' "$(groff -man -Tutf8 -ww -z "$page" 2>&1)"
+        has "$page" '^.SH EXAMPLES'
+        has "$page" '^.SH "SEE ALSO"'
+    done
+    groff -man -Tascii -P -cbou pages/xact-mount.1 >mount.txt
+    has mount.txt '^MOUNT OPTIONS'
+    has mount.txt 'commit=TIME'
     exits 64 -- "$XACT" man
     touch file
     exits 64 'cannot write man pages' -- "$XACT" man file
@@ -95,6 +207,7 @@ test_install_and_uninstall() {
     make -s -C "$ROOT" install PREFIX="$WORK/usr" CARGO=true >/dev/null
     "$WORK/usr/bin/xact" --version >/dev/null
     has "$WORK/usr/share/man/man1/xact-run.1" 'transaction'
+    has <(MANPATH=$WORK/usr/share/man man xact-snapshot-create) 'Make a snapshot'
     [[ -s $WORK/usr/share/bash-completion/completions/xact ]]
     make -s -C "$ROOT" uninstall PREFIX="$WORK/usr" >/dev/null
     equal "files left" '' "$(find "$WORK/usr" -type f)"

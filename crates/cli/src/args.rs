@@ -13,8 +13,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
 
+use crate::complete;
 use crate::exit;
+use crate::progress::{Format, ProgressOption};
 use crate::values;
 pub use convert::{Convert, ConvertTo};
 pub use journal::Journal;
@@ -34,8 +37,39 @@ pub use tx::{Diff, Target, Tx, TxAbort, TxBegin, TxCommand, TxCommit, TxList, Tx
 #[command(name = "xact", version, propagate_version = true, after_long_help = exit::HELP)]
 #[command(max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
+    #[command(flatten)]
+    pub verbosity: Verbosity,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The options of every command on its messages.
+#[derive(Debug, Args)]
+pub struct Verbosity {
+    /// Print more messages; repeat for more. XACT_LOG=FILTER overrides this.
+    ///
+    /// Commands print warnings and errors, and the daemon also logs information. Each -v adds a
+    /// level: information, debug, trace. The environment variable XACT_LOG chooses events by level
+    /// and source, such as debug or xact_fs=trace,info.
+    #[arg(long, short, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+    /// Print errors only.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+impl Verbosity {
+    /// The lowest level of events that are logged.
+    pub fn level(&self, is_daemon: bool) -> LevelFilter {
+        let default = if is_daemon { 1 } else { 0 };
+        match self.verbose + default {
+            _ if self.quiet => LevelFilter::ERROR,
+            0 => LevelFilter::WARN,
+            1 => LevelFilter::INFO,
+            2 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,13 +95,30 @@ pub enum Command {
     Man(Man),
 }
 
+impl Command {
+    /// How the command reports progress.
+    pub fn progress(&self) -> Format {
+        let option = match self {
+            Command::Mkfs(args) => &args.progress,
+            Command::Recover(args) => &args.progress,
+            Command::Check(args) => &args.progress,
+            Command::Convert(args) => &args.progress,
+            Command::Snapshot(Snapshot {
+                command: SnapshotCommand::Export { progress, .. } | SnapshotCommand::Restore { progress, .. },
+            }) => progress,
+            _ => return Format::Auto,
+        };
+        option.progress
+    }
+}
+
 /// Make all completed changes on a mount durable
 ///
 /// sync(1) and syncfs(2) do not reach a FUSE mount; this command does.
 #[derive(Debug, Args)]
 pub struct Sync {
     /// The mount, or any path on it.
-    #[arg(value_name = "MNT", default_value = ".", value_hint = clap::ValueHint::DirPath)]
+    #[arg(value_name = "MNT", default_value = ".", add = complete::mount())]
     pub at: PathBuf,
 }
 
@@ -80,7 +131,7 @@ pub struct Sync {
 #[derive(Debug, Args)]
 pub struct Stat {
     /// The mount, or any path on it.
-    #[arg(value_name = "MNT", default_value = ".", value_hint = clap::ValueHint::DirPath)]
+    #[arg(value_name = "MNT", default_value = ".", add = complete::mount())]
     pub at: PathBuf,
     /// Repeatedly show the activity of the last interval; with --json, one line each [default
     /// interval: 1s].
@@ -109,6 +160,8 @@ pub struct Recover {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub progress: ProgressOption,
 }
 
 /// Check a volume, from the superblock to the last block
@@ -127,6 +180,8 @@ pub struct Check {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub progress: ProgressOption,
 }
 
 /// Show superblock information
@@ -146,6 +201,7 @@ pub struct Info {
 
 /// Print a completion script for a shell
 ///
+/// The script asks xact for candidates, so it also completes mounts, transactions and snapshots.
 /// For bash: xact completions bash > /usr/share/bash-completion/completions/xact
 #[derive(Debug, Args)]
 pub struct Completions {
@@ -183,6 +239,20 @@ mod tests {
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
+    }
+
+    #[test]
+    fn every_command_takes_the_options_on_messages() {
+        let level =
+            |line: &str, is_daemon| Cli::try_parse_from(line.split(' ')).unwrap().verbosity.level(is_daemon);
+        assert_eq!(level("xact info x", false), LevelFilter::WARN);
+        assert_eq!(level("xact tx list -v", false), LevelFilter::INFO);
+        assert_eq!(level("xact -q tx list", false), LevelFilter::ERROR);
+        assert_eq!(level("xact mount a b", true), LevelFilter::INFO);
+        assert_eq!(level("xact mount a b -vv", true), LevelFilter::TRACE);
+        // Behind the command they are the command's.
+        assert_eq!(level("xact run true -v", false), LevelFilter::WARN);
+        assert!(Cli::try_parse_from(["xact", "info", "x", "-v", "-q"]).is_err());
     }
 
     #[test]

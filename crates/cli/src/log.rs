@@ -1,124 +1,294 @@
-//! The daemon's log. All layers write lines to standard error; here these lines get to where they
-//! are kept.
+//! The log: events of all layers, as lines on standard error or in a file, or in the system's log.
+//!
+//! A command prints events to standard error. The daemon does so until it is ready; from then on
+//! they go to its [`Target`], with time, level, mount and, if an event concerns one, transaction.
+//! Lines that are written to standard error itself, such as those of a panic, go to the same place.
+//!
+//! `-v`, `-q` and the environment variable `XACT_LOG` choose the events.
 
 use std::ffi::CString;
+use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::stdio::dup2_stderr;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::{LookupSpan, Registry};
+use xact_types::printable;
 
+use crate::args::Verbosity;
 use crate::exit::{Failure, Result};
 
-/// Where the log goes.
+/// The environment variable with a filter, such as `debug` or `xact_fs=trace,info`.
+const FILTER: &str = "XACT_LOG";
+const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
+const SYSLOG_SOCKET: &str = "/dev/log";
+
+/// The destination of the daemon's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Stderr,
+    Journal,
     Syslog,
     File(PathBuf),
-    /// There is no syslog, and nothing was asked for.
+    /// The system has neither journal nor syslog, and `--log` was not given.
     Nowhere,
 }
 
+/// The logs that this system offers.
+#[derive(Debug, Clone, Copy)]
+struct Offered {
+    journal: bool,
+    /// Standard error is connected to the journal.
+    stderr_is_journal: bool,
+    syslog: bool,
+}
+
+impl Offered {
+    fn here() -> Offered {
+        Offered {
+            journal: Path::new(JOURNAL_SOCKET).exists(),
+            stderr_is_journal: stderr_is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()),
+            syslog: Path::new(SYSLOG_SOCKET).exists(),
+        }
+    }
+}
+
+/// Whether `JOURNAL_STREAM` (device and inode, as in systemd.exec(5)) names standard error.
+fn stderr_is_journal(stream: Option<&str>) -> bool {
+    let stderr = || std::fs::metadata("/proc/self/fd/2").ok();
+    let same = |stream: &str| Some(stream == stderr().map(|file| format!("{}:{}", file.dev(), file.ino()))?);
+    stream.and_then(same).unwrap_or(false)
+}
+
 impl Target {
-    /// `asked` is the argument of `--log`.
-    pub fn choose(asked: Option<&Path>, foreground: bool) -> Result<Target> {
-        match asked {
+    /// `argument` is that of `--log`.
+    pub fn choose(argument: Option<&Path>, foreground: bool) -> Result<Target> {
+        Target::choose_from(argument, foreground, Offered::here())
+    }
+
+    fn choose_from(argument: Option<&Path>, foreground: bool, offered: Offered) -> Result<Target> {
+        match argument {
             Some(path) if path == Path::new("stderr") => Ok(Target::Stderr),
+            Some(path) if path == Path::new("journal") => Ok(Target::Journal),
             Some(path) if path == Path::new("syslog") => Ok(Target::Syslog),
-            // The daemon's current folder is another one.
+            // The daemon has another current folder.
             Some(path) => std::path::absolute(path)
                 .map(Target::File)
                 .map_err(|e| Failure::system(format_args!("find {}", path.display()), e)),
+            None if foreground && !offered.stderr_is_journal => Ok(Target::Stderr),
+            None if offered.journal => Ok(Target::Journal),
             None if foreground => Ok(Target::Stderr),
-            None if Path::new("/dev/log").exists() => Ok(Target::Syslog),
+            None if offered.syslog => Ok(Target::Syslog),
             None => Ok(Target::Nowhere),
         }
     }
 }
 
-/// A running log: a thread that takes what is written to standard error.
-pub struct Log(Option<JoinHandle<()>>);
-
-/// Opens the log's target now, so that a failure can still be reported; `Prepared::start` comes
-/// later.
-pub struct Prepared(Sink);
-
+/// The destination of events.
 enum Sink {
-    Stderr,
-    Syslog(String),
-    File(File),
+    /// Standard error, as messages of a command.
+    Command,
+    /// Lines with time and mount.
+    Lines {
+        out: Out,
+        mount: String,
+    },
+    Syslog {
+        mount: String,
+    },
+    Journal(tracing_journald::Layer),
     Nowhere,
 }
 
-/// `about` is what the lines are about, where others' are in the same log: the image.
-pub fn prepare(target: &Target, about: &Path) -> Result<Prepared> {
-    Ok(Prepared(match target {
-        Target::Stderr => Sink::Stderr,
-        Target::Syslog => Sink::Syslog(about.display().to_string()),
-        Target::Nowhere => Sink::Nowhere,
-        Target::File(path) => Sink::File(
-            OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(path)
-                .map_err(|e| Failure::system(format_args!("write the log {}", path.display()), e))?,
-        ),
-    }))
+enum Out {
+    Stderr,
+    File(File),
 }
 
-impl Prepared {
-    /// From now on standard error is the log.
-    pub fn start(self) -> io::Result<Log> {
-        match self.0 {
-            Sink::Stderr => Ok(Log(None)),
-            Sink::Nowhere => {
-                dup2_stderr(File::options().write(true).open("/dev/null")?)?;
-                Ok(Log(None))
-            }
-            Sink::Syslog(about) => pump(move |line| to_syslog(&about, line)),
-            Sink::File(mut file) => pump(move |line| {
-                let text = format!("{} {line}\n", timestamp(SystemTime::now()));
-                // A log that cannot be written has nowhere to say so.
-                let _ = file.write_all(text.as_bytes());
-            }),
+static SINK: RwLock<Sink> = RwLock::new(Sink::Command);
+
+/// Installs the subscriber of all events. Must be called once, before the first event.
+pub fn install(verbosity: &Verbosity, is_daemon: bool) -> Result<()> {
+    let filter = match std::env::var(FILTER) {
+        Ok(filter) => EnvFilter::builder()
+            .parse(&filter)
+            .map_err(|e| Failure::usage(format!("invalid filter '{filter}' in {FILTER}: {e}")))?,
+        Err(_) => EnvFilter::default().add_directive(verbosity.level(is_daemon).into()),
+    };
+    let subscriber = Registry::default().with(filter).with(ToSink);
+    tracing::subscriber::set_global_default(subscriber).expect("no other subscriber is installed");
+    Ok(())
+}
+
+/// Passes events to the sink.
+struct ToSink;
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ToSink {
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        match &*SINK.read().unwrap_or_else(PoisonError::into_inner) {
+            Sink::Journal(journal) => journal.on_event(event, context),
+            sink => sink.write(*event.metadata().level(), &Message::of(event)),
         }
     }
 }
 
-fn pump(mut write: impl FnMut(&str) + Send + 'static) -> io::Result<Log> {
+/// The contents of an event.
+#[derive(Default)]
+struct Message {
+    text: String,
+    transaction: Option<u64>,
+}
+
+impl Message {
+    fn of(event: &Event<'_>) -> Message {
+        let mut message = Message::default();
+        event.record(&mut message);
+        message
+    }
+
+    /// The mount and the transaction, before the text.
+    fn context(&self, mount: &str) -> String {
+        let transaction = self.transaction.map(|id| format!(" transaction={id}")).unwrap_or_default();
+        format!("mount={mount}{transaction}")
+    }
+}
+
+impl Visit for Message {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "transaction" => self.transaction = Some(value),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let written = match field.name() {
+            "message" => write!(self.text, "{value:?}"),
+            // Fields of the log crate's records.
+            name if name.starts_with("log.") => Ok(()),
+            name => write!(self.text, " {name}={value:?}"),
+        };
+        written.expect("writing into memory");
+    }
+}
+
+impl Sink {
+    /// A log that cannot be written has no place to report that.
+    fn write(&self, level: Level, message: &Message) {
+        // Names and labels in it may be another user's.
+        let text = printable(&message.text);
+        match self {
+            Sink::Command => eprintln!("xact: {text}"),
+            Sink::Lines { out, mount } => {
+                let time = timestamp_ms(SystemTime::now());
+                let line = format!("{time} {level:5} {}: {text}\n", message.context(mount));
+                let _ = match out {
+                    Out::Stderr => io::stderr().write_all(line.as_bytes()),
+                    Out::File(file) => (&*file).write_all(line.as_bytes()),
+                };
+            }
+            Sink::Syslog { mount } => to_syslog(level, &format!("{}: {text}", message.context(mount))),
+            Sink::Journal(_) | Sink::Nowhere => {}
+        }
+    }
+}
+
+fn to_syslog(level: Level, text: &str) {
+    let priority = match level {
+        Level::ERROR => libc::LOG_ERR,
+        Level::WARN => libc::LOG_WARNING,
+        Level::INFO => libc::LOG_NOTICE,
+        Level::DEBUG => libc::LOG_INFO,
+        Level::TRACE => libc::LOG_DEBUG,
+    };
+    let Ok(text) = CString::new(text.replace('\0', "?")) else { return };
+    // SAFETY: both strings end with a zero byte; the format takes one string. syslog may be called
+    // from any thread. Its tag is the program's name, since openlog was not called.
+    unsafe { libc::syslog(libc::LOG_DAEMON | priority, c"%s".as_ptr(), text.as_ptr()) };
+}
+
+/// A sink that is open, so that a failure could still be reported; [`Prepared::start`] comes later.
+pub struct Prepared(Sink);
+
+/// Opens the target. `mount` and `image` are named in the log.
+pub fn prepare(target: &Target, mount: &Path, image: &Path) -> Result<Prepared> {
+    let name = printable(&mount.display().to_string()).into_owned();
+    Ok(Prepared(match target {
+        Target::Stderr => Sink::Lines { out: Out::Stderr, mount: name },
+        Target::Syslog => Sink::Syslog { mount: name },
+        Target::Nowhere => Sink::Nowhere,
+        Target::Journal => {
+            let journal = tracing_journald::layer()
+                .map_err(|e| Failure::system(format_args!("write the journal at {JOURNAL_SOCKET}"), e))?;
+            let fields = [("XACT_MOUNT", name), ("XACT_IMAGE", image.display().to_string())];
+            Sink::Journal(
+                journal
+                    .with_syslog_identifier("xact".into())
+                    .with_field_prefix(Some("XACT".into()))
+                    .with_custom_fields(fields),
+            )
+        }
+        Target::File(path) => {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            let file =
+                file.map_err(|e| Failure::system(format_args!("write the log {}", path.display()), e))?;
+            Sink::Lines { out: Out::File(file), mount: name }
+        }
+    }))
+}
+
+/// A running log: a thread that reads lines written to standard error.
+pub struct Log(Option<JoinHandle<()>>);
+
+impl Prepared {
+    /// Sends events to the target from now on, and the lines that are written to standard error.
+    pub fn start(self) -> io::Result<Log> {
+        let log = match &self.0 {
+            Sink::Lines { out: Out::Stderr, .. } | Sink::Command => Log(None),
+            Sink::Nowhere => {
+                dup2_stderr(File::options().write(true).open("/dev/null")?)?;
+                Log(None)
+            }
+            Sink::Lines { .. } | Sink::Syslog { .. } | Sink::Journal(_) => log_stderr()?,
+        };
+        *SINK.write().unwrap_or_else(PoisonError::into_inner) = self.0;
+        Ok(log)
+    }
+}
+
+/// Makes standard error a pipe, whose lines become events.
+fn log_stderr() -> io::Result<Log> {
     let (reader, writer) = io::pipe()?;
     dup2_stderr(&writer)?;
     let thread = std::thread::Builder::new().name("xact-log".into()).spawn(move || {
         for line in BufReader::new(reader).split(b'\n').map_while(io::Result::ok) {
-            write(&String::from_utf8_lossy(&line));
+            tracing::error!("{}", String::from_utf8_lossy(&line));
         }
     })?;
     Ok(Log(Some(thread)))
 }
 
 impl Log {
-    /// Returns when all that was written is where it belongs.
+    /// Returns when all lines have been logged.
     pub fn finish(self) {
         let Some(thread) = self.0 else { return };
         // The pipe ends with its last writer, which is standard error.
         if let Ok(null) = File::options().write(true).open("/dev/null")
             && dup2_stderr(null).is_ok()
         {
-            // A panic of the log's thread is no news for anybody.
+            // Fails if the thread panicked, which does not concern the mount.
             let _ = thread.join();
         }
     }
-}
-
-fn to_syslog(about: &str, line: &str) {
-    let line = line.strip_prefix("xact: ").unwrap_or(line);
-    let Ok(text) = CString::new(format!("{about}: {line}").replace('\0', "?")) else { return };
-    // SAFETY: both strings end with NUL; the format takes one string. syslog may be called from
-    // any thread. Its tag is the program's name, since openlog was not called.
-    unsafe { libc::syslog(libc::LOG_DAEMON | libc::LOG_NOTICE, c"%s".as_ptr(), text.as_ptr()) };
 }
 
 /// `2025-11-21T22:41:07Z`.
@@ -136,6 +306,13 @@ pub fn timestamp(now: SystemTime) -> String {
     let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// `2025-11-21T22:41:07.123Z`.
+fn timestamp_ms(now: SystemTime) -> String {
+    let seconds = timestamp(now);
+    let ms = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).subsec_millis();
+    format!("{}.{ms:03}Z", seconds.trim_end_matches('Z'))
 }
 
 #[cfg(test)]
@@ -157,12 +334,43 @@ mod tests {
     }
 
     #[test]
-    fn the_target_is_what_was_asked_for() {
-        assert_eq!(Target::choose(None, true).ok(), Some(Target::Stderr));
-        assert_eq!(Target::choose(Some(Path::new("syslog")), true).ok(), Some(Target::Syslog));
-        assert_eq!(
-            Target::choose(Some(Path::new("/a/log")), false).ok(),
-            Some(Target::File("/a/log".into()))
-        );
+    fn the_target_follows_from_the_argument_and_the_system() {
+        let none = Offered { journal: false, stderr_is_journal: false, syslog: false };
+        let choose = |argument: Option<&str>, foreground, offered| {
+            Target::choose_from(argument.map(Path::new), foreground, offered).unwrap()
+        };
+        assert_eq!(choose(None, true, none), Target::Stderr);
+        assert_eq!(choose(None, false, none), Target::Nowhere);
+        assert_eq!(choose(Some("syslog"), true, none), Target::Syslog);
+        assert_eq!(choose(Some("journal"), true, none), Target::Journal);
+        assert_eq!(choose(Some("/a/log"), false, none), Target::File("/a/log".into()));
+        let syslog = Offered { syslog: true, ..none };
+        assert_eq!(choose(None, false, syslog), Target::Syslog);
+        let journal = Offered { journal: true, ..syslog };
+        assert_eq!(choose(None, false, journal), Target::Journal);
+        assert_eq!(choose(Some("stderr"), false, journal), Target::Stderr);
+        // Redirected to a file, standard error is not the journal.
+        assert_eq!(choose(None, true, journal), Target::Stderr);
+        let service = Offered { stderr_is_journal: true, ..journal };
+        assert_eq!(choose(None, true, service), Target::Journal);
+    }
+
+    #[test]
+    fn standard_error_is_compared_with_the_journals_stream() {
+        let stderr = std::fs::metadata("/proc/self/fd/2").unwrap();
+        assert!(stderr_is_journal(Some(&format!("{}:{}", stderr.dev(), stderr.ino()))));
+        assert!(!stderr_is_journal(Some("0:0")) && !stderr_is_journal(None));
+    }
+
+    #[test]
+    fn lines_have_time_level_mount_and_transaction() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let sink = Sink::Lines { out: Out::File(file.reopen().unwrap()), mount: "/mnt".into() };
+        let message = |text: &str, transaction| Message { text: text.into(), transaction };
+        sink.write(Level::WARN, &message("first", None));
+        sink.write(Level::INFO, &message("a\nb", Some(7)));
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let lines: Vec<&str> = text.lines().map(|line| &line["2025-11-21T22:41:07.123Z".len()..]).collect();
+        assert_eq!(lines, [" WARN  mount=/mnt: first", " INFO  mount=/mnt transaction=7: a\\nb"]);
     }
 }

@@ -3,12 +3,13 @@
 
 mod args;
 mod commands;
+mod complete;
 mod control;
 mod daemon;
 mod exit;
 mod image;
 mod log;
-mod logger;
+mod manual;
 mod mounts;
 mod output;
 mod progress;
@@ -26,7 +27,7 @@ use args::{Cli, Command};
 use exit::Exit;
 
 fn main() -> ExitCode {
-    logger::install();
+    complete::answer_shell();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -38,6 +39,12 @@ fn main() -> ExitCode {
             };
         }
     };
+    output::set_quiet(cli.verbosity.quiet);
+    progress::configure(cli.command.progress(), cli.verbosity.quiet);
+    if let Err(failure) = log::install(&cli.verbosity, matches!(cli.command, Command::Mount(_))) {
+        output::error("xact", &failure);
+        return ExitCode::from(failure.code());
+    }
     let (name, outcome) = match cli.command {
         Command::Mkfs(args) => ("xact mkfs", commands::mkfs(&args)),
         Command::Mount(args) => ("xact mount", commands::mount(&args)),

@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use anstyle::{AnsiColor, Style};
 use xact_types::printable_lines;
@@ -18,8 +20,18 @@ pub fn error(command: &str, failure: &Failure) {
     anstream::eprintln!("{command}: {ERROR}error:{ERROR:#} {failure}");
 }
 
-/// Prints a note, which is not an error.
+/// Whether notes are omitted.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+pub fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Relaxed);
+}
+
+/// Prints a note, which is not an error, unless `-q` was given.
 pub fn note(command: &str, text: &str) {
+    if QUIET.load(Relaxed) {
+        return;
+    }
     let text = printable_lines(text);
     anstream::eprintln!("{command}: {NOTE}{text}{NOTE:#}");
 }

@@ -1,85 +1,150 @@
-//! A line on a terminal about work that takes its time: what is going on, how much was written.
+//! Progress of long work on standard error: a bar on a terminal, or JSON lines for a program.
+//!
+//! A bar appears once the work has taken [`BAR_AFTER`], and only if standard error is a terminal
+//! and `-q` was not given. With `--progress=json`, standard error has a line when a step begins,
+//! one at most every [`INTERVAL`], and one at the end.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use xact_device::{BlockDevice, CountingDevice};
 
-use crate::values::size_text;
+/// Shorter work shows no bar.
+const BAR_AFTER: Duration = Duration::from_millis(700);
+/// Between two lines or two states of the bar.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Length of a bar for a share from 0 to 1.
+const WHOLE: u64 = 1000;
 
-/// Work that is done sooner needs no line.
-const PATIENCE: Duration = Duration::from_millis(700);
-const EVERY: Duration = Duration::from_millis(150);
+/// The argument of `--progress`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// A bar on standard error if it is a terminal, else nothing.
+    Auto,
+    /// Lines on standard error, each a JSON object with step, done, total, unit and elapsed_s.
+    Json,
+}
 
-/// Shows the line until it is dropped. Does nothing where standard error is no terminal.
+/// The option of commands that may take long.
+#[derive(Debug, clap::Args)]
+pub struct ProgressOption {
+    /// How to report progress.
+    ///
+    /// In the lines of json, done and total count units of "bytes" or of "share" (total 1); total
+    /// is null if it is unknown. The last line has "finished": true.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Auto)]
+    pub progress: Format,
+}
+
+const HIDDEN: u8 = 0;
+const BAR: u8 = 1;
+const JSON: u8 = 2;
+/// The way of this process, set once from the command line.
+static WAY: AtomicU8 = AtomicU8::new(HIDDEN);
+
+/// Sets the way for all progress of this process.
+pub fn configure(format: Format, quiet: bool) {
+    let way = match format {
+        Format::Json => JSON,
+        Format::Auto if !quiet && std::io::stderr().is_terminal() => BAR,
+        Format::Auto => HIDDEN,
+    };
+    WAY.store(way, Relaxed);
+}
+
+/// A line for programs.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    step: &'a str,
+    done: f64,
+    total: Option<f64>,
+    unit: &'static str,
+    elapsed_s: f64,
+    finished: bool,
+}
+
+/// The display of one step of the work.
+struct Display {
+    way: u8,
+    start: Instant,
+    /// When the last line was printed; `None` before the first.
+    printed: Option<Instant>,
+    bar: ProgressBar,
+}
+
+impl Display {
+    fn new(template: &str, length: Option<u64>) -> Display {
+        let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
+        let style = ProgressStyle::with_template(template).expect("the template is valid");
+        bar.set_style(style.progress_chars("## "));
+        Display { way: WAY.load(Relaxed), start: Instant::now(), printed: None, bar }
+    }
+
+    fn show(&mut self, step: &str, done: f64, total: Option<f64>, unit: &'static str, finished: bool) {
+        let elapsed = self.start.elapsed();
+        match self.way {
+            JSON => {
+                if !finished && self.printed.is_some_and(|printed| printed.elapsed() < INTERVAL) {
+                    return;
+                }
+                self.printed = Some(Instant::now());
+                let line = Line { step, done, total, unit, elapsed_s: elapsed.as_secs_f64(), finished };
+                let line = serde_json::to_string(&line).expect("a line has plain fields") + "\n";
+                // The work does not depend on the reader.
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            }
+            BAR if elapsed >= BAR_AFTER && !finished => {
+                if self.printed.is_none() {
+                    self.printed = Some(Instant::now());
+                    self.bar.set_draw_target(ProgressDrawTarget::stderr());
+                }
+                self.bar.set_message(step.to_owned());
+                let whole = if unit == "share" { done * WHOLE as f64 } else { done };
+                self.bar.set_position(whole as u64);
+                self.bar.tick();
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Progress of work whose written bytes are counted; ends when it is dropped.
 pub struct Progress {
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
-    /// Counts what is written to `device`; returns the device to be used instead of it.
-    pub fn over(device: Arc<dyn BlockDevice>, doing: String) -> (Arc<dyn BlockDevice>, Progress) {
-        if !std::io::stderr().is_terminal() {
+    /// Counts the bytes written to `device`; returns the device that counts them.
+    pub fn over(device: Arc<dyn BlockDevice>, step: String) -> (Arc<dyn BlockDevice>, Progress) {
+        if WAY.load(Relaxed) == HIDDEN {
             return (device, Progress { thread: None });
         }
         let counting = Arc::new(CountingDevice::new(device));
         let counted = counting.clone();
         let (stop, stopped) = channel();
         let thread = std::thread::spawn(move || {
-            let start = Instant::now();
-            let mut shown = false;
-            let mut pause = PATIENCE;
-            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                let written = size_text(counted.counts().written_bytes);
-                eprint!("\r{doing}: {written} written, {} s\x1b[K", start.elapsed().as_secs());
-                let _ = std::io::stderr().flush();
-                (shown, pause) = (true, EVERY);
+            let mut display = Display::new("{spinner} {msg}: {bytes} written, {elapsed}", None);
+            let written = || counted.counts().written_bytes as f64;
+            display.show(&step, 0.0, None, "bytes", false);
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                display.show(&step, written(), None, "bytes", false);
             }
-            if shown {
-                eprint!("\r\x1b[K");
-            }
+            display.show(&step, written(), None, "bytes", true);
         });
         (counting, Progress { thread: Some((stop, thread)) })
-    }
-}
-
-/// A line about work in named steps, with how much of a step is done. Nothing where standard error
-/// is no terminal.
-pub struct Steps {
-    start: Instant,
-    /// When the line was written last; `None` before.
-    shown: Option<Instant>,
-    is_terminal: bool,
-}
-
-impl Steps {
-    pub fn new() -> Steps {
-        Steps { start: Instant::now(), shown: None, is_terminal: std::io::stderr().is_terminal() }
-    }
-
-    /// `share` of the step is done, from 0 to 1.
-    pub fn at(&mut self, step: &str, share: f64) {
-        let due = self.shown.map_or(self.start.elapsed() > PATIENCE, |shown| shown.elapsed() > EVERY);
-        if !self.is_terminal || !due {
-            return;
-        }
-        self.shown = Some(Instant::now());
-        const WIDTH: usize = 30;
-        let done = (share.clamp(0.0, 1.0) * WIDTH as f64) as usize;
-        let seconds = self.start.elapsed().as_secs();
-        eprint!("\r{step:<22} [{}{}] {seconds} s\x1b[K", "#".repeat(done), " ".repeat(WIDTH - done));
-        let _ = std::io::stderr().flush();
-    }
-}
-
-impl Drop for Steps {
-    fn drop(&mut self) {
-        if self.shown.is_some() {
-            eprint!("\r\x1b[K");
-        }
     }
 }
 
@@ -87,8 +152,38 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.thread.take() {
             drop(stop);
-            // It only prints; if that panicked, the work itself is not concerned.
+            // It only prints; a panic in it does not concern the work.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Progress of work in named steps, with the share of each step that is done.
+pub struct Steps {
+    display: Display,
+    /// The current step.
+    step: String,
+}
+
+impl Steps {
+    pub fn new() -> Steps {
+        Steps { display: Display::new("{msg:22} [{bar:30}] {elapsed}", Some(WHOLE)), step: String::new() }
+    }
+
+    /// `share` of the step is done, from 0 to 1.
+    pub fn at(&mut self, step: &str, share: f64) {
+        if self.step != step {
+            self.step = step.to_owned();
+            self.display.printed = self.display.printed.filter(|_| self.display.way != JSON);
+        }
+        self.display.show(step, share.clamp(0.0, 1.0), Some(1.0), "share", false);
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        if !self.step.is_empty() {
+            self.display.show(&self.step, 1.0, Some(1.0), "share", true);
         }
     }
 }

@@ -120,13 +120,17 @@ pub fn options_help() -> String {
     text
 }
 
-/// Help of `xact mode`.
-pub fn modes_help() -> String {
-    let mut text = "Show or set how a volume is journaled\n\n\
+/// Help of `xact mode`, without the list of modes.
+pub fn modes_introduction() -> &'static str {
+    "Show or set how a volume is journaled\n\n\
          A volume keeps its modes, and a mount uses them unless its options (-o NAME=VALUE) override them. A mode that \
          is set by neither has its default. ext4's own journal modes are stored where Linux and tune2fs have them, so \
          Linux uses them too; the others are stored where Linux and e2fsck ignore them."
-        .to_owned();
+}
+
+/// Help of `xact mode`.
+pub fn modes_help() -> String {
+    let mut text = modes_introduction().to_owned();
     for setting in modes() {
         text += &format!("\n\n{}: {}", setting.name, meaning(setting));
         for word in setting.words() {

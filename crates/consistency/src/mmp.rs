@@ -82,7 +82,10 @@ impl Mmp {
             SEQUENCE_CHECKING => return Err(in_use(&found, "is being checked")),
             _ => {
                 patience = Duration::from_secs(u64::from((check_s * 2 + 1).min(check_s + 60)));
-                log::info!("waiting {} s to see whether another machine has the volume", patience.as_secs());
+                tracing::info!(
+                    "waiting {} s to see whether another machine has the volume",
+                    patience.as_secs()
+                );
                 place.must_stay(&found, patience)?;
             }
         }

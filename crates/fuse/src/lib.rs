@@ -29,8 +29,18 @@ pub use server::user_limits::limit_users;
 pub use session::{Connection, Session, Unmounter, serve, serve_socket};
 pub use transport::mount::{MountOptions, unmount};
 
-/// Writes a line to the daemon's log, its standard error.
+/// Logs a warning.
 pub(crate) fn log(line: std::fmt::Arguments<'_>) {
     // Names and labels in it may come from another user.
-    eprintln!("xact: {}", xact_types::printable(&line.to_string()));
+    tracing::warn!("{}", xact_types::printable(&line.to_string()));
+}
+
+/// Logs an event of a transaction.
+pub(crate) fn log_tx(id: u64, line: std::fmt::Arguments<'_>) {
+    tracing::info!(transaction = id, "{}", xact_types::printable(&line.to_string()));
+}
+
+/// Logs a failure that concerns a transaction.
+pub(crate) fn warn_tx(id: u64, line: std::fmt::Arguments<'_>) {
+    tracing::warn!(transaction = id, "{}", xact_types::printable(&line.to_string()));
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::progress::ProgressOption;
 use crate::values;
 
 /// Convert a plain ext4 volume to one with generations, or back
@@ -11,9 +12,9 @@ use crate::values;
 /// Converts the volume in place, with all its files. After a crash, the volume is of one kind or
 /// the other; run the same command again to complete the conversion. The volume must not be
 /// mounted. A volume with generations has a pool behind it: an image file grows by its size, and a
-/// block device must be large enough for it. A journal remains, empty and unused, for the conversion
-/// back. A volume with snapshots cannot be converted to plain ext4; 'xact snapshot export' writes
-/// them to images first.
+/// block device must be large enough for it. A journal remains, empty and unused, for the
+/// conversion back. A volume with snapshots cannot be converted to plain ext4; 'xact snapshot
+/// export' writes them to images first.
 #[derive(Debug, Args)]
 pub struct Convert {
     /// The image file or block device.
@@ -25,6 +26,8 @@ pub struct Convert {
     /// Size of the pool, for an image file [default: 1/16 of the volume, 4M to 1G].
     #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
     pub pool_size: Option<u64>,
+    #[command(flatten)]
+    pub progress: ProgressOption,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

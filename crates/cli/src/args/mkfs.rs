@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::progress::ProgressOption;
 use crate::values;
 
 /// Make an ext4 volume
@@ -61,6 +62,8 @@ pub struct Mkfs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub progress: ProgressOption,
 }
 
 /// The engines that `mkfs` makes volumes for.

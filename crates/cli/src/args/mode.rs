@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::settings;
+use crate::{complete, settings};
 
 /// Show or set how a volume is journaled
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ pub enum ModeCommand {
 #[derive(Debug, Args)]
 pub struct ModeGet {
     /// The mount (or any folder on it), or the image file or block device.
-    #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
     pub at: PathBuf,
     /// Print JSON.
     #[arg(long)]
@@ -38,10 +38,11 @@ pub struct ModeGet {
 #[derive(Debug, Args)]
 pub struct ModeSet {
     /// The mount (or any folder on it), or the image file or block device.
-    #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
     pub at: PathBuf,
     /// A mode and its value; 'default' removes the mode from the volume.
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = setting)]
+    #[arg(add = complete::mode())]
     pub settings: Vec<(String, String)>,
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
 
+use crate::complete;
 use crate::settings::{self, LongOptions};
 
 /// Mount a volume
@@ -23,6 +24,7 @@ pub struct Mount {
     #[arg(long, short)]
     pub foreground: bool,
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',', action = ArgAction::Append)]
+    #[arg(add = complete::mount_option())]
     #[arg(help = "Mount options, separated by commas", long_help = settings::options_help())]
     pub options: Vec<String>,
     #[command(flatten)]
@@ -31,10 +33,11 @@ pub struct Mount {
     /// repeated.
     #[arg(long, value_name = "PATH", requires = "snapshot_every")]
     pub snapshot_of: Vec<PathBuf>,
-    /// Destination of the daemon's log: syslog, stderr, or a file, which is appended to.
+    /// Destination of the daemon's log: journal, syslog, stderr, or a file, which is appended to.
     ///
-    /// Without it, the log goes to standard error with --foreground, else to syslog if the system
-    /// has one.
+    /// Without it, the log goes to the journal or else to syslog, whichever the system has; with
+    /// --foreground, it goes to standard error, or to the journal if standard error is connected to
+    /// it. Entries in the journal have the fields XACT_MOUNT, XACT_IMAGE and XACT_TRANSACTION.
     #[arg(long, value_name = "WHERE", value_hint = ValueHint::FilePath)]
     pub log: Option<PathBuf>,
 }
@@ -47,6 +50,6 @@ pub struct Mount {
 #[derive(Debug, Args)]
 pub struct Umount {
     /// The folder where the volume is mounted.
-    #[arg(value_name = "MNT", value_hint = ValueHint::DirPath)]
+    #[arg(value_name = "MNT", add = complete::mount())]
     pub mount_point: PathBuf,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{exit, values};
+use crate::{complete, exit, values};
 
 /// Run a command in a transaction: all of its changes on the volume, or none
 ///
@@ -35,7 +35,7 @@ use crate::{exit, values};
 pub struct Run {
     /// The mount, or any path on it [default: the volume of the current folder].
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
-    #[arg(value_hint = clap::ValueHint::DirPath)]
+    #[arg(add = complete::mount())]
     pub at: PathBuf,
     /// Leave the transaction open when CMD succeeds, and print its number, for 'xact tx'.
     #[arg(long, alias = "keep", conflicts_with_all = ["ask", "retry", "ordered"])]
@@ -79,6 +79,7 @@ pub struct Run {
     pub isolation: Isolation,
     /// Run CMD in the open transaction ID, and leave it open.
     #[arg(long, value_name = "ID", value_parser = values::parse_number::<u64>)]
+    #[arg(add = complete::transaction())]
     #[arg(conflicts_with_all = ["leave_open", "ask", "retry", "ordered", "snapshot", "isolation"])]
     pub tx: Option<u64>,
     /// Write the outcome to FILE, as JSON. FILE itself is never part of the transaction.

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use xact::{AUTOMATIC, KeepRules};
 
+use crate::complete;
+use crate::progress::ProgressOption;
+
 /// Make, list, compare, restore and export snapshots of a volume with generations
 ///
 /// A snapshot preserves the state of the volume, or of some of its files and folders, at one
@@ -45,7 +48,7 @@ pub enum SnapshotCommand {
     /// List snapshots, from the oldest to the newest
     List {
         /// The mount, or the image file or block device.
-        #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+        #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
         at: PathBuf,
         /// Print JSON.
         #[arg(long)]
@@ -66,15 +69,17 @@ pub enum SnapshotCommand {
     /// modification times of existing folders are not restored.
     Restore {
         /// The mount, or the image file or block device.
-        #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+        #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
         at: PathBuf,
         /// Name of the snapshot.
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = complete::snapshot())]
         name: String,
         /// Files and folders to restore, on a mount: paths from the volume's root, as 'diff' prints
         /// them [default: all that the snapshot contains].
         #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
+        #[command(flatten)]
+        progress: ProgressOption,
     },
     /// Delete a snapshot, and free the space that it alone holds
     Delete(SnapshotName),
@@ -87,13 +92,13 @@ pub enum SnapshotCommand {
     /// a cost that depends on their size.
     Diff {
         /// The mount, or the image file or block device.
-        #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+        #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
         at: PathBuf,
         /// The older snapshot.
-        #[arg(value_name = "OLD")]
+        #[arg(value_name = "OLD", add = complete::snapshot())]
         old: String,
         /// The newer snapshot [default: the current state of the volume].
-        #[arg(value_name = "NEW")]
+        #[arg(value_name = "NEW", add = complete::snapshot())]
         new: Option<String>,
         /// Limit the output to this path from the volume's root, and everything below it. May be
         /// repeated.
@@ -113,14 +118,16 @@ pub enum SnapshotCommand {
     /// in use.
     Export {
         /// The mount, or the image file or block device.
-        #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+        #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
         at: PathBuf,
         /// The new image file.
         #[arg(value_name = "OUT", value_hint = clap::ValueHint::FilePath)]
         out: PathBuf,
         /// The snapshot [default: the current state of an unmounted volume].
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", add = complete::snapshot())]
         name: Option<String>,
+        #[command(flatten)]
+        progress: ProgressOption,
     },
     /// Print the path of a snapshot's ext4 image, which is not a copy
     ///
@@ -129,10 +136,10 @@ pub enum SnapshotCommand {
     /// MNT/.xact/snapshots.
     Image {
         /// The mount, or any path on it. Mount an image with 'xact mount -o ro' for this.
-        #[arg(value_name = "MNT", value_hint = clap::ValueHint::DirPath)]
+        #[arg(value_name = "MNT", add = complete::mount())]
         at: PathBuf,
         /// Name of the snapshot.
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = complete::snapshot())]
         name: String,
     },
 }
@@ -145,7 +152,7 @@ pub enum SnapshotCommand {
 #[derive(Debug, Args)]
 pub struct Prune {
     /// The mount, or the image file or block device.
-    #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
     pub at: PathBuf,
     /// Snapshots to retain, such as last=3,daily=7,weekly=4.
     ///
@@ -168,9 +175,9 @@ pub struct Prune {
 #[derive(Debug, Args)]
 pub struct SnapshotName {
     /// The mount, or the image file or block device.
-    #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
     pub at: PathBuf,
     /// Name of the snapshot: up to 100 bytes, without '/' and control characters.
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = complete::snapshot())]
     pub name: String,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Isolation;
-use crate::values;
+use crate::{complete, values};
 
 /// Review open transactions, and commit or abort them
 ///
@@ -38,7 +38,7 @@ pub enum TxCommand {
 pub struct TxBegin {
     /// The mount, or any path on it [default: the volume of the current folder].
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
-    #[arg(value_hint = clap::ValueHint::DirPath)]
+    #[arg(add = complete::mount())]
     pub at: PathBuf,
     /// Abort the transaction after this time, such as 90s, 30m, 12h or 7d; 0: never.
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = values::parse_timeout)]
@@ -60,7 +60,7 @@ pub struct TxBegin {
 pub struct TxList {
     /// The mount, or any path on it [default: the volume of the current folder].
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
-    #[arg(value_hint = clap::ValueHint::DirPath)]
+    #[arg(add = complete::mount())]
     pub at: PathBuf,
     /// Print JSON.
     #[arg(long)]
@@ -85,10 +85,11 @@ pub struct TxStatus {
 pub struct Target {
     /// The transaction's number.
     #[arg(value_name = "ID", value_parser = values::parse_number::<u64>)]
+    #[arg(add = complete::transaction())]
     pub id: u64,
     /// The mount, or any path on it [default: the volume of the current folder].
     #[arg(long, value_name = "MNT", default_value = ".", hide_default_value = true)]
-    #[arg(value_hint = clap::ValueHint::DirPath)]
+    #[arg(add = complete::mount())]
     pub at: PathBuf,
 }
 

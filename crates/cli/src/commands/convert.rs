@@ -10,6 +10,7 @@ use xact_device::OpenMode;
 use crate::args::{Convert, ConvertTo};
 use crate::exit::{Failure, Result};
 use crate::image;
+use crate::progress::Progress;
 
 pub fn convert(args: &Convert) -> Result<()> {
     match args.to {
@@ -28,8 +29,9 @@ fn to_generations(args: &Convert) -> Result<()> {
     // It grows first: the space behind the volume is harmless as long as nothing refers to it.
     resize(image, |size| size.max(volume.saturating_add(pool)))?;
     let device = image::open(image, OpenMode::ReadWrite)?;
+    let (device, progress) = Progress::over(device, format!("converting {}", image.display()));
     let result = convert::to_generations(&device).map_err(|e| Failure::volume(image, e));
-    drop(device);
+    drop((device, progress));
     if result.is_err() && !look_at(image)?.1 {
         resize(image, |_| volume)?;
     }
@@ -42,8 +44,9 @@ fn to_ext4(args: &Convert) -> Result<()> {
         return Err(Failure::usage("--pool-size is for --to generations"));
     }
     let device = image::open(image, OpenMode::ReadWrite)?;
+    let (device, progress) = Progress::over(device, format!("converting {}", image.display()));
     convert::to_plain(&device).map_err(|e| Failure::volume(image, e))?;
-    drop(device);
+    drop((device, progress));
     let (volume, _) = look_at(image)?;
     resize(image, |_| volume)
 }

@@ -39,7 +39,7 @@ struct Plan {
 pub fn mount(args: &Mount) -> Result<()> {
     let plan = Plan::new(args)?;
     if args.foreground {
-        let log = log::prepare(&plan.log, &plan.image)?;
+        let log = log::prepare(&plan.log, &plan.mount_point, &plan.image)?;
         return serve(&plan, log, || ());
     }
     match daemon::fork()? {
@@ -54,7 +54,7 @@ pub fn mount(args: &Mount) -> Result<()> {
         }
         Side::Daemon(caller) => {
             let mut caller = Some(caller);
-            let log = log::prepare(&plan.log, &plan.image);
+            let log = log::prepare(&plan.log, &plan.mount_point, &plan.image);
             let served =
                 log.and_then(|log| serve(&plan, log, || caller.take().into_iter().for_each(|c| c.ready())));
             let code = match (&served, caller) {
@@ -162,7 +162,7 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     // Also if mounting failed: the volume was opened, and must be left clean.
     let closed = volume.close();
     if let Err(e) = &closed {
-        eprintln!("xact: {}: not closed cleanly: {e}", plan.image.display());
+        tracing::error!("{}: not closed cleanly: {e}", plan.image.display());
     }
     served?.finish();
     closed.map_err(wrong)
@@ -176,7 +176,7 @@ fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce(
     session.unmount_on_signals().map_err(|e| not_mounted(plan, e))?;
     let log = log.start().map_err(|e| Failure::system("start the log", e))?;
     let schedule = plan.snapshots.map(|(every, rules)| {
-        let failed = |error: &Error| eprintln!("xact: no automatic snapshot: {error}");
+        let failed = |error: &Error| tracing::warn!("no scheduled snapshot: {error}");
         Schedule::start(volume, every, rules, plan.snapshot_paths.clone(), failed)
             .map_err(|e| Failure::volume(&plan.image, e))
     });

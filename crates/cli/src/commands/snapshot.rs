@@ -45,14 +45,14 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
                 _ => print(&show::names(&changes)),
             }
         }
-        SnapshotCommand::Restore { at, name, paths } if at.is_dir() => {
+        SnapshotCommand::Restore { at, name, paths, .. } if at.is_dir() => {
             restore::restore(&mounts::containing(at)?, name, paths)
         }
         SnapshotCommand::Restore { paths, .. } if !paths.is_empty() => {
             Err(Failure::usage("of an image all is restored: mount it to restore single files"))
         }
         SnapshotCommand::Restore { at, name, .. } => restore_image(at, name),
-        SnapshotCommand::Export { at, out, name } => export(at, out, name.as_deref()),
+        SnapshotCommand::Export { at, out, name, .. } => export(at, out, name.as_deref()),
         SnapshotCommand::Image { at, name } => print_image(at, name),
     }
 }

@@ -20,7 +20,7 @@ impl Poison {
     /// Keeps the first reason, and logs it.
     pub fn set(&self, why: &str) {
         if self.stop(why) {
-            log::error!("the volume is read-only from now on, after an error: {why}");
+            tracing::error!("the volume is read-only from now on, after an error: {why}");
         }
     }
 

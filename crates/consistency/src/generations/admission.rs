@@ -153,7 +153,7 @@ impl Admission {
     /// they end with the next commit.
     fn warn_once(&self) {
         if self.free.load(SeqCst) < self.for_all && !self.warned.swap(true, Relaxed) {
-            log::warn!(
+            tracing::warn!(
                 "the pool is full: writes fail with \"no space\", and files can only be deleted, until pool \
                  blocks are freed; see 'xact stat', and delete snapshots ('xact snapshot list', 'delete', 'prune')"
             );

@@ -58,7 +58,7 @@ impl AllocatorCore {
             Ok(()) | Err(Error::Poisoned(_)) => {}
             Err(error) => {
                 if self.discard.swap(false, Relaxed) {
-                    log::warn!("freed blocks are no longer discarded: {error}");
+                    tracing::warn!("freed blocks are no longer discarded: {error}");
                 }
             }
         }

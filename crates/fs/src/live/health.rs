@@ -90,13 +90,13 @@ impl Health {
         }
         // A failure to record the corruption must not hide the corruption itself.
         if let Err(error) = self.write_corruption(corruption) {
-            log::warn!("{corruption}; it could not be recorded in the superblock: {error}");
+            tracing::warn!("{corruption}; it could not be recorded in the superblock: {error}");
         }
         match self.policy.on_error {
             OnError::Continue => {}
             OnError::ReadOnly => {
                 self.policy.read_only.store(true, SeqCst);
-                log::warn!("{corruption}: the volume is read-only from now on (errors=remount-ro)");
+                tracing::warn!("{corruption}: the volume is read-only from now on (errors=remount-ro)");
             }
             OnError::Panic => {
                 self.policy.stopped.store(true, SeqCst);

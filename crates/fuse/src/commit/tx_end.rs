@@ -81,13 +81,16 @@ impl Server {
                 let label = String::from_utf8_lossy(&kept.label).into_owned();
                 let persistent = kept.persistent.is_some();
                 let becomes = if persistent { "stays open on the volume" } else { "is aborted" };
-                crate::log(format_args!("transaction {id} ({label}) was open and {becomes}: the mount ends"));
+                crate::log_tx(
+                    id,
+                    format_args!("transaction {id} ({label}) was open and {becomes}: the mount ends"),
+                );
                 // A command that was still running has left no state that a user could decide over.
                 if persistent
                     && !kept.is_attached()
                     && let Err(e) = tx.transaction.update_persisted()
                 {
-                    crate::log(format_args!("transaction {id} stays as it was last persisted: {e}"));
+                    crate::warn_tx(id, format_args!("transaction {id} stays as it was last persisted: {e}"));
                 }
             }
             tx.transaction.abort();
@@ -297,7 +300,7 @@ impl Server {
         }
         if let Err(e) = &aborted {
             let id = tx.id();
-            crate::log(format_args!("transaction {id} may be open again after the next mount: {e}"));
+            crate::warn_tx(id, format_args!("transaction {id} may be open again after the next mount: {e}"));
         }
         self.transactions.ended(tx, status);
         aborted

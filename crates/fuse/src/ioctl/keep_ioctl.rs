@@ -82,9 +82,10 @@ impl Server {
         });
         match &kept {
             Ok(()) => {}
-            Err(e) => crate::log(format_args!(
-                "transaction {id} is open, but its last changes are not persisted: {e}"
-            )),
+            Err(e) => crate::warn_tx(
+                id,
+                format_args!("transaction {id} is open, but its last changes are not persisted: {e}"),
+            ),
         }
         // Its folder was created in the root.
         self.forget_attributes(Node::Live(Ino::ROOT));
@@ -109,11 +110,14 @@ impl Server {
                     let left = info.deadline.map(|at| Duration::from_secs(at.saturating_sub(now)));
                     let account = self.volume.accounts().of(transaction.options().owner);
                     self.transactions.add_left_open(transaction, &account, age, left);
-                    crate::log(format_args!("transaction {id} ({label}) is open again"));
+                    crate::log_tx(id, format_args!("transaction {id} ({label}) is open again"));
                 }
-                Err(e) => crate::log(format_args!(
-                    "transaction {id} is kept on the volume, but cannot be opened in this mount: {e}"
-                )),
+                Err(e) => crate::warn_tx(
+                    id,
+                    format_args!(
+                        "transaction {id} is kept on the volume, but cannot be opened in this mount: {e}"
+                    ),
+                ),
             }
         }
         if !self.transactions.is_empty() {
@@ -134,7 +138,7 @@ impl Server {
         let (expired, next) = self.transactions.take_expired();
         for tx in expired {
             let id = tx.id();
-            crate::log(format_args!("transaction {id} is aborted: its time has run out"));
+            crate::log_tx(id, format_args!("transaction {id} is aborted: its time has run out"));
             self.transactions.freeze(&tx);
             // An error was logged.
             let _ = self.abort_frozen(&tx, TxStatus::TimedOut);

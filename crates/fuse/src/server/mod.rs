@@ -286,7 +286,14 @@ impl Server {
     /// Logs errors that an administrator should see, and returns the error number for the caller.
     fn errno(&self, error: &Error, request: &Request<'_>) -> Errno {
         if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
-            crate::log(format_args!("{request}: {error}"));
+            let id = match Node::from_id(request.header.nodeid) {
+                Some(Node::View(nr, _)) => self.transactions.view(nr).ok().map(|tx| tx.id()),
+                _ => None,
+            };
+            let line = format!("{request}: {error}");
+            let line = xact_types::printable(&line);
+            // Without the field where the request is not of a transaction.
+            tracing::error!(transaction = id, "{line}");
         }
         error.errno()
     }

@@ -263,7 +263,8 @@ impl TxSpace {
             self.give_back_inode(ino, payer);
         }
         let (id, owner) = (self.id, self.owner);
-        log::warn!(
+        tracing::warn!(
+            transaction = id,
             "the volume was full: transaction {id} of user {owner} lost the {blocks} blocks and {count} inodes that \
              it held, and can only be aborted"
         );
@@ -299,7 +300,8 @@ impl TxSpace {
         if added.is_err() {
             if !self.limit_logged.swap(true, Relaxed) {
                 let (id, owner) = (self.id, self.owner);
-                log::warn!(
+                tracing::warn!(
+                    transaction = id,
                     "transaction {id}: the open transactions of user {owner} hold {percent}% of the free space, \
                      the limit for one user (mount option tx_space)"
                 );

@@ -71,7 +71,7 @@ impl FlusherThread {
     /// Logs the first failure to write data back.
     pub(super) fn log_failure(&self, error: &str) {
         if !self.failure_logged.swap(true, Relaxed) {
-            log::warn!("writing data back failed, it stays in memory: {error}");
+            tracing::warn!("writing data back failed, it stays in memory: {error}");
         }
     }
 }
