@@ -90,6 +90,20 @@ test_progress_for_programs() {
     equal "without the option" '' "$(cat lines)"
     "$XACT" convert disk.img --to generations --progress=json 2>lines
     equal "unit of convert" bytes "$(jq -r .unit lines | sort -u)"
+    "$XACT" snapshot create disk.img one
+    "$XACT" snapshot export disk.img out.img --name one --progress=json 2>lines
+    equal "step of export" 'exporting to out.img' "$(jq -r .step lines | sort -u)"
+    "$XACT" snapshot restore disk.img one --progress=json 2>lines
+    equal "step of restore" 'restoring disk.img' "$(jq -r .step lines | sort -u)"
+    mounted disk.img mnt
+    echo text >mnt/file
+    "$XACT" snapshot create mnt two
+    echo changed >mnt/file
+    "$XACT" snapshot restore mnt two /file --progress=json 2>lines
+    equal "step on a mount" 'restoring /file' "$(jq -r .step lines | sort -u)"
+    "$XACT" snapshot export mnt two.img --name two --progress=json 2>lines
+    equal "last line of export" true "$(jq -s '.[-1].finished' lines)"
+    unmounted mnt
 }
 
 test_log_lines_have_level_and_mount() {

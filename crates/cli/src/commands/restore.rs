@@ -22,6 +22,7 @@ use super::snapshot::copy_sparse;
 use crate::control::{self, Transaction};
 use crate::exit::{Exit, Failure, Result};
 use crate::mounts::Mount;
+use crate::progress::Steps;
 
 /// Restores these paths, which count from the volume's root; none means all that the snapshot has. Of one of chosen
 /// paths nothing else can be restored: in the folders that lead there it has no other names.
@@ -40,9 +41,13 @@ pub fn restore(mount: &Mount, name: &str, paths: &[PathBuf]) -> Result<()> {
     let now = transaction.channel().root(transaction.id());
     let mut restorer = Restorer { past, now, taken, links: HashMap::new() };
     let chosen: Vec<PathBuf> = snapshot.paths.iter().map(|path| OsStr::from_bytes(path).into()).collect();
-    for path in tops(paths, &chosen)? {
-        restorer.restore(&path)?;
+    let tops = tops(paths, &chosen)?;
+    let mut steps = Steps::new();
+    for (done, path) in tops.iter().enumerate() {
+        steps.at(&format!("restoring /{}", path.display()), done as f64 / tops.len() as f64);
+        restorer.restore(path)?;
     }
+    drop(steps);
     transaction.commit(0)
 }
 
@@ -228,7 +233,7 @@ fn make(past: &Path, there: &Metadata, now: &Path) -> io::Result<()> {
     if kind.is_file() {
         let (from, to) = (File::open(past)?, File::create_new(now)?);
         to.set_len(there.size())?;
-        return copy_sparse(&from, &to, there.size());
+        return copy_sparse(&from, &to, there.size(), &mut |_| ());
     }
     let special = if kind.is_fifo() {
         FileType::Fifo

@@ -14,13 +14,14 @@ use xact::{Date, Volume, VolumeOptions};
 use xact_consistency::{Engine, EngineOptions, SnapshotInfo, Snapshots, open_generations};
 use xact_control::abi::FOLDER;
 use xact_control::client::TxChange;
-use xact_device::OpenMode;
+use xact_device::{BlockDevice, OpenMode};
 use xact_types::{Error, printable};
 
 use super::restore;
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};
 use crate::exit::{Failure, Result};
 use crate::output::{print, print_bytes, print_json};
+use crate::progress::{Progress, Steps};
 use crate::tx::show;
 use crate::values::size_text;
 use crate::{control, image, mounts};
@@ -58,7 +59,10 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
 }
 
 fn open(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
-    let device = image::open(image, mode)?;
+    open_device(image::open(image, mode)?, image, mode)
+}
+
+fn open_device(device: Arc<dyn BlockDevice>, image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
     let options = EngineOptions { read_only: mode == OpenMode::ReadOnly, ..EngineOptions::default() };
     open_generations(device, options).map_err(|e| Failure::volume(image, e))
 }
@@ -93,7 +97,9 @@ fn create_of(of: &SnapshotName, paths: &[PathBuf]) -> Result<()> {
 
 fn restore_image(image: &Path, name: &str) -> Result<()> {
     let wrong = |e: Error| Failure::volume(image, e);
-    let engine = open(image, OpenMode::ReadWrite)?;
+    let device = image::open(image, OpenMode::ReadWrite)?;
+    let (device, _progress) = Progress::over(device, format!("restoring {}", image.display()));
+    let engine = open_device(device, image, OpenMode::ReadWrite)?;
     snapshots(&engine).restore(name).map_err(wrong)?;
     engine.close().map_err(wrong)
 }
@@ -236,7 +242,9 @@ fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
         let from = File::open(&source).map_err(failed)?;
         let size = from.metadata().map_err(failed)?.len();
         let to = made(size)?;
-        copy_sparse(&from, &to, size).and_then(|()| to.sync_all()).map_err(failed)
+        let (mut steps, step) = (Steps::new(), format!("exporting {name}"));
+        let mut copied = |at: u64| steps.at(&step, at as f64 / size as f64);
+        copy_sparse(&from, &to, size, &mut copied).and_then(|()| to.sync_all()).map_err(failed)
     } else {
         let engine = open(at, OpenMode::ReadOnly)?;
         made(engine.volume_bytes())?;
@@ -250,7 +258,8 @@ fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
 }
 
 /// Copies what holds data, as far as the file can tell, to a file that reads as zeros.
-pub fn copy_sparse(from: &File, to: &File, size: u64) -> io::Result<()> {
+/// Calls `copied` with the offset up to which the copy is complete.
+pub fn copy_sparse(from: &File, to: &File, size: u64, copied: &mut dyn FnMut(u64)) -> io::Result<()> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut buf = vec![0; 1 << 20];
     let mut at = 0;
@@ -271,6 +280,7 @@ pub fn copy_sparse(from: &File, to: &File, size: u64) -> io::Result<()> {
                 }
             }
             at += bytes.len() as u64;
+            copied(at);
         }
     }
     Ok(())
@@ -278,6 +288,7 @@ pub fn copy_sparse(from: &File, to: &File, size: u64) -> io::Result<()> {
 
 fn fill(engine: &Engine, image: &Path, out: &Path, name: Option<&str>) -> Result<()> {
     let device = image::open(out, OpenMode::ReadWrite)?;
+    let (device, _progress) = Progress::over(device, format!("exporting to {}", out.display()));
     let copied = snapshots(engine).image(name).and_then(|image| image.export(&*device));
     copied.map_err(|e| Failure::volume(image, e))?;
     // Files that were deleted while they were open are still on the list of orphans; opening frees
