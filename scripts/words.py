@@ -59,7 +59,7 @@ NAMES = [
     (r"\bReads\b", "ReadSet"),
     (r"\bAudience\b", "CommitObserver"),
     (r"\bwitness\w*", "fingerprint", r"crates/(?:fs|txn)/"),
-    (r"\bmod kept\b|\bKept\b", "persisted, SnapshotEntry, or the noun it is"),
+    (r"\bmod kept\b|(?<!TxStatus::)\bKept\b", "persisted, SnapshotEntry, or the noun it is", r"(?!crates/control/)"),
     (r"\bAway\b", "OfflineChanges"),
     (r"\blimbo\b|\bcheck_hopeful\b", "unlinked_numbers, check_not_doomed"),
     (r"\blooked_in_passing\b|\bbury_\w+", "kernel_stat_only, drop_all_links or reap_unlinked"),

@@ -87,10 +87,10 @@ pub trait UnprunedSnapshot {
     /// The volume as of the first call, for the selection of blocks.
     fn image(&self) -> Arc<dyn SnapshotImage>;
 
-    /// The second call: prunes the snapshot to the blocks of `part`, in a second commit. It is in the
-    /// list of snapshots from then on.
+    /// The second call: prunes the snapshot to the blocks of `part`, in a second commit. It is in
+    /// the list of snapshots from then on.
     ///
-    /// Errors: `Usage` where the paths of `part` are none or too long; `NoSpace`. Then there is no
+    /// Errors: `Usage` if `part` has no paths, or too long ones; `NoSpace`. Then there is no
     /// snapshot.
     fn finish(self: Box<Self>, part: PartialSnapshot) -> Result<()>;
 }

@@ -256,8 +256,8 @@ impl Driver {
         self.end(&open, second, end)
     }
 
-    /// A transaction that is persisted on the volume (`xact run --leave-open --persist`), opened from
-    /// there again, and decided after `meanwhile`, which creates no file. Its part creates
+    /// A transaction that is persisted on the volume (`xact run --leave-open --persist`), opened
+    /// from there again, and decided after `meanwhile`, which creates no file. Its part creates
     /// `/one/part-ID`, its rest `/two/done-ID`. Outside, a file is named after its state:
     /// `/keeping-ID` before it is persisted, then `/kept-ID`; `/dropping-ID` before it is dropped,
     /// then `/dropped-ID`.

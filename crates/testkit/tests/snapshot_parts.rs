@@ -92,7 +92,7 @@ fn only_the_chosen_are_held() {
             volume.remove_file(format!("/d{}/{n}", n % 4)).unwrap();
         }
         volume.sync().unwrap();
-        // What was theirs is taken by others.
+        // Another file takes the freed blocks.
         volume.write("/filler", vec![7; 12 * MIB as usize]).unwrap();
         volume.sync().unwrap();
         assert!(own() < two + fresh + 64 * KIB, "{block_size}: {}", own());

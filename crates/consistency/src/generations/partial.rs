@@ -149,7 +149,7 @@ impl UnprunedSnapshot for Unpruned<'_> {
 impl Drop for Unpruned<'_> {
     fn drop(&mut self) {
         if !self.is_finished {
-            // Where this fails, the next opening does it. The caller has the error that led here.
+            // If this fails, the next opening does it. The caller has the first error.
             let _ = self.generations.drop_unpruned();
         }
     }
