@@ -327,7 +327,7 @@ fn invalid_choices_are_refused_and_leave_nothing() {
     for (of, says) in [
         (&["/a", "/none"][..], "/none does not exist"),
         (&["/a/file/x"], "no folder leads there"),
-        (&["/"], "the root is all of the volume"),
+        (&["/"], "the root is the whole volume"),
         (&["/a/../a"], "no '..'"),
     ] {
         let why = usage("s", of);
@@ -336,7 +336,7 @@ fn invalid_choices_are_refused_and_leave_nothing() {
     }
     volume.create_snapshot_of("s", &paths(&["/a/file"])).unwrap();
     assert!(usage("s", &["/a"]).contains("already"));
-    assert!(usage("..", &["/a"]).contains("no name"));
+    assert!(usage("..", &["/a"]).contains("invalid snapshot name"));
     let long: Vec<String> = (0..40).map(|n| format!("/{}{n}", "x".repeat(240))).collect();
     long.iter().for_each(|path| volume.write(path, b"").unwrap());
     let long: Vec<&str> = long.iter().map(String::as_str).collect();
