@@ -314,10 +314,10 @@ test_programs_of_the_docs() {
     needs man
     fresh
     export LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
-    sed -n '/^    import xact$/,/^$/s/^    //p' "$ROOT/README.md" >two.py
+    sed -n '/^```python two.py$/,/^```$/p' "$ROOT/README.md" | sed '1d;$d' >two.py
     python3 two.py
     equal "by Python" '1 1' "$(cat mnt/one; echo -n ' '; cat mnt/two)"
-    sed -n '/^    #include <stdio.h>$/,/^    }$/s/^    //p' "$ROOT/README.md" >two.c
+    sed -n '/^```c two.c$/,/^```$/p' "$ROOT/README.md" | sed '1d;$d' >two.c
     compiled two.c
     ./program
     equal "by C" '2 2' "$(cat mnt/one; echo -n ' '; cat mnt/two)"

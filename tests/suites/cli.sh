@@ -65,7 +65,9 @@ test_shells_complete_from_the_state_of_a_mount() {
     done
     has <(completed fish xact tx diff --at mnt '') 'touch mnt/new'
     equal "names that begin with t" tuesday "$(completed bash xact snapshot restore mnt t)"
-    equal "off a mount" '' "$(completed bash xact tx diff --at / '')"
+    # Off a mount there are no transactions: options alone are left.
+    completed bash xact tx diff --at / '' >found
+    lacks found '^[0-9]'
     # The function of the script itself, as bash calls it.
     mkdir bin
     ln -s "$XACT" bin/xact

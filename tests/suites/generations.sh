@@ -432,7 +432,7 @@ test_generations_full_pool() {
     [[ $round -gt 2 && $round -lt 40 ]] || fail "full after $round rounds"
     has said "no space left in the volume's pool, which is full until a snapshot is deleted"
     has said 'Snapshots hold [0-9.]+ [KM]iB of the volume.s pool'
-    has log "xact: the pool is full: .*delete snapshots"
+    has log "WARN  mount=.*: the pool is full: .*delete snapshots"
     equal "logged once" 1 "$(grep -c 'pool is full' log)"
     equal full true "$(pool .pool.full)"
     has <("$XACT" stat mnt) '^pool: +[0-9.]+ MiB used of 4.0 MiB: .* by snapshots'
