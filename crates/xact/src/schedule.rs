@@ -28,7 +28,7 @@ struct Stop {
 impl Schedule {
     /// Makes a snapshot every so often if anything has changed since the last one, of chosen paths
     /// where there are some, and then deletes those of its own that `rules` do not keep. `failed`
-    /// is told what goes wrong; a full volume is tried again the next time.
+    /// receives errors. On a full volume the next snapshot is attempted at its time.
     pub fn start(
         volume: &Arc<Volume>,
         every: Duration,

@@ -116,7 +116,7 @@ impl Commit<'_> {
             _ => i64::from(now.nlink) + node.links > i64::from(limit),
         };
         if too_many {
-            return self.attr_conflict(tree, ino, "so many links were added concurrently that no more fit");
+            return self.attr_conflict(tree, ino, "its number of links reached the maximum concurrently");
         }
         Ok(())
     }
