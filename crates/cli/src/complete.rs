@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::CompleteEnv;
+use xact::text::{printable, printable_bytes};
 use xact_control::abi::TxStatus;
-use xact_types::{printable, printable_bytes};
 
 use crate::args::Cli;
 use crate::{control, mounts, settings};
@@ -120,7 +120,7 @@ pub fn mount_option() -> ArgValueCompleter {
 /// `NAME=VALUE` of `xact mode set`.
 pub fn mode() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
-        let of = |setting: &'static xact_types::settings::Setting| {
+        let of = |setting: &'static xact::settings::Setting| {
             let values = setting.words().iter().map(|word| (word.word, word.help));
             let default = [("default", "Remove the mode from the volume")];
             values

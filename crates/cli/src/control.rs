@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use xact::SnapshotInfo;
 use xact::{ModeChoice, paths_from_text, paths_text};
-use xact_consistency::SnapshotInfo;
 use xact_control::abi::{
     COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
     Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX, SNAPSHOT_TELL,

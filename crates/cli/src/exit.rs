@@ -7,7 +7,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use xact_types::{Error, printable};
+use xact::Error;
+use xact::text::printable;
 
 /// The exit code of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +143,11 @@ impl Failure {
     pub fn system(doing: impl fmt::Display, error: impl Into<io::Error>) -> Failure {
         let error = error.into();
         Failure::new(exit_of_io(&error), format!("cannot {doing}: {}", plain(&error)))
+    }
+
+    /// An error of a call before any volume is opened.
+    pub fn unnamed(error: Error) -> Failure {
+        Failure::new(exit_of(&error), error.to_string())
     }
 
     /// An error of the volume at `path`.

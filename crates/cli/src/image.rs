@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use xact_device::{BlockDevice, FileDevice, OpenMode};
+use xact::device::{BlockDevice, FileDevice, OpenMode};
 
 use crate::exit::{Exit, Failure, Result, plain};
 

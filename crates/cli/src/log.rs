@@ -22,7 +22,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
-use xact_types::printable;
+use xact::text::printable;
 
 use crate::args::Verbosity;
 use crate::exit::{Failure, Result};

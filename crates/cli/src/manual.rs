@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use clap::{Arg, Command};
 use clap_mangen::Man;
-use xact_types::settings::Setting;
+use xact::settings::Setting;
 
 use crate::settings;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anstyle::{AnsiColor, Style};
-use xact_types::printable_lines;
+use xact::text::printable_lines;
 
 use crate::exit::{Failure, Result};
 

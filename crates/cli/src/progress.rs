@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use xact_device::{BlockDevice, CountingDevice};
+use xact::device::{BlockDevice, CountingDevice};
 
 /// Shorter work shows no bar.
 const BAR_AFTER: Duration = Duration::from_millis(700);

@@ -1,15 +1,15 @@
 //! The table of settings as long options, as help and as docs/SETTINGS.md.
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use xact::KeepRules;
-use xact_types::settings::{Form, Id, Kind, Preset, SETTINGS, Scope, Setting, Value};
+use xact::RetentionPolicy;
+use xact::settings::{Form, Id, Kind, Preset, SETTINGS, Scope, Setting, Value};
 
 /// The long options of `xact mount` that are settings.
 #[derive(Debug, Clone)]
 pub struct LongOptions {
     /// The values that are set or have a default; no value is the default.
     pub values: Vec<(Id, Option<Value>)>,
-    pub snapshot_retain: KeepRules,
+    pub snapshot_retain: RetentionPolicy,
 }
 
 /// A parsed value.
@@ -31,7 +31,7 @@ fn argument(setting: &'static Setting, long: &'static str) -> Arg {
     };
     let argument = Arg::new(setting.name).long(long).value_name(setting.placeholder());
     let argument = match setting.kind {
-        Kind::Policy => argument.value_parser(str::parse::<KeepRules>),
+        Kind::Policy => argument.value_parser(str::parse::<RetentionPolicy>),
         _ => argument.value_parser(move |text: &str| setting.parse(text).map(Parsed)),
     };
     let argument = match setting.id {
@@ -62,7 +62,7 @@ impl FromArgMatches for LongOptions {
             let Parsed(value) = matches.get_one::<Parsed>(setting.name)?;
             Some((setting.id, *value))
         });
-        let retain = matches.get_one::<KeepRules>(Id::SnapshotRetain.setting().name);
+        let retain = matches.get_one::<RetentionPolicy>(Id::SnapshotRetain.setting().name);
         Ok(LongOptions { values: values.collect(), snapshot_retain: retain.copied().unwrap_or_default() })
     }
 
@@ -153,8 +153,8 @@ pub fn lower(sentence: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use xact_types::settings::{Bare, Zero};
-    use xact_types::units::duration_text;
+    use xact::settings::{Bare, Zero};
+    use xact::units::duration_text;
 
     use super::*;
 

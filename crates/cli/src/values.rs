@@ -1,11 +1,11 @@
 //! Values on the command line and in messages: sizes, durations, UUIDs, owners. The grammar of
-//! sizes and durations is [`xact_types::units`].
+//! sizes and durations is [`xact::units`].
 
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use xact_types::units::parse_size;
-use xact_types::units::{parse_duration, parse_duration_or_seconds};
+pub use xact::units::parse_size;
+use xact::units::{parse_duration, parse_duration_or_seconds};
 
 /// A whole number.
 pub fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {

@@ -28,28 +28,43 @@
 
 pub mod device;
 mod file;
-mod keep;
+mod info;
+mod modes;
+mod offline_snapshots;
 mod paths;
+mod recover;
+pub mod restore;
+mod retention;
 mod schedule;
+pub mod selection;
 mod snapshot;
 mod snapshot_diff;
+mod sparse;
 mod transaction;
 mod volume;
 
 pub use file::{File, OpenOptions};
-pub use keep::{Date, KeepRules};
+pub use info::{Access, VolumeInfo};
+pub use modes::{change_modes, stored_modes};
+pub use offline_snapshots::OfflineSnapshots;
 pub use paths::{DirEntry, PathExt, Paths};
+pub use recover::{recover, replay_log};
+pub use retention::{Date, RetentionPolicy};
 pub use schedule::{AUTOMATIC, Schedule};
 pub use snapshot::{Snapshot, SnapshotImage};
+pub use sparse::copy_sparse;
 pub use transaction::{Refused, Savepoint, SharedTransaction, Transaction};
 pub use volume::{CacheUse, SnapshotWatcher, Volume};
-pub use xact_consistency::{CommitWrites, Fsync, LogRecords, PoolUse, SnapshotInfo, when_leading};
+pub use xact_consistency::{
+    CommitWrites, EngineStats, Fsync, LogRecords, PoolUse, RecoveryReport, SnapshotInfo, default_pool_bytes,
+    volume_on, when_leading,
+};
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::posix::Credentials;
 pub use xact_fs::{
     AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, ModeChoice, Modes,
-    OnError, PERSISTED_FOLDER, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, View, VolumeOptions,
-    WriteHow,
+    OnError, PERSISTED_FOLDER, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, TxSpaceUse, View,
+    VolumeOptions, WriteHow,
 };
 pub use xact_fs::{convert, mkfs};
 pub use xact_layout::generations::{paths_from_text, paths_text};
@@ -58,4 +73,25 @@ pub use xact_txn::{
     Reader, Side, TxOptions, TxState, What,
 };
 pub use xact_txn::{Account, Accounts, Charge, Limits, RESOURCES, Resource};
-pub use xact_types::{Errno, Error, Ino, Result, Timestamp};
+pub use xact_types::{
+    BlockNr, Corruption, Errno, Error, Ino, LatencySnapshot, LatencySummary, Result, Site, Timestamp,
+};
+pub use xact_types::{settings, units};
+
+/// A full, read-only check of a volume, as e2fsck makes, and the use of single blocks.
+pub mod check {
+    pub use xact_check::{Problem, Progress, Report, Totals, Use, check, uses};
+}
+
+/// The contents of a volume's journal (jbd2), read without a replay.
+pub mod journal {
+    pub use xact_consistency::recovery::inspect::{
+        LogContents, LoggedCopy, LoggedState, LoggedTransaction, inspect,
+    };
+    pub use xact_layout::jbd2::{Checksums, Features};
+}
+
+/// Text for terminals: names that other users chose, without control characters.
+pub mod text {
+    pub use xact_types::{printable, printable_bytes, printable_lines};
+}

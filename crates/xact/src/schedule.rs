@@ -1,4 +1,4 @@
-//! Snapshots by themselves, every so often, and the old ones deleted by rules.
+//! Scheduled snapshots with a retention policy.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use xact_types::{Error, Result};
 
-use crate::keep::{Date, KeepRules};
+use crate::retention::{Date, RetentionPolicy};
 use crate::volume::{Volume, now_seconds};
 
-/// What names of snapshots begin with that a schedule has made; it deletes no others.
+/// Prefix of the names of scheduled snapshots. A schedule deletes no others.
 pub const AUTOMATIC: &str = "auto-";
 
-/// Makes snapshots until it is dropped.
+/// A thread that creates snapshots until it is dropped.
 pub struct Schedule {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -22,17 +22,22 @@ pub struct Schedule {
 #[derive(Default)]
 struct Stop {
     asked: Mutex<bool>,
-    told: Condvar,
+    changed: Condvar,
 }
 
 impl Schedule {
-    /// Makes a snapshot every so often if anything has changed since the last one, of chosen paths
-    /// where there are some, and then deletes those of its own that `rules` do not keep. `failed`
-    /// receives errors. On a full volume the next snapshot is attempted at its time.
+    /// Creates a snapshot at each interval `every` if anything has changed since the last one, of
+    /// `paths` or (with none) of the volume, and then deletes the scheduled ones that `policy` does
+    /// not keep. `failed` receives errors. On a full volume the next snapshot is attempted at its
+    /// time.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] on a volume without generations; [`Error::Io`] where no thread can be
+    /// started.
     pub fn start(
         volume: &Arc<Volume>,
         every: Duration,
-        rules: KeepRules,
+        policy: RetentionPolicy,
         paths: Vec<Vec<u8>>,
         failed: impl Fn(&Error) + Send + 'static,
     ) -> Result<Schedule> {
@@ -43,7 +48,7 @@ impl Schedule {
             .name("xact-snapshots".into())
             .spawn(move || {
                 while stopped.wait(every) {
-                    if let Err(error) = volume.snapshot_now(&rules, &paths) {
+                    if let Err(error) = volume.snapshot_now(&policy, &paths) {
                         failed(&error);
                     }
                 }
@@ -58,7 +63,7 @@ impl Stop {
     fn wait(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut asked = self.asked.lock();
-        while !*asked && !self.told.wait_until(&mut asked, until).timed_out() {}
+        while !*asked && !self.changed.wait_until(&mut asked, until).timed_out() {}
         !*asked
     }
 }
@@ -66,9 +71,9 @@ impl Stop {
 impl Drop for Schedule {
     fn drop(&mut self) {
         *self.stop.asked.lock() = true;
-        self.stop.told.notify_all();
+        self.stop.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic in it has been told already.
+            // A panic in it was already reported.
             let _ = thread.join();
         }
     }
@@ -77,9 +82,12 @@ impl Drop for Schedule {
 impl Volume {
     /// One round of a schedule: a snapshot named by the time, of some paths or (with none) of the
     /// volume, unless nothing has changed since the newest one, and then [`Volume::prune`] over
-    /// those that schedules have made. Whether chosen paths have changed takes a look at all that
-    /// is below them.
-    pub fn snapshot_now(&self, rules: &KeepRules, paths: &[Vec<u8>]) -> Result<()> {
+    /// the scheduled ones. The comparison of chosen paths takes time in proportion to the number of
+    /// files below them.
+    ///
+    /// # Errors
+    /// As [`Volume::create_snapshot_of`] and [`Volume::prune`].
+    pub fn snapshot_now(&self, policy: &RetentionPolicy, paths: &[Vec<u8>]) -> Result<()> {
         self.sync()?;
         let changed = match paths {
             [] => self.generations()?.has_changed_since_newest(),
@@ -101,7 +109,7 @@ impl Volume {
                 made => made?,
             }
         }
-        self.prune(rules, AUTOMATIC, false).map(|_| ())
+        self.prune(policy, AUTOMATIC, false).map(|_| ())
     }
 
     fn newest_automatic(&self, paths: &[Vec<u8>]) -> Result<Option<String>> {
@@ -114,13 +122,14 @@ impl Volume {
     }
 
     /// Deletes the snapshots whose names begin with `prefix` and that no rule keeps, each in a
-    /// commit of its own, and gives their names, from the oldest on. With `dry_run` nothing is
+    /// commit of its own, and returns their names, from the oldest on. With `dry_run` nothing is
     /// deleted.
     ///
-    /// Errors: `Usage` for rules that keep nothing.
-    pub fn prune(&self, rules: &KeepRules, prefix: &str, dry_run: bool) -> Result<Vec<String>> {
+    /// # Errors
+    /// [`Error::Usage`] for a policy that keeps nothing.
+    pub fn prune(&self, policy: &RetentionPolicy, prefix: &str, dry_run: bool) -> Result<Vec<String>> {
         let now = now_seconds();
-        let expired = rules.expired(&self.generations()?.times(), prefix, now)?;
+        let expired = policy.expired(&self.generations()?.times(), prefix, now)?;
         if !dry_run {
             expired.iter().try_for_each(|name| self.delete_snapshot(name))?;
         }

@@ -11,7 +11,7 @@ use xact_types::{Error, Result};
 /// Memory for what is cached of each snapshot, in bytes.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// Stays readable until the snapshot is deleted; then everything fails with `Io`.
+/// A snapshot that is open for reading. After its deletion all calls fail with [`Error::Io`].
 pub struct Snapshot {
     generation: Arc<dyn xact_consistency::SnapshotImage>,
     view: OnceLock<Arc<dyn View>>,
@@ -20,8 +20,8 @@ pub struct Snapshot {
     opening: Mutex<()>,
 }
 
-/// What a snapshot's image reads as. It is an ext4 volume that was unmounted cleanly: files that
-/// were deleted while they were open are released, in memory.
+/// A snapshot as the bytes of an ext4 volume that was unmounted cleanly: files that were deleted
+/// while they were open are released, in memory.
 pub struct SnapshotImage {
     device: Arc<Overlay>,
     used: Vec<Range<u64>>,
@@ -37,7 +37,7 @@ impl Snapshot {
         Snapshot { generation, view, image, opening }
     }
 
-    /// The files as they were. Whatever would change them fails with `ReadOnly`.
+    /// The files as they were. Changes fail with [`Error::ReadOnly`].
     pub fn view(&self) -> Result<Arc<dyn View>> {
         open_once(&self.view, &self.opening, || Ok(xact_fs::open(self.generation.clone(), &options(true))?))
     }
@@ -68,6 +68,7 @@ fn open_once<T: Clone>(
 }
 
 impl SnapshotImage {
+    /// Size of the image.
     pub fn size_bytes(&self) -> u64 {
         self.device.size_bytes()
     }

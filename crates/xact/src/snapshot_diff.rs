@@ -1,18 +1,21 @@
-//! What differs between two snapshots, or a snapshot and now, at the cost of what differs.
+//! Differences between two snapshots, or between a snapshot and the volume as it is now, in time in
+//! proportion to the differences.
 //!
-//! 1. The two block maps are compared, skipping what they share: the metadata blocks that differ.
-//! 2. Of these, blocks of inode tables are compared inode by inode: the inodes that differ. Whatever is
-//!    done to a file or a folder changes its inode, if only a time in it.
-//! 3. Folders among them are listed in both states: names that came, went, or stand for something else.
-//! 4. What changed under a name that did not change is somewhere in a folder that did not change either. It
-//!    is looked for from the file's own group outwards, which is where folders have their files.
+//! 1. The two block maps are compared without their common parts. This finds the metadata blocks
+//!    that differ.
+//! 2. Blocks of inode tables among them are compared inode by inode. This finds the inodes that
+//!    differ: each change of a file or a folder changes its inode, at least a time in it.
+//! 3. Folders among them are listed in both states. This finds names that were added, were removed,
+//!    or stand for another inode.
+//! 4. An inode that changed under an unchanged name may be in a folder that did not change. Folders
+//!    are searched for its name from the file's own group outwards, since ext4 allocates files near
+//!    their folders.
 //!
-//! Where one of the two has chosen paths only, what is below these is gone through instead
-//! (`part`).
+//! If one of the two has chosen paths only, both are read completely below these (`selection`).
 //!
 //! A file counts as modified by its size and time of modification; contents are not compared.
 
-mod part;
+mod selection;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,17 +32,18 @@ use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 
 impl Volume {
-    /// What differs from the snapshot `old` to the snapshot `new`, or to the volume as it is now;
-    /// by path. Where they have chosen paths, of what all of them have.
+    /// The differences from the snapshot `old` to the snapshot `new`, or to the volume as it is
+    /// now, sorted by path. Snapshots of chosen paths are compared in the paths that both have.
     ///
-    /// Errors: `Usage` for a snapshot that is not there; `Io` where one was deleted meanwhile.
+    /// # Errors
+    /// [`Error::Usage`] for an unknown snapshot; [`Error::Io`] if one is deleted concurrently.
     pub fn diff_snapshots(&self, old: &str, new: Option<&str>) -> Result<Vec<Difference>> {
         let snapshots = self.generations()?;
         if new.is_none() && !self.engine().is_read_only() {
             self.sync()?;
         }
         let chosen = |name| snapshots.paths(name);
-        let tops = part::tops(chosen(old)?, new.map(chosen).transpose()?.unwrap_or_default());
+        let tops = selection::tops(chosen(old)?, new.map(chosen).transpose()?.unwrap_or_default());
         let blocks = if tops.is_none() { snapshots.changed_blocks(old, new)? } else { Vec::new() };
         let past = |name: &str| -> Result<State> {
             let image = snapshots.image(Some(name))?;
@@ -55,7 +59,7 @@ impl Volume {
             Some(tops) => differ.within(&tops)?,
             None => differ.all(&blocks)?,
         };
-        // Transactions that are kept are nobody's files.
+        // Persisted transactions are internal.
         differences
             .retain(|found| found.path.split(|b| *b == b'/').nth(1) != Some(PERSISTED_FOLDER.as_bytes()));
         Ok(differences)
@@ -65,7 +69,7 @@ impl Volume {
 /// The folders whose paths are known.
 type Paths = HashMap<Ino, Vec<u8>>;
 
-/// Where the blocks of a state are read.
+/// The source of the blocks of a state.
 enum Blocks {
     Past(Arc<dyn SnapshotImage>),
     Now(Arc<Engine>),
@@ -77,7 +81,7 @@ struct State {
 }
 
 struct Differ<'a> {
-    /// For where things lie, in which the states agree.
+    /// The geometry, in which the states agree.
     sb: &'a Superblock,
     old: State,
     new: State,
@@ -86,7 +90,7 @@ struct Differ<'a> {
 /// A directory and a name in it.
 type NameAt = (Ino, Vec<u8>);
 
-/// A name that stands for something else than before.
+/// A name that stands for another inode than before.
 struct NameChange {
     at: NameAt,
     old: Option<Entry>,
@@ -127,7 +131,7 @@ impl State {
         Ok(entries)
     }
 
-    /// The path of a directory; `None` where it was removed meanwhile.
+    /// The path of a directory; `None` if it was removed concurrently.
     fn dir_path(&self, dir: Ino, known: &mut Paths) -> Result<Option<Vec<u8>>> {
         if dir == Ino::ROOT {
             return Ok(Some(Vec::new()));
@@ -322,12 +326,12 @@ impl Differ<'_> {
         Ok(())
     }
 
-    /// Changes of what has kept its name; which one that is stands in `known`, or is looked for.
+    /// Changes of inodes that have kept their names. The names are in `known`, or are searched for.
     fn in_place(
         &self,
         names: &[NameChange],
         attrs: &BTreeMap<Ino, (Option<Attr>, Option<Attr>)>,
-        known: Option<&part::Names>,
+        known: Option<&selection::Names>,
         (_, paths): &mut (Paths, Paths),
         found: &mut Vec<Difference>,
     ) -> Result<()> {
@@ -341,18 +345,18 @@ impl Differ<'_> {
             let (old, new) = (Some(*old), Some(*new));
             wanted.insert(ino, Difference { what, path: Vec::new(), from: None, was_at: None, old, new });
         }
-        let tell = |found: &mut Vec<Difference>, difference: Difference, path: Vec<u8>| {
+        let add = |found: &mut Vec<Difference>, difference: Difference, path: Vec<u8>| {
             found.push(Difference { path, ..difference });
         };
         if let Some(root) = wanted.remove(&Ino::ROOT) {
-            tell(found, root, b"/".to_vec());
+            add(found, root, b"/".to_vec());
         }
         for change in names {
             if let Some(entry) = change.new
                 && let Some(difference) = wanted.remove(&entry.ino)
                 && let Some(path) = self.new.path(&change.at, paths)?
             {
-                tell(found, difference, path);
+                add(found, difference, path);
             }
         }
         let dirs: Vec<Ino> =
@@ -360,7 +364,7 @@ impl Differ<'_> {
         for dir in dirs {
             let difference = wanted.remove(&dir).expect("was just found");
             if let Some(path) = self.new.dir_path(dir, paths)? {
-                tell(found, difference, path);
+                add(found, difference, path);
             }
         }
         if let Some(known) = known {
@@ -368,20 +372,20 @@ impl Differ<'_> {
                 if let Some(at) = known.get(&ino)
                     && let Some(path) = self.new.path(at, paths)?
                 {
-                    tell(found, difference, path);
+                    add(found, difference, path);
                 }
             }
             return Ok(());
         }
         while let Some((&ino, _)) = wanted.first_key_value() {
             self.search(ino, &mut wanted, paths, found)?;
-            // Without a name: it was deleted meanwhile, or is open and deleted.
+            // An inode without a name was deleted, and may be open still.
             wanted.remove(&ino);
         }
         Ok(())
     }
 
-    /// Looks for the name of an inode, and on the way for those of the others that are wanted.
+    /// Searches for the name of an inode, and on the way collects names of other wanted ones.
     fn search(
         &self,
         ino: Ino,
@@ -395,7 +399,7 @@ impl Differ<'_> {
         for group in outwards {
             for dir in self.new.directories(self.sb, group)? {
                 let entries = match self.new.entries(dir) {
-                    // Removed meanwhile.
+                    // It was removed concurrently.
                     Err(Error::Posix(_)) => continue,
                     entries => entries?,
                 };
@@ -414,7 +418,7 @@ impl Differ<'_> {
         Ok(())
     }
 
-    /// How an inode differs by itself, names apart.
+    /// The change of an inode, apart from its names.
     fn own_change(&self, old: &Attr, new: &Attr) -> Result<Option<What>> {
         let is_dir = new.kind == FileKind::Directory;
         if !is_dir && (old.size, old.mtime) != (new.size, new.mtime) {
@@ -436,7 +440,7 @@ impl Differ<'_> {
     }
 }
 
-/// `EXT4_INDEX_FL`, `EXT4_EXTENTS_FL`: how a folder or file is kept, not what somebody has set.
+/// `EXT4_INDEX_FL`, `EXT4_EXTENTS_FL`: the internal form of a folder or file, not its settings.
 const INDEXED: u32 = 0x1000 | 0x8_0000;
 
 /// Whether the number stands for different inodes in the two states.

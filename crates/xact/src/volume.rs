@@ -58,7 +58,7 @@ pub struct Volume {
     accounts: Accounts,
     last_transaction: AtomicU64,
     watcher: RwLock<Option<SnapshotWatcher>>,
-    /// Where the volume was opened by path.
+    /// The device, if the volume was opened by path.
     file: Option<Arc<FileDevice>>,
 }
 
@@ -274,8 +274,8 @@ impl Volume {
         Ok(self.generations()?.times().into_iter().map(|(name, _)| name).collect())
     }
 
-    /// What the blocks of the pool are in use for; `None` on a volume without generations. Costs a
-    /// walk through the pool, and commits wait for that long.
+    /// The use of the pool's blocks; `None` on a volume without generations. Takes time in
+    /// proportion to the pool's contents, and commits wait for that long.
     pub fn pool_use(&self) -> Result<Option<PoolUse>> {
         self.base.engine().snapshots().map(Snapshots::pool_use).transpose()
     }

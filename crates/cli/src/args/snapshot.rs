@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use xact::{AUTOMATIC, KeepRules};
+use xact::{AUTOMATIC, RetentionPolicy};
 
 use crate::complete;
 use crate::progress::ProgressOption;
@@ -160,7 +160,7 @@ pub struct Prune {
     /// the last N hours (days, and so on) that have one. within=TIME: all that are younger than
     /// TIME, such as 90s, 30m, 12h, 7d or 4w.
     #[arg(long, alias = "keep", value_name = "RULES")]
-    pub retain: KeepRules,
+    pub retain: RetentionPolicy,
     /// Consider only snapshots whose names begin with TEXT; '': all.
     #[arg(long, value_name = "TEXT", default_value = AUTOMATIC)]
     pub prefix: String,

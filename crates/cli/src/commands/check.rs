@@ -1,9 +1,10 @@
 //! `xact check`: a full, read-only check of a volume.
 
 use serde::Serialize;
-use xact_check::{Problem, Report};
-use xact_device::OpenMode;
-use xact_types::{Error, Site, printable};
+use xact::check::{Problem, Report};
+use xact::device::OpenMode;
+use xact::text::printable;
+use xact::{Error, Site};
 
 use crate::args::Check;
 use crate::exit::{Exit, Failure, Result};
@@ -43,7 +44,7 @@ pub fn check(args: &Check) -> Result<()> {
     let device = image::open(&args.image, OpenMode::ReadOnly)?;
     let device_bytes = device.size_bytes();
     let mut steps = Steps::new();
-    let report = match xact_check::check(device, &mut |step, share| steps.at(step, share)) {
+    let report = match xact::check::check(device, &mut |step, share| steps.at(step, share)) {
         // The volume is too damaged to continue; this is a finding too.
         Err(Error::Corrupt(found)) => {
             let problem = Problem { site: found.site, what: found.what.into() };

@@ -4,8 +4,8 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 use xact::convert;
-use xact_consistency::{default_pool_bytes, volume_on};
-use xact_device::OpenMode;
+use xact::device::OpenMode;
+use xact::{default_pool_bytes, volume_on};
 
 use crate::args::{Convert, ConvertTo};
 use crate::exit::{Failure, Result};

@@ -1,33 +1,26 @@
-//! `xact info`: what the superblock of an image says.
+//! `xact info`: the properties in the superblock of an image.
 
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
-use xact_consistency::{EngineOptions, PoolUse, open_generations};
-use xact_device::OpenMode;
-use xact_layout::feature::{compat, incompat, names, ro_compat};
-use xact_layout::superblock::{
-    STATE_CLEAN, STATE_ERRORS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support,
-};
-use xact_types::printable;
+use xact::text::printable;
+use xact::{Access, Error, PoolUse, VolumeInfo};
 
 use crate::args::Info;
 use crate::exit::{Exit, Failure, Result};
-use crate::image;
 use crate::output::{print, print_json};
 use crate::values::{size_text as size, uuid_text};
 
-/// What is told, in this order.
+/// The output, in this order.
 #[derive(Debug, Serialize)]
 struct Facts {
     label: String,
     uuid: String,
     size_bytes: u64,
-    /// As of the last clean unmount.
+    /// Free space at the last clean unmount.
     free_bytes: u64,
     reserved_bytes: u64,
     block_size_bytes: u32,
@@ -36,115 +29,91 @@ struct Facts {
     free_inodes: u32,
     inode_size_bytes: u16,
     journal: bool,
-    /// It has generations. Their pool is not told while the volume is mounted.
+    /// Whether it has generations. Their pool is unknown while the volume is mounted.
     generations: bool,
     pool: Option<Pool>,
-    /// The journal holds changes that are not in their places yet.
+    /// Whether the journal holds changes that were not written to their places yet.
     needs_recovery: bool,
-    /// Unmounted cleanly, and no errors noted.
+    /// Whether it was unmounted cleanly and has no errors noted.
     clean: bool,
     errors_noted: bool,
     features: Vec<String>,
     /// `read-write`, `read-only` or `no`.
     mountable: &'static str,
-    /// The features that stand in the way.
+    /// The features that prevent it.
     unsupported: Option<String>,
 }
 
-/// How full the pool of the generations is.
+/// Use of the pool of the generations.
 #[derive(Debug, Serialize)]
 struct Pool {
     size_bytes: u64,
     used_bytes: u64,
-    /// Of those in use: held by snapshots alone.
+    /// The part that only snapshots use.
     snapshot_bytes: u64,
-    /// So much must be free for anything to be added, and is not.
+    /// Whether too little is free for anything to be added.
     full: bool,
 }
 
 pub fn info(args: &Info) -> Result<()> {
-    let home = read(&args.image)?;
-    let newest = if home.has_incompat(incompat::XACT_GENERATIONS) { newest(&args.image) } else { None };
-    let facts = match newest {
-        Some((newest, pool)) => {
-            let Facts { label, free_bytes, free_inodes, .. } = Facts::of(&newest);
-            Facts { label, free_bytes, free_inodes, pool: Some(pool), ..Facts::of(&home) }
-        }
-        None => Facts::of(&home),
-    };
+    let facts = Facts::of(read(&args.image)?);
     if args.json { print_json(&facts) } else { print(&facts.to_string()) }
 }
 
-fn read(image: &Path) -> Result<Superblock> {
+fn read(image: &Path) -> Result<VolumeInfo> {
     if image.is_dir() {
         return Err(Failure::usage(format!(
             "{} is a folder: name the image file or block device",
             image.display()
         ))
-        .hint("'xact stat' tells of a mounted volume."));
+        .hint("'xact stat' shows statistics of a mounted volume."));
     }
-    let open = |e| Failure::system(format_args!("read {}", image.display()), e);
-    let file = File::open(image).map_err(open)?;
-    let mut bytes = [0; SUPERBLOCK_BYTES];
-    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).map_err(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => {
+    VolumeInfo::read(image).map_err(|error| match error {
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::UnexpectedEof => {
             Failure::new(Exit::Io, format!("{} is too short for a volume", image.display()))
         }
-        _ => open(e),
-    })?;
-    Superblock::decode(&bytes).map_err(|e| Failure::volume(image, e))
+        Error::Io { source, .. } => {
+            let source = Arc::into_inner(source).unwrap_or_else(|| io::ErrorKind::Other.into());
+            Failure::system(format_args!("read {}", image.display()), source)
+        }
+        error => Failure::volume(image, error),
+    })
 }
 
-/// The superblock of the newest generation and its pool, where nobody has the volume open and it is sound.
-fn newest(image: &Path) -> Option<(Superblock, Pool)> {
-    let device = image::open(image, OpenMode::ReadOnly).ok()?;
-    let options = EngineOptions { read_only: true, ..EngineOptions::default() };
-    let engine = open_generations(device, options).ok()?;
-    let home = read(image).ok()?;
-    let superblock = xact_fs::superblock::read(&engine, &home).ok()?;
-    let pool = engine.snapshots()?.pool_use().ok()?;
-    let PoolUse { size_bytes, used_bytes, .. } = pool;
-    let snapshot_bytes = pool.for_snapshots_bytes();
-    Some((superblock, Pool { size_bytes, used_bytes, snapshot_bytes, full: pool.is_full() }))
+impl From<PoolUse> for Pool {
+    fn from(pool: PoolUse) -> Pool {
+        let snapshot_bytes = pool.for_snapshots_bytes();
+        let PoolUse { size_bytes, used_bytes, .. } = pool;
+        Pool { size_bytes, used_bytes, snapshot_bytes, full: pool.is_full() }
+    }
 }
 
 impl Facts {
-    fn of(sb: &Superblock) -> Facts {
-        let block = u64::from(sb.block_size());
-        let (mountable, unsupported) = match sb.support() {
-            Ok(Support::ReadWrite) => ("read-write", None),
-            Ok(Support::ReadOnly(features)) => ("read-only", Some(features)),
-            Err(error) => ("no", Some(error.to_string())),
+    fn of(info: VolumeInfo) -> Facts {
+        let (mountable, unsupported) = match info.access {
+            Access::ReadWrite => ("read-write", None),
+            Access::ReadOnly(features) => ("read-only", Some(features)),
+            Access::Unsupported(why) => ("no", Some(why)),
+            _ => ("no", None),
         };
-        let errors_noted = sb.state() & STATE_ERRORS != 0;
-        let needs_recovery = sb.has_incompat(incompat::RECOVER);
         Facts {
-            label: String::from_utf8_lossy(sb.volume_name()).into_owned(),
-            uuid: uuid_text(&sb.uuid()),
-            size_bytes: sb.blocks_count() * block,
-            free_bytes: sb.free_blocks_count().saturating_mul(block),
-            reserved_bytes: sb.reserved_blocks_count().saturating_mul(block),
-            block_size_bytes: sb.block_size(),
-            groups: sb.group_count(),
-            inodes: sb.inodes_count(),
-            free_inodes: sb.free_inodes_count(),
-            inode_size_bytes: sb.inode_size(),
-            journal: sb.has_compat(compat::HAS_JOURNAL),
-            generations: sb.has_incompat(incompat::XACT_GENERATIONS),
-            pool: None,
-            needs_recovery,
-            clean: sb.state() & STATE_CLEAN != 0 && !errors_noted && !needs_recovery,
-            errors_noted,
-            features: [
-                names(sb.feature_compat(), compat::NAMES),
-                names(sb.feature_incompat(), incompat::NAMES),
-                names(sb.feature_ro_compat(), ro_compat::NAMES),
-            ]
-            .iter()
-            .flat_map(|list| list.split(", "))
-            .filter(|name| !name.is_empty())
-            .map(str::to_string)
-            .collect(),
+            label: String::from_utf8_lossy(&info.label).into_owned(),
+            uuid: uuid_text(&info.uuid),
+            size_bytes: info.size_bytes,
+            free_bytes: info.free_bytes,
+            reserved_bytes: info.reserved_bytes,
+            block_size_bytes: info.block_size_bytes,
+            groups: info.groups,
+            inodes: info.inodes,
+            free_inodes: info.free_inodes,
+            inode_size_bytes: info.inode_size_bytes,
+            journal: info.journal,
+            generations: info.generations,
+            pool: info.pool.map(Pool::from),
+            needs_recovery: info.needs_recovery,
+            clean: info.clean,
+            errors_noted: info.errors_noted,
+            features: info.features,
             mountable,
             unsupported,
         }
@@ -189,7 +158,7 @@ impl fmt::Display for Facts {
                 if pool.full { "; full: delete snapshots" } else { "" }
             )?,
             None if self.generations => {
-                writeln!(out, "pool:        not told while the volume is in use: see 'xact stat MNT'")?;
+                writeln!(out, "pool:        unknown while the volume is in use: see 'xact stat MNT'")?;
             }
             None => {}
         }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
-use xact_check::Use;
-use xact_consistency::recovery::inspect::{LogContents, LoggedCopy, LoggedState, LoggedTransaction, inspect};
-use xact_device::{BlockDevice, OpenMode};
-use xact_layout::jbd2::{Checksums, Features};
-use xact_types::BlockNr;
+use xact::BlockNr;
+use xact::check::Use;
+use xact::device::{BlockDevice, OpenMode};
+use xact::journal::{Checksums, Features, LogContents, LoggedCopy, LoggedState, LoggedTransaction, inspect};
 
 use crate::args::Journal;
 use crate::exit::{Failure, Result};
@@ -97,7 +96,7 @@ fn uses(device: &Arc<dyn BlockDevice>, contents: &LogContents) -> (BTreeMap<Bloc
     if wanted.is_empty() {
         return (BTreeMap::new(), None);
     }
-    match xact_check::uses(device.clone(), &wanted) {
+    match xact::check::uses(device.clone(), &wanted) {
         Ok(uses) => (uses, None),
         Err(error) => (BTreeMap::new(), Some(error.to_string())),
     }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use rustix::process::{getegid, geteuid};
 use serde::Serialize;
+use xact::default_pool_bytes;
+use xact::device::OpenMode;
 use xact::mkfs::{JournalSize, MkfsOptions, MkfsReport, check};
-use xact_consistency::default_pool_bytes;
-use xact_device::OpenMode;
 
 use crate::args::{EngineKind, Mkfs};
 use crate::exit::{Failure, Result};

@@ -1,15 +1,10 @@
-//! `xact mode`: how a volume is journaled where a mount does not say otherwise.
+//! `xact mode`: the modes of a volume, which a mount uses unless its options differ.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 
 use serde::Serialize;
-use xact::{ModeChoice, Modes, Volume, VolumeOptions};
-use xact_consistency::EngineOptions;
-use xact_device::OpenMode;
-use xact_fs::modes;
-use xact_layout::superblock::Superblock;
+use xact::device::OpenMode;
+use xact::{ModeChoice, Modes};
 
 use crate::args::{Mode, ModeCommand, ModeGet, ModeSet};
 use crate::exit::{Failure, Result};
@@ -23,10 +18,10 @@ pub fn mode(args: &Mode) -> Result<()> {
     }
 }
 
-/// By the name of the setting.
+/// Values by the name of the setting.
 type Values = BTreeMap<&'static str, Option<&'static str>>;
 
-/// Where the value that counts comes from.
+/// The origin of the effective value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Source {
@@ -34,19 +29,18 @@ enum Source {
     Option,
     /// The volume.
     Volume,
-    /// Nobody says anything else.
+    /// The built-in default.
     Default,
-    /// The volume said so, or said nothing, when it was mounted, and does not any more.
+    /// The volume's setting at the mount, which was changed since then.
     BeforeMount,
 }
 
 #[derive(Debug, Serialize)]
-struct Told {
-    /// What the volume asks for; null: nothing.
+struct Report {
+    /// The settings stored on the volume; null: not set.
     volume: Values,
-    /// What counts: of a mount what it was mounted with, else what a mount without options would have.
+    /// The settings of the mount, or those that a mount without options would have.
     effective: Values,
-    /// Why.
     source: BTreeMap<&'static str, Source>,
     mounted: bool,
 }
@@ -57,13 +51,14 @@ fn get(args: &ModeGet) -> Result<()> {
         let (stored, effective) = control::modes(&point)?;
         (stored, effective, control::mode_options(&point)?, true)
     } else {
-        let stored = modes::stored(&superblock(&args.at)?);
+        let device = image::open(&args.at, OpenMode::ReadOnly)?;
+        let stored = xact::stored_modes(device).map_err(|e| Failure::volume(&args.at, e))?;
         (stored, stored.or_default().into(), ModeChoice::default(), false)
     };
     let settings = settings(stored, effective, options);
     if args.json {
         let values = |choice: ModeChoice| choice.names().into_iter().collect();
-        return print_json(&Told {
+        return print_json(&Report {
             volume: values(stored),
             effective: values(effective),
             source: settings.iter().map(|setting| (setting.name, setting.source)).collect(),
@@ -77,7 +72,7 @@ fn get(args: &ModeGet) -> Result<()> {
 struct Setting {
     name: &'static str,
     effective: &'static str,
-    /// What the volume says.
+    /// The value stored on the volume.
     stored: Option<&'static str>,
     default: &'static str,
     source: Source,
@@ -115,47 +110,29 @@ impl Setting {
     }
 }
 
-/// The superblock of a volume that is not mounted, as the replay of its log would leave it.
-fn superblock(image: &Path) -> Result<Superblock> {
-    let wrong = |e| Failure::volume(image, e);
-    let device = image::open(image, OpenMode::ReadOnly)?;
-    let device = Arc::new(xact_device::Overlay::new(device));
-    let options = EngineOptions { read_only: true, ..EngineOptions::default() };
-    let engine = xact_consistency::open(device.clone(), options).map_err(wrong)?;
-    let home = xact_consistency::recovered_superblock(&(device as _), &EngineOptions::default());
-    xact_fs::superblock::read(&engine, &home.map_err(wrong)?).map_err(wrong)
-}
-
 fn set(args: &ModeSet) -> Result<()> {
-    let apply = |mut choice: ModeChoice| -> Result<ModeChoice> {
-        for (name, value) in &args.settings {
-            let known =
-                choice.set(name, value).map_err(|e| Failure::usage(format!("{name}={value}: {e}")))?;
-            if !known {
-                let names: Vec<&str> = choice.names().into_iter().map(|(name, _)| name).collect();
-                return Err(Failure::usage(format!(
-                    "there is no setting '{name}'; there are {}",
-                    names.join(", ")
-                )));
-            }
-        }
-        Ok(choice)
-    };
-    // What is wrong with the call is told before anything is opened.
-    apply(ModeChoice::default())?;
+    // A wrong call fails before the volume is opened.
+    apply(ModeChoice::default(), &args.settings)?;
     if args.at.is_dir() {
         let point = mounts::containing(&args.at)?.point;
         let (stored, _) = control::modes(&point)?;
-        return control::set_modes(&point, apply(stored)?);
+        return control::set_modes(&point, apply(stored, &args.settings)?);
     }
-    let wrong = |e| Failure::volume(&args.at, e);
     let device = image::open(&args.at, OpenMode::ReadWrite)?;
-    let volume = Volume::open(device, &VolumeOptions::default()).map_err(wrong)?;
-    let stored = volume
-        .stored_modes()
-        .map_err(wrong)
-        .and_then(apply)
-        .and_then(|modes| volume.store_modes(modes).map_err(wrong));
-    volume.close().map_err(wrong)?;
-    stored
+    // The settings were accepted above, and whether they are does not depend on the stored ones.
+    xact::change_modes(device, |stored| apply(stored, &args.settings).unwrap_or(stored))
+        .map_err(|e| Failure::volume(&args.at, e))
+}
+
+/// Sets these settings, by name and value.
+fn apply(mut choice: ModeChoice, settings: &[(String, String)]) -> Result<ModeChoice> {
+    for (name, value) in settings {
+        let known = choice.set(name, value).map_err(|e| Failure::usage(format!("{name}={value}: {e}")))?;
+        if !known {
+            let names: Vec<&str> = choice.names().into_iter().map(|(name, _)| name).collect();
+            let names = names.join(", ");
+            return Err(Failure::usage(format!("there is no setting '{name}'; there are {names}")));
+        }
+    }
+    Ok(choice)
 }

@@ -7,10 +7,10 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{Error, KeepRules, Limits, Schedule, Volume, VolumeOptions};
-use xact_device::OpenMode;
+use xact::device::OpenMode;
+use xact::settings::{Id, Value, parse_option};
+use xact::{Error, Limits, RetentionPolicy, Schedule, Volume, VolumeOptions};
 use xact_fuse::{MountOptions, Session};
-use xact_types::settings::{Id, Value, parse_option};
 
 use crate::args::Mount;
 use crate::daemon::{self, Side};
@@ -30,7 +30,7 @@ struct Plan {
     mount: MountOptions,
     /// For each user.
     limits: Limits,
-    snapshots: Option<(Duration, KeepRules)>,
+    snapshots: Option<(Duration, RetentionPolicy)>,
     /// Paths of these snapshots; empty: the volume.
     snapshot_paths: Vec<Vec<u8>>,
     log: Target,
@@ -101,7 +101,7 @@ impl Plan {
         }
         Ok(Plan {
             snapshots: snapshot_every.map(|every| (every, args.settings.snapshot_retain)),
-            snapshot_paths: super::restore::texts(&args.snapshot_of)?,
+            snapshot_paths: xact::selection::outermost(&args.snapshot_of).map_err(Failure::unnamed)?,
             limits: Limits::new(transactions, memory.unwrap_or(USER_MEMORY_MIN.max(volume.cache_bytes / 8))),
             volume,
             image,

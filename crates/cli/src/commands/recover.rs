@@ -1,10 +1,8 @@
 //! `xact recover`: what mounting does to a volume that a crash left, without mounting it.
 
 use serde::Serialize;
-use xact::VolumeOptions;
-use xact_consistency::mmp::Mmp;
-use xact_consistency::{EngineOptions, RecoveryReport};
-use xact_device::OpenMode;
+use xact::RecoveryReport;
+use xact::device::OpenMode;
 
 use crate::args::Recover;
 use crate::exit::{Failure, Result};
@@ -25,17 +23,10 @@ struct Recovered {
 }
 
 pub fn recover(args: &Recover) -> Result<()> {
-    let wrong = |e| Failure::volume(&args.image, e);
     let device = image::open(&args.image, OpenMode::ReadWrite)?;
     let (device, progress) = Progress::over(device, format!("recovering {}", args.image.display()));
-    let claim = Mmp::acquire(&device).map_err(wrong)?;
-    let report = xact_consistency::recover(&device, &EngineOptions::default()).map_err(wrong)?;
-    claim.map_or(Ok(()), Mmp::release).map_err(wrong)?;
-    if !args.journal_only {
-        // Opening frees the orphans; closing makes all of it durable and marks the volume clean.
-        let volume = xact_fs::open(device, &VolumeOptions::default()).map_err(wrong)?;
-        volume.close().map_err(wrong)?;
-    }
+    let report = if args.journal_only { xact::replay_log(&device) } else { xact::recover(device) };
+    let report = report.map_err(|e| Failure::volume(&args.image, e))?;
     drop(progress);
     let recovered = Recovered::of(args, &report);
     if args.json { print_json(&recovered) } else { print(&recovered.sentence()) }

@@ -3,19 +3,16 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::SeekFrom;
 use serde::Serialize;
-use xact::{Date, Volume, VolumeOptions};
-use xact_consistency::{Engine, EngineOptions, SnapshotInfo, Snapshots, open_generations};
+use xact::device::OpenMode;
+use xact::selection::{from_root, is_below, outermost};
+use xact::text::printable;
+use xact::{Date, Error, OfflineSnapshots, SnapshotInfo, Volume, VolumeOptions, copy_sparse};
 use xact_control::abi::FOLDER;
 use xact_control::client::TxChange;
-use xact_device::{BlockDevice, OpenMode};
-use xact_types::{Error, printable};
 
 use super::restore;
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};
@@ -36,8 +33,9 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
         SnapshotCommand::Diff { at, old, new, paths, stat, json } => {
             let mut changes = differences(at, old, new.as_deref())?;
             if !paths.is_empty() {
-                let tops = paths.iter().map(|path| restore::within(path)).collect::<Result<Vec<_>>>()?;
-                let below = |path: &Vec<u8>| restore::is_below(path, &tops);
+                let tops = paths.iter().map(|path| from_root(path)).collect::<Result<Vec<_>, _>>();
+                let tops = tops.map_err(Failure::unnamed)?;
+                let below = |path: &Vec<u8>| is_below(path, &tops);
                 changes.retain(|change| below(&change.path) || change.from.as_ref().is_some_and(below));
             }
             match (json, stat) {
@@ -58,32 +56,30 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
     }
 }
 
-fn open(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
-    open_device(image::open(image, mode)?, image, mode)
-}
-
-fn open_device(device: Arc<dyn BlockDevice>, image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
-    let options = EngineOptions { read_only: mode == OpenMode::ReadOnly, ..EngineOptions::default() };
-    open_generations(device, options).map_err(|e| Failure::volume(image, e))
-}
-
-fn snapshots(engine: &Engine) -> &dyn Snapshots {
-    engine.snapshots().expect("was opened as one with generations")
+/// Runs `action` on the snapshots of an image, and closes it after a success.
+fn offline<T>(
+    image: &Path,
+    mode: OpenMode,
+    action: impl FnOnce(&OfflineSnapshots) -> xact::Result<T>,
+) -> Result<T> {
+    let device = image::open(image, mode)?;
+    let run = || {
+        let snapshots = OfflineSnapshots::open(device, mode)?;
+        let done = action(&snapshots)?;
+        snapshots.close().map(|()| done)
+    };
+    run().map_err(|e| Failure::volume(image, e))
 }
 
 fn create(args: &SnapshotName) -> Result<()> {
     if args.at.is_dir() {
         return control::create_snapshot(&mounts::containing(&args.at)?.point, &args.name);
     }
-    let wrong = |e: Error| Failure::volume(&args.at, e);
-    let engine = open(&args.at, OpenMode::ReadWrite)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    snapshots(&engine).create(&args.name, now).map_err(wrong)?;
-    engine.close().map_err(wrong)
+    offline(&args.at, OpenMode::ReadWrite, |snapshots| snapshots.create(&args.name))
 }
 
 fn create_of(of: &SnapshotName, paths: &[PathBuf]) -> Result<()> {
-    let texts = restore::texts(paths)?;
+    let texts = outermost(paths).map_err(Failure::unnamed)?;
     if of.at.is_dir() {
         return control::create_snapshot_of(&mounts::containing(&of.at)?.point, &of.name, &texts);
     }
@@ -96,22 +92,21 @@ fn create_of(of: &SnapshotName, paths: &[PathBuf]) -> Result<()> {
 }
 
 fn restore_image(image: &Path, name: &str) -> Result<()> {
-    let wrong = |e: Error| Failure::volume(image, e);
     let device = image::open(image, OpenMode::ReadWrite)?;
     let (device, _progress) = Progress::over(device, format!("restoring {}", image.display()));
-    let engine = open_device(device, image, OpenMode::ReadWrite)?;
-    snapshots(&engine).restore(name).map_err(wrong)?;
-    engine.close().map_err(wrong)
+    let restore = || {
+        let snapshots = OfflineSnapshots::open(device, OpenMode::ReadWrite)?;
+        snapshots.restore(name)?;
+        snapshots.close()
+    };
+    restore().map_err(|e| Failure::volume(image, e))
 }
 
 fn delete(args: &SnapshotName) -> Result<()> {
     if args.at.is_dir() {
         return control::delete_snapshot(&mounts::containing(&args.at)?.point, &args.name);
     }
-    let wrong = |e: Error| Failure::volume(&args.at, e);
-    let engine = open(&args.at, OpenMode::ReadWrite)?;
-    snapshots(&engine).delete(&args.name).map_err(wrong)?;
-    engine.close().map_err(wrong)
+    offline(&args.at, OpenMode::ReadWrite, |snapshots| snapshots.delete(&args.name))
 }
 
 fn differences(at: &Path, old: &str, new: Option<&str>) -> Result<Vec<TxChange>> {
@@ -134,26 +129,19 @@ struct Pruned {
 }
 
 fn prune(args: &Prune) -> Result<()> {
-    let wrong = |e: Error| Failure::volume(&args.at, e);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let expired =
-        |snapshots: &[(String, u64)]| args.retain.expired(snapshots, &args.prefix, now).map_err(wrong);
     let deleted = if args.at.is_dir() {
         let point = mounts::containing(&args.at)?.point;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
         let times = control::snapshots(&point)?.into_iter().map(|s| (s.name, s.time)).collect::<Vec<_>>();
-        let expired = expired(&times)?;
+        let expired = args.retain.expired(&times, &args.prefix, now);
+        let expired = expired.map_err(|e| Failure::volume(&args.at, e))?;
         if !args.dry_run {
             expired.iter().try_for_each(|name| control::delete_snapshot(&point, name))?;
         }
         expired
     } else {
-        let engine = open(&args.at, if args.dry_run { OpenMode::ReadOnly } else { OpenMode::ReadWrite })?;
-        let expired = expired(&snapshots(&engine).times())?;
-        if !args.dry_run {
-            expired.iter().try_for_each(|name| snapshots(&engine).delete(name)).map_err(wrong)?;
-        }
-        engine.close().map_err(wrong)?;
-        expired
+        let mode = if args.dry_run { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        offline(&args.at, mode, |snapshots| snapshots.prune(&args.retain, &args.prefix, args.dry_run))?
     };
     if args.json {
         return print_json(&Pruned { dry_run: args.dry_run, deleted });
@@ -169,7 +157,7 @@ struct Listed {
     time: u64,
     /// Bytes of the pool that deleting it alone would free, once the sweep has gone round.
     own_bytes: u64,
-    /// What it has, from the volume's root; none: all of it.
+    /// Its paths, from the volume's root; empty for the whole volume.
     paths: Vec<String>,
 }
 
@@ -177,7 +165,7 @@ fn list(at: &Path, json: bool) -> Result<()> {
     let snapshots = if at.is_dir() {
         control::snapshots(&mounts::containing(at)?.point)?
     } else {
-        snapshots(&*open(at, OpenMode::ReadOnly)?).list().map_err(|e| Failure::volume(at, e))?
+        offline(at, OpenMode::ReadOnly, OfflineSnapshots::list)?
     };
     let listed: Vec<Listed> = snapshots
         .into_iter()
@@ -246,54 +234,19 @@ fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
         let mut copied = |at: u64| steps.at(&step, at as f64 / size as f64);
         copy_sparse(&from, &to, size, &mut copied).and_then(|()| to.sync_all()).map_err(failed)
     } else {
-        let engine = open(at, OpenMode::ReadOnly)?;
-        made(engine.volume_bytes())?;
-        fill(&engine, at, out, name)
+        let wrong = |e: Error| Failure::volume(at, e);
+        let snapshots = OfflineSnapshots::open(image::open(at, OpenMode::ReadOnly)?, OpenMode::ReadOnly);
+        let snapshots = snapshots.map_err(wrong)?;
+        made(snapshots.volume_bytes())?;
+        let to = image::open(out, OpenMode::ReadWrite);
+        to.and_then(|to| {
+            let (to, _progress) = Progress::over(to, format!("exporting to {}", out.display()));
+            snapshots.export(name, to).map_err(wrong)
+        })
     };
     if result.is_err() {
         // Nothing but an image of ours that is not whole.
         let _ = fs::remove_file(out);
     }
     result
-}
-
-/// Copies what holds data, as far as the file can tell, to a file that reads as zeros.
-/// Calls `copied` with the offset up to which the copy is complete.
-pub fn copy_sparse(from: &File, to: &File, size: u64, copied: &mut dyn FnMut(u64)) -> io::Result<()> {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    let mut buf = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < size {
-        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(rustix::io::Errno::NXIO) => break,
-            Err(e) => return Err(e.into()),
-        };
-        let end = rustix::fs::seek(from, SeekFrom::Hole(start))?.min(size);
-        at = start;
-        while at < end {
-            let bytes = &mut buf[..((end - at) as usize).min(1 << 20)];
-            from.read_exact_at(bytes, at)?;
-            for (n, part) in bytes.chunks(ZEROS.len()).enumerate() {
-                if *part != ZEROS[..part.len()] {
-                    to.write_all_at(part, at + (n * ZEROS.len()) as u64)?;
-                }
-            }
-            at += bytes.len() as u64;
-            copied(at);
-        }
-    }
-    Ok(())
-}
-
-fn fill(engine: &Engine, image: &Path, out: &Path, name: Option<&str>) -> Result<()> {
-    let device = image::open(out, OpenMode::ReadWrite)?;
-    let (device, _progress) = Progress::over(device, format!("exporting to {}", out.display()));
-    let copied = snapshots(engine).image(name).and_then(|image| image.export(&*device));
-    copied.map_err(|e| Failure::volume(image, e))?;
-    // Files that were deleted while they were open are still on the list of orphans; opening frees
-    // them, so that e2fsck has nothing to say.
-    let wrong = |e: Error| Failure::volume(out, e);
-    let volume = xact_fs::open(device, &VolumeOptions::default()).map_err(wrong)?;
-    volume.close().map_err(wrong)
 }

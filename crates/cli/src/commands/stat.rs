@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use serde::Serialize;
 use xact::ModeChoice;
+use xact::{LatencySnapshot, LatencySummary};
 use xact_control::abi::{Counters, Pool, USER_UNLIMITED, UserUse};
-use xact_types::{LatencySnapshot, LatencySummary};
 
 use crate::args::Stat;
 use crate::exit::{Failure, Result};

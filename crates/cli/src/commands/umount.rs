@@ -10,10 +10,10 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use xact::text::printable_bytes;
 use xact_control::TxInfo;
 use xact_control::abi::TxStatus;
 use xact_control::client::Channel;
-use xact_types::printable_bytes;
 
 use crate::args::Umount;
 use crate::exit::{Exit, Failure, Result};

@@ -7,10 +7,10 @@ pub mod show;
 use std::path::Path;
 
 use serde::Serialize;
+use xact::text::printable;
 use xact_control::TxInfo;
 use xact_control::abi::{self, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide};
 use xact_control::client::{Channel, TxChange};
-use xact_types::printable;
 
 use crate::args::{Diff, Target, Tx, TxAbort, TxBegin, TxCommand, TxCommit, TxList, TxStatus};
 use crate::control::{self, Transaction};

@@ -1,9 +1,9 @@
 //! Prints the changes of a transaction, as text and as JSON.
 
 use serde::Serialize;
+use xact::text::printable_bytes;
 use xact_control::abi::{ChangeKind, ChangeSide};
 use xact_control::client::{Channel, TxChange};
-use xact_types::printable_bytes;
 
 use crate::exit::{Failure, Result};
 use crate::tx::patch::{self, Contents};

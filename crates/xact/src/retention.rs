@@ -1,4 +1,5 @@
-//! Which snapshots to keep: the newest of each hour, day, week, month and year, so many of each.
+//! Policies for the deletion of snapshots: they keep the newest of the last hours, days, weeks,
+//! months and years.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,32 +9,37 @@ use xact_types::{Error, units};
 
 const DAY_SECONDS: u64 = 86_400;
 
-/// A snapshot is kept if any rule keeps it. Hours, days and so on are those of UTC.
+/// Rules for the snapshots to keep, written as in `last=3,daily=7,within=2d`. A snapshot is kept if
+/// any rule keeps it. Hours, days and so on are those of UTC. The default keeps none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeepRules {
-    /// The newest ones.
+pub struct RetentionPolicy {
+    /// Number of the newest ones.
     pub last: u32,
-    /// The newest of each of the last so many hours that have one; the others likewise.
+    /// Number of hours, from the last one that has a snapshot, of which the newest is kept.
     pub hourly: u32,
+    /// Number of days, likewise.
     pub daily: u32,
-    /// Weeks begin on Monday.
+    /// Number of weeks, likewise. Weeks begin on Monday.
     pub weekly: u32,
+    /// Number of months, likewise.
     pub monthly: u32,
+    /// Number of years, likewise.
     pub yearly: u32,
-    /// All that are not older than this.
+    /// Age up to which all are kept.
     pub within: Option<Duration>,
 }
 
-impl KeepRules {
+impl RetentionPolicy {
     /// Whether no rule keeps anything.
     pub fn is_empty(&self) -> bool {
-        *self == KeepRules::default()
+        *self == RetentionPolicy::default()
     }
 
-    /// Of snapshots (name, seconds since 1970), those whose names begin with `prefix` and that no
-    /// rule keeps at the time `now`, in the same order.
+    /// Names of the snapshots (name, seconds since 1970) that begin with `prefix` and that no rule
+    /// keeps at the time `now`, in the same order.
     ///
-    /// Errors: `Usage` for rules that keep nothing.
+    /// # Errors
+    /// [`Error::Usage`] for rules that keep nothing.
     pub fn expired(&self, snapshots: &[(String, u64)], prefix: &str, now: u64) -> Result<Vec<String>, Error> {
         if self.is_empty() {
             return Err(Error::Usage("these rules keep no snapshot: delete snapshots by name".into()));
@@ -47,7 +53,7 @@ impl KeepRules {
     /// Which of the snapshots made at `times` (seconds since 1970) are kept at the time `now`.
     pub fn kept(&self, times: &[u64], now: u64) -> Vec<bool> {
         let mut newest_first: Vec<usize> = (0..times.len()).collect();
-        // Of the same second the later one of the list is the newer.
+        // The later one in the list is the newer one of the same second.
         newest_first.sort_by_key(|&at| std::cmp::Reverse((times[at], at)));
         let mut kept = vec![false; times.len()];
         for &at in newest_first.iter().take(self.last as usize) {
@@ -88,16 +94,17 @@ impl KeepRules {
     }
 }
 
-/// As in `last=3,daily=7,within=2d`.
-impl FromStr for KeepRules {
+impl FromStr for RetentionPolicy {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<KeepRules, String> {
-        let mut rules = KeepRules::default();
+    fn from_str(text: &str) -> Result<RetentionPolicy, String> {
+        let mut rules = RetentionPolicy::default();
         for rule in text.split(',').filter(|rule| !rule.is_empty()) {
             let known = "last, hourly, daily, weekly, monthly, yearly and within";
-            let (name, value) = rule.split_once('=').ok_or(format!("'{rule}' is no rule such as daily=7"))?;
-            let count = || value.parse().map_err(|_| format!("'{value}' is no number, in '{rule}'"));
+            let (name, value) = rule
+                .split_once('=')
+                .ok_or(format!("invalid rule '{rule}': expected a rule such as daily=7"))?;
+            let count = || value.parse().map_err(|_| format!("invalid number '{value}' in '{rule}'"));
             match name {
                 "last" => rules.last = count()?,
                 "hourly" => rules.hourly = count()?,
@@ -113,20 +120,22 @@ impl FromStr for KeepRules {
     }
 }
 
-/// A moment of UTC, for names and months.
+/// A moment of UTC in the Gregorian calendar. Its text is as 2026-03-01T17:05:09Z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Date {
+    /// Year.
     pub year: u64,
-    /// From 1 on, as the day.
+    /// Month, from 1.
     pub month: u64,
+    /// Day of the month, from 1.
     pub day: u64,
-    /// Of the day.
+    /// Second of the day, from 0.
     pub second: u64,
 }
 
 impl Date {
-    /// Of the Gregorian calendar, by counting the days from the first of March of the year 0, so
-    /// that leap days come at the end of a year.
+    /// The date of a time in seconds since 1970. It counts days from the first of March of the year
+    /// 0, so that leap days are at the end of a year.
     pub fn of(time: u64) -> Date {
         let days = time / DAY_SECONDS + 719_468;
         let (era, of_era) = (days / 146_097, days % 146_097);
@@ -143,7 +152,6 @@ impl Date {
     }
 }
 
-/// As 2026-03-01T17:05:09Z.
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Date { year, month, day, second } = self;
@@ -174,7 +182,7 @@ mod tests {
     }
 
     fn kept(rules: &str, times: &[u64], now: u64) -> Vec<u64> {
-        let kept = rules.parse::<KeepRules>().unwrap().kept(times, now);
+        let kept = rules.parse::<RetentionPolicy>().unwrap().kept(times, now);
         times.iter().zip(kept).filter(|(_, kept)| *kept).map(|(time, _)| *time).collect()
     }
 
@@ -198,20 +206,20 @@ mod tests {
         assert_eq!(kept("monthly=2", &times, days(371)), [days(364), days(371)]);
         // The first of January 1971 was a Friday.
         assert_eq!(kept("weekly=2", &times, days(371)), [days(366), days(371)]);
-        // The order of the list does not count, and of one second the later one does.
+        // The order of the list does not count, except for snapshots of one second.
         assert_eq!(
-            "last=1".parse::<KeepRules>().unwrap().kept(&[7, 9, 9, 3], 9),
+            "last=1".parse::<RetentionPolicy>().unwrap().kept(&[7, 9, 9, 3], 9),
             [false, false, true, false]
         );
     }
 
     #[test]
     fn rules_as_text() {
-        let rules: KeepRules = "last=3,weekly=2,within=2w".parse().unwrap();
+        let rules: RetentionPolicy = "last=3,weekly=2,within=2w".parse().unwrap();
         assert_eq!((rules.last, rules.weekly, rules.within), (3, 2, Some(Duration::from_secs(14 * 86_400))));
-        assert!("".parse::<KeepRules>().unwrap().is_empty());
+        assert!("".parse::<RetentionPolicy>().unwrap().is_empty());
         for wrong in ["daily", "daily=x", "often=3", "within=3", "within=9999999999999999999w", "within="] {
-            assert!(wrong.parse::<KeepRules>().is_err(), "{wrong}");
+            assert!(wrong.parse::<RetentionPolicy>().is_err(), "{wrong}");
         }
     }
 }

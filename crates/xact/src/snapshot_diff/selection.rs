@@ -1,7 +1,9 @@
-//! What differs where a snapshot has chosen paths only: both states are gone through below these, which costs what is
-//! there. Elsewhere nothing is compared, since one of the two knows nothing of it.
+//! Differences if a snapshot has chosen paths only: both states are read completely below these, in
+//! time in proportion to the number of files. Other paths are not compared, since one of the two
+//! lacks them.
 //!
-//! What was moved out of the chosen part counts as deleted, and what was moved into it as added.
+//! A file that was moved out of the chosen paths counts as deleted, one that was moved into them as
+//! added.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +13,10 @@ use xact_types::{Errno, Error, Ino, Result};
 
 use super::{Differ, NameAt, NameChange, Paths, State, is_another};
 
-/// A name of each inode that was met.
+/// A name of each inode that was read.
 pub(super) type Names = BTreeMap<Ino, NameAt>;
 
-/// What two snapshots have in common, by their paths; `None` where both are of the volume.
+/// The paths that two snapshots have in common; `None` if both are of the volume.
 pub(super) fn tops(old: Vec<Vec<u8>>, new: Vec<Vec<u8>>) -> Option<Vec<Vec<u8>>> {
     match (old.is_empty(), new.is_empty()) {
         (true, true) => None,
@@ -36,7 +38,7 @@ fn is_below(path: &[u8], tops: &[Vec<u8>]) -> bool {
 }
 
 impl State {
-    /// What a path stands for, and where its name is; `None` where it is not there.
+    /// The inode at a path, and the folder and name of the path; `None` if it does not exist.
     fn at(&self, path: &[u8]) -> Result<Option<(NameAt, Entry)>> {
         let mut found: Option<(NameAt, Entry)> = None;
         for name in path.split(|&byte| byte == b'/') {
@@ -54,7 +56,7 @@ impl State {
         Ok(found)
     }
 
-    /// Everything from a name down.
+    /// Collects all inodes from a name down.
     fn collect(&self, top: &(NameAt, Entry), names: &mut Names) -> Result<()> {
         let mut left = vec![top.clone()];
         while let Some((at, entry)) = left.pop() {
@@ -63,7 +65,7 @@ impl State {
                 continue;
             }
             match self.entries(entry.ino) {
-                // Removed meanwhile.
+                // It was removed concurrently.
                 Err(Error::Posix(_)) => {}
                 below => left.extend(below?.into_iter().map(|(name, below)| ((entry.ino, name), below))),
             }
@@ -84,7 +86,8 @@ impl Differ<'_> {
         }
         let mut attrs = BTreeMap::new();
         for &ino in before.keys().chain(names.keys()) {
-            // By name alone: parts of the inode tables that nothing chosen is in are nobody's (`fs/src/prune`).
+            // Only inodes with a name: a pruned image does not have the other parts of the inode
+            // tables (`fs/src/prune`).
             let old = if before.contains_key(&ino) { self.old.attr(ino)? } else { None };
             let new = if names.contains_key(&ino) { self.new.attr(ino)? } else { None };
             attrs.insert(ino, (old, new));
@@ -96,7 +99,7 @@ impl Differ<'_> {
                 (None, None) => true,
                 _ => false,
             };
-            // One path: a folder on the way that is another one now makes no difference.
+            // One path: a replaced folder on the way makes no difference.
             let at = new.as_ref().or(old.as_ref()).map(|(at, _)| at.clone());
             if let (false, Some(at)) = (same, at) {
                 let entry = |found: Option<(NameAt, Entry)>| found.map(|(_, entry)| entry);
