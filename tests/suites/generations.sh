@@ -443,7 +443,7 @@ test_generations_full_pool() {
     "$XACT" snapshot prune mnt --retain last=1 --prefix s >/dev/null
     equal "with room again" false "$(pool .pool.full)"
     touch mnt/new
-    has <("$XACT" info disk.img) '^pool: +not told while the volume is in use'
+    has <("$XACT" info disk.img) '^pool: +unknown while the volume is in use'
     unmounted mnt
     has <("$XACT" info disk.img) '^pool: +.* used of 4.0 MiB'
     equal "no journal, no pool" null "$(volume plain.img --engine journal && "$XACT" info --json plain.img | jq .pool)"
