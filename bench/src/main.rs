@@ -60,6 +60,10 @@ struct Options {
     /// The program to measure
     #[arg(long, value_name = "PATH", default_value = "target/release/xact")]
     xact: PathBuf,
+    /// Another version of it, which takes turns with it in the loads of `make bench`, as the system
+    /// 'before'
+    #[arg(long, value_name = "PATH", conflicts_with = "papers")]
+    before: Option<PathBuf>,
 }
 
 const VOLUME_BYTES: u64 = 4 << 30;
@@ -96,15 +100,29 @@ fn bench(options: &Options) -> Result<bool> {
     let xact = options.xact.canonicalize().unwrap_or_else(|_| options.xact.clone());
     let measures_xact = chosen.iter().flat_map(|l| l.systems).any(|s| s.server == Server::Xact);
     if measures_xact && !xact.exists() {
-        return Err(format!("{} is not there: build it with 'make build'", xact.display()));
+        return Err(format!("{} does not exist: build it with 'make build'", xact.display()));
     }
+    let before = options
+        .before
+        .as_ref()
+        .map(|path| path.canonicalize().map_err(|e| format!("{}: {e}", path.display())));
+    let before = before.transpose()?;
     let size = if options.papers { PAPERS_VOLUME_BYTES } else { VOLUME_BYTES };
     let device = Device::new(&out.join("volume.bin"), size, system::Source::Loop)?;
     println!("{} on {}", device.image().display(), device.path().display());
     let usual = options.rounds.unwrap_or(if options.papers { 5 } else { 3 });
     let (rounds, scale) = if options.quick { (1, 0.1) } else { (usual, options.scale) };
     let samples = Samples::open(&out, scale, options.resume)?;
-    let mut run = Rounds { rounds, scale, systems: &options.system, device, out: &out, xact: &xact, samples };
+    let mut run = Rounds {
+        rounds,
+        scale,
+        systems: &options.system,
+        device,
+        out: &out,
+        xact: &xact,
+        before: before.as_deref(),
+        samples,
+    };
     let how = format!("{rounds} rounds at {scale} of the full size; medians over the rounds.");
     let save = |report: &Report, failures: &[String]| -> Result<()> {
         write(&out.join("report.txt"), &text(options.papers, report, failures))?;

@@ -21,6 +21,8 @@ pub struct Rounds<'a> {
     pub out: &'a Path,
     /// The xact program.
     pub xact: &'a Path,
+    /// Another version of it, for [`System::BEFORE`].
+    pub before: Option<&'a Path>,
     pub samples: Samples,
 }
 
@@ -38,7 +40,7 @@ impl Rounds<'_> {
         for round in 0..self.rounds {
             for load in loads {
                 let systems = self.systems_of(load);
-                report.open(load.name, systems.clone(), load.baselines);
+                report.open(load.name, systems.clone(), self.baselines_of(load));
                 for turn in 0..systems.len() {
                     // The first system changes with each round.
                     let system = systems[(turn + round) % systems.len()];
@@ -63,7 +65,26 @@ impl Rounds<'_> {
 
     fn systems_of(&self, load: &Load) -> Vec<System> {
         let chosen = |s: &&System| self.systems.is_empty() || self.systems.iter().any(|n| n == s.name);
-        load.systems.iter().filter(chosen).copied().collect()
+        let mut systems: Vec<System> = load.systems.iter().filter(chosen).copied().collect();
+        if self.takes_turns_with_before(load) {
+            systems.push(System::BEFORE);
+        }
+        systems
+    }
+
+    fn baselines_of(&self, load: &Load) -> Vec<&'static str> {
+        let before = self.takes_turns_with_before(load).then_some(System::BEFORE.name);
+        before.into_iter().chain(load.baselines.iter().copied()).collect()
+    }
+
+    /// A load whose systems are configurations of xact has no system that `before` is a version of.
+    fn takes_turns_with_before(&self, load: &Load) -> bool {
+        self.before.is_some() && load.systems.contains(&System::XACT)
+    }
+
+    /// The xact program that serves a system, or formats and checks its volume.
+    fn program(&self, system: System) -> &'a Path {
+        self.before.filter(|_| system == System::BEFORE).unwrap_or(self.xact)
     }
 
     fn measure_and_save(&mut self, load: &Load, system: System, this: Turn) -> Result<Vec<Sample>> {
@@ -76,8 +97,9 @@ impl Rounds<'_> {
     }
 
     fn measure(&self, load: &Load, system: System) -> Result<Vec<Sample>> {
-        self.device.format(system.format, self.xact)?;
-        let mut mount = Mount::new(&self.device, system, &self.out.join("mnt"), self.xact)?;
+        let xact = self.program(system);
+        self.device.format(system.format, xact)?;
+        let mut mount = Mount::new(&self.device, system, &self.out.join("mnt"), xact)?;
         let mut bench = Bench {
             mount: &mut mount,
             device: &self.device,
@@ -94,7 +116,7 @@ impl Rounds<'_> {
         drop(limit);
         mount.unmount()?;
         result?;
-        self.device.check(system.format, self.xact).map_err(|e| format!("the volume is damaged: {e}"))?;
+        self.device.check(system.format, xact).map_err(|e| format!("the volume is damaged: {e}"))?;
         Ok(samples)
     }
 }

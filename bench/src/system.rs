@@ -45,6 +45,8 @@ pub struct System {
 impl System {
     pub const XACT: System = System::of("xact", Server::Xact);
     pub const KERNEL: System = System::of("kernel", Server::Kernel);
+    /// Another version of xact, beside the measured one.
+    pub const BEFORE: System = System::of("before", Server::Xact);
     pub const FUSE2FS: System = System::of("fuse2fs", Server::Fuse2fs);
 
     const fn of(name: &'static str, server: Server) -> System {

@@ -113,7 +113,7 @@ fn latencies(out: &mut String, section: &Section) {
 
 fn table(out: &mut String, section: &Section) {
     out.push_str("<table><tr><th>phase</th><th>system</th><th>a second</th>");
-    for baseline in section.baselines {
+    for baseline in &section.baselines {
         let _ = write!(out, "<th>x {}</th>", escape(baseline));
     }
     out.push_str("<th>writes</th><th>KiB</th><th>flushes</th></tr>\n");
@@ -135,7 +135,7 @@ fn line(out: &mut String, section: &Section, row: &Row, system: &System) {
         system.name,
         row.unit
     );
-    for baseline in section.baselines {
+    for baseline in &section.baselines {
         let ratio = row.ratio(system.name, baseline).filter(|_| system.name != *baseline);
         let _ = write!(out, "<td>{}</td>", ratio.map(|r| format!("{r:.2}")).unwrap_or_default());
     }

@@ -23,7 +23,7 @@ pub struct Section {
     pub load: &'static str,
     pub systems: Vec<System>,
     /// Systems that the others are compared with.
-    pub baselines: &'static [&'static str],
+    pub baselines: Vec<&'static str>,
     pub rows: Vec<Row>,
 }
 
@@ -93,7 +93,7 @@ impl Report {
     }
 
     /// Adds a section for a load, in the order of these calls.
-    pub fn open(&mut self, load: &'static str, systems: Vec<System>, baselines: &'static [&'static str]) {
+    pub fn open(&mut self, load: &'static str, systems: Vec<System>, baselines: Vec<&'static str>) {
         if self.section(load).is_none() {
             self.sections.push(Section { load, systems, baselines, rows: Vec::new() });
         }

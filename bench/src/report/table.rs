@@ -8,10 +8,10 @@ impl Report {
     /// Rates, ratios, and device I/O for each unit of work.
     pub fn table(&self) -> String {
         let mut out = String::new();
-        let mut head = &[][..];
+        let mut head: &[&str] = &[];
         for section in &self.sections {
             if section.baselines != head {
-                head = section.baselines;
+                head = &section.baselines;
                 heading(&mut out, section);
             }
             let widths = widths(section);
@@ -44,7 +44,7 @@ fn ratio_width(baseline: &str) -> usize {
 fn heading(out: &mut String, section: &Section) {
     let (load, width) = widths(section);
     let _ = write!(out, "{:<load$}{:<width$}{:>12} {:<7}", "load", "system", "a second", "");
-    for baseline in section.baselines {
+    for baseline in &section.baselines {
         let width = ratio_width(baseline);
         let _ = write!(out, "{:>width$}", format!("x {baseline}"));
     }
@@ -57,7 +57,7 @@ fn rows(out: &mut String, section: &Section, row: &Row, (load, width): (usize, u
         let Some(rate) = row.rate(system.name) else { continue };
         let shown = std::mem::take(&mut name);
         let _ = write!(out, "{shown:<load$}{:<width$}{rate:>12.1} {:<7}", system.name, row.unit);
-        for baseline in section.baselines {
+        for baseline in &section.baselines {
             let ratio = row.ratio(system.name, baseline).filter(|_| system.name != *baseline);
             let (ratio, width) =
                 (ratio.map(|r| format!("{r:.2}")).unwrap_or_default(), ratio_width(baseline));
