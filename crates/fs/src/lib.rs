@@ -16,10 +16,10 @@ pub mod fixed_blocks;
 pub mod inode_ops;
 pub mod inode_table;
 mod journal_map;
+pub mod journal_modes;
 pub mod live;
 pub mod metadata_blocks;
 pub mod mkfs;
-pub mod modes;
 pub mod orphan;
 pub mod posix;
 pub mod prune;
@@ -34,11 +34,11 @@ pub use api::{
     TimeChange, View, VolumeSpace, WriteHow, XattrHow,
 };
 pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
+pub use journal_modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use live::{
     AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Operation, PinnedSpace, ReadView, Shutdown,
     StagedBlocks, TxSpace, TxSpaceUse,
 };
-pub use modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use quota::QuotaLimits;
 pub use versioned_fs::{
     BlockChange, BlockContents, ChangedBy, CommitOps, CommitSize, CommitTarget, DirGrowth, HoldsTxSpace,

@@ -12,8 +12,8 @@ use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, S
 use xact_types::settings::{Id, Value};
 use xact_types::{Error, Result, Site};
 
+use crate::journal_modes::{self, DataMode, ModeChoice};
 use crate::live::{AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError};
-use crate::modes::{self, DataMode, ModeChoice};
 use crate::quota::QuotaLimits;
 
 /// Options for opening a volume. The defaults are those of a mount.
@@ -29,7 +29,7 @@ pub struct VolumeOptions {
     /// With generations: the number of dirty metadata blocks at which the next one is due; see
     /// [`EngineOptions::dirty_blocks`].
     pub dirty_blocks: Option<u32>,
-    /// Modes that override the volume's own; see [`crate::modes`].
+    /// Modes that override the volume's own; see [`crate::journal_modes`].
     pub modes: ModeChoice,
     /// The limits that are enforced on a volume with quotas.
     pub quota_limits: QuotaLimits,
@@ -166,7 +166,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
         ..EngineOptions::default()
     };
     let recovered = xact_consistency::recovered_superblock(&device, &engine_options)?;
-    let modes = options.modes.or(modes::stored(&recovered)).or_default();
+    let modes = options.modes.or(journal_modes::stored(&recovered)).or_default();
     engine_options.commit_writes = modes.commit_writes;
     engine_options.log_records = modes.log_records;
     engine_options.ordered_data = modes.data != DataMode::Writeback;
@@ -187,9 +187,9 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
         return Err(Error::Unsupported(format!("{features}, for writing (mount it read-only)")));
     }
     // With generations, the newest superblock is known only now.
-    let modes = options.modes.or(modes::stored(&sb)).or_default();
+    let modes = options.modes.or(journal_modes::stored(&sb)).or_default();
     engine.set_fsync(modes.fsync, modes.data != DataMode::Writeback);
-    if let Err(error) = modes::check(options.modes, &engine) {
+    if let Err(error) = journal_modes::check(options.modes, &engine) {
         engine.close()?;
         return Err(error);
     }
@@ -250,7 +250,7 @@ mod tests {
     use xact_types::settings::parse_option;
 
     use super::*;
-    use crate::modes::InodeUpdate;
+    use crate::journal_modes::InodeUpdate;
 
     #[test]
     fn options_reach_their_fields() {

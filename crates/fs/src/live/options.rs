@@ -5,7 +5,7 @@ use xact_types::settings::Id;
 
 use super::health::OnError;
 use super::inode::access_time::AccessOptions;
-use crate::modes::{ModeChoice, Modes};
+use crate::journal_modes::{ModeChoice, Modes};
 use crate::quota::QuotaLimits;
 
 /// Options of the live file system.

@@ -3,7 +3,7 @@
 //! The format is that of Linux (`struct posix_acl_xattr_header` and `_entry`): a little-endian
 //! version 2, then entries of tag (16 bits), permissions (16) and user or group number (32). The
 //! permission bits of an inode must agree with its access ACL, so each change of one changes the
-//! other.
+//! other. `inherit` applies a folder's default ACL to new inodes.
 
 use xact_types::{Errno, Result};
 

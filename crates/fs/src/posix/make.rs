@@ -3,74 +3,10 @@
 use xact_layout::inode::{flag, mode};
 use xact_types::{Errno, Ino, Result, Timestamp};
 
-use super::acl::{self, Acl};
-use super::attr::flags_for_kind;
-use super::{
-    PERM_MASK, SGID, directory, fail, inherited_project, may_add, may_add_subdir, refuse_flags, touch_dir,
-};
+use super::inherit::InodePlan;
+use super::{directory, fail, may_add, may_add_subdir, refuse_flags, touch_dir};
 use crate::api::{Attr, Caller, Entry, FileKind, Name, check_name};
-use crate::inode_ops::{AttrSet, InodeOps, NewInode};
-
-/// A new inode with the properties that it inherits from its folder, read before the first change.
-pub(super) struct InodePlan {
-    new: NewInode,
-    /// Derived from the folder's default ACL.
-    access_acl: Option<Vec<u8>>,
-    default_acl: Option<Vec<u8>>,
-}
-
-impl InodePlan {
-    /// `perm`: permission bits before the umask.
-    pub(super) fn in_dir<T: InodeOps + ?Sized>(
-        ops: &mut T,
-        caller: &Caller,
-        dir: &Attr,
-        kind: FileKind,
-        perm: u16,
-        now: Timestamp,
-    ) -> Result<InodePlan> {
-        ops.depends_on(dir.ino, AttrSet::MODE | AttrSet::FLAGS);
-        let mut perm = perm & PERM_MASK;
-        let mut gid = caller.gid;
-        if dir.perm & SGID != 0 {
-            ops.depends_on(dir.ino, AttrSet::OWNER);
-            gid = dir.gid;
-            if kind == FileKind::Directory {
-                perm |= SGID;
-            }
-        }
-        let mut access_acl = None;
-        let mut default_acl = None;
-        // A default ACL replaces the umask; the bits of a symbolic link have no effect.
-        if kind == FileKind::Symlink {
-            perm = 0o777;
-        } else if let Some(value) = ops.xattr(dir.ino, acl::DEFAULT)? {
-            let (access, bits) = Acl::decode(&value)?.for_new(perm);
-            perm = perm & !0o777 | bits;
-            access_acl = (!access.is_minimal()).then(|| access.encode());
-            default_acl = (kind == FileKind::Directory).then_some(value);
-        } else {
-            perm &= !(caller.umask & 0o777);
-        }
-        let mapped = matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
-        let map = if mapped && ops.has_extents() { flag::EXTENTS } else { 0 };
-        let flags = flags_for_kind(kind, dir.flags & flag::INHERITED) | map;
-        let project = inherited_project(ops, dir).unwrap_or(0);
-        let new = NewInode { kind, perm, uid: caller.uid, gid, project, rdev: 0, time: now, flags };
-        Ok(InodePlan { new, access_acl, default_acl })
-    }
-
-    pub(super) fn make<T: InodeOps + ?Sized>(&self, ops: &mut T, dir: Ino) -> Result<Ino> {
-        let ino = ops.new_inode(dir, &self.new)?;
-        if let Some(value) = &self.access_acl {
-            ops.set_xattr(ino, acl::ACCESS, Some(value))?;
-        }
-        if let Some(value) = &self.default_acl {
-            ops.set_xattr(ino, acl::DEFAULT, Some(value))?;
-        }
-        Ok(ino)
-    }
-}
+use crate::inode_ops::InodeOps;
 
 /// The folder for a new name; `EEXIST` if the name exists.
 fn parent_of_new<T: InodeOps + ?Sized>(ops: &mut T, dir: Ino, name: &Name) -> Result<Attr> {

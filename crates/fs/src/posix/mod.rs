@@ -17,6 +17,7 @@
 pub(crate) mod acl;
 mod attr;
 mod data;
+mod inherit;
 pub mod lock_hint;
 mod lookup;
 mod make;
@@ -33,6 +34,7 @@ use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::api::{Attr, FileKind, Name};
 use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
+use inherit::inherited_project;
 
 pub use attr::set_attr;
 pub use data::{COPY_MAX, allocate, copy_range, read, seek, write};
@@ -97,11 +99,6 @@ fn may_add<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, name: &Name) -> Result
 fn may_remove<T: InodeOps + ?Sized>(ops: &mut T, dir: &Attr, victim: &Attr) -> Result<()> {
     refuse_flags(ops, dir, flag::IMMUTABLE | flag::APPEND)?;
     refuse_flags(ops, victim, flag::IMMUTABLE | flag::APPEND)
-}
-
-/// The project that new inodes in `dir` inherit.
-fn inherited_project<T: InodeOps + ?Sized>(ops: &T, dir: &Attr) -> Option<u32> {
-    (ops.has_projects() && dir.flags & flag::PROJECT_INHERIT != 0).then_some(dir.project)
 }
 
 /// `EXDEV` if new inodes in `dir` inherit another project than that of `inode`: its usage cannot

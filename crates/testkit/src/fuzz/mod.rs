@@ -11,7 +11,7 @@
 //! - [`operations`]: operations on files, transactions, remounts and crashes, against the model.
 
 pub mod codecs;
-mod log_model;
+mod kernel_recovery;
 pub mod operations;
 pub mod replay;
 mod reseal;

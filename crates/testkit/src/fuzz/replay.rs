@@ -24,7 +24,7 @@ use xact_layout::jbd2::{
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_types::{Error, GroupNr, Ino, Site};
 
-use super::log_model::{Log, Verdict};
+use super::kernel_recovery::{Log, Verdict};
 use crate::device::SimDevice;
 use crate::image::Image;
 use crate::rng::Rng;

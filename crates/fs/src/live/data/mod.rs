@@ -1,8 +1,8 @@
 //! File data: cached pages, their changes, and their write-back.
 
+pub(super) mod data_mode;
 pub(super) mod fallocate;
 pub(super) mod inline;
-pub(super) mod mode;
 pub(super) mod page_cache;
 pub(super) mod pages;
 pub(super) mod read;

@@ -12,12 +12,12 @@ use xact_types::{FileBlock, Result};
 
 use crate::alloc::Purpose;
 use crate::extent::Mapping;
+use crate::journal_modes::InodeUpdate;
 use crate::live::LiveFs;
 use crate::live::data::pages::{Changed, Page};
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::Privileges;
-use crate::modes::InodeUpdate;
 use crate::quota::Charge;
 use crate::versioned_fs::read_as_of::Stamp;
 

@@ -21,31 +21,6 @@ use crate::quota::Charge;
 use crate::xattr::Xattrs;
 
 impl LiveFs {
-    /// Finishes the deletions and truncations that a crash interrupted (`ext4_orphan_cleanup`).
-    pub(in crate::live) fn clean_up_orphans(&self) -> Result<()> {
-        let orphans = self.orphans.list();
-        if !orphans.is_empty() {
-            self.allocator.read_groups()?;
-        }
-        for ino in orphans {
-            let cached = self.cached_inode(ino)?;
-            let mut state = RwLock::write_arc(&cached.state);
-            if !state.live {
-                // The orphan chain goes through the inode's own bytes, so it was in use.
-                state.live = true;
-            }
-            if state.inode.links_count() == 0 {
-                self.delete(&cached, &mut state)?;
-            } else {
-                let first = state.inode.size().div_ceil(self.block_bytes());
-                let first = FileBlock(u32::try_from(first).unwrap_or(u32::MAX));
-                let rest = UnfinishedRemoval { ino, first, past: FileBlock(u32::MAX), hold: None };
-                self.finish_removal(&cached, &mut state, &rest)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Deletes an inode without a name, unless it is held or a view may still read it.
     pub(in crate::live) fn delete_if_unused(&self, ino: Ino) -> Result<()> {
         let cached = self.cached_inode(ino)?;

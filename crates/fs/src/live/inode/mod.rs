@@ -2,6 +2,7 @@
 //!
 //! - `cached`, `cache`: inodes in memory, each with its lock; their cache
 //! - `load`, `store`, `create`, `delete`: reading, writing, creating and deleting inodes
+//! - `orphan_cleanup`: deletions and truncations that a crash interrupted
 //! - `access_time`: access times set by reads
 //! - `device_number`: the encoding of device numbers in inodes
 
@@ -12,6 +13,7 @@ mod create;
 mod delete;
 mod device_number;
 mod load;
+mod orphan_cleanup;
 mod store;
 
 use xact_layout::inode::flag;

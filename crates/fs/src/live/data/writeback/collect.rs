@@ -8,7 +8,7 @@ use xact_types::{BlockNr, FileBlock, Result, Run};
 use super::WritebackRequest;
 use super::write_pattern::WritePattern;
 use crate::live::LiveFs;
-use crate::live::data::mode::{BatchFacts, Placement};
+use crate::live::data::data_mode::{BatchFacts, Placement};
 use crate::live::data::pages::Changed;
 use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
 

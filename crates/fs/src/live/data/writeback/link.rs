@@ -9,7 +9,7 @@ use xact_types::{FileBlock, Result};
 use super::collect::{Segment, WritebackBatch};
 use crate::extent::Progress;
 use crate::live::LiveFs;
-use crate::live::data::mode::Placement;
+use crate::live::data::data_mode::Placement;
 use crate::live::inode::cached::{CachedInode, InodeState, WriteGuard};
 use crate::quota::Charge;
 

@@ -8,7 +8,7 @@ use super::write_pattern::WritePattern;
 use crate::alloc::Purpose;
 use crate::extent::Mapping;
 use crate::live::LiveFs;
-use crate::live::data::mode::Placement;
+use crate::live::data::data_mode::Placement;
 use crate::live::inode::cached::{CachedInode, InodeState};
 
 /// Maximum pages of a segment that may go through the journal: one handle takes all of them.

@@ -8,7 +8,7 @@ use xact_consistency::Engine;
 use xact_types::{Latencies, LatencySnapshot};
 
 use super::flusher_thread::FlusherThread;
-use crate::live::data::mode::Placement;
+use crate::live::data::data_mode::Placement;
 
 /// Write-back of the whole volume.
 pub(in crate::live) struct Writeback {

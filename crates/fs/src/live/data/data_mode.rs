@@ -8,8 +8,8 @@
 
 use xact_layout::inode::{Inode, flag};
 
+use crate::journal_modes::DataMode;
 use crate::live::data::writeback::write_pattern::WritePattern;
-use crate::modes::DataMode;
 
 /// Maximum data of a sync that goes into the commit that the sync waits for (`adaptive`). That
 /// saves a write and a flush, and costs a second write of the data later. So this is the amount

@@ -5,7 +5,7 @@ use xact_layout::mode_record::ModeRecord;
 use xact_types::{Error, Result};
 
 use super::LiveFs;
-use crate::modes::{ModeChoice, Modes, check, store, stored};
+use crate::journal_modes::{ModeChoice, Modes, check, store, stored};
 use crate::superblock;
 
 impl LiveFs {
