@@ -66,7 +66,7 @@ pub fn transaction() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         let point = mounts::containing(&option_at(&words())).map(|mount| mount.point);
         let list = point.and_then(|point| control::channel(&point)).ok().and_then(|c| c.list().ok());
-        let open = list.unwrap_or_default().into_iter().filter(|info| info.status == TxStatus::Kept);
+        let open = list.unwrap_or_default().into_iter().filter(|info| info.status == TxStatus::LeftOpen);
         let found = open.map(|info| candidate(info.id.to_string(), &printable_bytes(&info.label)));
         starting_with(current, found.collect())
     })

@@ -7,7 +7,7 @@ use xact::SnapshotInfo;
 use xact::{ModeChoice, paths_from_text, paths_text};
 use xact_control::abi::{
     COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
-    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX, SNAPSHOT_TELL,
+    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_GET, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX,
     Snapshot as SnapshotRequest, SnapshotDiff, SnapshotPaths, TxStatus, UserUse,
 };
 use xact_control::client::{self, Channel, CommitError, TxChange};
@@ -56,7 +56,7 @@ pub fn delete_snapshot(mount_point: &Path, name: &str) -> Result<()> {
 pub fn snapshots(mount_point: &Path) -> Result<Vec<SnapshotInfo>> {
     let mut found = Vec::new();
     loop {
-        let mut request = snapshot_request(SNAPSHOT_TELL, "")?;
+        let mut request = snapshot_request(SNAPSHOT_GET, "")?;
         request.index = found.len() as u32;
         match client::snapshot(mount_point, &mut request) {
             Ok(()) => {}
@@ -68,7 +68,7 @@ pub fn snapshots(mount_point: &Path) -> Result<Vec<SnapshotInfo>> {
         let paths = match request.paths_len {
             0 => Vec::new(),
             _ => {
-                let reply = about_paths(mount_point, "list the snapshots", SNAPSHOT_TELL, &name, &[])?;
+                let reply = about_paths(mount_point, "list the snapshots", SNAPSHOT_GET, &name, &[])?;
                 paths_from_text(reply.text()).unwrap_or_default()
             }
         };
@@ -302,7 +302,7 @@ impl Transaction {
     }
 
     pub fn is_kept(&self) -> bool {
-        self.channel.info(self.id, false).is_ok_and(|info| info.status == TxStatus::Kept)
+        self.channel.info(self.id, false).is_ok_and(|info| info.status == TxStatus::LeftOpen)
     }
 
     /// As [`Transaction::keep`] for a transaction that was open before, with its remaining time and
@@ -342,9 +342,9 @@ pub fn not_open(mount_point: &Path, channel: &Channel, id: u64, error: io::Error
             let ended = channel.info(id, false).ok().map(|info| info.status);
             let what = match ended {
                 Some(TxStatus::Committed) => "was committed",
-                Some(TxStatus::Dropped) => "was aborted",
+                Some(TxStatus::Aborted) => "was aborted",
                 Some(TxStatus::TimedOut) => "was aborted: its time ran out",
-                Some(TxStatus::Running | TxStatus::Kept) => "was not left open: it ends with its program",
+                Some(TxStatus::Running | TxStatus::LeftOpen) => "was not left open: it ends with its program",
                 None => "is not open on this mount",
             };
             Failure::new(Exit::NoInput, format!("transaction {id} {what}"))

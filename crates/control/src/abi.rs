@@ -11,7 +11,7 @@ pub const ABI_VERSION: u32 = 2;
 /// Longest path that a commit reports, in bytes.
 pub const PATH_MAX: usize = 4096;
 /// Longest reason that a request reports, in bytes.
-pub const WHY_MAX: usize = 256;
+pub const ERRMSG_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -57,13 +57,13 @@ pub struct Commit {
     pub reason: u32,
     /// Out: in a conflict, the transaction that committed first; 0 for a call outside of any.
     pub conflicting_tx: u64,
-    /// Out: bytes in `path` and in `why`.
+    /// Out: bytes in `path` and in `errmsg`.
     pub path_len: u32,
-    pub why_len: u32,
+    pub errmsg_len: u32,
     /// Out: the path of a conflict, from the volume's root; not terminated.
     pub path: [u8; PATH_MAX],
     /// Out: the reason of the failure, in English.
-    pub why: [u8; WHY_MAX],
+    pub errmsg: [u8; ERRMSG_MAX],
 }
 
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -231,12 +231,12 @@ pub struct Modes {
     /// In: the action.
     pub action: u32,
     /// Out: the reason of a failure, in English.
-    pub why_len: u32,
+    pub errmsg_len: u32,
     /// In or out: the volume's own modes.
     pub stored: [u8; 8],
     /// Out: the modes that it is mounted with.
     pub effective: [u8; 8],
-    pub why: [u8; WHY_MAX],
+    pub errmsg: [u8; ERRMSG_MAX],
 }
 
 /// Flag of [`Keep`]: the transaction is also saved on the volume, and is open again after the next
@@ -269,18 +269,18 @@ pub const INFO_PERSISTENT: u32 = 2;
 pub enum TxStatus {
     /// It belongs to an open channel and ends with it.
     Running = 1,
-    /// It stays open until it is committed or dropped.
-    Kept = 2,
+    /// It stays open until it is committed or aborted.
+    LeftOpen = 2,
     Committed = 3,
-    Dropped = 4,
-    /// Dropped because its time ran out.
+    Aborted = 4,
+    /// Aborted because its time had passed.
     TimedOut = 5,
 }
 
 impl TxStatus {
     pub fn from_number(number: u32) -> Option<TxStatus> {
         use TxStatus::*;
-        [Running, Kept, Committed, Dropped, TimedOut].into_iter().find(|s| *s as u32 == number)
+        [Running, LeftOpen, Committed, Aborted, TimedOut].into_iter().find(|s| *s as u32 == number)
     }
 }
 
@@ -406,7 +406,7 @@ pub enum Reason {
     Other = 6,
     /// Others changed more since its begin than the daemon remembers. `ESTALE`.
     TooOld = 7,
-    /// The selected changes cannot be separated from the rest, or there are none; see `why`.
+    /// The selected changes cannot be separated from the rest, or there are none; see `errmsg`.
     /// `EINVAL`.
     NotApart = 8,
 }
@@ -425,7 +425,7 @@ impl Reason {
 pub const SNAPSHOT_CREATE: u32 = 1;
 pub const SNAPSHOT_DELETE: u32 = 2;
 /// Returns the snapshot at an index of the list, from the oldest (0) on.
-pub const SNAPSHOT_TELL: u32 = 3;
+pub const SNAPSHOT_GET: u32 = 3;
 
 /// Snapshots of the volume; for root, and for the user who mounted it.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -433,7 +433,7 @@ pub const SNAPSHOT_TELL: u32 = 3;
 pub struct Snapshot {
     /// In: the action.
     pub action: u32,
-    /// In, for `SNAPSHOT_TELL`: its index.
+    /// In, for `SNAPSHOT_GET`: its index.
     pub index: u32,
     /// Out: the generation, its time (seconds since 1970), and the bytes of the pool that deleting
     /// it alone would free.
@@ -443,14 +443,14 @@ pub struct Snapshot {
     /// In or out: bytes in `name`.
     pub name_len: u32,
     /// Out: the reason of a failure, in English.
-    pub why_len: u32,
+    pub errmsg_len: u32,
     pub name: [u8; SNAPSHOT_NAME_MAX],
     /// Out: bytes of its paths in [`SnapshotPaths`]; 0 for a snapshot of the whole volume.
     pub paths_len: u32,
-    pub why: [u8; WHY_MAX],
+    pub errmsg: [u8; ERRMSG_MAX],
 }
 
-/// A snapshot of chosen paths, to be created (`SNAPSHOT_CREATE`) or returned (`SNAPSHOT_TELL`, by
+/// A snapshot of chosen paths, to be created (`SNAPSHOT_CREATE`) or returned (`SNAPSHOT_GET`, by
 /// its name). The permissions are those of [`Snapshot`].
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -462,12 +462,12 @@ pub struct SnapshotPaths {
     /// In or out: bytes in `paths`.
     pub paths_len: u32,
     /// Out: the reason of a failure, in English.
-    pub why_len: u32,
+    pub errmsg_len: u32,
     pub name: [u8; SNAPSHOT_NAME_MAX],
     pub reserved: u32,
     /// In or out: paths relative to the volume's root, each followed by a NUL.
     pub paths: [u8; SNAPSHOT_PATHS_MAX],
-    pub why: [u8; WHY_MAX],
+    pub errmsg: [u8; ERRMSG_MAX],
 }
 
 impl SnapshotPaths {
@@ -513,11 +513,11 @@ pub struct SnapshotDiff {
     pub old_len: u32,
     pub new_len: u32,
     /// Out: the reason of a failure, in English.
-    pub why_len: u32,
+    pub errmsg_len: u32,
     pub reserved: u32,
     pub old: [u8; SNAPSHOT_NAME_MAX],
     pub new: [u8; SNAPSHOT_NAME_MAX],
-    pub why: [u8; WHY_MAX],
+    pub errmsg: [u8; ERRMSG_MAX],
 }
 
 impl SnapshotDiff {
@@ -565,7 +565,7 @@ pub const IOC_LATENCIES: u32 = ioc(2, 35, size_of::<Latencies>());
 /// Name of the control folder in the mount's root.
 pub const FOLDER: &str = ".xact";
 
-const _: () = assert!(size_of::<Commit>() == 24 + PATH_MAX + WHY_MAX);
+const _: () = assert!(size_of::<Commit>() == 24 + PATH_MAX + ERRMSG_MAX);
 const _: () = assert!(size_of::<Change>() == 80);
 // The number of an ioctl has 14 bits for the size.
 const _: () = assert!(size_of::<Latencies>() < 1 << 14 && size_of::<SnapshotPaths>() < 1 << 14);

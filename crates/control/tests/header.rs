@@ -26,12 +26,12 @@ fn constants(values: &mut Values) {
         };
     }
     same_names! {
-        PATH_MAX WHY_MAX LABEL_MAX USERS_MAX SNAPSHOT_NAME_MAX SNAPSHOT_PATHS_MAX LATENCY_BUCKETS
+        PATH_MAX ERRMSG_MAX LABEL_MAX USERS_MAX SNAPSHOT_NAME_MAX SNAPSHOT_PATHS_MAX LATENCY_BUCKETS
         BEGIN_SNAPSHOT BEGIN_OWN_INODES
         COMMIT_ORDERED COMMIT_RETAIN COMMIT_ONLY COMMIT_CONSOLIDATE COMMIT_FOLLOW
         KEEP_PERSISTENT INFO_NEXT INFO_PERSISTENT USER_UNLIMITED
         MODES_GET MODES_SET MODES_OPTIONS
-        SNAPSHOT_CREATE SNAPSHOT_DELETE SNAPSHOT_TELL
+        SNAPSHOT_CREATE SNAPSHOT_DELETE SNAPSHOT_GET
         IOC_VERSION IOC_BEGIN IOC_COMMIT IOC_ABORT IOC_STATUS IOC_SYNC IOC_SELECT IOC_DROP IOC_KEEP
         IOC_ATTACH IOC_INFO IOC_DIFF IOC_READ IOC_SAVEPOINT IOC_ROLLBACK IOC_RELEASE IOC_DIFF_BY_FILE
         IOC_SNAPSHOT IOC_SNAPSHOT_PATHS IOC_SNAPSHOT_DIFF IOC_COUNTERS IOC_MODES IOC_POOL IOC_USERS
@@ -50,9 +50,9 @@ fn constants(values: &mut Values) {
         XACT_REASON_TOO_OLD = Reason::TooOld;
         XACT_REASON_NOT_APART = Reason::NotApart;
         XACT_RUNNING = TxStatus::Running;
-        XACT_KEPT = TxStatus::Kept;
+        XACT_LEFT_OPEN = TxStatus::LeftOpen;
         XACT_COMMITTED = TxStatus::Committed;
-        XACT_DROPPED = TxStatus::Dropped;
+        XACT_ABORTED = TxStatus::Aborted;
         XACT_TIMED_OUT = TxStatus::TimedOut;
         XACT_ADDED = ChangeKind::Added;
         XACT_DELETED = ChangeKind::Deleted;
@@ -81,13 +81,13 @@ fn structs(values: &mut Values) {
         xact_version = Version { abi, reserved };
         xact_begin = Begin { flags, reserved, id };
         xact_commit = Commit {
-            flags, reason, conflicting_tx as winner, path_len, why_len, path, why
+            flags, reason, conflicting_tx, path_len, errmsg_len, path, errmsg
         };
         xact_status = Status { active, doomed, id };
         xact_select = Select { len, reserved, path };
         xact_keep = Keep { timeout_s, label_len, flags, label };
         xact_info = Info {
-            id, flags, status as standing, uid, label_len, age_ms, left_ms, label
+            id, flags, status, uid, label_len, age_ms, left_ms, label
         };
         xact_diff = Diff { id, index, done, len, data };
         xact_change_side = ChangeSide { ino, size, mode, uid, gid, reserved };
@@ -110,16 +110,40 @@ fn structs(values: &mut Values) {
         xact_users = Users { from, len, done, reserved, limits, users };
         xact_times = Times { sum_ns, worst_ns, buckets };
         xact_latencies = Latencies { fsync, commit };
-        xact_modes = Modes { action, why_len, stored, effective, why };
+        xact_modes = Modes { action, errmsg_len, stored, effective, errmsg };
         xact_snapshot = Snapshot {
-            action, index, generation, time, own_bytes, name_len, why_len, name, paths_len, why
+            action, index, generation, time, own_bytes, name_len, errmsg_len, name, paths_len, errmsg
         };
         xact_snapshot_paths = SnapshotPaths {
-            action, name_len, paths_len, why_len, name, reserved, paths, why
+            action, name_len, paths_len, errmsg_len, name, reserved, paths, errmsg
         };
         xact_snapshot_diff = SnapshotDiff {
-            old_len, new_len, why_len, reserved, old as old_name, new as new_name, why
+            old_len, new_len, errmsg_len, reserved, old as old_name, new as new_name, errmsg
         };
+    }
+}
+
+/// Former names of the header, which stay valid: each equals the present name.
+fn former_names(values: &mut Values) {
+    let mut alias = |former: String, present: String| {
+        let value = values[&present];
+        assert!(values.insert(former, value).is_none());
+    };
+    for (former, present) in [
+        ("XACT_WHY_MAX", "XACT_ERRMSG_MAX"),
+        ("XACT_KEPT", "XACT_LEFT_OPEN"),
+        ("XACT_DROPPED", "XACT_ABORTED"),
+        ("XACT_SNAPSHOT_TELL", "XACT_SNAPSHOT_GET"),
+        ("xact_commit.winner", "xact_commit.conflicting_tx"),
+        ("xact_info.standing", "xact_info.status"),
+    ] {
+        alias(former.into(), present.into());
+    }
+    for with_message in
+        ["xact_commit", "xact_modes", "xact_snapshot", "xact_snapshot_paths", "xact_snapshot_diff"]
+    {
+        alias(format!("{with_message}.why"), format!("{with_message}.errmsg"));
+        alias(format!("{with_message}.why_len"), format!("{with_message}.errmsg_len"));
     }
 }
 
@@ -131,17 +155,22 @@ fn declared(header: &str) -> Vec<(String, String)> {
     for line in header.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
+            ["#define", name, ..] if name == name.to_lowercase() => {}
             ["#define", name, _, ..] => found.push((name.to_owned(), name.to_owned())),
             [name, "=", ..] if name.starts_with("XACT_") => found.push((name.to_owned(), name.to_owned())),
             ["struct", name, "{", ..] => {
                 inside = Some(name);
                 found.push((format!("sizeof {name}"), format!("sizeof(struct {name})")));
             }
+            ["__extension__", "union", "{", _, ..] => {
+                let Some(name) = inside else { continue };
+                // A field and its former name.
+                found.extend(words[4..6].iter().map(|field| offset_of_field(name, field)));
+            }
             ["};", ..] => inside = None,
             ["struct", _, field, ..] | ["__u8" | "__u16" | "__u32" | "__u64", field, ..] => {
                 let Some(name) = inside else { continue };
-                let field = field.split(['[', ';']).next().unwrap();
-                found.push((format!("{name}.{field}"), format!("offsetof(struct {name}, {field})")));
+                found.push(offset_of_field(name, field));
             }
             _ => {}
         }
@@ -149,11 +178,17 @@ fn declared(header: &str) -> Vec<(String, String)> {
     found
 }
 
+fn offset_of_field(name: &str, field: &str) -> (String, String) {
+    let field = field.split(['[', ';', ',']).next().unwrap();
+    (format!("{name}.{field}"), format!("offsetof(struct {name}, {field})"))
+}
+
 #[test]
-fn the_c_header_says_the_same() {
+fn the_c_header_declares_the_same() {
     let mut ours = Values::new();
     constants(&mut ours);
     structs(&mut ours);
+    former_names(&mut ours);
 
     let header = fs::read_to_string(format!("{INCLUDE}/xact_ioctl.h")).unwrap();
     let prints: String = declared(&header)

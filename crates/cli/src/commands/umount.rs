@@ -71,7 +71,7 @@ fn left_open(open: &[(String, bool)]) -> Vec<String> {
 /// daemon has died, or is not xact.
 fn open_transactions(mount: &Mount) -> Vec<(String, bool)> {
     let list = Channel::open(&mount.point).and_then(|channel| channel.list()).unwrap_or_default();
-    let open = list.iter().filter(|info| info.status == TxStatus::Kept);
+    let open = list.iter().filter(|info| info.status == TxStatus::LeftOpen);
     let name = |info: &TxInfo| format!("{} ({})", info.id, printable_bytes(&info.label));
     open.map(|info| (name(info), info.persistent)).collect()
 }

@@ -81,9 +81,9 @@ impl Row {
             id: info.id,
             standing: match info.status {
                 abi::TxStatus::Running => "running",
-                abi::TxStatus::Kept => "open",
+                abi::TxStatus::LeftOpen => "open",
                 abi::TxStatus::Committed => "committed",
-                abi::TxStatus::Dropped => "aborted",
+                abi::TxStatus::Aborted => "aborted",
                 abi::TxStatus::TimedOut => "timed-out",
             },
             uid: info.uid,
@@ -106,8 +106,8 @@ fn list(args: &TxList) -> Result<()> {
     for info in &all {
         let row = Row::of(info);
         let left = match (info.status, info.left) {
-            (abi::TxStatus::Kept, Some(left)) => format!("{} left", span(left)),
-            (abi::TxStatus::Kept, None) => "no time limit".to_string(),
+            (abi::TxStatus::LeftOpen, Some(left)) => format!("{} left", span(left)),
+            (abi::TxStatus::LeftOpen, None) => "no time limit".to_string(),
             _ => String::new(),
         };
         let begun =
@@ -132,20 +132,20 @@ fn status(args: &TxStatus) -> Result<()> {
     let row = Row::of(&info);
     // A transaction that has ended has no changes to show.
     let changes = match info.status {
-        abi::TxStatus::Running | abi::TxStatus::Kept => {
+        abi::TxStatus::Running | abi::TxStatus::LeftOpen => {
             let wrong = |e| control::not_open(&mount.point, &channel, id, e);
             Some(Extent::of(&channel.diff(id).map_err(wrong)?))
         }
-        abi::TxStatus::Committed | abi::TxStatus::Dropped | abi::TxStatus::TimedOut => None,
+        abi::TxStatus::Committed | abi::TxStatus::Aborted | abi::TxStatus::TimedOut => None,
     };
     if args.json {
         return print_json(&Status { row, changes });
     }
     let meaning = match info.status {
         abi::TxStatus::Running => "running: ends with its program",
-        abi::TxStatus::Kept => "open: commit or abort it",
+        abi::TxStatus::LeftOpen => "open: commit or abort it",
         abi::TxStatus::Committed => "committed",
-        abi::TxStatus::Dropped => "aborted: nothing was changed",
+        abi::TxStatus::Aborted => "aborted: nothing was changed",
         abi::TxStatus::TimedOut => "timed out and aborted: nothing was changed",
     };
     let mut text =

@@ -125,7 +125,7 @@ impl Channel {
         let Err(error) = self.ioctl(command, commit.as_mut_bytes()) else { return Ok(()) };
         let cut = |bytes: &[u8], len: u32| bytes[..bytes.len().min(len as usize)].to_vec();
         let path = cut(&commit.path, commit.path_len);
-        let why = String::from_utf8_lossy(&cut(&commit.why, commit.why_len)).into_owned();
+        let why = String::from_utf8_lossy(&cut(&commit.errmsg, commit.errmsg_len)).into_owned();
         Err(CommitError {
             errno: error.raw_os_error().unwrap_or(libc::EIO),
             reason: Reason::from_number(commit.reason),
@@ -211,7 +211,7 @@ impl Channel {
     /// As [`snapshot`](super::snapshot), if the path of the mount may show a view.
     pub fn snapshot(&self, request: &mut abi::Snapshot) -> Result<(), (io::Error, String)> {
         self.ioctl(abi::IOC_SNAPSHOT, request.as_mut_bytes())
-            .map_err(|e| with_reason(e, &request.why, request.why_len))
+            .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
     }
 
     /// The changes from a snapshot to another, or to the present volume (for an empty name). An
@@ -221,7 +221,7 @@ impl Channel {
         request: &mut abi::SnapshotDiff,
     ) -> Result<Vec<TxChange>, (io::Error, String)> {
         self.ioctl(abi::IOC_SNAPSHOT_DIFF, request.as_mut_bytes())
-            .map_err(|e| with_reason(e, &request.why, request.why_len))?;
+            .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))?;
         self.diff(0).map_err(|e| (e, String::new()))
     }
 

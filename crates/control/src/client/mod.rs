@@ -4,10 +4,12 @@
 //!   channel     a control channel: begins and ends transactions, lists changes
 //!   savepoint   a begin within a transaction, from inside its view
 //!   volume      requests by mount point: sync, statistics, snapshots, modes
+//!   snapshots   creates, lists and deletes snapshots, by the requests of volume
 //! ```
 
 mod channel;
 mod savepoint;
+mod snapshots;
 mod volume;
 
 use std::fs::File;
@@ -16,6 +18,7 @@ use std::os::fd::AsRawFd;
 
 pub use channel::{Channel, CommitError, TxChange};
 pub use savepoint::SavepointHandle;
+pub use snapshots::{SnapshotEntry, WithReason, create_snapshot, delete_snapshot, list_snapshots};
 pub use volume::{counters, latencies, modes, pool, snapshot, snapshot_paths, sync, users, version};
 
 fn ioctl(file: &File, command: u32, argument: &mut [u8]) -> io::Result<()> {
@@ -27,7 +30,7 @@ fn ioctl(file: &File, command: u32, argument: &mut [u8]) -> io::Result<()> {
 }
 
 /// An error with the reason that the daemon gave for it.
-fn with_reason(error: io::Error, why: &[u8], why_len: u32) -> (io::Error, String) {
-    let len = (why_len as usize).min(why.len());
-    (error, String::from_utf8_lossy(&why[..len]).into_owned())
+fn with_reason(error: io::Error, errmsg: &[u8], errmsg_len: u32) -> (io::Error, String) {
+    let len = (errmsg_len as usize).min(errmsg.len());
+    (error, String::from_utf8_lossy(&errmsg[..len]).into_owned())
 }

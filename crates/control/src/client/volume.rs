@@ -20,14 +20,14 @@ pub fn sync(mount: &Path) -> io::Result<()> {
 pub fn snapshot(mount: &Path, request: &mut abi::Snapshot) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_SNAPSHOT, request.as_mut_bytes())
-        .map_err(|e| with_reason(e, &request.why, request.why_len))
+        .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
 }
 
 /// As [`snapshot`], for chosen paths (`XACT_IOC_SNAPSHOT_PATHS`).
 pub fn snapshot_paths(mount: &Path, request: &mut abi::SnapshotPaths) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_SNAPSHOT_PATHS, request.as_mut_bytes())
-        .map_err(|e| with_reason(e, &request.why, request.why_len))
+        .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
 }
 
 /// Version of the interface of the daemon of `mount`; `ENOTTY`: it is not an xact volume.
@@ -77,5 +77,5 @@ pub fn latencies(mount: &Path) -> io::Result<abi::Latencies> {
 pub fn modes(mount: &Path, request: &mut abi::Modes) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_MODES, request.as_mut_bytes())
-        .map_err(|e| with_reason(e, &request.why, request.why_len))
+        .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
 }

@@ -30,8 +30,8 @@ use std::time::Instant;
 
 use xact::{CommitObserver, Durability, SharedTransaction};
 use xact_control::abi::{
-    COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, PATH_MAX, Reason,
-    TxStatus, WHY_MAX,
+    COMMIT_CONSOLIDATE, COMMIT_FOLLOW, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, Commit, ERRMSG_MAX,
+    PATH_MAX, Reason, TxStatus,
 };
 use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::FromZeros;
@@ -246,7 +246,7 @@ impl Server {
         self.spawn_of(&tx, Kind::End, move |server| end(server, &ours)).inspect_err(|_| {
             self.transactions.freeze(&tx);
             // An error was logged.
-            let _ = self.abort_frozen(&tx, TxStatus::Dropped);
+            let _ = self.abort_frozen(&tx, TxStatus::Aborted);
         })
     }
 
@@ -277,7 +277,7 @@ impl Server {
             self.resume(tx, result.is_ok());
         } else {
             self.transactions.freeze(tx);
-            let status = if result.is_ok() { TxStatus::Committed } else { TxStatus::Dropped };
+            let status = if result.is_ok() { TxStatus::Committed } else { TxStatus::Aborted };
             self.transactions.ended(tx, status);
             self.forget_view(tx);
         }
@@ -286,7 +286,7 @@ impl Server {
 
     fn abort(&self, tx: &TxView) -> Result<()> {
         self.transactions.freeze(tx);
-        let aborted = self.abort_frozen(tx, TxStatus::Dropped);
+        let aborted = self.abort_frozen(tx, TxStatus::Aborted);
         self.forget_view(tx);
         aborted
     }
@@ -365,12 +365,12 @@ fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Com
         }
         other => sentence(other),
     };
-    commit.why_len = fill(&mut commit.why, why.as_bytes());
+    commit.errmsg_len = fill(&mut commit.errmsg, why.as_bytes());
     commit
 }
 
 fn fill<const N: usize>(to: &mut [u8; N], from: &[u8]) -> u32 {
-    const { assert!(N == PATH_MAX || N == WHY_MAX) };
+    const { assert!(N == PATH_MAX || N == ERRMSG_MAX) };
     let len = from.len().min(N);
     to[..len].copy_from_slice(&from[..len]);
     len as u32
@@ -388,7 +388,7 @@ mod tests {
             report(Some(&Error::Conflict { path, why: "written by others", conflicting_tx: Some(3) }));
         assert_eq!(commit.reason, Reason::Conflict as u32);
         assert_eq!(commit.path_len as usize, PATH_MAX);
-        assert_eq!(&commit.why[..commit.why_len as usize], b"written by others, by transaction 3");
+        assert_eq!(&commit.errmsg[..commit.errmsg_len as usize], b"written by others, by transaction 3");
         assert_eq!(commit.conflicting_tx, 3);
         assert_eq!(report(None).reason, Reason::None as u32);
         assert_eq!(Reason::from_number(report(Some(&Error::NoSpace)).reason), Reason::NoSpace);

@@ -22,7 +22,7 @@ impl Server {
     ) -> Result<()> {
         let (mut request, _) = Modes::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
         let done = self.modes(header, node, &mut request);
-        request.why_len = self.explain(&mut request.why, &done);
+        request.errmsg_len = self.explain(&mut request.errmsg, &done);
         put_result(reply, &done, &request);
         Ok(())
     }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use xact::{SnapshotInfo, paths_from_text, paths_text};
-use xact_control::abi::{self as control, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths, WHY_MAX};
+use xact_control::abi::{
+    self as control, ERRMSG_MAX, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths,
+};
 use xact_types::{Errno, Error, Result};
 use zerocopy::FromBytes;
 
@@ -26,7 +28,7 @@ impl Server {
         self.owner_only(header)?;
         let (mut request, _) = Snapshot::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
         let done = self.snapshot(node, &mut request);
-        request.why_len = self.explain(&mut request.why, &done);
+        request.errmsg_len = self.explain(&mut request.errmsg, &done);
         put_result(reply, &done, &request);
         Ok(())
     }
@@ -42,7 +44,7 @@ impl Server {
         self.owner_only(header)?;
         let (mut request, _) = SnapshotPaths::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
         let done = self.snapshot_of_paths(node, &mut request);
-        request.why_len = self.explain(&mut request.why, &done);
+        request.errmsg_len = self.explain(&mut request.errmsg, &done);
         put_result(reply, &done, &request);
         Ok(())
     }
@@ -55,7 +57,7 @@ impl Server {
                 let paths = paths_from_text(request.text()).ok_or(Errno::EINVAL)?;
                 self.volume.create_snapshot_of(name, &paths)
             }
-            control::SNAPSHOT_TELL => {
+            control::SNAPSHOT_GET => {
                 let text = paths_text(&self.volume.snapshot_paths(name)?);
                 request.paths.get_mut(..text.len()).ok_or(Errno::EIO)?.copy_from_slice(&text);
                 request.paths_len = text.len() as u32;
@@ -84,17 +86,17 @@ impl Server {
             self.transactions.set_diff(channel, Some(Arc::new(list)));
             Ok(())
         });
-        request.why_len = self.explain(&mut request.why, &done);
+        request.errmsg_len = self.explain(&mut request.errmsg, &done);
         put_result(reply, &done, &request);
         Ok(())
     }
 
-    /// Writes the reason for a failure to `why`; returns its length in bytes.
-    pub(crate) fn explain(&self, why: &mut [u8; WHY_MAX], done: &Result<()>) -> u32 {
+    /// Writes the reason for a failure to `errmsg`; returns its length in bytes.
+    pub(crate) fn explain(&self, errmsg: &mut [u8; ERRMSG_MAX], done: &Result<()>) -> u32 {
         let Err(error) = done else { return 0 };
         let text = self.sentence(error);
-        let len = text.len().min(WHY_MAX);
-        why[..len].copy_from_slice(&text.as_bytes()[..len]);
+        let len = text.len().min(ERRMSG_MAX);
+        errmsg[..len].copy_from_slice(&text.as_bytes()[..len]);
         len as u32
     }
 
@@ -109,7 +111,7 @@ impl Server {
                 self.outside_only(node, "deleting a snapshot")?;
                 self.volume.delete_snapshot(name.ok_or_else(no_name)?)
             }
-            control::SNAPSHOT_TELL => {
+            control::SNAPSHOT_GET => {
                 let snapshots = self.volume.snapshots()?;
                 let info = snapshots.get(request.index as usize).ok_or(Errno::ENOENT)?;
                 put_info(request, info);

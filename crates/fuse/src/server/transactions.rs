@@ -225,7 +225,7 @@ impl Tables {
         let kept = self.left_open.get(&id);
         TxInfo {
             id,
-            status: if kept.is_some() { TxStatus::Kept } else { TxStatus::Running },
+            status: if kept.is_some() { TxStatus::LeftOpen } else { TxStatus::Running },
             uid: view.uid,
             label: kept.map(|kept| kept.label.clone()).unwrap_or_default(),
             age: view.begun.elapsed(),

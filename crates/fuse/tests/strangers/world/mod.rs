@@ -548,5 +548,5 @@ fn said_of(reply: &Reply) -> String {
     let commit = Commit::read_from_bytes(&reply.bytes).unwrap_or_else(|_| Commit::new_zeroed());
     let text = |bytes: &[u8], len: u32| String::from_utf8_lossy(&bytes[..len as usize]).into_owned();
     let errno = Reply { bytes: Vec::new(), ..reply.clone() };
-    format!("{errno} {} {}", text(&commit.path, commit.path_len), text(&commit.why, commit.why_len))
+    format!("{errno} {} {}", text(&commit.path, commit.path_len), text(&commit.errmsg, commit.errmsg_len))
 }
