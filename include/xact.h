@@ -1,31 +1,34 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * libxact: transactions on a mounted xact volume. Link with -lxact (pkg-config xact). See libxact(3).
+ * libxact: transactions on a mounted xact volume, and its snapshots. Link with -lxact (pkg-config
+ * xact). The manual is libxact(3).
  *
- * Two ways. Around a thread's own calls:
+ * There are two kinds of transactions. One is around the file calls of a thread:
  *
- *     fs_tx_begin_at("/mnt", 0);
- *     ... any file calls, by any path, in this thread and in what it starts ...
- *     if (fs_tx_commit(0) < 0)
- *         fprintf(stderr, "%s: %s\n", fs_tx_conflict_path(), fs_tx_why());
+ *     if (xact_tx_thread_begin("/mnt", 0) < 0) ...
+ *     ... any file calls, by any path, of this thread and of what it starts ...
+ *     if (xact_tx_thread_commit(0) < 0)
+ *         fprintf(stderr, "%s\n", xact_errmsg());
  *
- * Or in a folder of its own, which needs no rights, changes nothing in the process, and lets one thread have
- * several transactions:
+ * The other has a handle and a folder. It needs no rights and changes nothing in the process, and a
+ * thread may have several:
  *
  *     xact_tx *tx = xact_tx_begin("/mnt/mail", 0);
  *     int fd = openat(xact_tx_dir(tx), "attachments/1", O_CREAT | O_WRONLY, 0644);
- *     ... any calls below xact_tx_dir(tx) ...
+ *     ... any file calls below xact_tx_dir(tx) ...
  *     if (xact_tx_commit(tx, 0) < 0)
- *         fprintf(stderr, "%s: %s\n", xact_tx_conflict_path(tx), xact_tx_why(tx));
+ *         fprintf(stderr, "%s\n", xact_tx_errmsg(tx));
  *     xact_tx_free(tx);
  *
- * What is done in a transaction is seen there at once and nowhere else, until the commit makes all of it
- * happen, or an abort or the end of the process makes none of it happen.
+ * xact_tx_thread_NAME acts on the transaction of the calling thread, xact_tx_NAME on a handle.
  *
- * In a process that runs in a transaction already (xact run), a transaction is a part of that one: commit
- * makes it part of what is around it, abort undoes it alone.
+ * Changes in a transaction are visible in it at once, and nowhere else. A commit makes all of them
+ * visible and durable. An abort, or the end of the process, discards all of them.
  *
- * Functions return -1, NULL or 0 and set errno where they fail.
+ * In a process that already runs in a transaction (xact run), a transaction is a part of that one:
+ * its commit makes the changes part of the outer transaction, its abort undoes these alone.
+ *
+ * A function that fails returns -1, NULL or 0 and sets errno, and xact_errmsg explains the failure.
  */
 #ifndef XACT_H
 #define XACT_H
@@ -38,107 +41,124 @@
 extern "C" {
 #endif
 
-/* --- around the calls of a thread ------------------------------------------------------------------- */
+/* --- failures ------------------------------------------------------------------------------- */
 
 /*
- * From here on the file calls of this thread, and of the threads and processes that it starts, are part of a
- * transaction on the volume that `at` lies on (fs_tx_begin: the current folder, or else the only volume that
- * is mounted). Calls of other threads are not.
+ * The last call of this thread that failed: a sentence for people, NULL if none has failed; of a
+ * refused commit its enum xact_reason, else XACT_REASON_OTHER; in a conflict, the path from the
+ * volume's root (else NULL) and the number of the transaction that committed first (0: the change
+ * was made outside of any transaction). The strings are valid until the thread's next failure.
+ */
+const char *xact_errmsg(void);
+int xact_reason(void);
+const char *xact_conflict_path(void);
+uint64_t xact_conflicting_tx(void);
+
+/* --- the transaction of the calling thread -------------------------------------------------- */
+
+/*
+ * From here on the file calls of this thread, and of the threads and processes that it starts, are
+ * part of a transaction on the volume that contains the path `at`. NULL is the volume of the
+ * current folder, or else the only mounted one. Calls of other threads are not part of it.
  *
- * In a process with one thread, descriptors that were opened before on the volume join it: they refer to the same
- * files in the transaction. A writable shared mapping cannot, and is refused.
+ * In a process with one thread, descriptors that were opened before on the volume join the
+ * transaction: in it they refer to the same files. A writable shared mapping cannot join, and the
+ * begin is refused.
  *
- * In a process with several threads no descriptor is moved. The begin is refused (EBUSY) while the process holds a
- * descriptor or a writable shared mapping on the volume, whichever thread has made it. One that is closed within two
- * seconds is waited for: that is how other threads may go on to use files for a short time. It, and all that
- * others open from then on, is outside of the transaction. Descriptors of other open transactions do not count.
+ * In a process with several threads no descriptor is moved. The begin is refused (EBUSY) while any
+ * thread of the process has a descriptor or a writable shared mapping on the volume. It waits up to
+ * two seconds for a descriptor that is closed in that time, so other threads may use files for
+ * short times. Such a descriptor, and all that other threads open from then on, is outside of the
+ * transaction. Descriptors of other open transactions do not count.
  *
- * Within a transaction it begins a part of it (a savepoint), which its own commit or abort ends.
+ * A begin inside a transaction begins a part of it (a savepoint), which its own commit or abort
+ * ends.
  *
  * flags: 0, or XACT_BEGIN_SNAPSHOT, and
- *   XACT_BEGIN_LEAVE_OUTSIDE: descriptors and mappings that are there now stay outside of the transaction: what is
- *     done with them happens at once, and stays if it is aborted.
- *   XACT_BEGIN_USER_NAMESPACE: where the process has no right to make a mount namespace, it enters a user namespace
- *     for the rest of its life (in which other users show as nobody, and suid programs run without their
- *     rights). Only a process with one thread can. xact_tx_begin needs no rights.
- * errno: ENODEV no xact volume there; EROFS; EBUSY a descriptor or a writable mapping on the volume cannot
- * join (fs_tx_why says which); EPERM, EINVAL the system grants no mount namespace (fs_tx_why says why).
+ *   XACT_BEGIN_LEAVE_OUTSIDE: descriptors and mappings that exist now stay outside of the
+ *     transaction. Changes through them happen at once, and an abort does not undo them.
+ *   XACT_BEGIN_USER_NAMESPACE: if the process has no right to make a mount namespace, it enters a
+ *     user namespace for the rest of its life. In it other users appear as the overflow user,
+ *     and setuid programs run without their rights. Only a process with one thread can enter one.
+ *     xact_tx_begin needs no rights.
+ * errno: ENODEV: `at` is not on a mounted xact volume; EROFS; EBUSY: a descriptor or a writable
+ * mapping on the volume cannot join; EPERM, EINVAL: the system refuses a mount namespace.
  */
 #define XACT_BEGIN_LEAVE_OUTSIDE 0x10000
 #define XACT_BEGIN_USER_NAMESPACE 0x20000
 
-int fs_tx_begin(unsigned int flags);
-int fs_tx_begin_at(const char *at, unsigned int flags);
+int xact_tx_thread_begin(const char *at, unsigned int flags);
 
 /*
- * Ends the innermost begin. After a commit descriptors opened before and in the transaction, and the current
- * folder, go on as they are; after an abort descriptors and current folder are as they were at the begin, and
- * those opened in it are stale (ESTALE). Mappings that were made in it are not to be used after it, in either case:
+ * End the innermost begin. After a commit, descriptors that were opened before and in the
+ * transaction, and the current folder, continue to work. After an abort, descriptors from before
+ * and the current folder are as they were at the begin, and those opened in the transaction are
+ * stale (ESTALE). Mappings made in the transaction must not be used after its end, in either case:
  * stores into them are lost, and msync fails.
  *
- * In a process with several threads a descriptor that was opened in the transaction keeps its number, and refers to the
- * committed file afterwards. Three things differ from one that is opened after the commit: locks (fcntl, flock)
- * taken on it and on another descriptor of the file do not meet; /proc/self/fd names no path for it; and
- * files that had no name at the commit are stale (ESTALE). So close databases before the commit.
+ * In a process with several threads a descriptor that was opened in the transaction keeps its
+ * number, and refers to the committed file afterwards. It differs from one that is opened after the
+ * commit in three ways: locks (fcntl, flock) on it do not conflict with locks on other descriptors
+ * of the file; /proc/self/fd has no path for it; and a file that had no name at the commit is stale
+ * (ESTALE). So close databases before the commit.
  *
- * Threads that were started in the transaction and still run, stay in its namespace: after the commit their paths lead
- * to the committed volume (in a process with one thread at the commit, and after an abort: ESTALE). If they run
- * and a descriptor from before the begin has to be put back, the end is refused (EBUSY), as it is where the thread
- * has lost the right to leave the namespace (EPERM). The transaction is open as before then.
+ * Threads that were started in the transaction and still run stay in its namespace. After the
+ * commit their paths lead to the committed volume (to ESTALE if the process has one thread at the
+ * commit, and after an abort). If they run while a descriptor from before the begin has to be put
+ * back, the end is refused (EBUSY). It is also refused if the thread has lost the right to leave
+ * the namespace (EPERM). The transaction is open as before then.
  *
- * flags of the commit: 0, or XACT_COMMIT_ORDERED (return when it is visible; durable with what comes later),
- * XACT_COMMIT_CONSOLIDATE (the same, of contents that later commits replace: they are written once, with the last),
- * XACT_COMMIT_RETAIN (where it is refused it stays open).
- * errno: EAGAIN a conflict, ENOSPC, EFBIG, EROFS, EIO; ESTALE there is none, or its snapshot is too old;
- * EPERM it was begun by another process, which forked this one; EBUSY, EPERM it cannot be left (see above).
+ * flags of the commit: 0, or
+ *   XACT_COMMIT_ORDERED: return when the changes are visible; they become durable with later ones.
+ *   XACT_COMMIT_CONSOLIDATE: as ORDERED, for contents that later commits replace. Only the contents
+ *     of the last one are written.
+ *   XACT_COMMIT_RETAIN: if the commit is refused, the transaction stays open.
+ * errno: EAGAIN: a conflict; ENOSPC, EFBIG, EROFS, EIO; ESTALE: there is no transaction, or its
+ * snapshot is too old; EPERM: it was begun by the process that forked this one; EBUSY, EPERM: the
+ * namespace cannot be left, see above.
  */
-int fs_tx_commit(unsigned int flags);
-int fs_tx_abort(void);
+int xact_tx_thread_commit(unsigned int flags);
+int xact_tx_thread_abort(void);
 
-/* How many begins of this thread are open; 0 outside of a transaction. And the number of the transaction, as
- * xact tx list has it (0 under xact run). */
-int fs_tx_status(void);
-uint64_t fs_tx_id(void);
+/* The number of begins of this thread that are open, 0 outside of a transaction; and the number of
+ * the transaction as in xact tx list, 0 under xact run. */
+int xact_tx_thread_status(void);
+uint64_t xact_tx_thread_id(void);
 
-/* 1 once a change of contents in the transaction was refused (EAGAIN) for what others had changed since its begin:
- * all that changes anything and every commit fail with the same conflict then, and the commit says what it is about.
- * Else 0, and under xact run, where it is xact run's to say. */
-int fs_tx_doomed(void);
+/* 1 if a write in the transaction was refused (EAGAIN) because of a conflict. Then all later
+ * changes and every commit fail with the same conflict, and the commit reports it. Else 0. Always
+ * 0 under xact run, which reports it itself. */
+int xact_tx_thread_doomed(void);
 
 /*
- * Savepoints, nested at will: fs_tx_rollback undoes everything since one, fs_tx_release keeps it as part of
- * what is around it; both end the savepoint and all later ones. errno EINVAL: there is none of that number.
+ * Savepoints, nested to any depth. A rollback undoes all changes since the savepoint, a release
+ * keeps them as part of the transaction. Both end the savepoint and all later ones. errno EINVAL:
+ * there is no savepoint of that number.
  */
-int fs_tx_savepoint(uint64_t *number);
-int fs_tx_rollback(uint64_t number);
-int fs_tx_release(uint64_t number);
+int xact_tx_thread_savepoint(uint64_t *number);
+int xact_tx_thread_rollback(uint64_t number);
+int xact_tx_thread_release(uint64_t number);
 
-/* Of the last call of this thread that failed: of a commit enum xact_reason; of a conflict the path from the
- * volume's root, and the transaction that came first (0: a call outside of any); a sentence for people. The
- * strings are valid until the next failure. NULL where there is none. */
-int fs_tx_reason(void);
-const char *fs_tx_conflict_path(void);
-uint64_t fs_tx_winner(void);
-const char *fs_tx_why(void);
-
-/* --- in a folder ------------------------------------------------------------------------------------- */
+/* --- transactions with a handle ------------------------------------------------------------- */
 
 typedef struct xact_tx xact_tx;
 
 /*
- * Begins a transaction on the volume that the folder `at` lies on. flags: 0 or XACT_BEGIN_SNAPSHOT.
- * errno: ENOENT, ENOTDIR, EACCES: no such folder; ENODEV: it is on no xact volume; EROFS. xact_tx_why(NULL) says
- * it in a sentence.
- * A handle may be used by one thread at a time, different handles by different threads. stat returns other inode numbers
- * in it than outside, so that SQLite does not take the files of several transactions for one.
+ * Begins a transaction on the volume of the folder `at`. flags: 0 or XACT_BEGIN_SNAPSHOT.
+ * errno: ENOENT, ENOTDIR, EACCES: there is no such folder; ENODEV: it is on no mounted xact volume;
+ * EROFS.
+ * One thread at a time may use a handle; different threads may use different handles. stat returns
+ * other inode numbers in it than outside, so that SQLite can tell the files of several transactions
+ * apart.
  */
 xact_tx *xact_tx_begin(const char *at, unsigned int flags);
 
-/* The folder `at` as the transaction sees it, for openat(2) and its relatives. Closed with it; other
- * descriptors in it are stale (ESTALE) when it has ended. */
+/* The folder `at` as the transaction sees it, for openat(2) and its relatives. The end of the
+ * transaction closes it; other descriptors in it are stale (ESTALE) from then on. */
 int xact_tx_dir(xact_tx *tx);
 
-/* As their namesakes above; the status is 1 while it is open, 0 when it has ended. */
+/* As the functions for a thread. The status is 1 while the transaction is open, 0 when it has
+ * ended. */
 uint64_t xact_tx_id(xact_tx *tx);
 int xact_tx_status(xact_tx *tx);
 int xact_tx_doomed(xact_tx *tx);
@@ -148,15 +168,107 @@ int xact_tx_savepoint(xact_tx *tx, uint64_t *number);
 int xact_tx_rollback(xact_tx *tx, uint64_t number);
 int xact_tx_release(xact_tx *tx, uint64_t number);
 
-/* Of the last commit that was refused; the strings are valid until the next one. With NULL, xact_tx_why tells why
- * the last xact_tx_begin of this thread failed. */
+/* The last refused commit of the handle: as xact_errmsg, xact_reason and so on, which describe the
+ * calling thread's failures. The strings are valid until the next commit of the handle.
+ * xact_tx_errmsg(NULL) is xact_errmsg(). */
+const char *xact_tx_errmsg(xact_tx *tx);
 int xact_tx_reason(xact_tx *tx);
 const char *xact_tx_conflict_path(xact_tx *tx);
-uint64_t xact_tx_winner(xact_tx *tx);
-const char *xact_tx_why(xact_tx *tx);
+uint64_t xact_tx_conflicting_tx(xact_tx *tx);
 
-/* Frees the handle; a transaction that is still open is aborted. */
+/* Frees the handle, and aborts its transaction if that is open. NULL is allowed. */
 void xact_tx_free(xact_tx *tx);
+
+/* --- the open transactions of a volume ------------------------------------------------------ */
+
+/* An open transaction. Later versions of the library may append fields. */
+struct xact_tx_info {
+	uint64_t id;		/* its number, as in xact tx list */
+	const char *label;	/* such as the command that ran in it; "" if it has none */
+	uint64_t age_ms;	/* since its begin */
+	uint64_t left_ms;	/* until it is aborted; 0: never */
+	uint32_t status;	/* enum xact_tx_status: XACT_RUNNING or XACT_LEFT_OPEN */
+	uint32_t uid;		/* its owner */
+	int persistent;		/* 1 if it is also stored on the volume */
+};
+
+/*
+ * The open transactions of the volume that contains the path `at` (NULL: as xact_tx_thread_begin),
+ * by number: those of the caller, and all of them for root.
+ *
+ *     xact_tx_list *list = xact_tx_list_new("/mnt");
+ *     for (const struct xact_tx_info *tx; list && (tx = xact_tx_list_next(list));)
+ *         printf("%llu %s\n", (unsigned long long)tx->id, tx->label);
+ *     xact_tx_list_free(list);
+ *
+ * xact_tx_list_new returns NULL if it fails. errno: ENODEV; EINVAL: the caller is in a transaction,
+ * from which others cannot be reached; EMFILE, ENFILE. The list is of the time of that call.
+ * xact_tx_list_next returns NULL after the last one. What it returns is valid until the list is
+ * freed. One thread at a time may use a list. xact_tx_list_free allows NULL.
+ */
+typedef struct xact_tx_list xact_tx_list;
+
+xact_tx_list *xact_tx_list_new(const char *at);
+const struct xact_tx_info *xact_tx_list_next(xact_tx_list *list);
+void xact_tx_list_free(xact_tx_list *list);
+
+/* --- snapshots of a volume ------------------------------------------------------------------ */
+
+/*
+ * Snapshots of the volume with generations that contains the path `at` (NULL: as
+ * xact_tx_thread_begin); for root and the user who mounted the volume.
+ *
+ * create: paths is NULL for the whole volume. Otherwise it is an array of paths from the volume's
+ * root, with NULL after the last one: the snapshot keeps these files and folders alone.
+ * name: UTF-8, at most XACT_SNAPSHOT_NAME_MAX bytes.
+ *
+ * errno: ENODEV; EPERM: the caller may not; ENOSPC; EROFS; EIO; EINVAL: the name is invalid or used
+ * already, there is no snapshot of that name, a path does not exist, the volume has no generations,
+ * or the caller is in a transaction (a snapshot takes effect at once). xact_errmsg says which.
+ */
+int xact_snapshot_create(const char *at, const char *name, const char *const *paths);
+int xact_snapshot_delete(const char *at, const char *name);
+
+/* A snapshot. Later versions of the library may append fields. */
+struct xact_snapshot_info {
+	const char *name;
+	uint64_t generation;	/* the generation that it keeps */
+	uint64_t time;		/* when it was made, seconds since 1970 */
+	uint64_t own_bytes;	/* what deleting it alone would free */
+	const char *const *paths;	/* relative to the root, NULL after the last; NULL: whole volume */
+};
+
+/* The snapshots, from the oldest on. Errors as above; the rest is as for xact_tx_list. */
+typedef struct xact_snapshot_list xact_snapshot_list;
+
+xact_snapshot_list *xact_snapshot_list_new(const char *at);
+const struct xact_snapshot_info *xact_snapshot_list_next(xact_snapshot_list *list);
+void xact_snapshot_list_free(xact_snapshot_list *list);
+
+/* --- compatible names ----------------------------------------------------------------------- */
+
+/*
+ * The names of the TxFS paper (Hu et al., USENIX ATC 2018), in the form that this library had
+ * first. Each does the same as the function after it, and stays.
+ */
+int fs_tx_begin(unsigned int flags);			/* xact_tx_thread_begin(NULL, flags) */
+int fs_tx_begin_at(const char *at, unsigned int flags);	/* xact_tx_thread_begin; EINVAL for NULL */
+int fs_tx_commit(unsigned int flags);			/* xact_tx_thread_commit */
+int fs_tx_abort(void);					/* xact_tx_thread_abort */
+int fs_tx_status(void);					/* xact_tx_thread_status */
+uint64_t fs_tx_id(void);				/* xact_tx_thread_id */
+int fs_tx_doomed(void);					/* xact_tx_thread_doomed */
+int fs_tx_savepoint(uint64_t *number);			/* xact_tx_thread_savepoint */
+int fs_tx_rollback(uint64_t number);			/* xact_tx_thread_rollback */
+int fs_tx_release(uint64_t number);			/* xact_tx_thread_release */
+int fs_tx_reason(void);					/* xact_reason */
+const char *fs_tx_conflict_path(void);			/* xact_conflict_path */
+uint64_t fs_tx_winner(void);				/* xact_conflicting_tx */
+const char *fs_tx_why(void);				/* xact_errmsg */
+
+/* Former names of functions with a handle. */
+uint64_t xact_tx_winner(xact_tx *tx);			/* xact_tx_conflicting_tx */
+const char *xact_tx_why(xact_tx *tx);			/* xact_tx_errmsg */
 
 #ifdef __cplusplus
 }

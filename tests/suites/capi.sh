@@ -3,14 +3,14 @@
 
 LIBRARY=$TARGET/release/libxact_c.so
 
-fresh() { # [ARGUMENTS OF xact mount…]
+fresh() { # [ARGUMENTS OF xact mount…]; ENGINE: of the volume
     needs cc python3
     [[ -e $LIBRARY ]] || fail "$LIBRARY is missing: run 'make build'"
     # Linked as after an installation.
     mkdir lib
     ln -s "$LIBRARY" lib/libxact.so.0
     ln -s libxact.so.0 lib/libxact.so
-    volume disk.img
+    volume disk.img ${ENGINE:+--engine "$ENGINE"}
     mounted disk.img mnt "$@"
     mkdir mnt/folder
 }
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
     assert(xact_tx_release(tx, savepoint) == 0 && xact_tx_commit(tx, XACT_COMMIT_CONSOLIDATE) == 0);
     xact_tx_free(tx);
 
-    /* A conflict, with the transaction that won. */
+    /* A conflict, with the transaction that committed first. */
     tx = xact_tx_begin(argv[1], 0);
     xact_tx *other = xact_tx_begin(argv[1], 0);
     put(xact_tx_dir(tx), "one", "3");
@@ -73,16 +73,17 @@ int main(int argc, char **argv) {
     assert(xact_tx_commit(other, 0) == 0);
     xact_tx_free(other);
     assert(xact_tx_commit(tx, XACT_COMMIT_RETAIN) < 0 && errno == EAGAIN && xact_tx_status(tx) == 1);
-    assert(xact_tx_reason(tx) == XACT_REASON_CONFLICT && xact_tx_winner(tx) == conflicting);
-    assert(strcmp(xact_tx_conflict_path(tx), "/folder/one") == 0 && strlen(xact_tx_why(tx)) > 10);
+    assert(xact_tx_reason(tx) == XACT_REASON_CONFLICT && xact_tx_conflicting_tx(tx) == conflicting);
+    assert(strcmp(xact_tx_conflict_path(tx), "/folder/one") == 0 && strlen(xact_tx_errmsg(tx)) > 10);
+    assert(xact_conflicting_tx() == conflicting && !strcmp(xact_errmsg(), xact_tx_errmsg(tx)));
     assert(xact_tx_abort(tx) == 0);
     xact_tx_free(tx);
     xact_tx_free(NULL);
     assert(!xact_tx_begin("/no/such", 0) && errno == ENOENT);
     assert(!xact_tx_begin("/proc", 0) && errno == ENODEV);
-    assert(!strcmp(xact_tx_why(NULL), "/proc is not on a mounted xact volume") && xact_tx_why(NULL) == fs_tx_why());
+    assert(!strcmp(xact_errmsg(), "/proc is not on a mounted xact volume") && xact_tx_errmsg(NULL) == xact_errmsg());
     snprintf(outside, sizeof outside, "%s/one", argv[1]);
-    assert(!xact_tx_begin(outside, 0) && errno == ENOTDIR && strstr(xact_tx_why(NULL), "/one: Not a directory"));
+    assert(!xact_tx_begin(outside, 0) && errno == ENOTDIR && strstr(xact_errmsg(), "/one: Not a directory"));
     return 0;
 }
 END
@@ -136,7 +137,7 @@ END
 # All calls of a thread, by any path: descriptors opened before, threads, children, mappings.
 test_all_calls_of_a_thread() {
     fresh
-    compiled "$TESTS/around.c" -pthread
+    compiled "$TESTS/thread_tx.c" -pthread
     ./program "$PWD/mnt" "$PWD/mnt/folder"
     # Within xact run the same program is a part of that transaction.
     cat >inner.c <<'END'
@@ -146,15 +147,175 @@ test_all_calls_of_a_thread() {
 #include <xact.h>
 int main(int argc, char **argv) {
     assert(argc == 2 && chdir(argv[1]) == 0);
-    assert(fs_tx_begin(0) == 0 && fs_tx_id() == 0 && fs_tx_status() == 1);
-    assert(creat("undone", 0644) >= 0 && fs_tx_abort() == 0 && access("undone", F_OK) < 0);
-    assert(fs_tx_begin(0) == 0 && creat("kept", 0644) >= 0 && fs_tx_commit(0) == 0 && fs_tx_status() == 0);
+    assert(xact_tx_thread_begin(NULL, 0) == 0 && xact_tx_thread_id() == 0 && xact_tx_thread_status() == 1);
+    assert(creat("undone", 0644) >= 0 && xact_tx_thread_abort() == 0 && access("undone", F_OK) < 0);
+    assert(xact_tx_thread_begin(NULL, 0) == 0 && creat("kept", 0644) >= 0 && xact_tx_thread_commit(0) == 0);
+    assert(xact_tx_thread_status() == 0);
     return 0;
 }
 END
     compiled inner.c
     exits 3 -- "$XACT" run --at mnt -- sh -c './program mnt/folder && [ -e mnt/folder/kept ] && exit 3'
     [[ ! -e mnt/folder/kept ]]
+    afterwards
+}
+
+# The former names, of functions and of fields in the control structs.
+test_compatible_names() {
+    fresh
+    cat >names.c <<'END'
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+#include <xact.h>
+int main(int argc, char **argv) {
+    assert(argc == 2 && chdir(argv[1]) == 0 && fs_tx_status() == 0);
+    assert(fs_tx_commit(0) < 0 && errno == ESTALE && fs_tx_abort() < 0 && errno == ESTALE);
+    assert(!strcmp(fs_tx_why(), "this thread has no open transaction") && fs_tx_why() == xact_errmsg());
+    assert(fs_tx_reason() == XACT_REASON_OTHER && !fs_tx_conflict_path() && fs_tx_winner() == 0);
+    assert(fs_tx_begin_at(NULL, 0) < 0 && errno == EINVAL);
+
+    uint64_t savepoint;
+    assert(fs_tx_begin(0) == 0 && fs_tx_status() == 1 && fs_tx_id() > 0 && fs_tx_doomed() == 0);
+    assert(fs_tx_savepoint(&savepoint) == 0 && close(creat("undone", 0644)) == 0);
+    assert(fs_tx_rollback(savepoint) == 0 && access("undone", F_OK) < 0);
+    assert(fs_tx_savepoint(&savepoint) == 0 && close(creat("kept", 0644)) == 0);
+    assert(fs_tx_release(savepoint) == 0 && fs_tx_commit(0) == 0 && access("kept", F_OK) == 0);
+    assert(fs_tx_begin_at(argv[1], 0) == 0 && close(creat("aborted", 0644)) == 0);
+    assert(fs_tx_abort() == 0 && access("aborted", F_OK) < 0);
+
+    /* A conflict with a transaction, reported by the former names. */
+    xact_tx *one = xact_tx_begin(argv[1], 0), *two = xact_tx_begin(argv[1], 0);
+    assert(close(openat(xact_tx_dir(one), "new", O_CREAT | O_WRONLY, 0644)) == 0);
+    assert(close(openat(xact_tx_dir(two), "new", O_CREAT | O_WRONLY, 0644)) == 0);
+    assert(xact_tx_commit(one, 0) == 0 && xact_tx_commit(two, 0) < 0 && errno == EAGAIN);
+    assert(xact_tx_winner(two) == xact_tx_id(one) && fs_tx_winner() == xact_tx_id(one));
+    assert(strlen(xact_tx_why(two)) > 10 && xact_tx_why(two) == xact_tx_errmsg(two));
+    assert(!strcmp(fs_tx_conflict_path(), "/folder/new") && fs_tx_reason() == XACT_REASON_CONFLICT);
+    xact_tx_free(one);
+    xact_tx_free(two);
+
+    struct xact_commit commit = {.conflicting_tx = 7, .errmsg_len = 3, .errmsg = "abc"};
+    assert(commit.winner == 7 && commit.why_len == 3 && !memcmp(commit.why, "abc", 3));
+    struct xact_info info = {.status = XACT_LEFT_OPEN};
+    enum xact_standing standing = XACT_KEPT;
+    assert(info.standing == standing && XACT_DROPPED == XACT_ABORTED);
+    return 0;
+}
+END
+    compiled names.c
+    ./program "$PWD/mnt/folder"
+    equal files 'kept new' "$(ls mnt/folder | xargs)"
+    afterwards
+}
+
+# The open transactions of a volume.
+test_transactions_are_listed() {
+    fresh -o allow_other
+    cat >list.c <<'END'
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <xact.h>
+int main(int argc, char **argv) {
+    assert(argc == 2);
+    xact_tx_list *list = xact_tx_list_new(argv[1]);
+    const struct xact_tx_info *tx, *first = NULL;
+    while (list && (tx = xact_tx_list_next(list))) {
+        first = first ? first : tx;
+        printf("%llu '%s' %u %u %d %s\n", (unsigned long long)tx->id, tx->label, tx->status, tx->uid, tx->persistent,
+               tx->left_ms ? "limited" : "unlimited");
+        assert(tx->age_ms < 600000 && first->id <= tx->id);
+    }
+    if (!list) {
+        fprintf(stderr, "%d: %s\n", errno, xact_errmsg());
+        return 1;
+    }
+    assert(!xact_tx_list_next(list));
+    xact_tx_list_free(list);
+    xact_tx_list_free(NULL);
+    assert(!xact_tx_list_next(NULL) && errno == EINVAL && !strcmp(xact_errmsg(), "an argument is NULL"));
+    return 0;
+}
+END
+    compiled list.c
+    equal "none are open" '' "$(./program mnt)"
+    local id
+    id=$("$XACT" tx begin --at mnt --timeout 0)
+    "$XACT" run --at mnt --leave-open --persist -- touch mnt/folder/x 2>/dev/null
+    ./program mnt/folder >list
+    equal lines 2 "$(wc -l <list)"
+    has list "^$id 'xact tx begin' 2 0 0 unlimited\$"
+    has list "^[0-9]+ 'touch mnt/folder/x' 2 0 1 limited\$"
+    equal "of another user" '' "$(setpriv --reuid 65534 --regid 65534 --clear-groups ./program "$PWD/mnt")"
+    exits 1 '^22: other transactions cannot be reached from inside a transaction' -- \
+        "$XACT" run --at mnt -- ./program mnt
+    exits 1 '^19: /proc is not on a mounted xact volume' -- ./program /proc
+    "$XACT" tx abort "$id" --at mnt
+    "$XACT" tx commit "$(sed -n "s/ 'touch.*//p" list)" --at mnt
+    equal "after the ends" '' "$(./program mnt)"
+    [[ -e mnt/folder/x ]]
+    afterwards
+}
+
+# Snapshots of a mounted volume.
+test_snapshots() {
+    ENGINE=generations fresh -o allow_other
+    cat >snapshots.c <<'END'
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <xact.h>
+/* usage: create AT NAME [PATH...]; delete AT NAME; list AT */
+int main(int argc, char **argv) {
+    int done = -1;
+    if (argc >= 4 && !strcmp(argv[1], "create"))
+        done = xact_snapshot_create(argv[2], argv[3], argc > 4 ? (const char *const *)argv + 4 : NULL);
+    else if (argc == 4)
+        done = xact_snapshot_delete(argv[2], argv[3]);
+    else if (argc == 3) {
+        xact_snapshot_list *list = xact_snapshot_list_new(argv[2]);
+        const struct xact_snapshot_info *info;
+        done = list ? 0 : -1;
+        while (list && (info = xact_snapshot_list_next(list))) {
+            time_t now = time(NULL);
+            printf("%s %s", info->name, (time_t)info->time <= now && (time_t)info->time > now - 600 ? "now" : "?");
+            for (const char *const *path = info->paths; path && *path; path++)
+                printf(" %s", *path);
+            printf("\n");
+        }
+        xact_snapshot_list_free(list);
+    }
+    if (done < 0)
+        fprintf(stderr, "%d: %s\n", errno, xact_errmsg());
+    return done < 0;
+}
+END
+    compiled snapshots.c
+    mkdir mnt/d1 mnt/d2
+    touch mnt/d1/a mnt/d2/b
+    ./program create mnt one
+    ./program create mnt/folder two d1 /d1/a ./d2/b/
+    ./program list mnt >list
+    diff list - <<<$'one now\ntwo now d1 d2/b'
+    equal names 'one two' "$("$XACT" snapshot list mnt --json | jq -r '.[].name' | xargs)"
+    equal "a partial one" 'a' "$(ls mnt/.xact/snapshots/two/d1)"
+    exits 1 "^22: there is a snapshot 'one' already" -- ./program create mnt one
+    exits 1 "^22: there is no snapshot 'none'" -- ./program delete mnt none
+    exits 1 '^22: .*/none does not exist' -- ./program create mnt three none
+    exits 1 '^22: .*at most 100 bytes' -- ./program create mnt "$(printf '%0101d' 0)"
+    exits 1 '^22: .*not possible inside a transaction' -- "$XACT" run --at mnt -- ./program create mnt three
+    equal "listed inside" 2 "$("$XACT" run --at mnt -- ./program list mnt | wc -l)"
+    exits 1 '^1: only root and the user who mounted the volume' -- \
+        setpriv --reuid 65534 --regid 65534 --clear-groups ./program list "$PWD/mnt"
+    exits 1 '^19: /proc is not on a mounted xact volume' -- ./program list /proc
+    ./program delete mnt one
+    ./program delete mnt two
+    equal "after the deletions" '' "$(./program list mnt)"
     afterwards
 }
 
@@ -222,12 +383,14 @@ static int put(const char *name, const char *text) {
 }
 int main(int argc, char **argv) {
     uint64_t savepoint;
-    if (argc != 3 || chdir(argv[1]) < 0 || fs_tx_begin(0) < 0)
+    if (argc != 3 || chdir(argv[1]) < 0 || xact_tx_thread_begin(NULL, 0) < 0)
         return 1;
-    if (put("one", argv[2]) || fs_tx_savepoint(&savepoint) || put("three", argv[2]) || fs_tx_rollback(savepoint))
+    if (put("one", argv[2]) || xact_tx_thread_savepoint(&savepoint) || put("three", argv[2]))
         return 2;
-    if (mkdir("dir", 0755) < 0 || rename("one", "dir/one") < 0 || put("two", argv[2]) || fs_tx_commit(0) < 0)
+    if (xact_tx_thread_rollback(savepoint) || mkdir("dir", 0755) < 0 || rename("one", "dir/one") < 0)
         return 3;
+    if (put("two", argv[2]) || xact_tx_thread_commit(0) < 0)
+        return 4;
     return 0;
 }
 END
@@ -278,15 +441,47 @@ test_headers() {
 test_python_package() {
     fresh
     export LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
-    MNT=$PWD/mnt python3 "$TESTS/test_package.py" 2>said || fail "$(cat said)"
+    export XACT
+    MNT=$PWD/mnt python3 "$TESTS/test_package.py" ThreadTransactions Lists 2>said || fail "$(cat said)"
     report "$(grep '^Ran' said)"
     python3 - <<'PY'
 import ast, tomllib
 text = open(__import__("xact").__file__).read()
 ast.parse(text, feature_version=(3, 9))
-assert tomllib.load(open(__import__("os").environ["PYTHONPATH"] + "/pyproject.toml", "rb"))["project"]["name"] == "xact"
+folder = __import__("os").environ["PYTHONPATH"]
+package = tomllib.load(open(folder + "/pyproject.toml", "rb"))
+assert package["project"]["name"] == "xact"
+assert package["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "xact.__version__"}
+workspace = tomllib.load(open(folder + "/../Cargo.toml", "rb"))
+assert __import__("xact").__version__ == workspace["workspace"]["package"]["version"]
 PY
     afterwards
+}
+test_python_snapshots() {
+    ENGINE=generations fresh
+    export LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
+    MNT=$PWD/mnt python3 "$TESTS/test_package.py" Snapshots 2>said || fail "$(cat said)"
+    report "$(grep '^Ran' said)"
+    afterwards
+}
+
+# Without the C library the package can be imported, and its calls say how to get it.
+test_python_without_the_library() {
+    needs python3
+    export PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1 LIBXACT=$PWD/none.so
+    python3 - <<'PY'
+import errno, xact
+assert xact.__version__
+for call in lambda: xact.transaction("/").__enter__(), lambda: xact.folder("/").__enter__(), xact.snapshots:
+    for attempt in range(2):
+        try:
+            call()
+        except xact.LibraryNotFound as error:
+            assert error.errno == errno.ENOENT and isinstance(error, xact.Error)
+            assert "none.so" in str(error) and "make install" in str(error) and "LIBXACT" in str(error), error
+        else:
+            raise AssertionError(call)
+PY
 }
 test_mail_store() {
     fresh

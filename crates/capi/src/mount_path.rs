@@ -1,4 +1,4 @@
-//! Where on which mount a path lies.
+//! Splits a path at the mount that contains it.
 
 use std::io;
 use std::path::{Path, PathBuf};

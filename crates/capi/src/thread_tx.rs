@@ -1,21 +1,22 @@
-//! A transaction around the calls of a thread: from `fs_tx_begin` to `fs_tx_commit` all of its
-//! system calls find the view of the transaction where the volume was, and so do those of the
-//! threads and processes that it starts meanwhile (docs/adr/capi-a-namespace-for-a-while.md).
+//! A transaction around the calls of a thread: from `xact_tx_thread_begin` to
+//! `xact_tx_thread_commit` all of its system calls find the view of the transaction in place of the
+//! volume, and so do those of the threads and processes that it starts in it
+//! (docs/adr/capi-a-namespace-for-a-while.md).
 //!
 //! In order, at the begin:
-//! 1. Look at what lies on the volume already. With one thread: descriptors, which are opened again
-//!    in the view, and mappings, which cannot be. With several, a number may not be moved under
-//!    another thread that closes it and gets it again: what stays open is refused
-//!    (`xact_namespace::staying`).
-//! 2. Begin: the control descriptor stands for the transaction, closing it aborts.
-//! 3. Enter a mount namespace of this thread's own in which the view lies over every mount of the
-//!    volume.
-//! 4. With one thread: put descriptors of the view in the place of those found in 1.
+//! 1. Find what is open on the volume. With one thread: descriptors, which are opened again in the
+//!    view, and mappings, which cannot be. With several, no descriptor number may be moved, because
+//!    another thread may close it and reuse the number: the begin is refused for descriptors that
+//!    stay open (`xact_namespace::staying`).
+//! 2. Begin: the control descriptor stands for the transaction, and closing it aborts.
+//! 3. Enter a new mount namespace of this thread in which the view covers every mount of the
+//! volume. 4. With one thread: replace the descriptors found in step 1 by descriptors of the view.
 //!
-//! At the end: back into the namespace that the thread came from. If that fails, the transaction is
-//! open as before. Then the commit or abort. With one thread the original descriptors get their
-//! numbers back, and after a commit what was opened inside is opened again outside. With several,
-//! descriptors stay what they are, and the daemon lets them follow (`COMMIT_FOLLOW`).
+//! At the end the thread first returns to the namespace that it came from. If that fails, the
+//! transaction is open as before. Then it commits or aborts. With one thread the original
+//! descriptors get their numbers back, and after a commit the files that were opened inside are
+//! opened again outside. With several, descriptors are left alone, and the daemon makes them refer
+//! to the committed files (`COMMIT_FOLLOW`).
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -32,26 +33,26 @@ use xact_namespace::mounts;
 use xact_namespace::namespace::{Bound, Home, Namespace, UserNamespace};
 use xact_namespace::staying;
 
-use crate::transaction::Failed;
+use crate::failure::Failed;
 
-/// Flags of a begin that are the library's, not the daemon's: as `xact.h` has them.
+/// Flags of a begin that the library evaluates, not the daemon; the same numbers as in `xact.h`.
 const BEGIN_LEAVE_OUTSIDE: u32 = 0x1_0000;
 const BEGIN_USER_NAMESPACE: u32 = 0x2_0000;
 const BEGIN_OURS: u32 = BEGIN_LEAVE_OUTSIDE | BEGIN_USER_NAMESPACE;
 
 /// The transaction around a thread's calls.
 struct ThreadTx {
-    /// A child that was forked inside has a copy of this, and no say in the matter.
+    /// The process that began it. A child that was forked inside has a copy of this struct, and may
+    /// not end the transaction.
     process: u32,
     /// The mount's folder in the view, for savepoints.
     folder: File,
     own: Option<Own>,
-    /// Savepoints: of each begin within, and of the outermost one too where it is within `xact
-    /// run`.
+    /// Savepoints: one for each inner begin, and one for the outermost begin under `xact run`.
     begins: Vec<u64>,
 }
 
-/// What belongs to a transaction of its own.
+/// The state of a transaction that is not part of another one.
 struct Own {
     id: u64,
     channel: Channel,
@@ -65,11 +66,11 @@ thread_local! {
     static THREAD_TX: RefCell<Option<ThreadTx>> = const { RefCell::new(None) };
 }
 
-/// Begins one, or within one a part of it.
+/// Begins a transaction, or a part of the open one.
 pub fn begin(at: Option<&Path>, flags: u32) -> Result<(), Failed> {
     THREAD_TX.with_borrow_mut(|tx| {
         if tx.as_ref().is_some_and(|tx| tx.process != std::process::id()) {
-            // What it holds is the parent's to put back.
+            // The parent restores its descriptors and namespace, so nothing is dropped here.
             std::mem::forget(tx.take());
         }
         match tx {
@@ -82,7 +83,7 @@ pub fn begin(at: Option<&Path>, flags: u32) -> Result<(), Failed> {
     })
 }
 
-/// Ends the innermost one.
+/// Commits the innermost begin.
 pub fn commit(flags: u32) -> Result<(), Failed> {
     end(|tx| match tx.begins.pop() {
         Some(savepoint) => {
@@ -96,6 +97,7 @@ pub fn commit(flags: u32) -> Result<(), Failed> {
     })
 }
 
+/// Aborts the innermost begin.
 pub fn abort() -> Result<(), Failed> {
     end(|tx| match tx.begins.pop() {
         Some(savepoint) => {
@@ -110,7 +112,7 @@ pub fn abort() -> Result<(), Failed> {
     })
 }
 
-/// Does what ends a begin; it says whether all of it is over.
+/// Runs an action that ends a begin. The action returns whether the whole transaction has ended.
 fn end(action: impl FnOnce(&mut ThreadTx) -> (bool, Result<(), Failed>)) -> Result<(), Failed> {
     THREAD_TX.with_borrow_mut(|slot| {
         let tx = slot.as_mut().ok_or_else(Failed::none_open)?;
@@ -136,17 +138,17 @@ pub fn status() -> (u32, u64) {
     })
 }
 
-/// Whether the commit of the transaction is known to be refused; within `xact run` that is its to
-/// say.
+/// Whether the commit of the transaction is known to be refused. Under `xact run`, that command
+/// reports it.
 pub fn is_doomed() -> Result<bool, Failed> {
     THREAD_TX.with_borrow(|tx| {
-        let tx = tx.as_ref().ok_or(Failed::of_errno(libc::ESTALE))?;
+        let tx = tx.as_ref().ok_or_else(Failed::none_open)?;
         let doomed = tx.own.as_ref().map_or(Ok(false), |own| own.channel.is_doomed());
         doomed.map_err(|e| Failed::of_io(&e))
     })
 }
 
-/// Does something with the folder of the view, for savepoints.
+/// Runs an action on the folder of the view, for savepoints.
 pub fn in_view<R>(action: impl FnOnce(&File) -> io::Result<R>) -> Result<R, Failed> {
     THREAD_TX.with_borrow(|tx| {
         let tx = tx.as_ref().ok_or_else(Failed::none_open)?;
@@ -179,7 +181,7 @@ impl ThreadTx {
 }
 
 impl Own {
-    /// With the volume's folder in the view.
+    /// Also returns the volume's folder in the view.
     fn begin(mount: Mount, flags: u32) -> Result<(Own, File), Failed> {
         let inside = |e: xact_namespace::Error| Failed::of_namespace(&e);
         let io = |e: io::Error| Failed::of_io(&e);
@@ -216,27 +218,27 @@ impl Own {
         }
     }
 
-    /// Refuses to end where a number would have to be moved while other threads run.
+    /// Refuses to end if a descriptor number would have to be moved while other threads run.
     fn check_end(&self) -> Result<(), Failed> {
         match self.moved.first() {
             Some(first) if staying::threads() > 1 => {
-                let why = format!(
+                let message = format!(
                     "threads that were started in the transaction still run, and {first} was opened before it and \
                      has to be put back: join them first. The transaction is open as before"
                 );
-                Err(Failed { why, ..Failed::of_errno(libc::EBUSY) })
+                Err(Failed::new(libc::EBUSY, message))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether it is over, and what came of it; one that goes on goes back to `slot`. `ours`: a
-    /// descriptor in the view that the program knows nothing of.
+    /// Returns whether the transaction has ended, and the result. If it stays open, it is put back
+    /// into `slot`. `ours`: a descriptor in the view that belongs to the library.
     ///
-    /// First out of the namespace, which can be taken back, and then the commit, which cannot.
+    /// Leaves the namespace first, which can be undone, and then commits, which cannot.
     fn commit(self, flags: u32, ours: RawFd, slot: &mut Option<Own>) -> (bool, Result<(), Failed>) {
         let several = staying::threads() > 1;
-        // With one thread they are opened again outside; with more they follow by themselves.
+        // With one thread they are opened again outside; with several the daemon redirects them.
         let opened = if several { Survey::none() } else { self.opened(ours) };
         let folder = self.folder();
         let inside = match self.check_end().and_then(|()| self.go_home()) {
@@ -256,8 +258,8 @@ impl Own {
                 // The channel aborts when it is closed.
                 Err(back) => {
                     self.put_back();
-                    let why = format!("{}; and it could not be retained: {back}", error.why);
-                    (true, Err(Failed { why, ..Failed::of(error) }))
+                    let message = format!("{}; and it could not be retained: {back}", error.why);
+                    (true, Err(Failed { message, ..Failed::of(error) }))
                 }
             },
             Err(error) => {
@@ -266,8 +268,7 @@ impl Own {
             }
             Ok(()) => {
                 if let Some(folder) = folder {
-                    // Where the commit or others have taken it away, the thread is in the folder of
-                    // the begin.
+                    // If the folder no longer exists, the thread stays in the folder of the begin.
                     let _ = std::env::set_current_dir(folder);
                 }
                 let Own { moved, bound, mount, .. } = self;
@@ -278,7 +279,7 @@ impl Own {
         }
     }
 
-    /// As `commit`: out of the namespace first.
+    /// Leaves the namespace first, as `commit` does.
     fn abort(self, slot: &mut Option<Own>) -> (bool, Result<(), Failed>) {
         if let Err(failed) = self.check_end().and_then(|()| self.go_home()) {
             *slot = Some(self);
@@ -289,13 +290,13 @@ impl Own {
         (true, aborted)
     }
 
-    /// Nothing has happened: descriptors that were opened before are as they were.
+    /// Restores the descriptors that were opened before, after an end without changes.
     fn put_back(self) {
         let Own { moved, bound, .. } = self;
         moved.restore(&bound);
     }
 
-    /// What was opened in the view.
+    /// The descriptors that were opened in the view.
     fn opened(&self, ours: RawFd) -> Survey {
         Survey::of_view(&self.bound)
             .map_or_else(|_| Survey::none(), |opened| opened.without(&self.moved, ours))
@@ -309,7 +310,7 @@ impl Own {
         Ok(here)
     }
 
-    /// The current folder, where it lies in the view.
+    /// The current folder, if it is in the view.
     fn folder(&self) -> Option<PathBuf> {
         self.bound.has_current_folder().then(std::env::current_dir)?.ok()
     }

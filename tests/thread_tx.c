@@ -1,6 +1,7 @@
 /*
- * fs_tx_begin to fs_tx_commit: which calls are part of the transaction, and what is where afterwards.
- * usage: around MNT FOLDER, an empty folder on MNT
+ * Transactions of a thread: which calls are part of them, and the state of descriptors, folders and
+ * files afterwards.
+ * usage: thread_tx MNT FOLDER, an empty folder on MNT
  */
 #include <assert.h>
 #include <errno.h>
@@ -22,13 +23,13 @@ static const char *folder;
     do {                                                                                                               \
         if ((call) < 0) {                                                                                              \
             fprintf(stderr, "line %d: %s: %s (%s)\n", __LINE__, #call, strerror(errno),                                \
-                    fs_tx_why() ? fs_tx_why() : "");                                                                   \
+                    xact_errmsg() ? xact_errmsg() : "");                                                               \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
 #define FAILS(code, call) assert((call) < 0 && errno == (code))
 
-/* Another process, which was there before and is in no transaction. */
+/* Another process, which was started before and is in no transaction. */
 static int ask[2], answer[2];
 static void serve(void) {
     char path[4096];
@@ -46,7 +47,7 @@ static void serve(void) {
     }
     _exit(0);
 }
-/* What the others see in a file. */
+/* Checks the contents of a file as a process outside of the transaction sees them. */
 static int outside(const char *name, const char *expected) {
     char path[4096], text[100] = "";
     int len = snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -86,7 +87,7 @@ static void descriptors(void) {
     struct stat base, inside;
     assert(fstat(fd, &base) == 0 && lseek(fd, 3, SEEK_SET) == 3);
     for (int commits = 0; commits < 2; commits++) {
-        OK(fs_tx_begin(0));
+        OK(xact_tx_thread_begin(NULL, 0));
         assert(lseek(fd, 0, SEEK_CUR) == 3 && lseek(copy, 0, SEEK_CUR) == 3);
         assert(write(fd, "abc", 3) == 3 && lseek(copy, 0, SEEK_CUR) == 6 && write(append, "line", 4) == 4);
         assert(fcntl(dir, F_GETFD) == FD_CLOEXEC && fcntl(fd, F_GETFD) == 0);
@@ -96,14 +97,14 @@ static void descriptors(void) {
         assert(fstatat(path, "", &inside, AT_EMPTY_PATH) == 0 && inside.st_ino == base.st_ino);
         assert(outside("before", "0123456789") && outside("log", "empty") && outside("made", "none"));
         if (commits) {
-            OK(fs_tx_commit(0));
+            OK(xact_tx_thread_commit(0));
             assert(has(fd, "012abc6789") && lseek(fd, 0, SEEK_CUR) == 6 && lseek(copy, 0, SEEK_CUR) == 6);
             assert(outside("before", "012abc6789") && outside("log", "line") && outside("made", "made"));
-            /* What was opened inside lives on. */
+            /* Descriptors that were opened inside stay valid. */
             assert(has(at, "made") && has(seen, "012abc6789") && pwrite(at, "M", 1, 0) == 1);
             assert(outside("made", "Made"));
         } else {
-            OK(fs_tx_abort());
+            OK(xact_tx_thread_abort());
             assert(has(fd, "0123456789") && lseek(fd, 0, SEEK_CUR) == 3 && lseek(copy, 0, SEEK_CUR) == 3);
             assert(faccessat(dir, "made", F_OK, 0) < 0 && !has(at, "made") && errno == ESTALE);
         }
@@ -115,12 +116,12 @@ static void descriptors(void) {
     close(fd), close(copy), close(dir), close(append), close(path);
 }
 
-/* Numbers that were closed or given away inside stay so. */
+/* Descriptor numbers that were closed or reused inside stay so. */
 static void numbers(void) {
     int closed = open("before", O_RDONLY), given = open("before", O_RDONLY), null = open("/dev/null", O_RDONLY);
-    OK(fs_tx_begin(0));
+    OK(xact_tx_thread_begin(NULL, 0));
     assert(close(closed) == 0 && dup2(null, given) == given);
-    OK(fs_tx_abort());
+    OK(xact_tx_thread_abort());
     struct stat about;
     FAILS(EBADF, fcntl(closed, F_GETFD));
     assert(fstat(given, &about) == 0 && S_ISCHR(about.st_mode));
@@ -131,8 +132,8 @@ static void numbers(void) {
 static void calls(void) {
     char here[4096], start[4096];
     assert(getcwd(start, sizeof start));
-    OK(fs_tx_begin(0));
-    assert(fs_tx_status() == 1 && fs_tx_id() > 0 && getcwd(here, sizeof here) && strcmp(here, start) == 0);
+    OK(xact_tx_thread_begin(NULL, 0));
+    assert(xact_tx_thread_status() == 1 && xact_tx_thread_id() > 0 && getcwd(here, sizeof here) && strcmp(here, start) == 0);
     OK(mkdir("dir", 0755));
     OK(chdir("dir"));
     pthread_t thread;
@@ -140,7 +141,7 @@ static void calls(void) {
     assert(system("echo child >by-child && echo absolute >\"$PWD/by-path\"") == 0);
     pid_t child = fork();
     if (child == 0) {
-        FAILS(EPERM, fs_tx_commit(0));
+        FAILS(EPERM, xact_tx_thread_commit(0));
         put("by-fork", "fork");
         _exit(0);
     }
@@ -162,7 +163,7 @@ static void calls(void) {
     assert(real && strstr(real, "/dir/mapped"));
     free(real);
     assert(outside("dir/by-thread", "none"));
-    OK(fs_tx_commit(0));
+    OK(xact_tx_thread_commit(0));
     assert(getcwd(here, sizeof here) && strcmp(here + strlen(here) - 4, "/dir") == 0);
     assert(outside("dir/by-thread", "thr") && outside("dir/by-child", "child\n") && outside("dir/by-path", "absolute\n"));
     assert(outside("dir/by-fork", "fork") && outside("dir/third", "mapped") && outside("dir/link", "mapped"));
@@ -170,59 +171,59 @@ static void calls(void) {
     assert(stat("third", &about) == 0 && (about.st_mode & 07777) == 0600 && about.st_nlink == 2);
     close(fd);
     OK(chdir(".."));
-    /* An abort leads back to the folder of the begin. */
-    OK(fs_tx_begin(0));
+    /* An abort returns to the folder of the begin. */
+    OK(xact_tx_thread_begin(NULL, 0));
     OK(chdir("dir"));
-    OK(fs_tx_abort());
+    OK(xact_tx_thread_abort());
     assert(getcwd(here, sizeof here) && strcmp(here, start) == 0);
 }
 
 /* A begin within, and savepoints (TX-17). */
 static void nested(void) {
     uint64_t savepoint;
-    OK(fs_tx_begin(0));
+    OK(xact_tx_thread_begin(NULL, 0));
     put("outer", "outer");
-    OK(fs_tx_begin(0));
-    assert(fs_tx_status() == 2);
+    OK(xact_tx_thread_begin(NULL, 0));
+    assert(xact_tx_thread_status() == 2);
     put("inner", "undone");
-    OK(fs_tx_abort());
-    assert(fs_tx_status() == 1 && access("inner", F_OK) < 0);
-    OK(fs_tx_begin(0));
+    OK(xact_tx_thread_abort());
+    assert(xact_tx_thread_status() == 1 && access("inner", F_OK) < 0);
+    OK(xact_tx_thread_begin(NULL, 0));
     put("inner", "inner");
-    OK(fs_tx_commit(0));
+    OK(xact_tx_thread_commit(0));
     assert(outside("inner", "none"));
-    OK(fs_tx_savepoint(&savepoint));
+    OK(xact_tx_thread_savepoint(&savepoint));
     put("outer", "undone");
-    OK(fs_tx_rollback(savepoint));
-    FAILS(EINVAL, fs_tx_release(savepoint));
-    OK(fs_tx_commit(XACT_COMMIT_ORDERED));
+    OK(xact_tx_thread_rollback(savepoint));
+    FAILS(EINVAL, xact_tx_thread_release(savepoint));
+    OK(xact_tx_thread_commit(XACT_COMMIT_ORDERED));
     assert(outside("inner", "inner") && outside("outer", "outer"));
-    FAILS(ESTALE, fs_tx_commit(0));
-    FAILS(ESTALE, fs_tx_abort());
-    FAILS(ESTALE, fs_tx_savepoint(&savepoint));
+    FAILS(ESTALE, xact_tx_thread_commit(0));
+    FAILS(ESTALE, xact_tx_thread_abort());
+    FAILS(ESTALE, xact_tx_thread_savepoint(&savepoint));
 }
 
-static void *wins(void *tell) {
-    OK(fs_tx_begin_at(folder, 0));
+static void *commits_first(void *number) {
+    OK(xact_tx_thread_begin(folder, 0));
     char path[4096];
     snprintf(path, sizeof path, "%s/contested", folder);
-    put(path, "winner");
-    *(uint64_t *)tell = fs_tx_id();
-    OK(fs_tx_commit(0));
+    put(path, "first");
+    *(uint64_t *)number = xact_tx_thread_id();
+    OK(xact_tx_thread_commit(0));
     return NULL;
 }
 
-/* Two threads, each in a transaction of its own; the second is told who came first. */
+/* Two threads, each in a transaction of its own; the second one learns which committed first. */
 static void conflicts(void) {
-    uint64_t winner;
+    uint64_t first;
     pthread_t thread;
-    put("contested", "nobody");
+    put("contested", "initial");
     sync();
-    assert(pthread_create(&thread, NULL, wins, &winner) == 0);
+    assert(pthread_create(&thread, NULL, commits_first, &first) == 0);
     /* Its descriptors are the process's: none is open on the volume now. */
-    assert(pthread_join(thread, NULL) == 0 && file_has("contested", "winner"));
+    assert(pthread_join(thread, NULL) == 0 && file_has("contested", "first"));
     int before = open("contested", O_RDWR);
-    OK(fs_tx_begin(0));
+    OK(xact_tx_thread_begin(NULL, 0));
     put("contested", "loser");
     int gate[2];
     assert(pipe(gate) == 0);
@@ -232,43 +233,43 @@ static void conflicts(void) {
     snprintf(command, sizeof command, "echo -n other >%s/contested", folder);
     extern int outside_shell(const char *);
     assert(outside_shell(command) == 0);
-    assert(fs_tx_commit(XACT_COMMIT_RETAIN) < 0 && errno == EAGAIN && fs_tx_status() == 1);
-    assert(fs_tx_reason() == XACT_REASON_CONFLICT && fs_tx_winner() == 0);
-    assert(strcmp(fs_tx_conflict_path(), "/folder/contested") == 0 && strlen(fs_tx_why()) > 10);
+    assert(xact_tx_thread_commit(XACT_COMMIT_RETAIN) < 0 && errno == EAGAIN && xact_tx_thread_status() == 1);
+    assert(xact_reason() == XACT_REASON_CONFLICT && xact_conflicting_tx() == 0);
+    assert(strcmp(xact_conflict_path(), "/folder/contested") == 0 && strlen(xact_errmsg()) > 10);
     assert(file_has("contested", "loser"));
-    assert(fs_tx_commit(0) < 0 && errno == EAGAIN && fs_tx_status() == 0);
+    assert(xact_tx_thread_commit(0) < 0 && errno == EAGAIN && xact_tx_thread_status() == 0);
     assert(file_has("contested", "other") && has(before, "other"));
     close(before), close(gate[0]), close(gate[1]);
 }
 
-/* What cannot join is refused, and nothing has happened. */
+/* A begin is refused if a descriptor or mapping cannot join, and has no effect. */
 static void refusals(const char *mnt) {
     int deleted = open("gone", O_CREAT | O_RDWR, 0644);
     OK(unlink("gone"));
-    FAILS(EBUSY, fs_tx_begin(0));
-    assert(strstr(fs_tx_why(), "gone") && fs_tx_status() == 0);
+    FAILS(EBUSY, xact_tx_thread_begin(NULL, 0));
+    assert(strstr(xact_errmsg(), "gone") && xact_tx_thread_status() == 0);
     close(deleted);
     int fd = open("mapped", O_CREAT | O_RDWR, 0644);
     OK(ftruncate(fd, 4096));
     char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert(map != MAP_FAILED);
-    FAILS(EBUSY, fs_tx_begin(0));
-    assert(strstr(fs_tx_why(), "mapped"));
+    FAILS(EBUSY, xact_tx_thread_begin(NULL, 0));
+    assert(strstr(xact_errmsg(), "mapped"));
     OK(munmap(map, 4096));
     close(fd);
-    FAILS(ENODEV, fs_tx_begin_at("/proc", 0));
-    assert(!strcmp(fs_tx_why(), "/proc is not on a mounted xact volume"));
-    FAILS(ESTALE, fs_tx_commit(0));
-    assert(!strcmp(fs_tx_why(), "this thread has no open transaction"));
-    FAILS(ENOENT, fs_tx_begin_at("/no/such", 0));
-    /* From elsewhere the only volume that is mounted is meant. */
+    FAILS(ENODEV, xact_tx_thread_begin("/proc", 0));
+    assert(!strcmp(xact_errmsg(), "/proc is not on a mounted xact volume"));
+    FAILS(ESTALE, xact_tx_thread_commit(0));
+    assert(!strcmp(xact_errmsg(), "this thread has no open transaction"));
+    FAILS(ENOENT, xact_tx_thread_begin("/no/such", 0));
+    /* From another file system, with a path. */
     OK(chdir("/"));
-    OK(fs_tx_begin_at(mnt, 0));
-    OK(fs_tx_abort());
+    OK(xact_tx_thread_begin(mnt, 0));
+    OK(xact_tx_thread_abort());
     OK(chdir(folder));
 }
 
-/* A shell that is in no transaction: a helper process that was there before runs it. */
+/* A shell that is in no transaction: a process that was started before runs it. */
 static int shell_ask[2], shell_answer[2];
 int outside_shell(const char *command) {
     char status;
@@ -308,13 +309,13 @@ int main(int argc, char **argv) {
     /* Transactions with a folder, beside one around the calls. */
     xact_tx *other = xact_tx_begin(folder, 0);
     assert(other);
-    OK(fs_tx_begin(0));
-    put("around", "x");
+    OK(xact_tx_thread_begin(NULL, 0));
+    put("thread", "x");
     int fd = openat(xact_tx_dir(other), "beside", O_CREAT | O_WRONLY, 0644);
     assert(fd >= 0 && close(fd) == 0 && access("beside", F_OK) < 0);
-    OK(fs_tx_commit(0));
+    OK(xact_tx_thread_commit(0));
     OK(xact_tx_commit(other, 0));
     xact_tx_free(other);
-    assert(outside("around", "x") && outside("beside", "empty"));
+    assert(outside("thread", "x") && outside("beside", "empty"));
     return 0;
 }
