@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import unittest
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import xact
@@ -16,8 +17,8 @@ MNT = Path(os.environ["MNT"])
 HERE = MNT / "folder"
 
 
-# A process that was there before, and so is in no transaction. (A thread would make this a process with several, in which
-# files that are open do not join: see test_threads.py.)
+# A process that was started before, and so is in no transaction. (A thread would make this a
+# process with several, in which open files do not join a transaction: see tests/threads_load.py.)
 SERVER = """
 import ast, sys
 from pathlib import Path
@@ -30,12 +31,12 @@ server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE,
 
 
 def outside(name, text=None):
-    """What a process that is in no transaction finds in a file; or writes to it."""
+    """Reads a file, or writes to it, in a process that is in no transaction."""
     print(repr((str(HERE / name), text)), file=server.stdin, flush=True)
     return ast.literal_eval(server.stdout.readline())
 
 
-class Around(unittest.TestCase):
+class ThreadTransactions(unittest.TestCase):
     def setUp(self):
         for path in HERE.iterdir():
             path.unlink()
@@ -82,9 +83,9 @@ class Around(unittest.TestCase):
                 inside = open(HERE / "b", "w")
                 self.assertEqual(outside("a"), "")
             self.assertEqual(outside("a"), "joined")
-            inside.write("goes on")
+            inside.write("continues")
             inside.close()
-            self.assertEqual(outside("b"), "goes on")
+            self.assertEqual(outside("b"), "continues")
 
     def test_parts(self):
         with xact.transaction(MNT) as tx:
@@ -111,9 +112,10 @@ class Around(unittest.TestCase):
             with xact.transaction(MNT):
                 (HERE / "a").write_text("mine")
                 other()
-        self.assertEqual((caught.exception.path, caught.exception.winner), ("/folder/a", 0))
+        self.assertEqual((caught.exception.path, caught.exception.conflicting_tx), ("/folder/a", 0))
         self.assertEqual(caught.exception.errno, errno.EAGAIN)
         self.assertIn("cannot commit", str(caught.exception))
+        self.assertEqual(caught.exception.filename, "/folder/a")
         self.assertEqual((HERE / "a").read_text(), "theirs")
         tries = []
 
@@ -193,6 +195,94 @@ class Around(unittest.TestCase):
                 Path(tx.path, "a").write_text("mine")
                 (HERE / "a").write_text("theirs")
         self.assertEqual(caught.exception.path, "/folder/a")
+
+    def test_conflict_with_a_transaction(self):
+        with self.assertRaises(xact.Conflict) as caught:
+            with xact.folder(HERE) as one, xact.folder(HERE) as two:
+                Path(one.path, "a").write_text("1")
+                Path(two.path, "a").write_text("2")
+                first = two.id
+        self.assertGreater(first, 0)
+        self.assertEqual((caught.exception.conflicting_tx, caught.exception.winner), (first, first))
+
+    def test_savepoint_errors(self):
+        with xact.folder(HERE) as tx:
+            with self.assertRaisesRegex(xact.Error, "cannot end a savepoint by a release: Invalid arg") as caught:
+                with tx.savepoint() as ended:
+                    tx._calls("rollback", ended._number)
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+
+
+class Lists(unittest.TestCase):
+    def test_open_transactions(self):
+        self.assertEqual(xact.transactions(MNT), [])
+        program = os.environ["XACT"]
+        begun = subprocess.run([program, "tx", "begin", "--at", MNT], check=True, capture_output=True, text=True)
+        with xact.folder(HERE) as tx:
+            left_open, running = xact.transactions(HERE)
+            self.assertEqual((left_open.id, left_open.status), (int(begun.stdout), xact.Status.LEFT_OPEN))
+            self.assertEqual((left_open.label, left_open.uid), ("xact tx begin", os.getuid()))
+            self.assertFalse(left_open.persistent)
+            self.assertEqual((running.id, running.status, running.label), (tx.id, xact.Status.RUNNING, ""))
+            self.assertLessEqual(running.age, left_open.age)
+            self.assertIsNone(running.left)
+        subprocess.run([program, "tx", "abort", begun.stdout.strip(), "--at", MNT], check=True)
+        self.assertEqual(xact.transactions(MNT), [])
+
+    def test_errors(self):
+        with self.assertRaisesRegex(xact.Error, "/proc is not on a mounted xact volume") as caught:
+            xact.transactions("/proc")
+        self.assertEqual((caught.exception.errno, caught.exception.filename), (errno.ENODEV, "/proc"))
+        with xact.transaction(MNT):
+            with self.assertRaisesRegex(xact.Error, "cannot be reached from inside a transaction"):
+                xact.transactions(MNT)
+        with self.assertRaisesRegex(xact.Error, "generations"):
+            xact.create_snapshot("one", MNT)
+
+
+class Snapshots(unittest.TestCase):
+    """Snapshots of a volume with generations."""
+
+    def test_create_list_delete(self):
+        self.assertEqual(xact.snapshots(MNT), [])
+        (HERE / "kept").write_text("first")
+        before = datetime.now(timezone.utc) - timedelta(seconds=2)
+        xact.create_snapshot("whole", MNT)
+        (HERE / "kept").write_text("second")
+        xact.create_snapshot("part", HERE, paths=["/folder/kept", Path("folder/kept"), b"folder"])
+        whole, part = xact.snapshots(HERE)
+        self.assertEqual((whole.name, whole.paths), ("whole", ()))
+        self.assertEqual((part.name, part.paths), ("part", ("folder",)))
+        self.assertTrue(before <= whole.time <= part.time <= datetime.now(timezone.utc))
+        self.assertLess(whole.generation, part.generation)
+        self.assertGreater(whole.own_bytes, 0)
+        self.assertEqual((MNT / ".xact/snapshots/whole/folder/kept").read_text(), "first")
+        xact.delete_snapshot("whole", MNT)
+        self.assertEqual([snapshot.name for snapshot in xact.snapshots(MNT)], ["part"])
+        xact.delete_snapshot("part", MNT)
+        self.assertEqual(xact.snapshots(MNT), [])
+
+    def test_errors(self):
+        xact.create_snapshot("one", MNT)
+        for text, call in {
+            "cannot create snapshot 'one': there is a snapshot 'one' already": lambda: xact.create_snapshot("one", MNT),
+            "cannot delete snapshot 'two': there is no snapshot 'two'": lambda: xact.delete_snapshot("two", MNT),
+            "at most 100 bytes": lambda: xact.create_snapshot("x" * 101, MNT),
+            "/none does not exist": lambda: xact.create_snapshot("two", MNT, paths=["none"]),
+            "the root is the whole volume": lambda: xact.create_snapshot("two", MNT, paths=["/"]),
+            "has no '..'": lambda: xact.create_snapshot("two", MNT, paths=["folder/.."]),
+        }.items():
+            with self.assertRaisesRegex(xact.Error, text) as caught:
+                call()
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+        with self.assertRaises(TypeError):
+            xact.create_snapshot("two", MNT, paths="folder")
+        with xact.transaction(MNT):
+            self.assertEqual([snapshot.name for snapshot in xact.snapshots(MNT)], ["one"])
+            for call in xact.create_snapshot, xact.delete_snapshot:
+                with self.assertRaisesRegex(xact.Error, "not possible inside a transaction"):
+                    call("one", MNT)
+        xact.delete_snapshot("one", MNT)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Transactions on a mounted xact volume.
+"""Transactions on a mounted xact volume, and its snapshots.
 
     import xact
 
@@ -6,22 +6,52 @@
         Path("/mnt/a").write_text("1")
         sqlite3.connect("/mnt/b.db") ...           # all of it happens, or nothing does
 
-    with xact.folder("/mnt/mail") as tx:           # only what is done below tx.path
+    with xact.folder("/mnt/mail") as tx:           # only calls below tx.path
         Path(tx.path, "letter").write_text("...")
 
-An exception in the block aborts. The end of the block commits, and raises `Conflict` where somebody else has
-changed what was read or written; `run` tries again then. See libxact(3).
+    xact.create_snapshot("before the upgrade", "/mnt")
+    for snapshot in xact.snapshots("/mnt"):
+        print(snapshot.name, snapshot.time)
+
+The end of a `with` block commits, and an exception in the block aborts. The commit raises
+`Conflict` if others have changed files that the block read or wrote. `run` tries again then.
+
+The package calls the C library libxact, whose manual is libxact(3). It is loaded at the first call,
+from the path in the environment variable LIBXACT, or else as the system finds it.
 """
 
 import ctypes
+import enum
 import errno
+import functools
 import os
 import random
 import time
+from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import Callable, Optional, Type, TypeVar, Union
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
-__all__ = ["Conflict", "Error", "Folder", "Savepoint", "Transaction", "folder", "run", "transaction"]
+__version__ = "0.1.0"
+
+__all__ = [
+    "Conflict",
+    "Error",
+    "Folder",
+    "LibraryNotFound",
+    "OpenTransaction",
+    "Savepoint",
+    "Snapshot",
+    "Status",
+    "Transaction",
+    "__version__",
+    "create_snapshot",
+    "delete_snapshot",
+    "folder",
+    "run",
+    "snapshots",
+    "transaction",
+    "transactions",
+]
 
 Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Result = TypeVar("Result")
@@ -34,88 +64,144 @@ _CONSOLIDATE = 8
 
 
 class Error(OSError):
-    """A transaction could not be begun, or was not committed: nothing of it has happened."""
+    """A call failed and had no effect. `errno` is the error number, `strerror` the reason."""
+
+
+class LibraryNotFound(Error):
+    """The C library libxact could not be loaded. The message says how to get it."""
 
 
 class Conflict(Error):
-    """Others have changed what the transaction read or wrote; another try may succeed.
+    """Others have changed files that the transaction read or wrote. Another try may succeed.
 
-    path: what it is about, from the volume's root; None where more has changed than is remembered.
-    winner: the number of the transaction that came first, 0 for a call outside of any.
+    path: the file, from the volume's root; None if it is not known.
+    conflicting_tx: the number of the transaction that committed first, 0 if the change was made
+        outside of any transaction.
     """
 
     path: Optional[str] = None
-    winner: int = 0
+    conflicting_tx: int = 0
+
+    @property
+    def winner(self) -> int:
+        """The former name of `conflicting_tx`."""
+        return self.conflicting_tx
 
 
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(os.environ.get("LIBXACT", "libxact.so.0"), use_errno=True)
+class _TxInfo(ctypes.Structure):
+    """struct xact_tx_info"""
+
+    _fields_ = [
+        ("id", ctypes.c_uint64),
+        ("label", ctypes.c_char_p),
+        ("age_ms", ctypes.c_uint64),
+        ("left_ms", ctypes.c_uint64),
+        ("status", ctypes.c_uint32),
+        ("uid", ctypes.c_uint32),
+        ("persistent", ctypes.c_int),
+    ]
+
+
+class _SnapshotInfo(ctypes.Structure):
+    """struct xact_snapshot_info"""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("generation", ctypes.c_uint64),
+        ("time", ctypes.c_uint64),
+        ("own_bytes", ctypes.c_uint64),
+        ("paths", ctypes.POINTER(ctypes.c_char_p)),
+    ]
+
+
+@functools.lru_cache(maxsize=None)
+def _library() -> Any:
+    """The functions of libxact, loaded at the first call."""
+    name = os.environ.get("LIBXACT", "libxact.so.0")
+    try:
+        library = ctypes.CDLL(name, use_errno=True)
+    except OSError as error:
+        raise LibraryNotFound(
+            errno.ENOENT,
+            f"cannot load the C library libxact ({error}). Install xact with 'make install' in its source "
+            "tree, or set LIBXACT to the path of libxact.so.0",
+        ) from None
     text, number, handle, flags = ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint
-    number_out = ctypes.POINTER(number)
+    number_out, status, nothing = ctypes.POINTER(number), ctypes.c_int, None
     functions = {
-        # name: what it returns, and what it takes behind the handle
-        "commit": (ctypes.c_int, [flags]),
-        "abort": (ctypes.c_int, []),
-        "savepoint": (ctypes.c_int, [number_out]),
-        "rollback": (ctypes.c_int, [number]),
-        "release": (ctypes.c_int, [number]),
-        "doomed": (ctypes.c_int, []),
+        # name: the result type, and the types of the arguments after the handle
+        "commit": (status, [flags]),
+        "abort": (status, []),
+        "savepoint": (status, [number_out]),
+        "rollback": (status, [number]),
+        "release": (status, [number]),
+        "doomed": (status, []),
         "id": (number, []),
-        "why": (text, []),
-        "conflict_path": (text, []),
-        "winner": (number, []),
     }
-    for name, (result, takes) in functions.items():
-        for prefix, first in ("fs_tx_", []), ("xact_tx_", [handle]):
-            function = getattr(library, prefix + name)
-            function.restype, function.argtypes = result, first + takes
-    library.fs_tx_begin.argtypes = [flags]
-    library.fs_tx_begin_at.argtypes = [text, flags]
-    library.xact_tx_begin.restype, library.xact_tx_begin.argtypes = handle, [text, flags]
-    library.xact_tx_dir.argtypes = library.xact_tx_free.argtypes = [handle]
-    library.xact_tx_free.restype = None
+    prototypes = {
+        "xact_errmsg": (text, []),
+        "xact_conflict_path": (text, []),
+        "xact_conflicting_tx": (number, []),
+        "xact_tx_thread_begin": (status, [text, flags]),
+        "xact_tx_begin": (handle, [text, flags]),
+        "xact_tx_dir": (status, [handle]),
+        "xact_tx_free": (nothing, [handle]),
+        "xact_tx_list_new": (handle, [text]),
+        "xact_tx_list_next": (ctypes.POINTER(_TxInfo), [handle]),
+        "xact_tx_list_free": (nothing, [handle]),
+        "xact_snapshot_create": (status, [text, text, ctypes.POINTER(text)]),
+        "xact_snapshot_delete": (status, [text, text]),
+        "xact_snapshot_list_new": (handle, [text]),
+        "xact_snapshot_list_next": (ctypes.POINTER(_SnapshotInfo), [handle]),
+        "xact_snapshot_list_free": (nothing, [handle]),
+    }
+    for name, (result, arguments) in functions.items():
+        prototypes["xact_tx_thread_" + name] = result, arguments
+        prototypes["xact_tx_" + name] = result, [handle, *arguments]
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
     return library
 
 
-_xact = _library()
+def _error(doing: str, path: Optional[Path] = None) -> Error:
+    """The failure of the last call of this thread, as an exception."""
+    code = ctypes.get_errno()
+    reason = _library().xact_errmsg()
+    message = f"{doing}: {os.fsdecode(reason) if reason else os.strerror(code)}"
+    if doing != "cannot commit" or code != errno.EAGAIN:
+        return Error(code, message, _text(path))
+    conflict = Conflict(code, message)
+    at = _library().xact_conflict_path()
+    conflict.path = conflict.filename = os.fsdecode(at) if at is not None else None
+    conflict.conflicting_tx = _library().xact_conflicting_tx()
+    return conflict
 
 
-class _Open:
-    """An open transaction: functions of one of the library's two families, and the handle if they take one."""
+class _Calls:
+    """The functions for one open transaction: those of the thread, or those with a handle."""
 
     def __init__(self, prefix: str, *handle: int) -> None:
         self._prefix, self._handle = prefix, handle
 
     def __call__(self, name: str, *args: object) -> int:
-        return getattr(_xact, self._prefix + name)(*self._handle, *args)
+        function: Callable[..., int] = getattr(_library(), self._prefix + name)
+        return function(*self._handle, *args)
 
     def check(self, doing: str, name: str, *args: object) -> None:
         if self(name, *args) < 0:
-            raise self.error(doing)
-
-    def error(self, doing: str, path: Optional[str] = None) -> Error:
-        code = ctypes.get_errno()
-        why: Optional[bytes] = self("why")  # type: ignore[assignment]
-        said = f"{doing}: {os.fsdecode(why)}" if why else f"{doing}: {os.strerror(code)}"
-        if doing != "cannot commit" or code != errno.EAGAIN:
-            return Error(code, said, path)
-        conflict = Conflict(code, said)
-        about: Optional[bytes] = self("conflict_path")  # type: ignore[assignment]
-        conflict.path = os.fsdecode(about) if about is not None else None
-        conflict.filename = conflict.path
-        conflict.winner = self("winner")
-        return conflict
+            raise _error(doing)
 
 
 class Savepoint:
-    """A part of a transaction, for `with`: an exception undoes it alone."""
+    """A part of a transaction, for `with`. An exception in the block undoes this part alone."""
 
-    def __init__(self, call: _Open) -> None:
-        self._call = call
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
         self._number = ctypes.c_uint64()
 
     def __enter__(self) -> "Savepoint":
-        self._call.check("cannot make a savepoint", "savepoint", ctypes.byref(self._number))
+        self._calls.check("cannot make a savepoint", "savepoint", ctypes.byref(self._number))
         return self
 
     def __exit__(
@@ -125,50 +211,48 @@ class Savepoint:
         trace: Optional[TracebackType],
     ) -> None:
         end = "release" if kind is None else "rollback"
-        self._call.check(f"cannot end a savepoint by a {end}", end, self._number)
+        self._calls.check(f"cannot end a savepoint by a {end}", end, self._number)
 
 
 class Transaction:
-    """All file calls of the thread, from the begin to the end of a `with`."""
+    """A transaction of the thread, for `with`. See `transaction`."""
 
     def __init__(self, at: Optional[Path], begin: int, ordered: bool, consolidate: bool) -> None:
         self._at, self._begin = at, begin
         self._commit = _CONSOLIDATE if consolidate else _ORDERED if ordered else 0
-        self._call = _Open("fs_tx_")
+        self._calls = _Calls("xact_tx_thread_")
         self._ended = True
 
     @property
     def id(self) -> int:
-        """Its number, as `xact tx list` has it; 0 under `xact run`."""
-        return self._call("id")
+        """The number of the transaction, as in `xact tx list`; 0 under `xact run`."""
+        return self._calls("id")
 
     def savepoint(self) -> Savepoint:
-        return Savepoint(self._call)
+        """A part of this transaction that can fail on its own: `with tx.savepoint(): ...`"""
+        return Savepoint(self._calls)
 
     def abort(self) -> None:
-        """Ends it now, and nothing of it has happened; the block may go on."""
+        """Ends the transaction now and discards its changes. The block may continue after it."""
         self._end("cannot abort", "abort")
 
     def commit(self) -> None:
-        """Ends it now; the block may go on outside of it."""
+        """Ends the transaction now with a commit. The block may continue after it."""
         self._end("cannot commit", "commit", self._commit)
 
     def _end(self, doing: str, name: str, *args: object) -> None:
         self._ended = True
         try:
-            self._call.check(doing, name, *args)
+            self._calls.check(doing, name, *args)
         except Error as error:
             # It is open as before: threads that it started still run.
             self._ended = error.errno != errno.EBUSY
             raise
 
     def _start(self) -> None:
-        if self._at is None:
-            begun = _xact.fs_tx_begin(self._begin)
-        else:
-            begun = _xact.fs_tx_begin_at(os.fsencode(self._at), self._begin)
-        if begun < 0:
-            raise self._call.error("cannot begin a transaction", _text(self._at))
+        at = None if self._at is None else os.fsencode(self._at)
+        if _library().xact_tx_thread_begin(at, self._begin) < 0:
+            raise _error("cannot begin a transaction", self._at)
 
     def __enter__(self) -> "Transaction":
         self._start()
@@ -184,29 +268,33 @@ class Transaction:
         if not self._ended:
             if kind is None:
                 self.commit()
-            elif isinstance(error, Exception) and self._call("doomed") == 1:
-                # A call in the block was told of a conflict, whatever others have made of that (SQLite: an
-                # I/O error); the commit says what it is about.
+            elif isinstance(error, Exception) and self._calls("doomed") == 1:
+                # A call in the block met a conflict, which a library may report as something else
+                # (SQLite: an I/O error). The commit fails with the conflict and its path.
                 self.commit()
             else:
                 self.abort()
 
 
 class Folder(Transaction):
-    """What is done below `path`, or by `dir_fd`; nothing else of the process changes."""
+    """A transaction of the calls below `path`, or by `dir_fd`, for `with`. See `folder`."""
 
     path: str
     dir_fd: int
 
     def _start(self) -> None:
         assert self._at is not None
-        handle = _xact.xact_tx_begin(os.fsencode(self._at), self._begin)
+        handle = _library().xact_tx_begin(os.fsencode(self._at), self._begin)
         if not handle:
-            raise self._call.error("cannot begin a transaction", _text(self._at))
+            raise _error("cannot begin a transaction", self._at)
         self._handle = handle
-        self._call = _Open("xact_tx_", handle)
-        self.dir_fd = _xact.xact_tx_dir(handle)
+        self._calls = _Calls("xact_tx_", handle)
+        self.dir_fd = _library().xact_tx_dir(handle)
         self.path = f"/proc/self/fd/{self.dir_fd}"
+
+    def __enter__(self) -> "Folder":
+        super().__enter__()
+        return self
 
     def __exit__(
         self,
@@ -217,7 +305,7 @@ class Folder(Transaction):
         try:
             super().__exit__(kind, error, trace)
         finally:
-            _xact.xact_tx_free(self._handle)
+            _library().xact_tx_free(self._handle)
 
 
 def _text(path: Optional[Path]) -> Optional[str]:
@@ -233,21 +321,28 @@ def transaction(
     leave_outside: bool = False,
     user_namespace: bool = False,
 ) -> Transaction:
-    """All file calls of this thread, and of what it starts, in a transaction on the volume that `at` lies on (the
-    current folder's, or the only one that is mounted). Within a transaction it is a part of that. Calls of other
-    threads are not part of it.
+    """Puts all file calls of this thread into a transaction, and those of the threads and processes
+    that it starts. Calls of other threads are not part of it. Inside a transaction, it is a part of
+    that one.
 
-    Files that are open on the volume join it in a process with one thread. In a process with several they cannot:
-    the begin waits for two seconds until those are closed that were open at its call, and raises Error (EBUSY) if one
-    stays. Files that are opened in it stay open after a commit and refer to what was committed; after an abort they are
-    stale (ESTALE). Close databases before the commit: locks do not go with them. Tasks of asyncio share their thread: use
-    `folder` there.
+    In a process with one thread, files that are open on the volume join the transaction. In a
+    process with several threads they cannot: the begin waits up to two seconds for files that are
+    open when it is called, and raises Error (EBUSY) if one stays open.
 
-    snapshot: what was only read is not validated. ordered: the commit returns when it is visible. consolidate: as
-    ordered, and contents that later transactions replace are written once, with the last of them. leave_outside: what
-    is open on the volume now stays outside of the transaction. user_namespace: a process without the right to make
-    a mount namespace enters a user namespace for the rest of its life (with one thread only); else that is an
-    Error, and `folder` the way that works.
+    Files that are opened in the transaction stay open after a commit and refer to the committed
+    files. After an abort they are stale (ESTALE). Close databases before the commit, because locks
+    are lost. Tasks of asyncio share their thread: use `folder` for them.
+
+    at: a path on the volume; None is the volume of the current folder, or else the only mounted
+        one.
+    snapshot: files that were only read are not validated by the commit.
+    ordered: the commit returns when the changes are visible. They become durable later, in order.
+    consolidate: as ordered, for contents that later transactions replace: only the contents of the
+        last one are written.
+    leave_outside: files that are open on the volume now stay outside of the transaction.
+    user_namespace: if the process has no right to make a mount namespace, it enters a user
+        namespace for the rest of its life. It must have one thread. Otherwise a missing right is an
+        Error; `folder` needs no rights.
     """
     flags = (snapshot, _SNAPSHOT), (leave_outside, _LEAVE_OUTSIDE), (user_namespace, _USER_NAMESPACE)
     return Transaction(at, sum(flag for wanted, flag in flags if wanted), ordered, consolidate)
@@ -256,15 +351,19 @@ def transaction(
 def folder(
     at: Path, *, snapshot: bool = False, ordered: bool = False, consolidate: bool = False
 ) -> Folder:
-    """A transaction on the volume of the folder `at`, of what is done below the result's `path` or `dir_fd`. It needs
-    no rights, and any number of them may be open, in any number of threads. Files opened in it are stale (ESTALE) after
-    its end: close databases before. Inode numbers in it are others than outside."""
+    """Begins a transaction on the volume of the folder `at`. The calls below the result's `path`,
+    or with its `dir_fd`, are part of it. It needs no rights, and any number of them may be open in
+    any number of threads.
+
+    Files opened in it are stale (ESTALE) after its end: close databases before. Inode numbers in it
+    differ from those outside. snapshot, ordered, consolidate: as for `transaction`.
+    """
     return Folder(at, _SNAPSHOT if snapshot else 0, ordered, consolidate)
 
 
-def run(action: Callable[[Transaction], Result], tx: Transaction, tries: int = 10) -> Result:
-    """Runs action(tx) in the transaction and commits it; after a conflict all over again, up to `tries` times, with
-    pauses of random length between."""
+def run(action: Callable[[Any], Result], tx: Transaction, tries: int = 10) -> Result:
+    """Runs `action(tx)` in the transaction, commits it, and returns the result of the action. After
+    a conflict it runs all of it again, up to `tries` times, with pauses of random length."""
     for attempt in range(1, tries + 1):
         try:
             with tx:
@@ -275,3 +374,125 @@ def run(action: Callable[[Transaction], Result], tx: Transaction, tries: int = 1
                 raise
             time.sleep(random.random() * 0.01 * 2 ** min(attempt, 7))
     raise ValueError("tries is at least 1")
+
+
+class Status(enum.Enum):
+    """The state of an open transaction."""
+
+    RUNNING = 1
+    """It belongs to a program and ends with it."""
+    LEFT_OPEN = 2
+    """It stays open until it is committed or aborted (`xact tx`), or its time has passed."""
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction in the list of `transactions`."""
+
+    id: int
+    """Its number, as in `xact tx list`."""
+    status: Status
+    label: str
+    """A description, such as the command that ran in it."""
+    uid: int
+    """Its owner."""
+    age: timedelta
+    """The time since its begin."""
+    left: Optional[timedelta]
+    """The time until it is aborted; None for never."""
+    persistent: bool
+    """Whether it is also stored on the volume, and survives an unmount."""
+
+
+class Snapshot(NamedTuple):
+    """A snapshot in the list of `snapshots`."""
+
+    name: str
+    time: datetime
+    """The time when it was made."""
+    paths: Tuple[str, ...]
+    """The files and folders that it keeps, relative to the root; empty for the whole volume."""
+    own_bytes: int
+    """The space that deleting it alone would free."""
+    generation: int
+    """The number of the generation that it keeps."""
+
+
+def _list(kind: str, doing: str, at: Optional[Path]) -> List[Any]:
+    """Copies of the structs of a list of the library, whose strings end with the list."""
+    library = _library()
+    new, following, free = (getattr(library, f"xact_{kind}_list_{name}") for name in ("new", "next", "free"))
+    handle = new(None if at is None else os.fsencode(at))
+    if not handle:
+        raise _error(doing, at)
+    try:
+        convert = {"tx": _open_transaction, "snapshot": _snapshot}[kind]
+        return [convert(info.contents) for info in iter(lambda: following(handle) or None, None)]
+    finally:
+        free(handle)
+
+
+def _open_transaction(info: _TxInfo) -> OpenTransaction:
+    return OpenTransaction(
+        id=info.id,
+        status=Status(info.status),
+        label=os.fsdecode(info.label),
+        uid=info.uid,
+        age=timedelta(milliseconds=info.age_ms),
+        left=timedelta(milliseconds=info.left_ms) if info.left_ms else None,
+        persistent=bool(info.persistent),
+    )
+
+
+def _snapshot(info: _SnapshotInfo) -> Snapshot:
+    paths: List[str] = []
+    while info.paths and info.paths[len(paths)] is not None:
+        paths.append(os.fsdecode(info.paths[len(paths)]))
+    return Snapshot(
+        name=os.fsdecode(info.name),
+        time=datetime.fromtimestamp(info.time, timezone.utc),
+        paths=tuple(paths),
+        own_bytes=info.own_bytes,
+        generation=info.generation,
+    )
+
+
+def transactions(at: Optional[Path] = None) -> List[OpenTransaction]:
+    """The open transactions of a volume, by number: those of this user, and all of them for root.
+
+    at: a path on the volume; None is the volume of the current folder, or else the only mounted
+        one.
+    Raises Error (EINVAL) inside a transaction, from which others cannot be reached.
+    """
+    return _list("tx", "cannot list the transactions", at)
+
+
+def snapshots(at: Optional[Path] = None) -> List[Snapshot]:
+    """The snapshots of a volume, from the oldest on; for root and the user who mounted the volume.
+
+    at: as for `transactions`.
+    """
+    return _list("snapshot", "cannot list the snapshots", at)
+
+
+def create_snapshot(name: str, at: Optional[Path] = None, *, paths: Iterable[Path] = ()) -> None:
+    """Creates a snapshot of a volume with generations; for root and the user who mounted it.
+
+    name: up to 100 bytes.
+    at: as for `transactions`.
+    paths: files and folders from the volume's root, for a snapshot of these alone.
+    Raises Error inside a transaction, because a snapshot takes effect at once.
+    """
+    if isinstance(paths, (str, bytes)):
+        raise TypeError("paths is a list of paths")
+    chosen = [os.fsencode(path) for path in paths]
+    array = (ctypes.c_char_p * (len(chosen) + 1))(*chosen, None) if chosen else None
+    where = None if at is None else os.fsencode(at)
+    if _library().xact_snapshot_create(where, os.fsencode(name), array) < 0:
+        raise _error(f"cannot create snapshot '{name}'", at)
+
+
+def delete_snapshot(name: str, at: Optional[Path] = None) -> None:
+    """Deletes a snapshot, with the arguments of `create_snapshot`."""
+    where = None if at is None else os.fsencode(at)
+    if _library().xact_snapshot_delete(where, os.fsencode(name)) < 0:
+        raise _error(f"cannot delete snapshot '{name}'", at)
