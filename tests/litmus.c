@@ -1,12 +1,12 @@
-/* The litmus of becoming visible at once. Writers commit a counter into many places at once: contents and
- * sizes of files, names that are replaced, made and removed, listings. Readers look at these in turn, by held
- * and by fresh descriptors, through mappings, by name; whatever they look at, and in whatever order, the
- * counter that they see never goes back.
+/* Litmus test: the changes of a commit become visible at once. Writers commit a counter into many
+ * places in each transaction: contents and sizes of files, names that are replaced, made and
+ * removed, listings. Readers look at these in turn, by held and fresh descriptors, through mappings
+ * and by name. In every place and every order, the counter that they see must never decrease.
  *
  *     litmus FOLDER SECONDS
  *
- * Prints the numbers of commits and looks; ends with 1 and says between which kinds of looks the counter
- * went back, if it did, or if a kind has seen too few values for that to mean anything.
+ * Prints the numbers of commits and looks. Exits with 1 if the counter decreased, and prints
+ * between which kinds of looks, or if a kind has seen too few values for a verdict.
  */
 #include <assert.h>
 #include <dirent.h>
@@ -35,7 +35,7 @@ static const char *const kind_names[KINDS] = {
     "replaced name", "listing", "made name", "extended attribute",
 };
 
-/* What each reader looks at; more than one kind: in turns, at random. */
+/* The kinds of looks of each reader; of several kinds, it chooses at random. */
 static const unsigned readers[] = {
     1 << HELD,
     1 << FRESH,
@@ -59,7 +59,7 @@ static void path(char *to, const char *name, uint64_t number) {
     snprintf(to, PATH_MAX, "%s/%s%llu", folder, name, (unsigned long long)number);
 }
 
-/* A step of a transaction, which fails where it has met what another one has committed meanwhile. */
+/* A step of a transaction. It fails if another one has committed a change of the same file. */
 #define STEP(what) do { if (!(what)) { CHECK(errno == EAGAIN); return false; } } while (0)
 
 static bool closed(int fd, bool done) {
@@ -77,7 +77,8 @@ static bool fill(int dir, const char *name, uint64_t counter) {
     return true;
 }
 
-/* Everything that tells the counter, in the folder `dir` of a transaction; false where another one has come first. */
+/* Stores the counter everywhere, in the folder `dir` of a transaction; false if another transaction
+ * committed first. */
 static bool change(int dir, uint64_t counter) {
     char name[64], old[64];
     for (int i = 0; i < 2; i++) {
@@ -116,7 +117,7 @@ static void *write_on(void *arg) {
         int fd = openat(dir, "contents0", O_RDONLY);
         CHECK(fd >= 0 && pread(fd, &counter, sizeof counter, 0) == sizeof counter && close(fd) == 0);
         if (!change(dir, counter + 1)) CHECK(xact_tx_doomed(tx) == 1);
-        /* Now and then to the disk. */
+        /* Some of the commits are durable. */
         if (xact_tx_commit(tx, rand_r(&seed) % 16 ? XACT_COMMIT_ORDERED : 0) == 0)
             commits++;
         else {
@@ -124,7 +125,7 @@ static void *write_on(void *arg) {
             conflicts++;
         }
         xact_tx_free(tx);
-        /* Time for the readers to have everything in the kernel's caches. */
+        /* Gives the readers time to fill the kernel's caches. */
         usleep((useconds_t)(rand_r(&seed) % 3000));
     }
     return NULL;
@@ -153,7 +154,7 @@ static uint64_t contents_of(const char *name, int which) {
     return counter;
 }
 
-/* By one call: what a program puts together of several need not be of one instant. */
+/* Uses one call: the results of several calls need not belong to one instant. */
 static uint64_t listed(int which) {
     char at[PATH_MAX];
     _Alignas(struct dirent64) char buffer[PAGE];
@@ -175,8 +176,8 @@ static uint64_t listed(int which) {
     return counter;
 }
 
-/* The counter, as a name that was made with it tells: `last` or later. Fewer than MARKS commits can pass
- * between two looks without its name being gone; then the next ones are looked for. */
+/* The counter according to the names that were made with it: `last` or later. Up to MARKS commits
+ * after it, a name still exists; a later look searches for the following names. */
 static uint64_t made(uint64_t last) {
     char at[PATH_MAX];
     struct stat st;
@@ -186,7 +187,7 @@ static uint64_t made(uint64_t last) {
         CHECK(errno == ENOENT);
         path(at, "made/", last);
         if (stat(at, &st) == 0) return last;
-        /* Neither: it is gone, so later ones are there; or it is not there yet. */
+        /* Neither exists: the name was removed, and later ones exist, or it was not made yet. */
         if (counter > last + MARKS) {
             uint64_t now = contents_of("contents", 0);
             return now < last + MARKS ? 0 : now;
@@ -243,14 +244,14 @@ static void *read_on(void *arg) {
         looks[kind]++;
         if (now < last) {
             if (!back[before][kind]++)
-                fprintf(stderr, "%s told %llu, then %s told %llu\n", kind_names[before],
+                fprintf(stderr, "%s read %llu, then %s read %llu\n", kind_names[before],
                         (unsigned long long)last, kind_names[kind], (unsigned long long)now);
         } else if (now > last) {
             seen[kind]++;
         }
         last = now > last ? now : last;
         before = kind;
-        /* The CPUs are for the others too. */
+        /* Leaves CPU time to the others. */
         if (kind == MAPPED && turn % 1024 == 0) usleep(1);
     }
     return NULL;
@@ -288,7 +289,7 @@ int main(int argc, char **argv) {
     for (int kind = 0; kind < KINDS; kind++) {
         printf("  %s: %lu looks, %lu changes\n", kind_names[kind], looks[kind], seen[kind]);
         if (seen[kind] < SEEN_MIN) {
-            printf("too few to tell anything\n");
+            printf("too few for a verdict\n");
             wrong++;
         }
     }

@@ -1,4 +1,4 @@
-# The litmus of becoming visible at once. Sourced by the suites that run it, for seconds and for minutes.
+# The litmus test of tests/litmus.c. Sourced by the suites that run it, for seconds and for minutes.
 
 # litmus SECONDS
 litmus() {

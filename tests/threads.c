@@ -1,6 +1,6 @@
 /*
- * fs_tx_begin to fs_tx_commit in a process with several threads: what is refused, where descriptors lead after the
- * end, and threads that are started inside.
+ * Transactions of a thread in a process with several: which begins and ends are refused, the files
+ * that descriptors refer to after the end, and threads that are started inside.
  * usage: threads MNT FOLDER, an empty folder on MNT
  */
 #include <assert.h>
@@ -27,7 +27,7 @@ static const char *mnt, *folder;
     do {                                                                                                               \
         if ((call) < 0) {                                                                                              \
             fprintf(stderr, "line %d: %s: %s (%s)\n", __LINE__, #call, strerror(errno),                                \
-                    fs_tx_why() ? fs_tx_why() : "");                                                                   \
+                    xact_errmsg() ? xact_errmsg() : "");                                                               \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
@@ -100,7 +100,8 @@ static void change_outside(const char *name, const char *text) {
     outside(put_outside, pair);
 }
 
-/* What the process holds is refused by number and path, stays outside if the call says so, and is never moved. */
+/* A begin refuses descriptors of the process by number and path, or leaves them outside if the call
+ * says so, and never moves them. */
 static void refusals(void) {
     put("held", "before");
     int fd = open("held", O_RDWR), dir = open(".", O_RDONLY | O_DIRECTORY), path = open("held", O_PATH);
@@ -108,9 +109,9 @@ static void refusals(void) {
     for (int i = 0; i < 3; i++) {
         char number[40];
         snprintf(number, sizeof number, "descriptor %d (", all[i]);
-        FAILS(EBUSY, fs_tx_begin(0));
-        assert(strstr(fs_tx_why(), number) && strstr(fs_tx_why(), folder) && strstr(fs_tx_why(), "LEAVE_OUTSIDE"));
-        assert(fs_tx_status() == 0);
+        FAILS(EBUSY, xact_tx_thread_begin(NULL, 0));
+        assert(strstr(xact_errmsg(), number) && strstr(xact_errmsg(), folder) && strstr(xact_errmsg(), "LEAVE_OUTSIDE"));
+        assert(xact_tx_thread_status() == 0);
         if (i)
             close(all[i]);
         else
@@ -120,7 +121,7 @@ static void refusals(void) {
     int copy = dup(fd);
     struct stat before, inside;
     OK(fstat(fd, &before));
-    OK(fs_tx_begin(XACT_BEGIN_LEAVE_OUTSIDE));
+    OK(xact_tx_thread_begin(NULL, XACT_BEGIN_LEAVE_OUTSIDE));
     OK(fstat(fd, &inside));
     assert(inside.st_ino == before.st_ino && inside.st_dev == before.st_dev);
     assert(pwrite(fd, "AFTER!", 6, 0) == 6 && file_has("held", "before"));
@@ -129,22 +130,22 @@ static void refusals(void) {
     OK(fstat(within, &inside));
     assert(inside.st_ino != before.st_ino);
     close(within);
-    OK(fs_tx_abort());
+    OK(xact_tx_thread_abort());
     assert(has(fd, "AFTER!") && has(copy, "AFTER!"));
     char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert(map != MAP_FAILED);
     close(fd), close(copy);
-    FAILS(EBUSY, fs_tx_begin(0));
-    assert(strstr(fs_tx_why(), "mapping") && strstr(fs_tx_why(), "/held"));
+    FAILS(EBUSY, xact_tx_thread_begin(NULL, 0));
+    assert(strstr(xact_errmsg(), "mapping") && strstr(xact_errmsg(), "/held"));
     OK(munmap(map, 4096));
-    OK(fs_tx_begin(0));
-    OK(fs_tx_abort());
+    OK(xact_tx_thread_begin(NULL, 0));
+    OK(xact_tx_thread_abort());
 }
 
-/* What was opened inside keeps its number: the committed file, or stale. */
+/* Descriptors that were opened inside keep their numbers: the committed file, or stale. */
 static void descriptors(void) {
     for (int commits = 0; commits < 2; commits++) {
-        OK(fs_tx_begin(0));
+        OK(xact_tx_thread_begin(NULL, 0));
         OK(mkdir("dir", 0755));
         int fd = open("dir/new", O_CREAT | O_RDWR, 0644), dir = open("dir", O_RDONLY | O_DIRECTORY);
         int append = open("dir/log", O_CREAT | O_WRONLY | O_APPEND, 0644), old = open("held", O_RDWR);
@@ -154,7 +155,7 @@ static void descriptors(void) {
         assert(nameless >= 0 && write(fd, "new", 3) == 3 && write(append, "one\n", 4) == 4 && pwrite(old, "OLD", 3, 0) == 3);
         assert(has(fd, "new") && access("dir/absent", F_OK) < 0);
         if (!commits) {
-            OK(fs_tx_abort());
+            OK(xact_tx_thread_abort());
             char byte;
             struct stat about;
             FAILS(ESTALE, pread(fd, &byte, 1, 0));
@@ -164,7 +165,7 @@ static void descriptors(void) {
             FAILS(ESTALE, fstat(gone, &about));
             assert(access("dir", F_OK) < 0);
         } else {
-            OK(fs_tx_commit(0));
+            OK(xact_tx_thread_commit(0));
             struct stat by_path, by_number;
             OK(stat("dir/renamed", &by_path));
             OK(fstat(fd, &by_number));
@@ -183,7 +184,7 @@ static void descriptors(void) {
             seen_outside("dir/log", "replaced\ntwo\n");
             assert(has(old, "OLDER!") && pwrite(old, "o", 1, 0) == 1);
             seen_outside("held", "oLDER!");
-            /* Below a folder that was opened inside: as by path, there and not. */
+            /* Names below a folder that was opened inside, existing or not, are as by path. */
             change_outside("dir/absent", "made");
             int below = openat(dir, "absent", O_RDWR);
             assert(below >= 0 && has(below, "made") && pwrite(below, "M", 1, 0) == 1);
@@ -220,16 +221,16 @@ static void descriptors(void) {
                 if (round < 2)
                     change_outside("dir/extra", round ? NULL : "x");
             }
-            /* Files without a name at the commit are gone. */
+            /* Files without a name at the commit are stale. */
             char byte;
             FAILS(ESTALE, pread(gone, &byte, 1, 0));
             FAILS(ESTALE, pwrite(nameless, "x", 1, 0));
-            /* A file that is deleted outside stays as long as it is open; its space is free then. */
+            /* A file that is deleted outside exists until it is closed; then its space is free. */
             change_outside("dir/renamed", NULL);
             assert(pwrite(fd, "still here", 10, 0) == 10 && has(fd, "still here") && fstat(fd, &by_number) == 0 &&
                    by_number.st_nlink == 0);
             /* The descriptor lies outside of the next transaction: refused as any other. */
-            FAILS(EBUSY, fs_tx_begin(0));
+            FAILS(EBUSY, xact_tx_thread_begin(NULL, 0));
             unlink("dir/log");
             OK(rmdir("dir"));
         }
@@ -237,7 +238,7 @@ static void descriptors(void) {
     }
 }
 
-/* Below a folder that was opened inside, the permissions count that files have now. */
+/* Below a folder that was opened inside, the present permissions of files apply. */
 static char opens_as_another(int dir, const char *path) {
     int pipes[2];
     char said;
@@ -253,12 +254,12 @@ static char opens_as_another(int dir, const char *path) {
     return said;
 }
 static void permissions(void) {
-    OK(fs_tx_begin(0));
+    OK(xact_tx_thread_begin(NULL, 0));
     OK(mkdir("shared-dir", 0755));
     OK(mkdir("shared-dir/sub", 0755));
     put("shared-dir/sub/file", "text");
     int dir = open("shared-dir", O_RDONLY | O_DIRECTORY), kept = open("shared-dir/sub/file", O_RDWR);
-    OK(fs_tx_commit(0));
+    OK(xact_tx_thread_commit(0));
     assert(opens_as_another(dir, "sub/file") == 'y');
     OK(chmod("shared-dir/sub/file", 0600));
     assert(opens_as_another(dir, "sub/file") == 'n');
@@ -270,21 +271,21 @@ static void permissions(void) {
     assert(opens_as_another(dir, "sub/file") == 'y');
     OK(chmod("shared-dir", 0700));
     assert(opens_as_another(dir, "sub/file") == 'n');
-    /* What was opened stays so, as ever. */
+    /* An open descriptor keeps its permissions. */
     OK(chmod("shared-dir/sub/file", 0));
     assert(has(kept, "text") && pwrite(kept, "T", 1, 0) == 1);
     close(dir), close(kept);
 }
 
-/* A mapping that was made inside: reads may go on, a store never carries old bytes out. */
+/* A mapping that was made inside can still be read; a store never publishes old bytes. */
 static void mappings(void) {
-    OK(fs_tx_begin(0));
+    OK(xact_tx_thread_begin(NULL, 0));
     put("mapped", "0123456789");
     int fd = open("mapped", O_RDWR);
     char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert(map != MAP_FAILED);
     memcpy(map, "AB", 2);
-    OK(fs_tx_commit(0));
+    OK(xact_tx_thread_commit(0));
     seen_outside("mapped", "AB23456789");
     change_outside("mapped", "ab99999999");
     assert(memcmp(map, "ab99", 4) == 0);
@@ -303,10 +304,10 @@ static void *writes_parts(void *at) {
     return NULL;
 }
 static void coherence(void) {
-    OK(fs_tx_begin(0));
+    OK(xact_tx_thread_begin(NULL, 0));
     int fd = open("shared", O_CREAT | O_RDWR, 0644);
     assert(ftruncate(fd, 8192) == 0);
-    OK(fs_tx_commit(0));
+    OK(xact_tx_thread_commit(0));
     int other = open("shared", O_RDWR);
     for (int i = 0; i < 1000; i++) {
         int seen, next = 2 * i;
@@ -340,28 +341,28 @@ static void coherence(void) {
     close(fd), close(other);
 }
 
-/* What was deleted takes no space when the last descriptor is closed, whichever way it was opened. */
+/* A deleted file takes no space after its last descriptor was closed, however it was opened. */
 static void space(void) {
     static char much[1 << 20];
     for (int i = 0; i < 12; i++) {
-        OK(fs_tx_begin(0));
+        OK(xact_tx_thread_begin(NULL, 0));
         int fd = open("much", O_CREAT | O_WRONLY, 0644);
         OK(fd);
         for (int mib = 0; mib < 40; mib++)
             assert(write(fd, much, sizeof much) == sizeof much);
-        OK(fs_tx_commit(0));
+        OK(xact_tx_thread_commit(0));
         OK(unlink("much"));
         assert(write(fd, much, 100) == 100 && close(fd) == 0);
     }
 }
 
 /* Threads that are started inside. */
-static int tell[2], answer[2];
+static int ask[2], answer[2];
 static void *starts_inside(void *nothing) {
     char what;
     put("by-thread", "thread");
     assert(write(answer[1], "", 1) == 1);
-    while (read(tell[0], &what, 1) == 1 && what != 'q') {
+    while (read(ask[0], &what, 1) == 1 && what != 'q') {
         int fd = open("by-thread", O_RDWR);
         char said = fd >= 0 ? 'o' : errno == ESTALE ? 's' : 'e';
         if (what == 'w' && fd >= 0)
@@ -374,20 +375,20 @@ static void *starts_inside(void *nothing) {
 }
 static char asked(char what) {
     char said;
-    assert(write(tell[1], &what, 1) == 1 && read(answer[0], &said, 1) == 1);
+    assert(write(ask[1], &what, 1) == 1 && read(answer[0], &said, 1) == 1);
     return said;
 }
 static void threads_inside(void) {
     char byte, here[4096], before[4096];
     pthread_t thread;
-    assert(pipe(tell) == 0 && pipe(answer) == 0 && getcwd(before, sizeof before));
+    assert(pipe(ask) == 0 && pipe(answer) == 0 && getcwd(before, sizeof before));
     for (int commits = 0; commits < 2; commits++) {
-        OK(fs_tx_begin(0));
+        OK(xact_tx_thread_begin(NULL, 0));
         assert(pthread_create(&thread, NULL, starts_inside, NULL) == 0 && read(answer[0], &byte, 1) == 1);
         assert(file_has("by-thread", "thread"));
         seen_outside("by-thread", NULL);
         if (commits) {
-            OK(fs_tx_commit(0));
+            OK(xact_tx_thread_commit(0));
             assert(getcwd(here, sizeof here) && strcmp(here, before) == 0);
             seen_outside("by-thread", "thread");
             assert(asked('w') == 'o');
@@ -395,47 +396,48 @@ static void threads_inside(void) {
             change_outside("by-thread", NULL);
             assert(asked('r') == 'e');
         } else {
-            OK(fs_tx_abort());
+            OK(xact_tx_thread_abort());
             seen_outside("by-thread", NULL);
             assert(asked('r') == 's');
         }
-        assert(write(tell[1], "q", 1) == 1 && pthread_join(thread, NULL) == 0);
+        assert(write(ask[1], "q", 1) == 1 && pthread_join(thread, NULL) == 0);
     }
 }
 
-/* Where the namespace cannot be left, nothing is half done. */
+/* If the namespace cannot be left, the transaction is open as before. */
 static void stuck(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct all[2], less[2];
     for (int commits = 0; commits < 2; commits++) {
-        OK(fs_tx_begin(0));
+        OK(xact_tx_thread_begin(NULL, 0));
         put("stuck", "inside");
         assert(syscall(SYS_capget, &header, all) == 0);
         memcpy(less, all, sizeof all);
         less[0].effective &= ~(1u << CAP_SYS_ADMIN);
         assert(syscall(SYS_capset, &header, less) == 0);
-        FAILS(EPERM, commits ? fs_tx_commit(0) : fs_tx_abort());
-        assert(strstr(fs_tx_why(), "leave the namespace") && fs_tx_status() == 1 && file_has("stuck", "inside"));
+        FAILS(EPERM, commits ? xact_tx_thread_commit(0) : xact_tx_thread_abort());
+        assert(strstr(xact_errmsg(), "leave the namespace") && xact_tx_thread_status() == 1 && file_has("stuck", "inside"));
         seen_outside("stuck", NULL);
         assert(syscall(SYS_capset, &header, all) == 0);
-        OK(commits ? fs_tx_commit(0) : fs_tx_abort());
+        OK(commits ? xact_tx_thread_commit(0) : xact_tx_thread_abort());
         seen_outside("stuck", commits ? "inside" : NULL);
-        assert(fs_tx_status() == 0);
+        assert(xact_tx_thread_status() == 0);
     }
 }
 
 /* A commit that is refused and retained: back inside, and out again. */
 static void retained(void) {
-    put("contested", "nobody");
-    OK(fs_tx_begin(0));
+    put("contested", "initial");
+    OK(xact_tx_thread_begin(NULL, 0));
     put("contested", "loser");
     change_outside("contested", "other");
-    assert(fs_tx_commit(XACT_COMMIT_RETAIN) < 0 && errno == EAGAIN && fs_tx_status() == 1);
+    assert(xact_tx_thread_commit(XACT_COMMIT_RETAIN) < 0 && errno == EAGAIN && xact_tx_thread_status() == 1);
     assert(file_has("contested", "loser"));
-    assert(fs_tx_commit(0) < 0 && errno == EAGAIN && fs_tx_status() == 0 && file_has("contested", "other"));
+    assert(xact_tx_thread_commit(0) < 0 && errno == EAGAIN && xact_tx_thread_status() == 0 && file_has("contested", "other"));
 }
 
-/* One thread at the begin and several at the end: a number that was moved is not moved back beside them. */
+/* One thread at the begin and several at the end: a descriptor that was moved is not moved back
+ * while the others run. */
 static int waits[2];
 static void *waits_inside(void *nothing) {
     char byte;
@@ -448,24 +450,24 @@ static void more_at_the_end(void) {
     put("early", "before");
     int fd = open("early", O_RDWR);
     for (int commits = 0; commits < 2; commits++) {
-        OK(fs_tx_begin(0));
+        OK(xact_tx_thread_begin(NULL, 0));
         assert(pwrite(fd, "inside", 6, 0) == 6);
         assert(pthread_create(&thread, NULL, waits_inside, NULL) == 0);
-        FAILS(EBUSY, commits ? fs_tx_commit(0) : fs_tx_abort());
+        FAILS(EBUSY, commits ? xact_tx_thread_commit(0) : xact_tx_thread_abort());
         char number[40];
         snprintf(number, sizeof number, "descriptor %d ", fd);
-        assert(strstr(fs_tx_why(), number) && strstr(fs_tx_why(), "join them") && fs_tx_status() == 1);
+        assert(strstr(xact_errmsg(), number) && strstr(xact_errmsg(), "join them") && xact_tx_thread_status() == 1);
         assert(has(fd, "inside") && write(waits[1], "", 1) == 1 && pthread_join(thread, NULL) == 0);
-        OK(commits ? fs_tx_commit(0) : fs_tx_abort());
+        OK(commits ? xact_tx_thread_commit(0) : xact_tx_thread_abort());
         assert(has(fd, commits ? "inside" : "before"));
     }
     close(fd);
-    /* With nothing to put back a thread may go on. */
-    OK(fs_tx_begin(0));
+    /* If no descriptor has to be put back, a thread may continue. */
+    OK(xact_tx_thread_begin(NULL, 0));
     assert(pthread_create(&thread, NULL, waits_inside, NULL) == 0);
     fd = open("early", O_RDWR);
     assert(pwrite(fd, "follow", 6, 0) == 6);
-    OK(fs_tx_commit(0));
+    OK(xact_tx_thread_commit(0));
     assert(has(fd, "follow") && file_has("early", "follow"));
     assert(write(waits[1], "", 1) == 1 && pthread_join(thread, NULL) == 0);
     close(fd);
@@ -487,7 +489,7 @@ int main(int argc, char **argv) {
     threads_inside();
     stuck();
     retained();
-    OK(fs_tx_begin_at(mnt, 0));
-    OK(fs_tx_abort());
+    OK(xact_tx_thread_begin(mnt, 0));
+    OK(xact_tx_thread_abort());
     return 0;
 }

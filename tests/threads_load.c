@@ -1,6 +1,7 @@
 /*
- * Eight threads of transactions beside eight of plain files, on and off the volume, with databases and children.
- * Right: no call fails, what was written is read, and rows and files are those of the transactions that committed.
+ * Eight threads with transactions and eight with plain files, on the volume and elsewhere, with
+ * databases and child processes. It succeeds if no call fails, every file reads as it was written,
+ * and rows and files are those of the committed transactions.
  * usage: threads_load MNT OUTSIDE SECONDS
  */
 #include <assert.h>
@@ -17,7 +18,7 @@
 #include <unistd.h>
 #include <xact.h>
 
-/* Of sqlite3.h, which need not be installed beside the library. */
+/* Declarations of sqlite3.h, which may be missing where the library is installed. */
 typedef struct sqlite3 sqlite3;
 int sqlite3_open(const char *path, sqlite3 **db);
 int sqlite3_close(sqlite3 *db);
@@ -63,7 +64,8 @@ static int is(int fd, const char *text) {
     return pread(fd, got, sizeof got - 1, 0) == (ssize_t)strlen(text) && !strcmp(got, text);
 }
 
-/* Even ones around their calls, odd ones in a folder: each inserts a row and writes a file, in one database of two. */
+/* Even threads use the thread's transaction, odd ones a handle. Each transaction inserts a row into
+ * one of the databases and writes a file. */
 static void *transacts(void *number) {
     long me = (long)number, k = 0;
     int in_folder = me % 2;
@@ -71,8 +73,8 @@ static void *transacts(void *number) {
     snprintf(area, sizeof area, "%s/c-load/%ld", mnt, me % 4);
     while (time(NULL) < end) {
         xact_tx *tx = NULL;
-        if (in_folder ? !(tx = xact_tx_begin(area, 0)) : fs_tx_begin_at(mnt, 0) < 0) {
-            complain("thread %ld: begin: %s", me, fs_tx_why());
+        if (in_folder ? !(tx = xact_tx_begin(area, 0)) : xact_tx_thread_begin(mnt, 0) < 0) {
+            complain("thread %ld: begin: %s", me, xact_errmsg());
             continue;
         }
         snprintf(name, sizeof name, "%ld-%ld", me, k);
@@ -84,12 +86,12 @@ static void *transacts(void *number) {
         strcat(path, "/a.db");
         snprintf(text, sizeof text, "insert into m values('%s')", name);
         int failed = sql(path, text, said, sizeof said), fd = failed ? -1 : put(dir, name, name);
-        int doomed = in_folder ? xact_tx_doomed(tx) : fs_tx_doomed();
+        int doomed = in_folder ? xact_tx_doomed(tx) : xact_tx_thread_doomed();
         if (!doomed && (failed || fd < 0))
             complain("thread %ld: inside: %s", me, failed ? said : strerror(errno));
-        int ended = in_folder ? xact_tx_commit(tx, 0) : fs_tx_commit(0);
+        int ended = in_folder ? xact_tx_commit(tx, 0) : xact_tx_thread_commit(0);
         if (ended < 0 && errno != EAGAIN)
-            complain("thread %ld: commit: %s", me, in_folder ? xact_tx_why(tx) : fs_tx_why());
+            complain("thread %ld: commit: %s", me, in_folder ? xact_tx_why(tx) : xact_errmsg());
         if (ended == 0) {
             k++;
             if (!in_folder && (!is(fd, name) || pwrite(fd, "!", 1, strlen(name)) != 1))

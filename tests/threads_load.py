@@ -1,8 +1,11 @@
-"""Threads of transactions beside threads of plain files, of one process: threads_load.py MNT OUTSIDE SECONDS
+"""Threads with transactions beside threads with plain files, in one process.
 
-Eight threads run transactions, around their calls and in folders, each of which inserts a row and writes a file. Eight others
-write and read files on and off the volume, use databases there, map files, fork and start programs. Right: no call
-fails, each file reads back what was written to it, and rows and files are those of the transactions that committed.
+usage: threads_load.py MNT OUTSIDE SECONDS
+
+Eight threads run transactions of the thread and in folders, each of which inserts a row and writes
+a file. Eight others write and read files on the volume and elsewhere, use databases there, map
+files, fork and start programs. The test succeeds if no call fails, each file reads as it was
+written, and rows and files are those of the committed transactions.
 """
 
 import asyncio
@@ -70,12 +73,12 @@ def insert(path, name):
 # --- transactions ---
 
 
-def transactions(who, area, in_folder):
-    """Those of one area collide, for its database."""
+def transactions(worker, area, in_folder):
+    """Transactions in the same area conflict, in its database."""
     k = 0
     while time.monotonic() < end:
         k += 1
-        name = f"{who}-{k}"
+        name = f"{worker}-{k}"
 
         def body(tx):
             at = Path(tx.path) if in_folder else HERE / area
@@ -94,7 +97,7 @@ def transactions(who, area, in_folder):
         except ZeroDivisionError:
             expect((HERE / area / name).exists(), False, "a file of an abort")
         except Exception as e:
-            note(f"{who}: {type(e).__name__}: {e!s:.120}")
+            note(f"{worker}: {type(e).__name__}: {e!s:.120}")
             continue
         else:
             done["transactions"] += 1
@@ -102,9 +105,9 @@ def transactions(who, area, in_folder):
                 committed[area].add(name)
             if not in_folder:
                 # The descriptor refers to the committed file.
-                expect(os.pread(files[-1].fileno(), 100, 0).decode(), name, f"{who}: a descriptor after the commit")
+                expect(os.pread(files[-1].fileno(), 100, 0).decode(), name, f"{worker}: a descriptor after the commit")
                 (HERE / area / name).write_text(name + "+")
-                expect(os.pread(files[-1].fileno(), 100, 0).decode(), name + "+", f"{who}: a change after the commit")
+                expect(os.pread(files[-1].fileno(), 100, 0).decode(), name + "+", f"{worker}: a change after the commit")
         finally:
             for file in files:
                 try:
@@ -116,76 +119,76 @@ def transactions(who, area, in_folder):
 # --- everything else ---
 
 
-def plain(who, k, area):
-    path = area / f"plain {who}"
-    want = f"{who} {k}\n" * (k % 50 + 1)
+def plain(worker, k, area):
+    path = area / f"plain {worker}"
+    want = f"{worker} {k}\n" * (k % 50 + 1)
     path.write_text(want)
-    expect(path.read_text(), want, who)
+    expect(path.read_text(), want, worker)
 
 
-def duplicated(who, k, area):
-    path = area / f"duplicated {who}"
+def duplicated(worker, k, area):
+    path = area / f"duplicated {worker}"
     fd = os.open(path, os.O_CREAT | os.O_RDWR)
     copy = os.dup(fd)
     os.close(fd)
     os.pwrite(copy, b"%09d" % k, 0)
-    expect(os.pread(copy, 9, 0), b"%09d" % k, who)
+    expect(os.pread(copy, 9, 0), b"%09d" % k, worker)
     os.close(copy)
 
 
-def mapped(who, k, area):
-    with open(area / f"mapped {who}", "w+b") as file:
+def mapped(worker, k, area):
+    with open(area / f"mapped {worker}", "w+b") as file:
         file.truncate(4096)
         with mmap.mmap(file.fileno(), 4096) as memory:
             memory[:9] = b"%09d" % k
             memory.flush()
-        expect(os.pread(file.fileno(), 9, 0), b"%09d" % k, who)
+        expect(os.pread(file.fileno(), 9, 0), b"%09d" % k, worker)
 
 
-def sqlite(who, k, area):
+def sqlite(worker, k, area):
     if k == 1:
-        database(area / f"{who}.db", "wal" if who.endswith("1") else "delete")
-    insert(area / f"{who}.db", str(k))
+        database(area / f"{worker}.db", "wal" if worker.endswith("1") else "delete")
+    insert(area / f"{worker}.db", str(k))
     with lock:
-        committed[str(area / f"{who}.db")].add(str(k))
+        committed[str(area / f"{worker}.db")].add(str(k))
 
 
-def program(who, k, area):
-    path = area / f"program {who}"
+def program(worker, k, area):
+    path = area / f"program {worker}"
     with open(path, "w") as file:
         subprocess.run(["bash", "-c", f"echo {k} >&{file.fileno()}"], pass_fds=[file.fileno()], check=True)
-    expect(path.read_text(), f"{k}\n", who)
+    expect(path.read_text(), f"{k}\n", worker)
 
 
-def forked(who, k, area):
-    path = area / f"forked {who}"
+def forked(worker, k, area):
+    path = area / f"forked {worker}"
     child = os.fork()
     if child == 0:
         fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         os.write(fd, b"%d" % k)
         os._exit(0)
-    expect(os.waitpid(child, 0)[1], 0, f"{who}: status")
-    expect(path.read_text(), str(k), who)
+    expect(os.waitpid(child, 0)[1], 0, f"{worker}: status")
+    expect(path.read_text(), str(k), worker)
 
 
-def listing(who, k, area):
-    folder = area / f"listed {who}"
+def listing(worker, k, area):
+    folder = area / f"listed {worker}"
     folder.mkdir(exist_ok=True)
     (folder / str(k)).touch()
-    expect([entry.name for entry in os.scandir(folder)], [str(k)], who)
+    expect([entry.name for entry in os.scandir(folder)], [str(k)], worker)
     (folder / str(k)).unlink()
 
 
-def others(who, kinds, area):
+def others(worker, kinds, area):
     k = 0
     while time.monotonic() < end:
         k += 1
         for kind in kinds:
             try:
-                kind(who, k, area)
+                kind(worker, k, area)
                 done[kind.__name__] += 1
             except Exception as e:
-                note(f"{who}, {kind.__name__}: {type(e).__name__}: {e!s:.120}")
+                note(f"{worker}, {kind.__name__}: {type(e).__name__}: {e!s:.120}")
 
 
 def with_asyncio():
