@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use xact_consistency::{EngineOptions, open, recovered_superblock};
 use xact_device::{BlockDevice, Overlay};
-use xact_fs::{ModeChoice, VolumeOptions, modes};
+use xact_fs::{ModeChoice, VolumeOptions, journal_modes};
 use xact_types::Result;
 
 use crate::volume::Volume;
@@ -19,7 +19,7 @@ pub fn stored_modes(device: Arc<dyn BlockDevice>) -> Result<ModeChoice> {
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
     let engine = open(device.clone(), options)?;
     let home = recovered_superblock(&device, &EngineOptions::default())?;
-    Ok(modes::stored(&xact_fs::superblock::read(&engine, &home)?))
+    Ok(journal_modes::stored(&xact_fs::superblock::read(&engine, &home)?))
 }
 
 /// Changes the modes that are stored on a volume, durably. The volume is recovered first.
