@@ -47,7 +47,7 @@ folder, command, *rest = sys.argv[1:] or sys.exit(__doc__)
 actions = {
     "add": lambda tx: add(tx.path, rest[0], rest[1:]),
     "delete": lambda tx: delete(tx.path, rest[0]),
-    # One instant of rows and attachments; who only reads always commits.
+    # Rows and attachments are of one instant. A transaction that only reads always commits.
     "list": lambda tx: "\n".join(listing(tx.path)),
 }
 print(xact.run(actions[command], xact.folder(folder), tries=20) or "")

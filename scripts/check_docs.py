@@ -84,7 +84,7 @@ def missing_functions(page, text, known):
 
 
 def untemplated(page, text, index):
-    """Sentences about a page of a decision that does not follow the template of docs/adr/README.md."""
+    """Messages about a decision record that does not follow the template of docs/adr/README.md."""
     heads = [line for line in without_code_blocks(text) if line.startswith(("## ", "- Date: ", "- Status: "))]
     wanted = ["- Date: ", "- Status: ", *(f"## {head}" for head in ("Context", "Decision", "Rejected", "Consequences"))]
     if len(heads) != len(wanted) or not all(head.startswith(start) for head, start in zip(heads, wanted)):

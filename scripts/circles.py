@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Prints the import circles inside each crate: files that import each other in a loop.
 
-A module and its own children may be a circle: the parent lists its parts, and they use its definitions. A
-child's children belong to the circle only together with that child. Any other circle of more than three files
-is an error. The script ignores tests inside crates (`tests.rs`, `tests/`, `mod tests`).
+A module and its own children may be a circle: the parent lists its parts, and they use its
+definitions. A child's children belong to the circle only together with that child. Any other circle
+of more than three files is an error. Tests inside crates (`tests.rs`, `tests/`, `mod tests`) are
+ignored.
 """
 
 import pathlib
@@ -147,7 +148,7 @@ def circles(graph):
 
 
 def is_family(circle):
-    """Whether all members but the first are children of members. The crate's root does not count as a parent."""
+    """Whether all members but the first are children of members. The root is not a parent."""
     first = circle[0]
     return first != () and all(member[:-1] in circle for member in circle[1:])
 

@@ -1,9 +1,9 @@
-# Shared by the scripts: messages, and where things are.
+# Messages and paths for the scripts that source this file.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 XACT=$TARGET/release/xact
-# Tools that come as crates are installed here when the machine does not have them.
+# Tools from crates are installed here if the machine does not have them.
 TOOLS=$TARGET/tools
 
 if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
@@ -19,7 +19,7 @@ die() {
     exit 1
 }
 
-# Git that neither reads nor needs the settings of whoever runs this.
+# Git ignores the settings of the calling user and does not need them.
 git_settings() {
     export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
     export GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'

@@ -5,11 +5,10 @@
     scripts/words.py PATH...      list every finding in these files or folders
     scripts/words.py --lower      write the counts of today, after findings were removed
 
-`NAMES` are searched in code and between backticks, `FILES` in paths, and `PROSE` in comments, string
-literals and pages. The tree has findings from before this check: scripts/words.allowed has their
-number for each file. A file with more findings than that fails the check. A file with fewer fails
-it too, until --lower has written the new number, so that a merge cannot hide a new finding behind a
-removed one.
+The table `RULES` says what to find. The tree has findings from before this check: scripts/words.allowed
+has their number for each file. A file with more findings than that fails the check. A file with
+fewer fails it too, until --lower has written the new number, so that a merge cannot hide a new
+finding behind a removed one.
 """
 
 import collections
@@ -31,121 +30,140 @@ HEAD = """\
 # markers), run scripts/words.py --lower: it writes the file from the tree.
 """
 
-# A regular expression over code, what to say instead, and the paths to search (all, where there is none).
-NAMES = [
-    (r"\bxact[-_]base\b|\bcrates/base\b", "xact-types"),
-    (r"\bBase\b", "LiveFs, or Live for a variant", r"crates/"),
-    (r"\bBaseTree\b|\btrait Tree\b", "Operation, InodeOps"),
-    (r"\b(?:fs/src|xact_fs::)/?base\b", "live"),
-    (r"(?<!cell::)\bCells?\b(?!::new|<)", "CachedInode or InodeCache; in a test, the noun it is", r"crates/"),
-    (r"\bNeeds\b", "Budget"),
-    (r"\bRights\b", "Privileges"),
-    (r"\bwant_quota\b|\bexpect_(?!err\b)\w+", "reserve_*", r"crates/fs/src/"),
-    (r"promis", "reserve, reservation", r"crates/(?:fs|fuse|txn)/"),
-    (r"\bRoom\b", "ReserveClass, or the noun it is"),
-    (r"\bConduct\b", "ErrorPolicy"),
-    (r"\bjudged\b|\brun_unjudged\b", "note_corruption, run_inner", r"crates/(?:fs|fuse|txn|xact)/"),
-    (r"\bas_of\b|\bViewHold\b|\bviews\.rs", "mvcc/reads.rs, ReadView, mvcc/stamps.rs"),
-    (r"\bfn draw\b", "next_stamp, or the verb it is", r"crates/(?:fs|txn)/"),
-    (r"\bGathered\b", "WritebackBatch"),
-    (r"\bHabit\b", "WritePattern"),
-    (r"\bhint\b", "lock_hint", r"crates/fs/"),
-    (r"\bmod (?:cut|draw|chosen|part)\b", "prune, synthesize, selection, partial", r"crates/(?:fs|txn|xact)/"),
-    (r"\bTurns\b", "ContentionManager, or the noun it is"),
-    (r"\bClaim\b", "PriorityClaim, or the noun it is"),
-    (r"\bLosses\b", "AbortHistory"),
-    (r"\bLost\b", "LostAttempt"),
-    # Except where it is the former name of a field.
-    (r"\bwinner\b", "conflicting_tx", r"(?!include/|crates/control/tests/header\.rs|python/xact/|tests/(?:test_package\.py|suites/capi\.sh))"),
-    (r"\bReads\b", "ReadSet"),
-    (r"\bAudience\b", "CommitObserver"),
-    (r"\bwitness\w*", "fingerprint", r"crates/(?:fs|txn)/"),
-    (r"\bmod kept\b|\bKept\b", "persisted, SnapshotEntry, or the noun it is"),
-    (r"\bAway\b", "OfflineChanges"),
-    (r"\blimbo\b|\bcheck_hopeful\b", "unlinked_numbers, check_not_doomed"),
-    (r"\blooked_in_passing\b|\bbury_\w+", "kernel_stat_only, drop_all_links or reap_unlinked"),
-    (r"\b[Vv]eil\w*|\bCurtain\b|\bCast\b", "CacheFence, Publisher, Affected, publish"),
-    (r"\blift\b|\bshut\b", "release, block", r"crates/fuse/src/"),
-    (r"\bCalm\b|\bSeat\b|\bseat\b|\bmodest\w*", "SingleCaller, CpuPin, idle_worker", r"crates/"),
-    (r"\bsit_down\b|\bstand_up\b|relieve", "lower_priority, raise_priority, restore_priority"),
-    (r"\bBESIDE\b|\bAGAIN\b|\bRUN\b", "a constant that names what it counts", r"(?:crates|bench)/"),
-    (r"\bAside\b|\bstep_aside\b", "Parked, park"),
-    (r"\bsettle\b", "free_buffers, or the verb it is", r"crates/fuse/"),
-    (r"\bmod registry\b|\bserver::registry\b", "transactions", r"crates/fuse/"),
-    (r"\bTold\b|\btold\b|\btell\b(?!\()", "TxInfo, or the noun it is"),
-    (r"\bStanding\b|\bPass\b", "TxStatus, ViewGuard"),
-    (r"\bKnown\b", "KernelRefs, or the noun it is"),
-    (r"\bmod (?:hidden|past|keeping|deciding|ending|contents|opened|owner)\b",
-     "control_dir, snapshot_dirs, keep_ioctl, tx_ioctl, tx_end, io, open_snapshots, process", r"crates/fuse/src/"),
-    (r"\bxact[-_]inside\b|\bcrates/inside\b", "xact-namespace"),
-    (r"\bmod about\b|\bAbout\b|\bInTheWay\b|\bclient::Inner\b", "FileIdentity, Busy, SavepointHandle, or the noun it is"),
-    (r"\bmod (?:around|calls|border)\b|\btelling_or\b", "thread_tx, exports, ffi_guard, with_last_error", r"crates/capi/"),
-    (r"\bplace\b", "mount_path", r"crates/capi/src/"),
-    (r"\bmod keep\b|\bKeepRules\b", "retention, RetentionPolicy"),
-    (r"\bFiles\b", "PathExt, or the noun it is"),
-    (r"\bolder\b", "draining", r"crates/consistency/"),
-    (r"\bhand_on\b|reach_back|\bupdate_apart\b", "charge_next, join_draining, update_per_version"),
-    (r"\bis_young_again\b|\bPATIENCE\b", "reset_age, WAITS_MAX; a limit in time: TIMEOUT"),
-    (r"\bheld\b|\blive\b", "snapshot_refs, published_map", r"crates/consistency/src/generations/"),
-    (r"\bsweep\w*", "writeback_home, or the noun it is"),
-    (r"\bWay\b|\bSeen\b", "CommitKind, GenerationReader, or the noun it is"),
-    (r"\bplace\b", "pool block", r"crates/consistency/src/generations/"),
-    (r"\bNoneEngine\b|\bsuperblock_home\b", "Unjournaled, superblock_io"),
-    (r"\bShared\b", "Core", r"crates/consistency/"),
-    (r"\bmod (?:behind|direct)\b|\bWaits\b|\bpass_on\b", "write_behind, direct_io, WriteHint, flush_page_cache_range"),
-    (r"\b(?:mod|crate::|testkit::)\s*(?:late|gate|sittings|session)\b|\bLane\b|held_back",
-     "draining_ops, stall, resume, driver, ThreadHistory, stalled", r"crates/testkit/|crates/fs/tests/"),
-    (r"(?<!thread::)(?<!\.)\bspawn(?:ed|s)?\b(?!ed by)", "close_and_open_next", r"crates/consistency/"),
-    (r"\bdeclined\b", "aborted", r"crates/"),
-]
+Rule = collections.namedtuple("Rule", "kind pattern advice paths sound")
 
-# A regular expression over the path of a file, and what to call it instead.
-FILES = [
-    (r"/(?:room|whole|views|as_of|draw|chosen)\.rs$", "reserve_class.rs, health.rs, reads.rs, stamps.rs, synthesize.rs, selection.rs"),
-    (r"^crates/fs/src/(?:base|cut)/|/kept(?:/|\.rs$)", "live/, prune/, persisted/"),
-    (r"^crates/fuse/src/.*/(?:registry|hidden|past|keeping|deciding|ending|contents|opened|owner)\.rs$", "control_dir.rs, ..."),
-    (r"^crates/capi/.*/(?:around|calls|border)\.rs$|^tests/around\.c$", "thread_tx, exports, ffi_guard"),
-    (r"^crates/xact/src/keep\.rs$|^crates/cli/src/size\.rs$", "retention.rs, values.rs"),
-    (r"^crates/consistency/.*/(?:older|held|live|sweep)\.rs$", "draining.rs, snapshot_refs.rs, published_map.rs, writeback_home.rs"),
-    (r"^crates/testkit/.*/(?:late|gate|sittings|session|lies|held_back|spawning)\.rs$",
-     "draining_ops, stall, resume, driver, lying_device, stalled_device"),
-    (r"^crates/check/tests/sweep\.rs$|spawning\.md$", "the noun it is"),
-]
+
+def in_code(pattern, advice, paths=""):
+    """A name to find in code and between backticks, in the files whose paths match."""
+    return Rule("code", pattern, advice, paths, None)
+
+
+def in_path(pattern, advice):
+    """A name to find in the path of a file."""
+    return Rule("path", pattern, advice, "", None)
+
+
+def in_prose(pattern, advice, sound=None):
+    """Words to find in comments, string literals and pages, except in what is sound English. A space
+    matches any white space, the end of a line too."""
+    return Rule("prose", pattern, advice, "", sound)
+
+
+def at_start(pattern, advice):
+    """Words with which no comment begins."""
+    return Rule("start", pattern, advice, "", None)
+
 
 PERSONS = "user|users|person|people|persons|reader|readers|administrator|author|attacker|member|members|those|anyone|everyone"
 BE = "(?:is|are|was|were|be|been)"
 
-# A regular expression over comments, string literals and pages, what to say instead, and the
-# matches that are sound English. A space matches any white space, the end of a line too.
-PROSE = [
-    (r"\bwho\b", "name the process, thread or caller", rf"\b(?:{PERSONS}),? who\b"),
-    (r"\b(?:whoever|whom|whomever)\b", "name the process, thread or caller"),
-    (r"\b(?:he|him|his|himself)\b", "it or they; name the process, thread or user"),
-    (r"\b(?:nobody|somebody)\b", "no one, no other thread, another process, ...", r"\breuid nobody\b|\bas_nobody\b"),
-    (r"\b(?:tells?|told|telling)\b", "return, report, print, say, log", r"\b(?:tells?|told|telling)(?: [\w'-]+){0,5} apart\b"),
-    (r"\banew\b", "again, from scratch"),
-    (r"\bfor good\b", "permanently, finally", r"\bfor good (?:reason|measure|cause)"),
-    (r"\b(?:lets?|letting) go of\b", "release, drop"),
-    (r"\bbesides\b", "also, in addition, other than"),
-    (r"\bmeanwhile\b|\bin the meantime\b", "since then, concurrently, in between"),
-    (r"\bso many\b", "that many, as many, n", r"\bso many(?: \w+){1,4} that\b"),
-    (r"\bat the (?:most|least|latest)\b", "at most, at least, no later than"),
-    (r"\bby (?:itself|themselves)\b", "on its own, automatically, separately"),
-    (r"\b(?:has|have|had|is|be|with|where|if) room for\b", "fits, holds, leaves space for"),
-    (r"\bmend(?:s|ed|ing)?\b", "repair, fix"),
-    (r"\b(?:goes|go|went|gone|going) on\b", "continue, resume", r"\bgo(?:es)? on (?:a|the|top|its|their)\b"),
-    (rf"\b{BE} gone\b", "was deleted, has ended, no longer exists"),
-    (r"\b(?:is|are|was|were) there(?=\s*(?:[.,;:)]|and\b|or\b|but\b|when\b|until\b|already\b|too\b))", "exists",
-     r"\b(?:how|as) (?:many|much|long|often)\b[^.]{0,30} there\b"),
-    (r"\b(?:is|are|was|were) no \w+", "is not a ...; invalid ...",
-     r"\b(?:[Tt]here|[Ww]here) (?:is|are|was|were) no \w+|\bno (?:longer|more|less|better|worse|other|different|way|need|doubt|one)\b"),
-    (r"\bnone of (?:ours|theirs|his|what)\b|\b(?:is|are) none of this\b", "no part of, nothing that, no such ..."),
-    (r"\bas (?:[\w'-]+ ){1,4}(?:has|have|had) (?:it|them)\b", "as in, according to"),
-    (r"\bspawning\b", "non-blocking commit close; of a process: start"),
-]
 
-# Words that begin no comment.
-BEGINNING = re.compile(r"(?:Of|To|Where|What|Who|Whoever|Whom)\b")
+# What to find, and what to say instead. All patterns are regular expressions.
+RULES = [
+    in_code(r"\bxact[-_]base\b|\bcrates/base\b", "xact-types"),
+    in_code(r"\bBase\b", "LiveFs, or Live for a variant", r"crates/"),
+    in_code(r"\bBaseTree\b|\btrait Tree\b", "Operation, InodeOps"),
+    in_code(r"\b(?:fs/src|xact_fs::)/?base\b", "live"),
+    in_code(r"(?<!cell::)\bCells?\b(?!::new|<)", "CachedInode or InodeCache; in a test, the noun it is", r"crates/"),
+    in_code(r"\bNeeds\b", "Budget"),
+    in_code(r"\bRights\b", "Privileges"),
+    in_code(r"\bwant_quota\b|\bexpect_(?!err\b)\w+", "reserve_*", r"crates/fs/src/"),
+    in_code(r"promis", "reserve, reservation", r"crates/(?:fs|fuse|txn)/"),
+    in_code(r"\bRoom\b", "ReserveClass, or the noun it is"),
+    in_code(r"\bConduct\b", "ErrorPolicy"),
+    in_code(r"\bjudged\b|\brun_unjudged\b", "note_corruption, run_inner", r"crates/(?:fs|fuse|txn|xact)/"),
+    in_code(r"\bas_of\b|\bViewHold\b|\bviews\.rs", "mvcc/reads.rs, ReadView, mvcc/stamps.rs"),
+    in_code(r"\bfn draw\b", "next_stamp, or the verb it is", r"crates/(?:fs|txn)/"),
+    in_code(r"\bGathered\b", "WritebackBatch"),
+    in_code(r"\bHabit\b", "WritePattern"),
+    in_code(r"\bhint\b(?!: (?:WriteHint|write_hint)\b)", "lock_hint", r"crates/fs/"),
+    in_code(r"\bmod (?:cut|draw|chosen|part)\b", "prune, synthesize, selection, partial", r"crates/(?:fs|txn|xact)/"),
+    in_code(r"\bTurns\b", "ContentionManager, or the noun it is"),
+    in_code(r"\bClaim\b", "PriorityClaim, or the noun it is"),
+    in_code(r"\bLosses\b", "AbortHistory"),
+    in_code(r"\bLost\b", "LostAttempt"),
+    in_code(r"(?<!conflicting_tx as )\bwinner\b", "conflicting_tx",
+            # Except where it is the former name of a field.
+            r"(?!include/|crates/control/tests/header\.rs|python/xact/|tests/(?:test_package\.py|suites/capi\.sh))"),
+    in_code(r"\bReads\b", "ReadSet"),
+    in_code(r"\bAudience\b", "CommitObserver"),
+    in_code(r"\bwitness\w*", "fingerprint", r"crates/(?:fs|txn)/"),
+    in_code(r"\bmod kept\b|\bKept\b", "persisted, SnapshotEntry, or the noun it is", r"(?!crates/control/)"),
+    in_code(r"\bAway\b", "OfflineChanges"),
+    in_code(r"\blimbo\b|\bcheck_hopeful\b", "unlinked_numbers, check_not_doomed"),
+    in_code(r"\blooked_in_passing\b|\bbury_\w+", "kernel_stat_only, drop_all_links or reap_unlinked"),
+    in_code(r"\b[Vv]eil\w*|\bCurtain\b|\bCast\b", "CacheFence, Publisher, Affected, publish"),
+    in_code(r"\blift\b|\bshut\b", "release, block", r"crates/fuse/src/"),
+    in_code(r"\bCalm\b|\bSeat\b|\bseat\b|\bmodest\w*", "SingleCaller, CpuPin, idle_worker", r"crates/"),
+    in_code(r"\bsit_down\b|\bstand_up\b|relieve", "lower_priority, raise_priority, restore_priority"),
+    in_code(r"\bBESIDE\b|\bAGAIN\b|\bRUN\b", "a constant that names what it counts", r"(?:crates|bench)/"),
+    in_code(r"\bAside\b|\bstep_aside\b", "Parked, park"),
+    in_code(r"\bsettle\b", "free_buffers, or the verb it is", r"crates/fuse/"),
+    in_code(r"\bmod registry\b|\bserver::registry\b", "transactions", r"crates/fuse/"),
+    in_code(r"\bTold\b|\btold\b|\btell\b(?!\()", "TxInfo, or the noun it is"),
+    in_code(r"\bStanding\b|\bPass\b(?! \[1-5\])", "TxStatus, ViewGuard"),
+    in_code(r"\bKnown\b", "KernelRefs, or the noun it is"),
+    in_code(r"\bmod (?:hidden|past|keeping|deciding|ending|contents|opened|owner)\b",
+     "control_dir, snapshot_dirs, keep_ioctl, tx_ioctl, tx_end, io, open_snapshots, process", r"crates/fuse/src/"),
+    in_code(r"\bxact[-_]inside\b|\bcrates/inside\b", "xact-namespace"),
+    in_code(r"\bmod about\b|\bAbout\b|\bInTheWay\b|\bclient::Inner\b", "FileIdentity, Busy, SavepointHandle, or the noun it is"),
+    in_code(r"\bmod (?:around|calls|border)\b|\btelling_or\b", "thread_tx, exports, ffi_guard, with_last_error", r"crates/capi/"),
+    in_code(r"\bplace\b", "mount_path", r"crates/capi/src/"),
+    in_code(r"\bmod keep\b|\bKeepRules\b", "retention, RetentionPolicy"),
+    in_code(r"\bFiles\b", "PathExt, or the noun it is"),
+    in_code(r"\bolder\b", "draining", r"crates/consistency/"),
+    in_code(r"\bhand_on\b|reach_back|\bupdate_apart\b", "charge_next, join_draining, update_per_version"),
+    in_code(r"\bis_young_again\b|\bPATIENCE\b", "reset_age, WAITS_MAX; a limit in time: TIMEOUT"),
+    in_code(r"\bheld\b|\blive\b", "snapshot_refs, published_map", r"crates/consistency/src/generations/"),
+    in_code(r"\bsweep\w*", "writeback_home, or the noun it is"),
+    in_code(r"\bWay\b|\bSeen\b", "CommitKind, GenerationReader, or the noun it is"),
+    in_code(r"\bplace\b", "pool block", r"crates/consistency/src/generations/"),
+    in_code(r"\bNoneEngine\b|\bsuperblock_home\b", "Unjournaled, superblock_io"),
+    in_code(r"\bShared\b", "Core", r"crates/consistency/"),
+    in_code(r"\bmod (?:behind|direct)\b|\bWaits\b|\bpass_on\b", "write_behind, direct_io, WriteHint, flush_page_cache_range"),
+    in_code(r"\b(?:mod|crate::|testkit::)\s*(?:late|gate|sittings|session)\b|\bLane\b|held_back",
+     "draining_ops, stall, resume, driver, ThreadHistory, stalled", r"crates/testkit/|crates/fs/tests/"),
+    in_code(r"(?<!thread::)(?<!\.)\bspawn(?:ed|s)?\b(?!ed by)", "close_and_open_next", r"crates/consistency/"),
+    in_code(r"\bdeclined\b", "aborted", r"crates/"),
+
+    in_path(r"/(?:room|whole|views|as_of|draw|chosen)\.rs$", "reserve_class.rs, health.rs, reads.rs, stamps.rs, synthesize.rs, selection.rs"),
+    in_path(r"^crates/fs/src/(?:base|cut)/|/kept(?:/|\.rs$)", "live/, prune/, persisted/"),
+    in_path(r"^crates/fuse/src/.*/(?:registry|hidden|past|keeping|deciding|ending|contents|opened|owner)\.rs$", "control_dir.rs, ..."),
+    in_path(r"^crates/capi/.*/(?:around|calls|border)\.rs$|^tests/around\.c$", "thread_tx, exports, ffi_guard"),
+    in_path(r"^crates/xact/src/keep\.rs$|^crates/cli/src/size\.rs$", "retention.rs, values.rs"),
+    in_path(r"^crates/consistency/.*/(?:older|held|live|sweep)\.rs$", "draining.rs, snapshot_refs.rs, published_map.rs, writeback_home.rs"),
+    in_path(r"^crates/testkit/.*/(?:late|gate|sittings|session|lies|held_back|spawning)\.rs$",
+     "draining_ops, stall, resume, driver, lying_device, stalled_device"),
+    in_path(r"^crates/check/tests/sweep\.rs$|spawning\.md$", "the noun it is"),
+
+    in_prose(r"\bwho\b", "name the process, thread or caller", rf"\b(?:{PERSONS}),? who\b"),
+    in_prose(r"\b(?:whoever|whom|whomever)\b", "name the process, thread or caller"),
+    in_prose(r"\b(?:he|him|his|himself)\b", "it or they; name the process, thread or user"),
+    in_prose(r"\b(?:nobody|somebody)\b", "no one, no other thread, another process, ...",
+             r"\bas_nobody\b|\b(?:reuid|chown|owner|id -[ug]) nobody\b|\"nobody\""),
+    in_prose(r"\b(?:tells?|told|telling)\b", "return, report, print, say, log", r"\b(?:tells?|told|telling)(?: [\w'-]+){0,5} apart\b"),
+    in_prose(r"\banew\b", "again, from scratch"),
+    in_prose(r"\bfor good\b", "permanently, finally", r"\bfor good (?:reason|measure|cause)"),
+    in_prose(r"\b(?:lets?|letting) go of\b", "release, drop"),
+    in_prose(r"\bbesides\b", "also, in addition, other than"),
+    in_prose(r"\bmeanwhile\b|\bin the meantime\b", "since then, concurrently, in between"),
+    in_prose(r"\bso many\b", "that many, as many, n", r"\bso many(?: \w+){1,4} that\b"),
+    in_prose(r"\bat the (?:most|least|latest)\b", "at most, at least, no later than"),
+    in_prose(r"\bby (?:itself|themselves)\b", "on its own, automatically, separately"),
+    in_prose(r"\b(?:has|have|had|is|be|with|where|if) room for\b", "fits, holds, leaves space for"),
+    in_prose(r"\bmend(?:s|ed|ing)?\b", "repair, fix"),
+    in_prose(r"\b(?:goes|go|went|gone|going) on\b", "continue, resume", r"\bgo(?:es)? on (?:a|the|top|its|their)\b"),
+    in_prose(rf"\b{BE} gone\b", "was deleted, has ended, no longer exists"),
+    in_prose(r"\b(?:is|are|was|were) there(?=\s*(?:[.,;:)]|and\b|or\b|but\b|when\b|until\b|already\b|too\b))", "exists",
+     r"\b(?:how|as) (?:many|much|long|often)\b[^.]{0,30} there\b"),
+    in_prose(r"\b(?:is|are|was|were) no \w+", "is not a ...; invalid ...",
+     r"\b(?:[Tt]here|[Ww]here) (?:is|are|was|were) no \w+|\bno (?:longer|more|less|better|worse|other|different|way|need|doubt|one)\b"),
+    in_prose(r"\bnone of (?:ours|theirs|his|what)\b|\b(?:is|are) none of this\b", "no part of, nothing that, no such ..."),
+    in_prose(r"\bas (?:[\w'-]+ ){1,4}(?:has|have|had) (?:it|them)\b", "as in, according to"),
+    in_prose(r"\bspawning\b", "non-blocking commit close; of a process: start"),
+
+    at_start(r"(?:Of|To|Where|What|Who|Whoever|Whom)\b", "begin a comment with its noun or verb"),
+]
 
 TOKENS = {
     ".rs": r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>(?<!\w)[bc]?r(?P<h>\#*)".*?"(?P=h)|"(?:\\.|[^"\\])*")"""
@@ -218,29 +236,36 @@ def comments(text, suffix):
             previous, last = words, n
 
 
-def matches(where, pattern, sound=None):
-    """The matches of a pattern of `PROSE`, except in what is sound English."""
-    if sound:
-        where = re.sub(sound.replace(" ", r"\s+"), lambda match: blank(match.group()), where)
-    return re.finditer(pattern.replace(" ", r"\s+"), where)
+def matches(text, rule):
+    """The matches of a rule in code or prose, except in what is sound English."""
+    if rule.sound:
+        text = re.sub(rule.sound.replace(" ", r"\s+"), lambda match: blank(match.group()), text)
+    return re.finditer(rule.pattern.replace(" ", r"\s+") if rule.kind == "prose" else rule.pattern, text)
 
 
 def findings(path, text):
     """Every finding in a file, by line."""
     suffix = pathlib.PurePath(path).suffix
-    code, prose = split(text, suffix)
-    found = [(0, path, advice) for pattern, advice in FILES if re.search(pattern, path)]
-    hits = [(match, advice) for pattern, advice, *scope in NAMES if not scope or re.match(scope[0], path)
-            for match in re.finditer(pattern, code)]
-    hits += [(match, advice) for pattern, advice, *sound in PROSE for match in matches(prose, pattern, *sound)]
-    found += [(match.string.count("\n", 0, match.start()) + 1, " ".join(match.group().split()), advice) for match, advice in hits]
-    lines = text.split("\n")
-    for number, words, begins in comments(text, suffix):
-        if begins and BEGINNING.match(words):
-            found.append((number, words[:40], "begin a comment with its noun or verb"))
+    names, words = split(text, suffix)
+    lines, starts = text.split("\n"), []
+    found = []
+    for number, comment, begins in comments(text, suffix):
         columns = len(lines[number - 1])
         if columns > COLUMNS_MAX and "://" not in lines[number - 1]:
             found.append((number, f"{columns} columns", f"at most {COLUMNS_MAX} in a comment"))
+        if begins:
+            starts.append((number, comment))
+    for rule in RULES:
+        if not re.match(rule.paths, path):
+            continue
+        if rule.kind == "path":
+            found += [(0, path, rule.advice)] if re.search(rule.pattern, path) else []
+        elif rule.kind == "start":
+            found += [(number, comment[:40], rule.advice) for number, comment in starts if re.match(rule.pattern, comment)]
+        else:
+            where = names if rule.kind == "code" else words
+            found += [(where.count("\n", 0, match.start()) + 1, " ".join(match.group().split()), rule.advice)
+                      for match in matches(where, rule)]
     return [Finding(*finding) for finding in sorted(found)]
 
 

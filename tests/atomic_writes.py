@@ -1,4 +1,4 @@
-"""What the atomic-write ioctls on a mount do, called directly. usage: atomic_writes.py MNT"""
+"""Checks the atomic-write ioctls on a mount, called directly. usage: atomic_writes.py MNT"""
 
 import errno
 import fcntl
@@ -21,15 +21,15 @@ def refused(code, call, *args):
 
 
 class Other:
-    """Another process, which does one thing after the other and tells what came of it."""
+    """Another process, which executes commands of one letter and sends back their results."""
 
     def __init__(self, path):
-        (their_in, self.ask), (self.told, their_out) = os.pipe(), os.pipe()
+        (their_in, self.ask), (self.answers, their_out) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid:
             os.close(their_in), os.close(their_out)
             return
-        os.close(self.ask), os.close(self.told)
+        os.close(self.ask), os.close(self.answers)
         fd = os.open(path, os.O_RDWR)
         while command := os.read(their_in, 1):
             try:
@@ -51,7 +51,7 @@ class Other:
 
     def __call__(self, command):
         os.write(self.ask, command)
-        return os.read(self.told, 100)
+        return os.read(self.answers, 100)
 
     def kill(self):
         os.kill(self.pid, signal.SIGKILL)
@@ -65,14 +65,14 @@ assert int.from_bytes(fcntl.ioctl(fd, GET_FEATURES, b"\0" * 4), sys.byteorder) &
 other = Other(path)
 assert other(b"r") == b"a"
 
-# Nobody sees a section before its end, and everybody from then on.
+# No other process sees a section before its commit; all see it afterwards.
 fcntl.ioctl(fd, START)
 refused(errno.EINVAL, fcntl.ioctl, fd, START)
 assert other(b"s") == b"errno %d" % errno.EBUSY
 os.pwrite(fd, b"b" * PAGE, 0)
 os.pwrite(fd, b"b" * PAGE * 2, PAGE * 5)
 assert other(b"r") == b"a" and other(b"b") == b"%d" % (PAGE * 4)
-# Whole pages only.
+# A section takes whole pages only.
 refused(errno.EINVAL, os.pwrite, fd, b"x" * 100, 0)
 refused(errno.EINVAL, os.pwrite, fd, b"x" * PAGE, 100)
 fcntl.ioctl(fd, COMMIT)
@@ -80,7 +80,7 @@ assert other(b"r") == b"b" and other(b"b") == b"%d" % (PAGE * 7) and os.pread(fd
 assert os.pread(fd, PAGE, PAGE * 6) == b"b" * PAGE and os.pread(fd, PAGE, PAGE * 4) == b"\0" * PAGE
 refused(errno.EINVAL, fcntl.ioctl, fd, COMMIT)
 
-# An aborted one has not been.
+# An aborted section changes nothing.
 fcntl.ioctl(fd, START)
 os.pwrite(fd, b"c" * PAGE, 0)
 os.pwrite(fd, b"c" * PAGE, PAGE * 20)
@@ -88,7 +88,7 @@ fcntl.ioctl(fd, ABORT)
 assert os.pread(fd, PAGE, 0) == b"b" * PAGE and os.fstat(fd).st_size == PAGE * 7
 refused(errno.EINVAL, fcntl.ioctl, fd, ABORT)
 
-# Another process writes: elsewhere in the file both happen, in the same block the section does not.
+# Another process writes during a section. Its commit fails if both wrote the same block.
 fcntl.ioctl(fd, START)
 os.pwrite(fd, b"d" * PAGE, 0)
 assert other(b"2") == b"4096"
@@ -100,7 +100,7 @@ assert other(b"w") == b"4096"
 refused(errno.EAGAIN, fcntl.ioctl, fd, COMMIT)
 assert os.pread(fd, PAGE, 0) == b"w" * PAGE and other(b"r") == b"w"
 
-# A process that dies in it leaves nothing, and nothing in the way of the next one.
+# A process that dies in a section leaves no changes and does not block the next section.
 for _ in range(20):
     assert other(b"s") == b"0" and other(b"w") == b"4096" and other(b"2") == b"4096"
     os.pwrite(fd, b"f" * PAGE, PAGE * 3)
@@ -113,7 +113,7 @@ for _ in range(20):
     assert other(b"r") == b"g" and os.pread(fd, PAGE, PAGE * 3) == b"f" * PAGE
     os.pwrite(fd, b"w" * PAGE, 0)
 
-# Only files, and not in a transaction.
+# Folders have no sections.
 folder = os.open(mnt, os.O_RDONLY)
 refused(errno.ENOTTY, fcntl.ioctl, folder, START)
 print("all as it should be")

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""What one user can do to others on a mount, and what another user has of it meanwhile.
+"""Attacks on a mount by one user, and the calls of another user beside them.
 
 attack.py worst MNT FOLDER SECONDS [NAME…]
-                                       as an ordinary user: everything that takes memory, descriptors, threads or time
-                                       of the daemon, in many processes, or some of it; FOLDER is his own
-attack.py calls MNT FOLDER SECONDS     as an ordinary user: small calls, one after the other; prints how many there were
-                                       of each kind, and fails if one of them fails
-attack.py rare MNT SECONDS             a process that looks for an absent name every 0.3 ms
-attack.py spin SECONDS                 a process that computes, for comparison
+    As an ordinary user: run all attacks, or those named, each in its own process. They use up the
+    daemon's memory, descriptors, threads and time. FOLDER belongs to that user.
+attack.py calls MNT FOLDER SECONDS
+    As an ordinary user: make small calls, one after the other. Prints the rate of each kind, and
+    fails if a call fails.
+attack.py rare MNT SECONDS
+    Look up an absent name every 0.3 ms.
+attack.py spin SECONDS
+    Compute, for comparison.
 """
 
 import collections
@@ -66,7 +69,7 @@ class Channel:
         os.close(self.fd)
 
 
-# What a user who is at a limit gets.
+# The errors that a user at a limit may get.
 REFUSED = {
     errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EDQUOT, errno.EAGAIN, errno.ENOSPC, errno.EBUSY, errno.ESTALE,
     errno.EINVAL, errno.ENOENT, errno.EEXIST, errno.EIO, errno.ENOTTY,
@@ -74,7 +77,7 @@ REFUSED = {
 
 
 def forever(step):
-    """Does it again and again, whatever comes of it."""
+    """Repeats the step without end. Only an error that is not in `REFUSED` ends it."""
     while True:
         try:
             step()
@@ -104,7 +107,7 @@ def deep_differences(mount, own):
         assert error.errno in REFUSED, error
     for _ in range(24):
         threading.Thread(target=forever, args=(lambda: channel.diff(random.random() < 0.3),), daemon=True).start()
-    # And calls in the transaction whose lock that takes.
+    # Calls in the same transaction wait for the lock that the lists hold.
     forever(lambda: os.listdir(folder))
 
 
@@ -150,7 +153,7 @@ def many_files_inside(mount, own):
 
 
 def contents_inside(mount, own):
-    """Of many transactions, each with a file in memory."""
+    """Keeps many transactions open, each with the contents of a file in memory."""
     held = []
 
     def step():
@@ -218,7 +221,7 @@ def channels(mount, own):
 
 
 def claims(mount, own):
-    """Loses three tries on purpose, then begins again with a claim, also on what it has only read."""
+    """Loses three conflicts on purpose, then begins again with a claim, also on files only read."""
 
     def step():
         channel = Channel(mount)
@@ -271,7 +274,7 @@ def large_writes(mount, own):
     def loop(fd):
         forever(lambda: os.pwrite(fd, data, random.randrange(4) << 20))
 
-    # Not a flood of them: what one user writes to a disk the others wait for on any file system.
+    # Two loops only: on any file system other users wait while one user fills the disk's queue.
     fd = os.open(f"{mount}{own}/large", os.O_CREAT | os.O_RDWR)
     threading.Thread(target=loop, args=(fd,), daemon=True).start()
     forever(lambda: os.copy_file_range(fd, fd, 1 << 20, 0, 2 << 20))
@@ -293,7 +296,7 @@ def syncs(mount, own):
 
 
 def sections(mount, own):
-    """Atomic writes (F2FS's ioctls) of many files."""
+    """Keeps atomic writes (F2FS's ioctls) to many files open."""
     held = []
 
     def step():
@@ -332,7 +335,7 @@ def worst(mount, own, seconds, names):
             try:
                 attack(mount, own)
             except OSError as error:
-                # At a limit before it could begin.
+                # An attack may meet a limit before its first step.
                 if error.errno not in REFUSED:
                     print(f"{attack.__name__}: {error}", flush=True)
                 while True:
@@ -346,7 +349,7 @@ def worst(mount, own, seconds, names):
 
 
 def calls(mount, own, seconds):
-    """Each kind gets its turn; the figures are calls a second."""
+    """Makes calls of each kind in turn, and prints the rate of each in calls per second."""
     folder = mount + own
     fd = os.open(f"{folder}/file", os.O_CREAT | os.O_RDWR)
     data, channel, too_old = os.urandom(4096), Channel(mount), 0
@@ -355,7 +358,7 @@ def calls(mount, own, seconds):
         os.pwrite(fd, data, random.randrange(1 << 20) & ~4095)
 
     def look():
-        # Not from the kernel's cache.
+        # The new time makes the kernel ask the daemon instead of its cache.
         os.utime(fd, (0, random.randrange(1 << 30)))
         os.stat(f"{folder}/file")
 
@@ -372,7 +375,7 @@ def calls(mount, own, seconds):
                     file.write(str(random.random()))
                 return channel.commit()
             except OSError as error:
-                # Others have written more since its begin than is remembered: it is to be tried again.
+                # ESTALE: needed versions were evicted. A new attempt can succeed.
                 if error.errno != errno.ESTALE:
                     raise
                 too_old += 1

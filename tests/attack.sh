@@ -1,26 +1,28 @@
-# What one user can do to others: sourced by suites. See attack.py.
+# Attacks of one user on another, for the suites that source this file. See attack.py.
 
-# Resident memory of the daemon, in KiB: now, and at its highest.
+# Resident memory of the daemon in KiB: its current value and its highest.
 resident() { sed -nE 's/^VmRSS:\s+([0-9]+) kB/\1/p' "/proc/$DAEMON/status"; }
 peak() { sed -nE 's/^VmHWM:\s+([0-9]+) kB/\1/p' "/proc/$DAEMON/status"; }
 
 as_user() { # UID COMMAND…
-    # Of the programs of root's own PATH some are not for others.
+    # Some programs on root's own PATH are not executable by others.
     PATH=/usr/sbin:/usr/bin:/sbin:/bin setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"
 }
 
-# Ends what attack.py has started on this test's mount, and unmounts: a process that is about to end
-# holds the mount for a moment, when it has no command line any more.
+# Kills the processes that attack.py started, and unmounts. An exiting process has no command line,
+# so pkill does not find it, but it still holds the mount for a moment.
 attacker_gone() {
     pkill -KILL -u 65533 -f "$WORK/mnt" || true
-    wait_until "the attacker's processes to let go of the mount" unmounted_saying
+    wait_until "the attacker's processes to release the mount" unmounted_saying
 }
 unmounted_saying() { "$XACT" umount mnt >said 2>&1; }
 
-# attacked SECONDS: on one CPU a user does his worst; on the other one another user makes calls, and none fails. What is left of
-# their speed beside a process that spins there is reported, and is at least ATTACK_LEAVES percent (10: beside other tests
-# the figure is noise). The memory of the daemon stays at the limit of the cache plus 64
-# MiB, and the mount lives.
+# attacked SECONDS: one user attacks on one CPU, and another user makes calls on the other CPU.
+# - No call fails.
+# - The calls keep at least ATTACK_LEAVES percent of the speed that they have beside a process that
+#   spins (10: beside other tests the figure is noise). The figure is reported.
+# - The daemon's memory stays below the limit of the cache plus 64 MiB.
+# - The mount works afterwards.
 attacked() {
     local seconds=$1 quiet=8 attacker limit kind before during
     [[ $(nproc) -ge 2 ]] || fail "this test needs two CPUs"
@@ -41,7 +43,7 @@ attacked() {
         fail "a call of the other user failed"
     limit=$(((32 + 64) << 10))
     wait $attacker
-    kill -0 "$DAEMON" 2>/dev/null || fail "the daemon is gone: $(tail -n 5 "$WORK/daemon.log")"
+    kill -0 "$DAEMON" 2>/dev/null || fail "the daemon has ended: $(tail -n 5 "$WORK/daemon.log")"
     report "memory of the daemon: $(($(peak) >> 10)) MiB at its peak, $(($(resident) >> 10)) after"
     for kind in write look make_and_remove transaction; do
         before=$(jq ".$kind.rate" before.json) during=$(jq ".$kind.rate" during.json)

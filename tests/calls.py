@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes calls that few programs make, and prints what came of each, a line a call.
+"""Makes calls that few programs make, and prints the result of each on a line.
 
     calls.py DIR
 
-Two file systems treat them alike if the outputs are equal: results, error numbers, contents and sizes
-afterwards. Inode numbers, times and block counts are left out.
+Two file systems behave alike if the outputs are equal: results, error numbers, and the contents and
+sizes afterwards. Inode numbers, times and block counts are left out.
 """
 
 import ctypes
@@ -209,7 +209,7 @@ def attributes():
     show("create", lambda: os.setxattr(path, "user.a", b"2", os.XATTR_CREATE))
     show("replace", lambda: os.setxattr(path, "user.b", b"2", os.XATTR_REPLACE))
     show("empty", lambda: os.setxattr(path, "user.empty", b""))
-    show("no such class", lambda: os.setxattr(path, "nobody.x", b""))
+    show("no such class", lambda: os.setxattr(path, "unknown.x", b""))
     show("of the system", lambda: os.setxattr(path, "system.data", b""))
     show("too large", lambda: os.setxattr(path, "user.large", b"x" * 70000))
     show("remove", lambda: os.removexattr(path, "user.a"))

@@ -1,15 +1,15 @@
-# What the tests on mounts are written with. Sourced by tests/run; run with a suite and the name of
-# one test it is the process of that test: any command that fails ends it.
+# Functions for the tests on mounts. tests/run sources this file, and also runs it with a suite and
+# the name of a test: then it is the process of that test, and any command that fails ends it.
 
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 PATH=$PATH:/usr/sbin:/sbin:$TOOLS/bin
-# The tests run make, and may themselves be run by one, which would have a say in what that prints.
+# The tests run make. Variables of a make that runs the tests would change its output.
 unset MAKEFLAGS MAKELEVEL MFLAGS
-# Whoever runs the tests may have another shell than CI, or none.
+# The tests use the same shell everywhere; the caller may have another one, or none.
 export SHELL=/bin/sh
 TESTS=$ROOT/tests
 
-# --- what a test can say -------------------------------------------------------------------------
+# --- reports and checks --------------------------------------------------------------------------
 
 # A line for the report of a test that passed: figures, what was left out and why.
 report() { printf '# %s\n' "$*"; }
@@ -54,7 +54,7 @@ lacks() {
     if grep -qE -- "$2" "$1"; then fail "'$2' is in $1: $(cat "$1")"; fi
 }
 
-# needs TOOL…: a test whose tool is missing fails, it does not pass silently.
+# needs TOOL…: a test whose tool is missing fails.
 needs() {
     local tool
     for tool in "$@"; do
@@ -64,15 +64,15 @@ needs() {
 
 # --- volumes -------------------------------------------------------------------------------------
 
-# volume IMG [ARGUMENTS OF xact mkfs…]: makes one, of 256 MiB unless --size is given, for the engine
-# that ENGINE names.
+# volume IMG [ARGUMENTS OF xact mkfs…]: makes a volume with the engine that ENGINE names. Its size
+# is 256 MiB unless --size is given.
 ENGINE=${ENGINE:-journal}
 volume() {
     local image=$1
     shift
     [[ " $* " == *" --size "* ]] || set -- --size 256M "$@"
     [[ " $* " == *" --engine "* ]] || set -- --engine "$ENGINE" "$@"
-    # What a commit may change depends on the one as on the other.
+    # The pool limits the size of a commit as the journal does.
     [[ $ENGINE != generations ]] || set -- "${@/#--journal-size/--pool-size}"
     "$XACT" mkfs "$image" "$@" >/dev/null
 }
@@ -87,8 +87,8 @@ unmounted() { # MNT
     "$XACT" umount "$1"
 }
 
-# The kernel's own ext4. Of a volume with generations it sees the newest, written out, and only to read: what it
-# changed there the volume would not have.
+# Mounts with the kernel's ext4. A volume with generations is exported first, and the export is
+# mounted read-only: changes to it would not reach the volume.
 kernel_mounted() { # IMG MNT [OPTIONS]
     local image=$1 options=loop${3:+,$3}
     if "$XACT" info "$1" | grep xact_generations >/dev/null; then
@@ -100,37 +100,37 @@ kernel_mounted() { # IMG MNT [OPTIONS]
     mount -t ext4 -o "$options" "$image" "$2"
 }
 
-# Whoever looks at all mounts of the machine keeps one busy for a moment. Waits until the loop device
-# is gone too: another process may still have the mount in a mount namespace of its own, and then it
-# lives on after the umount.
+# A process that reads the list of all mounts keeps each of them busy for a moment. The loop device
+# may outlive the umount: another process may have the mount in its own mount namespace.
 kernel_unmounted() { # MNT
     local device
     device=$(findmnt -n -o SOURCE --mountpoint "$1")
-    wait_until "nobody to use $1" let_go "$1"
-    wait_until "the kernel to let go of $device" detached "$device"
+    wait_until "the last user of $1" kernel_umount "$1"
+    wait_until "the kernel to release $device" detached "$device"
 }
-let_go() { umount "$1" 2>/dev/null; }
+kernel_umount() { umount "$1" 2>/dev/null; }
 detached() { ! losetup "$1" >/dev/null 2>&1; }
 
-# sound IMG: e2fsck finds nothing to correct, nor to remark; of a volume with generations, in the newest.
+# sound IMG: e2fsck corrects nothing and prints no remark. For a volume with generations that holds
+# for xact check and for an export.
 sound() {
     local said
     if "$XACT" info "$1" | grep xact_generations >/dev/null; then
-        "$XACT" check "$1" >"$WORK/checked" 2>&1 || fail "xact check $1 is not content: $(<"$WORK/checked")"
+        "$XACT" check "$1" >"$WORK/checked" 2>&1 || fail "xact check $1 found errors: $(<"$WORK/checked")"
         rm -f "$1.exported"
         "$XACT" snapshot export "$1" "$1.exported"
         sound "$1.exported"
         rm "$1.exported"
         return
     fi
-    said=$(e2fsck -fn "$1" 2>&1) || fail "e2fsck -fn $1 is not content: $said"
-    # Five passes, the summary, and nothing else.
+    said=$(e2fsck -fn "$1" 2>&1) || fail "e2fsck -fn $1 found errors: $said"
+    # The expected output is five passes and the summary.
     said=$(grep -vE '^(e2fsck [0-9]|Pass [1-5]: |.*: [0-9]+/[0-9]+ files \([0-9.]+% non-contiguous\), [0-9]+/[0-9]+ blocks$|$)' <<<"$said") || return 0
-    fail "e2fsck -fn $1 remarks: $said"
+    fail "e2fsck -fn $1 printed remarks: $said"
 }
 
 # in_foreground IMG MNT [ARGUMENTS…]: mounts with the daemon as a child of the test; its process
-# number goes to DAEMON.
+# number is in DAEMON.
 in_foreground() {
     local image=$1 point=$2
     shift 2
@@ -140,7 +140,7 @@ in_foreground() {
     wait_until "the mount at $point" mountpoint -q "$point"
 }
 
-# wait_until WHAT COMMAND…: for up to 20 seconds.
+# wait_until WHAT COMMAND…: repeats the command until it succeeds, for up to 20 seconds.
 wait_until() {
     local what=$1 i
     shift
@@ -148,7 +148,7 @@ wait_until() {
         "$@" && return 0
         sleep 0.01
     done
-    fail "waited in vain for $what"
+    fail "timeout while waiting for $what"
 }
 
 # One line for each file: name, kind, mode, owner, links, size, times, link target, attributes,
@@ -168,7 +168,7 @@ require_mounting() {
 clean_up() {
     local point pid
     cd /
-    # Topmost first. A mount that does not go is detached, so that its daemon ends.
+    # The topmost mount comes first. A busy mount is detached, so that its daemon ends.
     while read -r point; do
         umount "$point" 2>/dev/null || umount -l "$point" 2>/dev/null
     done < <(awk '{ print $5 }' /proc/self/mountinfo | grep -F "$WORK/" | tac)

@@ -1,4 +1,4 @@
-# The litmus test of tests/litmus.c. Sourced by the suites that run it, for seconds and for minutes.
+# The litmus test of atomic visibility, for the suites that source this file.
 
 # litmus SECONDS
 litmus() {

@@ -1,4 +1,6 @@
-"""Calls of one user of a mount against another, by the control ioctls (include/xact_ioctl.h). Each prints what came of it."""
+"""Attempts of one user of a mount on what belongs to another, by the control ioctls
+(include/xact_ioctl.h). Each function prints its results. usage: strangers.py FUNCTION MNT
+"""
 
 import errno
 import fcntl
@@ -57,7 +59,7 @@ def read_side(on, tx, ino, new):
 
 
 def in_child(uid, action):
-    """Runs it as another user and returns what it returns, a string."""
+    """Runs the action as another user. Returns its string, or the name of its error."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -69,12 +71,12 @@ def in_child(uid, action):
         os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
-    with os.fdopen(reader) as told:
-        return told.read()
+    with os.fdopen(reader) as result:
+        return result.read()
 
 
 def reads(mount):
-    """A file of mode 0600 is no side of anything; one that its folder's owner has deleted keeps its secret."""
+    """READ_SIDE does not read a file of mode 0600, nor one that its folder's owner has deleted."""
     secret = os.stat(mount + "/private/secret").st_ino
     deleted = os.stat(mount + "/theirs/deleted").st_ino
     kept = os.stat(mount + "/theirs/readable").st_ino
@@ -88,15 +90,15 @@ def reads(mount):
             file.write("new")
         before = read_side(on, tx, secret, False)
         diff(on, tx)
-        told = [before, read_side(on, tx, secret, False), read_side(on, tx, deleted, False)]
-        told += [read_side(on, tx, kept, False).decode(), read_side(on, tx, kept, True).decode()]
-        return " ".join(told)
+        results = [before, read_side(on, tx, secret, False), read_side(on, tx, deleted, False)]
+        results += [read_side(on, tx, kept, False).decode(), read_side(on, tx, kept, True).decode()]
+        return " ".join(results)
 
     print(in_child(1000, stranger))
 
 
 def renamed(mount):
-    """A list by file names nothing below a renamed folder that its caller may not list."""
+    """A list of changes by file has no name below a renamed folder that the caller may not list."""
 
     def stranger():
         on = channel(mount)
@@ -110,7 +112,7 @@ def renamed(mount):
 
 
 def parts(mount):
-    """A descriptor in the view of another user's transaction gives no right to its savepoints."""
+    """A descriptor in the view of another user's transaction does not permit its savepoints."""
     on = channel(mount)
     view = f"{mount}/.xact/tx/{begin(on)}/root"
     folder = os.open(view, os.O_RDONLY)
@@ -120,23 +122,24 @@ def parts(mount):
         fcntl.ioctl(folder, ioc(2 if number == 13 else 1, number, 8), request, True)
         return "done"
 
-    told = [in_child(1000, lambda number=number: call(number)) for number in (13, 14, 15)]
+    results = [in_child(1000, lambda number=number: call(number)) for number in (13, 14, 15)]
     with open(view + "/by-root", "w") as file:
         file.write("kept")
-    told += [call(13), commit(on), str(os.path.exists(mount + "/by-root"))]
-    print(" ".join(told))
+    results += [call(13), commit(on), str(os.path.exists(mount + "/by-root"))]
+    print(" ".join(results))
 
 
 def sections(mount):
-    """An atomic write is the owner's; what others store through mappings survives the end of its process."""
+    """Only a file's owner may begin an atomic write. Stores of others through mappings survive the
+    end of the writing process."""
     path = mount + "/theirs/database"
-    told = []
+    results = []
     for uid in (1001, 1000):
         def start():
             fcntl.ioctl(os.open(path, os.O_RDONLY), START)
             return "started"
 
-        told.append(in_child(uid, start))
+        results.append(in_child(uid, start))
     with open(path, "r+b") as file:
         mapping = mmap.mmap(file.fileno(), 8192)
 
@@ -144,22 +147,22 @@ def sections(mount):
             database = os.open(path, os.O_RDWR)
             fcntl.ioctl(database, START)
             os.pwrite(database, b"S" * 4096, 0)
-            # A store of the other process into the page that has the section's data, and one beside it.
+            # The other process stores into the section's page and the next one.
             mapping[100:104] = b"mine"
             mapping[5000:5004] = b"mine"
             mapping.flush()
             return "written"
 
-        told.append(in_child(1000, write_and_die))
+        results.append(in_child(1000, write_and_die))
     with open(path, "rb") as file:
         contents = file.read()
-    told += [str(contents[:100].strip(b"o") == b""), contents[100:104].decode(), contents[5000:5004].decode()]
-    print(" ".join(told))
+    results += [str(contents[:100].strip(b"o") == b""), contents[100:104].decode(), contents[5000:5004].decode()]
+    print(" ".join(results))
 
 
 def rights(mount):
-    """Under snapshot isolation too, a commit fails where the right to make it was taken away."""
-    told = []
+    """A commit fails if the permission for it was revoked, also under snapshot isolation."""
+    results = []
     for take, give in [
         (lambda: os.chmod(mount + "/shared/file", 0o600), lambda: os.chmod(mount + "/shared/file", 0o666)),
         (lambda: os.chmod(mount + "/shared", 0o700), lambda: os.chmod(mount + "/shared", 0o777)),
@@ -189,14 +192,14 @@ def rights(mount):
         if other == 0:
             act()
             os._exit(0)
-        told.append(in_child(1000, stranger))
+        results.append(in_child(1000, stranger))
         os.waitpid(other, 0)
         give()
-    print(" ".join(told))
+    print(" ".join(results))
 
 
 def labels(mount):
-    """Leaves a transaction open whose label has a line of its own and an escape sequence."""
+    """Leaves a transaction open whose label has a line break and an escape sequence."""
     become(1000)
     on = channel(mount)
     begin(on)

@@ -441,7 +441,7 @@ test_generations_full_pool() {
     exits 73 'not committed: no space left in the volume.s pool' -- "$XACT" run --at mnt -- mkdir mnt/new
     grep -q 'Nothing was changed. Snapshots hold' exits.err || fail "no way out is named: $(cat exits.err)"
     "$XACT" snapshot prune mnt --retain last=1 --prefix s >/dev/null
-    equal "with room again" false "$(pool .pool.full)"
+    equal "with free blocks again" false "$(pool .pool.full)"
     touch mnt/new
     has <("$XACT" info disk.img) '^pool: +unknown while the volume is in use'
     unmounted mnt

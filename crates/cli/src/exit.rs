@@ -64,7 +64,7 @@ Exit codes:
 pub const RUN_HELP: &str = "\
 Exit codes of run:
   0    CMD succeeded, and its changes are durable (with --leave-open: the transaction is open)
-  1    with the message 'aborted as requested': the answer to --ask was no
+  1    with the message 'aborted as requested': --ask was answered with no
   126  CMD could not be executed
   127  CMD was not found
   128+N  signal N terminated CMD

@@ -1,4 +1,5 @@
-//! Images and block devices: opening them, finding the processes that use them, identifying their contents.
+//! Images and block devices: opening them, finding the processes that use them, and identifying
+//! their contents.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

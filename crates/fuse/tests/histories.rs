@@ -31,15 +31,15 @@ use xact_types::Ino;
 /// Calls and their outcomes: those of a transaction, or one call outside.
 struct Step {
     who: String,
-    calls: Vec<(Op, Said)>,
+    calls: Vec<(Op, Observed)>,
     /// The number of steps at its begin.
     begun_at: usize,
 }
 
 /// The outcome of a call, as far as a transaction guarantees it and as system calls and a [`View`]
-/// can agree. Failures are not told apart.
+/// can agree. All failures are equal.
 #[derive(Debug, Clone, PartialEq)]
-enum Said {
+enum Observed {
     Failed,
     Done,
     /// Kind, permissions, size (of a folder: 0).
@@ -49,15 +49,15 @@ enum Said {
     Names(Vec<Vec<u8>>),
 }
 
-impl From<Outcome> for Said {
-    fn from(told: Outcome) -> Said {
-        match told.comparable() {
-            Outcome::Errno(_) => Said::Failed,
-            Outcome::Done => Said::Done,
-            Outcome::Attr(attr) => Said::Attr(attr.kind, attr.perm & 0o777, attr.size),
-            Outcome::Bytes(bytes) => Said::Bytes(bytes),
-            Outcome::Number(number) => Said::Number(number),
-            Outcome::Names(names) => Said::Names(names.into_iter().map(|(name, _)| name).collect()),
+impl From<Outcome> for Observed {
+    fn from(outcome: Outcome) -> Observed {
+        match outcome.comparable() {
+            Outcome::Errno(_) => Observed::Failed,
+            Outcome::Done => Observed::Done,
+            Outcome::Attr(attr) => Observed::Attr(attr.kind, attr.perm & 0o777, attr.size),
+            Outcome::Bytes(bytes) => Observed::Bytes(bytes),
+            Outcome::Number(number) => Observed::Number(number),
+            Outcome::Names(names) => Observed::Names(names.into_iter().map(|(name, _)| name).collect()),
         }
     }
 }
@@ -103,8 +103,8 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Does an operation below the folder `at`.
-fn call(at: &Path, op: &Op) -> Said {
-    let done = |()| Said::Done;
+fn call(at: &Path, op: &Op) -> Observed {
+    let done = |()| Observed::Done;
     let path = |name: &str| at.join(name);
     let c_path = |name: &str| CString::new(path(name).as_os_str().as_bytes()).unwrap();
     let open = |name: &str, write: bool| File::options().read(!write).write(write).open(path(name));
@@ -112,12 +112,12 @@ fn call(at: &Path, op: &Op) -> Said {
         fs::symlink_metadata(path(name)).map(|m| {
             let perm = (m.permissions().mode() & 0o777) as u16;
             match m.is_dir() {
-                true => Said::Attr(FileKind::Directory, perm, 0),
-                false => Said::Attr(FileKind::Regular, perm, m.len()),
+                true => Observed::Attr(FileKind::Directory, perm, 0),
+                false => Observed::Attr(FileKind::Regular, perm, m.len()),
             }
         })
     };
-    let result: io::Result<Said> = match op {
+    let result: io::Result<Observed> = match op {
         Op::Stat(name) => attr(name),
         Op::List(name) => fs::read_dir(path(name)).and_then(|entries| {
             let names: io::Result<Vec<_>> =
@@ -125,13 +125,13 @@ fn call(at: &Path, op: &Op) -> Said {
             let mut names = names?;
             names.extend([b".".to_vec(), b"..".to_vec()]);
             names.sort();
-            Ok(Said::Names(names))
+            Ok(Observed::Names(names))
         }),
         Op::Read(name, offset, len) => open(name, false).and_then(|file| {
             let mut bytes = vec![0; *len];
             let got = file.read_at(&mut bytes, *offset)?;
             bytes.truncate(got);
-            Ok(Said::Bytes(bytes))
+            Ok(Observed::Bytes(bytes))
         }),
         Op::Create(name) => {
             // SAFETY: a C string.
@@ -154,7 +154,7 @@ fn call(at: &Path, op: &Op) -> Said {
             check(moved).map(done)
         }
         Op::Write(name, offset, data, _) => {
-            open(name, true).and_then(|file| file.write_all_at(data, *offset)).map(|()| Said::Number(*offset))
+            open(name, true).and_then(|file| file.write_all_at(data, *offset)).map(|()| Observed::Number(*offset))
         }
         // truncate(2) checks permissions itself, but root has all of them.
         Op::Truncate(name, size) => open(name, true).and_then(|file| file.set_len(*size)).map(done),
@@ -183,7 +183,7 @@ fn call(at: &Path, op: &Op) -> Said {
             };
             check(len as libc::c_int).map(|()| {
                 value.truncate(len as usize);
-                Said::Bytes(value)
+                Observed::Bytes(value)
             })
         }
         Op::RemoveXattr(name, key) => {
@@ -199,7 +199,7 @@ fn call(at: &Path, op: &Op) -> Said {
                 let names = list[..len as usize].split(|&b| b == 0).filter(|name| !name.is_empty());
                 let mut names: Vec<_> = names.map(<[u8]>::to_vec).collect();
                 names.sort();
-                Said::Names(names)
+                Observed::Names(names)
             })
         }
         other => panic!("{other:?} is not usable"),
@@ -207,13 +207,13 @@ fn call(at: &Path, op: &Op) -> Said {
     match result {
         Ok(said) => said,
         Err(e) if e.raw_os_error() == Some(libc::EIO) => panic!("{op:?}: {e}"),
-        Err(_) => Said::Failed,
+        Err(_) => Observed::Failed,
     }
 }
 
 struct Open {
     channel: Channel,
-    calls: Vec<(Op, Said)>,
+    calls: Vec<(Op, Observed)>,
     root: PathBuf,
     begun_at: usize,
 }
@@ -266,7 +266,7 @@ fn history(mount: &Path, name: &str, rng: &mut Rng) -> Result<History, String> {
 fn replayed(tree: &MemTree, step: &Step) -> Result<MemTree, String> {
     let view = ModelView::with(tree.clone());
     for (op, said) in &step.calls {
-        let again = Said::from(run(&*view, op));
+        let again = Observed::from(run(&*view, op));
         if *said != again {
             return Err(format!("{}: {op:?} returned {said:?}, replayed {again:?}", step.who));
         }
@@ -302,7 +302,7 @@ fn explained(steps: &[Step]) -> Result<MemTree, String> {
 fn compare(folder: &Path, tree: MemTree) -> Result<(), String> {
     let view = ModelView::with(tree);
     let mut todo: Vec<String> = match call(folder, &Op::List(String::new())) {
-        Said::Names(names) => names.iter().filter_map(|n| below("", n)).collect(),
+        Observed::Names(names) => names.iter().filter_map(|n| below("", n)).collect(),
         other => return Err(format!("the folder's listing returned {other:?}")),
     };
     let mut in_replay = Vec::new();
@@ -323,11 +323,11 @@ fn compare(folder: &Path, tree: MemTree) -> Result<(), String> {
             Op::Read(path.clone(), 0, 1 << 16),
             Op::List(path.clone()),
         ] {
-            let (said, again) = (call(folder, &op), Said::from(run(&*view, &op)));
+            let (said, again) = (call(folder, &op), Observed::from(run(&*view, &op)));
             if said != again {
                 return Err(format!("in the end {op:?} returned {said:?}, replayed {again:?}"));
             }
-            if let (Op::List(_), Said::Names(names)) = (&op, again) {
+            if let (Op::List(_), Observed::Names(names)) = (&op, again) {
                 todo.extend(names.iter().filter_map(|name| below(&path, name)));
             }
         }

@@ -155,7 +155,7 @@ struct Listed {
     generation: u64,
     /// Seconds since 1970.
     time: u64,
-    /// Bytes of the pool that deleting it alone would free, once the sweep has gone round.
+    /// Bytes of the pool that deleting it alone would free, once the old copies were written home.
     own_bytes: u64,
     /// Its paths, from the volume's root; empty for the whole volume.
     paths: Vec<String>,
@@ -245,7 +245,7 @@ fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
         })
     };
     if result.is_err() {
-        // Nothing but an image of ours that is not whole.
+        // The file has only an incomplete image.
         let _ = fs::remove_file(out);
     }
     result

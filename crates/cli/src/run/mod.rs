@@ -219,11 +219,11 @@ fn decide(
                  'xact tx abort {id}{at}'"
             );
             output::note(NAME, &text);
-            Outcome::Kept
+            Outcome::LeftOpen
         }
         Answer::StayOpen => {
             transaction.stay_open()?;
-            Outcome::Kept
+            Outcome::LeftOpen
         }
         Answer::Abort => {
             transaction.abort()?;

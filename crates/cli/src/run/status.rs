@@ -16,7 +16,8 @@ pub enum Outcome {
     /// The command succeeded, and its changes are durable.
     Committed,
     /// The command succeeded, and the transaction is open.
-    Kept,
+    #[serde(rename = "kept")]
+    LeftOpen,
     /// The command failed, or the answer to `--ask` was no; nothing was changed.
     Aborted,
     /// The command succeeded, but others changed data that it read or wrote; nothing was changed.

@@ -42,11 +42,11 @@ impl Writeback {
         let mut unflushed = None;
         for run in runs {
             let now = few || !synced && run.bytes >= LARGE_RUN_BYTES;
-            let hint = if now { WriteHint::FlushFollows } else { WriteHint::Buffered };
+            let write_hint = if now { WriteHint::FlushFollows } else { WriteHint::Buffered };
             self.engine.write_data_as(
                 run.start,
                 &run.pages,
-                DataWrite { hint, class: ReserveClass::Upkeep },
+                DataWrite { hint: write_hint, class: ReserveClass::Upkeep },
             )?;
             if !now {
                 unflushed = Some((unflushed.map_or(run.start, |(first, _)| first), run));
