@@ -30,7 +30,7 @@ def mount_tests():
 def workloads():
     """Names of the crash explorer's workloads."""
     source = ROOT / "crates/testkit/src"
-    for file in [*(source / "workloads").glob("*.rs"), source / "blocks.rs"]:
+    for file in [*(source / "workloads").glob("*.rs"), source / "blocks/mod.rs"]:
         yield from re.findall(r'"([a-z0-9-]+)"', file.read_text())
 
 

@@ -189,7 +189,7 @@ mod tests {
     /// The contents of docs/SETTINGS.md.
     fn markdown() -> String {
         let mut text = "# Settings\n\n\
-            This page is generated from the table in `crates/types/src/settings.rs`, as are the help of `xact mount` and\n\
+            This page is generated from the table in `crates/types/src/settings/table.rs`, as are the help of `xact mount` and\n\
             `xact mode` and their manual pages. After a change of the table, `UPDATE_DOCS=1 cargo test -p xact-cli settings`\n\
             writes it again.\n\n\
             A *mode* is a mount option (`xact mount -o NAME=VALUE`) and can also be kept on the volume (`xact mode set VOLUME\n\

@@ -153,9 +153,9 @@ fn call(at: &Path, op: &Op) -> Observed {
             let moved = unsafe { libc::renameat2(cwd, from.as_ptr(), cwd, to.as_ptr(), flags) };
             check(moved).map(done)
         }
-        Op::Write(name, offset, data, _) => {
-            open(name, true).and_then(|file| file.write_all_at(data, *offset)).map(|()| Observed::Number(*offset))
-        }
+        Op::Write(name, offset, data, _) => open(name, true)
+            .and_then(|file| file.write_all_at(data, *offset))
+            .map(|()| Observed::Number(*offset)),
         // truncate(2) checks permissions itself, but root has all of them.
         Op::Truncate(name, size) => open(name, true).and_then(|file| file.set_len(*size)).map(done),
         Op::Chmod(name, perm) => {

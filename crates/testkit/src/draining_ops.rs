@@ -19,14 +19,13 @@ use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, INODE_ZEROED};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_types::{GroupNr, Ino, Result};
 
-use crate::blocks::with_file;
 use crate::canaries::Found;
 use crate::device::SimDevice;
 use crate::files::{Format, quiet_options, recover};
 use crate::generations;
 use crate::image::Image;
 use crate::stall::{Stall, await_closing};
-use crate::tools::{KernelMount, must_run};
+use crate::tools::{KernelMount, must_run, with_file};
 use crate::tree::Tree;
 
 const ROOT: Caller = Caller::ROOT;

@@ -9,7 +9,7 @@ use xact_fs::Caller;
 use xact_layout::generations::PoolShape;
 use xact_types::{BlockNr, Error, Ino, Timestamp};
 
-use crate::blocks::{log_copies, with_file};
+use crate::blocks::log_copies;
 use crate::device::SimDevice;
 use crate::driver::{Done, Driver, FileOps, Stop};
 use crate::explorer::{Recovered, Subject};
@@ -18,7 +18,7 @@ use crate::image::Image;
 use crate::model::{History, Promise, ThreadHistory};
 use crate::recording::{Action, Event, Recording, Time};
 use crate::rng::Rng;
-use crate::tools::{KernelMount, e2fsck, e2fsck_mends, formatted, superblock_is_whole};
+use crate::tools::{KernelMount, e2fsck, e2fsck_mends, formatted, superblock_is_whole, with_file};
 use crate::tree::Tree;
 
 /// The format of a volume: arguments of mke2fs, and its size.

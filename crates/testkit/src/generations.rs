@@ -5,10 +5,9 @@ use std::sync::Arc;
 use xact::{Volume, VolumeOptions};
 use xact_consistency::{Engine, EngineOptions, Snapshots, format_generations, open_generations};
 
-use crate::blocks::with_file;
 use crate::device::SimDevice;
 use crate::image::Image;
-use crate::tools::e2fsck;
+use crate::tools::{e2fsck, with_file};
 use crate::tree::Tree;
 
 /// The beginning of file names that say which snapshots must exist.

@@ -215,6 +215,20 @@ impl ImageFile {
     }
 }
 
+/// Lends out one of the files that this thread keeps for images.
+pub fn with_file<T>(
+    image: &Image,
+    work: impl FnOnce(&mut ImageFile) -> Result<T, String>,
+) -> Result<T, String> {
+    thread_local! {
+        static FILE: std::cell::RefCell<ImageFile> = std::cell::RefCell::default();
+    }
+    FILE.with_borrow_mut(|file| {
+        file.put(image).map_err(|e| format!("writing the image: {e}"))?;
+        work(file)
+    })
+}
+
 /// Makes the mounts of this process private. Without that, a mount namespace that another program
 /// creates would copy them and keep a volume in use that is unmounted here. To be called before the
 /// first thread. Errors: without the right to mount.

@@ -1,7 +1,7 @@
 //! Reads the blocks that a handle needs before it begins.
 //!
 //! A commit closes when its operations have ended. An operation that waits for the device within
-//! its handle would keep a sync waiting (`consistency/core/pipeline.rs`). Operations read the names
+//! its handle would keep a sync waiting (`consistency/core/pipeline`). Operations read the names
 //! and inodes that they change before the first change. This module reads the other blocks that
 //! they touch: places in the inode table, bitmaps and descriptors, nodes of extent trees, the
 //! orphan list, quotas.

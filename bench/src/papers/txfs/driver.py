@@ -3,7 +3,7 @@
 For each way it prints the units per second and the number of units; with a device's statistics also
 its writes, sectors written and flushes during these units.
 
-usage: txfs.py LOAD WAY[,WAY...] FOLDER COUNT [STATISTICS]
+usage: driver.py LOAD WAY[,WAY...] FOLDER COUNT [STATISTICS]
        LOAD: update, tpcc, mail. WAY: plain, the unchanged program; wrapped, with a transaction
        around each unit and no other change; rewritten, without the parts that transactions
        replace. Several ways take turns of some units each, in a folder of its own each, since the
