@@ -46,6 +46,19 @@ pub struct AttrChange {
     pub flags: Option<u32>,
 }
 
+impl AttrChange {
+    pub fn apply_to(&self, attr: &mut Attr) {
+        attr.perm = self.perm.unwrap_or(attr.perm);
+        attr.uid = self.uid.unwrap_or(attr.uid);
+        attr.gid = self.gid.unwrap_or(attr.gid);
+        attr.project = self.project.unwrap_or(attr.project);
+        attr.atime = self.atime.unwrap_or(attr.atime);
+        attr.mtime = self.mtime.unwrap_or(attr.mtime);
+        attr.ctime = self.ctime.unwrap_or(attr.ctime);
+        attr.flags = self.flags.unwrap_or(attr.flags);
+    }
+}
+
 /// Attributes on which an operation's outcome or result depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AttrSet(u8);

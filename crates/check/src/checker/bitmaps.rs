@@ -1,7 +1,7 @@
 //! Step 5: compares bitmaps and counts with the findings of the other steps.
 
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT, bitmap_checksum, bitmap_csum_matches};
-use xact_types::{GroupNr, Result, Site};
+use xact_types::{BlockNr, GroupNr, Result, Site};
 
 use super::Checker;
 
@@ -11,6 +11,15 @@ struct Counted {
     free_blocks: u32,
     free_inodes: u32,
     directories: u32,
+}
+
+/// The findings of the comparison of a bitmap with its group.
+struct CheckedBitmap {
+    block: BlockNr,
+    /// The number of wrong bits, and what the first one stands for.
+    wrong: usize,
+    first: Option<String>,
+    sum_fits: bool,
 }
 
 impl Checker<'_> {
@@ -63,24 +72,11 @@ impl Checker<'_> {
         }
         let bytes = self.volume.block(desc.block_bitmap())?;
         let wrong: Vec<u32> = (0..len).filter(|&index| used(index) != bit(&bytes, index)).collect();
-        let padded = (len..8 * sb.block_size()).all(|index| bit(&bytes, index));
+        let first = wrong.first().map(|&index| format!("block {}", start.0 + u64::from(index)));
         let sum = bitmap_checksum(sb, &bytes, (sb.clusters_per_group() / 8) as usize);
         let sum_fits = !sb.has_metadata_csum() || bitmap_csum_matches(sb, desc.block_bitmap_csum(), sum);
-        let site = Site::Block(desc.block_bitmap());
-        if let Some(first) = wrong.first() {
-            let what = format!(
-                "block bitmap of {group} is wrong for {} blocks, the first of them block {}",
-                wrong.len(),
-                start.0 + u64::from(*first)
-            );
-            self.report.problem(site, what);
-        }
-        if !padded {
-            self.report.problem(site, format!("block bitmap of {group} has free blocks behind the last"));
-        }
-        if !sum_fits {
-            self.report.problem(site, format!("checksum of the block bitmap of {group} does not match"));
-        }
+        let checked = CheckedBitmap { block: desc.block_bitmap(), wrong: wrong.len(), first, sum_fits };
+        self.report_bitmap(group, "block", checked, &bytes, len);
         Ok(())
     }
 
@@ -98,25 +94,29 @@ impl Checker<'_> {
         }
         let bytes = self.volume.block(desc.inode_bitmap())?;
         let wrong: Vec<u32> = (0..len).filter(|&index| seen(index).used != bit(&bytes, index)).collect();
-        let padded = (len..8 * sb.block_size()).all(|index| bit(&bytes, index));
+        let first = wrong.first().map(|&index| sb.inode_at(group, index).to_string());
         let sum = bitmap_checksum(sb, &bytes, (len / 8) as usize);
         let sum_fits = !sb.has_metadata_csum() || bitmap_csum_matches(sb, desc.inode_bitmap_csum(), sum);
-        let site = Site::Block(desc.inode_bitmap());
-        if let Some(first) = wrong.first() {
-            let first = sb.inode_at(group, *first);
-            let what = format!(
-                "inode bitmap of {group} is wrong for {} inodes, the first of them {first}",
-                wrong.len()
-            );
+        let checked = CheckedBitmap { block: desc.inode_bitmap(), wrong: wrong.len(), first, sum_fits };
+        self.report_bitmap(group, "inode", checked, &bytes, len);
+        Ok(())
+    }
+
+    /// Reports what is wrong with a bitmap of `len` bits, and bits behind them that are not set.
+    fn report_bitmap(&mut self, group: GroupNr, kind: &str, checked: CheckedBitmap, bytes: &[u8], len: u32) {
+        let CheckedBitmap { block, wrong, first, sum_fits } = checked;
+        let site = Site::Block(block);
+        if let Some(first) = first {
+            let what =
+                format!("{kind} bitmap of {group} is wrong for {wrong} {kind}s, the first of them {first}");
             self.report.problem(site, what);
         }
-        if !padded {
-            self.report.problem(site, format!("inode bitmap of {group} has free inodes behind the last"));
+        if !(len..8 * self.volume.sb.block_size()).all(|index| bit(bytes, index)) {
+            self.report.problem(site, format!("{kind} bitmap of {group} has free {kind}s behind the last"));
         }
         if !sum_fits {
-            self.report.problem(site, format!("checksum of the inode bitmap of {group} does not match"));
+            self.report.problem(site, format!("checksum of the {kind} bitmap of {group} does not match"));
         }
-        Ok(())
     }
 
     fn check_counts(&mut self, group: GroupNr, counted: &Counted) {

@@ -148,14 +148,27 @@ impl DirtyBlocks {
         block: BlockNr,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool> {
+        self.with_changeable(commit, block, |slot, state| {
+            check_owner(commit, block, state)?;
+            Ok(self.change_newest(commit, slot, state, change)? > 0)
+        })
+    }
+
+    /// As `with`, for a change in a commit. Refused if the volume is poisoned, or the block is not
+    /// one that may be written.
+    pub(crate) fn with_changeable<R>(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        work: impl FnOnce(&Arc<Slot>, &mut SlotState) -> Result<R>,
+    ) -> Result<R> {
         self.volume.poison.check()?;
         self.volume.check_range(block, 1)?;
         self.with(block, |slot, state| {
             if state.joined != Some(commit) {
                 self.volume.check_writable(block, 1)?;
             }
-            check_owner(commit, block, state)?;
-            Ok(self.change_newest(commit, slot, state, change)? > 0)
+            work(slot, state)
         })
     }
 

@@ -89,12 +89,7 @@ impl DirtyBlocks {
         per_version: bool,
         change: &mut dyn FnMut(Version, &mut [u8]),
     ) -> Result<Added> {
-        self.volume.poison.check()?;
-        self.volume.check_range(block, 1)?;
-        self.with(block, |slot, state| {
-            if state.joined != Some(commit) {
-                self.volume.check_writable(block, 1)?;
-            }
+        self.with_changeable(commit, block, |slot, state| {
             let mut added = Added::default();
             if state.joined.is_none_or(|joined| joined <= commit) {
                 if !per_version || self.draining() != commit {

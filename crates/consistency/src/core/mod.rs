@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use xact_types::{Error, Result};
 
 use crate::fault::Faults;
+use crate::mechanism::EngineStats;
 use crate::options::EngineOptions;
 use dirty_blocks::DirtyBlocks;
 use pipeline::Pipeline;
@@ -72,6 +73,12 @@ impl Core {
 
     pub fn check_open(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// The counters that do not depend on the mechanism.
+    pub fn stats(&self) -> EngineStats {
+        let (metadata_hits, metadata_misses) = self.blocks.cache.lookups();
+        EngineStats { metadata_hits, metadata_misses, device: self.volume.counts(), ..EngineStats::default() }
     }
 
     /// Closes the volume in good order. Later calls fail.

@@ -68,6 +68,21 @@ fn of_a_removals_commit(pool_blocks: u64) -> u64 {
     pool_blocks / 64
 }
 
+/// The largest number of blocks, up to `most`, that takes at most `room` pool blocks with its nodes
+/// of the map.
+pub(super) fn most_within(room: u64, mut most: u64, nodes: impl Fn(u64) -> u64) -> u64 {
+    let mut least = 0;
+    while least < most {
+        let middle = (least + most).div_ceil(2);
+        if middle + nodes(middle) <= room {
+            least = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    least
+}
+
 pub(super) struct Admission {
     reader: Arc<MapReader>,
     free: AtomicU64,

@@ -30,16 +30,7 @@ pub(super) fn max_credits(reader: &MapReader) -> u32 {
 pub(super) fn credits_within(reader: &MapReader, room: u64) -> u32 {
     // Blocks written home also change nodes of the map, and the snapshot list takes some blocks.
     let nodes = |blocks: u64| reader.most_nodes(blocks + home_blocks(blocks as usize) as u64);
-    let (mut least, mut most) = (0, room);
-    while least < most {
-        let middle = (least + most).div_ceil(2);
-        if middle + nodes(middle) <= room {
-            least = middle;
-        } else {
-            most = middle - 1;
-        }
-    }
-    u32::try_from(least).unwrap_or(u32::MAX)
+    u32::try_from(admission::most_within(room, room, nodes)).unwrap_or(u32::MAX)
 }
 
 /// The blocks that a commit writes home in addition to its own.

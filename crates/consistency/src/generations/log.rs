@@ -82,16 +82,7 @@ pub(super) fn most_blocks(reader: &MapReader, max_credits: u32) -> usize {
     let credits = u64::from(max_credits);
     // Twice, for the blocks that are written home.
     let nodes = |logged: u64| reader.most_nodes(2 * (credits + logged)) - reader.most_nodes(2 * credits);
-    let (mut least, mut most) = (0, room.min(MAX_BLOCKS));
-    while least < most {
-        let middle = (least + most).div_ceil(2);
-        if middle + nodes(middle) <= room {
-            least = middle;
-        } else {
-            most = middle - 1;
-        }
-    }
-    least as usize
+    admission::most_within(room, room.min(MAX_BLOCKS), nodes) as usize
 }
 
 /// Takes the pool blocks of a log's area; `None` if there is no space for it now.

@@ -340,15 +340,11 @@ impl Mechanism for Generations {
     }
 
     fn stats(&self) -> EngineStats {
-        let (metadata_hits, metadata_misses) = self.core.blocks.cache.lookups();
         EngineStats {
             commits: self.commits.load(Relaxed),
             committed_blocks: self.committed_blocks.load(Relaxed),
             checkpoint_writes: self.blocks_written_home.load(Relaxed),
-            metadata_hits,
-            metadata_misses,
-            device: self.core.volume.counts(),
-            ..EngineStats::default()
+            ..self.core.stats()
         }
     }
 

@@ -329,16 +329,13 @@ impl Mechanism for Journal {
     }
 
     fn stats(&self) -> EngineStats {
-        let (metadata_hits, metadata_misses) = self.core.blocks.cache.lookups();
         EngineStats {
             commits: self.commits.load(Relaxed),
             committed_blocks: self.committed_blocks.load(Relaxed),
             journaled_data_blocks: self.journaled_data_blocks.load(Relaxed),
             checkpoint_writes: self.checkpoint_writes.load(Relaxed),
             checkpoint_writes_saved: self.checkpoint_writes_saved.load(Relaxed),
-            metadata_hits,
-            metadata_misses,
-            device: self.core.volume.counts(),
+            ..self.core.stats()
         }
     }
 

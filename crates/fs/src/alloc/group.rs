@@ -36,10 +36,22 @@ pub(super) struct Group {
 
 #[derive(Default)]
 pub(super) struct GroupMaps {
-    blocks: Option<Map>,
-    inodes: Option<Map>,
-    block_damage: Option<Error>,
-    inode_damage: Option<Error>,
+    blocks: Slot,
+    inodes: Slot,
+}
+
+/// The place in memory of a bitmap.
+#[derive(Default)]
+struct Slot {
+    map: Option<Map>,
+    /// The bitmap on disk is damaged, and stays unused.
+    damage: Option<Error>,
+}
+
+impl Slot {
+    fn is_known(&self) -> bool {
+        self.map.is_some() || self.damage.is_some()
+    }
 }
 
 /// A bitmap in memory, and its differences from the disk.
@@ -98,8 +110,8 @@ impl AllocatorCore {
     pub(super) fn lock(&self, number: GroupNr, prefetch: Prefetch) -> MutexGuard<'_, GroupMaps> {
         let group = self.group(number);
         let has_map = |state: &GroupMaps| match prefetch {
-            Prefetch::BlockMap => state.blocks.is_some() || state.block_damage.is_some(),
-            Prefetch::InodeMap => state.inodes.is_some() || state.inode_damage.is_some(),
+            Prefetch::BlockMap => state.blocks.is_known(),
+            Prefetch::InodeMap => state.inodes.is_known(),
             Prefetch::BlockBitmap | Prefetch::InodeBitmap => false,
         };
         if matches!(prefetch, Prefetch::BlockMap | Prefetch::InodeMap) {
@@ -126,53 +138,58 @@ impl AllocatorCore {
 
     /// The block map of a group; reads and checks the bitmap if it is not in memory.
     pub(super) fn block_map<'a>(&self, number: GroupNr, state: &'a mut GroupMaps) -> Result<&'a mut Map> {
-        if let Some(damage) = &state.block_damage {
-            return Err(damage.clone());
-        }
-        if state.blocks.is_none() {
-            match self.load_blocks(number) {
-                Ok(bits) => self.loaded(&mut state.blocks, bits),
-                Err(error) => {
-                    if matches!(error, Error::Corrupt(_)) {
-                        let lost = self.group(number).free_blocks.swap(0, Relaxed);
-                        self.counters.lose(u64::from(lost));
-                        state.block_damage = Some(error.clone());
-                        self.damage.lock().get_or_insert_with(|| error.clone());
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(state.blocks.as_mut().expect("loaded above"))
+        self.map(
+            &mut state.blocks,
+            || self.load_blocks(number),
+            || {
+                let lost = self.group(number).free_blocks.swap(0, Relaxed);
+                self.counters.lose(u64::from(lost));
+            },
+        )
     }
 
     /// The inode map of a group; see `block_map`.
     pub(super) fn inode_map<'a>(&self, number: GroupNr, state: &'a mut GroupMaps) -> Result<&'a mut Map> {
-        if let Some(damage) = &state.inode_damage {
+        self.map(
+            &mut state.inodes,
+            || self.load_inodes(number),
+            || {
+                let lost = self.group(number).free_inodes.swap(0, Relaxed);
+                self.counters.lose_inodes(u64::from(lost));
+            },
+        )
+    }
+
+    /// The map of a slot. `lose` is called if the bitmap is damaged: what is free in the group
+    /// cannot be used.
+    fn map<'a>(
+        &self,
+        slot: &'a mut Slot,
+        load: impl FnOnce() -> Result<Bitmap>,
+        lose: impl FnOnce(),
+    ) -> Result<&'a mut Map> {
+        if let Some(damage) = &slot.damage {
             return Err(damage.clone());
         }
-        if state.inodes.is_none() {
-            match self.load_inodes(number) {
-                Ok(bits) => self.loaded(&mut state.inodes, bits),
+        if slot.map.is_none() {
+            match load() {
+                Ok(bits) => {
+                    slot.map = Some(Map { bits, cursor: 0, pending: 0 });
+                    if self.loaded.fetch_add(1, Relaxed) >= LOADED_MAX {
+                        self.evict();
+                    }
+                }
                 Err(error) => {
                     if matches!(error, Error::Corrupt(_)) {
-                        let lost = self.group(number).free_inodes.swap(0, Relaxed);
-                        self.counters.lose_inodes(u64::from(lost));
-                        state.inode_damage = Some(error.clone());
+                        lose();
+                        slot.damage = Some(error.clone());
                         self.damage.lock().get_or_insert_with(|| error.clone());
                     }
                     return Err(error);
                 }
             }
         }
-        Ok(state.inodes.as_mut().expect("loaded above"))
-    }
-
-    fn loaded(&self, slot: &mut Option<Map>, bits: Bitmap) {
-        *slot = Some(Map { bits, cursor: 0, pending: 0 });
-        if self.loaded.fetch_add(1, Relaxed) >= LOADED_MAX {
-            self.evict();
-        }
+        Ok(slot.map.as_mut().expect("loaded above"))
     }
 
     /// Drops the maps of a group that do not differ from the disk, if a short search finds one.
@@ -183,7 +200,7 @@ impl AllocatorCore {
             let state = &mut *state;
             let mut dropped = 0;
             for slot in [&mut state.blocks, &mut state.inodes] {
-                dropped += usize::from(slot.take_if(|map| map.pending == 0).is_some());
+                dropped += usize::from(slot.map.take_if(|map| map.pending == 0).is_some());
             }
             if dropped > 0 {
                 self.loaded.fetch_sub(dropped, Relaxed);

@@ -228,15 +228,7 @@ impl InodeOps for MemTree {
     }
 
     fn set_attr(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
-        let attr = &mut self.node_mut(ino)?.attr;
-        attr.perm = change.perm.unwrap_or(attr.perm);
-        attr.uid = change.uid.unwrap_or(attr.uid);
-        attr.gid = change.gid.unwrap_or(attr.gid);
-        attr.project = change.project.unwrap_or(attr.project);
-        attr.atime = change.atime.unwrap_or(attr.atime);
-        attr.mtime = change.mtime.unwrap_or(attr.mtime);
-        attr.ctime = change.ctime.unwrap_or(attr.ctime);
-        attr.flags = change.flags.unwrap_or(attr.flags);
+        change.apply_to(&mut self.node_mut(ino)?.attr);
         Ok(())
     }
 

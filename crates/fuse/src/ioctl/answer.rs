@@ -1,10 +1,12 @@
 //! Replies to ioctls: a result and the struct that goes back to the caller.
 
+use xact_control::abi::{Modes, Snapshot, SnapshotDiff, SnapshotPaths, ERRMSG_MAX};
 use xact_types::{Errno, Result};
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::protocol::abi::IoctlOut;
 use crate::protocol::reply::Reply;
+use crate::server::Server;
 use crate::transport::channel::{Channel, SendReply, log_refused};
 
 /// Puts the reply of an ioctl that succeeded.
@@ -13,11 +15,43 @@ pub fn put<T: IntoBytes + Immutable>(reply: &mut Reply, output: &T) {
     reply.put(output);
 }
 
-/// Puts the reply of an ioctl whose output has the reason for a failure.
-pub fn put_result<T: IntoBytes + Immutable>(reply: &mut Reply, done: &Result<()>, answer: &T) {
-    let result = done.as_ref().map_or_else(|e| -e.errno().0, |()| 0);
-    reply.put(&IoctlOut { result, ..Default::default() });
-    reply.put(answer);
+/// The struct of an ioctl that also goes back to the caller on a failure, with the reason.
+pub(crate) trait WithReason: FromBytes + IntoBytes + Immutable {
+    /// The length of the reason in bytes, and its text.
+    fn reason(&mut self) -> (&mut u32, &mut [u8; ERRMSG_MAX]);
+}
+
+macro_rules! with_reason {
+    ($($name:ty),*) => {$(
+        impl WithReason for $name {
+            fn reason(&mut self) -> (&mut u32, &mut [u8; ERRMSG_MAX]) {
+                (&mut self.errmsg_len, &mut self.errmsg)
+            }
+        }
+    )*};
+}
+with_reason!(Modes, Snapshot, SnapshotPaths, SnapshotDiff);
+
+impl Server {
+    /// Applies `action` to the struct of an ioctl and replies with it, also on a failure.
+    pub(crate) fn reply_with_reason<T: WithReason>(
+        &self,
+        input: &[u8],
+        reply: &mut Reply,
+        action: impl FnOnce(&mut T) -> Result<()>,
+    ) -> Result<()> {
+        let (mut request, _) = T::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
+        let done = action(&mut request);
+        let text = done.as_ref().err().map_or_else(String::new, |error| self.sentence(error));
+        let (len, errmsg) = request.reason();
+        let shown = text.len().min(ERRMSG_MAX);
+        errmsg[..shown].copy_from_slice(&text.as_bytes()[..shown]);
+        *len = shown as u32;
+        let result = done.map_or_else(|error| -error.errno().0, |()| 0);
+        reply.put(&IoctlOut { result, ..Default::default() });
+        reply.put(&request);
+        Ok(())
+    }
 }
 
 /// Answers an ioctl with its output, also on an error.

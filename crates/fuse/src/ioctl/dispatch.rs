@@ -47,15 +47,21 @@ impl Server {
                 put(reply, &users);
             }
             (control::IOC_LATENCIES, _) => put(reply, &usage::latencies(&self.volume)),
-            (control::IOC_MODES, _) => self.modes_ioctl(header, node, input, reply)?,
+            (control::IOC_MODES, _) => {
+                self.reply_with_reason(input, reply, |request| self.modes(header, node, request))?;
+            }
             (control::IOC_SYNC, _) => {
                 self.sync()?;
                 put(reply, &())
             }
-            (control::IOC_SNAPSHOT, _) => self.snapshot_ioctl(header, node, input, reply)?,
-            (control::IOC_SNAPSHOT_PATHS, _) => self.snapshot_paths_ioctl(header, node, input, reply)?,
+            (control::IOC_SNAPSHOT, _) => {
+                self.snapshot_ioctl(header, input, reply, |request| self.snapshot(node, request))?;
+            }
+            (control::IOC_SNAPSHOT_PATHS, _) => {
+                self.snapshot_ioctl(header, input, reply, |request| self.snapshot_of_paths(node, request))?;
+            }
             (control::IOC_SNAPSHOT_DIFF, Node::Control(number)) => {
-                self.snapshot_diff_ioctl(number, header, input, reply)?;
+                self.snapshot_ioctl(header, input, reply, |request| self.snapshot_diff(number, request))?;
             }
             (control::IOC_BEGIN, Node::Control(number)) => {
                 let (mut begin, _) = Begin::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;

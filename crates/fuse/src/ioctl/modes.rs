@@ -3,31 +3,13 @@
 use xact::ModeChoice;
 use xact_control::abi::{self as control, Modes};
 use xact_types::{Errno, Result};
-use zerocopy::FromBytes;
 
-use crate::ioctl::answer::put_result;
 use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
-use crate::protocol::reply::Reply;
 use crate::server::Server;
 
 impl Server {
-    /// Answers with the struct also on failure: it has the reason.
-    pub(crate) fn modes_ioctl(
-        &self,
-        header: &InHeader,
-        node: Node,
-        input: &[u8],
-        reply: &mut Reply,
-    ) -> Result<()> {
-        let (mut request, _) = Modes::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-        let done = self.modes(header, node, &mut request);
-        request.errmsg_len = self.explain(&mut request.errmsg, &done);
-        put_result(reply, &done, &request);
-        Ok(())
-    }
-
-    fn modes(&self, header: &InHeader, node: Node, request: &mut Modes) -> Result<()> {
+    pub(crate) fn modes(&self, header: &InHeader, node: Node, request: &mut Modes) -> Result<()> {
         match request.action {
             control::MODES_GET => {}
             control::MODES_OPTIONS => {

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use xact::{SnapshotInfo, paths_from_text, paths_text};
-use xact_control::abi::{
-    self as control, ERRMSG_MAX, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths,
-};
+use xact_control::abi::{self as control, SNAPSHOT_NAME_MAX, Snapshot, SnapshotDiff, SnapshotPaths};
 use xact_types::{Errno, Error, Result};
-use zerocopy::FromBytes;
 
-use crate::ioctl::answer::put_result;
+use crate::ioctl::answer::WithReason;
 use crate::ioctl::change_list::ChangeList;
 use crate::protocol::abi::InHeader;
 use crate::protocol::node::Node;
@@ -17,39 +14,19 @@ use crate::protocol::reply::Reply;
 use crate::server::Server;
 
 impl Server {
-    /// Answers with the struct also on failure: it has the reason.
-    pub(crate) fn snapshot_ioctl(
+    /// Refuses users other than root and the mount's owner.
+    pub(crate) fn snapshot_ioctl<T: WithReason>(
         &self,
         header: &InHeader,
-        node: Node,
         input: &[u8],
         reply: &mut Reply,
+        action: impl FnOnce(&mut T) -> Result<()>,
     ) -> Result<()> {
         self.owner_only(header)?;
-        let (mut request, _) = Snapshot::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-        let done = self.snapshot(node, &mut request);
-        request.errmsg_len = self.explain(&mut request.errmsg, &done);
-        put_result(reply, &done, &request);
-        Ok(())
+        self.reply_with_reason(input, reply, action)
     }
 
-    /// As [`Server::snapshot_ioctl`], for chosen paths.
-    pub(crate) fn snapshot_paths_ioctl(
-        &self,
-        header: &InHeader,
-        node: Node,
-        input: &[u8],
-        reply: &mut Reply,
-    ) -> Result<()> {
-        self.owner_only(header)?;
-        let (mut request, _) = SnapshotPaths::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-        let done = self.snapshot_of_paths(node, &mut request);
-        request.errmsg_len = self.explain(&mut request.errmsg, &done);
-        put_result(reply, &done, &request);
-        Ok(())
-    }
-
-    fn snapshot_of_paths(&self, node: Node, request: &mut SnapshotPaths) -> Result<()> {
+    pub(crate) fn snapshot_of_paths(&self, node: Node, request: &mut SnapshotPaths) -> Result<()> {
         let name = name_in(&request.name, request.name_len).ok_or_else(no_name)?;
         match request.action {
             control::SNAPSHOT_CREATE => {
@@ -68,39 +45,17 @@ impl Server {
     }
 
     /// On a control channel: makes the differences the channel's list of changes.
-    pub(crate) fn snapshot_diff_ioctl(
-        &self,
-        channel: u32,
-        header: &InHeader,
-        input: &[u8],
-        reply: &mut Reply,
-    ) -> Result<()> {
-        self.owner_only(header)?;
-        let (mut request, _) = SnapshotDiff::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
+    pub(crate) fn snapshot_diff(&self, channel: u32, request: &SnapshotDiff) -> Result<()> {
         let name = |name, len| name_in(name, len).map(str::to_owned).ok_or(Errno::EINVAL);
         let old = name(&request.old, request.old_len)?;
         let new = name(&request.new, request.new_len)?;
-        let done = self.volume.diff_snapshots(&old, (!new.is_empty()).then_some(&new));
-        let done = done.and_then(|found| {
-            let list = ChangeList::new(0, found, &self.transactions.account_of(channel)?)?;
-            self.transactions.set_diff(channel, Some(Arc::new(list)));
-            Ok(())
-        });
-        request.errmsg_len = self.explain(&mut request.errmsg, &done);
-        put_result(reply, &done, &request);
+        let found = self.volume.diff_snapshots(&old, (!new.is_empty()).then_some(&new))?;
+        let list = ChangeList::new(0, found, &self.transactions.account_of(channel)?)?;
+        self.transactions.set_diff(channel, Some(Arc::new(list)));
         Ok(())
     }
 
-    /// Writes the reason for a failure to `errmsg`; returns its length in bytes.
-    pub(crate) fn explain(&self, errmsg: &mut [u8; ERRMSG_MAX], done: &Result<()>) -> u32 {
-        let Err(error) = done else { return 0 };
-        let text = self.sentence(error);
-        let len = text.len().min(ERRMSG_MAX);
-        errmsg[..len].copy_from_slice(&text.as_bytes()[..len]);
-        len as u32
-    }
-
-    fn snapshot(&self, node: Node, request: &mut Snapshot) -> Result<()> {
+    pub(crate) fn snapshot(&self, node: Node, request: &mut Snapshot) -> Result<()> {
         let name = name_in(&request.name, request.name_len);
         match request.action {
             control::SNAPSHOT_CREATE => {

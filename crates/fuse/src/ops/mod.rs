@@ -43,8 +43,12 @@ impl Server {
             | Operation::Tmpfile { .. }
             | Operation::Symlink { .. }
             | Operation::Link { .. } => self.make(request_view, ino, header, operation, reply),
-            Operation::Unlink { name } => self.unlink(request_view, ino, header, name),
-            Operation::Rmdir { name } => self.rmdir(request_view, ino, header, name),
+            Operation::Unlink { name } => {
+                self.remove(request_view, ino, name, || view.unlink(&caller(header, 0), ino, name))
+            }
+            Operation::Rmdir { name } => {
+                self.remove(request_view, ino, name, || view.remove_dir(&caller(header, 0), ino, name))
+            }
             Operation::Rename { new_dir, flags, old, new } => {
                 self.rename(request_view, (ino, old), (*new_dir, new), *flags, header)
             }

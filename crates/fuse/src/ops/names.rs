@@ -125,28 +125,16 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn unlink(
+    /// UNLINK and RMDIR, with the call of the view that removes the name.
+    pub(crate) fn remove(
         &self,
         request_view: &RequestView<'_>,
         dir: Ino,
-        header: &InHeader,
         name: &[u8],
+        remove: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         check_changed(dir, name)?;
-        request_view.view().unlink(&caller(header, 0), dir, name)?;
-        request_view.remove_name(dir, name);
-        Ok(())
-    }
-
-    pub(crate) fn rmdir(
-        &self,
-        request_view: &RequestView<'_>,
-        dir: Ino,
-        header: &InHeader,
-        name: &[u8],
-    ) -> Result<()> {
-        check_changed(dir, name)?;
-        request_view.view().remove_dir(&caller(header, 0), dir, name)?;
+        remove()?;
         request_view.remove_name(dir, name);
         Ok(())
     }

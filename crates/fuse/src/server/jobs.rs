@@ -59,7 +59,7 @@ pub(crate) struct Jobs {
     /// separate, since a thread is woken on its last CPU and waits for it there.
     threads: ThreadPool,
     confined_threads: ThreadPool,
-    /// Threads that run jobs.
+    /// Threads of either pool that run jobs. A pool's own count includes those that are idle.
     running: Mutex<usize>,
     ended: Condvar,
     of_users: Mutex<HashMap<(u32, Kind), Queue>>,

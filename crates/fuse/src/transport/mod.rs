@@ -4,6 +4,7 @@ mod background;
 pub mod channel;
 pub mod cpu_pin;
 pub mod cpu_set;
+mod idle_threads;
 pub mod mount;
 pub mod parked_request;
 pub mod priority;

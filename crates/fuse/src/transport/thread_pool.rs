@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
+use crate::transport::idle_threads::IdleThreads;
 use crate::transport::single_caller;
 
 /// How long a thread without work stays.
@@ -15,24 +16,10 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 
 pub type Work = Box<dyn FnOnce() + Send>;
 
-/// An idle thread's slot for new work. All of it is changed under the lock of the state.
-#[derive(Default)]
-struct Idle {
-    work: Mutex<Option<Work>>,
-    given: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    /// Slots of idle threads. The last one is used first, while the others become old and end.
-    idle: Vec<Arc<Idle>>,
-    threads: usize,
-    closed: bool,
-}
-
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    idle: IdleThreads<Work>,
+    threads: Mutex<usize>,
     ended: Condvar,
 }
 
@@ -50,42 +37,39 @@ impl ThreadPool {
     /// Runs `work`, which must not panic, on a thread of the pool. If no thread can be started, the
     /// error returns the work.
     pub fn run(&self, work: Work) -> Result<(), (io::Error, Work)> {
-        let mut state = self.shared.state.lock();
-        if let Some(idle) = state.idle.pop() {
-            *idle.work.lock() = Some(work);
-            idle.given.notify_one();
+        let mut work = Some(work);
+        if self.shared.idle.give(|| work.take().expect("the item is taken once")) {
             return Ok(());
         }
-        state.threads += 1;
-        drop(state);
-        // The new thread takes its first work from its slot too, so after an error the work is
-        // still here.
-        let idle = Arc::new(Idle { work: Mutex::new(Some(work)), given: Condvar::new() });
-        let (shared, own) = (self.shared.clone(), idle.clone());
+        *self.shared.threads.lock() += 1;
+        // The new thread takes its first work from here, so after an error the work is still here.
+        let first = Arc::new(Mutex::new(work));
+        let (shared, own) = (self.shared.clone(), first.clone());
         let started = thread::Builder::new().name(self.name.into()).spawn(move || {
             single_caller::begin_thread();
-            shared.serve(&own);
+            let mut next = own.lock().take();
+            while let Some(work) = next {
+                work();
+                next = shared.idle.wait(IDLE_MAX);
+            }
+            shared.one_ended();
         });
         let Err(error) = started else { return Ok(()) };
         self.shared.one_ended();
-        let work = idle.work.lock().take().expect("no thread has taken it");
+        let work = first.lock().take().expect("no thread has taken it");
         Err((error, work))
     }
 
     /// Ends idle threads at once, and others when their work is done.
     pub fn close(&self) {
-        let mut state = self.shared.state.lock();
-        state.closed = true;
-        for idle in state.idle.drain(..) {
-            idle.given.notify_one();
-        }
+        self.shared.idle.close();
     }
 
     /// Returns when all threads have ended.
     pub fn wait(&self) {
-        let mut state = self.shared.state.lock();
-        while state.threads > 0 {
-            self.shared.ended.wait(&mut state);
+        let mut threads = self.shared.threads.lock();
+        while *threads > 0 {
+            self.shared.ended.wait(&mut threads);
         }
     }
 }
@@ -97,33 +81,8 @@ impl Drop for ThreadPool {
 }
 
 impl Shared {
-    fn serve(&self, idle: &Arc<Idle>) {
-        let mut state = self.state.lock();
-        loop {
-            let work = idle.work.lock().take();
-            if let Some(work) = work {
-                MutexGuard::unlocked(&mut state, work);
-                // Closing the pool has emptied the list of idle threads.
-                if state.closed {
-                    break;
-                }
-                state.idle.push(idle.clone());
-            } else if state.closed {
-                break;
-            } else if idle.given.wait_for(&mut state, IDLE_MAX).timed_out() {
-                let before = state.idle.len();
-                state.idle.retain(|other| !Arc::ptr_eq(other, idle));
-                if state.idle.len() < before {
-                    break;
-                }
-            }
-        }
-        drop(state);
-        self.one_ended();
-    }
-
     fn one_ended(&self) {
-        self.state.lock().threads -= 1;
+        *self.threads.lock() -= 1;
         self.ended.notify_all();
     }
 }
@@ -145,7 +104,7 @@ mod tests {
             pool.run(Box::new(move || sender.send(thread::current().id()).unwrap())).ok().unwrap();
             let _thread = receiver.recv().unwrap();
         }
-        assert!(pool.shared.state.lock().threads < 10, "each time a new thread");
+        assert!(*pool.shared.threads.lock() < 10, "each time a new thread");
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use xact_types::Errno;
 
 use crate::protocol::init::BUFFER;
@@ -23,6 +23,7 @@ use crate::protocol::request::Request;
 use crate::transport::background::Rank;
 use crate::transport::channel::{Channel, Received};
 use crate::transport::cpu_pin::CpuPin;
+use crate::transport::idle_threads::IdleThreads;
 use crate::transport::parked_request::ParkedRequest;
 use crate::transport::single_caller::{self, Noted, SingleCaller};
 use crate::transport::thread_pool::ThreadPool;
@@ -76,14 +77,6 @@ struct Guard {
     call: Condvar,
 }
 
-/// A parked worker.
-#[derive(Default)]
-struct ParkingPlace {
-    call: Condvar,
-    /// The worker is called back, and already counts as waiting.
-    is_called: AtomicBool,
-}
-
 pub struct WorkerPool<H> {
     handler: Arc<H>,
     source: Channel,
@@ -97,9 +90,8 @@ pub struct WorkerPool<H> {
     pub(super) background: ThreadPool,
     pub(super) low_background: ThreadPool,
     guard: Guard,
-    /// Parked workers. The last one is called first: its buffers exist, and its memory is in the
-    /// CPU's caches, while the others become old and end.
-    parked: Mutex<Vec<Arc<ParkingPlace>>>,
+    /// Parked workers. The last one, which is called first, still has its buffers.
+    parked: IdleThreads<()>,
     /// Workers that live, and the guard.
     workers: Mutex<usize>,
     ended: Condvar,
@@ -165,7 +157,7 @@ impl<H: Handler> WorkerPool<H> {
             background: ThreadPool::new("xact-background"),
             low_background: ThreadPool::new("xact-low"),
             guard: Guard::default(),
-            parked: Mutex::default(),
+            parked: IdleThreads::default(),
             workers: Mutex::new(0),
             ended: Condvar::new(),
         });
@@ -222,7 +214,8 @@ impl<H: Handler> WorkerPool<H> {
         while !self.closed.load(Ordering::Acquire) {
             self.serve(&channel, buffers.get_or_insert_with(|| Buffers::new(&self.large_buffers)));
             self.caller.raise_priority();
-            if !self.park(|| buffers = None) {
+            // It keeps its buffers if it is called back soon.
+            if self.parked.wait_and_rest(BUFFERS_KEPT, || buffers = None, PARKED_MAX).is_none() {
                 break;
             }
         }
@@ -341,9 +334,7 @@ impl<H: Handler> WorkerPool<H> {
         self.wake_guard();
         self.background.close();
         self.low_background.close();
-        for place in self.parked.lock().iter() {
-            place.call.notify_one();
-        }
+        self.parked.close();
     }
 
     fn wake_guard(&self) {
@@ -393,41 +384,12 @@ impl<H: Handler> WorkerPool<H> {
 
     /// Puts a worker in the last waiting place, which the caller is about to leave.
     fn call_another(self: &Arc<Self>) {
-        let mut parked = self.parked.lock();
-        if let Some(place) = parked.pop() {
-            self.waiting.fetch_add(1, Ordering::AcqRel);
-            place.is_called.store(true, Ordering::Release);
-            place.call.notify_one();
+        // A parked worker counts as waiting as soon as it is chosen.
+        if self.parked.give(|| _ = self.waiting.fetch_add(1, Ordering::AcqRel)) {
             return;
         }
-        drop(parked);
         if let Err(e) = self.spawn() {
             crate::log(format_args!("cannot start another worker: {e}"));
         }
-    }
-
-    /// Waits until the worker is called back (true) or no longer needed (false). `free_buffers`
-    /// runs if that takes a while.
-    fn park(&self, free_buffers: impl FnOnce()) -> bool {
-        let place = Arc::new(ParkingPlace::default());
-        let mut free_buffers = Some(free_buffers);
-        let mut parked = self.parked.lock();
-        parked.push(place.clone());
-        while !place.is_called.load(Ordering::Acquire) {
-            let most = if free_buffers.is_some() { BUFFERS_KEPT } else { PARKED_MAX };
-            let ends =
-                self.closed.load(Ordering::Acquire) || place.call.wait_for(&mut parked, most).timed_out();
-            if !ends || place.is_called.load(Ordering::Acquire) {
-                continue;
-            }
-            match free_buffers.take() {
-                Some(free_buffers) => MutexGuard::unlocked(&mut parked, free_buffers),
-                None => {
-                    parked.retain(|other| !Arc::ptr_eq(other, &place));
-                    return false;
-                }
-            }
-        }
-        true
     }
 }

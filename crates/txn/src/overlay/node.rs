@@ -74,21 +74,14 @@ impl Node {
 
     /// Attributes in the transaction's view.
     pub fn attr(&self, link_max: u32, block_size: u32) -> Attr {
-        let (old, new) = (&self.origin, &self.changed);
-        Attr {
-            perm: new.perm.unwrap_or(old.perm),
-            uid: new.uid.unwrap_or(old.uid),
-            gid: new.gid.unwrap_or(old.gid),
-            project: new.project.unwrap_or(old.project),
-            atime: new.atime.unwrap_or(old.atime),
-            mtime: new.mtime.unwrap_or(old.mtime),
-            ctime: new.ctime.unwrap_or(old.ctime),
-            flags: new.flags.unwrap_or(old.flags),
-            nlink: self.nlink(old.nlink, link_max),
+        let mut attr = Attr {
+            nlink: self.nlink(self.origin.nlink, link_max),
             size: self.file.size,
             sectors: self.sectors(block_size),
-            ..*old
-        }
+            ..self.origin
+        };
+        self.changed.apply_to(&mut attr);
+        attr
     }
 
     /// The user, group and project that its space is charged to, in the view.

@@ -7,6 +7,7 @@ use xact_fs::{Attr, AttrSet, ChangedBy, CommitOps, FileKind};
 use xact_types::{FileBlock, Ino, Result};
 
 use super::conflict::CONTENTS_CHANGED;
+use super::offline_changes::has_name;
 use crate::commit::{Commit, user_flags};
 
 impl Commit<'_> {
@@ -44,9 +45,7 @@ impl Commit<'_> {
         dir: Ino,
         name: &[u8],
     ) -> Result<Option<ChangedBy>> {
-        // Most transactions were never persisted, and then the name need not be copied.
-        let offline = &self.reads.offline.names;
-        if !offline.is_empty() && offline.contains(&(dir, name.to_vec())) {
+        if has_name(&self.reads.offline.names, dir, name) {
             return Ok(Some(ChangedBy(None)));
         }
         tree.entry_changed_since(dir, name, self.stamp)
@@ -65,8 +64,7 @@ impl Commit<'_> {
         ino: Ino,
         name: &[u8],
     ) -> Result<Option<ChangedBy>> {
-        let offline = &self.reads.offline.xattrs;
-        if !offline.is_empty() && offline.contains(&(ino, name.to_vec())) {
+        if has_name(&self.reads.offline.xattrs, ino, name) {
             return Ok(Some(ChangedBy(None)));
         }
         tree.xattr_changed_since(ino, name, self.stamp)

@@ -17,3 +17,9 @@ pub(crate) struct OfflineChanges {
     pub xattrs: BTreeSet<(Ino, Vec<u8>)>,
     pub xattr_lists: BTreeSet<Ino>,
 }
+
+/// Whether a name of this inode is in a set.
+pub(super) fn has_name(names: &BTreeSet<(Ino, Vec<u8>)>, ino: Ino, name: &[u8]) -> bool {
+    // Most transactions were never persisted, and then the name need not be copied.
+    !names.is_empty() && names.contains(&(ino, name.to_vec()))
+}

@@ -22,7 +22,7 @@ pub(crate) struct ReadSet {
     /// Blocks of files that were read.
     pub blocks: BTreeMap<Ino, Ranges>,
     /// Names that were looked up, present or not.
-    pub names: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
+    pub names: NamesOfInodes,
     /// Directories that were listed.
     pub listings: BTreeSet<Ino>,
     /// Directories that had to be empty. Like `parents`, the shape of the tree depends on them, so
@@ -30,7 +30,7 @@ pub(crate) struct ReadSet {
     pub emptied: BTreeSet<Ino>,
     /// The target of `..` of folders.
     pub parents: BTreeMap<Ino, Ino>,
-    pub xattrs: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
+    pub xattrs: NamesOfInodes,
     pub xattr_lists: BTreeSet<Ino>,
     /// For written files, the stamp up to which the changes of others were compared with the
     /// transaction's own. These comparisons are not reads.
@@ -65,28 +65,46 @@ const FEW: usize = 16;
 /// Growth in bytes after which the read set may be coarsened again.
 const GROWTH: usize = 64 << 10;
 
+/// Names of entries or attributes, by inode.
+type NamesOfInodes = BTreeMap<Ino, BTreeSet<Vec<u8>>>;
+
+/// Returns the bytes of memory that a new name takes; 0 for a known one.
+fn add_name(names: &mut NamesOfInodes, ino: Ino, name: &[u8]) -> usize {
+    let names = names.entry(ino).or_default();
+    if names.contains(name) {
+        return 0;
+    }
+    names.insert(name.to_vec());
+    name.len() + NAME_BYTES
+}
+
+/// Removes the inodes with more than [`FEW`] names, and returns them.
+fn take_many(names: &mut NamesOfInodes) -> Vec<Ino> {
+    let many = names.iter().filter(|(_, names)| names.len() > FEW).map(|(ino, _)| *ino);
+    let many: Vec<Ino> = many.collect();
+    names.retain(|_, names| names.len() <= FEW);
+    many
+}
+
+/// Whether a set of names has one of this inode.
+fn has_any(names: &BTreeSet<(Ino, Vec<u8>)>, ino: Ino) -> bool {
+    names.range((ino, Vec::new())..).next().is_some_and(|(of, _)| *of == ino)
+}
+
 impl ReadSet {
     pub fn name(&mut self, dir: Ino, name: &[u8]) {
         // The folder counts as listed, which includes each name.
         if self.coarse_names.contains(&dir) {
             return;
         }
-        let names = self.names.entry(dir).or_default();
-        if !names.contains(name) {
-            names.insert(name.to_vec());
-            self.name_bytes += name.len() + NAME_BYTES;
-        }
+        self.name_bytes += add_name(&mut self.names, dir, name);
     }
 
     pub fn xattr(&mut self, ino: Ino, name: &[u8]) {
         if self.coarse_xattrs.contains(&ino) {
             return;
         }
-        let names = self.xattrs.entry(ino).or_default();
-        if !names.contains(name) {
-            names.insert(name.to_vec());
-            self.name_bytes += name.len() + NAME_BYTES;
-        }
+        self.name_bytes += add_name(&mut self.xattrs, ino, name);
     }
 
     /// Records reads of file blocks.
@@ -129,23 +147,19 @@ impl ReadSet {
     /// Changes found when the transaction was reopened are recorded by name; they then count for
     /// the whole folder or inode, too.
     pub fn coarsen(&mut self, wanted: impl Iterator<Item = Ino>) {
-        let many = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> Vec<Ino> {
-            names.iter().filter(|(_, names)| names.len() > FEW).map(|(ino, _)| *ino).collect()
-        };
-        for dir in many(&self.names) {
-            self.names.remove(&dir);
-            self.listings.insert(dir);
+        let ReadSet { names, xattrs, listings, xattr_lists, offline, .. } = self;
+        for dir in take_many(names) {
+            listings.insert(dir);
             self.coarse_names.insert(dir);
-            if self.offline.names.range((dir, Vec::new())..).next().is_some_and(|(of, _)| *of == dir) {
-                self.offline.listings.insert(dir);
+            if has_any(&offline.names, dir) {
+                offline.listings.insert(dir);
             }
         }
-        for ino in many(&self.xattrs) {
-            self.xattrs.remove(&ino);
-            self.xattr_lists.insert(ino);
+        for ino in take_many(xattrs) {
+            xattr_lists.insert(ino);
             self.coarse_xattrs.insert(ino);
-            if self.offline.xattrs.range((ino, Vec::new())..).next().is_some_and(|(of, _)| *of == ino) {
-                self.offline.xattr_lists.insert(ino);
+            if has_any(&offline.xattrs, ino) {
+                offline.xattr_lists.insert(ino);
             }
         }
         for ranges in self.blocks.values_mut().filter(|ranges| ranges.len() > FEW) {
@@ -163,7 +177,7 @@ impl ReadSet {
     }
 
     pub fn recount(&mut self) {
-        let bytes = |names: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| -> usize {
+        let bytes = |names: &NamesOfInodes| -> usize {
             names.values().flatten().map(|name| name.len() + NAME_BYTES).sum()
         };
         self.name_bytes = bytes(&self.names) + bytes(&self.xattrs);
@@ -194,7 +208,7 @@ impl ReadSet {
 
     /// A number that grows with every recorded item.
     pub fn weight(&self) -> usize {
-        let names = |map: &BTreeMap<Ino, BTreeSet<Vec<u8>>>| map.values().map(BTreeSet::len).sum::<usize>();
+        let names = |map: &NamesOfInodes| map.values().map(BTreeSet::len).sum::<usize>();
         let attrs = self.attrs.values().map(|(attrs, _)| attrs.bits().count_ones() as usize).sum::<usize>();
         let blocks =
             self.blocks.values().flat_map(Ranges::iter).map(|range| (range.end - range.start) as usize);
