@@ -142,6 +142,27 @@ test_no_permission() {
     exits 77 'cannot mount on .*/mnt: .*no write access' -- as_nobody "$XACT" mount disk.img mnt
 }
 
+# While one thread makes most of the calls, a worker of the daemon is under SCHED_IDLE, unless
+# nosingle_caller forbids it.
+test_single_caller_can_be_turned_off() {
+    [[ $(nproc) -ge 2 ]] || {
+        report "not tested: with one CPU no caller is served from its own"
+        return
+    }
+    volume disk.img
+    local options
+    for options in single_caller nosingle_caller; do
+        in_foreground disk.img mnt -o "$options"
+        touch mnt/file
+        python3 "$TESTS/single_caller.py" mnt/file "$DAEMON" >idle
+        equal "$options: whether a worker was under SCHED_IDLE" \
+            "$([[ $options == single_caller ]] && echo True || echo False)" "$(<idle)"
+        unmounted mnt
+        wait "$DAEMON"
+    done
+    sound disk.img
+}
+
 # The owner of the root folder.
 test_root_owner() {
     needs setpriv

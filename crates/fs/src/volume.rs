@@ -106,6 +106,7 @@ impl VolumeOptions {
             (Id::CacheSize, _) => self.cache_bytes = default().cache_bytes,
             (
                 Id::AllowOther
+                | Id::SingleCaller
                 | Id::NoSuid
                 | Id::NoDev
                 | Id::NoExec

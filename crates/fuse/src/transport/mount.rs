@@ -14,7 +14,7 @@ use xact_types::{Error, Result};
 use crate::transport::channel::open_device;
 
 /// How to mount.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
     /// The device in `df` and `/proc/mounts`: the path of the image.
     pub source: PathBuf,
@@ -23,6 +23,8 @@ pub struct MountOptions {
     /// The default is yes for root, and no for other users, who need `user_allow_other` in
     /// /etc/fuse.conf for it.
     pub allow_other: Option<bool>,
+    /// Whether a thread that makes most of the calls is served from its own CPU.
+    pub single_caller: bool,
     /// Flags of mount(2).
     flags: u64,
 }
@@ -36,6 +38,18 @@ const FLAGS: [(Id, u64); 5] = [
     (Id::DirSync, libc::MS_DIRSYNC),
 ];
 
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            source: PathBuf::new(),
+            read_only: false,
+            allow_other: None,
+            single_caller: Id::SingleCaller.setting().default_flag(),
+            flags: 0,
+        }
+    }
+}
+
 impl MountOptions {
     pub fn new(source: &Path) -> MountOptions {
         MountOptions { source: source.to_owned(), ..Default::default() }
@@ -48,6 +62,9 @@ impl MountOptions {
         match id {
             Id::ReadOnly => self.read_only = is_on,
             Id::AllowOther => self.allow_other = value.map(|_| is_on),
+            Id::SingleCaller => {
+                self.single_caller = value.map_or(MountOptions::default().single_caller, |_| is_on);
+            }
             // For /proc/mounts: the kernel itself keeps no access times on a FUSE mount.
             Id::AccessTimes => {
                 let noatime = Value::Choice(Id::AccessTimes.setting().default_choice());

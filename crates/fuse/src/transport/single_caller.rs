@@ -71,7 +71,7 @@ pub enum Noted {
 /// independent of the others, and an outdated one costs time, nothing else.
 pub struct SingleCaller {
     /// The CPUs that workers may run on when several threads call. `None`: no single caller is ever
-    /// recognised.
+    /// recognised, because the mount option forbids it or the system does not permit it.
     pub(super) everywhere: Option<&'static Cpus>,
     on: AtomicBool,
     /// The single caller, or the thread that may become it, and its count.
@@ -105,9 +105,10 @@ pub struct SingleCaller {
 }
 
 impl SingleCaller {
-    pub fn new() -> SingleCaller {
+    /// `allowed`: by the mount option.
+    pub fn new(allowed: bool) -> SingleCaller {
         SingleCaller {
-            everywhere: everywhere().filter(|cpus| cpus.count() > 1 && may_lower_priority()),
+            everywhere: everywhere().filter(|cpus| allowed && cpus.count() > 1 && may_lower_priority()),
             on: AtomicBool::new(false),
             caller: AtomicU32::new(0),
             count: AtomicU32::new(0),
@@ -383,7 +384,7 @@ mod tests {
 
     /// `None` on one CPU, or without the right to change policies.
     fn single_caller() -> Option<SingleCaller> {
-        let caller = SingleCaller::new();
+        let caller = SingleCaller::new(true);
         if caller.everywhere.is_none() {
             println!("one CPU, or no right to change policies: no thread is a single caller here");
             return None;
@@ -450,6 +451,16 @@ mod tests {
         assert_eq!(caller.caller.load(Relaxed), 1);
         let back = (1..2 * NEEDED).find(|_| caller.note(me, false) == Noted::Begins);
         assert!(back.is_some_and(|back| back <= OTHERS_IN_ROW + NEEDED / KNOWN_CALLER_DIVISOR), "{back:?}");
+    }
+
+    #[test]
+    fn no_thread_is_the_single_caller_where_the_option_forbids_it() {
+        let caller = SingleCaller::new(false);
+        assert!((0..10 * NEEDED).all(|_| caller.note(std::process::id(), false) == Noted::Nothing));
+        assert!(!caller.is_on());
+        caller.lower_priority();
+        // SAFETY: it takes a number.
+        assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_OTHER);
     }
 
     /// A worker that starves gets its priority back. If a request waited for it, the single caller

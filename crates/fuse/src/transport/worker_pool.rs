@@ -144,14 +144,15 @@ fn give_back(buffer: &mut [u8]) {
 }
 
 impl<H: Handler> WorkerPool<H> {
-    /// Starts serving the connection that `source` belongs to.
-    pub fn start(source: Channel, handler: Arc<H>) -> io::Result<Arc<WorkerPool<H>>> {
+    /// Starts serving the connection that `source` belongs to. `single_caller`: whether a single
+    /// caller is served from its CPU.
+    pub fn start(source: Channel, handler: Arc<H>, single_caller: bool) -> io::Result<Arc<WorkerPool<H>>> {
         let pool = Arc::new(WorkerPool {
             handler,
             source,
             waiting: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
-            caller: Arc::new(SingleCaller::new()),
+            caller: Arc::new(SingleCaller::new(single_caller)),
             large_buffers: AtomicUsize::new(0),
             shares: Shares::new(WORKERS_MAX),
             background: ThreadPool::new("xact-background"),

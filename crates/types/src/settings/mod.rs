@@ -142,6 +142,14 @@ impl Setting {
         }
     }
 
+    /// The default of a flag.
+    pub const fn default_flag(&self) -> bool {
+        match self.default {
+            Preset::Value(Value::Flag(is_on)) => is_on,
+            _ => panic!("the setting has no default of this kind"),
+        }
+    }
+
     /// The default of a duration.
     pub const fn default_duration(&self) -> Duration {
         match self.default {

@@ -27,6 +27,7 @@ pub enum Id {
     NoQuota,
     ReadOnly,
     AllowOther,
+    SingleCaller,
     NoSuid,
     NoDev,
     NoExec,
@@ -79,7 +80,7 @@ const fn mode(
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// All settings.
-pub static SETTINGS: [Setting; 31] = [
+pub static SETTINGS: [Setting; 32] = [
     Setting {
         notes: "After 'chattr +j', a file's data also goes through the journal. Volumes with generations accept \
                 adaptive (their log for fsyncs takes the place of the journal), ordered and writeback.",
@@ -270,6 +271,18 @@ pub static SETTINGS: [Setting; 31] = [
             "allow_other",
             Some("noallow_other"),
             "Let users other than the mounting one use the mount",
+        )
+    },
+    Setting {
+        default: Preset::Value(Value::Flag(true)),
+        notes: "The daemon's worker then runs on the CPU of that thread and replies under SCHED_IDLE, which saves the \
+                wake-up of another CPU at each request. With nosingle_caller the kernel alone chooses the CPUs of \
+                workers. Needs root and two CPUs.",
+        ..flag(
+            Id::SingleCaller,
+            "single_caller",
+            Some("nosingle_caller"),
+            "Serve a thread that makes most of the calls from its own CPU",
         )
     },
     flag(Id::NoSuid, "nosuid", Some("suid"), "Ignore set-user-ID and set-group-ID bits, as in mount(8)"),
