@@ -430,8 +430,8 @@ test_generations_full_pool() {
         (for i in $(seq 300); do echo $round.$i >mnt/file$i || exit; done) 2>/dev/null || true
     done
     [[ $round -gt 2 && $round -lt 40 ]] || fail "full after $round rounds"
-    has said "no space left in the volume's pool, which is full until a snapshot is deleted"
-    has said 'Snapshots hold [0-9.]+ [KM]iB of the volume.s pool'
+    has said "no space left in the volume's pool, which is full until a snapshot is deleted \(volume on $PWD/mnt\)"
+    has said "Snapshots hold [0-9.]+ [KM]iB of the volume's pool \(4.0 MiB\) on .*/mnt; 'xact snapshot list .*/mnt' lists them"
     has log "WARN  mount=.*: the pool is full: .*delete snapshots"
     equal "logged once" 1 "$(grep -c 'pool is full' log)"
     equal full true "$(pool .pool.full)"

@@ -109,7 +109,7 @@ fn failure_with_reason(mount_point: &Path, doing: &str, error: io::Error, why: &
         Some(errno @ (libc::EINVAL | libc::ENOSPC)) if !why.is_empty() => {
             let failure = Failure::new(exit_of_errno(errno), why.to_owned());
             let hint = match errno {
-                libc::ENOSPC => about_the_pool(client::pool(mount_point)),
+                libc::ENOSPC => about_the_pool(mount_point, client::pool(mount_point)),
                 _ => None,
             };
             hint.map_or(failure.clone(), |hint| failure.hint(hint))
@@ -165,12 +165,20 @@ pub fn users(mount_point: &Path) -> Result<(Vec<UserUse>, UserUse)> {
 }
 
 /// The hint for a full pool, if the pool is full.
-fn about_the_pool(pool: io::Result<Pool>) -> Option<String> {
+fn about_the_pool(mount_point: &Path, pool: io::Result<Pool>) -> Option<String> {
     let pool = pool.ok().filter(|pool| pool.size.saturating_sub(pool.used) < pool.needed)?;
+    let at = mount_point.display();
+    let size = size_text(pool.size);
+    if pool.snapshots == 0 {
+        return Some(format!(
+            "The pool of the volume on {at} ({size}) is full, and no snapshot holds a part of it. Try again: commits \
+             write its blocks home. 'xact mkfs' and 'xact convert' make a larger one with --pool-size."
+        ));
+    }
     let held = size_text(pool.snapshots);
     Some(format!(
-        "Snapshots hold {held} of the volume's pool (see 'xact stat'). Delete some with 'xact snapshot delete' or \
-         'prune'."
+        "Snapshots hold {held} of the volume's pool ({size}) on {at}; 'xact snapshot list {at}' lists them. Delete some \
+         with 'xact snapshot delete' or 'prune'."
     ))
 }
 
@@ -325,7 +333,7 @@ impl Transaction {
             }
             _ => {
                 let room = match error.reason {
-                    Reason::NoSpace => about_the_pool(self.channel.pool()),
+                    Reason::NoSpace => about_the_pool(&self.mount_point, self.channel.pool()),
                     Reason::TooLarge => Some(about_large_ones(self.channel.pool())),
                     _ => None,
                 };
@@ -374,7 +382,8 @@ pub fn failure(mount_point: &Path, doing: &str, error: io::Error) -> Failure {
         ),
         Some(libc::ENOSPC) => {
             let failure = Failure::system(format_args!("{doing} on {}", mount_point.display()), error);
-            about_the_pool(client::pool(mount_point)).map_or(failure.clone(), |hint| failure.hint(hint))
+            about_the_pool(mount_point, client::pool(mount_point))
+                .map_or(failure.clone(), |hint| failure.hint(hint))
         }
         _ => Failure::system(format_args!("{doing} on {}", mount_point.display()), error),
     }

@@ -53,7 +53,7 @@ pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> 
     let at = at.canonicalize().unwrap_or(at);
     let device = mount::mount(&at, options)?;
     let channel = Channel::new(device);
-    let connection = match start(volume, channel, options.single_caller) {
+    let connection = match start(volume, channel, Some(at.clone()), options.single_caller) {
         Ok(connection) => connection,
         Err(e) => {
             // No thread serves the mount: every process that looks at it would hang.
@@ -75,7 +75,7 @@ pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> 
 /// on, without a mount. The process at the other end plays the kernel, and may send requests that
 /// the kernel would not.
 pub fn serve_socket(volume: Arc<Volume>, socket: OwnedFd) -> Result<Connection> {
-    start(volume, Channel::new(socket), MountOptions::default().single_caller)
+    start(volume, Channel::new(socket), None, MountOptions::default().single_caller)
 }
 
 impl Connection {
@@ -87,10 +87,15 @@ impl Connection {
     }
 }
 
-fn start(volume: Arc<Volume>, channel: Channel, single_caller: bool) -> Result<Connection> {
+fn start(
+    volume: Arc<Volume>,
+    channel: Channel,
+    at: Option<PathBuf>,
+    single_caller: bool,
+) -> Result<Connection> {
     let io = |e| Error::io("serving /dev/fuse", e);
     let agreed = handshake(&channel)?;
-    let server = Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed));
+    let server = Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed, at));
     server.reopen_persisted();
     let watching = Arc::downgrade(&server);
     volume.watch_snapshots(Box::new(move |name| {

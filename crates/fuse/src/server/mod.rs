@@ -9,6 +9,7 @@ pub mod transactions;
 pub mod user_limits;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ pub struct Server {
     /// The descriptor for notifications.
     pub(crate) kernel: Channel,
     pub(crate) agreed: Agreed,
+    /// The mount point; `None` for a connection without a mount.
+    at: Option<PathBuf>,
     pub(crate) jobs: jobs::Jobs,
     pub(crate) processes: Processes,
     pub(crate) inline_end: InlineEnd,
@@ -82,7 +85,8 @@ pub(crate) enum Outcome {
 }
 
 impl Server {
-    pub fn new(volume: Arc<Volume>, kernel: Channel, agreed: Agreed) -> Server {
+    /// `at`: the mount point, if there is one.
+    pub fn new(volume: Arc<Volume>, kernel: Channel, agreed: Agreed, at: Option<PathBuf>) -> Server {
         let live = volume.base();
         Server {
             volume,
@@ -91,6 +95,7 @@ impl Server {
             open_snapshots: OpenSnapshots::default(),
             kernel,
             agreed,
+            at,
             jobs: jobs::Jobs::default(),
             processes: Processes::default(),
             pool_use: Mutex::default(),
@@ -118,7 +123,11 @@ impl Server {
     pub(crate) fn sentence(&self, error: &Error) -> String {
         match error {
             Error::NoSpace if self.volume.is_pool_full() => {
-                "no space left in the volume's pool, which is full until a snapshot is deleted".into()
+                let full = "no space left in the volume's pool, which is full until a snapshot is deleted";
+                match &self.at {
+                    Some(at) => format!("{full} (volume on {})", at.display()),
+                    None => full.into(),
+                }
             }
             _ => error.to_string(),
         }
