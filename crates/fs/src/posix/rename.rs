@@ -2,7 +2,8 @@
 
 use xact_types::{Errno, Error, Ino, Result, Site, Timestamp};
 
-use super::make::{InodePlan, plan_whiteout};
+use super::inherit::InodePlan;
+use super::make::plan_whiteout;
 use super::names::drop_all_links;
 use super::{
     directory, fail, may_add, may_add_subdir, may_remove, refuse_other_project, touch_dir, touch_inode,

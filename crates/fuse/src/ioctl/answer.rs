@@ -1,6 +1,6 @@
 //! Replies to ioctls: a result and the struct that goes back to the caller.
 
-use xact_control::abi::{Modes, Snapshot, SnapshotDiff, SnapshotPaths, ERRMSG_MAX};
+use xact_control::abi::{ERRMSG_MAX, Modes, Snapshot, SnapshotDiff, SnapshotPaths};
 use xact_types::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
