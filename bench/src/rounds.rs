@@ -83,7 +83,7 @@ impl Rounds<'_> {
     }
 
     /// The xact program that serves a system, or formats and checks its volume.
-    fn program(&self, system: System) -> &'a Path {
+    fn program(&self, system: System) -> &Path {
         self.before.filter(|_| system == System::BEFORE).unwrap_or(self.xact)
     }
 
