@@ -21,9 +21,9 @@
 //! 4. Batches go from the start of the file to its end. So the size on disk never covers a page
 //!    that was dirty when the batch was collected and is not on the device.
 //! 5. A segment that goes through the journal (`data::data_mode`) is not written in steps 1 and 2:
-//!    its pages join the handle of step 3, or that of an earlier commit. So they are durable with or
-//!    before the metadata that refers to them, and the pages of one commit survive together or not
-//!    at all.
+//!    its pages join the handle of step 3, or that of an earlier commit. So they are durable with
+//!    or before the metadata that refers to them, and the pages of one commit survive together or
+//!    not at all.
 //! 6. A block with a copy in the log always goes through the journal: if it were written in place,
 //!    a replay would overwrite it with the older copy.
 //!
