@@ -26,6 +26,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
 pub mod device;
 mod file;
 mod info;
