@@ -121,7 +121,7 @@ mod tests {
             let first = scope.spawn(|| threads.wait(LONG));
             until(|| waiting(&threads) == 1);
             // A thread that rests keeps its place.
-            let second = scope.spawn(|| threads.wait_and_rest(Duration::ZERO, &rest, LONG));
+            let second = scope.spawn(|| threads.wait_and_rest(Duration::ZERO, rest, LONG));
             until(|| waiting(&threads) == 2 && rested.load(SeqCst) == 1);
             let third = scope.spawn(|| threads.wait(LONG));
             until(|| waiting(&threads) == 3);
