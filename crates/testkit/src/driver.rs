@@ -1,4 +1,4 @@
-//! Does operations by path on a view, and records each in the model's history.
+//! Runs operations by path on a view, and records each in the model's history.
 
 use std::sync::Arc;
 

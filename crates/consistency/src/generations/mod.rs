@@ -1,7 +1,7 @@
-//! The generations: metadata is never overwritten where a generation on disk has it.
+//! The generations: metadata that a generation on disk refers to is never overwritten.
 //!
-//! Layer: consistency. The mechanism is that of the paper on meta-data snapshotting. Here the ext4
-//! layout stays unchanged, over a map from metadata block to place (`docs/FORMAT.md`).
+//! Layer: consistency. The mechanism is that of the paper on meta-data snapshotting. The ext4
+//! layout is unchanged; a map says where each metadata block lies (`docs/FORMAT.md`).
 //!
 //! ```text
 //!                 root slot A      root slot B
@@ -19,7 +19,7 @@
 //!    begin in the next one at once (`draining` keeps the two apart). Nothing is written before the
 //!    last of them has ended. A commit that changes the snapshots opens the next one only then,
 //!    since a snapshot must hold everything that was done before it.
-//! 2. Its blocks get free pool blocks, or go home (`writeback_home`), and the map is changed along.
+//! 2. Its blocks get free pool blocks, or their homes (`writeback_home`), and the map is updated.
 //! 3. Blocks, map nodes and the pool's bitmap are written, all to places that generation n does not
 //!    use. **Flush.**
 //! 4. The root goes to the slot that generation n is not in. **Flush.** Generation n+1 is durable.
@@ -35,15 +35,15 @@
 //!    to the home of a block which the durable generation and every snapshot have in the pool (so
 //!    nothing refers to its home: see `writeback_home`). Data goes to blocks that are free in all
 //!    of them.
-//! 2. A root is written when everything that it leads to is durable, and all file data whose
+//! 2. A root is written only when everything that it leads to is durable. So is all file data whose
 //!    `write_data` returned before the commit was closed. The same holds for a record of the log if
-//!    data is ordered. If it is not (`data=writeback`), one flush may make both durable, in any
-//!    order.
+//!    data is ordered. With `data=writeback`, one flush may make the data and the record durable,
+//!    in any order.
 //! 3. A root counts only if it is whole: each sector has its stamp, and the checksum is right. The
 //!    slot of the durable generation is never overwritten. So at any moment one slot holds a whole
 //!    root, whose generation is complete. A torn root that a crash left is wiped, durably, before
-//!    another is written to its slot: the new root has the same number. If a crash tore it too, its
-//!    sectors could complete the old root, whose pool blocks were reused in between.
+//!    another root is written to its slot. The new root has the same number: if a crash tore it
+//!    too, its sectors could complete the old root, whose pool blocks were reused in between.
 //! 4. A generation is reported as durable, and what it freed is reused, only after the flush behind
 //!    its root.
 //! 5. After a failed write or flush nothing is written any more.

@@ -1,18 +1,18 @@
 //! Writes blocks home, so that the pool does not fill up.
 //!
-//! Home is the place that a block's number names. It is free, and stays free, while the block is in
-//! the pool: ext4's bitmap says that the block is in use, by the block itself, so neither data nor
-//! other metadata can be put there. A commit may write a block home if the durable generation has
+//! Home is the place that a block's number names. While the block is in the pool, its home is
+//! unused and stays unused: ext4's bitmap marks it as allocated to the block, so neither data nor
+//! other metadata is written there. A commit may write a block home if the durable generation has
 //! it in the pool. The commit's map then has no pointer for it, and its pool block is free when the
-//! commit is durable. The commit after that must use the pool again: the homes of blocks at home
-//! are part of a generation like any place.
+//! commit is durable. The commit after that must use the pool again, because the home is then part
+//! of a durable generation.
 //!
-//! Blocks that hold a copy of the superblock never go home: the device has the copies there that
-//! make other programs refuse the volume (`format`).
+//! Blocks that hold a copy of the superblock are never written home: the copies there make other
+//! programs reject the volume (`format`).
 //!
-//! A commit continues from where the last one stopped and takes the blocks in the order of their
-//! numbers. Most of the blocks that it meets were not changed since they moved; a block that
-//! changes often is in the commit anyway.
+//! Each commit continues where the last one stopped, in the order of block numbers. Most of the
+//! blocks that it finds have not changed since they moved. A block that changes often is part of
+//! the commit anyway.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The journal: every change of metadata goes through a jbd2 log before it goes home.
+//! The journal: every metadata change is written to a jbd2 log before it is written home.
 //!
 //! Layer: consistency. The bytes on disk are those of jbd2 (`xact_layout::jbd2`), so the kernel and
 //! e2fsck replay our log and we replay theirs (`recovery`).
@@ -27,10 +27,10 @@
 //!    (write-ahead). The one exception is the superblock's flag `needs_recovery`.
 //! 2. A commit block is written when everything that it commits is durable: all file data whose
 //!    `write_data` returned before the commit was locked, and, in two steps, its own transaction's
-//!    blocks. In a single write these go out together with the commit block, whose checksum over
-//!    all of them (v1) reveals a torn transaction. That checksum leaves out revoke records; each of
-//!    them lies in the first sector of its block, with the header without which the transaction
-//!    ends there.
+//!    blocks. In a single write, these blocks and the commit block are written together. The commit
+//!    block has a checksum over all of them (v1), which reveals a torn transaction. The checksum
+//!    does not cover revoke records. Each revoke record lies in the first sector of its block,
+//!    together with the block's header: if that sector is missing, the transaction ends there.
 //! 3. A commit is reported as durable, freed blocks are reused, and the next transaction is written
 //!    only when the commit block is durable.
 //! 4. Space of the log is overwritten only when a tail past it is durable. The tail passes a
@@ -39,7 +39,8 @@
 //! 5. A block freed in a commit has a revoke record in it if the live log holds a copy of it.
 //! 6. File data may be in a commit as metadata is. While the live log has a copy of a block, only a
 //!    checkpoint writes the block in place, until the tail has passed the copy or a durable commit
-//!    has revoked it (`SlotState::data`). So each write of file data may choose its way.
+//!    has revoked it (`SlotState::data`). So each write of file data may go through the log or in
+//!    place.
 //! 7. With sub-block records (`LogRecords::SubBlock`) a commit records the bytes of a block that
 //!    changed since the previous commit, or since the block was written in place. So the tail
 //!    passes a transaction only when each of its blocks is durable at home, or a later durable

@@ -12,9 +12,9 @@
 //! under a fence is in one of two states:
 //! - **open**: the kernel is being made to forget what it has cached of the inode. A *fill* is a
 //!   request whose reply the kernel keeps in its cache: a page, a listing, an ACL. Fills are
-//!   answered, and noted.
-//! - **blocked**: the kernel has nothing cached of the inode. Fills are parked. No worker waits
-//!   with them.
+//!   answered and recorded.
+//! - **blocked**: the kernel has nothing cached of the inode. Fills are parked. They occupy no
+//!   worker.
 //!
 //! From begin to release, replies give attributes and names a lifetime of 0 (`may_keep`), and no
 //! caller waits for that. A thread that replies asks for the lifetime first and reads the inode
@@ -25,8 +25,8 @@
 //! kernel (6.18, `fuse_change_attributes_common`) marks attributes as valid before it has stored
 //! them, so another program would find the old ones with a new expiry time. As long as they have no
 //! lifetime, every thread asks for them itself. They get a lifetime when a thread that received
-//! them asks again: it has come back from storing them. If many threads ask only once each, a
-//! number of replies counts as the same.
+//! them asks again: it has come back from storing them. If many threads ask only once each, they
+//! get a lifetime after a fixed number of replies.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -27,12 +27,12 @@
 //! in steps 3 and 4. The threads that hold these locks may wait for requests. So in steps 2 and 3
 //! no request waits for this commit. In step 4 READDIR and READs of other inodes do. Their callers
 //! hold the lock of a folder or of other pages, and no thread needs a folder's lock to finish with
-//! a page. WRITE, LOOKUP, GETATTR and the rest never wait. A parked request takes no worker. The
-//! kernel sends a limited number of reads ahead at once. So only a few may be parked while a page
-//! may have to be waited for; if there are more, all inodes are opened and the steps begin again.
-//! Two commits that change the same inode run one after the other. If two commits change different
-//! inodes, one may wait for the other in step 2, and the other waits for nothing of the first. All
-//! this runs on a thread of its own (`tx_end`).
+//! a page. WRITE, LOOKUP, GETATTR and all other requests never wait. A parked request occupies no
+//! worker. The kernel sends a limited number of reads ahead at once. So only a few may be parked
+//! while the commit may have to wait for a page. If there are more, all inodes are opened and the
+//! steps begin again. Two commits that change the same inode run one after the other. If two
+//! commits change different inodes, one may wait for the other in step 2, but never both for each
+//! other. All this runs on a thread of its own (`tx_end`).
 //!
 //! Data that was sent to the kernel may take effect late:
 //! - Attributes: the kernel ignores those that it asked for before it forgot the inode (its

@@ -1,5 +1,5 @@
 //! Commit: validates a transaction's reads and changes against the present base, and applies its
-//! net effect, as one operation in one jbd2 transaction.
+//! net effect as one operation in one commit of the engine.
 //!
 //! Steps of a commit:
 //! 0. Before the operation, without locks, new contents of files are written to free blocks

@@ -23,11 +23,11 @@
 //!   writes the running commit. Threads that arrive during the write join the next commit. When
 //!   their turn comes, one of them leads for all (group commit).
 //! - A locked commit blocks operations that want to begin. So a commit is locked only while the
-//!   operations in it work in memory. It stays open while one of them waits for the device, waits
-//!   for a thread that may do so, or is the commit of a large transaction (`waits`). During that
-//!   time only the leader waits. If waits keep arriving, the leader closes the commit after
-//!   [`WAITS_MAX`](closing::WAITS_MAX) of them, unless one wait has lasted through that many
-//!   others.
+//!   operations in it work in memory. It stays open while an operation waits for the device, waits
+//!   for a thread that may be waiting for the device, or is the commit of a large transaction
+//!   (`waits`). During that time only the leader waits. If waits keep arriving, the leader closes
+//!   the commit after [`WAITS_MAX`](closing::WAITS_MAX) of them, unless one wait has lasted through
+//!   that many others.
 //! - A poisoned pipeline never leads again. All waiting threads are woken with the reason.
 
 mod background;

@@ -1,8 +1,8 @@
-//! One operation on the volume: its locks, its handle, its stamp, its end.
+//! One operation on the volume, with its locks, its handle and its stamp.
 //!
 //! An operation is a function over an [`Operation`]. The [`Operation`] locks each inode that the
 //! function reads, exclusively, and keeps the locks to the end. Locks follow one total order
-//! (rising inode number), although an operation learns its inodes as it runs:
+//! (rising inode number), although an operation finds out only as it runs which inodes it needs:
 //! - The first attempt locks the inodes of the lock hint, in order.
 //! - A later inode is locked at once if its number is above all locked ones; otherwise the lock is
 //!   only tried. If that fails, all locks are released and the operation restarts with the larger
@@ -10,11 +10,11 @@
 //!
 //! The first change takes the stamp and begins the handle, after a read-ahead of the blocks that
 //! the handle needs (`read_ahead`). No inode is locked after that. So an operation's changes of an
-//! inode are in the same commit as those of the operation that had its lock before, or in a later
-//! one.
+//! inode are never in an earlier commit than those of the operation that held the inode's lock
+//! before.
 //!
-//! After a crash: all blocks change in one handle, so in one commit. The exceptions are long
-//! removals of blocks, see `data::remove`.
+//! After a crash, all changes of an operation are present or none is, because one handle is part of
+//! one commit. The exceptions are long removals of blocks, see `data::remove`.
 //!
 //! - `run`: runs, restarts and ends an operation; `locks`: its inode locks
 //! - `budget`: reservations before its first change; `changes`: the start of each change

@@ -13,8 +13,9 @@
 //! Crash argument, for one batch of dirty pages of one inode:
 //! 1. Pages that have a written block are overwritten in place; a crash leaves each sector old or
 //!    new, as POSIX allows before fsync.
-//! 2. Pages without a block get one that is taken in memory only, and are written there. Until
-//!    step 3 commits, no metadata on disk refers to these blocks: a crash loses the pages, no more.
+//! 2. Pages without a block get one that is allocated in memory only, and are written there. Until
+//!    step 3 commits, no metadata on disk refers to these blocks: a crash loses the pages and
+//!    nothing else.
 //! 3. One handle links the blocks (bitmap, extents) and then moves the size on disk up to the end
 //!    of the written pages. The engine flushes the device before the commit record, which covers
 //!    step 2: so the metadata never reaches the disk before the data (ordered mode, and DIU-1).
