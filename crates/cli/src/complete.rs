@@ -14,7 +14,7 @@ use xact::text::{printable, printable_bytes};
 use xact_control::abi::TxStatus;
 
 use crate::args::Cli;
-use crate::{control, mounts, settings};
+use crate::{control, mounts, settings_args};
 
 /// The environment variable with the name of the shell.
 pub const VARIABLE: &str = "XACT_COMPLETE";
@@ -102,7 +102,7 @@ fn snapshot_volume(words: &[OsString]) -> Option<PathBuf> {
 pub fn mount_option() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         let mut all = Vec::new();
-        for setting in settings::options() {
+        for setting in settings_args::options() {
             if setting.kind.has_name() {
                 let name = setting.name;
                 let values = setting.words().iter();
@@ -128,7 +128,7 @@ pub fn mode() -> ArgValueCompleter {
                 .map(|(value, help)| candidate(format!("{}={value}", setting.name), help))
                 .collect::<Vec<_>>()
         };
-        starting_with(current, settings::modes().flat_map(of).collect())
+        starting_with(current, settings_args::modes().flat_map(of).collect())
     })
 }
 

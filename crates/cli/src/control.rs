@@ -13,7 +13,7 @@ use xact_control::abi::{
 use xact_control::client::{self, Channel, CommitError, TxChange};
 
 use crate::exit::{Exit, Failure, Result, exit_of_errno};
-use crate::values::size_text;
+use crate::full_pool;
 
 /// Makes all completed changes on the mount durable.
 pub fn sync(mount_point: &Path) -> Result<()> {
@@ -109,7 +109,7 @@ fn failure_with_reason(mount_point: &Path, doing: &str, error: io::Error, why: &
         Some(errno @ (libc::EINVAL | libc::ENOSPC)) if !why.is_empty() => {
             let failure = Failure::new(exit_of_errno(errno), why.to_owned());
             let hint = match errno {
-                libc::ENOSPC => about_the_pool(mount_point, client::pool(mount_point)),
+                libc::ENOSPC => full_pool::hint(mount_point, client::pool(mount_point)),
                 _ => None,
             };
             hint.map_or(failure.clone(), |hint| failure.hint(hint))
@@ -162,38 +162,6 @@ pub fn pool(mount_point: &Path) -> Result<Option<Pool>> {
 /// The resources of the daemon that each user has in use, and the limits of one user.
 pub fn users(mount_point: &Path) -> Result<(Vec<UserUse>, UserUse)> {
     client::users(mount_point).map_err(|e| failure(mount_point, "read statistics", e))
-}
-
-/// The hint for a full pool, if the pool is full.
-fn about_the_pool(mount_point: &Path, pool: io::Result<Pool>) -> Option<String> {
-    let pool = pool.ok().filter(|pool| pool.size.saturating_sub(pool.used) < pool.needed)?;
-    let at = mount_point.display();
-    let size = size_text(pool.size);
-    if pool.snapshots == 0 {
-        return Some(format!(
-            "The pool of the volume on {at} ({size}) is full, and no snapshot holds a part of it. Try again: commits \
-             write its blocks home. 'xact mkfs' and 'xact convert' make a larger one with --pool-size."
-        ));
-    }
-    let held = size_text(pool.snapshots);
-    Some(format!(
-        "Snapshots hold {held} of the volume's pool ({size}) on {at}; 'xact snapshot list {at}' lists them. Delete some \
-         with 'xact snapshot delete' or 'prune'."
-    ))
-}
-
-/// The hint for a transaction that is too large for one commit.
-fn about_large_ones(pool: io::Result<Pool>) -> String {
-    match pool {
-        Ok(pool) if pool.size > 0 => format!(
-            "Split it into smaller parts. The limit of one commit depends on the volume's pool, which has {} here; \
-             'xact mkfs' and 'xact convert' make a larger one with --pool-size.",
-            size_text(pool.size)
-        ),
-        _ => "Split it into smaller parts. The journal of this volume cannot grow for a transaction; that of a volume made \
-              by 'xact mkfs' can."
-            .into(),
-    }
 }
 
 /// Whether an xact daemon serves the mount.
@@ -333,8 +301,8 @@ impl Transaction {
             }
             _ => {
                 let room = match error.reason {
-                    Reason::NoSpace => about_the_pool(&self.mount_point, self.channel.pool()),
-                    Reason::TooLarge => Some(about_large_ones(self.channel.pool())),
+                    Reason::NoSpace => full_pool::hint(&self.mount_point, self.channel.pool()),
+                    Reason::TooLarge => Some(full_pool::too_large_hint(self.channel.pool())),
                     _ => None,
                 };
                 refused(error, stays_open.then_some(self.id), room)
@@ -382,7 +350,7 @@ pub fn failure(mount_point: &Path, doing: &str, error: io::Error) -> Failure {
         ),
         Some(libc::ENOSPC) => {
             let failure = Failure::system(format_args!("{doing} on {}", mount_point.display()), error);
-            about_the_pool(mount_point, client::pool(mount_point))
+            full_pool::hint(mount_point, client::pool(mount_point))
                 .map_or(failure.clone(), |hint| failure.hint(hint))
         }
         _ => Failure::system(format_args!("{doing} on {}", mount_point.display()), error),

@@ -7,6 +7,7 @@ mod complete;
 mod control;
 mod daemon;
 mod exit;
+mod full_pool;
 mod image;
 mod log;
 mod manual;
@@ -14,7 +15,7 @@ mod mounts;
 mod output;
 mod progress;
 mod run;
-mod settings;
+mod settings_args;
 mod tx;
 mod values;
 

@@ -7,7 +7,7 @@ use clap::{Arg, Command};
 use clap_mangen::Man;
 use xact::settings::Setting;
 
-use crate::settings;
+use crate::settings_args;
 
 /// A command line and its meaning, by the name of the page.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
@@ -189,12 +189,12 @@ fn page(command: &Command, parent: Option<&Command>) -> String {
         command = command.mut_arg("options", |option| {
             option.long_help("Mount options, separated by commas. They are listed under MOUNT OPTIONS.")
         });
-        settings = section_of("MOUNT OPTIONS", settings::options(), settings::synopsis);
+        settings = section_of("MOUNT OPTIONS", settings_args::options(), settings_args::synopsis);
     } else if name.starts_with("xact-mode") {
         if name == "xact-mode" {
-            command = command.long_about(settings::modes_introduction());
+            command = command.long_about(settings_args::modes_introduction());
         }
-        settings = section_of("MODES", settings::modes(), |setting| setting.name.into());
+        settings = section_of("MODES", settings_args::modes(), |setting| setting.name.into());
     }
     let synopsis = synopsis(&command);
     let man = Man::new(command.clone()).manual("xact manual");
@@ -291,7 +291,7 @@ fn section_of(
 ) -> String {
     let mut text = format!(".SH \"{title}\"\n");
     for setting in all {
-        let meaning = escaped(&settings::meaning(setting));
+        let meaning = escaped(&settings_args::meaning(setting));
         let _ = writeln!(text, ".TP\n\\fB{}\\fR\n{meaning}", escaped(&head(setting)));
         if !setting.notes.is_empty() {
             let _ = writeln!(text, "{}", escaped(setting.notes));
@@ -301,7 +301,7 @@ fn section_of(
         }
         text += ".RS\n";
         for word in setting.words() {
-            let help = escaped(&settings::lower(word.help));
+            let help = escaped(&settings_args::lower(word.help));
             let _ = writeln!(text, ".TP\n\\fI{}\\fR\n{help}.", escaped(word.word));
         }
         text += ".RE\n";

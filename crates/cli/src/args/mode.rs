@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::{complete, settings};
+use crate::{complete, settings_args};
 
 /// Show or set how a volume is journaled
 #[derive(Debug, Args)]
-#[command(long_about = settings::modes_help())]
+#[command(long_about = settings_args::modes_help())]
 pub struct Mode {
     #[command(subcommand)]
     pub command: ModeCommand,

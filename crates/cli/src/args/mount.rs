@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ValueHint};
 
 use crate::complete;
-use crate::settings::{self, LongOptions};
+use crate::settings_args::{self, LongOptions};
 
 /// Mount a volume
 ///
@@ -25,7 +25,7 @@ pub struct Mount {
     pub foreground: bool,
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',', action = ArgAction::Append)]
     #[arg(add = complete::mount_option())]
-    #[arg(help = "Mount options, separated by commas", long_help = settings::options_help())]
+    #[arg(help = "Mount options, separated by commas", long_help = settings_args::options_help())]
     pub options: Vec<String>,
     #[command(flatten)]
     pub settings: LongOptions,

@@ -13,6 +13,7 @@ use xact_control::abi::{Counters, Pool, USER_UNLIMITED, UserUse};
 
 use crate::args::Stat;
 use crate::exit::{Failure, Result};
+use crate::full_pool;
 use crate::output::{print, print_json};
 use crate::values::size_text;
 use crate::{control, mounts};
@@ -168,7 +169,7 @@ impl PoolUse {
             log_bytes: pool.log,
             waiting_bytes: pool.waiting,
             needed_bytes: pool.needed,
-            full: pool.size.saturating_sub(pool.used) < pool.needed,
+            full: full_pool::is_full(&pool),
         }
     }
 
@@ -185,11 +186,7 @@ impl PoolUse {
             size_text(self.waiting_bytes),
         );
         if self.full {
-            text += &format!(
-                "         full: {} must be free before anything can be added; delete snapshots ('xact snapshot list', \
-                 'delete', 'prune')\n",
-                size_text(self.needed_bytes)
-            );
+            text += &format!("         {}\n", full_pool::line(self.needed_bytes));
         }
         text
     }
