@@ -10,7 +10,8 @@
 //!    stay open (`xact_namespace::staying`).
 //! 2. Begin: the control descriptor stands for the transaction, and closing it aborts.
 //! 3. Enter a new mount namespace of this thread in which the view covers every mount of the
-//! volume. 4. With one thread: replace the descriptors found in step 1 by descriptors of the view.
+//!    volume.
+//! 4. With one thread: replace the descriptors found in step 1 by descriptors of the view.
 //!
 //! At the end the thread first returns to the namespace that it came from. If that fails, the
 //! transaction is open as before. Then it commits or aborts. With one thread the original

@@ -188,6 +188,9 @@ pub unsafe extern "C" fn xact_snapshot_list_next(list: *mut SnapshotList) -> *co
 pub unsafe extern "C" fn xact_snapshot_list_free(list: *mut SnapshotList) {
     if !list.is_null() {
         // SAFETY: made by `Box::into_raw`, and freed once.
-        ffi_call((), || Ok(drop(unsafe { Box::from_raw(list) })));
+        ffi_call((), || {
+            drop(unsafe { Box::from_raw(list) });
+            Ok(())
+        });
     }
 }

@@ -92,6 +92,9 @@ pub unsafe extern "C" fn xact_tx_list_next(list: *mut TransactionList) -> *const
 pub unsafe extern "C" fn xact_tx_list_free(list: *mut TransactionList) {
     if !list.is_null() {
         // SAFETY: made by `Box::into_raw`, and freed once.
-        ffi_call((), || Ok(drop(unsafe { Box::from_raw(list) })));
+        ffi_call((), || {
+            drop(unsafe { Box::from_raw(list) });
+            Ok(())
+        });
     }
 }
