@@ -3,14 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use xact::SnapshotInfo;
-use xact::{ModeChoice, paths_from_text, paths_text};
+use xact::{ModeChoice, SnapshotInfo};
 use xact_control::abi::{
     COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
-    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_GET, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX,
-    Snapshot as SnapshotRequest, SnapshotDiff, SnapshotPaths, TxStatus, UserUse,
+    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, Snapshot as SnapshotRequest, SnapshotDiff,
+    TxStatus, UserUse,
 };
-use xact_control::client::{self, Channel, CommitError, TxChange};
+use xact_control::client::{self, Channel, CommitError, SnapshotEntry, TxChange};
 
 use crate::exit::{Exit, Failure, Result, exit_of_errno};
 use crate::full_pool;
@@ -22,64 +21,32 @@ pub fn sync(mount_point: &Path) -> Result<()> {
 
 /// Keeps the mounted volume as it is now.
 pub fn create_snapshot(mount_point: &Path, name: &str) -> Result<()> {
-    about_snapshot(mount_point, "create a snapshot", snapshot_request(SNAPSHOT_CREATE, name)?).map(|_| ())
+    create_snapshot_of(mount_point, name, &[])
 }
 
 /// Keeps some files and folders of the mounted volume as they are now.
 pub fn create_snapshot_of(mount_point: &Path, name: &str, paths: &[Vec<u8>]) -> Result<()> {
-    about_paths(mount_point, "create a snapshot", SNAPSHOT_CREATE, name, &paths_text(paths)).map(drop)
-}
-
-fn about_paths(
-    mount_point: &Path,
-    doing: &str,
-    action: u32,
-    name: &str,
-    paths: &[u8],
-) -> Result<Box<SnapshotPaths>> {
-    let mut request = SnapshotPaths::new(action, name, paths).ok_or_else(|| {
-        Failure::usage(format!(
-            "the snapshot's name or paths are too long: at most {SNAPSHOT_NAME_MAX} bytes for the name, \
-             {SNAPSHOT_PATHS_MAX} for all paths together"
-        ))
-    })?;
-    client::snapshot_paths(mount_point, &mut request)
-        .map_err(|(error, why)| failure_with_reason(mount_point, doing, error, &why))?;
-    Ok(request)
+    client::create_snapshot(mount_point, name, paths)
+        .map_err(|(error, why)| failure_with_reason(mount_point, "create a snapshot", error, &why))
 }
 
 pub fn delete_snapshot(mount_point: &Path, name: &str) -> Result<()> {
-    about_snapshot(mount_point, "delete a snapshot", snapshot_request(SNAPSHOT_DELETE, name)?).map(|_| ())
+    client::delete_snapshot(mount_point, name)
+        .map_err(|(error, why)| failure_with_reason(mount_point, "delete a snapshot", error, &why))
 }
 
 /// From the oldest to the newest.
 pub fn snapshots(mount_point: &Path) -> Result<Vec<SnapshotInfo>> {
-    let mut found = Vec::new();
-    loop {
-        let mut request = snapshot_request(SNAPSHOT_GET, "")?;
-        request.index = found.len() as u32;
-        match client::snapshot(mount_point, &mut request) {
-            Ok(()) => {}
-            Err((e, _)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(found),
-            Err((e, why)) => return Err(failure_with_reason(mount_point, "list the snapshots", e, &why)),
-        }
-        let len = (request.name_len as usize).min(request.name.len());
-        let name = String::from_utf8_lossy(&request.name[..len]).into_owned();
-        let paths = match request.paths_len {
-            0 => Vec::new(),
-            _ => {
-                let reply = about_paths(mount_point, "list the snapshots", SNAPSHOT_GET, &name, &[])?;
-                paths_from_text(reply.text()).unwrap_or_default()
-            }
-        };
-        found.push(SnapshotInfo {
-            name,
-            generation: request.generation,
-            time: request.time,
-            own_bytes: request.own_bytes,
-            paths,
-        });
-    }
+    let found = client::list_snapshots(mount_point)
+        .map_err(|(error, why)| failure_with_reason(mount_point, "list the snapshots", error, &why))?;
+    let convert = |SnapshotEntry { name, generation, time, own_bytes, paths }| SnapshotInfo {
+        name,
+        generation,
+        time,
+        own_bytes,
+        paths,
+    };
+    Ok(found.into_iter().map(convert).collect())
 }
 
 /// The differences between two snapshots, or between a snapshot and the current state.
@@ -97,11 +64,6 @@ fn snapshot_request(action: u32, name: &str) -> Result<SnapshotRequest> {
             "name '{name}' is too long: a snapshot's name has at most {SNAPSHOT_NAME_MAX} bytes"
         ))
     })
-}
-
-fn about_snapshot(mount_point: &Path, doing: &str, mut request: SnapshotRequest) -> Result<()> {
-    client::snapshot(mount_point, &mut request)
-        .map_err(|(error, why)| failure_with_reason(mount_point, doing, error, &why))
 }
 
 fn failure_with_reason(mount_point: &Path, doing: &str, error: io::Error, why: &str) -> Failure {

@@ -208,7 +208,7 @@ impl Channel {
         Ok(changes)
     }
 
-    /// As [`snapshot`](super::snapshot), if the path of the mount may show a view.
+    /// A call about the snapshots of the volume, also if the path of the mount may show a view.
     pub fn snapshot(&self, request: &mut abi::Snapshot) -> Result<(), (io::Error, String)> {
         self.ioctl(abi::IOC_SNAPSHOT, request.as_mut_bytes())
             .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))

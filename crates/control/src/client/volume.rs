@@ -17,14 +17,14 @@ pub fn sync(mount: &Path) -> io::Result<()> {
 
 /// A call about the snapshots of the volume of `mount` (`XACT_IOC_SNAPSHOT`). An error comes with
 /// its reason, if the daemon gave one.
-pub fn snapshot(mount: &Path, request: &mut abi::Snapshot) -> Result<(), (io::Error, String)> {
+pub(super) fn snapshot(mount: &Path, request: &mut abi::Snapshot) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_SNAPSHOT, request.as_mut_bytes())
         .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
 }
 
 /// As [`snapshot`], for chosen paths (`XACT_IOC_SNAPSHOT_PATHS`).
-pub fn snapshot_paths(mount: &Path, request: &mut abi::SnapshotPaths) -> Result<(), (io::Error, String)> {
+pub(super) fn snapshot_paths(mount: &Path, request: &mut abi::SnapshotPaths) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_SNAPSHOT_PATHS, request.as_mut_bytes())
         .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
