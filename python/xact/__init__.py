@@ -29,7 +29,7 @@ import random
 import time
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 __version__ = "0.1.0"
 
@@ -128,7 +128,7 @@ def _library() -> Any:
         ) from None
     text, number, handle, flags = ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint
     number_out, status, nothing = ctypes.POINTER(number), ctypes.c_int, None
-    functions = {
+    functions: Dict[str, Tuple[Any, List[Any]]] = {
         # name: the result type, and the types of the arguments after the handle
         "commit": (status, [flags]),
         "abort": (status, []),
@@ -138,7 +138,7 @@ def _library() -> Any:
         "doomed": (status, []),
         "id": (number, []),
     }
-    prototypes = {
+    prototypes: Dict[str, Tuple[Any, List[Any]]] = {
         "xact_errmsg": (text, []),
         "xact_conflict_path": (text, []),
         "xact_conflicting_tx": (number, []),
@@ -421,11 +421,11 @@ def _list(kind: str, doing: str, at: Optional[Path]) -> List[Any]:
     """Copies of the structs of a list of the library, whose strings end with the list."""
     library = _library()
     new, following, free = (getattr(library, f"xact_{kind}_list_{name}") for name in ("new", "next", "free"))
+    convert: Callable[[Any], Any] = _open_transaction if kind == "tx" else _snapshot
     handle = new(None if at is None else os.fsencode(at))
     if not handle:
         raise _error(doing, at)
     try:
-        convert = {"tx": _open_transaction, "snapshot": _snapshot}[kind]
         return [convert(info.contents) for info in iter(lambda: following(handle) or None, None)]
     finally:
         free(handle)
