@@ -425,16 +425,26 @@ END
     afterwards
 }
 
-# The headers in C and in C++, each alone, with warnings as errors.
-# (crates/fuse/tests/transactions.rs checks that their numbers are those of the daemon.)
+# The headers in C and in C++, each alone, with warnings as errors. The library exports the
+# functions that they declare, and no others. (crates/control/tests/header.rs compares their numbers
+# with those of the daemon.)
 test_headers() {
-    needs cc c++
+    needs cc c++ nm
     local header
     for header in xact.h xact_ioctl.h; do
         printf '#include <%s>\nint main(void) { return 0; }\n' "$header" >alone.c
         cc -Wall -Wextra -Wpedantic -Werror -std=c99 -I "$ROOT/include" -c alone.c -o /dev/null
         c++ -Wall -Wextra -Wpedantic -Werror -std=c++11 -I "$ROOT/include" -x c++ -c alone.c -o /dev/null
     done
+    nm -D --defined-only "$LIBRARY" | sed -n 's/.* T //p' | sort >exported
+    sed -nE 's/^[a-z][a-z0-9_ *]*[ *]([a-z_]+)\(.*/\1/p' "$ROOT/include/xact.h" | sort >declared
+    [[ $(grep -c '^xact_tx_thread_' declared) -ge 9 ]]
+    diff declared exported
+    # The manual names each of them.
+    local name
+    while read -r name; do
+        grep -q "$name" "$ROOT/crates/capi/libxact.3" || fail "libxact.3 lacks $name"
+    done <exported
 }
 
 # The Python package, by its own tests; and examples/mail.py, several senders at once.
