@@ -125,8 +125,8 @@ pub struct Sync {
 /// Show statistics of a mounted volume
 ///
 /// Shows its free space, and its device I/O since it was mounted: commits, writes, bytes and
-/// flushes, the blocks that checkpoints wrote and those they never had to, and the shares of new
-/// and overwritten data. For a volume with generations, also shows how full its pool is, and of
+/// flushes, the blocks that checkpoints wrote and the writes that they avoided, and the shares of
+/// new and overwritten data. For a volume with generations, also shows how full its pool is, and of
 /// what.
 #[derive(Debug, Args)]
 pub struct Stat {
@@ -153,7 +153,7 @@ pub struct Recover {
     /// The image file or block device.
     #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
     pub image: PathBuf,
-    /// Replay the journal and do nothing else: the result is byte for byte that of Linux's own
+    /// Replay the journal and do nothing else; the result is identical to that of Linux's own
     /// replay.
     #[arg(long)]
     pub journal_only: bool,

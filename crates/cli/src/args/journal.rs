@@ -7,8 +7,8 @@ use clap::Args;
 /// Show the contents of a volume's journal
 ///
 /// Lists the jbd2 transactions in the log from its tail to its end, written by Linux or by xact,
-/// intact or damaged. For each: its number, its state, its time, the blocks it has copies of by
-/// their use, the blocks it revokes, and which checksums are wrong.
+/// intact or damaged. For each transaction, shows its number, its state, its time, the blocks it
+/// has copies of by their use, the blocks it revokes, and which checksums are wrong.
 ///
 /// States: complete: replayed by recovery. torn: the last one, with a wrong checksum, as a crash
 /// leaves it; recovery discards it. unfinished: the last one, without a commit block; discarded

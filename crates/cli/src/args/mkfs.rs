@@ -9,7 +9,7 @@ use crate::values;
 
 /// Make an ext4 volume
 ///
-/// Makes it on a block device, or in an image file, which is created if it does not exist and takes
+/// IMG is a block device or an image file. An image file is created if it does not exist, and takes
 /// space only as it fills. The volume is what 'mke2fs -t ext4' makes: Linux mounts it and e2fsck
 /// checks it.
 #[derive(Debug, Args)]

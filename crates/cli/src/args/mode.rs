@@ -33,8 +33,8 @@ pub struct ModeGet {
 
 /// Set a volume's modes
 ///
-/// They take effect at the next mount. Nothing else changes: Linux mounts the volume as before.
-/// Inside a transaction ('xact run'), modes cannot be set, because that could not be rolled back.
+/// The modes take effect at the next mount. Linux mounts the volume as before. Inside a transaction
+/// ('xact run'), modes cannot be set, because that could not be rolled back.
 #[derive(Debug, Args)]
 pub struct ModeSet {
     /// The mount (or any folder on it), or the image file or block device.

@@ -24,8 +24,8 @@ use crate::{complete, exit, values};
 /// the changes of CMD are rolled back, and the rest of the transaction is kept. If CMD succeeds,
 /// its changes are committed with the outer transaction.
 ///
-/// Two options allow a review of the changes first: --ask shows them and asks, --leave-open leaves
-/// the transaction open for 'xact tx'.
+/// Two options allow a review before the commit: --ask shows the changes and asks whether to commit
+/// them; --leave-open leaves the transaction open for 'xact tx'.
 ///
 /// If another process changes what CMD has read or written before CMD's transaction commits, the
 /// commit fails: the first to commit wins. --retry runs CMD again on the new state, after a random

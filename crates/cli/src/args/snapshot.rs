@@ -61,12 +61,12 @@ pub enum SnapshotCommand {
     /// the volume's modes ('xact mode') and its label. From a snapshot of chosen paths, only these
     /// are restored, and only on a mount.
     ///
-    /// An image must not be mounted, and is restored as a whole in one commit. On a mount, the
-    /// restore is a transaction, which replaces each file that differs; folders keep their inodes,
-    /// and hard links between restored files are preserved. A process that has a replaced file open
-    /// keeps the old contents, as after unlink. If another process changes the same files during
-    /// the restore, it fails with a conflict (75). Times of change (ctime), flags of chattr, and
-    /// modification times of existing folders are not restored.
+    /// An image must not be mounted, and is always restored as a whole, in one commit. On a mount,
+    /// the restore is a transaction, which replaces each file that differs; folders keep their
+    /// inodes, and hard links between restored files are preserved. A process that has a replaced
+    /// file open keeps the old contents, as after unlink. If another process changes the same files
+    /// during the restore, it fails with a conflict (75). Times of change (ctime), flags of chattr,
+    /// and modification times of existing folders are not restored.
     Restore {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
