@@ -354,7 +354,7 @@ END
     local other=(setpriv --reuid 65534 --regid 65534 --clear-groups)
     cp "$(readlink -f lib/libxact.so.0)" lib/copy.so && chmod 755 . lib lib/copy.so weak
     "${other[@]}" ./weak mnt/folder plain
-    exits 1 'may not. xact_tx_begin .Python: xact.folder. needs no rights; or begin with XACT_BEGIN_USER_NAMESPACE' -- \
+    exits 1 'Use xact_tx_begin .Python: xact.folder., which needs no privilege, or begin with XACT_BEGIN_USER_NAMESPACE' -- \
         "${other[@]}" env LD_PRELOAD="$PWD/lib/copy.so" ./weak mnt/folder unasked
     equal "after the refusal" 'plain plain' "$(cat mnt/folder/one) $(cat mnt/folder/two)"
     exits 9 -- "${other[@]}" env LD_PRELOAD="$PWD/lib/copy.so" ./weak mnt/folder dies

@@ -252,7 +252,7 @@ test_generations_snapshots_of_paths() {
     "$XACT" snapshot create mnt two d1/41 /d2/78
     "$XACT" snapshot create mnt tree kept
     exits 64 '/none does not exist' -- "$XACT" snapshot create mnt other d1/41 none
-    exits 64 'the root is all' -- "$XACT" snapshot create mnt other /
+    exits 64 'the root is the whole volume' -- "$XACT" snapshot create mnt other /
     exits 64 'there is a snapshot' -- "$XACT" snapshot create mnt two d1
     exits 64 'not possible inside a transaction' -- "$XACT" run --at mnt -- "$XACT" snapshot create mnt inside d1
     equal nothing "" "$("$XACT" snapshot diff mnt two)$("$XACT" snapshot diff mnt tree)"
@@ -586,7 +586,7 @@ test_generations_restore_of_a_mount() {
     equal refused 64 "$(<code)"
     unmounted mnt
     sound disk.img
-    exits 64 'of an image all is restored' -- "$XACT" snapshot restore disk.img good /chosen
+    exits 64 'an image can only be restored as a whole' -- "$XACT" snapshot restore disk.img good /chosen
     mounted disk.img mnt
     "$XACT" snapshot restore mnt good
     all mnt | cmp - before

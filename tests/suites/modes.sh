@@ -8,7 +8,7 @@ test_modes_are_kept_with_the_volume() {
     equal "what counts" '"adaptive"' "$(modes disk.img .effective.data)"
     cp disk.img before.img
     exits 64 "invalid value 'fast': expected writeback, ordered" -- "$XACT" mode set disk.img data=fast
-    exits 64 "no setting 'speed'; there are data, commit_writes" -- "$XACT" mode set disk.img speed=high
+    exits 64 "unknown mode 'speed': expected data, commit_writes" -- "$XACT" mode set disk.img speed=high
     exits 64 'NAME=VALUE' -- "$XACT" mode set disk.img data
     cmp before.img disk.img
     "$XACT" mode set disk.img data=selective commit_writes=two-step timestamps=immediate

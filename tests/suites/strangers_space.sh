@@ -126,7 +126,7 @@ test_a_run_gives_way() {
         outside 1003 file 20
         touch go
         wait "$run" && fail "it was committed"
-        has run.err 'others needed the space that the transaction held'
+        has run.err 'the transaction lost its space because the volume was full for others'
         has run.err 'Nothing was changed'
         equal outcome no-space "$(jq -r .outcome status)"
         equal revoked 1 "$(held revoked)"

@@ -169,7 +169,7 @@ impl Description {
         })?;
         if !FileIdentity::of(&file).is_ok_and(|identity| identity.inode == self.inode && is_there(&identity))
         {
-            return Err(refuse(number, &self.path, "is no longer to be found at its path"));
+            return Err(refuse(number, &self.path, "no longer exists at its path"));
         }
         if let Some(offset) = self.offset {
             seek(&file, SeekFrom::Start(offset))
@@ -295,8 +295,8 @@ fn refuse(number: RawFd, path: &Path, why: &str) -> Error {
     Error::Busy {
         what: format!("{} ({}) {why}", name_of(number), path.display()),
         hint: format!(
-            "What is done with it would not be part of the transaction: close it, as the shell does with \
-             {number}>&-, or send it elsewhere."
+            "Its use would not be part of the transaction: close it (in a shell: {number}>&-), or redirect it \
+             to a file that is not on the volume."
         ),
     }
 }

@@ -75,7 +75,7 @@ impl Mapping {
         let (start, end) = self.range;
         Error::Busy {
             what: format!("a writable mapping of a file on the volume ({}, at {start:x}-{end:x})", self.path),
-            hint: "What is stored there would not be part of the transaction: unmap it first.".into(),
+            hint: "Stores into it would not be part of the transaction: unmap it first.".into(),
         }
     }
 }

@@ -92,7 +92,7 @@ pub fn serving(path: Option<&Path>) -> Result<Mount> {
     let none = || match path {
         Some(path) => format!("{} is not on a mounted xact volume", path.display()),
         None => {
-            "the current folder is not on a mounted xact volume, nor is there just one mounted".to_owned()
+            "the current folder is not on a mounted xact volume, and not exactly one is mounted".to_owned()
         }
     };
     let none = || Error::NoVolume(none());

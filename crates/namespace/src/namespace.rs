@@ -92,8 +92,8 @@ impl Home {
 
     fn enter(&self) -> Result<()> {
         let wrong = |e| {
-            let hint = "The thread stays in the transaction, which is open as before. Leaving it takes the rights that \
-                        beginning it took.";
+            let hint = "The transaction remains open, and the thread in it. To leave it, the thread needs the privileges \
+                        that it had at the begin.";
             Error::refused("leave the namespace of the transaction", e, Some(hint))
         };
         // Threads that this one has started share its root and folder. The kernel refuses the move
@@ -115,9 +115,9 @@ impl Namespace {
         let mut unshared = unshare_now(UnshareFlags::NEWNS);
         if unshared == Err(Errno::PERM) {
             if user == UserNamespace::Refused {
-                let hint = "This process may not. xact_tx_begin (Python: xact.folder) needs no rights; or begin with \
-                            XACT_BEGIN_USER_NAMESPACE (Python: user_namespace=True), and the process is in a user \
-                            namespace for the rest of its life.";
+                let hint = "Use xact_tx_begin (Python: xact.folder), which needs no privilege, or begin with \
+                            XACT_BEGIN_USER_NAMESPACE (Python: user_namespace=True), which keeps the process in a \
+                            user namespace until it exits.";
                 return Err(Error::refused("make a mount namespace", Errno::PERM, Some(hint)));
             }
             unshare()?;
@@ -149,7 +149,7 @@ impl Namespace {
         if same.iter().any(|m| m.point == Path::new("/")) {
             return Err(Error::Busy {
                 what: "the volume is the root file system of this process".into(),
-                hint: "A transaction on it has to be started from outside of it.".into(),
+                hint: "Start the transaction from a process with another root.".into(),
             });
         }
         let folder = current_folder(mount)?;
@@ -171,7 +171,7 @@ impl Namespace {
         if self.shown {
             for (_, point) in self.points.iter().rev() {
                 unmount(point, UnmountFlags::DETACH).map_err(|e| {
-                    Error::refused(format_args!("take the last view off {}", point.display()), e, None)
+                    Error::refused(format_args!("remove the last view from {}", point.display()), e, None)
                 })?;
             }
         }
@@ -242,7 +242,7 @@ fn current_folder(mount: &Mount) -> Result<Option<PathBuf>> {
             doing: "find the path of the current folder".into(),
             error,
             resource: false,
-            hint: Some("It is on the volume, so it is needed in the transaction: start from another one."),
+            hint: Some("It is on the volume, and the transaction needs its path: start from another folder."),
         }),
     }
 }
@@ -254,7 +254,7 @@ fn enter_folder(folder: &Path, bound: &Bound) -> Result<()> {
         Ok(())
     } else {
         Err(Error::Busy {
-            what: format!("the current folder, {}, is not reached by that path", folder.display()),
+            what: format!("the current folder cannot be reached by its path {}", folder.display()),
             hint: "Something else is mounted over it: start from another folder.".into(),
         })
     }
@@ -271,11 +271,11 @@ fn unshare() -> Result<()> {
     unshare_now(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(|e| {
         let hint = match e {
             Errno::INVAL => {
-                "Only a process with one thread may: without being root, begin the first transaction before \
-                 the first thread, or use xact_tx_begin (Python: xact.folder), which needs no rights."
+                "Only a process with one thread may do this: begin the first transaction before starting a thread, \
+                 run as root, or use xact_tx_begin (Python: xact.folder), which needs no privilege."
             }
             _ => {
-                "This system does not allow user namespaces to ordinary users: run it as root, or see the \
+                "This system does not allow ordinary users to make user namespaces: run as root, or set the \
                  sysctls user.max_user_namespaces and kernel.unprivileged_userns_clone."
             }
         };

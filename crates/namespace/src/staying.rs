@@ -68,8 +68,7 @@ fn stays(number: RawFd, path: &std::path::Path) -> Error {
     Error::Busy {
         what: format!("{} ({}) is open on the volume", descriptors::name_of(number), path.display()),
         hint: "In a process with several threads it cannot join the transaction: close it first, or begin with \
-               XACT_BEGIN_LEAVE_OUTSIDE (Python: leave_outside=True), and what is done with it happens outside of \
-               the transaction."
+               XACT_BEGIN_LEAVE_OUTSIDE (Python: leave_outside=True), which leaves it outside the transaction."
             .into(),
     }
 }

@@ -75,17 +75,17 @@ pub enum Error {
     Conflict { path: String, why: &'static str, conflicting_tx: Option<u64> },
     /// The volume's state at a transaction's begin is no longer available: later changes by others
     /// took more memory than old versions may.
-    #[error("the transaction's snapshot is too old: others changed more since than is remembered")]
+    #[error("the transaction's snapshot is too old: versions it needs were evicted")]
     TooOld,
     /// The volume was full for others, and the space that a transaction held before its commit was
     /// given to them.
     #[error(
-        "the volume was full, and others needed the space that the transaction held: its changes are lost"
+        "the transaction lost its space because the volume was full for others: its changes are discarded"
     )]
     SpaceRevoked,
     /// One transaction needs more journal than there is.
     #[error(
-        "the transaction is too large: it changes {blocks} metadata blocks, of which one commit takes {limit} here"
+        "the transaction is too large: it needs {blocks} metadata blocks; the limit of one commit on this volume is {limit}"
     )]
     TooLarge { blocks: u64, limit: u64 },
     /// An earlier device error or corruption stopped all writing.

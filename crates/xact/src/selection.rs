@@ -32,7 +32,7 @@ pub fn from_root(path: &Path) -> Result<PathBuf> {
 pub fn outermost(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
     let mut found = paths.iter().map(|path| from_root(path)).collect::<Result<Vec<_>>>()?;
     if found.iter().any(|path| path.as_os_str().is_empty()) {
-        return Err(Error::Usage("the root is all of the volume: name no paths for that".into()));
+        return Err(Error::Usage("the root is the whole volume: omit the paths".into()));
     }
     found.sort();
     let mut tops: Vec<PathBuf> = Vec::new();

@@ -100,7 +100,7 @@ impl Setting {
         let said = "since it was mounted; from the next mount on";
         let why = match (self.source, self.stored) {
             (Source::Option, Some(stored)) => format!("by a mount option; the volume says {stored}"),
-            (Source::Option, None) => "by a mount option; the volume says nothing".to_owned(),
+            (Source::Option, None) => "by a mount option; the volume stores no value".to_owned(),
             (Source::Volume, _) => "as the volume says".to_owned(),
             (Source::Default, _) => "by default".to_owned(),
             (Source::BeforeMount, Some(stored)) => format!("{said} {stored}"),
@@ -131,7 +131,7 @@ fn apply(mut choice: ModeChoice, settings: &[(String, String)]) -> Result<ModeCh
         if !known {
             let names: Vec<&str> = choice.names().into_iter().map(|(name, _)| name).collect();
             let names = names.join(", ");
-            return Err(Failure::usage(format!("there is no setting '{name}'; there are {names}")));
+            return Err(Failure::usage(format!("unknown mode '{name}': expected {names}")));
         }
     }
     Ok(choice)

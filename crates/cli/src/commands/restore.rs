@@ -16,8 +16,8 @@ use crate::progress::Steps;
 /// Restores these paths, counted from the volume's root; none means all that the snapshot has.
 pub fn restore(mount: &Mount, name: &str, paths: &[PathBuf]) -> Result<()> {
     if mount.is_view() {
-        return Err(Failure::usage("inside a transaction nothing is restored")
-            .hint("Leave it, or copy from .xact/snapshots of the volume itself."));
+        return Err(Failure::usage("a restore is not possible inside a transaction")
+            .hint("Run it outside of 'xact run', or copy from MNT/.xact/snapshots."));
     }
     let past = mount.point.join(FOLDER).join("snapshots").join(name);
     let snapshot = control::snapshots(&mount.point)?.into_iter().find(|snapshot| snapshot.name == name);

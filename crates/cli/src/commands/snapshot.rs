@@ -48,7 +48,7 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
             restore::restore(&mounts::containing(at)?, name, paths)
         }
         SnapshotCommand::Restore { paths, .. } if !paths.is_empty() => {
-            Err(Failure::usage("of an image all is restored: mount it to restore single files"))
+            Err(Failure::usage("an image can only be restored as a whole: mount it to restore single files"))
         }
         SnapshotCommand::Restore { at, name, .. } => restore_image(at, name),
         SnapshotCommand::Export { at, out, name, .. } => export(at, out, name.as_deref()),
@@ -223,7 +223,7 @@ fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
     };
     let result = if at.is_dir() {
         let name = name.ok_or_else(|| {
-            Failure::usage("what is mounted changes while it is written out: name a snapshot (--name NAME)")
+            Failure::usage("a mounted volume changes during the export: name a snapshot (--name NAME)")
         })?;
         let source = image_of(&mounts::containing(at)?.point, name)?;
         let failed = |e| Failure::system(format_args!("copy {}", source.display()), e);

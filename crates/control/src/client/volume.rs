@@ -24,7 +24,10 @@ pub(super) fn snapshot(mount: &Path, request: &mut abi::Snapshot) -> Result<(), 
 }
 
 /// As [`snapshot`], for chosen paths (`XACT_IOC_SNAPSHOT_PATHS`).
-pub(super) fn snapshot_paths(mount: &Path, request: &mut abi::SnapshotPaths) -> Result<(), (io::Error, String)> {
+pub(super) fn snapshot_paths(
+    mount: &Path,
+    request: &mut abi::SnapshotPaths,
+) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_SNAPSHOT_PATHS, request.as_mut_bytes())
         .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
