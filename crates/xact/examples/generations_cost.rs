@@ -1,11 +1,11 @@
-//! What an fsync costs on a volume with generations, by the log and as a generation, and how long
-//! operations are held up while a commit is closed (SNAP-4, SNAP-12): by each other, by reads that take a while, by
-//! large transactions. Prints four tables.
+//! The cost of an fsync on a volume with generations, by the log and as a generation, and the time
+//! that operations wait while a commit is closed (SNAP-4, SNAP-12): for each other, for slow reads,
+//! and for large transactions. Prints four tables.
 //!
 //!     cargo run --release -p xact --example generations_cost
 //!
-//! The volume is in memory: device writes, bytes and flushes are counted, and do not depend on the machine.
-//! The times of the others do.
+//! The volume is in memory: device writes, bytes and flushes are counted, and do not depend on the
+//! machine. The times do.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -32,15 +32,15 @@ fn make(base: &dyn View, dir: Ino, name: &str) -> xact::Result<Ino> {
     Ok(base.make_node(&Caller::ROOT, dir, name.as_bytes(), 0o100_644, 0)?.ino)
 }
 
-/// A turn of a thread that has work without end, and needs no room without end.
+/// A turn of a thread that has endless work in limited space.
 fn make_and_delete(base: &dyn View, dir: Ino, turn: u64) -> xact::Result<()> {
     let name = format!("{}", turn % 1000);
     make(base, dir, &name)?;
     base.unlink(&Caller::ROOT, dir, name.as_bytes())
 }
 
-/// Writes, KiB and flushes of each of many fsyncs, all that they cause later included. Before each, 4 KiB
-/// are appended to the file, and `others` files are made elsewhere.
+/// Writes, KiB and flushes of each of many fsyncs, including those that they cause later. Before
+/// each, 4 KiB are appended to the file, and `others` files are made elsewhere.
 fn cost(fsync: Fsync, others: u64, append: bool) -> xact::Result<(f64, f64, f64)> {
     let volume = volume(fsync)?;
     let base = volume.base();
@@ -152,8 +152,8 @@ impl BlockDevice for SlowReads {
     }
 }
 
-/// Threads that delete files of which nothing is in memory, on a device with slow reads, while one makes and deletes files
-/// and another makes generations.
+/// Threads that delete files that are not cached, on a device with slow reads, while one makes and
+/// deletes files and another makes generations.
 fn held_up_by_reads(threads: u64) -> xact::Result<()> {
     const FILES: u64 = 4000;
     let device = Arc::new(SlowReads { inner: MemoryDevice::new(512 << 20), slow: AtomicBool::new(false) });
@@ -219,7 +219,8 @@ fn held_up_by_reads(threads: u64) -> xact::Result<()> {
     volume.close()
 }
 
-/// A thread whose transactions make `files` files each, and one that makes and deletes files one by one, while generations are made.
+/// A thread whose transactions make `files` files each, and one that makes and deletes files one by
+/// one, while generations are made.
 fn held_up_by_transactions(files: u64) -> xact::Result<()> {
     const TRANSACTIONS: u64 = 20;
     let volume = volume(Fsync::Log)?;

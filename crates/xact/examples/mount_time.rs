@@ -1,9 +1,10 @@
-//! How long opening takes after a crash, by engine, volume size, files, snapshots, and operations
-//! since the last commit (SNAP-8), and what one file more asks of the device, committed. Prints a table.
+//! The time of opening after a crash, by engine, volume size, files, snapshots, and operations
+//! since the last commit (SNAP-8), and the requests to the device of one more committed file.
+//! Prints a table.
 //!
 //!     cargo run --release -p xact --example mount_time [FOLDER]
 //!
-//! FOLDER (default: the current one) needs room for sparse images with some 2 GB in them. The
+//! FOLDER (default: the current one) needs space for sparse images with some 2 GB in them. The
 //! page cache is warm; the counts of reads do not depend on that.
 
 use std::path::{Path, PathBuf};

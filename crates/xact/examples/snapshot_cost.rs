@@ -1,10 +1,12 @@
-//! What snapshots cost on a volume with many files: making and deleting one, comparing two, and the slowdown
-//! of a load like PostMark's with more and more of them kept (SNAP-10). Prints a table; figures are device
-//! writes, which do not depend on what else the machine does, and times against those with no snapshot.
+//! The cost of snapshots on a volume with many files: making and deleting one, comparing two, and
+//! the slowdown of a load like PostMark's with a growing number of them (SNAP-10). Prints a table
+//! of device writes, which do not depend on other load, and of times relative to those without a
+//! snapshot.
 //!
 //!     cargo run --release -p xact --example snapshot_cost [FILES] [FOLDER]
 //!
-//! FILES: 100,000 by default. FOLDER (default: the current one) needs room for a sparse image of 4 GiB.
+//! FILES: 100,000 by default. FOLDER (default: the current one) needs space for a sparse image of
+//! 4 GiB.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use std::time::{Duration, Instant};
 use xact::mkfs::{MkfsOptions, mkfs_generations};
 use xact::{BlockDevice, FileDevice, OpenMode, PathExt, Volume, VolumeOptions};
 
-/// Transactions of the load, as PostMark calls them: a file made or deleted, and one read or appended to.
+/// Transactions of the load in PostMark's sense: a file made or deleted, and one read or appended
+/// to.
 const TRANSACTIONS: u64 = 4000;
 const TRANSACTION_FILES: u64 = 2000;
 
@@ -23,7 +26,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// Runs `work`, and tells its time and what it wrote to the device.
+    /// Runs `work`, and returns its time and its writes to the device.
     fn of(
         &mut self,
         work: impl FnOnce(&mut Measured) -> xact::Result<()>,
@@ -88,14 +91,14 @@ fn main() -> xact::Result<()> {
     let mut measured = Measured { volume: volume.clone(), random: 1 };
     println!("{files} files");
     println!("what                                        ms  writes  KiB written");
-    let tell = |what: &str, (took, writes, bytes): (Duration, u64, u64)| {
+    let report = |what: &str, (took, writes, bytes): (Duration, u64, u64)| {
         println!("{what:<38} {:>7.1} {writes:>7} {:>12}", took.as_secs_f64() * 1e3, bytes >> 10);
     };
-    tell("create a snapshot", measured.of(|m| m.volume.create_snapshot("one"))?);
+    report("create a snapshot", measured.of(|m| m.volume.create_snapshot("one"))?);
     volume.write("/d0/f0", b"changed")?;
-    tell("commit a change of one file", measured.of(|m| m.volume.sync())?);
-    tell("compare with now", measured.of(|m| m.volume.diff_snapshots("one", None).map(drop))?);
-    tell("delete the snapshot", measured.of(|m| m.volume.delete_snapshot("one"))?);
+    report("commit a change of one file", measured.of(|m| m.volume.sync())?);
+    report("compare with now", measured.of(|m| m.volume.diff_snapshots("one", None).map(drop))?);
+    report("delete the snapshot", measured.of(|m| m.volume.delete_snapshot("one"))?);
     // One run for nothing, so that all start from files of the same age.
     measured.transactions()?;
     let (alone, ..) = measured.of(Measured::transactions)?;
@@ -106,7 +109,7 @@ fn main() -> xact::Result<()> {
             kept += 1;
         }
         let (took, writes, bytes) = measured.of(Measured::transactions)?;
-        tell(&format!("{TRANSACTIONS} transactions, {count} snapshots"), (took, writes, bytes));
+        report(&format!("{TRANSACTIONS} transactions, {count} snapshots"), (took, writes, bytes));
         println!("{:>38}{:.2} times the time without any", "", took.as_secs_f64() / alone.as_secs_f64());
     }
     volume.close()?;

@@ -1,10 +1,11 @@
-//! What an append of 4 KiB with fsync takes in this process, beside a raw write and fdatasync of a file.
+//! The time of an append of 4 KiB with fsync in this process, beside a raw write and fdatasync of a
+//! file.
 //!
 //!     cargo run --release -p xact --example sync_path -- FOLDER [ROUNDS]
 //!
-//! In turns, in files that are filled before: a raw 4 KiB, as many raw bytes as the commit has, the append
-//! with the default settings, and with sub-block records. Medians in microseconds, and ratios to the raw
-//! writes of the same bytes.
+//! Alternates, in files that are filled before: a raw 4 KiB, as many raw bytes as the commit has,
+//! the append with the default settings, and with sub-block records. Prints medians in
+//! microseconds, and ratios to the raw writes of the same bytes.
 
 use std::error::Error;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What one small change costs at the device: writes, bytes and flushes, counted below the engine.
+//! The cost of one small change at the device: writes, bytes and flushes, counted below the engine.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn volume_in(commit_writes: CommitWrites, data_mode: DataMode) -> (Arc<Volume>, 
 
 fn volume_with(modes: ModeChoice) -> (Arc<Volume>, Arc<dyn View>, Ino) {
     let device = Arc::new(MemoryDevice::new(64 << 20));
-    // Large enough that no checkpoint comes meanwhile.
+    // Large enough that no checkpoint interrupts.
     let journal = JournalSize::Bytes(16 << 20);
     mkfs(&*device, &MkfsOptions { block_size: Some(BLOCK as u32), journal, ..MkfsOptions::default() })
         .unwrap();
@@ -45,7 +45,7 @@ fn volume_with(modes: ModeChoice) -> (Arc<Volume>, Arc<dyn View>, Ino) {
     (volume, base, ino)
 }
 
-/// What `TIMES` runs of `step` cost, in writes, flushes and blocks written for each.
+/// The cost of each of `TIMES` runs of `step` in writes, flushes and blocks written.
 fn cost_of(volume: &Volume, mut step: impl FnMut(u64)) -> Cost {
     let before = volume.stats().device;
     (0..TIMES).for_each(&mut step);
@@ -66,8 +66,8 @@ fn append_and_sync(commit_writes: CommitWrites) -> Cost {
     })
 }
 
-/// What the kernel's ext4 takes for it too: data; descriptor, bitmap, group descriptor and inode in
-/// one write; commit block.
+/// The kernel's ext4 has the same cost: data; descriptor, bitmap, group descriptor and inode in one
+/// write; commit block.
 #[test]
 fn append_and_fsync_in_two_steps() {
     let cost = append_and_sync(CommitWrites::TwoStep);
@@ -108,7 +108,7 @@ fn overwrite_of_a_journaled_file() {
         base.sync_file(ino, true).unwrap();
     });
     assert_eq!((cost.writes, cost.flushes, cost.blocks), (1, 1, 3));
-    // What was overwritten in the log, or freed, never goes to its place (JOJ-6).
+    // Data that was overwritten in the log, or freed, is never written to its place (JOJ-6).
     for _ in 0..TIMES {
         base.write(ino, 0, &[4; BLOCK as usize], WriteHow::default()).unwrap();
         base.sync_file(ino, true).unwrap();
@@ -221,8 +221,8 @@ fn overwrite_and_fdatasync() {
     }
 }
 
-/// Nor where the times join the running commit at once, as in stock ext4: they are there, and somebody
-/// else's commit takes them along (`i_datasync_tid`).
+/// Nor if the times join the running commit at once, as in stock ext4: another caller's commit
+/// includes them (`i_datasync_tid`).
 #[test]
 fn overwrite_and_fdatasync_with_times_at_once() {
     let modes = ModeChoice {
@@ -240,7 +240,7 @@ fn overwrite_and_fdatasync_with_times_at_once() {
     let cost = cost_of(&volume, |n| overwrite(n, true));
     assert_eq!((cost.writes, cost.flushes, cost.blocks), (1, 1, 1));
     assert_eq!(volume.stats().commits, commits);
-    // What fdatasync needs is committed: a size, and then nothing for the times again.
+    // fdatasync commits a size, and then nothing for the times.
     base.write(ino, TIMES * BLOCK, &[4; 100], WriteHow::default()).unwrap();
     base.sync_file(ino, true).unwrap();
     assert_eq!(volume.stats().commits, commits + 1);
@@ -250,8 +250,8 @@ fn overwrite_and_fdatasync_with_times_at_once() {
     assert_eq!(volume.stats().commits, commits + 2);
 }
 
-/// fsync does; but writes that follow each other within a few milliseconds have the same time, as in
-/// the kernel, while nobody looks.
+/// fsync does; but writes that follow each other within a few milliseconds have the same time, as
+/// in the kernel, until it is read.
 #[test]
 fn overwrite_and_fsync() {
     let (volume, base, ino) = volume(CommitWrites::TwoStep);
@@ -265,7 +265,7 @@ fn overwrite_and_fsync() {
     let grains = started.elapsed().as_millis() as u64 / 4 + 2;
     let made = volume.stats().commits - commits;
     assert!(made <= grains, "{made} commits in {grains} grains of time");
-    // Who looks at each sees each move.
+    // A reader of each time sees each change.
     let mut last = base.attr(ino).unwrap().mtime;
     for _ in 0..TIMES {
         overwrite();
@@ -293,8 +293,9 @@ fn generations_with(fsync: Fsync) -> (Arc<Volume>, Arc<dyn View>, Ino) {
     generations_volume(VolumeOptions { modes, ..VolumeOptions::default() })
 }
 
-/// SNAP-12: an append with fsync is one write to the log, with its data, and one flush; and so is a change of names or
-/// attributes. What is much goes to its place, which takes a write and a flush more; a generation brings the rest there.
+/// SNAP-12: an append with fsync is one write to the log, with its data, and one flush, as is a
+/// change of names or attributes. Large data is written to its place, which costs one more write
+/// and flush. A generation writes the rest home.
 #[test]
 fn fsync_goes_to_the_log_of_a_generation() {
     let (volume, base, ino) = generations_with(Fsync::Log);
@@ -317,7 +318,7 @@ fn fsync_goes_to_the_log_of_a_generation() {
     volume.close().unwrap();
 }
 
-/// SNAP-5: so many dirty blocks make the next generation due, before its time.
+/// SNAP-5: a number of dirty blocks makes the next generation due before its time.
 #[test]
 fn enough_dirty_blocks_are_a_generation() {
     let options = VolumeOptions {
@@ -342,8 +343,8 @@ fn enough_dirty_blocks_are_a_generation() {
     volume.close().unwrap();
 }
 
-/// SNAP-6: of files that are deleted before their generation is written nothing reaches the device but the
-/// blocks that others use too, however many files there were.
+/// SNAP-6: files that are deleted before their generation is written cause no writes but those of
+/// blocks that other files use too, whatever the number of files.
 #[test]
 fn short_lived_files_are_not_written() {
     let mut costs = Vec::new();

@@ -1,4 +1,4 @@
-//! The intent log of a volume with generations: who sees what an fsync has left there.
+//! The intent log of a volume with generations: the readers that see the records of an fsync.
 
 use std::sync::Arc;
 
@@ -29,15 +29,15 @@ fn engine(device: &Arc<dyn BlockDevice>) -> Arc<Engine> {
     open_generations(device.clone(), read_only).unwrap()
 }
 
-/// What a check finds besides the superblock's counts, which no fsync writes, whichever way it takes: every
+/// The findings of a check except those about the superblock's counts, which no fsync writes: every
 /// opening for writing takes them from the groups.
 fn problems(report: &xact_check::Report) -> Vec<String> {
     let counts = |problem: &&xact_check::Problem| !problem.what.starts_with("counts ");
     report.problems.iter().filter(counts).map(|problem| format!("{problem:?}")).collect()
 }
 
-/// A volume as a crash leaves it: a snapshot without files, and files that were synced since, each
-/// by itself, in a folder; one of them deleted.
+/// A volume as a crash leaves it: a snapshot without files, and files in a folder that were synced
+/// separately since then; one of them deleted.
 fn crashed(fsync: Fsync) -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(32 << 20));
     let format = MkfsOptions { block_size: Some(1024), zeroed: true, ..MkfsOptions::default() };

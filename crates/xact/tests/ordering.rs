@@ -18,11 +18,11 @@ const BLOCK: u64 = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    /// To these bytes of the device; whether a commit block is among them; what waits for it.
+    /// Range of bytes on the device; whether a commit block is among them; the waiting operation.
     Write(Range<u64>, bool, WriteHint),
-    /// What is in a cache is passed on.
+    /// Cached data is passed on.
     PassOn,
-    /// A write that nobody waits for.
+    /// A write for which no operation waits.
     Behind,
     FlushBegins,
     FlushEnds,
@@ -102,8 +102,8 @@ fn volume(modes: ModeChoice) -> (Arc<Recorder>, Arc<Volume>, Arc<dyn View>) {
     (device, volume, base)
 }
 
-/// What the kernel and e2fsck cannot sort out: two commits in the log that are both not durable yet. Four
-/// threads sync as fast as they can, through the log's end and past it.
+/// The log never holds two commits that are both not durable yet, a state that the kernel and
+/// e2fsck cannot recover. Four threads sync as fast as they can, through the log's end and past it.
 #[test]
 fn never_two_commits_without_a_flush_between() {
     let settings = [
@@ -151,9 +151,10 @@ fn never_two_commits_without_a_flush_between() {
     }
 }
 
-/// Runs something and tells what it asked of the device: C a write with a commit block, L another to the log, D one
-/// elsewhere past the system's cache, d one into it, p what passes that on, b one that nobody waits for, F a flush.
-fn teller(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
+/// Runs something and returns its requests to the device: C a write with a commit block, L another
+/// one to the log, D one elsewhere past the system's cache, d one into that cache, p a request to
+/// write that cache back, b a write for which no operation waits, F a flush.
+fn requests_of(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
     let log = inspect(&(device.clone() as Arc<dyn BlockDevice>)).unwrap();
     let first = log.place(log.first).unwrap().0 * BLOCK;
     let last = log.place(log.end - 1).unwrap().0 * BLOCK;
@@ -161,7 +162,7 @@ fn teller(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
         device.steps.lock().unwrap().clear();
         work();
         let steps = device.steps.lock().unwrap();
-        let told = steps.iter().filter_map(|step| match step {
+        let requests = steps.iter().filter_map(|step| match step {
             Step::Write(_, true, _) => Some('C'),
             Step::Write(range, false, _) if (first..=last).contains(&range.start) => Some('L'),
             Step::Write(_, _, WriteHint::FlushFollows) => Some('D'),
@@ -171,19 +172,19 @@ fn teller(device: &Arc<Recorder>) -> impl Fn(&dyn Fn()) -> String {
             Step::FlushBegins => None,
             Step::FlushEnds => Some('F'),
         });
-        told.collect()
+        requests.collect()
     }
 }
 
-/// TX-9 and TX-22: what a commit costs the device. A small one is one write and one flush, whatever it has
-/// changed; one that is only to keep the order is nothing, and goes with the next; and the data of a large one is on
-/// its way until the next durable commit flushes it first.
+/// TX-9 and TX-22: the cost of a commit at the device. A small one is one write and one flush,
+/// whatever it has changed. An ordered one costs nothing: it joins the next commit. The data of a
+/// large one is in flight until the next durable commit flushes it first.
 #[test]
 fn what_a_commit_of_a_transaction_asks_of_the_device() {
     let (device, volume, base) = volume(ModeChoice::default());
     base.make_node(&Caller::ROOT, Ino::ROOT, b"first", 0o100_644, 0).unwrap();
     volume.sync().unwrap();
-    let run = teller(&device);
+    let run = requests_of(&device);
     let file = |name: &str, bytes: usize, durability: Durability| {
         let tx = volume.begin(TxOptions::default()).into_shared();
         let ino = tx.make_node(&Caller::ROOT, Ino::ROOT, name.as_bytes(), 0o100_644, 0).unwrap().ino;
@@ -199,8 +200,8 @@ fn what_a_commit_of_a_transaction_asks_of_the_device() {
     volume.close().unwrap();
 }
 
-/// Ordered data: each block of it is flushed before the commit that refers to it is written, at once with
-/// its commit block; and where some flush has covered it already, no other one comes.
+/// Ordered data: each block of it is flushed before the commit that refers to it is written, at
+/// once with its commit block. If an earlier flush covers the data, no other flush follows.
 #[test]
 fn data_is_flushed_before_its_commit_and_once() {
     let modes = ModeChoice {
@@ -212,7 +213,7 @@ fn data_is_flushed_before_its_commit_and_once() {
     let ino = base.make_node(&Caller::ROOT, Ino::ROOT, b"file", 0o100_644, 0).unwrap().ino;
     base.write(ino, 0, &[1; 8 * BLOCK as usize], WriteHow::default()).unwrap();
     volume.sync().unwrap();
-    let run = teller(&device);
+    let run = requests_of(&device);
     let append = || {
         let size = base.attr(ino).unwrap().size;
         base.write(ino, size, &[2; BLOCK as usize], WriteHow::default()).unwrap();
@@ -239,8 +240,9 @@ fn data_is_flushed_before_its_commit_and_once() {
     volume.close().unwrap();
 }
 
-/// Write-back that nobody waits for leaves nothing to do to the flush of somebody's small commit: its data is past
-/// the system's cache when it is linked, that of many files in one write, and of many places passed on together.
+/// Background write-back leaves no work to the flush of a later small commit: its data is past the
+/// system's cache when it is linked. The data of many files is one write, and scattered blocks are
+/// passed on together.
 #[test]
 fn what_is_written_back_for_nobody_leaves_the_next_fsync_nothing() {
     let (device, volume, base) =
@@ -251,19 +253,19 @@ fn what_is_written_back_for_nobody_leaves_the_next_fsync_nothing() {
     base.write(scattered, 0, &vec![1; 400 * BLOCK as usize], WriteHow::default()).unwrap();
     let files: Vec<Ino> = (0..200).map(|n| make(&format!("f{n}"))).collect();
     volume.sync().unwrap();
-    let run = teller(&device);
+    let run = requests_of(&device);
     for &ino in &files {
         base.write(ino, 0, &[2; BLOCK as usize], WriteHow::default()).unwrap();
     }
-    let told = run(&|| volume.sync().unwrap());
-    let data: String = told.chars().take_while(|step| *step != 'F').collect();
-    assert!((1..=4).contains(&data.len()) && data.chars().all(|step| step == 'D'), "{told}");
+    let requests = run(&|| volume.sync().unwrap());
+    let data: String = requests.chars().take_while(|step| *step != 'F').collect();
+    assert!((1..=4).contains(&data.len()) && data.chars().all(|step| step == 'D'), "{requests}");
 
     for n in (0..400).step_by(2) {
         base.write(scattered, n * BLOCK, &[3; BLOCK as usize], WriteHow::default()).unwrap();
     }
-    let told = run(&|| volume.sync().unwrap());
-    let data: String = told.chars().take_while(|step| *step != 'F').collect();
-    assert_eq!(data, "d".repeat(200) + "p", "{told}");
+    let requests = run(&|| volume.sync().unwrap());
+    let data: String = requests.chars().take_while(|step| *step != 'F').collect();
+    assert_eq!(data, "d".repeat(200) + "p", "{requests}");
     volume.close().unwrap();
 }

@@ -30,8 +30,8 @@ fn overwrite(volume: &Volume, name: &str, contents: &[u8]) -> xact::Result<()> {
     volume.sync()
 }
 
-/// Writes over a file of the root folder which a snapshot has in place, block by block and each durable before the
-/// next, until the pool takes no more.
+/// Overwrites a file of the root folder that a snapshot has in place, block by block and each
+/// durable before the next, until the pool is full.
 fn fill_pool(volume: &Volume, name: &str) {
     let ino = volume.base().lookup(Ino::ROOT, name.as_bytes()).unwrap().ino;
     let blocks = volume.base().attr(ino).unwrap().size / 1024;
@@ -71,7 +71,7 @@ fn a_full_pool_says_so_and_recovers_when_a_snapshot_goes() {
         }
     }
     assert!(refused > 0, "four mebibytes of pool took everything");
-    volume.health().expect("a full pool is no damage");
+    volume.health().expect("a full pool does not poison the volume");
     fill_pool(&volume, "filler");
     assert!(matches!(volume.create_snapshot("another"), Err(Error::NoSpace)));
     volume.delete_snapshot("old").unwrap();
@@ -82,7 +82,7 @@ fn a_full_pool_says_so_and_recovers_when_a_snapshot_goes() {
     assert!(volume.snapshots().unwrap().is_empty());
 }
 
-/// Two snapshots of a file that is written over hold the pool, though the first alone has little in it.
+/// Two snapshots of an overwritten file fill the pool, though the first alone has little in it.
 #[test]
 fn who_holds_the_pool_is_told() {
     let device = made(48 * MIB, 8 * MIB);
@@ -111,7 +111,7 @@ fn who_holds_the_pool_is_told() {
     assert!(two.displaced_bytes >= LEN && two.snapshots_bytes >= LEN, "{two:?}");
     let own: Vec<u64> = volume.snapshots().unwrap().iter().map(|snapshot| snapshot.own_bytes).collect();
     assert!(own.iter().all(|own| *own >= LEN), "each holds the place of one version: {own:?}");
-    // What is only in memory until the next generation.
+    // This change is only in memory until the next generation.
     volume.write("/small", b"small").unwrap();
     assert!(volume.pool_use().unwrap().unwrap().in_flight_bytes > 0);
     volume.delete_snapshot("second").unwrap();
@@ -176,7 +176,7 @@ fn what_differs_is_told_by_path() {
     assert!(back.contains(&"Added /d4/deep/0".into()), "{back:?}");
     assert!(back.contains(&"Renamed /d6/deep/renamed -> /d5/deep/1".into()), "{back:?}");
     assert!(matches!(volume.diff_snapshots("none", None), Err(Error::Usage(_))));
-    // What the engine compares is in proportion to what differs, however much there is.
+    // The cost of a comparison is in proportion to the differences, not to the contents.
     volume.write("/d11/deep/39", b"one more").unwrap();
     volume.sync().unwrap();
     volume.close().unwrap();
@@ -189,7 +189,7 @@ fn what_differs_is_told_by_path() {
     assert!(few.len() < 16 && few.len() < many.len(), "{few:?} {many:?}");
 }
 
-/// Overwrites that were accepted find their places in the pool though it fills before they are written back.
+/// Accepted overwrites have their space in the pool, even if it fills before they are written back.
 #[test]
 fn what_was_accepted_finds_room_in_a_pool_that_fills() {
     let device = made(24 * MIB, 4 * MIB);
@@ -217,8 +217,9 @@ fn what_was_accepted_finds_room_in_a_pool_that_fills() {
     assert!(report.is_sound(), "{:?}", report.problems);
 }
 
-/// However full the pool is, an operation on contents says "no space" itself or its outcome reaches the device:
-/// parts of blocks, reserved ranges, holes, sizes, and snapshots that are created over what is dirty.
+/// Whatever the use of the pool, an operation on contents fails with "no space" or its result
+/// reaches the device: parts of blocks, reserved ranges, holes, sizes, and snapshots of dirty
+/// files.
 #[test]
 fn no_sync_says_that_there_is_no_space() {
     const FILES: usize = 6;
@@ -309,8 +310,8 @@ fn no_sync_says_that_there_is_no_space() {
     assert!(report.is_sound(), "{:?}", report.problems);
 }
 
-/// Deleting files works on a full pool, and so do unmounting and mounting; the files that are left are
-/// whole. What the pool does not take is refused at once.
+/// Deleting files works on a full pool, and so do unmounting and mounting. The remaining files are
+/// complete. A change for which the pool has no space is refused at once.
 #[test]
 fn a_full_pool_lets_files_go() {
     let device = made(24 * MIB, 4 * MIB);
@@ -337,7 +338,7 @@ fn a_full_pool_lets_files_go() {
     for n in 100..150 {
         volume.remove_file(format!("/{}/{n}", n % 20)).unwrap();
     }
-    // A crash, with what nobody has synced: it may be there or not, and nothing else.
+    // A crash with a change that was not synced: the change is complete or absent.
     volume.sync().unwrap();
     volume.remove_file("/19/199").unwrap();
     drop(volume);

@@ -1,4 +1,4 @@
-//! Which blocks are in the log, for each setting: read from the log itself, as it lies on the device.
+//! The blocks in the log for each setting, read from the log on the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ struct Setup {
     base: Arc<dyn View>,
 }
 
-/// What one commit, or several, put into the log.
+/// The contents that one or several commits add to the log.
 #[derive(Debug, Default)]
 struct Logged {
     /// Blocks of data, by file.
     data: BTreeMap<Ino, u64>,
-    /// Inodes whose block is there, with the size and the time of the newest copy.
+    /// Inodes whose block is in the log, with the size and the time of the newest copy.
     inodes: BTreeMap<Ino, (u64, i64)>,
 }
 
@@ -63,7 +63,7 @@ impl Setup {
         inspect(&self.device).unwrap().transactions.last().map_or(0, |transaction| transaction.sequence)
     }
 
-    /// What the transactions behind number `before` hold.
+    /// The contents of the transactions after number `before`.
     fn logged_since(&self, before: u32) -> Logged {
         let log = inspect(&self.device).unwrap();
         let all = log.transactions.iter();
@@ -103,13 +103,13 @@ fn adaptive() -> Setup {
 }
 
 /// The four kinds of write of the paper on delayed inode update, to a file of 14 KiB: unaligned and
-/// allocating; size-changing in a block that is there; aligned and allocating; size-preserving. With the
-/// size that stock ext4 gives the inode at once.
+/// allocating; size-changing in an existing block; aligned and allocating; size-preserving. The
+/// third number is the size that stock ext4 gives the inode at once.
 const WRITES: [(u64, u64, u64); 4] =
     [(14 * KIB, 6 * KIB, 16), (14 * KIB, KIB, 15), (16 * KIB, 4 * KIB, 14), (4 * KIB, 2 * KIB, 14)];
 
-/// DIU-1, DIU-2: what another file's fsync commits of a file that was written and not synced, for each
-/// kind of write and each pair of settings.
+/// DIU-1, DIU-2: the part of a file that was written and not synced that another file's fsync
+/// commits, for each kind of write and each pair of settings.
 #[test]
 fn another_files_fsync_commits_what_the_settings_say() {
     use InodeUpdate::{Delayed, Immediate};
@@ -183,8 +183,8 @@ fn data_that_memory_is_short_of_takes_its_inode_along() {
     assert!(size == FILE && time > 1000, "{logged:?}");
 }
 
-/// JOJ-8, a file of which nothing is known yet: what a device writes in about the time of a flush goes along
-/// with the commit, and no more.
+/// JOJ-8, a file without a known pattern: at most the data that a device writes in about the time
+/// of a flush joins the commit.
 #[test]
 fn a_first_sync_by_its_size() {
     for (blocks, copies) in [(1, 1), (32, 32), (33, 0)] {
@@ -198,8 +198,8 @@ fn a_first_sync_by_its_size() {
     }
 }
 
-/// JOJ-8, a log that only grows: small appends go along with their commits, so that each is one write
-/// and one flush; large ones do so until it is clear that this is a log, whose data would all be written
+/// JOJ-8, a log that only grows: small appends join their commits, so that each is one write and
+/// one flush. Large ones do so until the file is known as a log, whose data would all be written
 /// twice.
 #[test]
 fn a_log_that_grows() {
@@ -220,8 +220,8 @@ fn a_log_that_grows() {
     }
 }
 
-/// JOJ-8, a write-ahead log in its second round (SQLite's WAL): overwriting needs no commit and goes in
-/// place, once the copies of the first round are home.
+/// JOJ-8, a write-ahead log in its second round (SQLite's WAL): overwriting needs no commit and is
+/// in place, once the copies of the first round are home.
 #[test]
 fn a_log_that_is_written_again_in_place() {
     let setup = adaptive();
@@ -237,8 +237,9 @@ fn a_log_that_is_written_again_in_place() {
     }
 }
 
-/// JOJ-8, a rollback journal that is cut off after each transaction (TRUNCATE), deleted (DELETE), or
-/// begun anew from its start (PERSIST): large syncs go through the journal as soon as that is a habit.
+/// JOJ-8, a rollback journal that is truncated after each transaction (TRUNCATE), deleted (DELETE),
+/// or overwritten from its start (PERSIST): large syncs go through the journal as soon as the
+/// pattern is known.
 #[test]
 fn a_journal_that_is_begun_anew() {
     const LEN: u64 = 100 * BLOCK;
@@ -259,7 +260,7 @@ fn a_journal_that_is_begun_anew() {
             })
             .collect();
         assert_eq!(copies, [0, 0, 100, 100, 100], "TRUNCATE, {name}");
-        // What was cut off never goes home.
+        // Truncated data is never written home.
         let saved = setup.volume.stats().checkpoint_writes_saved;
         setup.volume.sync().unwrap();
         assert!(setup.volume.stats().checkpoint_writes_saved >= saved + 100);
@@ -287,14 +288,14 @@ fn a_journal_that_is_begun_anew() {
             });
             setup.write(ino, 0, BLOCK);
             setup.fsync(ino);
-            // The first block has been written with its header alone, and so is in the log from then on.
+            // The first block was written with its header alone, so it is in the log from then on.
             assert_eq!(copies > 1, round >= 2, "PERSIST, {name}, round {round}: {copies}");
         }
     }
 }
 
-/// JOJ-5, JOJ-8: a file that goes from one way to the other and back keeps its newest contents, also where
-/// the log still has older ones, through a crash at that moment.
+/// JOJ-5, JOJ-8: a file that changes from one way to the other and back keeps its newest contents
+/// through a crash, even while the log has older ones.
 #[test]
 fn habits_change_safely() {
     let setup = adaptive();
@@ -304,7 +305,7 @@ fn habits_change_safely() {
         let len = if round % 3 == 2 { 200 * BLOCK } else { 5 * BLOCK };
         setup.base.write(ino, 0, &vec![fill; len as usize], WriteHow::default()).unwrap();
         setup.fsync(ino);
-        // What the device has now, recovered as after a crash.
+        // The present contents of the device, recovered as after a crash.
         let mut bytes = vec![0; setup.device.size_bytes() as usize];
         setup.device.read_at(&mut bytes, 0).unwrap();
         let crashed =
@@ -319,8 +320,8 @@ fn habits_change_safely() {
     }
 }
 
-/// A transaction of little contents is one write and one flush, with the contents in it; more of them
-/// are too much for the log, and some modes keep data out of it.
+/// A transaction with little data is one write and one flush, with the data in it. More data is too
+/// much for the log, and some modes keep data out of it.
 #[test]
 fn contents_of_small_transactions_travel_in_the_commit() {
     use DataMode::{Adaptive, Journal, Ordered, Selective};
@@ -333,7 +334,7 @@ fn contents_of_small_transactions_travel_in_the_commit() {
             let before = setup.volume.stats().device;
             let data = setup.data_of(ino, || {
                 let transaction = setup.volume.begin(TxOptions::default()).into_shared();
-                // Every second block, so that each is a piece of the file by itself.
+                // Every second block, so that each is a separate piece of the file.
                 for at in 0..blocks / 2 {
                     let contents = vec![9; BLOCK as usize];
                     transaction.write(ino, 2 * at * BLOCK, &contents, WriteHow::default()).unwrap();
@@ -353,8 +354,8 @@ fn contents_of_small_transactions_travel_in_the_commit() {
     }
 }
 
-/// What a small transaction overwrites stays where it is in the file: its commit has the contents and the inode
-/// in it, and neither bitmaps nor extents. Who looks at an older instant sees what was there.
+/// A small transaction overwrites blocks in place: its commit has the data and the inode in it, and
+/// neither bitmaps nor extents. A reader of an older instant sees the old data.
 #[test]
 fn what_a_small_transaction_overwrites_keeps_its_place() {
     let setup = adaptive();
@@ -386,12 +387,12 @@ fn what_a_small_transaction_overwrites_keeps_its_place() {
     assert_eq!(read(&*setup.base, 20 * BLOCK), 7);
 }
 
-/// TX-9, TX-10: commits that wait for a durable one write nothing, and what the last of them says is
-/// written once, with it.
+/// TX-9, TX-10: commits that wait for a durable one write nothing. The changes of the last of them
+/// are written once, with it.
 #[test]
 fn what_is_replaced_before_a_durable_commit_is_never_written() {
-    // More than travels in any commit; and all of them together less than one commit takes, since the room
-    // that a replaced block had in it is not given back.
+    // More than any commit carries, and all of them together less than the limit of one commit: the
+    // space of a replaced block in it is not freed.
     const BLOCKS: u64 = 20;
     let setup = adaptive();
     let ino = setup.file("file");
