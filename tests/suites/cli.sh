@@ -111,7 +111,7 @@ test_progress_for_programs() {
 test_log_lines_have_level_and_mount() {
     volume disk.img
     mkdir mnt
-    exits 64 'invalid filter' -- env XACT_LOG='[' "$XACT" info disk.img
+    exits 64 'invalid filter' -- env XACT_LOG=xact_fs=loud "$XACT" info disk.img
     mounted disk.img mnt --log log
     "$XACT" run --at mnt --leave-open -- touch mnt/new 2>said
     has said 'transaction 1 is open'

@@ -12,6 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::{PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::stdio::dup2_stderr;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 use xact::text::printable;
@@ -119,10 +120,9 @@ static SINK: RwLock<Sink> = RwLock::new(Sink::Command);
 /// Installs the subscriber of all events. Must be called once, before the first event.
 pub fn install(verbosity: &Verbosity, is_daemon: bool) -> Result<()> {
     let filter = match std::env::var(FILTER) {
-        Ok(filter) => EnvFilter::builder()
-            .parse(&filter)
+        Ok(filter) => Targets::from_str(&filter)
             .map_err(|e| Failure::usage(format!("invalid filter '{filter}' in {FILTER}: {e}")))?,
-        Err(_) => EnvFilter::default().add_directive(verbosity.level(is_daemon).into()),
+        Err(_) => Targets::new().with_default(verbosity.level(is_daemon)),
     };
     let subscriber = Registry::default().with(filter).with(ToSink);
     tracing::subscriber::set_global_default(subscriber).expect("no other subscriber is installed");
