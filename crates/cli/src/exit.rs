@@ -235,6 +235,8 @@ fn exit_of(error: &Error) -> Exit {
         Error::Ended | Error::TooOld | Error::InUse(_) => Exit::Unavailable,
         Error::Usage(_) => Exit::Usage,
         Error::Posix(errno) => exit_of_errno(errno.0),
+        // The library may get new errors, which at least have an errno.
+        _ => exit_of_errno(error.errno().0),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::snapshots::Snapshots;
 
 /// Statistics of a running engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EngineStats {
     /// Commits that became durable.
     pub commits: u64,

@@ -142,6 +142,7 @@ pub struct PartialSnapshot {
 /// The use of the pool's blocks, in bytes. The blocks in use are the sum of `snapshots_bytes`,
 /// `displaced_bytes`, `newest_bytes` and `log_bytes`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolUse {
     pub size_bytes: u64,
     pub used_bytes: u64,

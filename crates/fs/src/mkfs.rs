@@ -90,6 +90,7 @@ impl Default for MkfsOptions {
 
 /// The properties of the new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MkfsReport {
     pub uuid: [u8; 16],
     pub block_size: u32,

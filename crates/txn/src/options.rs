@@ -2,6 +2,7 @@
 
 /// The checks of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Isolation {
     /// No item that the transaction has read or written was changed by others. The result is as if
     /// the transaction had run alone, at the moment of its commit.
@@ -15,6 +16,7 @@ pub enum Isolation {
 
 /// The point at which `commit` returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// Once a crash can no longer undo the commit.
     #[default]
@@ -45,6 +47,7 @@ pub struct TxOptions {
 
 /// The state of a transaction; see [`Transaction`](crate::Transaction).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TxState {
     Active,
     Committing,

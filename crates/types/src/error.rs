@@ -49,6 +49,7 @@ impl fmt::Display for Corruption {
 
 /// All errors, from a torn sector to a conflict of transactions.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The device failed. A failed read leaves the volume unchanged; a failed write or flush
     /// poisons it.

@@ -29,6 +29,7 @@ pub struct LatencySnapshot {
 
 /// The summary of a snapshot; all 0 if nothing was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LatencySummary {
     pub count: u64,
     pub mean: Duration,

@@ -59,6 +59,7 @@ pub struct Transaction {
 }
 
 /// Why a commit was refused, with the transaction, which is open as before.
+#[non_exhaustive]
 pub struct Refused {
     /// The transaction.
     pub transaction: Transaction,

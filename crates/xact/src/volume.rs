@@ -19,6 +19,7 @@ use crate::transaction::{SharedTransaction, Transaction};
 
 /// The cache of file data: its size, and how often it was of use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CacheUse {
     /// Blocks that reads have found in the cache.
     pub hits: u64,

@@ -253,7 +253,7 @@ struct Took {
 
 impl From<LatencySummary> for Took {
     fn from(summary: LatencySummary) -> Took {
-        let LatencySummary { count, mean, median, p99, worst } = summary;
+        let LatencySummary { count, mean, median, p99, worst, .. } = summary;
         let [mean_s, median_s, p99_s, worst_s] = [mean, median, p99, worst].map(|time| time.as_secs_f64());
         Took { count, median_s, mean_s, p99_s, worst_s }
     }

@@ -56,6 +56,7 @@ use scan::Scan;
 
 /// The findings and work of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecoveryReport {
     /// Whether there was a log to be replayed.
     pub replayed: bool,

@@ -16,6 +16,7 @@ use xact_types::{Corruption, Error, Result, Site, unix_seconds};
 
 /// The reaction to corruption (`errors=` of ext4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnError {
     /// The operation fails, others continue.
     Continue,

@@ -16,6 +16,7 @@ use crate::live::LiveFs;
 
 /// The rule by which a read sets the access time (mount options of the same names).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AccessTimes {
     #[default]
     NoAtime,
