@@ -27,8 +27,8 @@
 //! ```
 //!
 //! Snapshots are made with [`Volume::create_snapshot`], and without opening the files with
-//! [`OfflineSnapshots`]. [`recover`], [`VolumeInfo`] and [`stored_modes`] serve volumes that are not
-//! open, and [`restore`](mod@restore) writes a snapshot back to a mount.
+//! [`OfflineSnapshots`]. [`recover`], [`VolumeInfo`] and [`stored_modes`] serve volumes that are
+//! not open, and [`restore`](mod@restore) writes a snapshot back to a mount.
 //!
 //! Options are written as `VolumeOptions { read_only: true, ..Default::default() }`, so that new
 //! ones break no callers. Errors and reports may get new variants and fields (`#[non_exhaustive]`).
