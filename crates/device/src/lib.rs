@@ -1,5 +1,8 @@
 //! Block devices below everything else: read, write, flush, and nothing about file systems.
 //!
+//! `xact::device::open` (`xact/src/device.rs`) opens a device by its name. A new kind of device
+//! gets a file here and a case there.
+//!
 //! The promises of a device, on which the layers above rely:
 //! 1. A write has no order with any other write until a flush.
 //! 2. When `flush` returns Ok, every write that returned before `flush` was called is durable.
