@@ -3,7 +3,7 @@
 //! of device writes, which do not depend on other load, and of times relative to those without a
 //! snapshot.
 //!
-//!     cargo run --release -p xact --example snapshot_cost [FILES] [FOLDER]
+//!     cargo run --release -p xact-bench --example snapshot_cost [FILES] [FOLDER]
 //!
 //! FILES: 100,000 by default. FOLDER (default: the current one) needs space for a sparse image of
 //! 4 GiB.

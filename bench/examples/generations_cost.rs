@@ -2,7 +2,7 @@
 //! that operations wait while a commit is closed (SNAP-4, SNAP-12): for each other, for slow reads,
 //! and for large transactions. Prints four tables.
 //!
-//!     cargo run --release -p xact --example generations_cost
+//!     cargo run --release -p xact-bench --example generations_cost
 //!
 //! The volume is in memory: device writes, bytes and flushes are counted, and do not depend on the
 //! machine. The times do.
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use xact::WriteHow;
 use xact::mkfs::{MkfsOptions, mkfs_generations};
 use xact::{BlockDevice, Caller, Fsync, Ino, MemoryDevice, ModeChoice, View, Volume, VolumeOptions};
-use xact_fs::WriteHow;
 
 const BLOCK: usize = 4096;
 const SYNCS: u64 = 1000;

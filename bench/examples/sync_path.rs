@@ -1,7 +1,7 @@
 //! The time of an append of 4 KiB with fsync in this process, beside a raw write and fdatasync of a
 //! file.
 //!
-//!     cargo run --release -p xact --example sync_path -- FOLDER [ROUNDS]
+//!     cargo run --release -p xact-bench --example sync_path -- FOLDER [ROUNDS]
 //!
 //! Alternates, in files that are filled before: a raw 4 KiB, as many raw bytes as the commit has,
 //! the append with the default settings, and with sub-block records. Prints medians in
@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use xact::WriteHow;
 use xact::mkfs::{MkfsOptions, mkfs};
 use xact::{Caller, FileDevice, Ino, LogRecords, ModeChoice, OpenMode, View, Volume, VolumeOptions};
-use xact_fs::WriteHow;
 
 const BLOCK: u64 = 4096;
 const IMAGE_BYTES: u64 = 256 << 20;

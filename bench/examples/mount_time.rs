@@ -2,7 +2,7 @@
 //! since the last commit (SNAP-8), and the requests to the device of one more committed file.
 //! Prints a table.
 //!
-//!     cargo run --release -p xact --example mount_time [FOLDER]
+//!     cargo run --release -p xact-bench --example mount_time [FOLDER]
 //!
 //! FOLDER (default: the current one) needs space for sparse images with some 2 GB in them. The
 //! page cache is warm; the counts of reads do not depend on that.
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use xact::device::CountingDevice;
 use xact::mkfs::{MkfsOptions, mkfs, mkfs_generations};
 use xact::{BlockDevice, Caller, FileDevice, Ino, OpenMode, PathExt, Volume, VolumeOptions};
-use xact_device::CountingDevice;
 
 struct Case {
     generations: bool,
