@@ -3,11 +3,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use xact::device::{BlockDevice, FileDevice, OpenMode};
+use xact::device::{BlockDevice, FileDevice, OpenMode, attached_loop_device, is_busy};
 
 use crate::exit::{Exit, Failure, Result, plain};
 
@@ -24,17 +23,17 @@ pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
 
 fn cannot_open(image: &Path, mode: OpenMode, error: &io::Error) -> Failure {
     let name = image.display();
-    match (error.kind(), error.raw_os_error()) {
-        (io::ErrorKind::WouldBlock, _) | (_, Some(libc::EBUSY)) => {
+    match error.kind() {
+        _ if is_busy(error) => {
             let failure = Failure::new(Exit::Unavailable, format!("{name} is in use{}", by_whom(image)));
             failure.hint("Unmount it with 'xact umount MNT', or wait until the other command ends.")
         }
-        (io::ErrorKind::InvalidInput, _) => {
+        io::ErrorKind::InvalidInput => {
             Failure::usage(format!("{name} is neither an image file nor a block device"))
         }
-        (io::ErrorKind::NotFound, _) => Failure::new(Exit::NoInput, format!("{name} does not exist"))
+        io::ErrorKind::NotFound => Failure::new(Exit::NoInput, format!("{name} does not exist"))
             .hint("'xact mkfs IMG --size 1G' makes a volume in a new image file."),
-        (io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem, _)
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
             if mode == OpenMode::ReadWrite =>
         {
             Failure::new(Exit::NoPermission, format!("{name} cannot be written: {}", plain(error)))
@@ -86,24 +85,10 @@ pub fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
 /// Fails if a loop device is attached to the image: the kernel locks no file behind a loop device,
 /// and two writers would corrupt the image.
 fn refuse_attached(image: &Path) -> Result<()> {
-    let Ok(about) = fs::metadata(image) else { return Ok(()) };
-    // A system without loop devices has no such folder.
-    let Ok(devices) = fs::read_dir("/sys/block") else { return Ok(()) };
-    for device in devices.flatten() {
-        let Ok(backing) = fs::read_to_string(device.path().join("loop/backing_file")) else { continue };
-        let same = fs::metadata(backing.trim_end_matches('\n'))
-            .is_ok_and(|other| (other.dev(), other.ino()) == (about.dev(), about.ino()));
-        if same {
-            let name = device.file_name();
-            let name = name.to_string_lossy();
-            return Err(Failure::new(
-                Exit::Unavailable,
-                format!("{} is attached to the loop device /dev/{name}", image.display()),
-            )
-            .hint(format!("Unmount it, or detach it with 'losetup -d /dev/{name}'.")));
-        }
-    }
-    Ok(())
+    let Some(device) = attached_loop_device(image) else { return Ok(()) };
+    let message = format!("{} is attached to the loop device {device}", image.display());
+    Err(Failure::new(Exit::Unavailable, message)
+        .hint(format!("Unmount it, or detach it with 'losetup -d {device}'.")))
 }
 
 /// Bytes at the start of a device that identify its contents.
