@@ -113,7 +113,9 @@ pub trait SnapshotImage: BlockDevice {
 /// A snapshot as a user sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotInfo {
+    /// Its name.
     pub name: String,
+    /// Number of the generation that it keeps.
     pub generation: u64,
     /// Seconds since 1970.
     pub time: u64,
@@ -144,7 +146,9 @@ pub struct PartialSnapshot {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolUse {
+    /// Size of the pool.
     pub size_bytes: u64,
+    /// Bytes in use: the sum of the next four.
     pub used_bytes: u64,
     /// Blocks that snapshots have and the volume no longer has, with the list of snapshots.
     pub snapshots_bytes: u64,

@@ -9,10 +9,15 @@ use crate::{BlockDevice, WriteHint};
 /// The requests to a device since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
+    /// Read requests.
     pub reads: u64,
+    /// Bytes of the read requests.
     pub read_bytes: u64,
+    /// Write requests.
     pub writes: u64,
+    /// Bytes of the write requests.
     pub written_bytes: u64,
+    /// Flushes.
     pub flushes: u64,
     /// Flushes with no write since the previous flush.
     pub empty_flushes: u64,
@@ -31,6 +36,7 @@ pub struct CountingDevice {
 }
 
 impl CountingDevice {
+    /// A device that counts the requests to `inner`.
     pub fn new(inner: Arc<dyn BlockDevice>) -> CountingDevice {
         CountingDevice {
             inner,
@@ -51,6 +57,7 @@ impl CountingDevice {
         self.written_bytes.fetch_add(len as u64, Relaxed);
     }
 
+    /// The counts of this moment.
     pub fn counts(&self) -> DeviceCounts {
         DeviceCounts {
             reads: self.reads.load(Relaxed),

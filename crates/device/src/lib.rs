@@ -8,6 +8,8 @@
 //! 2. When `flush` returns Ok, every write that returned before `flush` was called is durable.
 //! 3. A write that a crash interrupts leaves each 512-byte sector old or new, in any mixture.
 
+#![warn(missing_docs)]
+
 mod counting;
 mod direct_io;
 mod file;
@@ -25,6 +27,8 @@ pub use overlay::Overlay;
 /// A device writes a sector atomically.
 pub const SECTOR_BYTES: usize = 512;
 
+/// A device with random access in bytes. Threads share it, and writes may reach it in any order
+/// before a flush.
 pub trait BlockDevice: Send + Sync + 'static {
     /// Size in bytes, a multiple of the sector size.
     fn size_bytes(&self) -> u64;

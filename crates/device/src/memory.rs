@@ -17,6 +17,7 @@ impl MemoryDevice {
         MemoryDevice::from_bytes(vec![0; size_bytes as usize])
     }
 
+    /// A device with these contents.
     pub fn from_bytes(bytes: Vec<u8>) -> MemoryDevice {
         MemoryDevice { bytes: RwLock::new(bytes) }
     }

@@ -15,6 +15,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
+    /// An overlay without changes.
     pub fn new(inner: Arc<dyn BlockDevice>) -> Overlay {
         Overlay { inner, sectors: Mutex::default() }
     }

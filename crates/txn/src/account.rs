@@ -37,6 +37,7 @@ pub enum Resource {
     Transactions,
     /// Open transactions that are persisted on the volume.
     Persisted,
+    /// Savepoints of open transactions.
     Savepoints,
     /// Bytes of memory for read sets and changes of transactions, lists of changes, selections.
     Memory,
@@ -48,6 +49,7 @@ pub enum Resource {
 pub const RESOURCES: usize = 6;
 
 impl Resource {
+    /// All resources.
     pub const ALL: [Resource; RESOURCES] = [
         Resource::Channels,
         Resource::Transactions,
@@ -84,6 +86,7 @@ impl Resource {
 pub struct Limits([u64; RESOURCES]);
 
 impl Limits {
+    /// No limits.
     pub const NONE: Limits = Limits([u64::MAX; RESOURCES]);
 
     /// Limits from the two settings; the others follow from the number of transactions.
@@ -103,6 +106,7 @@ impl Limits {
         self.0[of as usize] = limit;
     }
 
+    /// The limit of a resource.
     pub fn get(&self, of: Resource) -> u64 {
         self.0[of as usize]
     }
@@ -150,7 +154,9 @@ impl Used {
 /// A report that a user has reached a limit, for the log.
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal {
+    /// The user.
     pub uid: u32,
+    /// The resource at its limit.
     pub resource: Resource,
     /// The limit of one user.
     pub limit: u64,
@@ -201,14 +207,17 @@ impl Account {
         Arc::new(Account::new(0, Limits::NONE, Arc::new(Common::new())))
     }
 
+    /// The user of the account.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
+    /// The limit of a resource.
     pub fn limit(&self, of: Resource) -> u64 {
         self.limits.get(of)
     }
 
+    /// The amount of a resource that is in use.
     pub fn used(&self, of: Resource) -> u64 {
         self.used.get(of)
     }
@@ -286,10 +295,12 @@ pub struct Charge {
 }
 
 impl Charge {
+    /// The amount that is charged.
     pub fn amount(&self) -> u64 {
         self.amount
     }
 
+    /// The account that is charged.
     pub fn account(&self) -> &Arc<Account> {
         &self.account
     }

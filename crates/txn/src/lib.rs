@@ -22,6 +22,8 @@
 //! A *transaction* here is always the user's. The journal commits *jbd2 transactions*, or just
 //! *commits*; many transactions may share one.
 
+#![warn(missing_docs)]
+
 mod account;
 mod commit;
 mod contention;

@@ -9,8 +9,7 @@ pub enum Isolation {
     #[default]
     Serializable,
     /// No item that it has written was changed by others. Two transactions may each read items that
-    /// the
-    /// other one writes.
+    /// the other one writes.
     Snapshot,
 }
 
@@ -36,6 +35,7 @@ pub enum Durability {
 pub struct TxOptions {
     /// Its number, which is reported to transactions that conflict with it.
     pub id: u64,
+    /// The checks of its commit.
     pub isolation: Isolation,
     /// Attributes are read by a kernel, which asks for all attributes of a file when it is opened.
     /// If the transaction itself writes to the file, the time of modification does not count as
@@ -49,8 +49,12 @@ pub struct TxOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TxState {
+    /// It can be used.
     Active,
+    /// Its commit runs.
     Committing,
+    /// Its changes are visible.
     Committed,
+    /// Its changes were discarded.
     Aborted,
 }

@@ -34,6 +34,7 @@ pub enum AccessCheck {
 }
 
 impl AccessCheck {
+    /// All checks, in the order of their numbers.
     pub const ALL: [AccessCheck; 11] = [
         AccessCheck::ReadPermission,
         AccessCheck::ReadChangedOnly,

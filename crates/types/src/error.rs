@@ -6,17 +6,23 @@ use std::sync::Arc;
 
 use crate::{BlockNr, GroupNr, Ino};
 
+/// The result of a call of xact.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The place of a corruption on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Site {
+    /// The superblock of the volume.
     Superblock,
+    /// The superblock of the journal.
     JournalSuperblock,
     /// A root slot of a generations volume, and the blocks that only it points to.
     Root,
+    /// The descriptor of a block group.
     Group(GroupNr),
+    /// An inode.
     Inode(Ino),
+    /// A block of metadata.
     Block(BlockNr),
 }
 
@@ -36,6 +42,7 @@ impl fmt::Display for Site {
 /// The fault of the bytes at a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corruption {
+    /// The place of the bytes.
     pub site: Site,
     /// The violated expectation, as a phrase ("checksum does not match").
     pub what: &'static str,
@@ -54,7 +61,12 @@ pub enum Error {
     /// The device failed. A failed read leaves the volume unchanged; a failed write or flush
     /// poisons it.
     #[error("{what}: {source}")]
-    Io { what: &'static str, source: Arc<io::Error> },
+    Io {
+        /// The failed action, as a phrase ("reading the superblock").
+        what: &'static str,
+        /// The error of the device or of `open(2)`.
+        source: Arc<io::Error>,
+    },
     /// The volume's bytes are not what ext4 allows there.
     #[error("the volume is damaged: {0} (check it with e2fsck)")]
     Corrupt(Corruption),
@@ -70,10 +82,16 @@ pub enum Error {
     /// A full structure that more free space would not enlarge.
     #[error("no space left in {0}")]
     DoesNotFit(&'static str),
-    /// A transaction cannot commit because a change by others conflicts with its reads or writes:
-    /// by the transaction with the number `conflicting_tx`, or by a call outside of any.
+    /// A transaction cannot commit because a change by others conflicts with its reads or writes.
     #[error("conflict on {path}: {why}, by {}", conflicting_tx_text(*conflicting_tx))]
-    Conflict { path: String, why: &'static str, conflicting_tx: Option<u64> },
+    Conflict {
+        /// The path of the conflict, with a leading `/`.
+        path: String,
+        /// The conflict, as a phrase ("its contents were changed").
+        why: &'static str,
+        /// The number of the transaction that committed first; `None` for a call outside of any.
+        conflicting_tx: Option<u64>,
+    },
     /// The volume's state at a transaction's begin is no longer available: later changes by others
     /// took more memory than old versions may.
     #[error("the transaction's snapshot is too old: versions it needs were evicted")]
@@ -88,7 +106,12 @@ pub enum Error {
     #[error(
         "the transaction is too large: it needs {blocks} metadata blocks; the limit of one commit on this volume is {limit}"
     )]
-    TooLarge { blocks: u64, limit: u64 },
+    TooLarge {
+        /// Number of metadata blocks that the transaction changes.
+        blocks: u64,
+        /// The most that one commit takes on this volume.
+        limit: u64,
+    },
     /// An earlier device error or corruption stopped all writing.
     #[error("the volume was made read-only after an error: {0}")]
     Poisoned(Arc<str>),
@@ -113,10 +136,12 @@ pub fn conflicting_tx_text(conflicting_tx: Option<u64>) -> String {
 }
 
 impl Error {
+    /// An error of the device during `what`, a phrase such as "reading the superblock".
     pub fn io(what: &'static str, source: io::Error) -> Error {
         Error::Io { what, source: Arc::new(source) }
     }
 
+    /// A violated expectation `what` about the bytes at a site.
     pub fn corrupt(site: Site, what: &'static str) -> Error {
         Error::Corrupt(Corruption { site, what })
     }
@@ -159,7 +184,8 @@ pub struct Errno(pub i32);
 macro_rules! errno {
     ($($name:ident)*) => {
         impl Errno {
-            $(pub const $name: Errno = Errno(libc::$name);)*
+            $(#[doc = concat!("`", stringify!($name), "` of `errno(3)`.")]
+            pub const $name: Errno = Errno(libc::$name);)*
         }
     };
 }

@@ -22,8 +22,11 @@ pub struct Latencies {
 /// [`Latencies`] at one moment, or the difference of two moments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LatencySnapshot {
+    /// Number of durations in each bucket; the buckets are in the order of their durations.
     pub buckets: [u32; LATENCY_BUCKETS],
+    /// Sum of all durations, in nanoseconds.
     pub sum_ns: u64,
+    /// The longest duration, in nanoseconds.
     pub worst_ns: u64,
 }
 
@@ -31,10 +34,15 @@ pub struct LatencySnapshot {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LatencySummary {
+    /// Number of durations.
     pub count: u64,
+    /// Mean of the durations.
     pub mean: Duration,
+    /// Half of the durations are at most this long.
     pub median: Duration,
+    /// 99 of 100 durations are at most this long.
     pub p99: Duration,
+    /// The longest duration.
     pub worst: Duration,
 }
 
@@ -55,6 +63,7 @@ impl Default for LatencySnapshot {
 }
 
 impl Latencies {
+    /// Counts a duration.
     pub fn add(&self, took: Duration) {
         let nanos = took.as_nanos() as u64;
         self.buckets[bucket_of(nanos)].fetch_add(1, Relaxed);
@@ -62,6 +71,7 @@ impl Latencies {
         self.worst_ns.fetch_max(nanos, Relaxed);
     }
 
+    /// The counts of this moment.
     pub fn snapshot(&self) -> LatencySnapshot {
         LatencySnapshot {
             buckets: std::array::from_fn(|i| self.buckets[i].load(Relaxed)),
@@ -81,6 +91,7 @@ impl LatencySnapshot {
         LatencySnapshot { buckets, sum_ns: self.sum_ns.wrapping_sub(before.sum_ns), worst_ns }
     }
 
+    /// The count, mean, median, 99th percentile and maximum.
     pub fn summary(&self) -> LatencySummary {
         let count: u64 = self.buckets.iter().map(|&count| u64::from(count)).sum();
         if count == 0 {

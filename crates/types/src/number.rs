@@ -65,7 +65,9 @@ impl FileBlock {
 /// Adjacent blocks of the volume; `len` counts blocks and is not 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Run {
+    /// The first block.
     pub start: BlockNr,
+    /// Number of blocks.
     pub len: u32,
 }
 

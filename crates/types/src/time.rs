@@ -13,7 +13,9 @@ pub use simulated::SimulatedClock;
 /// Seconds and nanoseconds since 1970-01-01 UTC; `nanos` is below 1,000,000,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
+    /// Seconds since 1970; negative before that.
     pub secs: i64,
+    /// Nanoseconds of the second, below 1,000,000,000.
     pub nanos: u32,
 }
 

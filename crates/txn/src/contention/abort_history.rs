@@ -15,8 +15,11 @@ const INODES_MAX: usize = 1 << 16;
 /// An attempt that was lost to a conflict: the inodes that it used, and its duration.
 #[derive(Debug, Clone, Default)]
 pub struct LostAttempt {
+    /// Number of the transaction.
     pub id: u64,
+    /// The files and folders that it used.
     pub inodes: BTreeSet<Ino>,
+    /// Time from its begin to the conflict.
     pub took: Duration,
 }
 
@@ -31,6 +34,7 @@ pub struct AbortHistory {
 }
 
 impl AbortHistory {
+    /// Adds an attempt to the history.
     pub fn add(&mut self, lost: LostAttempt) {
         if self.count == 0 {
             self.age = lost.id;

@@ -11,7 +11,9 @@ use xact_fs::Attr;
 /// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
+    /// The name is new.
     Added,
+    /// The name no longer exists.
     Deleted,
     /// The contents changed, or the name has another inode (as after "write a new file, rename it
     /// over").
@@ -25,6 +27,7 @@ pub enum What {
 /// One line of a diff.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
+    /// The kind of the difference.
     pub what: What,
     /// Path from the root of the volume, with a leading `/`; for a deletion, the old path.
     pub path: Vec<u8>,
@@ -32,8 +35,9 @@ pub struct Difference {
     pub from: Option<Vec<u8>>,
     /// The old path if a folder above was renamed.
     pub was_at: Option<Vec<u8>>,
-    /// Attributes as of the transaction's begin, and present ones.
+    /// The attributes as of the transaction's begin, or in the older snapshot.
     pub old: Option<Attr>,
+    /// The attributes in the transaction, or in the newer snapshot.
     pub new: Option<Attr>,
 }
 

@@ -179,6 +179,7 @@ impl<B: VersionedFs> Transaction<B> {
         }
     }
 
+    /// The state of the transaction.
     pub fn state(&self) -> TxState {
         self.inner.read().state
     }
@@ -198,10 +199,12 @@ impl<B: VersionedFs> Transaction<B> {
         self.has_claim
     }
 
+    /// The options that it was begun with.
     pub fn options(&self) -> TxOptions {
         self.options
     }
 
+    /// The time of its begin.
     pub fn begun(&self) -> Instant {
         self.begun
     }
