@@ -5,6 +5,9 @@
 //! volume, else from the built-in default. The volume stores settings in its superblock: ext4's own
 //! journal modes in `s_default_mount_opts`, where the kernel and tune2fs have them too, and the
 //! others in xact's own record ([`xact_layout::mode_record`]).
+//!
+//! A new mode is a row of the table of settings, its values here, and its effect in
+//! `live::data::data_mode` or in the engine.
 
 use xact_consistency::{CommitWrites, DataInLog, Engine, Fsync, LogRecords};
 use xact_layout::mode_record::{MODE_SETTINGS, ModeRecord};

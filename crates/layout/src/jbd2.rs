@@ -27,7 +27,7 @@ mod patch;
 mod revoke;
 mod superblock;
 
-pub use checksum::crc32_be;
+pub use crate::checksum::crc32_be;
 pub use commit::{CHECKSUM_V1_CRC32, CommitBlock};
 pub use descriptor::{Tag, TagFlags, decode_tags, encode_descriptor, tags_per_block};
 pub use fast_commit::{FastCommitHead, fast_commit_head};

@@ -17,7 +17,7 @@ mod commit;
 mod data;
 mod health;
 mod inode;
-mod journal_modes;
+mod stored_modes;
 mod limits;
 mod maintenance;
 mod mvcc;

@@ -1,4 +1,7 @@
 //! rename, with the flags of `renameat2`.
+//!
+//! A replaced file that a process still has open keeps its contents: `add_links` of
+//! `live::op::inode_ops` puts it on the orphan list, and `live::inode::delete` frees it later.
 
 use xact_types::{Errno, Error, Ino, Result, Site, Timestamp};
 

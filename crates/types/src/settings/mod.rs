@@ -4,7 +4,7 @@
 //! the defaults of the library, `--help`, the manual, the list of `xact mode`, the record on the
 //! volume, and docs/SETTINGS.md. A new setting is a row of [`SETTINGS`] and a member of [`Id`]
 //! (both in `table`), and an arm in the crate that applies it: `VolumeOptions::set` or
-//! `MountOptions::set`.
+//! `MountOptions::set`. A long option of `xact mount` alone is applied by the command.
 
 mod parse;
 mod table;

@@ -1,4 +1,4 @@
-//! The rows of the table.
+//! The rows of the table. [`super`] says what else a new setting needs.
 
 use std::time::Duration;
 
