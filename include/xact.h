@@ -10,7 +10,7 @@
  *     if (xact_tx_thread_commit(0) < 0)
  *         fprintf(stderr, "%s\n", xact_errmsg());
  *
- * The other has a handle and a folder. It needs no rights and changes nothing in the process, and a
+ * The other has a handle and a folder. It needs no privilege and changes nothing in the process, and a
  * thread may have several:
  *
  *     xact_tx *tx = xact_tx_begin("/mnt/mail", 0);
@@ -80,7 +80,7 @@ uint64_t xact_conflicting_tx(void);
  *   XACT_BEGIN_USER_NAMESPACE: if the process has no right to make a mount namespace, it enters a
  *     user namespace for the rest of its life. In it other users appear as the overflow user,
  *     and setuid programs run without their rights. Only a process with one thread can enter one.
- *     xact_tx_begin needs no rights.
+ *     xact_tx_begin needs no privilege.
  * errno: ENODEV: `at` is not on a mounted xact volume; EROFS; EBUSY: a descriptor or a writable
  * mapping on the volume cannot join; EPERM, EINVAL: the system refuses a mount namespace.
  */
