@@ -387,7 +387,7 @@ test_generations_what_differs() {
 test_generations_scheduled_snapshots() {
     needs jq
     volume disk.img
-    exits 64 'no number' -- "$XACT" mount disk.img mnt --snapshot-every 1s --snapshot-retain last=x
+    exits 64 "invalid number 'x' in 'last=x'" -- "$XACT" mount disk.img mnt --snapshot-every 1s --snapshot-retain last=x
     mounted disk.img mnt --snapshot-every 1s --snapshot-retain last=2
     local past=mnt/.xact/snapshots seen="" round
     automatic() { ls $past | grep '^auto-'; }
@@ -564,7 +564,7 @@ test_generations_restore_of_a_mount() {
     exits 66 'has no /never' -- "$XACT" snapshot restore mnt good /never
     exits 66 'has no /chosen/symlink/etc' -- "$XACT" snapshot restore mnt good /chosen/symlink/etc
     exits 64 'no snapshot' -- "$XACT" snapshot restore mnt none /chosen
-    exits 64 'no folder' -- "$XACT" snapshot restore mnt good /chosen/below/deep
+    exits 64 'no longer a folder' -- "$XACT" snapshot restore mnt good /chosen/below/deep
     # One file, with the folders above it.
     "$XACT" snapshot restore mnt good /chosen
     describe_tree mnt/chosen | cmp - chosen
