@@ -10,7 +10,7 @@
  *     if (xact_tx_thread_commit(0) < 0)
  *         fprintf(stderr, "%s\n", xact_errmsg());
  *
- * The other has a handle and a folder. It needs no privilege and changes nothing in the process, and a
+ * The other has a handle and a folder. It needs no privilege, changes nothing in the process, and a
  * thread may have several:
  *
  *     xact_tx *tx = xact_tx_begin("/mnt/mail", 0);

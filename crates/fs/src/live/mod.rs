@@ -17,7 +17,6 @@ mod commit;
 mod data;
 mod health;
 mod inode;
-mod stored_modes;
 mod limits;
 mod maintenance;
 mod mvcc;
@@ -25,6 +24,7 @@ mod op;
 mod options;
 mod space;
 mod stats;
+mod stored_modes;
 mod view;
 
 #[cfg(test)]
