@@ -30,9 +30,9 @@ pub use tx::{Diff, Target, Tx, TxAbort, TxBegin, TxCommand, TxCommit, TxList, Tx
 
 /// Run any command on an ext4 volume in a transaction
 ///
-/// xact mounts ext4 volumes (image files or block devices) without the kernel's ext4, and runs any
-/// program on them in a transaction: either all of its changes are applied, at once and durably, or
-/// none.
+/// xact mounts ext4 volumes (image files or block devices) without the kernel's ext4. It runs any
+/// program on them in a transaction: either all changes of the program are applied, at once and
+/// durably, or none.
 #[derive(Debug, Parser)]
 #[command(name = "xact", version, propagate_version = true, after_long_help = exit::HELP)]
 #[command(max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
@@ -43,7 +43,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The options of every command on its messages.
+/// The options for messages, which every command has.
 #[derive(Debug, Args)]
 pub struct Verbosity {
     /// Print more messages; repeat for more. XACT_LOG=FILTER overrides this.
@@ -125,16 +125,16 @@ pub struct Sync {
 /// Show statistics of a mounted volume
 ///
 /// Shows its free space, and its device I/O since it was mounted: commits, writes, bytes and
-/// flushes, the blocks that checkpoints wrote and the writes that they avoided, and the shares of
-/// new and overwritten data. For a volume with generations, also shows how full its pool is, and of
-/// what.
+/// flushes. Also shows the blocks that checkpoints wrote, the writes that they avoided, and the
+/// shares of new and overwritten data. For a volume with generations, also shows how full its pool
+/// is, and what takes the space.
 #[derive(Debug, Args)]
 pub struct Stat {
     /// The mount, or any path on it.
     #[arg(value_name = "MNT", default_value = ".", add = complete::mount())]
     pub at: PathBuf,
-    /// Repeatedly show the activity of the last interval; with --json, one line each [default
-    /// interval: 1s].
+    /// Repeatedly show the activity of the last interval; with --json, one line per interval
+    /// [default interval: 1s].
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s")]
     #[arg(value_parser = values::parse_interval)]
     pub watch: Option<Duration>,
@@ -145,9 +145,9 @@ pub struct Stat {
 
 /// Recover a volume without mounting it
 ///
-/// Replays the journal that a crash left, written by Linux or by xact, and frees files that were
-/// deleted while they were open, as mounting does. A volume that was unmounted cleanly is left
-/// unchanged.
+/// Replays the journal that a crash left, and frees files that were deleted while they were open. A
+/// mount does the same. Linux or xact may have written the journal. A volume that was unmounted
+/// cleanly is left unchanged.
 #[derive(Debug, Args)]
 pub struct Recover {
     /// The image file or block device.
@@ -169,9 +169,9 @@ pub struct Recover {
 /// Checks the superblock, the groups, the journal, every inode with its blocks and attributes,
 /// every directory with its index, the link counts and the bitmaps. Prints each problem with the
 /// block or inode it concerns, and exits with 65 if there is any. The check is read-only: nothing
-/// is repaired or replayed on disk, and a volume that a crash left is checked in the state that
-/// recovery would produce. For a volume with generations, the maps, the pool and every snapshot are
-/// checked too.
+/// is repaired or replayed on disk. After a crash, a volume is checked in the state that recovery
+/// would produce. For a volume with generations, the maps, the pool and every snapshot are checked
+/// too.
 #[derive(Debug, Args)]
 pub struct Check {
     /// The image file or block device, which must not be mounted.
@@ -186,9 +186,9 @@ pub struct Check {
 
 /// Show superblock information
 ///
-/// Reads the superblock only. Works on any ext2, ext3 or ext4 volume, mounted or not. For an
-/// unmounted volume with generations, reads the superblock of the newest generation, and shows how
-/// full the pool is.
+/// Reads the superblock only. Works on any ext2, ext3 or ext4 volume, mounted or not. Reads the
+/// superblock of the newest generation, and shows how full the pool is, if the volume has
+/// generations and is not mounted.
 #[derive(Debug, Args)]
 pub struct Info {
     /// The image file or block device.

@@ -11,9 +11,9 @@ use crate::values;
 ///
 /// Converts the volume in place, with all its files. After a crash, the volume is of one kind or
 /// the other; run the same command again to complete the conversion. The volume must not be
-/// mounted. A volume with generations has a pool behind it: an image file grows by its size, and a
-/// block device must be large enough for it. A journal remains, empty and unused, for the
-/// conversion back. A volume with snapshots cannot be converted to plain ext4; 'xact snapshot
+/// mounted. A volume with generations has a pool behind it: an image file grows by the size of the
+/// pool, and a block device must be large enough for both. A journal remains, empty and unused, for
+/// the conversion back. A volume with snapshots cannot be converted to plain ext4; 'xact snapshot
 /// export' writes them to images first.
 #[derive(Debug, Args)]
 pub struct Convert {

@@ -7,12 +7,13 @@ use clap::Args;
 /// Show the contents of a volume's journal
 ///
 /// Lists the jbd2 transactions in the log from its tail to its end, written by Linux or by xact,
-/// intact or damaged. For each transaction, shows its number, its state, its time, the blocks it
-/// has copies of by their use, the blocks it revokes, and which checksums are wrong.
+/// intact or damaged. Shows the number, the state and the time of each transaction, the blocks that
+/// it has copies of (by use), the blocks that it revokes, and the checksums that are wrong.
 ///
-/// States: complete: replayed by recovery. torn: the last one, with a wrong checksum, as a crash
-/// leaves it; recovery discards it. unfinished: the last one, without a commit block; discarded
-/// too. damaged: recovery rejects this log.
+/// A transaction has one of four states. 'complete': recovery replays it. 'torn': it is the last
+/// one and has a wrong checksum, as a crash leaves it; recovery discards it. 'unfinished': it is
+/// the last one and has no commit block; recovery discards it too. 'damaged': recovery rejects this
+/// log.
 ///
 /// The command is read-only and replays nothing. After a clean unmount the log is empty.
 #[derive(Debug, Args)]

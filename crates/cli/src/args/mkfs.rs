@@ -71,8 +71,8 @@ pub struct Mkfs {
 pub enum EngineKind {
     /// A jbd2 journal, as in ext4; Linux mounts the volume.
     Journal,
-    /// Metadata is never overwritten, so nothing is replayed after a crash; only xact mounts the
-    /// volume, and 'xact snapshot export' writes it out as an ext4 image.
+    /// Metadata is never overwritten, so nothing is replayed after a crash. Only xact mounts the
+    /// volume; 'xact snapshot export' writes it to an ext4 image.
     Generations,
     /// No protection: the volume must be checked after a crash.
     None,

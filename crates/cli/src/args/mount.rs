@@ -29,15 +29,16 @@ pub struct Mount {
     pub options: Vec<String>,
     #[command(flatten)]
     pub settings: LongOptions,
-    /// Limit these snapshots to a file or folder, given by its path from the volume's root. May be
-    /// repeated.
+    /// Limit the snapshots of --snapshot-every to a file or folder, given by its path from the
+    /// volume's root. May be repeated.
     #[arg(long, value_name = "PATH", requires = "snapshot_every")]
     pub snapshot_of: Vec<PathBuf>,
     /// Destination of the daemon's log: journal, syslog, stderr, or a file, which is appended to.
     ///
-    /// Without it, the log goes to the journal or else to syslog, whichever the system has; with
+    /// By default, the log goes to the systemd journal, or to syslog on a system without one. With
     /// --foreground, it goes to standard error, or to the journal if standard error is connected to
-    /// it. Entries in the journal have the fields XACT_MOUNT, XACT_IMAGE and XACT_TRANSACTION.
+    /// the journal. Entries in the journal have the fields XACT_MOUNT, XACT_IMAGE and
+    /// XACT_TRANSACTION.
     #[arg(long, value_name = "WHERE", value_hint = ValueHint::FilePath)]
     pub log: Option<PathBuf>,
 }

@@ -9,10 +9,11 @@ use crate::{complete, exit, values};
 
 /// Run a command in a transaction: all of its changes on the volume, or none
 ///
-/// CMD and every process it starts see a private view of the volume, as it was at the start, at the
-/// usual path. Other processes do not see the changes made there. If CMD succeeds (exit status 0),
-/// all changes become visible at once and are durable when xact run returns. If CMD fails or is
-/// killed, or if xact run itself dies, nothing is changed.
+/// CMD and every process that it starts see a private view of the volume at the usual path. The
+/// view starts from the state of the volume at the beginning of the transaction. Other processes do
+/// not see the changes made in the view. If CMD succeeds (exit status 0), all changes become
+/// visible at once and are durable when xact run returns. Nothing is changed if CMD fails or is
+/// killed, or if xact run itself dies.
 ///
 /// Only the volume takes part in the transaction; other file systems, the network and the terminal
 /// do not. Standard input, output and error, and other inherited descriptors, are opened again in
@@ -20,16 +21,15 @@ use crate::{complete, exit, values};
 /// (deleted files, FIFOs) are rejected. Processes that CMD leaves behind lose access to the volume
 /// when CMD ends: their calls on it fail with ESTALE.
 ///
-/// Inside a transaction, 'xact run' makes a savepoint: if CMD fails there, or xact run is killed,
-/// the changes of CMD are rolled back, and the rest of the transaction is kept. If CMD succeeds,
-/// its changes are committed with the outer transaction.
+/// Inside a transaction, 'xact run' makes a savepoint. The changes of CMD are rolled back if CMD
+/// fails or xact run is killed; the rest of the transaction is kept. If CMD succeeds, its changes
+/// are committed with the outer transaction.
 ///
 /// Two options allow a review before the commit: --ask shows the changes and asks whether to commit
 /// them; --leave-open leaves the transaction open for 'xact tx'.
 ///
-/// If another process changes what CMD has read or written before CMD's transaction commits, the
-/// commit fails: the first to commit wins. --retry runs CMD again on the new state, after a random
-/// pause that grows.
+/// The commit fails if another process has changed something that CMD read or wrote: the first to
+/// commit wins. --retry runs CMD again on the new state, after a random pause that grows.
 #[derive(Debug, Args)]
 #[command(after_long_help = exit::RUN_HELP)]
 pub struct Run {
@@ -42,9 +42,9 @@ pub struct Run {
     pub leave_open: bool,
     /// Store the open transaction on the volume, so that it survives unmounts and crashes.
     ///
-    /// After the next mount it is open again, with its number and its remaining time. Changes that
-    /// others make until then cause a conflict, as usual. Its contents take twice their space on
-    /// the volume; if there is no space, the transaction is left open without being stored.
+    /// It is open again after the next mount, with its number and its remaining time. Changes that
+    /// others make until then cause a conflict, as usual. Its contents take twice their size on the
+    /// volume. If there is no space, the transaction is left open without being stored.
     #[arg(long, requires = "leave_open")]
     pub persist: bool,
     /// Abort the open transaction after this time, such as 90s, 30m, 12h or 7d; 0: never.
@@ -55,15 +55,17 @@ pub struct Run {
     pub ask: bool,
     /// Run CMD again after a conflict, up to N times [default: 0].
     ///
-    /// CMD continues to read standard input where the last run stopped. After three conflicts in a
-    /// row, other transactions that would conflict with CMD delay their commits for a limited time.
+    /// CMD continues to read standard input where the last run stopped. Other transactions that
+    /// would conflict with CMD delay their commits for a limited time after its third conflict in a
+    /// row.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     #[arg(value_parser = values::parse_number::<u32>)]
     pub retry: u32,
     /// Return when the changes are visible, before they are durable.
     ///
     /// They become durable together with the next durable commit, fsync or sync, or within the
-    /// commit interval, and in the order of all other changes.
+    /// commit interval. All changes of the volume become durable in the order in which they were
+    /// made.
     #[arg(long)]
     pub ordered: bool,
     /// Make a snapshot of the volume just before the commit, on a volume with generations.
@@ -84,12 +86,13 @@ pub struct Run {
     pub tx: Option<u64>,
     /// Write the outcome to FILE, as JSON. FILE itself is never part of the transaction.
     ///
-    /// An object with: outcome (committed, kept, aborted, conflict, no-space, io-error, not-started
-    /// or failed), exit_code (of xact run), command_status and command_signal (of CMD; null if it
-    /// did not run), mount, transaction (its number), tries, path and conflicting_tx (after a
-    /// conflict: the transaction that committed first, null for a program outside of any
-    /// transaction), reason, and snapshot (the name of the snapshot that --snapshot made). With
-    /// outcome aborted and command_status 0, the answer to --ask was no.
+    /// The object has these fields: outcome (committed, kept, aborted, conflict, no-space,
+    /// io-error, not-started or failed), exit_code (of xact run), command_status and command_signal
+    /// (of CMD; null if it did not run), mount, transaction (its number), tries, path (of a
+    /// conflict), conflicting_tx, reason, and snapshot (the name of the snapshot that --snapshot
+    /// made). After a conflict, conflicting_tx is the transaction that committed first, or null for
+    /// a program outside of any transaction. The outcome is aborted with command_status 0 if the
+    /// answer to --ask was no.
     ///
     /// The file is empty while CMD runs, and remains empty if xact run is killed: then the
     /// transaction was aborted.

@@ -16,8 +16,8 @@ use crate::progress::ProgressOption;
 /// space only for later changes. This space comes from the volume's pool ('xact mkfs --pool-size'):
 /// when the pool is full, writes fail with "no space" until a snapshot is deleted.
 ///
-/// Name the volume by its mount (or any path on it) or, while it is not mounted, by its image. On a
-/// mount, the files of each snapshot are in MNT/.xact/snapshots/NAME.
+/// Name a mounted volume by its mount (or any path on it), and an unmounted volume by its image. On
+/// a mount, the files of each snapshot are in MNT/.xact/snapshots/NAME.
 ///
 /// Inside a transaction ('xact run'), snapshots can be neither created nor deleted, because that
 /// could not be rolled back.
@@ -33,10 +33,10 @@ pub enum SnapshotCommand {
     ///
     /// With paths, the snapshot contains these files and folders, everything below them, and the
     /// folders that lead to them; it holds space for nothing else. It appears in
-    /// MNT/.xact/snapshots and can be exported (as an ext4 image without other files) and deleted
-    /// like a snapshot of the volume. 'restore' and 'diff' apply to the chosen paths. Quota usage
-    /// is not preserved. The volume must have checksums of groups (metadata_csum or uninit_bg) and
-    /// extents.
+    /// MNT/.xact/snapshots, and can be deleted and exported like a snapshot of the volume. The
+    /// exported ext4 image contains no other files. 'restore' and 'diff' apply to the chosen paths.
+    /// Quota usage is not preserved. The volume must have extents and group checksums
+    /// (metadata_csum or uninit_bg).
     Create {
         #[command(flatten)]
         of: SnapshotName,
@@ -57,16 +57,16 @@ pub enum SnapshotCommand {
     /// Restore the volume, or some of its files and folders, from a snapshot
     ///
     /// The restore is atomic: a crash leaves either the state before or the state of the snapshot.
-    /// Changes since then that are in no other snapshot are lost. The snapshot remains, and so do
-    /// the volume's modes ('xact mode') and its label. From a snapshot of chosen paths, only these
-    /// are restored, and only on a mount.
+    /// Changes since the snapshot are lost, unless another snapshot has them. The snapshot remains,
+    /// and so do the volume's modes ('xact mode') and its label. A snapshot of chosen paths
+    /// restores only these paths, and only on a mount.
     ///
     /// An image must not be mounted, and is always restored as a whole, in one commit. On a mount,
     /// the restore is a transaction, which replaces each file that differs; folders keep their
-    /// inodes, and hard links between restored files are preserved. A process that has a replaced
-    /// file open keeps the old contents, as after unlink. If another process changes the same files
-    /// during the restore, it fails with a conflict (75). Times of change (ctime), flags of chattr,
-    /// and modification times of existing folders are not restored.
+    /// inodes, and hard links between restored files are preserved. A process that opened a file
+    /// before its replacement still sees the old contents, as after unlink. The restore fails with
+    /// a conflict (75) if another process changes the same files during it. Times of change
+    /// (ctime), flags of chattr, and modification times of existing folders are not restored.
     Restore {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
@@ -88,8 +88,8 @@ pub enum SnapshotCommand {
     ///
     /// Prints one line per path: added, deleted, modified, renamed, or attributes. The cost depends
     /// on the number of differences, not on the size of the volume. A file counts as modified if
-    /// its size or modification time differs. For snapshots of chosen paths, these are compared, at
-    /// a cost that depends on their size.
+    /// its size or modification time differs. With a snapshot of chosen paths, only these paths are
+    /// compared, and the cost depends on their size.
     Diff {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
@@ -113,9 +113,9 @@ pub enum SnapshotCommand {
     },
     /// Export a snapshot, or an unmounted volume, as a plain ext4 image
     ///
-    /// Linux mounts the image and e2fsck checks it. The image is a sparse file: free space takes
-    /// none. On a mounted volume, only a snapshot can be exported (--name), while the volume stays
-    /// in use.
+    /// Linux mounts the image and e2fsck checks it. The image is a sparse file: free space in it
+    /// takes no space on the host. On a mounted volume, only a snapshot can be exported (--name),
+    /// while the volume stays in use.
     Export {
         /// The mount, or the image file or block device.
         #[arg(value_name = "VOLUME", add = complete::mount_or_path())]
@@ -132,8 +132,7 @@ pub enum SnapshotCommand {
     /// Print the path of a snapshot's ext4 image, which is not a copy
     ///
     /// The file can be read while the snapshot exists and the volume is mounted, for example by
-    /// 'e2fsck -fn' or 'mount -o ro,loop'. To look at the files of a snapshot, go to
-    /// MNT/.xact/snapshots.
+    /// 'e2fsck -fn' or 'mount -o ro,loop'. The files of a snapshot are in MNT/.xact/snapshots/NAME.
     Image {
         /// The mount, or any path on it. Mount an image with 'xact mount -o ro' for this.
         #[arg(value_name = "MNT", add = complete::mount())]
@@ -156,9 +155,9 @@ pub struct Prune {
     pub at: PathBuf,
     /// Snapshots to retain, such as last=3,daily=7,weekly=4.
     ///
-    /// last=N: the newest N. hourly, daily, weekly, monthly, yearly=N: the newest one of each of
-    /// the last N hours (days, and so on) that have one. within=TIME: all that are younger than
-    /// TIME, such as 90s, 30m, 12h, 7d or 4w.
+    /// last=N: the newest N. hourly, daily, weekly, monthly, yearly=N: the newest snapshot of each
+    /// hour (day, and so on), for the last N that have a snapshot. within=TIME: all that are
+    /// younger than TIME, such as 90s, 30m, 12h, 7d or 4w.
     #[arg(long, alias = "keep", value_name = "RULES")]
     pub retain: RetentionPolicy,
     /// Consider only snapshots whose names begin with TEXT; '': all.

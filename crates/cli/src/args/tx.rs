@@ -11,8 +11,8 @@ use crate::{complete, values};
 ///
 /// 'xact run --leave-open' and 'xact tx begin' leave a transaction open: its changes are invisible
 /// to others until it is committed. It stays open until it is committed or aborted, until its time
-/// runs out, or, without --persist, until the volume is unmounted. Reviewing a transaction does not
-/// count as reading in it.
+/// runs out, or, without --persist, until the volume is unmounted. A review does not count as a
+/// read by the transaction.
 #[derive(Debug, Args)]
 pub struct Tx {
     #[command(subcommand)]
@@ -55,7 +55,7 @@ pub struct TxBegin {
 
 /// List open transactions
 ///
-/// Root sees the transactions of all users, other users see their own.
+/// Root sees the transactions of all users; other users see their own.
 #[derive(Debug, Args)]
 pub struct TxList {
     /// The mount, or any path on it [default: the volume of the current folder].
@@ -69,8 +69,8 @@ pub struct TxList {
 
 /// Show the status of a transaction
 ///
-/// For a limited time, also shows how a transaction that was left open has ended: committed,
-/// aborted, or timed out.
+/// Also shows how a transaction that was left open has ended: committed, aborted, or timed out. The
+/// end is remembered for a limited time.
 #[derive(Debug, Args)]
 pub struct TxStatus {
     #[command(flatten)]
@@ -101,8 +101,8 @@ pub struct Target {
 pub struct Diff {
     #[command(flatten)]
     pub which: Target,
-    /// Limit the output to these paths and everything below them. A path on the mount, or from the
-    /// volume's root.
+    /// Limit the output to these paths and everything below them. A path is one on the mount, or
+    /// one from the volume's root.
     #[arg(value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
     /// Show changed lines of text, as a unified diff for 'git apply' and patch(1).
@@ -124,8 +124,8 @@ pub struct Diff {
 
 /// Commit a transaction, or part of it
 ///
-/// The changes become visible at once and durable. If the commit fails (others have changed what
-/// the transaction has read or written, or there is no space), the transaction stays open.
+/// The changes become durable, and visible all at once. The transaction stays open if the commit
+/// fails: others may have changed what it has read or written, or there may be no space.
 #[derive(Debug, Args)]
 #[command(override_usage = "xact tx commit [OPTIONS] <ID> [--only <PATH>...]")]
 pub struct TxCommit {
