@@ -95,7 +95,7 @@ pub static SETTINGS: [Setting; 32] = [
                 word("selective", "Data that overwrites old data; new data is written as with ordered"),
                 word(
                     "adaptive",
-                    "As ordered, but an fsync that has to commit journals its data if it is small",
+                    "Small data of an fsync that has to commit; other data is written as with ordered",
                 ),
             ],
             4,
@@ -124,7 +124,7 @@ pub static SETTINGS: [Setting; 32] = [
         &[
             word(
                 "immediate",
-                "At the write, as in ext4; a crash may leave a file with a size but not its data",
+                "At the write, as in ext4; a crash may leave a file with a size but without its data",
             ),
             word("delayed", "With the data"),
         ],
@@ -138,7 +138,7 @@ pub static SETTINGS: [Setting; 32] = [
         &[
             word(
                 "immediate",
-                "At the write, as in ext4; an fsync commits the inodes of all files written since",
+                "At the write, as in ext4; an fsync commits the inodes of all files written since the last commit",
             ),
             word("delayed", "With the data"),
         ],
@@ -146,7 +146,7 @@ pub static SETTINGS: [Setting; 32] = [
         "When the times that a write changes join the journal",
     ),
     Setting {
-        notes: "While a volume with sub-block is mounted, and after a crash, only xact can replay its journal: Linux \
+        notes: "Only xact can replay the journal of a volume with sub-block while it is mounted and after a crash. Linux \
                 and e2fsck reject the volume until 'xact recover' or a clean unmount.",
         ..mode(
             Id::LogRecords,
@@ -230,7 +230,7 @@ pub static SETTINGS: [Setting; 32] = [
                 word("noatime", "Never"),
                 word(
                     "relatime",
-                    "If the access time is older than the last change of the file, or than a day",
+                    "If the access time is older than the last change of the file, or more than a day old",
                 ),
                 word("strictatime", "Always"),
             ]),
@@ -243,7 +243,7 @@ pub static SETTINGS: [Setting; 32] = [
         Id::LazyTime,
         "lazytime",
         Some("nolazytime"),
-        "Keep access times in memory until the inode changes, a sync, the unmount, or for a day",
+        "Keep access times in memory until a change of the inode, a sync or the unmount, for at most a day",
     ),
     Setting {
         notes: "A freed block is discarded once a crash cannot bring its file back. fstrim(8) discards all free blocks.",
@@ -275,14 +275,14 @@ pub static SETTINGS: [Setting; 32] = [
     },
     Setting {
         default: Preset::Value(Value::Flag(true)),
-        notes: "The daemon's worker then runs on the CPU of that thread and replies under SCHED_IDLE, which saves the \
-                wake-up of another CPU at each request. With nosingle_caller the kernel alone chooses the CPUs of \
-                workers. Needs root and two CPUs.",
+        notes: "The daemon's worker runs on that CPU and replies under SCHED_IDLE, which saves the wake-up of another \
+                CPU at each request. With nosingle_caller the kernel alone chooses the CPUs of workers. Needs root \
+                and two CPUs.",
         ..flag(
             Id::SingleCaller,
             "single_caller",
             Some("nosingle_caller"),
-            "Serve a thread that makes most of the calls from its own CPU",
+            "Serve the thread that makes most of the calls on the CPU of that thread",
         )
     },
     flag(Id::NoSuid, "nosuid", Some("suid"), "Ignore set-user-ID and set-group-ID bits, as in mount(8)"),
@@ -319,8 +319,8 @@ pub static SETTINGS: [Setting; 32] = [
     },
     Setting {
         form: Form::Long("user-transactions"),
-        notes: "The limits of savepoints and control channels are ten and four times this number. Users are exempt as \
-                with --user-memory.",
+        notes: "The limits of savepoints and control channels are ten and four times this number. The same \
+                users are exempt as for --user-memory.",
         ..option(
             Id::UserTransactions,
             "user_transactions",
@@ -352,7 +352,7 @@ pub static SETTINGS: [Setting; 32] = [
             "snapshot_retain",
             Kind::Policy,
             Preset::Value(Value::Policy("hourly=24,daily=7")),
-            "Retention policy of these snapshots; see 'xact snapshot prune --help'",
+            "Retention policy of the snapshots of --snapshot-every; see 'xact snapshot prune --help'",
         )
     },
 ];
