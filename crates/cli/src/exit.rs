@@ -20,7 +20,7 @@ pub enum Exit {
     Damaged = 65,
     /// A named image, folder or file does not exist.
     NoInput = 66,
-    /// Nothing is mounted there, or it is in use.
+    /// Nothing is mounted at the path, or the volume is in use.
     Unavailable = 69,
     /// The operating system denied a resource (a process, a namespace, memory).
     System = 71,
@@ -52,7 +52,7 @@ Exit codes:
   64   wrong usage, or --force is needed
   65   'xact check' found problems
   66   a named image, folder or file does not exist
-  69   nothing is mounted there, or it is in use
+  69   nothing is mounted at the path, or the volume is in use
   71   the operating system denied a process, a namespace or memory
   73   no space
   74   I/O error, or a damaged volume
