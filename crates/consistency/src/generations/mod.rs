@@ -17,14 +17,14 @@
 //!
 //! 1. The running commit is closed (`pipeline`): operations that began in it end in it, and others
 //!    begin in the next one at once (`draining` keeps the two apart). Nothing is written before the
-//!    last of them has ended. A commit that changes the snapshots opens the next one only then,
-//!    since a snapshot must hold everything that was done before it.
+//!    last operation in the closed commit has ended. A commit that changes the snapshots opens the
+//!    next commit only after that, since a snapshot must hold everything that was done before it.
 //! 2. Its blocks get free pool blocks, or their homes (`writeback_home`), and the map is updated.
 //! 3. Blocks, map nodes and the pool's bitmap are written, all to places that generation n does not
 //!    use. **Flush.**
 //! 4. The root goes to the slot that generation n is not in. **Flush.** Generation n+1 is durable.
-//! 5. Only now readers use the new map, waiters are woken, and what n+1 freed can be reused: pool
-//!    blocks (by the next commit), and blocks of files (`on_durable`).
+//! 5. Only now do readers use the new map, and waiters are woken. Only now can the blocks that n+1
+//!    freed be reused: pool blocks (by the next commit), and blocks of files (`on_durable`).
 //!
 //! An `fsync` needs none of these steps: it writes a record of the changes to a log that continues
 //! the generation on disk (`log`), and the next generation includes them.
@@ -32,18 +32,18 @@
 //! Invariants, which are the crash argument:
 //! 1. No block that the durable generation or a snapshot refers to is ever written. A write goes to
 //!    a pool block that is clear in the pool's bitmap, to the inactive copy of a bitmap block, or
-//!    to the home of a block which the durable generation and every snapshot have in the pool (so
-//!    nothing refers to its home: see `writeback_home`). Data goes to blocks that are free in all
-//!    of them.
-//! 2. A root is written only when everything that it leads to is durable. So is all file data whose
-//!    `write_data` returned before the commit was closed. The same holds for a record of the log if
-//!    data is ordered. With `data=writeback`, one flush may make the data and the record durable,
-//!    in any order.
+//!    to the home of a metadata block. A block is written home only if the durable generation and
+//!    every snapshot have it in the pool, so that nothing refers to its home (`writeback_home`).
+//!    File data goes to blocks that are free in the durable generation and in every snapshot.
+//! 2. A root is written only when everything that it leads to is durable. All file data whose
+//!    `write_data` returned before the commit was closed is durable by then, too. The same holds
+//!    for a record of the log if data is ordered. With `data=writeback`, one flush may make the
+//!    data and the record durable, in any order.
 //! 3. A root counts only if it is whole: each sector has its stamp, and the checksum is right. The
 //!    slot of the durable generation is never overwritten. So at any moment one slot holds a whole
 //!    root, whose generation is complete. A torn root that a crash left is wiped, durably, before
-//!    another root is written to its slot. The new root has the same number: if a crash tore it
-//!    too, its sectors could complete the old root, whose pool blocks were reused in between.
+//!    another root is written to its slot. The new root has the same number. So if a crash tore it
+//!    too, its sectors could complete the old root, whose pool blocks have been reused since.
 //! 4. A generation is reported as durable, and what it freed is reused, only after the flush behind
 //!    its root.
 //! 5. After a failed write or flush nothing is written any more.

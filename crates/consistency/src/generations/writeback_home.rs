@@ -1,11 +1,11 @@
 //! Writes blocks home, so that the pool does not fill up.
 //!
-//! Home is the place that a block's number names. While the block is in the pool, its home is
-//! unused and stays unused: ext4's bitmap marks it as allocated to the block, so neither data nor
-//! other metadata is written there. A commit may write a block home if the durable generation has
-//! it in the pool. The commit's map then has no pointer for it, and its pool block is free when the
-//! commit is durable. The commit after that must use the pool again, because the home is then part
-//! of a durable generation.
+//! Home is the place that a block's number names. The home of a block in the pool is unused and
+//! stays unused: ext4's bitmap marks it as allocated, so neither data nor other metadata is written
+//! there. A commit may write a block home if the durable generation has it in the pool. The
+//! commit's map then has no pointer for it, and its pool block is free when the commit is durable.
+//! The commit after that must use the pool again, because the home is then part of a durable
+//! generation.
 //!
 //! Blocks that hold a copy of the superblock are never written home: the copies there make other
 //! programs reject the volume (`format`).

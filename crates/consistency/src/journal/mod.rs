@@ -25,36 +25,37 @@
 //! Invariants:
 //! 1. A metadata block is written home only by a checkpoint, with contents of a durable commit
 //!    (write-ahead). The one exception is the superblock's flag `needs_recovery`.
-//! 2. A commit block is written when everything that it commits is durable: all file data whose
-//!    `write_data` returned before the commit was locked, and, in two steps, its own transaction's
-//!    blocks. In a single write, these blocks and the commit block are written together. The commit
-//!    block has a checksum over all of them (v1), which reveals a torn transaction. The checksum
-//!    does not cover revoke records. Each revoke record lies in the first sector of its block,
-//!    together with the block's header: if that sector is missing, the transaction ends there.
+//! 2. A commit block is written only when everything that it commits is durable. That is all file
+//!    data whose `write_data` returned before the commit was locked, and in two-step mode also the
+//!    blocks of the transaction itself. In single mode, these blocks and the commit block are
+//!    written together. The commit block has a checksum over all of them (v1), which reveals a torn
+//!    transaction. The checksum does not cover revoke records. Each revoke record lies in the first
+//!    sector of its block, together with the block's header: if that sector is missing, the
+//!    transaction ends there.
 //! 3. A commit is reported as durable, freed blocks are reused, and the next transaction is written
 //!    only when the commit block is durable.
 //! 4. Space of the log is overwritten only when a tail past it is durable. The tail passes a
 //!    transaction only when each of its blocks is durable at home, or in a later durable
 //!    transaction, or freed by one.
 //! 5. A block freed in a commit has a revoke record in it if the live log holds a copy of it.
-//! 6. File data may be in a commit as metadata is. While the live log has a copy of a block, only a
-//!    checkpoint writes the block in place, until the tail has passed the copy or a durable commit
-//!    has revoked it (`SlotState::data`). So each write of file data may go through the log or in
-//!    place.
-//! 7. With sub-block records (`LogRecords::SubBlock`) a commit records the bytes of a block that
-//!    changed since the previous commit, or since the block was written in place. So the tail
-//!    passes a transaction only when each of its blocks is durable at home, or a later durable
-//!    transaction has a record of it that needs no older one (`SlotState::whole`), or has freed it:
-//!    the base of each record is in the log or at home. A torn block at home, of old and new
-//!    sectors, is made whole by the records since the tail, which hold all bytes in which the two
-//!    differ.
+//! 6. A commit may contain file data in the same way as metadata. Only a checkpoint writes a block
+//!    in place while the live log has a copy of it: until the tail has passed the copy or a durable
+//!    commit has revoked it (`SlotState::data`). So each write of file data may go through the log
+//!    or in place.
+//! 7. Sub-block records (`LogRecords::SubBlock`) hold the bytes of a block that changed since the
+//!    previous commit, or since the block was written in place. The base of each record must be in
+//!    the log or at home. So the tail passes a transaction only when one of these holds for each of
+//!    its blocks: the block is durable at home, a later durable transaction has a record of it that
+//!    needs no older one (`SlotState::whole`), or a later durable transaction has freed it. A torn
+//!    block at home is a mixture of old and new sectors. The records since the tail hold all bytes
+//!    in which these differ, so they make the block whole.
 //! 8. The log is live on the volume (`start` is not 0) only while `needs_recovery` is durable.
 //! 9. After a failed write or flush nothing is written any more.
 //!
 //! The order of data and metadata, in words: an operation writes data to blocks that nothing
-//! durable refers to, `write_data` returns, and only then a handle updates the extent or the size
-//! that refers to them. The handle ends before its commit is locked, and the commit's first flush
-//! begins after that. So by invariant 2 the data is durable before the commit block is even
+//! durable refers to, `write_data` returns, and only then does a handle update the extent or the
+//! size that refers to them. The handle ends before its commit is locked, and the commit's first
+//! flush begins after that. So by invariant 2 the data is durable before the commit block is even
 //! written. A crash before that leaves blocks that nothing refers to.
 //!
 //! A crash leaves the log from the tail up to the last intact commit block, and any mixture of old
@@ -62,9 +63,10 @@
 //! the live log (4), so the replay makes them whole. A transaction without an intact commit block
 //! is dropped; it was never reported as durable (3).
 //!
-//! Locks, in order: a leader's turn (`pipeline`), `checkpointing`, `home_writes`, then briefly and
-//! without I/O under them: a cache shard, a slot, `joined`, `log.state`, `log.logged`. `head` is
-//! held while the journal superblock is written, never for long.
+//! Locks, in order: a leader's turn (`pipeline`), `checkpointing`, `home_writes`, a cache shard, a
+//! slot, `joined`, `log.state`, `log.logged`. Those from the cache shard on are held briefly, and
+//! no I/O is done under them. `head` is held while the journal superblock is written, never for
+//! long.
 
 mod checkpoint;
 mod commit;

@@ -23,12 +23,13 @@
 //!   writes the running commit. Threads that arrive during the write join the next commit. When
 //!   their turn comes, one of them leads for all (group commit).
 //! - A locked commit blocks operations that want to begin. So a commit is locked only while the
-//!   operations in it work in memory. It stays open while an operation waits for the device, waits
-//!   for a thread that may be waiting for the device, or is the commit of a large transaction
-//!   (`waits`). During that time only the leader waits. If waits keep arriving, the leader closes
-//!   the commit after [`WAITS_MAX`](closing::WAITS_MAX) of them, unless one wait has lasted through
-//!   that many others.
-//! - A poisoned pipeline never leads again. All waiting threads are woken with the reason.
+//!   operations in it work in memory. It stays open while an operation in it waits for the device,
+//!   or for a thread that may be waiting for the device. It also stays open while one of them is
+//!   the commit of a large transaction (`waits`). During that time only the leader waits. The
+//!   leader closes the commit nevertheless after [`WAITS_MAX`](closing::WAITS_MAX) more waits have
+//!   begun. The exception is a wait that has lasted while that many others began: the commit stays
+//!   open until it ends.
+//! - No thread leads in a poisoned pipeline. All waiting threads are woken with the reason.
 
 mod background;
 mod closing;
