@@ -1,24 +1,24 @@
-//! Commit: validates a transaction's reads and changes against the present base, and applies its
-//! net effect as one operation in one commit of the engine.
+//! Commit: validates a transaction's reads and changes against the present state of the volume, and
+//! applies its net effect as one operation in one commit of the engine.
 //!
 //! Steps of a commit:
 //! 0. Before the operation, without locks, new contents of files are written to free blocks
 //!    (staged).
-//! 1. All locks are taken in the base's total order (rising inode number, see `lock_set`), so any
-//!    number of commits can run without a deadlock.
+//! 1. All locks are taken in one total order (rising inode number, see `lock_set`), so any number
+//!    of commits can run without a deadlock.
 //! 2. Validation ([`crate::validation`]) and the reservation of journal space. Nothing has changed
 //!    yet, so a conflict, or a commit that is too large, leaves no trace.
 //! 3. Application (`apply`), which can no longer conflict. Each name, block, attribute and link
-//!    count changes directly from the base's state to the transaction's last state. So their order
-//!    does not matter, with three exceptions: an inode is created before its other changes;
-//!    attributes are set before links are removed, because the removal of the last link deletes the
-//!    inode; and the link count of an inode changes once, by the sum, so that it never passes
-//!    through 0.
+//!    count changes directly from its state on the volume to the transaction's last state. So the
+//!    order of these changes does not matter, with three exceptions: an inode is created before its
+//!    other changes; attributes are set before links are removed, because the removal of the last
+//!    link deletes the inode; and the link count of an inode changes once, by the sum, so that it
+//!    never passes through 0.
 //!
-//! Validation is enough for serializability: all that the transaction has read of the base is
+//! Validation is enough for serializability: all that the transaction has read of the volume is
 //! unchanged, so a run at this moment would have done the same. Items that are not compared are
-//! merged instead: times, sizes and link counts of directories, and link counts of files, change by
-//! differences.
+//! merged instead. Sizes and link counts of directories, and link counts of files, change by a
+//! difference. Times of directories never go back.
 
 mod apply;
 pub(crate) mod changes;

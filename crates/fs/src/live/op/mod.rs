@@ -1,17 +1,18 @@
 //! One operation on the volume, with its locks, its handle and its stamp.
 //!
-//! An operation is a function over an [`Operation`]. The [`Operation`] locks each inode that the
-//! function reads, exclusively, and keeps the locks to the end. Locks follow one total order
-//! (rising inode number), although an operation finds out only as it runs which inodes it needs:
+//! An operation is a function over an [`Operation`]. The [`Operation`] takes the exclusive lock of
+//! each inode that the function reads, and keeps the locks until the operation ends. Locks follow
+//! one total order (rising inode number), although an operation finds out only as it runs which
+//! inodes it needs:
 //! - The first attempt locks the inodes of the lock hint, in order.
 //! - A later inode is locked at once if its number is above all locked ones; otherwise the lock is
 //!   only tried. If that fails, all locks are released and the operation restarts with the larger
 //!   set. A restart is possible because operations read everything before they change anything.
 //!
 //! The first change takes the stamp and begins the handle, after a read-ahead of the blocks that
-//! the handle needs (`read_ahead`). No inode is locked after that. So an operation's changes of an
-//! inode are never in an earlier commit than those of the operation that held the inode's lock
-//! before.
+//! the handle needs (`read_ahead`). No inode is locked after that. So the changes of an inode enter
+//! commits in the order in which operations held its lock: the changes of a later holder are never
+//! in an earlier commit.
 //!
 //! After a crash, all changes of an operation are present or none is, because one handle is part of
 //! one commit. The exceptions are long removals of blocks, see `data::remove`.

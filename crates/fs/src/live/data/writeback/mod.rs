@@ -1,11 +1,12 @@
 //! Write-back: writes dirty pages to the device, then the metadata that refers to them.
 //!
-//! Each step of the crash argument is a file: `collect` (chooses the pages), `place` (steps 1 and
-//! 2: their blocks), `write` (steps 1 and 2: the data), `link` (step 3). This file writes the
-//! batches of one inode one after the other; `many` writes the batches of many inodes together.
+//! The steps of the crash argument below are in four files. `collect` chooses the pages, `place`
+//! finds or allocates their blocks (steps 1 and 2), `write` writes the data (steps 1 and 2), and
+//! `link` links the blocks (step 3). This file writes the batches of one inode one after the other;
+//! `many` writes the batches of many inodes together.
 //! - `space_reservation`: space that the engine reserves for dirty data
-//! - `sync`: fsync and fdatasync; `flusher`: write-back by age, and when memory is short, in the
-//!   thread of `flusher_thread`
+//! - `sync`: fsync and fdatasync; `flusher`: write-back by age, and when memory is short;
+//!   `flusher_thread`: the thread for it
 //! - `write_pattern`: the pattern in which a file is written, from which `collect` chooses what
 //!   goes through the journal
 //! - `state`: counters and the flusher, for the whole volume
@@ -17,8 +18,9 @@
 //!    step 3 commits, no metadata on disk refers to these blocks: a crash loses the pages and
 //!    nothing else.
 //! 3. One handle links the blocks (bitmap, extents) and then moves the size on disk up to the end
-//!    of the written pages. The engine flushes the device before the commit record, which covers
-//!    step 2: so the metadata never reaches the disk before the data (ordered mode, and DIU-1).
+//!    of the written pages. The engine flushes the device before the commit record. This flush
+//!    covers step 2, so the metadata never reaches the disk before the data (ordered mode, and
+//!    DIU-1).
 //! 4. Batches go from the start of the file to its end. So the size on disk never covers a page
 //!    that was dirty when the batch was collected and is not on the device.
 //! 5. A segment that goes through the journal (`data::data_mode`) is not written in steps 1 and 2:
@@ -31,8 +33,8 @@
 //! Space in the engine was reserved when the data was accepted (`space_reservation`), so no step
 //! fails for lack of it.
 //!
-//! The inode's lock is held upgradable throughout: readers continue during the I/O, writers and
-//! truncation wait, so no page and no mapping changes. It is made exclusive before the handle
+//! The inode's lock is held upgradable throughout: readers continue during the I/O, but writers and
+//! truncation wait. So no page and no mapping changes. The lock is made exclusive before the handle
 //! begins (lock order: inode, then handle).
 
 mod collect;
