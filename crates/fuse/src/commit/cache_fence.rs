@@ -1,5 +1,6 @@
-//! The fence between the kernel's caches and a commit: the inodes that commits are about to change,
-//! and the kernel's requests for these that wait until the change is visible.
+//! The fence between the kernel's caches and a commit. A fence holds the inodes that its commit is
+//! about to change, and the kernel's requests for these inodes that wait until the change is
+//! visible.
 //!
 //! ```text
 //!                begin                block                release
@@ -18,15 +19,15 @@
 //!
 //! From begin to release, replies give attributes and names a lifetime of 0 (`may_keep`), and no
 //! caller waits for that. A thread that replies asks for the lifetime first and reads the inode
-//! second. So attributes that the kernel may keep were read before the fence began, and the kernel
-//! is then made to forget them, or they were read after its release.
+//! second. So attributes that the kernel may keep were read either before the fence began or after
+//! its release. In the first case the kernel is then made to forget them.
 //!
 //! After the release an inode's attributes are *fresh*: replies still give them no lifetime. The
 //! kernel (6.18, `fuse_change_attributes_common`) marks attributes as valid before it has stored
-//! them, so another program would find the old ones with a new expiry time. As long as they have no
-//! lifetime, every thread asks for them itself. They get a lifetime when a thread that received
-//! them asks again: it has come back from storing them. If many threads ask only once each, they
-//! get a lifetime after a fixed number of replies.
+//! them, so another program would find the old ones with a new expiry time. Every thread asks for
+//! the attributes itself as long as they have no lifetime. They get a lifetime when a thread that
+//! received them asks again, since it has then stored them. They also get one after a fixed number
+//! of replies, in case many threads ask only once each.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,7 @@
-//! A commit becomes visible at once, also to readers whose kernel has everything cached.
+//! A commit becomes visible all at once, even to readers for which the kernel has cached
+//! everything.
 //!
-//! A reader gets its data from the volume or from the kernel's caches. So the caches may not keep
+//! A reader gets its data from the volume or from the kernel's caches. So the caches must not keep
 //! old data of one part of a commit when any reader can see new data of another part. Forgetting
 //! the old data after the change is too late. Forgetting it before the change is not enough, since
 //! readers bring the old state back. So a commit takes these steps:
@@ -11,12 +12,12 @@
 //! 2. **Names**: the kernel forgets all changed names. That waits for the lock of their folder, and
 //!    thus for every call that looks up, creates or lists names in it. Replies from before step 1
 //!    have then reached the kernel's caches, and are forgotten.
-//! 3. **Listings**: the kernel forgets the listings of these folders. If a listing was sent since
-//!    before step 2, steps 2 and 3 are repeated. Otherwise all of these folders are blocked: from
-//!    here on READDIR waits.
+//! 3. **Listings**: the kernel forgets the listings of these folders. Steps 2 and 3 are repeated if
+//!    a listing was sent since step 2 began. Otherwise all of these folders are blocked: from here
+//!    on READDIR waits.
 //! 4. **Pages and attributes** of each inode: the kernel forgets them while READs are still
 //!    answered with the old state. A READ that was sent before has locked its page, and the kernel
-//!    waits for it. If a READ was received since, the step is repeated. Otherwise the inode is
+//!    waits for it. The step is repeated if a READ was received during it. Otherwise the inode is
 //!    blocked: READs wait. Now the kernel has nothing cached of what will change.
 //! 5. The transaction locks, validates and **applies**, or refuses. From then on the volume shows
 //!    all of the commit to every reader: all locks are held together, and each inode is read under
@@ -28,24 +29,26 @@
 //! no request waits for this commit. In step 4 READDIR and READs of other inodes do. Their callers
 //! hold the lock of a folder or of other pages, and no thread needs a folder's lock to finish with
 //! a page. WRITE, LOOKUP, GETATTR and all other requests never wait. A parked request occupies no
-//! worker. The kernel sends a limited number of reads ahead at once. So only a few may be parked
-//! while the commit may have to wait for a page. If there are more, all inodes are opened and the
-//! steps begin again. Two commits that change the same inode run one after the other. If two
-//! commits change different inodes, one may wait for the other in step 2, but never both for each
-//! other. All this runs on a thread of its own (`tx_end`).
+//! worker. The kernel limits the number of read-ahead requests that wait for a reply. So only a few
+//! may be parked while the commit may have to wait for a page. If there are more, all inodes are
+//! opened and the steps begin again. Two commits that change the same inode run one after the
+//! other. Of two commits that change different inodes, one may wait for the other in step 2, but
+//! they never wait for each other. All this runs on a thread of its own (`tx_end`).
 //!
 //! Data that was sent to the kernel may take effect late:
 //! - Attributes: the kernel ignores those that it asked for before it forgot the inode (its
-//!   `attr_version`). Those that it asks for later have no lifetime. If the kernel says that it
-//!   does not know an inode that it holds, the reply of the first LOOKUP is still on its way, and
-//!   the commit waits for it.
+//!   `attr_version`). Those that it asks for later have no lifetime. The kernel may report that it
+//!   does not know an inode, although the daemon counts it as known to the kernel. Then the reply
+//!   to the first LOOKUP is still on its way, and the commit waits until the kernel has stored the
+//!   inode.
 //! - The kernel accepts the attributes in replies to SETATTR and LINK unchecked. While transactions
 //!   are open, these have no lifetime.
 //! - ACLs: when the kernel has to forget an inode, it also drops ACLs that it has asked for. Those
 //!   that it asks for later are treated like READs.
 //!
-//! A hot file may be read at the wrong moment any number of times. After [`ROUNDS_MAX`] the commit
-//! continues nevertheless, logs a message, and makes the kernel forget once more at the end.
+//! A hot file may be read at the wrong moment any number of times. The commit continues
+//! nevertheless after [`ROUNDS_MAX`] rounds. It then logs a message, and makes the kernel forget
+//! once more at the end.
 
 use std::collections::BTreeMap;
 use std::io;
