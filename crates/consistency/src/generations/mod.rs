@@ -32,9 +32,10 @@
 //! Invariants, which are the crash argument:
 //! 1. No block that the durable generation or a snapshot refers to is ever written. A write goes to
 //!    a pool block that is clear in the pool's bitmap, to the inactive copy of a bitmap block, or
-//!    to the home of a metadata block. A block is written home only if the durable generation and
-//!    every snapshot have it in the pool, so that nothing refers to its home (`writeback_home`).
-//!    File data goes to blocks that are free in the durable generation and in every snapshot.
+//!    to the home of a block. Metadata, and file data that a commit did not change, is written
+//!    home only if the durable generation has it in the pool and no snapshot has anything in its
+//!    home (`writeback_home`). Changed file data goes to blocks that are free in the durable
+//!    generation and in every snapshot, or as `redirect` and `place_blocks` say.
 //! 2. A root is written only when everything that it leads to is durable. All file data whose
 //!    `write_data` returned before the commit was closed is durable by then, too. The same holds
 //!    for a record of the log if data is ordered. With `data=writeback`, one flush may make the
