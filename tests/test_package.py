@@ -196,6 +196,24 @@ class ThreadTransactions(unittest.TestCase):
                 (HERE / "a").write_text("theirs")
         self.assertEqual(caught.exception.path, "/folder/a")
 
+    def test_folder_before_and_after(self):
+        with xact.transaction(MNT):
+            (HERE / "a").write_text("1")
+            # The thread's transaction is not that of a folder that was not begun.
+            with self.assertRaises(xact.Error):
+                xact.folder(HERE).commit()
+        with xact.folder(HERE) as tx:
+            part = tx.savepoint()
+            part.__enter__()
+        self.assertEqual(tx.id, 0)
+        for call in tx.commit, tx.abort, lambda: part.__exit__(None, None, None):
+            with self.assertRaises(xact.Error) as caught:
+                call()
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+        for call in xact.folder, xact.transaction:
+            with self.assertRaisesRegex(ValueError, "null byte"):
+                call(str(HERE) + "\0x").__enter__()
+
     def test_conflict_with_a_transaction(self):
         with self.assertRaises(xact.Conflict) as caught:
             with xact.folder(HERE) as one, xact.folder(HERE) as two:
@@ -277,6 +295,9 @@ class Snapshots(unittest.TestCase):
             self.assertEqual(caught.exception.errno, errno.EINVAL)
         with self.assertRaises(TypeError):
             xact.create_snapshot("two", MNT, paths="folder")
+        with self.assertRaises(ValueError):
+            xact.delete_snapshot("one\0x", MNT)
+        self.assertEqual([snapshot.name for snapshot in xact.snapshots(MNT)], ["one"])
         with xact.transaction(MNT):
             self.assertEqual([snapshot.name for snapshot in xact.snapshots(MNT)], ["one"])
             for call in xact.create_snapshot, xact.delete_snapshot:

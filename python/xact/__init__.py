@@ -64,7 +64,8 @@ _CONSOLIDATE = 8
 
 
 class Error(OSError):
-    """A call failed and had no effect. `errno` is the error number, `strerror` the reason."""
+    """A call failed. `errno` is the error number, `strerror` the reason. Nothing was changed, but
+    after EIO a commit or a snapshot may be complete."""
 
 
 class LibraryNotFound(Error):
@@ -159,7 +160,12 @@ def _library() -> Any:
         prototypes["xact_tx_thread_" + name] = result, arguments
         prototypes["xact_tx_" + name] = result, [handle, *arguments]
     for name, (result, arguments) in prototypes.items():
-        function = getattr(library, name)
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise LibraryNotFound(
+                errno.ENOSYS, f"libxact has no {name}: it is older than this package. Install both from one version"
+            ) from None
         function.restype, function.argtypes = result, arguments
     return library
 
@@ -181,12 +187,17 @@ def _error(doing: str, path: Optional[Path] = None) -> Error:
 class _Calls:
     """The functions for one open transaction: those of the thread, or those with a handle."""
 
-    def __init__(self, prefix: str, *handle: int) -> None:
+    def __init__(self, prefix: str, *handle: Optional[int]) -> None:
         self._prefix, self._handle = prefix, handle
 
     def __call__(self, name: str, *args: object) -> int:
         function: Callable[..., int] = getattr(_library(), self._prefix + name)
         return function(*self._handle, *args)
+
+    def end(self) -> None:
+        """Frees the handle. Later calls fail with EINVAL, those of savepoints too."""
+        handle, self._handle = self._handle, (None,)
+        _library().xact_tx_free(*handle)
 
     def check(self, doing: str, name: str, *args: object) -> None:
         if self(name, *args) < 0:
@@ -250,8 +261,7 @@ class Transaction:
             raise
 
     def _start(self) -> None:
-        at = None if self._at is None else os.fsencode(self._at)
-        if _library().xact_tx_thread_begin(at, self._begin) < 0:
+        if _library().xact_tx_thread_begin(_bytes(self._at), self._begin) < 0:
             raise _error("cannot begin a transaction", self._at)
 
     def __enter__(self) -> "Transaction":
@@ -282,12 +292,15 @@ class Folder(Transaction):
     path: str
     dir_fd: int
 
+    def __init__(self, at: Path, begin: int, ordered: bool, consolidate: bool) -> None:
+        super().__init__(at, begin, ordered, consolidate)
+        # Before the begin there is no handle, and the thread's own transaction is another one.
+        self._calls = _Calls("xact_tx_", None)
+
     def _start(self) -> None:
-        assert self._at is not None
-        handle = _library().xact_tx_begin(os.fsencode(self._at), self._begin)
+        handle = _library().xact_tx_begin(_bytes(self._at), self._begin)
         if not handle:
             raise _error("cannot begin a transaction", self._at)
-        self._handle = handle
         self._calls = _Calls("xact_tx_", handle)
         self.dir_fd = _library().xact_tx_dir(handle)
         self.path = f"/proc/self/fd/{self.dir_fd}"
@@ -305,11 +318,19 @@ class Folder(Transaction):
         try:
             super().__exit__(kind, error, trace)
         finally:
-            _library().xact_tx_free(self._handle)
+            self._calls.end()
 
 
 def _text(path: Optional[Path]) -> Optional[str]:
     return None if path is None else os.fsdecode(path)
+
+
+def _bytes(text: Optional[Path]) -> Optional[bytes]:
+    """An argument of C, which would end at a null byte."""
+    encoded = None if text is None else os.fsencode(text)
+    if encoded is not None and b"\0" in encoded:
+        raise ValueError("embedded null byte")
+    return encoded
 
 
 def transaction(
@@ -340,9 +361,9 @@ def transaction(
     consolidate: as ordered, for contents that later transactions replace: only the contents of the
         last one are written.
     leave_outside: files that are open on the volume now stay outside of the transaction.
-    user_namespace: if the process has no right to make a mount namespace, it enters a user
-        namespace for the rest of its life. It must have one thread. Otherwise a missing right is an
-        Error; `folder` needs no rights.
+    user_namespace: if the process has no privilege to make a mount namespace, it enters a user
+        namespace for the rest of its life. It must have one thread. Otherwise a missing privilege
+        is an Error; `folder` needs none.
     """
     flags = (snapshot, _SNAPSHOT), (leave_outside, _LEAVE_OUTSIDE), (user_namespace, _USER_NAMESPACE)
     return Transaction(at, sum(flag for wanted, flag in flags if wanted), ordered, consolidate)
@@ -352,8 +373,8 @@ def folder(
     at: Path, *, snapshot: bool = False, ordered: bool = False, consolidate: bool = False
 ) -> Folder:
     """Begins a transaction on the volume of the folder `at`. The calls below the result's `path`,
-    or with its `dir_fd`, are part of it. It needs no rights, and any number of them may be open in
-    any number of threads.
+    or with its `dir_fd`, are part of it. It needs no privilege, and any number of them may be open
+    in any number of threads.
 
     Files opened in it are stale (ESTALE) after its end: close databases before. Inode numbers in it
     differ from those outside. snapshot, ordered, consolidate: as for `transaction`.
@@ -422,7 +443,7 @@ def _list(kind: str, doing: str, at: Optional[Path]) -> List[Any]:
     library = _library()
     new, following, free = (getattr(library, f"xact_{kind}_list_{name}") for name in ("new", "next", "free"))
     convert: Callable[[Any], Any] = _open_transaction if kind == "tx" else _snapshot
-    handle = new(None if at is None else os.fsencode(at))
+    handle = new(_bytes(at))
     if not handle:
         raise _error(doing, at)
     try:
@@ -484,15 +505,13 @@ def create_snapshot(name: str, at: Optional[Path] = None, *, paths: Iterable[Pat
     """
     if isinstance(paths, (str, bytes)):
         raise TypeError("paths is a list of paths")
-    chosen = [os.fsencode(path) for path in paths]
+    chosen = [_bytes(path) for path in paths]
     array = (ctypes.c_char_p * (len(chosen) + 1))(*chosen, None) if chosen else None
-    where = None if at is None else os.fsencode(at)
-    if _library().xact_snapshot_create(where, os.fsencode(name), array) < 0:
+    if _library().xact_snapshot_create(_bytes(at), _bytes(name), array) < 0:
         raise _error(f"cannot create snapshot '{name}'", at)
 
 
 def delete_snapshot(name: str, at: Optional[Path] = None) -> None:
     """Deletes a snapshot, with the arguments of `create_snapshot`."""
-    where = None if at is None else os.fsencode(at)
-    if _library().xact_snapshot_delete(where, os.fsencode(name)) < 0:
+    if _library().xact_snapshot_delete(_bytes(at), _bytes(name)) < 0:
         raise _error(f"cannot delete snapshot '{name}'", at)

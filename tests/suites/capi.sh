@@ -321,6 +321,48 @@ END
 
 # A user gets a user namespace for it on request. Also without linking: the program finds the
 # functions if they are loaded.
+# Destructors of a thread run after those of the library's own values.
+test_calls_of_a_thread_that_ends() {
+    fresh
+    cat >ends.c <<'END'
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <xact.h>
+
+static pthread_key_t key;
+static int seen;
+
+static void at_end(void *again) {
+    /* Keys whose values are set again are destroyed once more, after those of other libraries. */
+    if (again == &key) {
+        pthread_setspecific(key, &seen);
+        return;
+    }
+    errno = 0;
+    assert(xact_tx_thread_abort() < 0 && errno != 0);
+    xact_errmsg();
+    seen++;
+}
+static void *ends(void *unused) {
+    assert(xact_tx_thread_abort() < 0 && xact_errmsg());
+    pthread_setspecific(key, &key);
+    return unused;
+}
+
+int main(void) {
+    pthread_t thread;
+    assert(pthread_key_create(&key, at_end) == 0);
+    assert(pthread_create(&thread, NULL, ends, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    assert(seen == 1);
+    return 0;
+}
+END
+    compiled ends.c -pthread
+    ./program
+    afterwards
+}
+
 test_preloaded_and_unprivileged() {
     fresh -o allow_other
     chown 65534 mnt/folder

@@ -1,7 +1,7 @@
 # Multi-mount protection: volumes that another machine may have mounted. Mostly waiting.
 
 test_multi_mount_protection() {
-    needs dumpe2fs
+    needs dumpe2fs jq
     truncate -s 64M disk.img
     mke2fs -q -t ext4 -O mmp disk.img
     mounted disk.img mnt
@@ -33,4 +33,13 @@ test_multi_mount_protection() {
     # e2fsck has the volume.
     printf '\x50\x4d\x4d\xe2' | dd of=third.img bs=1 seek=$((block * 4096 + 4)) conv=notrunc status=none
     exits 69 'being checked' -- "$XACT" mount third.img mnt
+    # Snapshots of a volume that is not mounted respect it too.
+    truncate -s 256M fourth.img
+    mke2fs -q -t ext4 -O mmp,^metadata_csum -b 4096 fourth.img
+    "$XACT" convert fourth.img --to generations >/dev/null
+    block=$(dumpe2fs -h fourth.img 2>/dev/null | sed -nE 's/^MMP block number: +([0-9]+)$/\1/p')
+    "$XACT" snapshot create fourth.img one
+    printf '\x50\x4d\x4d\xe2' | dd of=fourth.img bs=1 seek=$((block * 4096 + 4)) conv=notrunc status=none
+    exits 69 'being checked' -- "$XACT" snapshot create fourth.img two
+    equal "readable by then" one "$("$XACT" snapshot list --json fourth.img | jq -r '.[].name')"
 }

@@ -127,7 +127,8 @@ pub fn ffi_call<R>(failure_value: R, body: impl FnOnce() -> Result<R, Failed>) -
         Err(_) => Failed::new(libc::EIO, "internal error of libxact"),
     };
     let errno = failed.errno;
-    LAST_ERROR.set(Some(CError::of(&failed)));
+    // A thread that ends may call when its thread-local values are destroyed; then `errno` is all.
+    let _ = LAST_ERROR.try_with(|last| last.replace(Some(CError::of(&failed))));
     // SAFETY: the location is this thread's own.
     unsafe { *libc::__errno_location() = errno };
     failure_value
@@ -135,5 +136,10 @@ pub fn ffi_call<R>(failure_value: R, body: impl FnOnce() -> Result<R, Failed>) -
 
 /// Reads the thread's last failure; `default` if no call has failed.
 pub fn last_error<R>(default: R, read: impl FnOnce(&CError) -> R) -> R {
-    LAST_ERROR.with_borrow(|error| error.as_ref().map_or(default, read))
+    let mut read = Some((default, read));
+    let found = LAST_ERROR.try_with(|last| {
+        let (default, read) = read.take().expect("is called once");
+        last.borrow().as_ref().map_or(default, read)
+    });
+    found.unwrap_or_else(|_| read.expect("was not called").0)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use xact_consistency::mmp::Mmp;
 use xact_consistency::{Engine, EngineOptions, SnapshotInfo, Snapshots, open_generations};
 use xact_device::{BlockDevice, OpenMode};
 use xact_fs::VolumeOptions;
@@ -42,6 +43,8 @@ use crate::volume::now_seconds;
 /// ```
 pub struct OfflineSnapshots {
     engine: Arc<Engine>,
+    /// The claim on a volume with multi-mount protection that is open for writing.
+    claim: Option<Mmp>,
 }
 
 impl OfflineSnapshots {
@@ -52,7 +55,20 @@ impl OfflineSnapshots {
     /// [`Volume::open`](crate::Volume::open).
     pub fn open(device: Arc<dyn BlockDevice>, mode: OpenMode) -> Result<OfflineSnapshots> {
         let options = EngineOptions { read_only: mode == OpenMode::ReadOnly, ..EngineOptions::default() };
-        Ok(OfflineSnapshots { engine: open_generations(device, options)? })
+        let claim = if options.read_only { None } else { Mmp::acquire(&device)? };
+        match open_generations(device, options) {
+            Ok(engine) => {
+                if let Some(claim) = &claim {
+                    claim.guard(engine.clone());
+                }
+                Ok(OfflineSnapshots { engine, claim })
+            }
+            Err(error) => {
+                // The error of opening matters more than that of the release.
+                let _ = claim.map_or(Ok(()), Mmp::release);
+                Err(error)
+            }
+        }
     }
 
     fn snapshots(&self) -> &dyn Snapshots {
@@ -116,8 +132,10 @@ impl OfflineSnapshots {
         xact_fs::open(to, &VolumeOptions::default())?.close()
     }
 
-    /// Makes the changes durable and closes the volume. Without it the next opening recovers.
+    /// Makes the changes durable and closes the volume. Without it the next opening recovers, and
+    /// on a volume with the feature `mmp` it waits until the claim is old.
     pub fn close(self) -> Result<()> {
-        self.engine.close()
+        self.engine.close()?;
+        self.claim.map_or(Ok(()), Mmp::release)
     }
 }

@@ -123,8 +123,11 @@ impl Restore {
     /// that lead to it.
     ///
     /// # Errors
-    /// Those of [`RestoreError`] but `Usage`. Part of the path may be restored then.
+    /// Those of [`RestoreError`]; `Usage` for a path with `..`. Part of the path may be restored
+    /// then.
     pub fn restore(&mut self, path: &Path) -> RestoreResult<()> {
+        // An absolute path would lead out of the view.
+        let path = &*from_root(path).map_err(RestoreError::Usage)?;
         // A symbolic link on the way would lead elsewhere, even out of the view.
         let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
         above.reverse();
@@ -345,5 +348,23 @@ mod tests {
         assert_eq!(file.mtime(), fs::metadata(past.join("kept/in/file")).unwrap().mtime());
         assert!(!now.join("kept/later").exists());
         assert_eq!(fs::read(now.join("outside")).unwrap(), b"stays");
+    }
+
+    /// A path counts from the root of the view, so that nothing outside of it is changed.
+    #[test]
+    fn a_path_does_not_lead_out_of_the_view() {
+        let dir = tempfile::tempdir().unwrap();
+        let (past, now) = (dir.path().join("past"), dir.path().join("now"));
+        fs::create_dir(&past).unwrap();
+        fs::create_dir(&now).unwrap();
+        fs::write(past.join("file"), "old").unwrap();
+        let outside = dir.path().join("outside");
+        fs::write(&outside, "stays").unwrap();
+        let mut restore = Restore::new(past, now.clone(), 0);
+        restore.restore(Path::new("/file")).unwrap();
+        assert_eq!(fs::read(now.join("file")).unwrap(), b"old");
+        assert!(matches!(restore.restore(&outside), Err(RestoreError::NotInSnapshot(_))));
+        assert!(matches!(restore.restore(Path::new("../outside")), Err(RestoreError::Usage(_))));
+        assert_eq!(fs::read(outside).unwrap(), b"stays");
     }
 }

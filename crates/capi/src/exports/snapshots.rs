@@ -54,8 +54,8 @@ impl Entry {
     }
 }
 
-fn failed((error, reason): WithReason) -> Failed {
-    let failed = Failed::of_io(&error);
+fn failed(at: &Path, (error, reason): WithReason) -> Failed {
+    let failed = Failed::of_channel(at, &error);
     match failed.errno {
         _ if !reason.is_empty() => Failed::new(failed.errno, reason),
         libc::EPERM => {
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn xact_snapshot_create(
                 "the list of paths is empty: pass NULL for the whole volume",
             ));
         }
-        client::create_snapshot(&mount.point, name, &paths).map(|()| 0).map_err(failed)
+        client::create_snapshot(&mount.point, name, &paths).map(|()| 0).map_err(|e| failed(&mount.point, e))
     })
 }
 
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn xact_snapshot_delete(at: *const c_char, name: *const c_
     ffi_call(-1, || {
         // SAFETY: as the caller promises.
         let (mount, name) = unsafe { (mount_argument(at)?, name_argument(name)?) };
-        client::delete_snapshot(&mount.point, name).map(|()| 0).map_err(failed)
+        client::delete_snapshot(&mount.point, name).map(|()| 0).map_err(|e| failed(&mount.point, e))
     })
 }
 
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn xact_snapshot_list_new(at: *const c_char) -> *mut Snaps
     ffi_call(ptr::null_mut(), || {
         // SAFETY: as the caller promises.
         let mount = unsafe { mount_argument(at) }?;
-        let found = client::list_snapshots(&mount.point).map_err(failed)?;
+        let found = client::list_snapshots(&mount.point).map_err(|e| failed(&mount.point, e))?;
         let entries = found.into_iter().map(Entry::new).collect();
         Ok(Box::into_raw(Box::new(SnapshotList { entries, next: 0 })))
     })

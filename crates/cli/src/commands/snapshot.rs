@@ -241,7 +241,8 @@ fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
         let to = image::open(out, OpenMode::ReadWrite);
         to.and_then(|to| {
             let (to, _progress) = Progress::over(to, format!("exporting to {}", out.display()));
-            snapshots.export(name, to).map_err(wrong)
+            let incomplete = || format!("The export to {} was incomplete and is deleted.", out.display());
+            snapshots.export(name, to).map_err(|e| wrong(e).hint(incomplete()))
         })
     };
     if result.is_err() {

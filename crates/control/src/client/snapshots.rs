@@ -40,29 +40,56 @@ pub fn delete_snapshot(mount: &Path, name: &str) -> Result<(), WithReason> {
     snapshot(mount, &mut request(SNAPSHOT_DELETE, name)?)
 }
 
+/// Attempts to read a list that does not change while it is read.
+const ATTEMPTS: u32 = 10;
+
 /// The snapshots of the volume of `mount`, from the oldest on.
+///
+/// The daemon is asked for one at a time, by index, and a snapshot that is deleted in between moves
+/// the others. So the list is read until it was the same twice, for a limited number of attempts.
 pub fn list_snapshots(mount: &Path) -> Result<Vec<SnapshotEntry>, WithReason> {
+    let generations = |list: &[Snapshot]| list.iter().map(|snapshot| snapshot.generation).collect::<Vec<_>>();
+    let mut found = read_list(mount)?;
+    for attempt in 1.. {
+        let again = read_list(mount)?;
+        let is_last = attempt == ATTEMPTS;
+        if is_last || generations(&found) == generations(&again) {
+            match again.iter().map(|snapshot| entry(mount, snapshot)).collect() {
+                // One was deleted before its paths were read.
+                Err((error, _)) if error.raw_os_error() == Some(libc::EINVAL) && !is_last => {}
+                entries => return entries,
+            }
+        }
+        found = again;
+    }
+    unreachable!("the last attempt returns")
+}
+
+fn read_list(mount: &Path) -> Result<Vec<Snapshot>, WithReason> {
     let mut list = Vec::new();
     loop {
         let mut next = request(SNAPSHOT_GET, "")?;
         next.index = list.len() as u32;
         match snapshot(mount, &mut next) {
-            Ok(()) => {}
+            Ok(()) => list.push(next),
             Err((e, _)) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(list),
             Err(error) => return Err(error),
         }
-        let len = (next.name_len as usize).min(next.name.len());
-        let name = String::from_utf8_lossy(&next.name[..len]).into_owned();
-        let mut paths = Vec::new();
-        if next.paths_len != 0 {
-            let mut reply = paths_request(SNAPSHOT_GET, &name, &[])?;
-            snapshot_paths(mount, &mut reply)?;
-            let split = reply.text().split(|&byte| byte == 0);
-            paths.extend(split.filter(|path| !path.is_empty()).map(<[u8]>::to_vec));
-        }
-        let Snapshot { generation, time, own_bytes, .. } = next;
-        list.push(SnapshotEntry { name, generation, time, own_bytes, paths });
     }
+}
+
+fn entry(mount: &Path, found: &Snapshot) -> Result<SnapshotEntry, WithReason> {
+    let len = (found.name_len as usize).min(found.name.len());
+    let name = String::from_utf8_lossy(&found.name[..len]).into_owned();
+    let mut paths = Vec::new();
+    if found.paths_len != 0 {
+        let mut reply = paths_request(SNAPSHOT_GET, &name, &[])?;
+        snapshot_paths(mount, &mut reply)?;
+        let split = reply.text().split(|&byte| byte == 0);
+        paths.extend(split.filter(|path| !path.is_empty()).map(<[u8]>::to_vec));
+    }
+    let Snapshot { generation, time, own_bytes, .. } = *found;
+    Ok(SnapshotEntry { name, generation, time, own_bytes, paths })
 }
 
 fn request(action: u32, name: &str) -> Result<Snapshot, WithReason> {
