@@ -36,8 +36,8 @@ test_multi_mount_protection() {
     # Snapshots of a volume that is not mounted respect it too.
     truncate -s 256M fourth.img
     mke2fs -q -t ext4 -O mmp,^metadata_csum -b 4096 fourth.img
-    "$XACT" convert fourth.img --to generations >/dev/null
     block=$(dumpe2fs -h fourth.img 2>/dev/null | sed -nE 's/^MMP block number: +([0-9]+)$/\1/p')
+    "$XACT" convert fourth.img --to generations >/dev/null
     "$XACT" snapshot create fourth.img one
     printf '\x50\x4d\x4d\xe2' | dd of=fourth.img bs=1 seek=$((block * 4096 + 4)) conv=notrunc status=none
     exits 69 'being checked' -- "$XACT" snapshot create fourth.img two
