@@ -6,6 +6,7 @@ mod latency;
 mod limits;
 mod number;
 mod printable;
+pub mod selection;
 pub mod settings;
 mod time;
 pub mod units;

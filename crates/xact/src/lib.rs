@@ -45,7 +45,6 @@ mod recover;
 pub mod restore;
 mod retention;
 mod schedule;
-pub mod selection;
 mod snapshot;
 mod snapshot_diff;
 mod sparse;
@@ -85,7 +84,7 @@ pub use xact_txn::{Account, Accounts, Charge, Limits, RESOURCES, Resource};
 pub use xact_types::{
     BlockNr, Corruption, Errno, Error, Ino, LatencySnapshot, LatencySummary, Result, Site, Timestamp,
 };
-pub use xact_types::{settings, units};
+pub use xact_types::{selection, settings, units};
 
 /// A full, read-only check of a volume, as e2fsck makes, and the use of single blocks.
 pub mod check {

@@ -7,12 +7,14 @@
 //!   handle        xact_tx_*: transactions with a handle
 //!   snapshots     xact_snapshot_*: snapshots of a volume
 //!   transactions  xact_tx_list_*: the open transactions of a volume
+//!   list          how the lists of both are read
 //!   compat        fs_tx_* and other former names
 //! ```
 
 mod compat;
 mod error;
 mod handle;
+mod list;
 mod snapshots;
 mod thread;
 mod transactions;

@@ -1,12 +1,14 @@
 //! `xact_snapshot_create` and so on: snapshots of a mounted volume.
 
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path, PathBuf};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::ptr;
 
 use xact_control::client::{self, SnapshotEntry, WithReason};
+use xact_types::selection::outermost;
 
+use super::list::{self, Info, List};
 use super::mount_argument;
 use crate::failure::{Failed, ffi_call};
 
@@ -20,15 +22,9 @@ pub struct SnapshotInfo {
     paths: *const *const c_char,
 }
 
-/// `struct xact_snapshot_list`.
-pub struct SnapshotList {
-    entries: Vec<Entry>,
-    next: usize,
-}
-
 /// A snapshot with the strings that its `info` points to. They are on the heap, and stay there when
 /// the entry is moved.
-struct Entry {
+pub struct Entry {
     _name: CString,
     _paths: Vec<CString>,
     _path_pointers: Vec<*const c_char>,
@@ -51,6 +47,14 @@ impl Entry {
             paths: if paths.is_empty() { ptr::null() } else { pointers.as_ptr() },
         };
         Entry { _name: name, _paths: paths, _path_pointers: pointers, info }
+    }
+}
+
+impl Info for Entry {
+    type Info = SnapshotInfo;
+
+    fn info(&self) -> &SnapshotInfo {
+        &self.info
     }
 }
 
@@ -87,37 +91,11 @@ unsafe fn paths_argument(mut paths: *const *const c_char) -> Result<Vec<Vec<u8>>
     while let Some(path) = unsafe { paths.as_ref() }.filter(|path| !path.is_null()) {
         // SAFETY: as the caller promises.
         let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(*path) }.to_bytes()));
-        found.push(relative(path)?);
+        found.push(path.to_path_buf());
         // SAFETY: the array continues at least to its null pointer.
         paths = unsafe { paths.add(1) };
     }
-    found.sort();
-    let mut tops: Vec<PathBuf> = Vec::new();
-    for path in found {
-        if tops.last().is_none_or(|top| !path.starts_with(top)) {
-            tops.push(path);
-        }
-    }
-    Ok(tops.into_iter().map(|path| OsString::from(path).into_vec()).collect())
-}
-
-/// A path of the volume, relative to its root.
-fn relative(path: &Path) -> Result<PathBuf, Failed> {
-    let invalid = |text: &str| Failed::new(libc::EINVAL, format!("{}: {text}", path.display()));
-    let mut relative = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => relative.push(name),
-            Component::RootDir | Component::CurDir => {}
-            Component::ParentDir | Component::Prefix(_) => {
-                return Err(invalid("a path from the volume's root has no '..'"));
-            }
-        }
-    }
-    if relative.as_os_str().is_empty() {
-        return Err(invalid("the root is the whole volume: pass no paths for it"));
-    }
-    Ok(relative)
+    outermost(&found).map_err(|e| Failed::new(e.errno().0, e.to_string()))
 }
 
 /// # Safety
@@ -159,38 +137,27 @@ pub unsafe extern "C" fn xact_snapshot_delete(at: *const c_char, name: *const c_
 /// # Safety
 /// `at` is null or a C string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn xact_snapshot_list_new(at: *const c_char) -> *mut SnapshotList {
+pub unsafe extern "C" fn xact_snapshot_list_new(at: *const c_char) -> *mut List<Entry> {
     ffi_call(ptr::null_mut(), || {
         // SAFETY: as the caller promises.
         let mount = unsafe { mount_argument(at) }?;
         let found = client::list_snapshots(&mount.point).map_err(|e| failed(&mount.point, e))?;
-        let entries = found.into_iter().map(Entry::new).collect();
-        Ok(Box::into_raw(Box::new(SnapshotList { entries, next: 0 })))
+        Ok(List::new(found.into_iter().map(Entry::new)))
     })
 }
 
 /// # Safety
 /// `list` is null, or a list that was not freed and that no other thread uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn xact_snapshot_list_next(list: *mut SnapshotList) -> *const SnapshotInfo {
-    ffi_call(ptr::null(), || {
-        // SAFETY: as the caller promises.
-        let list = unsafe { list.as_mut() }.ok_or_else(Failed::null_argument)?;
-        let Some(entry) = list.entries.get(list.next) else { return Ok(ptr::null()) };
-        list.next += 1;
-        Ok(&raw const entry.info)
-    })
+pub unsafe extern "C" fn xact_snapshot_list_next(list: *mut List<Entry>) -> *const SnapshotInfo {
+    // SAFETY: as the caller promises.
+    unsafe { list::next(list) }
 }
 
 /// # Safety
 /// As for [`xact_snapshot_list_next`], and it is not used afterwards.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn xact_snapshot_list_free(list: *mut SnapshotList) {
-    if !list.is_null() {
-        // SAFETY: made by `Box::into_raw`, and freed once.
-        ffi_call((), || {
-            drop(unsafe { Box::from_raw(list) });
-            Ok(())
-        });
-    }
+pub unsafe extern "C" fn xact_snapshot_list_free(list: *mut List<Entry>) {
+    // SAFETY: as the caller promises.
+    unsafe { list::free(list) }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use xact_control::TxInfo;
 use xact_control::client::Channel;
 
+use super::list::{self, Info, List};
 use super::mount_argument;
 use crate::failure::{Failed, ffi_call};
 
@@ -22,15 +23,9 @@ pub struct TransactionInfo {
     persistent: c_int,
 }
 
-/// `struct xact_tx_list`.
-pub struct TransactionList {
-    entries: Vec<Entry>,
-    next: usize,
-}
-
 /// A transaction with the string that its `info` points to. It is on the heap, and stays there when
 /// the entry is moved.
-struct Entry {
+pub struct Entry {
     _label: CString,
     info: TransactionInfo,
 }
@@ -55,10 +50,18 @@ impl Entry {
     }
 }
 
+impl Info for Entry {
+    type Info = TransactionInfo;
+
+    fn info(&self) -> &TransactionInfo {
+        &self.info
+    }
+}
+
 /// # Safety
 /// `at` is null or a C string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn xact_tx_list_new(at: *const c_char) -> *mut TransactionList {
+pub unsafe extern "C" fn xact_tx_list_new(at: *const c_char) -> *mut List<Entry> {
     ffi_call(ptr::null_mut(), || {
         // SAFETY: as the caller promises.
         let mount = unsafe { mount_argument(at) }?;
@@ -68,33 +71,22 @@ pub unsafe extern "C" fn xact_tx_list_new(at: *const c_char) -> *mut Transaction
         }
         let wrong = |e| Failed::of_channel(&mount.point, &e);
         let found = Channel::open(&mount.point).and_then(|channel| channel.list()).map_err(wrong)?;
-        let entries = found.into_iter().map(Entry::new).collect();
-        Ok(Box::into_raw(Box::new(TransactionList { entries, next: 0 })))
+        Ok(List::new(found.into_iter().map(Entry::new)))
     })
 }
 
 /// # Safety
 /// `list` is null, or a list that was not freed and that no other thread uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn xact_tx_list_next(list: *mut TransactionList) -> *const TransactionInfo {
-    ffi_call(ptr::null(), || {
-        // SAFETY: as the caller promises.
-        let list = unsafe { list.as_mut() }.ok_or_else(Failed::null_argument)?;
-        let Some(entry) = list.entries.get(list.next) else { return Ok(ptr::null()) };
-        list.next += 1;
-        Ok(&raw const entry.info)
-    })
+pub unsafe extern "C" fn xact_tx_list_next(list: *mut List<Entry>) -> *const TransactionInfo {
+    // SAFETY: as the caller promises.
+    unsafe { list::next(list) }
 }
 
 /// # Safety
 /// As for [`xact_tx_list_next`], and it is not used afterwards.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn xact_tx_list_free(list: *mut TransactionList) {
-    if !list.is_null() {
-        // SAFETY: made by `Box::into_raw`, and freed once.
-        ffi_call((), || {
-            drop(unsafe { Box::from_raw(list) });
-            Ok(())
-        });
-    }
+pub unsafe extern "C" fn xact_tx_list_free(list: *mut List<Entry>) {
+    // SAFETY: as the caller promises.
+    unsafe { list::free(list) }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-use xact_types::{Error, Result};
+use crate::{Error, Result};
 
 /// A path from the volume's root, without the leading `/` and without `.`.
 ///
@@ -17,15 +17,14 @@ pub fn from_root(path: &Path) -> Result<PathBuf> {
             Component::Normal(name) => relative.push(name),
             Component::RootDir | Component::CurDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(Error::Usage(format!("{}: no '..' in paths of a volume", path.display())));
+                return Err(Error::Usage(format!("{}: a path of a volume has no '..'", path.display())));
             }
         }
     }
     Ok(relative)
 }
 
-/// The paths for [`Volume::create_snapshot_of`](crate::Volume::create_snapshot_of): sorted, none
-/// below another.
+/// The paths for a snapshot of chosen paths, as the volume stores them: sorted, none below another.
 ///
 /// # Errors
 /// [`Error::Usage`] for a path with `..`, and for the root.
