@@ -186,9 +186,9 @@ pub struct Check {
 
 /// Show superblock information
 ///
-/// Reads the superblock only. Works on any ext2, ext3 or ext4 volume, mounted or not. Reads the
-/// superblock of the newest generation, and shows how full the pool is, if the volume has
-/// generations and is not mounted.
+/// Reads the superblock only. Works on any ext2, ext3 or ext4 volume, mounted or not. If a volume
+/// with generations is not mounted, shows the superblock of the newest generation, and how full the
+/// pool is.
 #[derive(Debug, Args)]
 pub struct Info {
     /// The image file or block device.

@@ -37,8 +37,9 @@ pub enum Format {
 pub struct ProgressOption {
     /// How to report progress.
     ///
-    /// In the lines of json, done and total count units of "bytes" or of "share" (total 1); total
-    /// is null if it is unknown. The last line has "finished": true.
+    /// In a line of json, unit is "bytes" or "share". With "bytes", done and total are numbers of
+    /// bytes; total is null if it is unknown. With "share", done is a share of the work, from 0 to
+    /// 1, and total is 1. The last line has "finished": true.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Auto)]
     pub progress: Format,
 }

@@ -193,8 +193,10 @@ mod tests {
             `xact mode` and their manual pages. After a change of the table, `UPDATE_DOCS=1 cargo test -p xact-cli settings`\n\
             writes it again.\n\n\
             A *mode* is a mount option (`xact mount -o NAME=VALUE`) and can also be kept on the volume (`xact mode set VOLUME\n\
-            NAME=VALUE`). The mount option counts, else the value on the volume, else the default. `NAME=default` leaves a\n\
-            setting to the volume and the default. All other settings last as long as the mount.\n\n\
+            NAME=VALUE`), in an entry of a record in the superblock ([FORMAT](FORMAT.md#a-volumes-own-modes)). The mount option\n\
+            counts, else the value on the volume, else the default. The mount option `NAME=default` leaves the choice to the\n\
+            volume; `xact mode set VOLUME NAME=default` removes the value from the volume. All other settings last as long as\n\
+            the mount.\n\n\
             A *size* is a number of bytes, or a number with K, M, G or T (powers of 1024), such as `512M` or `1.5G`. A\n\
             *duration* is a number with ms, s, m, h, d or w, such as `500ms`, `5s`, `12h` or `4w`. A *retention policy* is a list\n\
             of rules such as `last=3,daily=7,within=2d`; see `xact snapshot prune --help`.\n\n\

@@ -38,10 +38,10 @@ pub struct Mkfs {
     /// How the volume survives crashes.
     #[arg(long, value_enum, default_value_t = EngineKind::Journal)]
     pub engine: EngineKind,
-    /// Size of the pool for moved metadata, with --engine generations [default: 1/16 of the device,
-    /// 4M to 1G].
+    /// Size of the pool, with --engine generations [default: 1/16 of the device, 4M to 1G].
     ///
-    /// The pool lies behind the volume, within the size of the image or device.
+    /// The pool holds changed metadata, and what snapshots keep. It lies behind the volume, within
+    /// the size of the image or device.
     #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
     pub pool_size: Option<u64>,
     /// Size of the journal, with --engine journal; 0: no journal [default: by the size of the

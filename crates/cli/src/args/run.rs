@@ -55,9 +55,9 @@ pub struct Run {
     pub ask: bool,
     /// Run CMD again after a conflict, up to N times [default: 0].
     ///
-    /// CMD continues to read standard input where the last run stopped. Other transactions that
-    /// would conflict with CMD delay their commits for a limited time after its third conflict in a
-    /// row.
+    /// CMD continues to read standard input where the last run stopped. After three conflicts in a
+    /// row CMD gets priority: for a limited time, other transactions that would conflict with it
+    /// delay their commits.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     #[arg(value_parser = values::parse_number::<u32>)]
     pub retry: u32,
@@ -90,9 +90,9 @@ pub struct Run {
     /// io-error, not-started or failed), exit_code (of xact run), command_status and command_signal
     /// (of CMD; null if it did not run), mount, transaction (its number), tries, path (of a
     /// conflict), conflicting_tx, reason, and snapshot (the name of the snapshot that --snapshot
-    /// made). After a conflict, conflicting_tx is the transaction that committed first, or null for
-    /// a program outside of any transaction. The outcome is aborted with command_status 0 if the
-    /// answer to --ask was no.
+    /// made). The outcome is kept if the transaction was left open. After a conflict,
+    /// conflicting_tx is the transaction that committed first, or null for a program outside of any
+    /// transaction. The outcome is aborted with command_status 0 if the answer to --ask was no.
     ///
     /// The file is empty while CMD runs, and remains empty if xact run is killed: then the
     /// transaction was aborted.

@@ -14,7 +14,7 @@ use crate::progress::ProgressOption;
 /// moment, under a name. A snapshot of the volume costs one commit, whatever the volume's size; a
 /// snapshot of chosen paths costs two, and a walk over everything below them. A snapshot takes
 /// space only for later changes. This space comes from the volume's pool ('xact mkfs --pool-size'):
-/// when the pool is full, writes fail with "no space" until a snapshot is deleted.
+/// when half of the pool is in use, writes fail with "no space" until a snapshot is deleted.
 ///
 /// Name a mounted volume by its mount (or any path on it), and an unmounted volume by its image. On
 /// a mount, the files of each snapshot are in MNT/.xact/snapshots/NAME.
@@ -129,10 +129,11 @@ pub enum SnapshotCommand {
         #[command(flatten)]
         progress: ProgressOption,
     },
-    /// Print the path of a snapshot's ext4 image, which is not a copy
+    /// Print the path of a snapshot's ext4 image
     ///
-    /// The file can be read while the snapshot exists and the volume is mounted, for example by
-    /// 'e2fsck -fn' or 'mount -o ro,loop'. The files of a snapshot are in MNT/.xact/snapshots/NAME.
+    /// The image is a read-only file on the mount, and takes no space. It can be read while the
+    /// snapshot exists and the volume is mounted, for example by 'e2fsck -fn' or 'mount -o
+    /// ro,loop'. The files of a snapshot are in MNT/.xact/snapshots/NAME.
     Image {
         /// The mount, or any path on it. Mount an image with 'xact mount -o ro' for this.
         #[arg(value_name = "MNT", add = complete::mount())]
@@ -155,9 +156,9 @@ pub struct Prune {
     pub at: PathBuf,
     /// Snapshots to retain, such as last=3,daily=7,weekly=4.
     ///
-    /// last=N: the newest N. hourly, daily, weekly, monthly, yearly=N: the newest snapshot of each
-    /// hour (day, and so on), for the last N that have a snapshot. within=TIME: all that are
-    /// younger than TIME, such as 90s, 30m, 12h, 7d or 4w.
+    /// last=N: the newest N. hourly=N, daily=N, weekly=N, monthly=N, yearly=N: the newest snapshot
+    /// of each of the last N hours (days, and so on) that have a snapshot. within=TIME: all that
+    /// are younger than TIME, such as 90s, 30m, 12h, 7d or 4w.
     #[arg(long, alias = "keep", value_name = "RULES")]
     pub retain: RetentionPolicy,
     /// Consider only snapshots whose names begin with TEXT; '': all.

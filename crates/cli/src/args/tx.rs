@@ -101,17 +101,17 @@ pub struct Target {
 pub struct Diff {
     #[command(flatten)]
     pub which: Target,
-    /// Limit the output to these paths and everything below them. A path is one on the mount, or
-    /// one from the volume's root.
+    /// Limit the output to these paths and everything below them. Name a file by its path on the
+    /// mount, such as mnt/etc, or from the volume's root, such as /etc.
     #[arg(value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
     /// Show changed lines of text, as a unified diff for 'git apply' and patch(1).
     ///
     /// 'git apply' reproduces text files, symbolic links, renames, empty files and executable bits;
-    /// patch(1) deletes no empty files and changes no symbolic links. For other contents the diff
-    /// says 'Binary files ... differ', which cannot be applied: 'git apply --exclude PATH' skips
-    /// such a file. Empty folders, special files, and other permissions and attributes are not part
-    /// of the patch.
+    /// patch(1) deletes no empty files and changes no symbolic links. For a file that is binary or
+    /// too large, the diff says 'Binary files ... differ', which cannot be applied: 'git apply
+    /// --exclude PATH' skips such a file. Empty folders, special files, and other permissions and
+    /// attributes are not part of the patch.
     #[arg(long, short, conflicts_with_all = ["stat", "json"])]
     pub patch: bool,
     /// Show the number of changed lines and bytes.

@@ -10,21 +10,23 @@
 //! begins, one commit may be on its way, and the operation joins another. So the pool must keep
 //! free what these two can take together.
 //!
-//! - While any operation may begin, a commit takes 7 at most ([`of_a_commit`]): from 16 down, two
-//!   of them leave 2. Such commits hold transactions of the largest size; after two of them in a
-//!   row removals must wait until a snapshot is deleted. As a rule commits are small, and removals
-//!   have all from 16 to 4.
-//! - Below 16, a commit takes half of one, or is a single removal: from 4 down, two of them leave
-//!   some 3.
+//! All numbers that follow are 32nds of the pool.
+//!
+//! - While 16 or more are free, any operation may begin, and a commit takes 7 at most
+//!   ([`of_a_commit`]). So two commits leave at least 2. Such commits hold transactions of the
+//!   largest size; after two of them in a row removals must wait until a snapshot is deleted. As a
+//!   rule commits are small, and removals can use everything between 16 and 4.
+//! - While less than 16 are free, a commit takes 1/2 at most, or is a single removal. So two
+//!   commits that begin with 4 leave some 3.
 //! - One of the two also takes the blocks that the intent log has made durable since the last
 //!   generation, 1 at most ([`of_the_log`]). The log's own area is another 1, in use at all times.
-//! - Accepted data that waits in memory (file data, and the metadata that maps it) has its pool
-//!   blocks reserved, with the nodes of the map above them, while there is a snapshot: any of it
-//!   may have to go to the pool. Reserved pool blocks count as used for all other operations. So a
-//!   reservation that would leave less than 16 (or a little less) is refused, and reserved data can
-//!   always be written back.
-//! - Deleting a snapshot takes the blocks of the list. A running removal needs no more than a bound
-//!   that follows from the number of groups with its blocks.
+//! - Accepted data (file data, and the metadata that maps it) waits in memory. While there is a
+//!   snapshot, any of it may have to go to the pool. So its pool blocks are reserved, with the
+//!   nodes of the map above them. Reserved pool blocks count as used for all other operations. A
+//!   reservation is refused if it would leave less than 16, minus a few blocks
+//!   ([`for_reservations`]). So reserved data can always be written back.
+//! - Deleting a snapshot takes the blocks of the new list of snapshots. A running removal takes a
+//!   limited number of blocks: a few for each group that it frees blocks in.
 //!
 //! Removals take pool blocks too, for metadata that a snapshot holds. So their share is large and
 //! not endless. Deleting a snapshot always works, and frees the blocks that it alone had.

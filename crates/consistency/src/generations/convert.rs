@@ -8,12 +8,15 @@
 //!    the blocks after its end.
 //! 4. The bit is cleared in the backups ([`unmark_backups`]). **Flush.**
 //!
-//! A crash before 3 leaves a volume with generations. In 2 it may tear the superblock; any mixture
-//! of the two sectors has the bit and the right position of the roots, since the geometry is the
-//! same in both, and everything else is taken from the generation (`Generations::open`). In 3 the
-//! sectors differ by the bit and the checksum, and any mixture of them is known (`superblock_io`):
-//! with the bit it is a volume with generations, all of whose blocks are at home; without it, it is
-//! the ext4 volume. After 3, backups may still have the bit; another conversion clears it.
+//! A crash before 3 leaves a volume with generations. A crash in 2 may tear the superblock. Any
+//! mixture of its old and new sectors has the bit. It also has the right position of the roots,
+//! since the old and the new superblock have the same geometry. Everything else is taken from the
+//! generation (`Generations::open`).
+//!
+//! In 3 the old and the new superblock differ in the bit and the checksum only. Any mixture of
+//! their sectors is recognized (`superblock_io`). With the bit it counts as a volume with
+//! generations, all of whose blocks are at home. Without the bit it counts as the ext4 volume.
+//! After 3, backups may still have the bit; another conversion clears it.
 
 use std::io::IoSlice;
 use std::sync::Arc;

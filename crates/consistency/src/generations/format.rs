@@ -2,12 +2,13 @@
 //!
 //! 1. The blocks that hold copies of the superblock move to the pool, with a map to them, and the
 //!    first root. **Flush.**
-//! 2. The copies in their own places get our `incompat` bit, the primary one last. From then on the
-//!    kernel and e2fsck refuse the volume, and so find no old metadata to repair it with.
-//!    **Flush.**
+//! 2. The copies at home get our `incompat` bit, the primary one last. From then on the kernel and
+//!    e2fsck refuse the volume. Without the bit they would take old metadata at home for the
+//!    present state. **Flush.**
 //!
-//! A crash may tear the primary superblock's two sectors in 2. They differ by the bit and the
-//! checksum, and any mixture of them is known (`superblock_io`).
+//! A crash in 2 may tear the primary superblock, which has two sectors. The old and the new one
+//! differ in the bit and the checksum only, and any mixture of their sectors is recognized
+//! (`superblock_io`).
 //!
 //! A crash before the primary superblock is written leaves the ext4 volume unchanged and sound,
 //! with blocks after its end that nothing refers to. The bit in the backups alone is harmless: they

@@ -8,8 +8,8 @@
 //!    are not written while it is kept (`generations` 1), and the checksum of every moved block is
 //!    verified. Blocks that are free in the generation read as whatever is on the device.
 //! 2. Reads hold the snapshot's lease, and a deletion ends the lease before its commit. So no read
-//!    continues when pool blocks get a new owner. A deletion waits for running reads, never for
-//!    readers.
+//!    continues when pool blocks get a new owner. A deletion waits for reads that are running, but
+//!    not for processes that have the image open.
 
 use std::io;
 use std::ops::Range;

@@ -15,20 +15,22 @@
 //! the root counts.
 //!
 //! Invariants:
-//! 1. A record is written behind a durable one, and only by the engine that made the generation
-//!    which it continues: the first commit after each opening is a generation. So nothing ever
-//!    follows a record that a crash left in the area.
-//! 2. A record is written when all data is durable that was written before its operations ended.
+//! 1. A record is written only when the record before it is durable. An engine writes records only
+//!    after a generation that it has made itself: the first commit after each opening is a
+//!    generation. So nothing ever follows a record that a crash left in the area.
+//! 2. A record is written only when file data is durable: all data that was written before the
+//!    record's operations ended. (Not with `data=writeback`, see `generations` 2.)
 //! 3. Callers are answered, and freed blocks are reused, only after the flush behind the record.
-//!    Later reuse is safe: a record before the one that frees a block does not look at the block's
-//!    contents (`LogSum`), and one behind it does not build on them.
-//! 4. All blocks of the log, with their nodes of the map, fit the generation that writes them, on
-//!    top of the largest commit (`most_blocks`, `admission`).
+//!    Reuse is safe, because reading the log needs no old contents of a freed block. For such a
+//!    block, all records before the one that frees it are dropped (`LogSum`), and no later record
+//!    holds a difference to its old contents.
+//! 4. The generation that writes the blocks of the log to the pool has space for all of them, with
+//!    their nodes of the map, on top of the largest commit (`most_blocks`, `admission`).
 //! 5. The records of a log are overwritten only when the next root is durable.
 //!
 //! A crash leaves all of an unacknowledged record or nothing: the record is dropped if one of its
-//! bytes is missing. Reading the log at mount takes no write, and a time that the area's size
-//! bounds.
+//! bytes is missing. Reading the log at mount writes nothing, and the size of the area bounds the
+//! time that it takes.
 
 use std::io::IoSlice;
 use std::ops::Range;

@@ -4,20 +4,21 @@
 //! lead to them, and the metadata that every volume has. The file system's module `prune` knows
 //! ext4 and finds the blocks of that image ([`PartialSnapshot`]); this module makes a map of them.
 //!
-//! 1. A commit keeps the volume under the name, marked as *to be pruned*. **Durable.** From here on
-//!    nothing in the snapshot changes, and all other operations continue.
-//! 2. The blocks of the part are read from it, into memory, for as long as that takes.
-//! 3. A second commit replaces it by the map of the part: changed metadata blocks in pool blocks of
-//!    their own, and unchanged ones where the snapshot of 1 has them, if that is in the pool. All
-//!    of the fixed metadata that counts is in the map, so none of it is held at home
-//!    (`snapshot_refs`). Blocks of files and folders at home are held by the part's own bitmaps.
-//!    The commit frees what the snapshot of 1 alone had in the pool.
+//! 1. A commit keeps the whole volume as a snapshot under the name, marked as *to be pruned*.
+//!    **Durable.** From here on nothing in the snapshot changes, and all other operations continue.
+//! 2. The metadata blocks of the partial snapshot are made from it, in memory. This may take long.
+//! 3. A second commit replaces the snapshot's map by that of the partial snapshot. In this map,
+//!    metadata blocks that differ have pool blocks of their own. Other blocks stay where the
+//!    snapshot of 1 has them, in the pool or at home. But fixed metadata is never held at home: the
+//!    map has all of it that the partial snapshot needs (`snapshot_refs`). Blocks of files and
+//!    folders at home are held by the partial snapshot's own bitmaps. The commit frees what the
+//!    snapshot of 1 alone had in the pool.
 //!
 //! A crash before 1 is durable leaves nothing. Before 3 is durable, it leaves a snapshot that is to
 //! be pruned: no list has it, it can be neither read nor restored, and the next opening for writing
-//! deletes it (`drop_unpruned`). After 3 it leaves the whole part. Both commits are like those of
-//! any snapshot: 1 holds its blocks before anything may be written over them, and 3 frees the
-//! dropped ones when it is durable.
+//! deletes it (`drop_unpruned`). After 3 it leaves the partial snapshot. Both commits are like
+//! those of any snapshot: 1 holds its blocks before anything may be written over them, and 3 frees
+//! blocks only when it is durable.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The use of the pool's blocks, which explains why the pool is full.
 //!
-//! A snapshot holds more than the pool blocks that it alone has. If it has a block in the block's
-//! own place, the volume's newer contents must be elsewhere: they are in the pool while the
-//! snapshot exists, and are written home when it is deleted. Such pool blocks count as displaced.
+//! A snapshot holds more than the pool blocks that it alone has. If it has a block at home, the
+//! volume's newer contents of that block cannot be there: they are in the pool while the snapshot
+//! exists, and are written home when it is deleted. Such pool blocks count as displaced.
 
 use xact_types::{BlockNr, Result};
 

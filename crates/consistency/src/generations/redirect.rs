@@ -1,11 +1,12 @@
-//! File data outside of its own place: because a snapshot holds that place, or because a commit has
-//! the data.
+//! File data that is not written home at once: a snapshot holds the home of the block, or a commit
+//! has a copy of the data.
 //!
-//! Its new contents become part of the running commit like those of a metadata block. A record of
-//! the log makes them durable there (`journal_data`: a small fsync needs one write and one flush).
-//! A generation writes them home, or to the pool if a snapshot holds their place. The place of a
-//! block is looked up in the pending blocks, in the log, and in the durable map. A block in the
-//! pool stays there until a commit writes it home.
+//! The new contents of such a block become part of the running commit, like those of a metadata
+//! block. If the commit goes to the log, the record has the contents and makes them durable
+//! (`journal_data`): a small fsync needs one write and one flush. If the commit makes a generation,
+//! it writes them home, or to the pool if a snapshot holds their home. The place of a block is
+//! looked up in the pending blocks, in the log, and in the durable map. A block in the pool stays
+//! there until a commit writes it home.
 //!
 //! Invariants:
 //! 1. Data is written in place only to a block that no snapshot has there, that is not in the pool,
@@ -13,12 +14,12 @@
 //!    would be read (JOJ-8). All of this is checked under `gate`. A commit that creates a snapshot
 //!    holds the gate exclusively from its closing until all threads see the snapshot, so no write
 //!    that began before changes the snapshot's blocks.
-//! 2. `flush_data` and `commit` also make the commit durable that has data written before the call
-//!    (`newest`): the caller knows that its data is written, not where.
-//! 3. Accepted data finds its pool blocks (`admission`): they are reserved when it is accepted,
-//!    whether a snapshot has its block by then or not, until it is part of a commit.
-//! 4. A block's contents are in the cache while its own place does not have them, and are dropped
-//!    when it has: from then on other code writes there.
+//! 2. Data written before a call of `flush_data` or `commit` may be part of a commit (`newest`).
+//!    These calls make that commit durable too: their caller cannot know where its data went.
+//! 3. Accepted data always finds pool blocks (`admission`). They are reserved from the time when it
+//!    is accepted, even if no snapshot has its block yet, until it is part of a commit.
+//! 4. The cache keeps a block's contents until they are at home or in the pool. Then it drops them,
+//!    since other code may write there from then on.
 
 use std::collections::HashMap;
 use std::io::IoSlice;

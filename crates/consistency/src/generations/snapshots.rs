@@ -3,8 +3,8 @@
 //! Creating one is a commit whose root lists its own map under a name. From then on:
 //!
 //! - The snapshot's pool blocks stay: a commit frees only blocks that neither its own map nor the
-//!   map of any snapshot has. (The newest snapshot alone would not be enough: a restore brings
-//!   older places back.)
+//!   map of any snapshot has. (It is not enough to look at the newest snapshot: after a restore,
+//!   the volume may share blocks with an older one only.)
 //! - Its blocks at home stay: nothing is written over them (`SnapshotRefs::home_is_free`), and new
 //!   contents of blocks of files become part of the running commit and go to the pool, as metadata
 //!   does (`redirect`). ext4's own allocator is not involved: if it allocates a block that is free
@@ -14,8 +14,8 @@
 //! - Restoring one is a commit whose map is the snapshot's: all of the volume changes back at once,
 //!   or nothing of it if a crash comes first. The settings of the volume (its label, its modes) are
 //!   not part of the snapshot: they are put into its superblock, which the same commit writes. The
-//!   snapshot stays, so the blocks that the volume has at home from then on are held, and the first
-//!   change of them goes to the pool. Only the engine may be open.
+//!   snapshot stays. So it holds all blocks that the restored volume has at home, and the first
+//!   change of each goes to the pool. No file system may have read through the engine before.
 //!
 //! A snapshot of chosen paths is made from one of the volume: see `partial`.
 //!

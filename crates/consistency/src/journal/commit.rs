@@ -1,10 +1,10 @@
 //! Writes one transaction to the log: in two steps as stock jbd2, or in a single write.
 //!
-//! Why a single write is enough (JOJ-3): a crash leaves each of its sectors old or new. An old
-//! sector under the checksum makes the checksum wrong. In the commit block, sectors other than the
-//! first hold nothing that is read, and an old first sector is not a commit block of this sequence
-//! number, which no earlier block of the ring has. The same holds for a revoke block, whose records
-//! all lie in its first sector here. So a transaction is found whole or not at all. Our recovery,
+//! Why a single write is enough (JOJ-3): a crash leaves each of its sectors old or new. If a sector
+//! that the checksum covers is old, the checksum is wrong. Of the commit block, only the first
+//! sector is read. If that sector is old, it is not a commit block with this sequence number: no
+//! earlier block of the ring has this number. The same holds for a revoke block, whose records all
+//! lie in its first sector here. So a transaction is found whole or not at all. Our recovery,
 //! e2fsck and the kernel all compare this checksum before they replay anything. (The checksums of
 //! v3 are compared during the replay, which is too late.)
 

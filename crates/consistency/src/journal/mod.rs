@@ -32,16 +32,16 @@
 //!    transaction. The checksum does not cover revoke records. Each revoke record lies in the first
 //!    sector of its block, together with the block's header: if that sector is missing, the
 //!    transaction ends there.
-//! 3. A commit is reported as durable, freed blocks are reused, and the next transaction is written
-//!    only when the commit block is durable.
+//! 3. Three things happen only after the commit block is durable: the commit is reported as
+//!    durable, blocks that it freed are reused, and the next transaction is written.
 //! 4. Space of the log is overwritten only when a tail past it is durable. The tail passes a
 //!    transaction only when each of its blocks is durable at home, or in a later durable
 //!    transaction, or freed by one.
 //! 5. A block freed in a commit has a revoke record in it if the live log holds a copy of it.
-//! 6. A commit may contain file data in the same way as metadata. Only a checkpoint writes a block
-//!    in place while the live log has a copy of it: until the tail has passed the copy or a durable
-//!    commit has revoked it (`SlotState::data`). So each write of file data may go through the log
-//!    or in place.
+//! 6. A commit may contain file data in the same way as metadata. While the live log has a copy of
+//!    a block, only a checkpoint writes that block in place (`SlotState::data`). The log has the
+//!    copy until the tail has passed it or a durable commit has revoked it. Every write to a block
+//!    without a copy may go through the log or in place.
 //! 7. Sub-block records (`LogRecords::SubBlock`) hold the bytes of a block that changed since the
 //!    previous commit, or since the block was written in place. The base of each record must be in
 //!    the log or at home. So the tail passes a transaction only when one of these holds for each of

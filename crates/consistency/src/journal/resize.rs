@@ -22,7 +22,7 @@
 //!    not be taken for a part of the log.
 //! 4. `made_with` is durable before the inode changes, and is removed last. So an opening that
 //!    finds it knows that the journal must become shorter again, however far the steps had come. To
-//!    other programs it is padding, and the journal is an ordinary one of this length.
+//!    other programs `made_with` is padding, so they see an ordinary journal of the present length.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -25,9 +25,9 @@
 //! After the release an inode's attributes are *fresh*: replies still give them no lifetime. The
 //! kernel (6.18, `fuse_change_attributes_common`) marks attributes as valid before it has stored
 //! them, so another program would find the old ones with a new expiry time. Every thread asks for
-//! the attributes itself as long as they have no lifetime. They get a lifetime when a thread that
-//! received them asks again, since it has then stored them. They also get one after a fixed number
-//! of replies, in case many threads ask only once each.
+//! the attributes itself as long as they have no lifetime. A thread that asks again has stored the
+//! attributes of its first reply: then the attributes get a lifetime. They also get one after a
+//! fixed number of replies, in case many threads ask only once each.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

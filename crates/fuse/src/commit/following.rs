@@ -6,11 +6,14 @@
 //! from where other processes use it.
 //!
 //! A change is answered when the kernel has forgotten everything elsewhere that the change made
-//! outdated. That waits for locks of pages, so it runs on a separate thread. In one case it would
-//! wait for itself: two nodes write parts of one page of which the kernel has no contents. Each
-//! write holds its page until it is answered. Such pages show no old data. So a write that arrives
-//! while a write through another node waits is answered within [`CROSSING_MAX`]. If the page has
-//! contents, the write does not hold it, and forgetting it takes microseconds.
+//! outdated. That waits for locks of pages, so it runs on a separate thread.
+//!
+//! Two writes to one file through different nodes could wait for each other. A write to a part of a
+//! page of which the kernel has no contents holds that page until the write is answered. If both
+//! writes hold their node's page, each waits until the other is answered. So the later of two such
+//! writes is answered after at most [`CROSSING_MAX`]. That is safe, since a page without contents
+//! shows no old data. If the page has contents, the write does not hold it, and forgetting it takes
+//! microseconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

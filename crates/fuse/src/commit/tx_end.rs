@@ -10,13 +10,13 @@
 //! that got the call ends the transaction itself, if no other worker is doing so
 //! ([`InlineEnd`](crate::commit::inline_end::InlineEnd)). Requests that it waits for are answered
 //! by another worker, which the pool's guard calls after a tick or two. A program that writes
-//! through mappings would have that wait at each commit. It has the wait once, and then its
-//! transactions end on separate threads for a while.
+//! through mappings would wait like this at each commit. So after one such wait, transactions end
+//! on separate threads for a while.
 //!
 //! A commit takes these steps:
-//! 1. The kernel writes the contents of mappings of the view's files into the view, and those of
-//!    mappings of the same files outside into the volume, where they count as writes in the
-//!    validation that follows.
+//! 1. The kernel writes back mappings. Stores into mappings of the view's files go into the view.
+//!    Stores into mappings of the same files outside of the view go into the volume, and count as
+//!    writes in the validation that follows.
 //! 2. The view is closed: operations that run in it end, later ones get `ESTALE`. (If the commit is
 //!    refused and the transaction retained, the view is opened again.)
 //! 3. The transaction validates and applies, behind a fence (see `publish`): all of it becomes

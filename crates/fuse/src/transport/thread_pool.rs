@@ -1,5 +1,5 @@
 //! A pool of threads that stay for a while after their work: starting one takes longer than most of
-//! their work.
+//! their work. The threads that wait for requests of the kernel are in `worker_pool`.
 
 use std::io;
 use std::sync::Arc;

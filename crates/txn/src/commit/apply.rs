@@ -1,4 +1,4 @@
-//! Applies the net effect of a transaction to the base, under the locks of the commit.
+//! Applies the net effect of a transaction to the volume, under the locks of the commit.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The net effect of a commit on the base, for caches of the base.
+//! The net effect of a commit on the volume, for the volume's caches.
 
 use xact_fs::FileKind;
 use xact_types::Ino;

@@ -95,7 +95,7 @@ pub static SETTINGS: [Setting; 32] = [
                 word("selective", "Data that overwrites old data; new data is written as with ordered"),
                 word(
                     "adaptive",
-                    "Small data of an fsync that has to commit; other data is written as with ordered",
+                    "Data of a small fsync that needs a commit anyway; other data is written as with ordered",
                 ),
             ],
             4,
@@ -129,7 +129,7 @@ pub static SETTINGS: [Setting; 32] = [
             word("delayed", "With the data"),
         ],
         1,
-        "When the file size that a write changes joins the journal",
+        "When the new size of a written file enters the journal",
     ),
     mode(
         Id::Timestamps,
@@ -143,11 +143,11 @@ pub static SETTINGS: [Setting; 32] = [
             word("delayed", "With the data"),
         ],
         1,
-        "When the times that a write changes join the journal",
+        "When the new times of a written file enter the journal",
     ),
     Setting {
-        notes: "Only xact can replay the journal of a volume with sub-block while it is mounted and after a crash. Linux \
-                and e2fsck reject the volume until 'xact recover' or a clean unmount.",
+        notes: "With sub-block, only xact can replay the journal. So Linux and e2fsck reject the volume after a crash, \
+                until 'xact recover' or a clean unmount.",
         ..mode(
             Id::LogRecords,
             "log_records",
@@ -275,14 +275,13 @@ pub static SETTINGS: [Setting; 32] = [
     },
     Setting {
         default: Preset::Value(Value::Flag(true)),
-        notes: "The daemon's worker runs on that CPU and replies under SCHED_IDLE, which saves the wake-up of another \
-                CPU at each request. With nosingle_caller the kernel alone chooses the CPUs of workers. Needs root \
-                and two CPUs.",
+        notes: "The worker replies under SCHED_IDLE, which saves the wake-up of another CPU at each request. This mode \
+                needs root and two CPUs. With nosingle_caller the kernel alone chooses the CPUs of workers.",
         ..flag(
             Id::SingleCaller,
             "single_caller",
             Some("nosingle_caller"),
-            "Serve the thread that makes most of the calls on the CPU of that thread",
+            "Run a worker on the CPU of the thread that makes most of the calls",
         )
     },
     flag(Id::NoSuid, "nosuid", Some("suid"), "Ignore set-user-ID and set-group-ID bits, as in mount(8)"),

@@ -1,4 +1,4 @@
-//! The background thread's part: when the running commit is due.
+//! The background thread waits here until the running commit is due.
 
 use std::time::{Duration, Instant};
 

@@ -24,11 +24,12 @@
 //!   their turn comes, one of them leads for all (group commit).
 //! - A locked commit blocks operations that want to begin. So a commit is locked only while the
 //!   operations in it work in memory. It stays open while an operation in it waits for the device,
-//!   or for a thread that may be waiting for the device. It also stays open while one of them is
-//!   the commit of a large transaction (`waits`). During that time only the leader waits. The
-//!   leader closes the commit nevertheless after [`WAITS_MAX`](closing::WAITS_MAX) more waits have
-//!   begun. The exception is a wait that has lasted while that many others began: the commit stays
-//!   open until it ends.
+//!   or for a thread that may be waiting for the device. It also stays open while an operation in
+//!   it applies a large transaction (`waits`). During that time only the leader waits.
+//! - New operations could bring new waits without end. So the leader locks the commit when
+//!   [`WAITS_MAX`](closing::WAITS_MAX) waits have begun since it began to close the commit. It does
+//!   not do so during a long wait, one during which as many others have begun: the leader waits for
+//!   its end.
 //! - No thread leads in a poisoned pipeline. All waiting threads are woken with the reason.
 
 mod background;

@@ -1,4 +1,5 @@
-//! Write-back by age, in a thread of its own; and by writers, when too much is dirty.
+//! Write-back of old pages by the flusher thread, and by the writers while too much is dirty.
+//! `flusher_thread` has the times at which the thread wakes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

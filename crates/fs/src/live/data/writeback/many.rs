@@ -12,9 +12,10 @@
 //! and an fsync that commits the links has no data left to write.
 //!
 //! *Locks.* The locks of all inodes of a group are held, upgradable, while their data is written.
-//! They are taken in rising order, as everywhere, and made exclusive and released from the last to
-//! the first: a reader that prevents the upgrade of one may wait for a later one, never for an
-//! earlier one. A group leaves out an inode that another thread has locked.
+//! They are taken in rising order, as everywhere. They are made exclusive and released in falling
+//! order. A reader of an inode prevents the upgrade of its lock, and may itself wait for the lock
+//! of another inode. That inode has a higher number, so this group has already released its lock.
+//! A group leaves out an inode that another thread has locked.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -8,9 +8,9 @@
 //! - Each page has one block reserved: a snapshot may hold the page's own block by the time the
 //!   page is written.
 //! - Each write also reserves the nodes of the block map on the way to its pages.
-//! - Each inode has its block of the inode table reserved. Bitmaps and descriptors are few compared
-//!   with the pool's share of each group; the space that the engine keeps free covers them
-//!   (`consistency/generations/admission.rs`).
+//! - Each inode has its block of the inode table reserved. Bitmaps and descriptors are not
+//!   reserved. They are few compared with the pool, so the space that the engine keeps free covers
+//!   them (`consistency/generations/admission.rs`).
 //!
 //! `Pages::writeback_reserved` counts the reserved blocks of an inode. It is at least the number of
 //! dirty pages, goes down with them, and is zero when the inode is clean.
