@@ -180,10 +180,10 @@ impl AllocatorCore {
                     }
                 }
                 Err(error) => {
-                    if matches!(error, Error::Corrupt(_)) {
+                    if let Error::Corrupt(corruption) = &error {
                         lose();
                         slot.damage = Some(error.clone());
-                        self.damage.lock().get_or_insert_with(|| error.clone());
+                        self.damage.add_group(corruption);
                     }
                     return Err(error);
                 }

@@ -52,7 +52,7 @@ impl AllocatorCore {
                 return Ok(ino);
             }
         }
-        Err(Error::NoSpace)
+        Err(self.damage.first().unwrap_or(Error::NoSpace))
     }
 
     fn averages(&self) -> (u32, u32) {

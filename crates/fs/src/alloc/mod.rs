@@ -23,13 +23,14 @@
 //! checksums.
 //!
 //! A group with a corrupt bitmap (checksum, count, or fixed metadata marked free) is not used;
-//! [`Allocator::damage`] returns the first such corruption.
+//! [`Allocator::damage`] returns the first such corruption, [`Allocator::take_damage`] the new ones.
 //!
 //! Lock order: handle → one group's lock → the engine's short lock of a block. No two groups are
 //! locked at once (eviction of an unused map only tries a second lock).
 
 mod bitmap;
 mod blocks;
+mod damage;
 mod group;
 mod groups;
 mod hold;
@@ -42,17 +43,17 @@ mod zone;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
-use parking_lot::Mutex;
 use xact_consistency::{Engine, Handle, Version};
 use xact_layout::feature::incompat;
 use xact_layout::group::GroupDesc;
 use xact_layout::superblock::Superblock;
 pub use xact_types::Run;
-use xact_types::{BlockNr, Error, GroupNr, Ino, Result};
+use xact_types::{BlockNr, Corruption, Error, GroupNr, Ino, Result, Site};
 
 use crate::api::VolumeSpace;
 use crate::metadata_blocks::MetadataBlocks;
 pub(crate) use bitmap::set_bits;
+use damage::Damage;
 use groups::Groups;
 pub use hold::Hold;
 use space::Counters;
@@ -76,7 +77,7 @@ pub(crate) struct AllocatorCore {
     evict_hand: AtomicU32,
     /// Group at which the search for a new top-level directory's group continues.
     spread_hand: AtomicU32,
-    damage: Mutex<Option<Error>>,
+    damage: Damage,
     /// Freed blocks are discarded before they are handed out again.
     discard: AtomicBool,
     #[cfg(feature = "faults")]
@@ -100,7 +101,7 @@ impl Allocator {
             loaded: AtomicUsize::new(0),
             evict_hand: AtomicU32::new(0),
             spread_hand: AtomicU32::new(0),
-            damage: Mutex::new(None),
+            damage: Damage::default(),
             discard: AtomicBool::new(false),
             #[cfg(feature = "faults")]
             discard_at_once: AtomicBool::new(false),
@@ -337,7 +338,21 @@ impl Allocator {
 
     /// The first corruption found in a bitmap; its group is no longer used.
     pub fn damage(&self) -> Option<Error> {
-        self.shared.damage.lock().clone()
+        self.shared.damage.first()
+    }
+
+    /// The corruption found since the last call, for the record in the superblock.
+    pub(crate) fn take_damage(&self) -> Vec<Corruption> {
+        self.shared.damage.take_unrecorded()
+    }
+
+    /// A number that was just taken is in use, so its bitmap is corrupt. The number stays taken in
+    /// memory: the next caller gets another one.
+    pub(crate) fn report_used_inode(&self, ino: Ino) -> Error {
+        let what = "the inode is in use, but the inode bitmap says that it is free";
+        let corruption = Corruption { site: Site::Inode(ino), what };
+        self.shared.damage.add(&corruption);
+        Error::Corrupt(corruption)
     }
 
     pub(crate) fn shared(&self) -> &Arc<AllocatorCore> {

@@ -62,7 +62,7 @@ impl AllocatorCore {
                 }
             }
         }
-        Err(self.damage.lock().clone().unwrap_or(Error::NoSpace))
+        Err(self.damage.first().unwrap_or(Error::NoSpace))
     }
 
     /// All groups, starting at `home` and wrapping around.

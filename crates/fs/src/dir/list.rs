@@ -88,37 +88,72 @@ impl Dir<'_> {
 
     /// Lists the names from `cookie` on until `each` returns false; the entry for which it returned
     /// false is not consumed. `.` and `..` are not listed.
+    ///
+    /// Damage hides no other names: the listing leaves out what cannot be read, and its end returns
+    /// the error, as in ext4. `damage` is the first damage met; the caller keeps it for the
+    /// directory's next listings, because a listing that continues behind a damaged leaf does not
+    /// meet it again.
     pub fn list(
         &self,
         blocks: &dyn DirBlocks,
         cookie: u64,
+        damage: &mut Option<Error>,
         each: &mut dyn FnMut(ListItem<'_>) -> bool,
     ) -> Result<()> {
         if cookie >> 63 != 0 {
             return Ok(());
         }
-        if self.indexed {
-            self.list_indexed(blocks, cookie, each)
-        } else {
-            self.list_linear(blocks, cookie, each)
+        let mut reached = cookie;
+        if self.indexed && damage.is_none() {
+            let listed = self.list_indexed(blocks, cookie, &mut |item| {
+                let next = item.next_cookie;
+                let goes_on = each(item);
+                if goes_on {
+                    reached = next;
+                }
+                goes_on
+            });
+            match listed {
+                Err(Error::Corrupt(corruption)) => *damage = Some(Error::Corrupt(corruption)),
+                result => return result,
+            }
         }
+        self.list_linear(blocks, reached, damage, each)
     }
 
+    /// Lists by reading all blocks. The nodes of an index have no entries.
     fn list_linear(
         &self,
         blocks: &dyn DirBlocks,
         cookie: u64,
+        damage: &mut Option<Error>,
         each: &mut dyn FnMut(ListItem<'_>) -> bool,
     ) -> Result<()> {
-        let mut batch = Batch::new(self.hasher(blocks)?, cookie);
+        // Without the root of its index, a directory has the volume's hash function.
+        let hasher = match self.hasher(blocks) {
+            Err(Error::Corrupt(_)) if self.indexed => DirHasher::default_of(self.sb),
+            result => result?,
+        };
+        let mut batch = Batch::new(hasher, cookie);
         for at in 0..self.block_count(blocks)? {
-            let (block, bytes) = self.read_entries(blocks, FileBlock(at))?;
-            let site = Site::Block(block);
-            let from = if at == 0 { self.format.dots(&bytes, self.ino, site)?.next } else { 0 };
-            self.gather(&mut batch, bytes, from, site, 0..=u32::MAX)?;
+            match self.gather_block(blocks, FileBlock(at), &mut batch) {
+                Err(Error::Corrupt(corruption)) => _ = damage.get_or_insert(Error::Corrupt(corruption)),
+                result => result?,
+            }
         }
-        self.emit(&mut batch, each)?;
-        Ok(())
+        if !self.emit(&mut batch, each)? {
+            return Ok(());
+        }
+        damage.clone().map_or(Ok(()), Err)
+    }
+
+    /// Adds the entries of one block to the batch. With an error, those before the damage are
+    /// added.
+    fn gather_block(&self, blocks: &dyn DirBlocks, at: FileBlock, batch: &mut Batch) -> Result<()> {
+        let (block, bytes) = self.read_entries(blocks, at)?;
+        let site = Site::Block(block);
+        let from = if at.0 == 0 { self.format.dots(&bytes, self.ino, site)?.next } else { 0 };
+        self.gather(batch, bytes, from, site, 0..=u32::MAX)
     }
 
     fn list_indexed(
@@ -153,7 +188,7 @@ impl Dir<'_> {
     }
 
     /// Adds the entries of a block after byte offset `from` to the batch. All hashes must be in
-    /// `range`.
+    /// `range`. With an error, the entries that can be read are added.
     fn gather(
         &self,
         batch: &mut Batch,
@@ -162,22 +197,32 @@ impl Dir<'_> {
         site: Site,
         range: RangeInclusive<u32>,
     ) -> Result<()> {
+        let block = batch.blocks.len() as u32;
+        let mut result = Ok(());
         for item in self.format.entries(&bytes, from, site) {
-            let (at, entry) = item?;
+            let (at, entry) = match item {
+                Ok(item) => item,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
             let name = entry.name;
             if name == b"." || name == b".." || name.iter().any(|&byte| byte == b'/' || byte == 0) {
-                return Err(Error::corrupt(site, "directory entry with an invalid name"));
+                result = Err(Error::corrupt(site, "directory entry with an invalid name"));
+                continue;
             }
             let key = key(&batch.hasher, name);
             if !range.contains(&((key >> 32 << 1) as u32)) {
-                return Err(Error::corrupt(site, "directory entry is in the wrong leaf of the hash index"));
+                result = Err(Error::corrupt(site, "directory entry is in the wrong leaf of the hash index"));
+                continue;
             }
             if key >= batch.cookie {
-                batch.spots.push(Spot { key, block: batch.blocks.len() as u32, at: at as u32 });
+                batch.spots.push(Spot { key, block, at: at as u32 });
             }
         }
         batch.blocks.push((site, bytes));
-        Ok(())
+        result
     }
 
     /// Passes the batch to `each` in order and empties it; false if `each` returned false.

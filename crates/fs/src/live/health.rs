@@ -5,6 +5,7 @@
 //! what follows ([`OnError`]). An operation that fails after its first change always stops all
 //! writing (`op`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use xact_consistency::mmp::Mmp;
 use xact_consistency::{Engine, Handle};
 use xact_layout::superblock::{NotedError, ON_ERROR_CONTINUE, ON_ERROR_PANIC, Superblock};
-use xact_types::{Corruption, Error, Result, Site, unix_seconds};
+use xact_types::{Corruption, Error, Ino, Result, Site, unix_seconds};
 
 /// The reaction to corruption (`errors=` of ext4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(in crate::live) struct Health {
     engine: Arc<Engine>,
     sb: Superblock,
     policy: ErrorPolicy,
+    /// Damaged folders that were listed, with the first damage met in each.
+    damaged_folders: Mutex<BTreeMap<Ino, Error>>,
     /// This machine's claim on a volume that several machines reach.
     claim: Mutex<Option<Mmp>>,
 }
@@ -59,7 +62,7 @@ impl Health {
         let on_error = asked.unwrap_or_else(|| OnError::of(&sb));
         let policy =
             ErrorPolicy { on_error, read_only: AtomicBool::new(false), stopped: AtomicBool::new(false) };
-        Health { engine, sb, policy, claim: Mutex::new(None) }
+        Health { engine, sb, policy, damaged_folders: Mutex::default(), claim: Mutex::new(None) }
     }
 
     /// `ReadOnly` if the volume was opened read-only or has become so.
@@ -85,7 +88,8 @@ impl Health {
         result
     }
 
-    fn follow_policy(&self, corruption: &Corruption) {
+    /// Records corruption and reacts as the mount asks; see [`Self::note_corruption`].
+    pub fn follow_policy(&self, corruption: &Corruption) {
         if self.check_writable().is_err() || self.engine.health().is_err() {
             return;
         }
@@ -120,6 +124,23 @@ impl Health {
         let commit = handle.commit_id();
         drop(handle);
         self.engine.commit(commit)
+    }
+
+    /// The damage that a listing of the folder has met since the volume was opened.
+    pub fn folder_damage(&self, dir: Ino) -> Option<Error> {
+        self.damaged_folders.lock().get(&dir).cloned()
+    }
+
+    /// Remembers damage of a folder: all later listings read its blocks one by one, and end with
+    /// the error.
+    pub fn keep_folder_damage(&self, dir: Ino, damage: Error) {
+        tracing::warn!("the folder {dir} is damaged: {damage}; its other names are listed");
+        self.damaged_folders.lock().insert(dir, damage);
+    }
+
+    /// The inode number belongs to a new folder.
+    pub fn forget_folder_damage(&self, dir: Ino) {
+        self.damaged_folders.lock().remove(&dir);
     }
 
     /// Keeps the claim on a volume that several machines reach, until the file system is closed.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use xact_fs::FileKind;
-use xact_types::{Ino, Result};
+use xact_types::{Error, Ino, Result};
 
 use crate::ops::names::is_reserved;
 use crate::protocol::abi::{Dirent, EntryOut, ReadIn};
@@ -26,6 +26,15 @@ fn dirent(st_ino: u64, kind: FileKind, next_cookie: u64, name: &[u8]) -> Dirent 
     Dirent { ino: st_ino, off: next_cookie, namelen: name.len() as u32, kind }
 }
 
+/// The outcome of a page. Entries before damage are returned; the next page, which has none, returns
+/// the error, so that a listing ends with it.
+fn after_entries(listed: Result<()>, any: bool) -> Result<()> {
+    match listed {
+        Err(Error::Corrupt(_)) if any => Ok(()),
+        result => result,
+    }
+}
+
 impl Server {
     pub(crate) fn read_dir(
         &self,
@@ -42,13 +51,17 @@ impl Server {
         if plus {
             return self.read_dir_plus(request_view, dir, args.offset, limit, reply);
         }
-        request_view.view().read_dir(dir, args.offset, &mut |item| {
+        let mut any = false;
+        let listed = request_view.view().read_dir(dir, args.offset, &mut |item| {
             if is_reserved(dir, item.name) {
                 return true;
             }
             let dirent = dirent(request_view.st_ino(item.ino), item.kind, item.next_cookie, item.name);
-            reply.put_dirent(limit, None, dirent, item.name)
-        })
+            let fits = reply.put_dirent(limit, None, dirent, item.name);
+            any |= fits;
+            fits
+        });
+        after_entries(listed, any)
     }
 
     /// Lists the names first and reads the attributes after that, since the view may hold the
@@ -66,7 +79,7 @@ impl Server {
         let mut names = Vec::new();
         let mut listed = Vec::new();
         let mut len = 0;
-        view.read_dir(dir, cookie, &mut |item| {
+        let found = view.read_dir(dir, cookie, &mut |item| {
             if is_reserved(dir, item.name) {
                 return true;
             }
@@ -79,7 +92,8 @@ impl Server {
             let name = start..names.len();
             listed.push(Listed { name, ino: item.ino, kind: item.kind, next_cookie: item.next_cookie });
             true
-        })?;
+        });
+        after_entries(found, !listed.is_empty())?;
         for item in listed {
             let name = &names[item.name];
             // With node id 0 the kernel learns the name, and looks it up when it needs more. It is

@@ -188,7 +188,7 @@ impl Sample {
     /// Lists up to `limit` names from `cookie` on, each with its `next_cookie`.
     pub fn list_some(&self, cookie: u64, limit: usize) -> Result<Vec<(Vec<u8>, DirEntry, u64)>> {
         let mut list = Vec::new();
-        self.dir().list(&self.blocks, cookie, &mut |item| {
+        self.dir().list(&self.blocks, cookie, &mut None, &mut |item| {
             if list.len() == limit {
                 return false;
             }

@@ -2,6 +2,7 @@
 
 use xact_layout::extent;
 use xact_layout::inode::{Inode, flag};
+use xact_types::{Error, Ino, Result};
 
 use super::device_number;
 use crate::api::FileKind;
@@ -10,6 +11,28 @@ use crate::live::LiveFs;
 use crate::versioned_fs::limits::InodeLimits;
 
 impl LiveFs {
+    /// Takes the number of a new inode, and checks that no inode has it: the bitmap of a damaged
+    /// volume may say that an inode in use is free. The check reads the block of the inode table
+    /// that the new inode is written to anyway.
+    ///
+    /// Errors: `NoSpace`; `Corrupt` for a number in use, which is not handed out again.
+    pub(in crate::live) fn take_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
+        let ino = self.allocator.take_inode(parent, is_dir)?;
+        let used = match self.table.read(ino) {
+            Ok(inode) => inode.mode() != 0 && inode.links_count() > 0,
+            // The place was never written, or its bytes are no inode: they will be overwritten.
+            Err(Error::Corrupt(_)) => false,
+            Err(error) => {
+                self.allocator.give_back_inode(ino);
+                return Err(error);
+            }
+        };
+        if used || self.orphans.contains(ino) {
+            return Err(self.allocator.report_used_inode(ino));
+        }
+        Ok(ino)
+    }
+
     /// A new inode as `new` describes it, before its first link.
     pub(in crate::live) fn fresh_inode(&self, new: &NewInode, old_generation: u32) -> Inode {
         let mut inode = Inode::zeroed(self.sb.inode_size());

@@ -86,20 +86,29 @@ impl LiveFs {
         cookie: u64,
         each: &mut dyn FnMut(DirItem<'_>) -> bool,
     ) -> Result<()> {
-        let mut failed = Ok(());
-        self.dir(ino, state)?.list(&Reading { fs: self, ino, state }, cookie, &mut |item: ListItem<
-            '_,
-        >| {
-            let ListItem { name, next_cookie, .. } = item;
-            match self.complete(ino, DirEntry { ino: item.ino, kind: item.kind }) {
-                Ok(entry) => each(DirItem { name, ino: entry.ino, kind: entry.kind, next_cookie }),
-                Err(error) => {
-                    failed = Err(error);
-                    false
+        let known = self.health.folder_damage(ino);
+        let mut damage = known.clone();
+        let mut failed = None;
+        let listed =
+            self.dir(ino, state)?.list(&Reading { fs: self, ino, state }, cookie, &mut damage, &mut |item| {
+                let ListItem { name, next_cookie, .. } = item;
+                match self.complete(ino, DirEntry { ino: item.ino, kind: item.kind }) {
+                    Ok(entry) => each(DirItem { name, ino: entry.ino, kind: entry.kind, next_cookie }),
+                    // The inode is damaged: its users get the error, not those of other names. The
+                    // kernel, too, lists the name.
+                    Err(Error::Corrupt(_)) => {
+                        each(DirItem { name, ino: item.ino, kind: FileKind::Regular, next_cookie })
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        false
+                    }
                 }
-            }
-        })?;
-        failed
+            });
+        if let (None, Some(damage)) = (known, damage) {
+            self.health.keep_folder_damage(ino, damage);
+        }
+        listed.and(failed.map_or(Ok(()), Err))
     }
 
     /// The position of a name in the directory's listings, whether the name exists or not.

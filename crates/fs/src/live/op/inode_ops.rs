@@ -117,6 +117,9 @@ impl Operation<'_> {
             handle.commit_id(),
         );
         state.versions = versions;
+        if new.kind == FileKind::Directory {
+            fs.health.forget_folder_damage(ino);
+        }
         // Write all of it now, over the bytes of the number's previous inode; later changes are
         // written at the end of the operation.
         fs.table.create(handle, ino, &state.inode)
@@ -226,7 +229,7 @@ impl InodeOps for Operation<'_> {
         let inherits = self.xattr(parent, acl::DEFAULT)?.is_some();
         let growth = u64::from(new.kind == FileKind::Directory) + u64::from(inherits);
         self.reserve_growth(growth, |_| Ok(growth))?;
-        let ino = self.fs.allocator.take_inode(parent, new.kind == FileKind::Directory)?;
+        let ino = self.fs.take_inode(parent, new.kind == FileKind::Directory)?;
         self.taken.push(ino);
         self.make_inode(ino, new)?;
         // It is linked now and must not be given back.

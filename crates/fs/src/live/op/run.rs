@@ -30,7 +30,19 @@ impl LiveFs {
         action: impl FnMut(&mut Operation<'_>) -> Result<R>,
     ) -> Result<R> {
         self.health.check_served()?;
-        self.health.note_corruption(self.run_inner(lock_hint, budget, action))
+        let result = self.health.note_corruption(self.run_inner(lock_hint, budget, action));
+        self.record_damage(result.as_ref().err());
+        result
+    }
+
+    /// Records the corruption that the allocator has met, and reacts as the mount asks. `recorded`
+    /// is an error whose corruption was recorded already. The caller holds no lock and no handle.
+    pub(in crate::live) fn record_damage(&self, recorded: Option<&Error>) {
+        for corruption in self.allocator.take_damage() {
+            if !matches!(recorded, Some(Error::Corrupt(known)) if *known == corruption) {
+                self.health.follow_policy(&corruption);
+            }
+        }
     }
 
     fn run_inner<R>(

@@ -139,7 +139,7 @@ impl LiveFs {
     fn take_inode_for_tx(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
         let mut effort = Effort::default();
         loop {
-            match self.allocator.take_inode(parent, is_dir) {
+            match self.take_inode(parent, is_dir) {
                 Err(Error::NoSpace) if self.make_space(&mut effort, SpaceCaller::Inside)? => {}
                 result => return result,
             }

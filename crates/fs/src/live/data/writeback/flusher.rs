@@ -46,6 +46,7 @@ impl LiveFs {
         let before = if woken { None } else { Some(before.unwrap_or_else(Instant::now)) };
         let written = self.write_back_emptied().and_then(|()| self.write_back_all(before));
         let written = written.and_then(|()| self.restore_idle_journal());
+        self.record_damage(None);
         if let Err(error) = written {
             // A write error has poisoned the engine. After a read error (an extent block that
             // cannot be read) the data stays in memory for the next round.

@@ -1,0 +1,122 @@
+# Damaged volumes: an error for what is damaged, and all else as before.
+
+# A volume of mke2fs with the features and options given, and the files a to f.
+damaged_sample() { # IMG OPTIONS…
+    local image=$1 name
+    shift
+    needs mke2fs debugfs
+    mke2fs -q -F "$@" "$image" 8M
+    echo hello >"$WORK/contents"
+    for name in a b c d e f; do echo "write $WORK/contents $name"; done >"$WORK/commands"
+    debugfs -w -f "$WORK/commands" "$image" >/dev/null 2>&1
+}
+
+errors_noted() { # IMG
+    dumpe2fs -h "$1" 2>/dev/null | sed -nE 's/^FS Error count: +//p'
+}
+
+# The inode bitmap says that inodes in use are free: creating a file is an error once for each, in
+# a transaction too; no inode gets a second owner.
+test_inodes_in_use_that_are_marked_free() {
+    local free image
+    for image in ext2.img ext4.img; do
+        damaged_sample $image -t "${image%.img}"
+        free=$(dumpe2fs -h $image 2>/dev/null | sed -nE 's/^Free inodes: +//p')
+        debugfs -w -R 'freei <12>' $image 2>/dev/null
+        debugfs -w -R 'freei <14>' $image 2>/dev/null
+        debugfs -w -R "ssv free_inodes_count $((free + 2))" $image 2>/dev/null
+        debugfs -w -R "set_bg 0 free_inodes_count $((free + 2))" $image 2>/dev/null
+        debugfs -w -R 'set_bg 0 checksum calc' $image 2>/dev/null
+        mounted $image mnt --log log
+        equal "contents before" hello "$(cat mnt/a)"
+        exits 1 'Structure needs cleaning|Input/output error' -- touch mnt/first
+        exits 1 'Structure needs cleaning|Input/output error' -- "$XACT" run --at mnt -- mkdir mnt/second
+        touch mnt/third
+        mkdir mnt/fourth
+        ln -s target mnt/fifth
+        "$XACT" run --at mnt -- mkfifo mnt/sixth
+        equal "contents" hello "$(cat mnt/a)"
+        equal "contents" hello "$(cat mnt/c)"
+        equal "owners of one inode" '' "$(stat -c %i mnt/* | sort | uniq -d)"
+        unmounted mnt
+        lacks log panicked
+        has log 'the inode is in use, but the inode bitmap says that it is free'
+        equal "errors in the superblock" 2 "$(errors_noted $image)"
+        rm log
+    done
+}
+
+# A group with a corrupt inode bitmap is not used, and the volume remembers it.
+test_a_corrupt_inode_bitmap_is_recorded() {
+    local block
+    needs mke2fs dumpe2fs
+    mke2fs -q -F -t ext4 -O metadata_csum disk.img 64M
+    block=$(dumpe2fs disk.img 2>/dev/null | sed -nE 's/.*Inode bitmap at ([0-9]+).*/\1/p' | head -1)
+    printf '\xff' | dd of=disk.img bs=1 seek=$((block * 4096 + 100)) conv=notrunc status=none
+    mounted disk.img mnt --log log
+    mkdir mnt/d || true
+    touch mnt/d/file || true
+    unmounted mnt
+    has log 'checksum of the inode bitmap does not match'
+    [[ $(errors_noted disk.img) -ge 1 ]] || fail "the superblock has no error"
+}
+
+# names_of DIR: what ls lists, whatever its status.
+names_of() { ls "$1" 2>/dev/null | wc -l; }
+
+# One damaged block of a folder: the names in the other blocks are listed, also by a transaction,
+# and the listing ends with an error.
+test_one_damaged_block_hides_no_other_names() {
+    local block listed features
+    needs mke2fs debugfs
+    for features in '^dir_index,^metadata_csum' '^dir_index,metadata_csum' 'dir_index,^metadata_csum' 'dir_index,metadata_csum'; do
+        mke2fs -q -F -t ext4 -b 1024 -O "$features" disk.img 8M
+        mkdir -p mnt
+        mount -o loop disk.img mnt
+        mkdir mnt/d
+        (cd mnt/d && seq -f 'file-number-%g' 300 | xargs touch)
+        kernel_unmounted mnt
+        block=$(debugfs -R 'bmap d 4' disk.img 2>/dev/null)
+        printf '\377\377\377\377\001\000' | dd of=disk.img bs=1 seek=$((block * 1024)) conv=notrunc status=none
+        mounted disk.img mnt --log log
+        listed=$(names_of mnt/d)
+        [[ $listed -ge 240 && $listed -lt 300 ]] || fail "$features: $listed of 300 names are listed"
+        exits 2 'reading directory|cannot access|Structure needs cleaning|Input/output error' -- ls mnt/d
+        equal "$features: names in a transaction" "$listed" "$("$XACT" run --at mnt -- sh -c 'ls mnt/d 2>/dev/null | wc -l')"
+        equal "$features: names once" '' "$(ls mnt/d 2>/dev/null | sort | uniq -d)"
+        unmounted mnt
+        has log "the folder .* is damaged"
+        [[ $(errors_noted disk.img) -ge 1 ]] || fail "$features: the superblock has no error"
+        rm log
+    done
+}
+
+# The root of a folder's hash index is damaged: the leaves are listed.
+test_a_damaged_index_hides_no_names() {
+    local block
+    needs mke2fs debugfs
+    mke2fs -q -F -t ext4 -b 1024 disk.img 8M
+    mkdir -p mnt
+    mount -o loop disk.img mnt
+    mkdir mnt/d
+    (cd mnt/d && seq -f 'file-number-%g' 300 | xargs touch)
+    kernel_unmounted mnt
+    block=$(debugfs -R 'bmap d 0' disk.img 2>/dev/null)
+    printf '\377\377' | dd of=disk.img bs=1 seek=$((block * 1024 + 40)) conv=notrunc status=none
+    mounted disk.img mnt
+    # ls reads '..' first, and the block of '..' is damaged.
+    equal "names" 300 "$(names_of mnt/d)"
+    unmounted mnt
+}
+
+# Without the feature filetype, a name's type comes from its inode. One of unknown type is an error
+# for its own name.
+test_one_bad_inode_hides_no_other_names() {
+    damaged_sample disk.img -t ext2 -O ^filetype
+    debugfs -w -R 'sif c mode 0150644' disk.img 2>/dev/null
+    mounted disk.img mnt
+    equal "names" 'a b c d e f lost+found' "$(echo $(ls mnt))"
+    equal "contents" hello "$(cat mnt/a)"
+    exits 1 'mnt/c' -- cat mnt/c
+    unmounted mnt
+}
