@@ -48,6 +48,8 @@ int main(int argc, char **argv) {
     char outside[4096];
     snprintf(outside, sizeof outside, "%s/one", argv[1]);
     assert(access(outside, F_OK) < 0);
+    /* An unknown flag ends nothing. */
+    assert(xact_tx_commit(tx, 1 << 20) < 0 && errno == EINVAL && xact_tx_status(tx) == 1);
     assert(xact_tx_commit(tx, 0) == 0 && access(outside, F_OK) == 0);
     assert(xact_tx_status(tx) == 0 && xact_tx_commit(tx, 0) < 0 && errno == ESTALE);
     xact_tx_free(tx);
@@ -179,6 +181,7 @@ int main(int argc, char **argv) {
 
     uint64_t savepoint;
     assert(fs_tx_begin(0) == 0 && fs_tx_status() == 1 && fs_tx_id() > 0 && fs_tx_doomed() == 0);
+    assert(fs_tx_commit(0x400) < 0 && errno == EINVAL && fs_tx_status() == 1);
     assert(fs_tx_savepoint(&savepoint) == 0 && close(creat("undone", 0644)) == 0);
     assert(fs_tx_rollback(savepoint) == 0 && access("undone", F_OK) < 0);
     assert(fs_tx_savepoint(&savepoint) == 0 && close(creat("kept", 0644)) == 0);

@@ -35,6 +35,7 @@ use xact_namespace::namespace::{Bound, Home, Namespace, UserNamespace};
 use xact_namespace::staying;
 
 use crate::failure::Failed;
+use crate::transaction::check_commit_flags;
 
 /// Flags of a begin that the library evaluates, not the daemon; the same numbers as in `xact.h`.
 const BEGIN_LEAVE_OUTSIDE: u32 = 0x1_0000;
@@ -86,6 +87,7 @@ pub fn begin(at: Option<&Path>, flags: u32) -> Result<(), Failed> {
 
 /// Commits the innermost begin.
 pub fn commit(flags: u32) -> Result<(), Failed> {
+    check_commit_flags(flags)?;
     end(|tx| match tx.begins.pop() {
         Some(savepoint) => {
             let done = SavepointHandle::with_number(&tx.folder, savepoint).and_then(SavepointHandle::release);

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_RETAIN};
+use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_CONSOLIDATE, COMMIT_ORDERED, COMMIT_RETAIN};
 use xact_control::client::{Channel, SavepointHandle};
 use xact_namespace::file_identity::FileIdentity;
 
@@ -25,6 +25,19 @@ enum Kind {
     },
     /// A savepoint in the transaction that this process runs in.
     Within(SavepointHandle),
+}
+
+/// `EINVAL` for commit flags that the library does not know. Checked before anything else: a call
+/// that fails for its arguments leaves the transaction open.
+pub fn check_commit_flags(flags: u32) -> Result<(), Failed> {
+    const KNOWN: u32 = COMMIT_ORDERED | COMMIT_RETAIN | COMMIT_CONSOLIDATE;
+    match flags & !KNOWN {
+        0 => Ok(()),
+        unknown => {
+            let text = format!("a commit has no flag {unknown:#x}; the transaction is still open");
+            Err(Failed::new(libc::EINVAL, text))
+        }
+    }
 }
 
 impl Tx {

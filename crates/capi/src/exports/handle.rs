@@ -8,7 +8,7 @@ use std::ptr;
 use super::error::xact_errmsg;
 use super::required_path;
 use crate::failure::{CError, Failed, ffi_call};
-use crate::transaction::Tx;
+use crate::transaction::{Tx, check_commit_flags};
 
 /// `struct xact_tx`: a transaction, and the result of its last commit.
 pub struct Handle {
@@ -91,6 +91,7 @@ pub unsafe extern "C" fn xact_tx_commit(tx: *mut Handle, flags: c_uint) -> c_int
     ffi_call(-1, || {
         // SAFETY: as the caller promises.
         let handle = unsafe { handle(tx) }?;
+        check_commit_flags(flags)?;
         let open = handle.open.take().ok_or_else(|| Failed::of_errno(libc::ESTALE))?;
         handle.refused = None;
         match open.commit(flags) {
