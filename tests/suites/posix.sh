@@ -226,3 +226,26 @@ test_access_times() {
         kernel_unmounted mnt
     done
 }
+
+# What chattr changes is seen at once, in a transaction too.
+test_chattr_changes_ctime_at_once() {
+    needs chattr
+    volume disk.img
+    mounted disk.img mnt
+    touch mnt/file
+    mkdir mnt/folder
+    check_times() { # FILE COMMAND…
+        local before after file=$1
+        shift
+        before=$(stat -c %z "$file")
+        sleep 0.02
+        "$@" "$file"
+        after=$(stat -c %z "$file")
+        [[ $before != "$after" ]] || fail "$* $file: ctime is still $before"
+    }
+    check_times mnt/file chattr +A
+    check_times mnt/folder chattr +d
+    export -f check_times fail
+    "$XACT" run --at mnt -- bash -ec 'check_times mnt/file chattr -A; check_times mnt/folder chattr -d'
+    unmounted mnt
+}

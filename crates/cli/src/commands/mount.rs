@@ -124,7 +124,12 @@ fn settings_of(args: &Mount) -> Result<Vec<(Id, Option<Value>)>> {
 
 fn mount_point(path: &Path) -> Result<PathBuf> {
     let point = crate::mounts::absolute(path)?;
-    match std::fs::metadata(&point) {
+    // Some kernels answer stat(2) from their cache after the daemon's death, but not statfs(2).
+    let about = std::fs::metadata(&point).and_then(|about| {
+        rustix::fs::statfs(&point)?;
+        Ok(about)
+    });
+    match about {
         Ok(about) if about.is_dir() => Ok(point),
         Ok(_) => Err(Failure::usage(format!("{} is not a folder", point.display()))),
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(Failure::new(

@@ -133,6 +133,10 @@ impl Server {
                 let (request_view, ino) = self.enter(node, header)?;
                 let output = attributes::flags_ioctl(request_view.view(), ino, header, command, input)?;
                 let output = output.ok_or(Errno::ENOTTY)?;
+                if matches!(command, attributes::SETFLAGS | attributes::FSSETXATTR) {
+                    // The inode's ctime has changed, and the kernel keeps the old one.
+                    self.forget_attributes(request_view.node(ino));
+                }
                 reply.put(&IoctlOut::default());
                 reply.put_bytes(&output[..output.len().min(args.out_size as usize)]);
             }
