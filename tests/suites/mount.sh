@@ -149,6 +149,11 @@ test_single_caller_can_be_turned_off() {
         report "not tested: with one CPU no caller is served from its own"
         return
     }
+    # An emulated CPU is too slow for the daemon to see that one thread makes most of the calls.
+    [[ -z ${EMULATED:-} ]] || {
+        report "not tested: the CPU is emulated"
+        return
+    }
     volume disk.img
     local options
     for options in single_caller nosingle_caller; do
