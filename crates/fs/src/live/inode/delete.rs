@@ -28,6 +28,9 @@ impl LiveFs {
         if !state.live || state.inode.links_count() > 0 || cached.holds.load(SeqCst) > 0 {
             // Views no longer keep it; its last holder calls this again.
             self.mvcc.forget_unlinked(ino);
+            if state.live && state.inode.links_count() == 0 {
+                self.space.held_deletions.add(ino);
+            }
             return Ok(());
         }
         if self.mvcc.keeps_unlinked(ino) {

@@ -1,7 +1,8 @@
 //! The steps that are tried before a caller gets `NoSpace`.
 //!
 //! [`LiveFs::make_space`] takes the next one of these steps, and then the caller tries again:
-//! 1. Wait for deletions under way, and make freed space available by a commit.
+//! 1. Wait for deletions under way, and make freed space available by a commit. This step is taken
+//!    again as long as it makes space that others take first.
 //! 2. Let open transactions give way, one at a time. Two things hold space: views of the past keep
 //!    deleted files, and transactions hold space of their own ([`crate::live::space::tx_space`]).
 //!    If the views hold more, the oldest views expire; else the transaction that holds most is
@@ -19,7 +20,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use xact_consistency::Snapshots;
-use xact_types::{Error, Result};
+use xact_types::{Error, Ino, Result};
 
 use crate::alloc::{Purpose, Reservation};
 use crate::live::LiveFs;
@@ -64,8 +65,9 @@ impl LiveFs {
         }
         let round = self.space.rounds.load(SeqCst);
         if !effort.reclaimed {
-            effort.reclaimed = true;
-            let waited = self.wait_for_removals();
+            let released = self.space.held_deletions.wait(|ino| !self.is_deletion_pending(ino));
+            let waited = self.wait_for_removals() || released;
+            effort.reclaimed = !waited;
             // Freed space becomes available with its commit, and reserved space when the dirty data
             // it is for is written.
             if waited
@@ -114,6 +116,14 @@ impl LiveFs {
                 result => return result,
             }
         }
+    }
+
+    /// Whether a deleted inode still has its space.
+    fn is_deletion_pending(&self, ino: Ino) -> bool {
+        self.inodes.peek(ino).is_some_and(|cached| {
+            // Its deletion holds the lock.
+            cached.state.try_read().is_none_or(|state| state.live && state.inode.links_count() == 0)
+        })
     }
 
     /// Waits for running removals to end, up to [`REMOVALS_WAIT_MAX`]. Returns whether any ran.

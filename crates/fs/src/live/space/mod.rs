@@ -3,9 +3,11 @@
 //! - `tx_space`: space that open transactions hold before their commits; `tx_reserve`: how they get
 //!   it
 //! - `make_space`: the steps that are tried before a caller gets `NoSpace`
+//! - `held_deletions`: deleted files whose space the kernel is about to release
 //! - `journal_size`: the journal grows for the largest commit, and shrinks again; `long_journal`:
 //!   whether a commit needs it long
 
+mod held_deletions;
 pub(super) mod journal_size;
 mod long_journal;
 pub(super) mod make_space;
@@ -16,6 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
+use held_deletions::HeldDeletions;
 use long_journal::LongJournal;
 use tx_space::TxSpaces;
 
@@ -24,6 +27,7 @@ use tx_space::TxSpaces;
 pub(super) struct Space {
     transactions: TxSpaces,
     long_journal: LongJournal,
+    pub(super) held_deletions: HeldDeletions,
     /// Removals of blocks that are running.
     removals: AtomicUsize,
     /// Held while transactions give way, so that no more of them do than necessary.
