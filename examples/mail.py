@@ -43,11 +43,24 @@ def listing(path):
         yield " ".join([str(number), subject, *sorted(os.listdir(f"{path}/attachments/{number}"))])
 
 
-folder, command, *rest = sys.argv[1:] or sys.exit(__doc__)
+def usage(status):
+    print(__doc__, file=sys.stderr if status else sys.stdout)
+    sys.exit(status)
+
+
+if "--help" in sys.argv or "-h" in sys.argv:
+    usage(0)
+if len(sys.argv) < 3:
+    usage(64)
+folder, command, *rest = sys.argv[1:]
+# An action, and the arguments that it needs at least.
 actions = {
-    "add": lambda tx: add(tx.path, rest[0], rest[1:]),
-    "delete": lambda tx: delete(tx.path, rest[0]),
+    "add": (lambda tx: add(tx.path, rest[0], rest[1:]), 2),
+    "delete": (lambda tx: delete(tx.path, rest[0]), 1),
     # Rows and attachments are of one instant. A transaction that only reads always commits.
-    "list": lambda tx: "\n".join(listing(tx.path)),
+    "list": (lambda tx: "\n".join(listing(tx.path)), 0),
 }
-print(xact.run(actions[command], xact.folder(folder), tries=20) or "")
+action, least = actions.get(command, (None, 0))
+if action is None or len(rest) < least:
+    usage(64)
+print(xact.run(action, xact.folder(folder), tries=20) or "")

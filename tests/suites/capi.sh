@@ -542,6 +542,10 @@ test_mail_store() {
     fresh
     export LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
     local mail=("$ROOT/examples/mail.py") pids=() i
+    "${mail[@]}" --help >help
+    has help '^usage: mail.py'
+    exits 64 '^usage: mail.py' -- "${mail[@]}" mnt/folder
+    exits 64 '^usage: mail.py' -- "${mail[@]}" mnt/folder delete
     head -c 100000 /dev/urandom >picture
     for i in 1 2 3 4; do
         (for n in 1 2 3 4 5; do "${mail[@]}" mnt/folder add "mail $i.$n" picture; done >>added) &

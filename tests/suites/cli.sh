@@ -228,3 +228,24 @@ test_install_and_uninstall() {
     make -s -C "$ROOT" uninstall PREFIX="$WORK/usr" >/dev/null
     equal "files left" '' "$(find "$WORK/usr" -type f)"
 }
+
+# What is mistyped before the command is an error of ours, not the command.
+test_mistyped_options_are_not_the_command() {
+    volume disk.img
+    mounted disk.img mnt
+    exits 64 '--kepe' -- "$XACT" run --at mnt --kepe -- touch mnt/file
+    exits 64 '--kepe' -- "$XACT" run --kepe touch mnt/file
+    [[ ! -e mnt/file ]] || fail "the command ran"
+    # After the command's name, all belongs to it.
+    equal "arguments" '-n --keep' "$("$XACT" run --at mnt printf '%s %s' -n --keep)"
+    unmounted mnt
+}
+
+# A volume without generations has no folders of snapshots.
+test_snapshot_folders_exist_with_generations_only() {
+    ENGINE=journal volume disk.img
+    mounted disk.img mnt
+    exits 2 'No such file' -- ls mnt/.xact/snapshots
+    exits 2 'No such file' -- ls mnt/.xact/images
+    unmounted mnt
+}

@@ -281,6 +281,11 @@ impl Volume {
         self.base.engine().snapshots().map(Snapshots::pool_use).transpose()
     }
 
+    /// Whether the volume has generations, and so can have snapshots.
+    pub fn has_generations(&self) -> bool {
+        self.base.engine().snapshots().is_some()
+    }
+
     /// Whether a full pool is the reason for [`Error::NoSpace`].
     pub fn is_pool_full(&self) -> bool {
         self.base.engine().snapshots().is_some_and(Snapshots::is_pool_full)

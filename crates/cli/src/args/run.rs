@@ -99,7 +99,7 @@ pub struct Run {
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub status_file: Option<PathBuf>,
     /// The command and its arguments.
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }

@@ -76,7 +76,8 @@ impl LiveFs {
         Ok(crate::superblock::read(&self.engine, &self.sb)?.volume_name().to_vec())
     }
 
-    /// Changes the label durably. `EINVAL` for more than 16 bytes.
+    /// Changes the label durably, and in its place on the device, where blkid(8) looks for it.
+    /// `EINVAL` for more than 16 bytes.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         if label.len() > LABEL_MAX {
             return Err(Errno::EINVAL.into());
@@ -86,6 +87,7 @@ impl LiveFs {
         crate::superblock::update(&mut handle, &self.sb, |sb| sb.set_volume_name(label))?;
         let commit = handle.commit_id();
         drop(handle);
-        self.engine.commit(commit)
+        self.engine.commit(commit)?;
+        self.engine.journal().map_or(Ok(()), |journal| journal.checkpoint())
     }
 }

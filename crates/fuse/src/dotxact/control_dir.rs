@@ -99,6 +99,12 @@ impl Server {
     fn control_dir_lookup(&self, node: Node, name: &[u8]) -> Result<EntryOut> {
         match node {
             Node::ControlDir if name == b"tx" => self.control_dir_entry(Node::TxList),
+            // A volume without generations has no snapshots, and no folders of them.
+            Node::ControlDir
+                if matches!(name, b"snapshots" | b"images") && !self.volume.has_generations() =>
+            {
+                Err(Errno::ENOENT.into())
+            }
             Node::ControlDir if name == b"snapshots" => self.control_dir_entry(Node::SnapshotDir),
             Node::ControlDir if name == b"images" => self.control_dir_entry(Node::ImageDir),
             Node::SnapshotDir | Node::ImageDir => self.lookup_snapshot(node, name),
