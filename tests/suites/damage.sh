@@ -50,9 +50,9 @@ test_inodes_in_use_that_are_marked_free() {
 test_a_corrupt_inode_bitmap_is_recorded() {
     local block
     needs mke2fs dumpe2fs
-    mke2fs -q -F -t ext4 -O metadata_csum disk.img 64M
+    mke2fs -q -F -t ext4 -b 1024 -O metadata_csum disk.img 64M
     block=$(dumpe2fs disk.img 2>/dev/null | sed -nE 's/.*Inode bitmap at ([0-9]+).*/\1/p' | head -1)
-    printf '\xff' | dd of=disk.img bs=1 seek=$((block * 4096 + 100)) conv=notrunc status=none
+    printf '\xff' | dd of=disk.img bs=1 seek=$((block * 1024 + 100)) conv=notrunc status=none
     mounted disk.img mnt --log log
     mkdir mnt/d || true
     touch mnt/d/file || true
@@ -62,7 +62,7 @@ test_a_corrupt_inode_bitmap_is_recorded() {
 }
 
 # names_of DIR: what ls lists, whatever its status.
-names_of() { ls "$1" 2>/dev/null | wc -l; }
+names_of() { { ls "$1" 2>/dev/null || true; } | wc -l; }
 
 # One damaged block of a folder: the names in the other blocks are listed, also by a transaction,
 # and the listing ends with an error.
@@ -83,7 +83,7 @@ test_one_damaged_block_hides_no_other_names() {
         [[ $listed -ge 240 && $listed -lt 300 ]] || fail "$features: $listed of 300 names are listed"
         exits 2 'reading directory|cannot access|Structure needs cleaning|Input/output error' -- ls mnt/d
         equal "$features: names in a transaction" "$listed" "$("$XACT" run --at mnt -- sh -c 'ls mnt/d 2>/dev/null | wc -l')"
-        equal "$features: names once" '' "$(ls mnt/d 2>/dev/null | sort | uniq -d)"
+        equal "$features: names once" '' "$({ ls mnt/d 2>/dev/null || true; } | sort | uniq -d)"
         unmounted mnt
         has log "the folder .* is damaged"
         [[ $(errors_noted disk.img) -ge 1 ]] || fail "$features: the superblock has no error"
@@ -104,7 +104,6 @@ test_a_damaged_index_hides_no_names() {
     block=$(debugfs -R 'bmap d 0' disk.img 2>/dev/null)
     printf '\377\377' | dd of=disk.img bs=1 seek=$((block * 1024 + 40)) conv=notrunc status=none
     mounted disk.img mnt
-    # ls reads '..' first, and the block of '..' is damaged.
     equal "names" 300 "$(names_of mnt/d)"
     unmounted mnt
 }

@@ -138,21 +138,21 @@ with open("mnt/a", "rb") as file:
 # moment later.
 test_deleted_space_is_there_at_once() {
     local i status=0
-    volume disk.img --size 64M
+    volume disk.img --size 32M
     mounted disk.img mnt
-    for i in $(seq 20); do
-        head -c 40M /dev/zero >mnt/one
+    for i in $(seq 10); do
+        head -c 20M /dev/zero >mnt/one
         rm mnt/one
-        head -c 40M /dev/zero >mnt/two
+        head -c 20M /dev/zero >mnt/two
         rm mnt/two
-        fallocate -l 40M mnt/three
+        fallocate -l 20M mnt/three
         rm mnt/three
     done
     # Two programs in turn, each of which has place.
     turns() { # NAME
         local j
-        for j in $(seq 40); do
-            head -c 20M /dev/zero >"mnt/$1" || return 1
+        for j in $(seq 15); do
+            head -c 10M /dev/zero >"mnt/$1" || return 1
             rm "mnt/$1"
         done
     }
@@ -161,12 +161,12 @@ test_deleted_space_is_there_at_once() {
     wait $! || status=1
     equal "two programs that write and delete in turn" 0 "$status"
     # A file that stays open keeps its space; the error comes after a moment.
-    head -c 40M /dev/zero >mnt/open
+    head -c 20M /dev/zero >mnt/open
     exec 8<mnt/open
     rm mnt/open
-    exits 1 'No space left' -- dd if=/dev/zero of=mnt/more bs=1M count=40
+    exits 1 'No space left' -- dd if=/dev/zero of=mnt/more bs=1M count=20
     exec 8<&-
-    head -c 40M /dev/zero >mnt/more
+    head -c 20M /dev/zero >mnt/more
     unmounted mnt
     sound disk.img
 }

@@ -8,12 +8,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use xact_consistency::mmp::Mmp;
 use xact_consistency::{Engine, Handle};
 use xact_layout::superblock::{NotedError, ON_ERROR_CONTINUE, ON_ERROR_PANIC, Superblock};
 use xact_types::{Corruption, Error, Ino, Result, Site, unix_seconds};
+
+/// The same corruption is logged again after this time.
+const LOG_AGAIN: Duration = Duration::from_secs(10);
 
 /// The reaction to corruption (`errors=` of ext4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,8 @@ pub(in crate::live) struct Health {
     policy: ErrorPolicy,
     /// Damaged folders that were listed, with the first damage met in each.
     damaged_folders: Mutex<BTreeMap<Ino, Error>>,
+    /// The corruption that was logged last, and when.
+    logged: Mutex<Option<(Corruption, Instant)>>,
     /// This machine's claim on a volume that several machines reach.
     claim: Mutex<Option<Mmp>>,
 }
@@ -62,7 +68,14 @@ impl Health {
         let on_error = asked.unwrap_or_else(|| OnError::of(&sb));
         let policy =
             ErrorPolicy { on_error, read_only: AtomicBool::new(false), stopped: AtomicBool::new(false) };
-        Health { engine, sb, policy, damaged_folders: Mutex::default(), claim: Mutex::new(None) }
+        Health {
+            engine,
+            sb,
+            policy,
+            damaged_folders: Mutex::default(),
+            logged: Mutex::default(),
+            claim: Mutex::new(None),
+        }
     }
 
     /// `ReadOnly` if the volume was opened read-only or has become so.
@@ -98,7 +111,14 @@ impl Health {
             tracing::warn!("{corruption}; it could not be recorded in the superblock: {error}");
         }
         match self.policy.on_error {
-            OnError::Continue => {}
+            OnError::Continue => {
+                // Who reads the same damage again and again does not fill the log.
+                let mut logged = self.logged.lock();
+                if logged.is_none_or(|(last, at)| last != *corruption || at.elapsed() > LOG_AGAIN) {
+                    *logged = Some((*corruption, Instant::now()));
+                    tracing::warn!("{corruption}; e2fsck will check the volume");
+                }
+            }
             OnError::ReadOnly => {
                 self.policy.read_only.store(true, SeqCst);
                 tracing::warn!("{corruption}: the volume is read-only from now on (errors=remount-ro)");

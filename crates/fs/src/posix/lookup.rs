@@ -48,7 +48,11 @@ pub fn read_dir<T: InodeOps + ?Sized>(
         return fail(Errno::ENOENT);
     }
     let kind = FileKind::Directory;
-    let parent = if cookie < AFTER_DOTDOT { Some(ops.parent(dir)?) } else { None };
+    let parent = match (cookie < AFTER_DOTDOT).then(|| ops.parent(dir)).transpose() {
+        // Its block is damaged. The listing ends with that error.
+        Err(Error::Corrupt(_)) => None,
+        parent => parent?,
+    };
     if cookie < AFTER_DOT && !each(DirItem { name: b".", ino: dir, kind, next_cookie: AFTER_DOT }) {
         return Ok(());
     }

@@ -83,7 +83,15 @@ impl LiveFs {
             }
             for (own_cookie, name) in [(1, &b"."[..]), (2, b"..")] {
                 if cookie < own_cookie {
-                    let ino = if own_cookie == 1 { dir } else { self.dir_parent(dir, state)? };
+                    let ino = match own_cookie {
+                        1 => Ok(dir),
+                        _ => self.dir_parent(dir, state),
+                    };
+                    let ino = match ino {
+                        // Its block is damaged. The listing ends with that error.
+                        Err(Error::Corrupt(_)) => continue,
+                        ino => ino?,
+                    };
                     if !each(DirItem { name, ino, kind: FileKind::Directory, next_cookie: own_cookie }) {
                         return Ok(());
                     }
