@@ -192,7 +192,8 @@ impl ReadAsOf for MemFs {
         blocks: Range<FileBlock>,
         since: Stamp,
     ) -> Result<Option<ChangedBy>> {
-        self.find_changed_block(ino, since, since, &mut |at| blocks.contains(&at)).map(|(by, _)| by)
+        self.find_changed_block(ino, since, since, &mut |changed| blocks.contains(&changed.start))
+            .map(|(by, _)| by)
     }
 
     /// Neither authors nor the order of changes are recorded here.
@@ -201,13 +202,13 @@ impl ReadAsOf for MemFs {
         ino: Ino,
         since: Stamp,
         _after: Stamp,
-        wanted: &mut dyn FnMut(FileBlock) -> bool,
+        wanted: &mut dyn FnMut(Range<FileBlock>) -> bool,
     ) -> Result<(Option<ChangedBy>, Stamp)> {
         let state = self.state.lock();
         let blocks = |tree: &MemTree| tree.node(ino).map(|node| node.blocks.clone()).unwrap_or_default();
         let (now, then) = (blocks(&state.tree), blocks(&state.views[&since.0]));
         let mut changed = now.keys().chain(then.keys()).filter(|at| now.get(at) != then.get(at));
-        Ok((changed.find(|at| wanted(**at)).map(|_| ChangedBy(None)), since))
+        Ok((changed.find(|at| wanted(**at..at.offset(1))).map(|_| ChangedBy(None)), since))
     }
 }
 

@@ -6,6 +6,7 @@ mod early_conflicts;
 mod history;
 mod large_transactions;
 mod memory_limits;
+mod old_views;
 mod partial_commits;
 mod permission;
 mod persisted;

@@ -63,9 +63,13 @@ impl<B: VersionedFs> TxTree<'_, B> {
             let mut reads = self.reads.lock();
             let compared = reads.compared.entry(ino).or_default();
             let after = self.stamp.max(*compared);
-            let is_own = |at: FileBlock| node.file.blocks.contains_key(&at) || !node.file.base_has(at);
+            let file = &node.file;
+            let is_own = |changed: Range<FileBlock>| {
+                let is_cut = file.base_end.is_some_and(|end| end < changed.end);
+                is_cut || file.blocks.range(changed).next().is_some()
+            };
             (changed, *compared) =
-                self.base.find_changed_block(ino, self.stamp, after, &mut |at| is_own(at))?;
+                self.base.find_changed_block(ino, self.stamp, after, &mut |changed| is_own(changed))?;
         }
         let Some(by) = changed else { return Ok(()) };
         let mut reads = self.reads.lock();

@@ -90,14 +90,16 @@ impl InstallOps for Operation<'_> {
             self.remove_range(ino, first, past, Removal::Replaced)?;
             assert!(self.unfinished.is_empty(), "an install was reserved before it began");
         }
-        let keep = self.version_stamp();
+        let keep = self.seen_change(ino);
         let (_, handle, cached, state) = self.parts(ino);
-        if let Some(until) = keep {
+        if let Some(change) = &keep {
             // Versions of data blocks were kept above; the other blocks were holes.
             for (at, _) in staged.new.blocks.iter().filter(|(_, data)| data.is_some()) {
-                state.versions.keep_block(until, *at, BlockVersion::Hole);
+                if fs.needs_block(cached, state, *at, change) {
+                    let kept = state.versions.keep_block(change, *at, BlockVersion::Hole);
+                    fs.mvcc.note_versioned(ino, change, kept);
+                }
             }
-            fs.mvcc.note_versioned(ino);
         }
         if !staged.spilled.is_empty() || !(staged.journaled || staged.runs.is_empty()) {
             handle.order_data();
@@ -169,23 +171,24 @@ impl Operation<'_> {
         if !staged.journaled {
             return Ok(found);
         }
-        let (fs, keep) = (self.fs, self.version_stamp());
+        let (fs, keep) = (self.fs, self.seen_change(ino));
         let locked = self.state(ino)?;
         let end = staged.new.cut.unwrap_or(END);
         let contents = staged.new.blocks.iter().filter(|(_, data)| in_memory(data).is_some());
         for (at, _) in contents.take_while(|(at, _)| *at < end) {
             let mapping = fs.extents(ino, &locked.state).map(&locked.state.inode, *at)?;
             let Mapping::Written { start, .. } = mapping else { continue };
+            let needed = keep.filter(|change| fs.needs_block(&locked.cached, &mut locked.state, *at, change));
             // Keeping the old contents would need a read from the device within the handle: use a
             // new block instead.
-            if keep.is_some()
+            if needed.is_some()
                 && !locked.cached.pages.lock().map.contains_key(&at.0)
                 && !fs.engine.holds_data(start, 1)
             {
                 continue;
             }
-            if let Some(until) = keep {
-                fs.keep_block(&locked.cached, &mut locked.state, *at, until)?;
+            if let Some(change) = &needed {
+                fs.keep_block(&locked.cached, &mut locked.state, *at, change)?;
             }
             fs.drop_pages(&locked.cached, &locked.state, at.0, at.0 + 1);
             found.0.insert(*at, start);

@@ -81,10 +81,9 @@ impl Operation<'_> {
     fn changed_since(
         &mut self,
         ino: Ino,
-        newest: impl FnOnce(&Versions) -> Option<Stamp>,
+        author: impl FnOnce(&Versions) -> Option<ChangedBy>,
     ) -> Result<Option<ChangedBy>> {
-        let stamp = newest(&self.any_state(ino)?.state.versions);
-        Ok(stamp.map(|stamp| self.fs.mvcc.stamps().changed_by(stamp)))
+        Ok(author(&self.any_state(ino)?.state.versions))
     }
 }
 

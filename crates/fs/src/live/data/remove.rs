@@ -23,10 +23,10 @@ use crate::alloc::Hold;
 use crate::extent::Progress;
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
+use crate::live::mvcc::stamps::Change;
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::{Operation, UnfinishedRemoval};
 use crate::orphan::Orphans;
-use crate::versioned_fs::read_as_of::Stamp;
 
 /// The reason for the removal of a range of blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,11 +80,11 @@ impl Operation<'_> {
     /// Keeps the contents of a range for the open views. Blocks on disk stay in place, under the
     /// returned hold.
     fn keep_range(&mut self, ino: Ino, first: FileBlock, past: FileBlock) -> Result<Option<Hold>> {
-        let Some(until) = self.version_stamp() else { return Ok(None) };
+        let Some(change) = self.seen_change(ino) else { return Ok(None) };
         let fs = self.fs;
         let locked = self.state(ino)?;
         let hold = Hold::new();
-        fs.keep_removed(&locked.cached, &mut locked.state, first, past, until, &hold)?;
+        fs.keep_removed(&locked.cached, &mut locked.state, first, past, &change, &hold)?;
         Ok(Some(hold))
     }
 }
@@ -96,29 +96,32 @@ impl LiveFs {
         state: &mut InodeState,
         first: FileBlock,
         past: FileBlock,
-        until: Stamp,
+        change: &Change,
         hold: &Hold,
     ) -> Result<()> {
-        let mut kept: Vec<(FileBlock, BlockVersion)> = Vec::new();
+        let mut places: Vec<(FileBlock, BlockNr)> = Vec::new();
         self.extents(cached.ino, state).iterate(&state.inode, first..past, &mut |extent| {
             if !extent.unwritten {
                 for i in 0..extent.run.len {
-                    let block = extent.run.start.offset(u64::from(i));
-                    kept.push((extent.at.offset(i), self.removed_version(block, hold)?));
+                    places.push((extent.at.offset(i), extent.run.start.offset(u64::from(i))));
                 }
             }
             Ok(true)
         })?;
-        // Cached pages are newer than the disk. The first version of a stamp counts.
+        let mut kept = false;
+        // Cached pages are newer than the disk. The first version of a change counts.
         for (at, page) in cached.pages.lock().map.range(first.0..past.0) {
-            state.versions.keep_block(until, FileBlock(*at), BlockVersion::Bytes(page.data.clone()));
-        }
-        for (at, version) in kept {
-            if at >= first && at < past {
-                state.versions.keep_block(until, at, version);
+            let at = FileBlock(*at);
+            if self.needs_block(cached, state, at, change) {
+                kept |= state.versions.keep_block(change, at, BlockVersion::Bytes(page.data.clone()));
             }
         }
-        self.mvcc.note_versioned(cached.ino);
+        for (at, block) in places.into_iter().filter(|(at, _)| (first..past).contains(at)) {
+            if self.needs_block(cached, state, at, change) {
+                kept |= state.versions.keep_block(change, at, self.removed_version(block, hold)?);
+            }
+        }
+        self.mvcc.note_versioned(cached.ino, change, kept);
         Ok(())
     }
 

@@ -16,23 +16,23 @@ use crate::journal_modes::InodeUpdate;
 use crate::live::LiveFs;
 use crate::live::data::pages::{Changed, Page};
 use crate::live::inode::cached::{CachedInode, InodeState};
+use crate::live::mvcc::stamps::Change;
 use crate::live::mvcc::versions::BlockVersion;
 use crate::live::op::Privileges;
 use crate::quota::Charge;
-use crate::versioned_fs::read_as_of::Stamp;
 
 impl LiveFs {
     /// Writes into the cache and extends the size. Space is reserved first, so a full volume fails
     /// here and changes nothing.
     ///
-    /// `keep`: the operation's stamp if old versions must be kept.
+    /// `keep`: the change if old versions of the file must be kept.
     pub(in crate::live) fn write_data(
         &self,
         cached: &CachedInode,
         state: &mut InodeState,
         offset: u64,
         data: &[u8],
-        keep: Option<Stamp>,
+        keep: Option<Change>,
         privileges: Privileges,
     ) -> Result<()> {
         let written = self.write_pages(cached, state, offset, data, keep, privileges);
@@ -56,7 +56,7 @@ impl LiveFs {
         state: &mut InodeState,
         offset: u64,
         data: &[u8],
-        keep: Option<Stamp>,
+        keep: Option<Change>,
         privileges: Privileges,
     ) -> Result<()> {
         if data.is_empty() {
@@ -81,8 +81,8 @@ impl LiveFs {
             rest = tail;
             // A block is not read if the write covers it up to its end or to the end of the file.
             let covers = from == 0 && (to as u64 == bs || start + to as u64 >= size);
-            if let Some(until) = keep {
-                self.keep_block(cached, state, FileBlock(at), until)?;
+            if let Some(change) = &keep {
+                self.keep_block(cached, state, FileBlock(at), change)?;
             }
             if covers {
                 let fresh = if to as u64 == bs {
@@ -98,10 +98,9 @@ impl LiveFs {
                     Some(data) => data,
                     None => self.page_cache.zeros(),
                 };
-                // Drop the cache's own reference first, or make_mut would copy the block.
-                if keep.is_none() {
-                    cached.pages.lock().detach(at);
-                }
+                // Drop the cache's own reference first, or make_mut would copy the block. It does
+                // so if an old version refers to it.
+                cached.pages.lock().detach(at);
                 Arc::make_mut(&mut old)[from..to].copy_from_slice(part);
                 self.page_cache.put_dirty(cached, at, old, Changed::new(from, to));
             }
@@ -191,7 +190,7 @@ impl LiveFs {
         &self,
         cached: &CachedInode,
         state: &mut InodeState,
-        keep: Option<Stamp>,
+        keep: Option<Change>,
         privileges: Privileges,
     ) -> Result<()> {
         let bs = self.block_bytes();
@@ -207,8 +206,8 @@ impl LiveFs {
             return Ok(());
         }
         self.reserve_pages(cached, state, at, at, privileges)?;
-        if let Some(until) = keep {
-            self.keep_block(cached, state, FileBlock(at), until)?;
+        if let Some(change) = &keep {
+            self.keep_block(cached, state, FileBlock(at), change)?;
         }
         Arc::make_mut(&mut data)[used..].fill(0);
         self.page_cache.put_dirty(cached, at, data, Changed::new(used, bs as usize));
@@ -217,15 +216,15 @@ impl LiveFs {
         Ok(())
     }
 
-    /// Keeps the present contents of a block for the open views.
+    /// Keeps the present contents of a block, if an open view would read them.
     pub(in crate::live) fn keep_block(
         &self,
         cached: &CachedInode,
         state: &mut InodeState,
         at: FileBlock,
-        until: Stamp,
+        change: &Change,
     ) -> Result<()> {
-        if state.versions.has_block(until, at) {
+        if !self.needs_block(cached, state, at, change) {
             return Ok(());
         }
         let old = match self.read_block(cached, state, at)? {
@@ -234,9 +233,27 @@ impl LiveFs {
             Some(data) if !self.page_cache.is_zeros(&data) => BlockVersion::Bytes(data),
             _ => BlockVersion::Hole,
         };
-        state.versions.keep_block(until, at, old);
-        self.mvcc.note_versioned(cached.ino);
+        let kept = state.versions.keep_block(change, at, old);
+        self.mvcc.note_versioned(cached.ino, change, kept);
         Ok(())
+    }
+
+    /// Whether an open view would read the present contents of a block that is about to change. It
+    /// also records changes past the end of the file in these views.
+    pub(in crate::live) fn needs_block(
+        &self,
+        cached: &CachedInode,
+        state: &mut InodeState,
+        at: FileBlock,
+        change: &Change,
+    ) -> bool {
+        let end = state.versions.end_in_views(change, state.size, self.block_bytes());
+        if at < end {
+            return state.versions.needs_block(change, at);
+        }
+        let kept = state.versions.note_growth(change, end);
+        self.mvcc.note_versioned(cached.ino, change, kept);
+        false
     }
 
     /// Drops the cached pages of a range, dirty or not.

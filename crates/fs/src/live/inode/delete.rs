@@ -80,6 +80,7 @@ impl LiveFs {
         self.quotas.transfer(&mut handle, &std::mem::take(&mut state.charged), &Charge::default())?;
         state.live = false;
         state.dirty = false;
+        self.mvcc.note_deleted(cached.ino, state);
         Ok(())
     }
 }

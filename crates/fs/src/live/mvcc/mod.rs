@@ -3,37 +3,44 @@
 //! - `stamps`: the order of changes, and the open views; the argument why one instant stays
 //!   readable
 //! - `versions`: old versions of one inode's items
+//! - `born`: inodes that no open view sees, which need no versions
 //! - `read_view`: opening, expiring and closing views
 //! - `reads`: reads as of an instant, and the changes since
 
+mod born;
 pub(super) mod read_view;
 pub(super) mod reads;
 pub(super) mod stamps;
 pub(super) mod versions;
 
-use std::collections::{BTreeMap, BTreeSet};
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 use xact_types::{Error, Ino, Result};
 
 use crate::live::inode::cache::InodeCache;
+use crate::live::inode::cached::InodeState;
 use crate::versioned_fs::read_as_of::Stamp;
-use stamps::Stamps;
+use born::{BornInodes, Lifetime};
+use stamps::{Change, Stamps};
 use versions::Versions;
 
 /// The bookkeeping of old versions for open views. The versions themselves are in the inodes.
 pub(super) struct Mvcc {
     stamps: Stamps,
-    /// Inodes with old versions.
-    versioned: Mutex<BTreeSet<Ino>>,
-    /// Memory used by old versions, approximately.
+    /// Inodes with old versions, with the stamp of the newest change that ended one.
+    versioned: Mutex<BTreeMap<Ino, Stamp>>,
+    born: BornInodes,
+    /// Memory used by old versions, approximately, without that of `born`.
     version_bytes: AtomicU64,
-    /// Limit of `version_bytes`.
+    /// Limit of all that memory.
     limit_bytes: u64,
-    /// Inodes without a name that only views keep. Each has a stamp at which the name was already
-    /// removed: only views with older stamps keep the inode.
-    unlinked: Mutex<BTreeMap<Ino, Stamp>>,
+    /// Inodes without a name that only views keep, with the stamps of the views that keep them.
+    unlinked: Mutex<BTreeMap<Ino, Lifetime>>,
 }
 
 /// How pruning treats an inode that another thread has locked.
@@ -49,6 +56,7 @@ impl Mvcc {
         Mvcc {
             stamps: Stamps::default(),
             versioned: Mutex::default(),
+            born: BornInodes::default(),
             version_bytes: AtomicU64::new(0),
             limit_bytes,
             unlinked: Mutex::default(),
@@ -64,9 +72,34 @@ impl Mvcc {
         if self.stamps.is_expired(stamp) { Err(Error::TooOld) } else { Ok(()) }
     }
 
-    /// The inode has an old version; called under its lock.
-    pub fn note_versioned(&self, ino: Ino) {
-        self.versioned.lock().insert(ino);
+    /// The change if old versions of the inode must be kept; `None` if no open view sees it.
+    pub fn seen(&self, ino: Ino, change: Option<Change>) -> Option<Change> {
+        change.filter(|change| !self.born.is_after(ino, change.newest_view))
+    }
+
+    /// The change creates the inode.
+    pub fn note_born(&self, ino: Ino, change: &Change) {
+        self.born.insert(ino, change.stamp);
+    }
+
+    /// Whether the inode was created after `stamp`. False if no view can tell.
+    pub fn is_born_after(&self, ino: Ino, stamp: Stamp) -> bool {
+        self.born.is_after(ino, stamp)
+    }
+
+    /// The inode was deleted: no open view sees it.
+    pub fn note_deleted(&self, ino: Ino, state: &mut InodeState) {
+        state.versions.clear();
+        self.count(&mut state.versions);
+        self.versioned.lock().remove(&ino);
+        self.born.remove(ino);
+    }
+
+    /// If `kept`, the change has ended a version of the inode that was kept; called under its lock.
+    pub fn note_versioned(&self, ino: Ino, change: &Change, kept: bool) {
+        if kept {
+            self.versioned.lock().insert(ino, change.stamp);
+        }
     }
 
     /// Adds the growth of an inode's old versions to the volume's sum; it may be negative.
@@ -75,19 +108,32 @@ impl Mvcc {
         self.version_bytes.fetch_add(versions.uncounted() as u64, SeqCst);
     }
 
+    /// The end of an operation that may have kept versions of the inode, under its lock.
+    pub fn end_change(&self, versions: &mut Versions) {
+        if versions.is_crowded() {
+            versions.prune(&self.stamps.views());
+        }
+        self.count(versions);
+    }
+
     /// Memory used by old versions in bytes, approximately.
     pub fn version_bytes(&self) -> u64 {
-        self.version_bytes.load(SeqCst)
+        self.version_bytes.load(SeqCst) + self.born.bytes()
     }
 
     fn is_over_limit(&self) -> bool {
         self.version_bytes() > self.limit_bytes
     }
 
-    /// Drops the versions that no open view needs.
-    fn prune(&self, inodes: &InodeCache, contended: Contended) {
-        let oldest = self.stamps.oldest();
-        let list: Vec<Ino> = self.versioned.lock().iter().copied().collect();
+    /// Drops the versions that no open view reads. `closed`: only the view of that stamp was closed
+    /// since the last call.
+    fn prune(&self, inodes: &InodeCache, contended: Contended, closed: Option<Stamp>) {
+        // A view reads a version only of an inode that was changed later.
+        let has_version = |until: &Stamp| closed.is_none_or(|closed| *until > closed);
+        let list: Vec<Ino> = {
+            let versioned = self.versioned.lock();
+            versioned.iter().filter(|(_, until)| has_version(until)).map(|(ino, _)| *ino).collect()
+        };
         for ino in list {
             let Some(cached) = inodes.peek(ino) else { continue };
             let state = match contended {
@@ -95,12 +141,14 @@ impl Mvcc {
                 Contended::Wait => Some(cached.state.write()),
             };
             let Some(mut state) = state else { continue };
-            state.versions.prune(oldest);
+            // The views are read under the lock: see `stamps`.
+            state.versions.prune(&self.stamps.views());
             self.count(&mut state.versions);
             if state.versions.is_empty() {
                 self.versioned.lock().remove(&ino);
             }
         }
+        self.born.prune(&self.stamps);
     }
 
     /// Whether open views keep an inode that no longer has a name or a user; the caller holds its
@@ -110,9 +158,13 @@ impl Mvcc {
             return false;
         }
         // Views opened before the last name was removed may have seen the inode.
-        let gone_by = *self.unlinked.lock().entry(ino).or_insert_with(|| self.stamps.newest());
+        let lifetime = {
+            let mut unlinked = self.unlinked.lock();
+            let new = || Lifetime { born: self.born.stamp(ino), gone_by: self.stamps.newest() };
+            *unlinked.entry(ino).or_insert_with(new)
+        };
         // A view may have closed before the inode was put on the list, so look again.
-        if self.stamps.oldest().is_some_and(|oldest| oldest < gone_by) {
+        if lifetime.is_seen(&self.stamps.views()) {
             return true;
         }
         self.unlinked.lock().remove(&ino);
@@ -135,8 +187,8 @@ impl Mvcc {
 
     /// Inodes on the list whose views are closed.
     fn reapable(&self) -> Vec<Ino> {
-        let oldest = self.stamps.oldest();
-        let may_go = |gone_by: &Stamp| oldest.is_none_or(|oldest| oldest >= *gone_by);
-        self.unlinked.lock().iter().filter(|(_, gone_by)| may_go(gone_by)).map(|(ino, _)| *ino).collect()
+        let views = self.stamps.views();
+        let unlinked = self.unlinked.lock();
+        unlinked.iter().filter(|(_, lifetime)| !lifetime.is_seen(&views)).map(|(ino, _)| *ino).collect()
     }
 }

@@ -30,8 +30,10 @@ impl ReadView {
 
 impl Drop for ReadView {
     fn drop(&mut self) {
-        self.fs.mvcc.stamps().close(self.stamp);
-        self.fs.mvcc.prune(&self.fs.inodes, Contended::Skip);
+        // An expired view has no versions, and views of the same stamp need the same ones.
+        if self.fs.mvcc.stamps().close(self.stamp) {
+            self.fs.mvcc.prune(&self.fs.inodes, Contended::Skip, Some(self.stamp));
+        }
         // A failure poisons the volume, and its next caller gets the error; a drop cannot return
         // one.
         let _ = self.fs.reap_unlinked();
@@ -42,9 +44,14 @@ impl LiveFs {
     /// Expires the oldest views until old versions are within their share of memory. The caller
     /// holds no inode lock.
     pub(in crate::live) fn limit_versions(&self) {
+        if !self.mvcc.is_over_limit() {
+            return;
+        }
+        // Versions of inodes that were locked when their view was closed.
+        self.mvcc.prune(&self.inodes, Contended::Skip, None);
         let mut any = false;
         while self.mvcc.is_over_limit() && self.mvcc.stamps().expire_oldest(None) {
-            self.mvcc.prune(&self.inodes, Contended::Skip);
+            self.mvcc.prune(&self.inodes, Contended::Skip, None);
             any = true;
         }
         if any {
@@ -60,7 +67,7 @@ impl LiveFs {
         let held = || (self.allocator.pending_blocks(), self.mvcc.unlinked_count());
         let before = held();
         // Versions of views that expired earlier may be left.
-        self.mvcc.prune(&self.inodes, Contended::Wait);
+        self.mvcc.prune(&self.inodes, Contended::Wait, None);
         self.reap_unlinked()?;
         let mut any = false;
         loop {
@@ -72,7 +79,7 @@ impl LiveFs {
                 return Ok(any);
             }
             any = true;
-            self.mvcc.prune(&self.inodes, Contended::Wait);
+            self.mvcc.prune(&self.inodes, Contended::Wait, None);
             self.reap_unlinked()?;
         }
     }

@@ -37,10 +37,12 @@ impl LiveFs {
         state: &InodeState,
         stamp: Stamp,
     ) -> Result<Attr> {
+        if !state.live || self.mvcc.is_born_after(cached.ino, stamp) {
+            return Err(Error::Posix(Errno::ESTALE));
+        }
         match state.versions.attr_at(stamp) {
-            Some(Some(attr)) => Ok(*attr),
-            None if state.live => Ok(self.show_attr(cached, state)),
-            _ => Err(Error::Posix(Errno::ESTALE)),
+            Some(attr) => Ok(*attr),
+            None => Ok(self.show_attr(cached, state)),
         }
     }
 
@@ -211,14 +213,11 @@ impl ReadAsOf for LiveFs {
         blocks: Range<FileBlock>,
         since: Stamp,
     ) -> Result<Option<ChangedBy>> {
-        self.with_changes(ino, since, since, |versions| {
-            let changed = versions.any_block_changed_since(blocks, since);
-            changed.map(|stamp| self.mvcc.stamps().changed_by(stamp))
-        })
-        .map(|(changed, _)| changed.flatten())
+        self.with_changes(ino, since, since, |versions| versions.any_block_changed_since(blocks, since))
+            .map(|(changed, _)| changed.flatten())
     }
 
-    /// The author of a change after `after` of a block for which `wanted` returns true, if there is
+    /// The author of a change after `after` of blocks for which `wanted` returns true, if there is
     /// one; and the stamp up to which all changes were examined. `since` is the stamp of an open
     /// view, and `after` is not older.
     fn find_changed_block(
@@ -226,13 +225,10 @@ impl ReadAsOf for LiveFs {
         ino: Ino,
         since: Stamp,
         after: Stamp,
-        wanted: &mut dyn FnMut(FileBlock) -> bool,
+        wanted: &mut dyn FnMut(Range<FileBlock>) -> bool,
     ) -> Result<(Option<ChangedBy>, Stamp)> {
-        self.with_changes(ino, since, after, |versions| {
-            let found = versions.block_changes_after(after).iter().find(|(_, at)| wanted(*at));
-            found.map(|(stamp, _)| self.mvcc.stamps().changed_by(*stamp))
-        })
-        .map(|(found, newest)| (found.flatten(), newest))
+        self.with_changes(ino, since, after, |versions| versions.find_block_change_after(after, wanted))
+            .map(|(found, newest)| (found.flatten(), newest))
     }
 }
 

@@ -1,4 +1,10 @@
 //! Old versions of one inode's items, kept under the inode's lock while open views need them.
+//!
+//! A change keeps the version that it ends only if an open view would read it: see point 3 of
+//! `mvcc::stamps`. Two kinds of changes keep nothing at all:
+//! - Blocks past the end of the file in every open view. One record ([`Versions::note_growth`])
+//!   says from which block on the file has changed, however much is appended.
+//! - Items of an inode that no open view sees. The callers leave these out (`mvcc::born`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,12 +12,12 @@ use std::sync::Arc;
 
 use xact_types::{BlockNr, FileBlock, Ino};
 
+use super::stamps::{Change, OpenViews};
 use crate::alloc::Hold;
 use crate::api::{Attr, Entry};
-use crate::versioned_fs::read_as_of::Stamp;
+use crate::versioned_fs::read_as_of::{ChangedBy, Stamp};
 
 /// An old version of a file block.
-#[derive(Clone)]
 pub(in crate::live) enum BlockVersion {
     Hole,
     Bytes(Arc<[u8]>),
@@ -19,8 +25,23 @@ pub(in crate::live) enum BlockVersion {
     OnDisk(BlockNr, #[allow(dead_code, reason = "held, not read")] Hold),
 }
 
-/// The versions of one item: each with the stamp of the change that ended it, in rising order.
-struct Chain<T>(Vec<(Stamp, T)>);
+/// The version of a block past the end of the file.
+static HOLE: BlockVersion = BlockVersion::Hole;
+
+/// The block after the last possible one.
+const END: FileBlock = FileBlock(u32::MAX);
+
+/// One version of an item.
+struct Version<T> {
+    /// The stamp of the change that ended it.
+    until: Stamp,
+    /// The author of that change.
+    by: ChangedBy,
+    value: T,
+}
+
+/// The versions of one item, in the order of their stamps.
+struct Chain<T>(Vec<Version<T>>);
 
 impl<T> Default for Chain<T> {
     fn default() -> Self {
@@ -29,34 +50,44 @@ impl<T> Default for Chain<T> {
 }
 
 impl<T> Chain<T> {
-    /// Returns whether the version was added.
-    fn push(&mut self, until: Stamp, value: impl FnOnce() -> T) -> bool {
-        // For several changes by one operation, the version before the first one counts.
-        let first = self.0.last().is_none_or(|(last, _)| *last < until);
-        if first {
-            self.0.push((until, value()));
+    /// Whether an open view would read the version that `change` ends. For several changes by one
+    /// operation, the version before the first one counts.
+    fn needs(&self, change: &Change) -> bool {
+        self.0.last().is_none_or(|last| last.until <= change.newest_view)
+    }
+
+    /// Returns whether the version was kept.
+    fn push(&mut self, change: &Change, value: impl FnOnce() -> T) -> bool {
+        let needed = self.needs(change);
+        if needed {
+            self.0.push(Version { until: change.stamp, by: change.by, value: value() });
         }
-        first
+        needed
     }
 
     fn at(&self, stamp: Stamp) -> Option<&T> {
-        self.0.iter().find(|(until, _)| *until > stamp).map(|(_, value)| value)
+        self.0.iter().find(|version| version.until > stamp).map(|version| &version.value)
     }
 
-    /// The newest change after `stamp`.
-    fn changed_since(&self, stamp: Stamp) -> Option<Stamp> {
-        self.0.last().map(|(until, _)| *until).filter(|until| *until > stamp)
+    /// The newest known change after `stamp`; some, if there was any.
+    fn changed_since(&self, stamp: Stamp) -> Option<(Stamp, ChangedBy)> {
+        self.0.last().map(|last| (last.until, last.by)).filter(|(until, _)| *until > stamp)
     }
 
-    /// Drops versions that no view at or after `oldest` can need, and calls `dropped` with each.
-    /// True if none is left.
-    fn prune(&mut self, oldest: Option<Stamp>, dropped: &mut impl FnMut(&T)) -> bool {
-        self.0.retain(|(until, value)| {
-            let keep = oldest.is_some_and(|oldest| *until > oldest);
-            if !keep {
-                dropped(value);
+    fn has(&self, until: Stamp) -> bool {
+        self.0.binary_search_by_key(&until, |version| version.until).is_ok()
+    }
+
+    /// Drops versions that no open view reads, and calls `dropped` with each. True if none is left.
+    fn prune(&mut self, views: &OpenViews, dropped: &mut impl FnMut(&T)) -> bool {
+        let mut from = Stamp(0);
+        self.0.retain(|version| {
+            let needed = views.any_in(from, version.until);
+            from = version.until;
+            if !needed {
+                dropped(&version.value);
             }
-            keep
+            needed
         });
         self.0.is_empty()
     }
@@ -78,6 +109,15 @@ fn xattr_bytes(name: &[u8], value: Option<&Vec<u8>>) -> u64 {
     VERSION_BYTES + name.len() as u64 + value.map_or(0, |value| value.len() as u64)
 }
 
+/// The first change of a block since some view was opened; with `past` beyond `first + 1`, of some
+/// blocks in the range.
+struct BlockChange {
+    stamp: Stamp,
+    by: ChangedBy,
+    first: FileBlock,
+    past: FileBlock,
+}
+
 /// Old versions of an inode's items. Almost always empty.
 #[derive(Default)]
 pub(in crate::live) struct Versions {
@@ -85,13 +125,18 @@ pub(in crate::live) struct Versions {
     bytes: u64,
     /// The part of `bytes` that the volume's sum includes ([`Versions::uncounted`]).
     counted: u64,
-    attr: Chain<Option<Attr>>,
+    /// An item has more versions than there are open views.
+    crowded: bool,
+    attr: Chain<Attr>,
     parent: Chain<Ino>,
     names: BTreeMap<Box<[u8]>, Chain<Option<Entry>>>,
     blocks: BTreeMap<FileBlock, Chain<BlockVersion>>,
-    /// Changed blocks in rising order of stamps: a caller that has examined the older changes looks
-    /// only at newer ones.
-    block_log: Vec<(Stamp, FileBlock)>,
+    /// For each version: the first block that may have changed past the ends of the file in the
+    /// views that were open then. These views see no data there.
+    growth: Chain<FileBlock>,
+    /// Changes of blocks in rising order of stamps: a caller that has examined the older changes
+    /// looks only at newer ones.
+    block_log: Vec<BlockChange>,
     xattrs: BTreeMap<Box<[u8]>, Chain<Option<Vec<u8>>>>,
 }
 
@@ -101,6 +146,7 @@ impl Versions {
             && self.parent.0.is_empty()
             && self.names.is_empty()
             && self.blocks.is_empty()
+            && self.growth.0.is_empty()
             && self.xattrs.is_empty()
     }
 
@@ -111,51 +157,103 @@ impl Versions {
         more
     }
 
-    fn count(&mut self, kept: bool, bytes: u64) {
+    /// Whether an item has more versions than there are open views: some of them can be dropped.
+    pub fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+
+    fn count(&mut self, kept: bool, bytes: u64, crowded: bool) -> bool {
         if kept {
             self.bytes += bytes;
+            self.crowded |= crowded;
+        }
+        kept
+    }
+
+    // Each of these returns whether the version was kept.
+
+    pub fn keep_attr(&mut self, change: &Change, old: impl FnOnce() -> Attr) -> bool {
+        let kept = self.attr.push(change, old);
+        let crowded = self.attr.0.len() > change.views;
+        self.count(kept, VERSION_BYTES + size_of::<Attr>() as u64, crowded)
+    }
+
+    pub fn keep_parent(&mut self, change: &Change, old: Ino) -> bool {
+        let kept = self.parent.push(change, || old);
+        let crowded = self.parent.0.len() > change.views;
+        self.count(kept, VERSION_BYTES, crowded)
+    }
+
+    pub fn keep_name(&mut self, change: &Change, name: &[u8], old: Option<Entry>) -> bool {
+        let chain = match self.names.get_mut(name) {
+            Some(chain) => chain,
+            None => self.names.entry(name.into()).or_default(),
+        };
+        let kept = chain.push(change, || old);
+        let crowded = chain.0.len() > change.views;
+        self.count(kept, VERSION_BYTES + name.len() as u64, crowded)
+    }
+
+    /// A name was removed. If no open view has it either, nothing has changed for any of them.
+    pub fn forget_absent_name(&mut self, name: &[u8]) {
+        let Some(chain) = self.names.get(name) else { return };
+        if chain.0.iter().all(|version| version.value.is_none()) {
+            self.bytes -= chain.0.len() as u64 * (VERSION_BYTES + name.len() as u64);
+            self.names.remove(name);
         }
     }
 
-    /// `None` for "did not exist".
-    pub fn keep_attr(&mut self, until: Stamp, old: impl FnOnce() -> Option<Attr>) {
-        let kept = self.attr.push(until, old);
-        self.count(kept, VERSION_BYTES);
+    /// Whether an open view would read the version of a block that `change` ends.
+    pub fn needs_block(&self, change: &Change, at: FileBlock) -> bool {
+        self.blocks.get(&at).is_none_or(|chain| chain.needs(change))
     }
 
-    pub fn keep_parent(&mut self, until: Stamp, old: Ino) {
-        let kept = self.parent.push(until, || old);
-        self.count(kept, VERSION_BYTES);
-    }
-
-    pub fn keep_name(&mut self, until: Stamp, name: &[u8], old: Option<Entry>) {
-        let kept = self.names.entry(name.into()).or_default().push(until, || old);
-        self.count(kept, VERSION_BYTES + name.len() as u64);
-    }
-
-    pub fn keep_block(&mut self, until: Stamp, at: FileBlock, old: BlockVersion) {
+    pub fn keep_block(&mut self, change: &Change, at: FileBlock, old: BlockVersion) -> bool {
         let bytes = old.bytes();
-        let kept = self.blocks.entry(at).or_default().push(until, || old);
+        let chain = self.blocks.entry(at).or_default();
+        let kept = chain.push(change, || old);
+        let crowded = chain.0.len() > change.views;
         if kept {
-            self.block_log.push((until, at));
+            let (stamp, by) = (change.stamp, change.by);
+            self.block_log.push(BlockChange { stamp, by, first: at, past: at.offset(1) });
         }
-        self.count(kept, bytes);
+        self.count(kept, bytes, crowded)
     }
 
-    /// Whether the operation with this stamp has already kept the block.
-    pub fn has_block(&self, until: Stamp, at: FileBlock) -> bool {
-        self.blocks.get(&at).and_then(|chain| chain.0.last()).is_some_and(|(last, _)| *last == until)
+    /// The first block past the end of the file in every open view. `size`: its present size. The
+    /// views up to `change` are covered by the kept attributes, or see the present ones.
+    pub fn end_in_views(&self, change: &Change, size: u64, block_bytes: u64) -> FileBlock {
+        let known = self.attr.0.iter().map(|version| version.value.size).max().unwrap_or(0);
+        let is_covered = self.attr.at(change.newest_view).is_some();
+        let size = if is_covered { known } else { known.max(size) };
+        FileBlock(u32::try_from(size.div_ceil(block_bytes)).unwrap_or(u32::MAX))
     }
 
-    pub fn keep_xattr(&mut self, until: Stamp, name: &[u8], old: Option<Vec<u8>>) {
+    /// Records that blocks from `end` on change, which no open view sees ([`Self::end_in_views`]).
+    pub fn note_growth(&mut self, change: &Change, end: FileBlock) -> bool {
+        let kept = self.growth.push(change, || end);
+        if kept {
+            let (stamp, by) = (change.stamp, change.by);
+            self.block_log.push(BlockChange { stamp, by, first: end, past: END });
+        } else if let Some(last) = self.growth.0.last_mut() {
+            // Views that saw more of the file have ended since.
+            last.value = last.value.min(end);
+        }
+        let crowded = self.growth.0.len() > change.views;
+        self.count(kept, VERSION_BYTES, crowded)
+    }
+
+    pub fn keep_xattr(&mut self, change: &Change, name: &[u8], old: Option<Vec<u8>>) -> bool {
         let bytes = xattr_bytes(name, old.as_ref());
-        let kept = self.xattrs.entry(name.into()).or_default().push(until, || old);
-        self.count(kept, bytes);
+        let chain = self.xattrs.entry(name.into()).or_default();
+        let kept = chain.push(change, || old);
+        let crowded = chain.0.len() > change.views;
+        self.count(kept, bytes, crowded)
     }
 
-    /// `None`: unchanged since; `Some(None)`: the inode did not exist.
-    pub fn attr_at(&self, stamp: Stamp) -> Option<Option<&Attr>> {
-        self.attr.at(stamp).map(Option::as_ref)
+    /// `None`: unchanged since.
+    pub fn attr_at(&self, stamp: Stamp) -> Option<&Attr> {
+        self.attr.at(stamp)
     }
 
     pub fn parent_at(&self, stamp: Stamp) -> Option<Ino> {
@@ -174,10 +272,20 @@ impl Versions {
     }
 
     pub fn block_at(&self, at: FileBlock, stamp: Stamp) -> Option<&BlockVersion> {
-        self.blocks.get(&at).and_then(|chain| chain.at(stamp))
+        let kept = self.blocks.get(&at).and_then(|chain| chain.at(stamp));
+        kept.or_else(|| (self.growth_since(stamp)?.0 <= at).then_some(&HOLE))
     }
 
-    /// Blocks from `first` on whose contents at `stamp` differ from the present ones.
+    /// The first block that may have changed after `stamp` past the end of the file as of then, and
+    /// the newest known change there.
+    fn growth_since(&self, stamp: Stamp) -> Option<(FileBlock, (Stamp, ChangedBy))> {
+        let changed = self.growth.changed_since(stamp)?;
+        let later = self.growth.0.iter().filter(|version| version.until > stamp);
+        later.map(|version| version.value).min().map(|first| (first, changed))
+    }
+
+    /// Blocks from `first` on whose contents at `stamp` differ from the present ones, except those
+    /// past the end of the file as of `stamp`.
     pub fn blocks_at(
         &self,
         first: FileBlock,
@@ -196,53 +304,87 @@ impl Versions {
             .filter_map(move |(name, chain)| chain.at(stamp).map(|v| (name.as_ref(), v.is_some())))
     }
 
-    /// The stamp of the newest change of the attributes after `stamp`.
-    pub fn attr_changed_since(&self, stamp: Stamp) -> Option<Stamp> {
-        self.attr.changed_since(stamp)
+    // The author of a change after `stamp`, if there was one. Of several changes, the newest that
+    // ended a kept version counts.
+
+    pub fn attr_changed_since(&self, stamp: Stamp) -> Option<ChangedBy> {
+        author(self.attr.changed_since(stamp))
     }
 
-    pub fn name_changed_since(&self, name: &[u8], stamp: Stamp) -> Option<Stamp> {
-        self.names.get(name).and_then(|chain| chain.changed_since(stamp))
+    pub fn name_changed_since(&self, name: &[u8], stamp: Stamp) -> Option<ChangedBy> {
+        author(self.names.get(name).and_then(|chain| chain.changed_since(stamp)))
     }
 
-    /// The newest change of a name other than `ignored` after `stamp`.
-    pub fn any_name_changed_since(&self, stamp: Stamp, ignored: Option<&[u8]>) -> Option<Stamp> {
+    /// Any name other than `ignored`.
+    pub fn any_name_changed_since(&self, stamp: Stamp, ignored: Option<&[u8]>) -> Option<ChangedBy> {
         let counts = self.names.iter().filter(|(name, _)| ignored != Some(&name[..]));
-        counts.filter_map(|(_, chain)| chain.changed_since(stamp)).max()
+        author(counts.filter_map(|(_, chain)| chain.changed_since(stamp)).max_by_key(|(stamp, _)| *stamp))
     }
 
-    pub fn any_block_changed_since(&self, blocks: Range<FileBlock>, stamp: Stamp) -> Option<Stamp> {
-        self.blocks.range(blocks).filter_map(|(_, chain)| chain.changed_since(stamp)).max()
+    pub fn any_block_changed_since(&self, blocks: Range<FileBlock>, stamp: Stamp) -> Option<ChangedBy> {
+        let grown = self.growth_since(stamp).filter(|(first, _)| *first < blocks.end && !blocks.is_empty());
+        let kept = self.blocks.range(blocks).filter_map(|(_, chain)| chain.changed_since(stamp));
+        author(kept.chain(grown.map(|(_, changed)| changed)).max_by_key(|(stamp, _)| *stamp))
     }
 
-    /// Blocks that changed after `stamp`, with the stamps of the changes, oldest first.
-    pub fn block_changes_after(&self, stamp: Stamp) -> &[(Stamp, FileBlock)] {
-        let from = self.block_log.partition_point(|(until, _)| *until <= stamp);
-        &self.block_log[from..]
+    /// The author of a change of blocks after `stamp` for which `wanted` returns true: the oldest.
+    /// A range stands for changes of some of its blocks.
+    pub fn find_block_change_after(
+        &self,
+        stamp: Stamp,
+        wanted: &mut dyn FnMut(Range<FileBlock>) -> bool,
+    ) -> Option<ChangedBy> {
+        let from = self.block_log.partition_point(|change| change.stamp <= stamp);
+        let found = self.block_log[from..].iter().find(|change| wanted(change.first..change.past));
+        found.map(|change| change.by)
     }
 
-    pub fn xattr_changed_since(&self, name: &[u8], stamp: Stamp) -> Option<Stamp> {
-        self.xattrs.get(name).and_then(|chain| chain.changed_since(stamp))
+    pub fn xattr_changed_since(&self, name: &[u8], stamp: Stamp) -> Option<ChangedBy> {
+        author(self.xattrs.get(name).and_then(|chain| chain.changed_since(stamp)))
     }
 
-    pub fn any_xattr_changed_since(&self, stamp: Stamp) -> Option<Stamp> {
-        self.xattrs.values().filter_map(|chain| chain.changed_since(stamp)).max()
+    pub fn any_xattr_changed_since(&self, stamp: Stamp) -> Option<ChangedBy> {
+        let changed = self.xattrs.values().filter_map(|chain| chain.changed_since(stamp));
+        author(changed.max_by_key(|(stamp, _)| *stamp))
     }
 
-    /// Drops versions that no view at or after `oldest` needs.
-    pub fn prune(&mut self, oldest: Option<Stamp>) {
+    /// Drops versions that no open view reads.
+    pub fn prune(&mut self, views: &OpenViews) {
         let mut gone = 0;
-        self.attr.prune(oldest, &mut |_| gone += VERSION_BYTES);
-        self.parent.prune(oldest, &mut |_| gone += VERSION_BYTES);
+        self.attr.prune(views, &mut |_| gone += VERSION_BYTES + size_of::<Attr>() as u64);
+        self.parent.prune(views, &mut |_| gone += VERSION_BYTES);
         self.names
-            .retain(|name, chain| !chain.prune(oldest, &mut |_| gone += VERSION_BYTES + name.len() as u64));
-        self.blocks.retain(|_, chain| !chain.prune(oldest, &mut |block| gone += block.bytes()));
-        let seen_by_all = oldest
-            .map_or(self.block_log.len(), |oldest| self.block_log.partition_point(|(s, _)| *s <= oldest));
-        self.block_log.drain(..seen_by_all);
+            .retain(|name, chain| !chain.prune(views, &mut |_| gone += VERSION_BYTES + name.len() as u64));
+        self.blocks.retain(|_, chain| !chain.prune(views, &mut |block| gone += block.bytes()));
+        self.prune_growth(views, &mut gone);
+        let (blocks, growth) = (&self.blocks, &self.growth);
+        self.block_log.retain(|change| match change.past {
+            END => growth.has(change.stamp),
+            _ => blocks.get(&change.first).is_some_and(|chain| chain.has(change.stamp)),
+        });
         self.xattrs.retain(|name, chain| {
-            !chain.prune(oldest, &mut |value| gone += xattr_bytes(name, value.as_ref()))
+            !chain.prune(views, &mut |value| gone += xattr_bytes(name, value.as_ref()))
         });
         self.bytes -= gone;
+        self.crowded = false;
     }
+
+    /// As `Chain::prune`. Older views keep to the lowest block of all later versions.
+    fn prune_growth(&mut self, views: &OpenViews, gone: &mut u64) {
+        let mut lowest = END;
+        for version in self.growth.0.iter_mut().rev() {
+            lowest = lowest.min(version.value);
+            version.value = lowest;
+        }
+        self.growth.prune(views, &mut |_| *gone += VERSION_BYTES);
+    }
+
+    /// Drops all versions, of an inode that no view sees.
+    pub fn clear(&mut self) {
+        *self = Versions { counted: self.counted, ..Versions::default() };
+    }
+}
+
+fn author(change: Option<(Stamp, ChangedBy)>) -> Option<ChangedBy> {
+    change.map(|(_, by)| by)
 }

@@ -80,7 +80,7 @@ impl Operation<'_> {
 
     /// Adds to the budget, before the first change.
     pub(in crate::live) fn reserve_more(&mut self, credits: u32, growth: u64) {
-        assert!(self.stamp.is_none(), "an operation reserves before its first change");
+        assert!(!self.has_stamp, "an operation reserves before its first change");
         self.budget.credits = self.budget.credits.saturating_add(credits);
         self.budget.growth += growth;
     }
@@ -94,7 +94,7 @@ impl Operation<'_> {
         most: u64,
         exactly: impl FnOnce(&mut Self) -> Result<u64>,
     ) -> Result<()> {
-        if self.stamp.is_some() || self.transaction.is_some() {
+        if self.has_stamp || self.transaction.is_some() {
             return Ok(());
         }
         let purpose = Purpose::Data { privileged: self.budget.privileges.reserve };

@@ -9,14 +9,14 @@ use super::Operation;
 use crate::alloc::Purpose;
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::versioned_fs::read_as_of::Stamp;
+use crate::live::mvcc::stamps::Change;
 
 impl<'a> Operation<'a> {
     /// Prepares the first change: checks health and quota, reserves space, takes the stamp. All
     /// locks are held by then, as `mvcc::stamps` demands, except those of inodes that the operation
     /// itself creates later.
     fn begin_change(&mut self) -> Result<()> {
-        if self.stamp.is_some() {
+        if self.has_stamp {
             return Ok(());
         }
         self.fs.health.check_writable()?;
@@ -34,11 +34,8 @@ impl<'a> Operation<'a> {
         }
         self.moving.iter().for_each(|charge| self.fs.quotas.release(charge));
         self.moved = true;
-        let (stamp, keep) = self.fs.mvcc.stamps().next_stamp();
-        if let (Some(id), true) = (self.transaction, keep) {
-            self.fs.mvcc.stamps().note_transaction(stamp, id);
-        }
-        self.stamp = Some((stamp, keep));
+        self.change = self.fs.mvcc.stamps().next_change(self.transaction);
+        self.has_stamp = true;
         Ok(())
     }
 
@@ -59,9 +56,14 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
-    /// The stamp under which to keep old versions; `None` if no view is open.
-    pub(in crate::live) fn version_stamp(&self) -> Option<Stamp> {
-        self.stamp.and_then(|(stamp, keep)| keep.then_some(stamp))
+    /// Whether views are open that need old versions.
+    pub(super) fn keeps_versions(&self) -> bool {
+        self.change.is_some()
+    }
+
+    /// The change under which to keep old versions of an inode; `None` if no open view sees it.
+    pub(in crate::live) fn seen_change(&self, ino: Ino) -> Option<Change> {
+        self.fs.mvcc.seen(ino, self.change)
     }
 
     /// Marks the inode to be stored in the inode table at the end of the operation.

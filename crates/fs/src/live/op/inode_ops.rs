@@ -48,12 +48,12 @@ fn nanos(time: Timestamp) -> i128 {
 
 impl Operation<'_> {
     pub(in crate::live) fn keep_attr(&mut self, ino: Ino) -> Result<()> {
-        if let Some(until) = self.version_stamp() {
+        if let Some(change) = self.seen_change(ino) {
             let fs = self.fs;
             let locked = self.state(ino)?;
             let old = fs.attr_of(&locked.cached, &locked.state);
-            locked.state.versions.keep_attr(until, || Some(old));
-            fs.mvcc.note_versioned(ino);
+            let kept = locked.state.versions.keep_attr(&change, || old);
+            fs.mvcc.note_versioned(ino, &change, kept);
         }
         Ok(())
     }
@@ -77,10 +77,10 @@ impl Operation<'_> {
     }
 
     fn keep_name(&mut self, dir: Ino, name: &Name, old: Option<Entry>) -> Result<()> {
-        if let Some(until) = self.version_stamp() {
+        if let Some(change) = self.seen_change(dir) {
             let fs = self.fs;
-            self.state(dir)?.state.versions.keep_name(until, name, old);
-            fs.mvcc.note_versioned(dir);
+            let kept = self.state(dir)?.state.versions.keep_name(&change, name, old);
+            fs.mvcc.note_versioned(dir, &change, kept);
         }
         self.keep_attr(dir)
     }
@@ -99,18 +99,16 @@ impl Operation<'_> {
         }
         fs.allocator.read_ahead_inode(ino);
         self.begin_block_change()?;
-        let keep = self.version_stamp();
         let (_, handle, _, state) = self.parts(ino);
         assert!(!state.live, "a new inode's number is in use");
         fs.allocator.link_inode(handle, ino, new.kind == FileKind::Directory)?;
         // From here on the number must not be given back.
         self.touch(ino);
-        let (_, handle, cached, state) = self.parts(ino);
-        let mut versions = std::mem::take(&mut state.versions);
-        if let Some(until) = keep {
-            versions.keep_attr(until, || None);
-            fs.mvcc.note_versioned(cached.ino);
+        if let Some(change) = &self.change {
+            fs.mvcc.note_born(ino, change);
         }
+        let (_, handle, _, state) = self.parts(ino);
+        let versions = std::mem::take(&mut state.versions);
         let old_generation = state.inode.generation();
         *state = crate::live::inode::cached::InodeState::loaded(
             fs.fresh_inode(new, old_generation),
@@ -279,7 +277,9 @@ impl InodeOps for Operation<'_> {
         let old = self.entry(dir, name)?;
         self.begin_block_change()?;
         self.keep_name(dir, name, old)?;
-        self.remove_name(dir, name)
+        self.remove_name(dir, name)?;
+        self.state(dir)?.state.versions.forget_absent_name(name);
+        Ok(())
     }
 
     fn set_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()> {
@@ -310,11 +310,12 @@ impl InodeOps for Operation<'_> {
         self.check_dir(dir)?;
         self.begin_block_change()?;
         let fresh = self.state(dir)?.state.inode.size() == 0;
-        if let Some(until) = self.version_stamp()
+        if let Some(change) = self.seen_change(dir)
             && !fresh
         {
             let old = self.parent(dir)?;
-            self.state(dir)?.state.versions.keep_parent(until, old);
+            let kept = self.state(dir)?.state.versions.keep_parent(&change, old);
+            self.fs.mvcc.note_versioned(dir, &change, kept);
         }
         if fresh { self.init_dir(dir, parent) } else { self.set_dotdot(dir, parent) }
     }
@@ -409,12 +410,12 @@ impl InodeOps for Operation<'_> {
         if size == 0 {
             fs.page_cache.note_emptied(ino);
         }
-        let keep = self.version_stamp();
+        let keep = self.seen_change(ino);
         let locked = self.state(ino)?;
-        if let Some(until) = keep
+        if let Some(change) = &keep
             && size % bs != 0
         {
-            fs.keep_block(&locked.cached, &mut locked.state, FileBlock((size / bs) as u32), until)?;
+            fs.keep_block(&locked.cached, &mut locked.state, FileBlock((size / bs) as u32), change)?;
         }
         locked.state.size = size;
         let on_disk = locked.state.inode.size().min(size);
@@ -468,9 +469,9 @@ impl InodeOps for Operation<'_> {
         }
         self.begin_block_change()?;
         self.keep_attr(ino)?;
-        if let Some(until) = self.version_stamp() {
-            self.state(ino)?.state.versions.keep_xattr(until, name, old);
-            fs.mvcc.note_versioned(ino);
+        if let Some(change) = self.seen_change(ino) {
+            let kept = self.state(ino)?.state.versions.keep_xattr(&change, name, old);
+            fs.mvcc.note_versioned(ino, &change, kept);
         }
         let (fs, handle, _, state) = self.parts(ino);
         // `set` checks that the value fits before it changes anything.
@@ -486,7 +487,7 @@ impl Operation<'_> {
         let fs = self.fs;
         self.begin_memory_change()?;
         self.keep_attr(ino)?;
-        let (keep, privileges) = (self.version_stamp(), self.privileges());
+        let (keep, privileges) = (self.seen_change(ino), self.privileges());
         let locked = self.state(ino)?;
         fs.write_data(&locked.cached, &mut locked.state, offset, data, keep, privileges)?;
         self.wrote.insert(ino);
@@ -501,7 +502,7 @@ impl Operation<'_> {
         let fs = self.fs;
         self.begin_memory_change()?;
         self.keep_attr(ino)?;
-        let (keep, privileges) = (self.version_stamp(), self.privileges());
+        let (keep, privileges) = (self.seen_change(ino), self.privileges());
         let locked = self.state(ino)?;
         fs.writeback.reserve_inode(&locked.cached)?;
         fs.clear_tail(&locked.cached, &mut locked.state, keep, privileges)?;

@@ -41,8 +41,8 @@ use xact_types::{CommitId, FileBlock, Ino};
 use crate::alloc::{Hold, Reservation};
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, WriteGuard};
+use crate::live::mvcc::stamps::Change;
 use crate::quota::{Charge, Wanted};
-use crate::versioned_fs::read_as_of::Stamp;
 
 pub use budget::{Budget, Privileges};
 pub(super) use inode_ops::FAST_LINK_BYTES;
@@ -82,7 +82,10 @@ pub struct Operation<'a> {
     /// Extra credits for the largest last step of a removal (see `reserve_install`).
     pub(super) expected_slack: u64,
     pub(super) handle: Option<Handle>,
-    stamp: Option<(Stamp, bool)>,
+    /// The first change has taken the operation's stamp.
+    has_stamp: bool,
+    /// The operation as a change; `None` before its stamp, or if no view is open.
+    change: Option<Change>,
     reservation: Option<Reservation>,
     /// Inodes to store in the inode table before the handle ends.
     touched: BTreeSet<Ino>,

@@ -93,7 +93,7 @@ impl LiveFs {
                 _long_journal = self.lengthen_journal(credits, privileges.reserve, budget.caller)?;
                 continue;
             }
-            let kept = op.version_stamp().is_some();
+            let kept = op.keeps_versions();
             let result = op.finish(result);
             if kept {
                 self.limit_versions();
@@ -118,7 +118,8 @@ impl<'a> Operation<'a> {
             expected_runs: 0,
             expected_slack: 0,
             handle: None,
-            stamp: None,
+            has_stamp: false,
+            change: None,
             reservation: None,
             touched: BTreeSet::new(),
             only_times: BTreeSet::new(),
@@ -163,9 +164,9 @@ impl<'a> Operation<'a> {
             self.fs.finish_removal(&locked.cached, &mut locked.state, &rest)?;
         }
         let fs = self.fs;
-        if self.version_stamp().is_some() {
+        if self.keeps_versions() {
             for locked in self.locked.values_mut() {
-                fs.mvcc.count(&mut locked.state.versions);
+                fs.mvcc.end_change(&mut locked.state.versions);
             }
         }
         let unlinked = std::mem::take(&mut self.unlinked);

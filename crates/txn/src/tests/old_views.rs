@@ -1,0 +1,95 @@
+//! The views of transactions beside changes by others: each reads what it read at its begin,
+//! although most of the versions that the changes end are not kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use xact_fs::{LiveFs, View};
+use xact_types::{Error, Ino};
+
+use super::ops::{Op, Rng, USER, dump, run};
+use super::real_volumes::{Volume, begin};
+use crate::Transaction;
+
+/// A transaction that has only read.
+struct Reader {
+    tx: Transaction<LiveFs>,
+    /// The tree at its begin, with times and without.
+    then: [BTreeMap<String, String>; 2],
+}
+
+impl Reader {
+    fn begin(base: &Arc<LiveFs>) -> Reader {
+        let tx = begin(base);
+        Reader { then: [dump(&**base, true), dump(&**base, false)], tx }
+    }
+
+    fn check(&self, what: &str) {
+        assert_eq!(dump(&self.tx, true), self.then[0], "{what}");
+    }
+
+    /// Ends the transaction. It has read everything, so its commit must be refused if anything is
+    /// different now.
+    fn end(self, base: &LiveFs, what: &str) -> bool {
+        self.check(what);
+        let is_same = dump(base, false) == self.then[1];
+        self.tx.make_node(&USER, Ino::ROOT, b"reader", 0o100644, 0).unwrap();
+        let result = self.tx.commit();
+        let refused = matches!(result, Err(Error::Conflict { .. }));
+        assert!(refused || is_same && result.is_ok(), "{what}: {result:?}");
+        if result.is_ok() {
+            base.unlink(&USER, Ino::ROOT, b"reader").unwrap();
+        }
+        refused
+    }
+}
+
+/// Random changes beside transactions that begin and end at random.
+fn changes_beside_readers(volume: &Volume, cache_bytes: u64, seed: u64, steps: u64) -> u64 {
+    let base = volume.open_with(cache_bytes);
+    let mut rng = Rng(seed);
+    let mut readers: Vec<Reader> = Vec::new();
+    let mut refused = 0;
+    for step in 0..steps {
+        let what = format!("seed {seed}, step {step}");
+        match rng.below(20) {
+            0 if readers.len() < 6 => readers.push(Reader::begin(&base)),
+            1 if !readers.is_empty() => {
+                let reader = readers.swap_remove(rng.below(readers.len() as u64) as usize);
+                refused += u64::from(reader.end(&base, &what));
+            }
+            2 => {
+                if let Some(reader) = readers.get(rng.below(6) as usize) {
+                    reader.check(&what);
+                }
+            }
+            3 => base.sync_all().unwrap(),
+            4 => {
+                // The commit of a transaction changes several items at once.
+                let tx = begin(&base);
+                (0..5).for_each(|_| drop(run(&tx, &Op::random(&mut rng))));
+                tx.commit().unwrap();
+            }
+            _ => drop(run(&*base, &Op::random(&mut rng))),
+        }
+    }
+    for reader in readers {
+        reader.check(&format!("seed {seed}, at the end"));
+    }
+    assert_eq!(base.version_bytes(), 0, "seed {seed}");
+    base.close().unwrap();
+    drop(base);
+    volume.check(&format!("seed {seed}"));
+    refused
+}
+
+#[test]
+fn views_read_what_they_read_at_their_begin() {
+    let kinds: [&[&str]; 3] = [&["-b", "1024"], &["-b", "4096"], &["-b", "1024", "-O", "^has_journal"]];
+    let mut refused = 0;
+    for seed in 0..12 {
+        let volume = Volume::new(16, kinds[seed as usize % kinds.len()]);
+        refused += changes_beside_readers(&volume, 64 << 20, seed, 600);
+    }
+    assert!(refused > 50, "{refused} conflicts");
+}
